@@ -1,0 +1,234 @@
+"""Configuration as data: frozen dataclasses, built once from TOML or keyword arguments.
+
+Every field is documented beneath it. An unknown key is an error that names the nearest right one.
+"""
+
+import tomllib
+import types
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from xvfl.errors import ConfigError, unknown
+
+Scaling = Literal["auto", "minmax", "quantile"]
+MethodName = Literal["xvfl+", "xvfl", "standalone", "laser", "laser+mask"]
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """How a party reads its own table."""
+
+    categorical: tuple[str, ...] = ()
+    """Columns to take as categories although they look like numbers."""
+    numeric: tuple[str, ...] = ()
+    """Columns to take as numbers although they look like categories."""
+    drop: tuple[str, ...] = ()
+    """Columns to leave out."""
+    missing: tuple[str, ...] = ()
+    """Values that mean missing, beside empty cells: "unknown", "-1"."""
+    scaling: Scaling = "auto"
+    """Numbers to [0, 1]: by their range, by their quantiles, or chosen per column."""
+    one_hot_up_to: int = 64
+    """Categories of more values than this are hashed to learned vectors."""
+    hashed_width: int = 8
+    """Width of those vectors."""
+
+
+@dataclass(frozen=True)
+class PartyConfig:
+    """One party's table."""
+
+    table: str
+    """A .csv or .parquet file, an .npz of images, or "sql:SELECT …" run by DuckDB."""
+    id: str | None = None
+    """The id column."""
+    options: TableOptions = TableOptions()
+    """How to read the columns."""
+
+
+@dataclass(frozen=True)
+class LabelsConfig:
+    """Where the labels are."""
+
+    column: str
+    """The label column."""
+    table: str | None = None
+    """A table of its own: file or "sql:…"."""
+    id: str | None = None
+    """Its id column."""
+    party: str | None = None
+    """Or the party whose table holds the label column beside its features."""
+
+
+@dataclass(frozen=True)
+class NetConfig:
+    """Sizes of the default nets; 0 = by data kind (tables 64 and 128, images 128 and 256)."""
+
+    embedding: int = 0
+    """Width d of every embedding."""
+    hidden: int = 0
+    """Width of hidden layers in heads, table bottoms and completers."""
+    blocks: int = 4
+    """Residual blocks of image bottoms."""
+
+
+@dataclass(frozen=True)
+class LossConfig:
+    """The method and the weights of its loss."""
+
+    method: MethodName = "xvfl+"
+    """`xvfl+` is our recipe, `xvfl` the paper's loss; `standalone`, `laser`, `laser+mask` are
+    baselines."""
+    lambda1: float | tuple[float, ...] = 0.1
+    """Weight of DSAlign₁; several values are searched by validation."""
+    lambda2: float | tuple[float, ...] = 0.1
+    """Weight of DSAlign₂; several values are searched by validation."""
+    self_completion: float = 1.0
+    """Weight of each party deciding alone from a masked and self-completed row; 0 = the paper."""
+    reconstruction: float = 0.3
+    """Weight of each completer reproducing what its own party observed; 0 = the paper."""
+    stop_gradient: bool = False
+    """Hold DSAlign's targets fixed."""
+    detach_cue: bool = False
+    """Cut the gradient through cues: one exchange less on the wire."""
+    full_at: float | None = None
+    """Observed share at which a row counts as full at a party; by default what half of its rows
+    reach, 1.0 = the paper."""
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Optimiser, schedule, validation."""
+
+    epochs: int = 60
+    """Passes over the training rows."""
+    batch: int = 64
+    """Rows of a step."""
+    optimiser: Literal["sgd", "adam", "adamw", "page"] = "adamw"
+    """PAGE is the paper's variance-reduced update."""
+    learning_rate: float = 2e-3
+    """Step size η."""
+    schedule: Literal["constant", "cosine"] = "cosine"
+    """How η changes over the run."""
+    momentum: float = 0.9
+    """SGD's momentum."""
+    weight_decay: float = 1e-2
+    """Decay of every weight."""
+    page_batch: int | None = None
+    """PAGE's small batch b'; by default ⌈√batch⌉."""
+    page_probability: float | None = None
+    """PAGE's probability p of a fresh gradient; by default b'/(b + b')."""
+    validation: float = 0.15
+    """Share of the labelled rows kept for validation and calibration."""
+    patience: int = 15
+    """Epochs without a better validation score before stopping; 0 = never stop early."""
+    class_weight: Literal["none", "balanced"] = "none"
+    """`balanced` makes every class weigh the same."""
+    seed: int = 0
+    """Makes the run reproducible bit for bit on one machine."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to compute."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """A whole run."""
+
+    labels: LabelsConfig
+    """Where the labels are."""
+    parties: dict[str, PartyConfig]
+    """Who takes part, with which table."""
+    test: float = 0.2
+    """Share of the labelled rows held out for `xvfl evaluate`."""
+    net: NetConfig = NetConfig()
+    """Sizes of the nets."""
+    loss: LossConfig = LossConfig()
+    """Method and loss."""
+    train: TrainConfig = TrainConfig()
+    """Optimisation."""
+
+
+LAMBDA_RANGES: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
+    "cifar10": ((0.01, 0.02, 0.05, 0.1, 0.2, 0.5), (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4)),
+    "tinyimagenet": ((1, 2, 5, 10, 20), (5e-4, 1e-3, 2e-3, 5e-3)),
+    "utkface": ((1, 2, 5, 10, 20), (5e-4, 1e-3, 2e-3, 5e-3)),
+    "mimic3": ((5e-4, 1e-3, 2e-3, 5e-3, 1e-2), (0.02, 0.05, 0.1)),
+    "bank": ((1e-4, 2e-4, 5e-4, 1e-3), (5e-5, 1e-4, 2e-4, 5e-4)),
+    "avazu": ((1e-4, 2e-4, 5e-4, 1e-3), (1e-5, 2e-5, 5e-5, 1e-4, 2e-4)),
+}
+"""The paper's ranges of λ1 and λ2 (tab:lambda_values)."""
+
+
+def load_config(path: Path) -> Config:
+    """Read a TOML file."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}); `xvfl init` writes one") from error
+    return parse_config(text, str(path))
+
+
+def parse_config(text: str, where: str) -> Config:
+    """Read TOML text."""
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{where}: not valid TOML: {error}") from error
+    config: Config = build(Config, data, where)
+    return config
+
+
+def build(cls: type, data: Mapping[str, Any], where: str) -> Any:
+    """Build a frozen dataclass from a mapping, checking every key and value."""
+    hints = get_type_hints(cls)
+    known = {each.name: each for each in fields(cls)}
+    for key in data:
+        if key not in known:
+            raise ConfigError(f"{where}: {unknown('key', key, known)}")
+    values = {key: _value(hints[key], value, f"{where}: {key}") for key, value in data.items()}
+    for name, each in known.items():
+        if name not in values and each.default is MISSING and each.default_factory is MISSING:
+            raise ConfigError(f"{where}: key {name!r} is missing")
+    try:
+        return cls(**values)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
+
+
+def _value(hint: Any, value: Any, where: str) -> Any:
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return _first(arguments, value, where)
+    if origin is Literal:
+        if value in arguments:
+            return value
+        raise ConfigError(f"{where}: {unknown('value', str(value), arguments)}")
+    if origin is tuple and isinstance(value, (list, tuple)):
+        return tuple(_value(arguments[0], each, where) for each in value)
+    if origin is dict and isinstance(value, Mapping):
+        return {key: _value(arguments[1], each, f"{where}.{key}") for key, each in value.items()}
+    if is_dataclass(hint) and isinstance(hint, type) and isinstance(value, Mapping):
+        return build(hint, value, where)
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(hint, type) and isinstance(value, hint) and not (
+        isinstance(value, bool) and hint is not bool
+    ):
+        return value
+    name = getattr(hint, "__name__", str(hint)) if origin is None else str(hint)
+    raise ConfigError(f"{where}: expected {name}, got {value!r}")
+
+
+def _first(choices: tuple[Any, ...], value: Any, where: str) -> Any:
+    if value is None and type(None) in choices:
+        return None
+    concrete = [choice for choice in choices if choice is not type(None)]
+    for choice in concrete:
+        try:
+            return _value(choice, value, where)
+        except ConfigError:
+            if choice is concrete[-1]:
+                raise
+    raise ConfigError(f"{where}: expected something else than {value!r}")

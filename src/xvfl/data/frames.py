@@ -1,0 +1,251 @@
+"""Bring any table to one form: a pandas frame indexed by string ids, with string column names."""
+
+import os
+import warnings
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import pandas as pd
+from pandas.api import types
+
+from xvfl.data.ids import usable_ids
+from xvfl.errors import DataWarning, InputError, unknown
+
+if TYPE_CHECKING:
+    import polars
+
+TableSource: TypeAlias = "str | Path | pd.DataFrame | polars.DataFrame"
+"""A .csv or .parquet path, `sql:` and a DuckDB query, or a pandas or polars frame."""
+
+SQL = "sql:"
+MOST_CLASSES = 50
+"""A float label with more distinct values than this may be a regression target."""
+
+
+def read_table(source: TableSource, *, id_column: str | None, party: str) -> pd.DataFrame:
+    """Read a party's table, indexed by its ids as strings."""
+    return _read(source, id_column, f"party {party!r}")
+
+
+def read_labels(
+    source: "TableSource | pd.Series", *, id_column: str | None, column: str | None, where: str
+) -> pd.Series:
+    """Read labels indexed by ids as strings; a Series is taken as it is, its index the ids."""
+    if isinstance(source, pd.Series):
+        ids = usable_ids(_one_level(source.index, where).to_series(), f"{where}, index")
+        labels = pd.Series(source.array, index=ids, name=source.name)
+    else:
+        labels = _label_column(_read(source, id_column, where), column, where)
+    return _usable_labels(labels, where)
+
+
+def write_table(frame: pd.DataFrame, path: Path) -> None:
+    """Write a .csv or .parquet file whole or not at all; a named index becomes the first column."""
+    path = Path(path)
+    plain = frame if frame.index.name is None else frame.reset_index()
+    writers: dict[str, Callable[[Path], Any]] = {
+        ".csv": lambda target: plain.to_csv(target, index=False),
+        ".parquet": lambda target: plain.to_parquet(target, index=False),
+    }
+    write = writers.get(path.suffix.lower())
+    if write is None:
+        raise InputError(f"{path}: expected a name ending in .csv or .parquet; rename the file")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        write(temporary)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise InputError(
+            f"{path}: cannot be written ({_reason(error)}); check the folder and the space left"
+        ) from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
+
+
+def _read(source: Any, id_column: str | None, where: str) -> pd.DataFrame:
+    frame, where, own_index = _load(source, id_column, where)
+    names = pd.Index([str(name) for name in frame.columns])
+    _refuse_repeated(names, where)
+    frame = frame.set_axis(names, axis=1)
+    raw = _raw_ids(frame, id_column, own_index, where)
+    if frame.empty and len(frame) == 0:
+        raise InputError(
+            f"{where}: expected at least one row, but there are none; check the source"
+        )
+    at = "index" if id_column is None else f"id column {id_column!r}"
+    ids = usable_ids(raw, f"{where}, {at}")
+    kept = frame.drop(columns=id_column) if id_column in frame.columns else frame
+    return kept.set_axis(ids, axis=0)
+
+
+def _load(source: Any, id_column: str | None, where: str) -> tuple[pd.DataFrame, str, bool]:
+    """Give the raw frame, how messages name it, and whether its index may hold the ids."""
+    if isinstance(source, pd.DataFrame):
+        return source, where, True
+    if id_column is None:
+        raise InputError(
+            f"{where}: only a pandas frame has an index to take ids from; name the id column"
+        )
+    if isinstance(source, str) and source.startswith(SQL):
+        where = f"{where}, SQL query"
+        return _query(source.removeprefix(SQL), where), where, False
+    if isinstance(source, str | Path):
+        where = f"{where}, file {source}"
+        return _read_file(Path(source), id_column, where), where, True
+    kind = type(source)
+    if kind.__module__.partition(".")[0] == "polars" and kind.__name__ == "DataFrame":
+        return source.to_pandas(), where, False
+    raise InputError(
+        f"{where}: expected a .csv or .parquet path, 'sql:' and a query, or a pandas or polars "
+        f"DataFrame, but got {kind.__module__}.{kind.__name__}; convert it to one of these"
+    )
+
+
+def _read_file(path: Path, id_column: str, where: str) -> pd.DataFrame:
+    readers: dict[str, Callable[[], pd.DataFrame]] = {
+        ".csv": lambda: _read_csv(path, id_column, where),
+        ".parquet": lambda: _read_parquet(path, where),
+    }
+    read = readers.get(path.suffix.lower())
+    if read is None:
+        raise InputError(
+            f"{where}: expected a name ending in {' or '.join(readers)}, "
+            f"but got {path.suffix or 'none'!r}; convert the file"
+        )
+    if not path.is_file():
+        raise InputError(f"{where}: there is no such file; check the path")
+    try:
+        return read()
+    except InputError:
+        raise
+    except (OSError, ValueError, pd.errors.ParserWarning) as error:
+        kind = "CSV" if path.suffix.lower() == ".csv" else "Parquet"
+        raise InputError(
+            f"{where}: cannot be read as {kind} ({_reason(error)}); check the file's content"
+        ) from error
+
+
+def _read_csv(path: Path, id_column: str, where: str) -> pd.DataFrame:
+    header = pd.read_csv(
+        path, header=None, nrows=1, dtype=str, keep_default_na=False, encoding="utf-8-sig"
+    )
+    _refuse_repeated(header.iloc[0], where)
+    with warnings.catch_warnings():
+        # Rows longer than the header would otherwise shift silently by one column.
+        warnings.simplefilter("error", pd.errors.ParserWarning)
+        return pd.read_csv(
+            path,
+            dtype={id_column: "str"},
+            index_col=False,
+            keep_default_na=True,
+            low_memory=False,
+            encoding="utf-8-sig",
+        )
+
+
+def _read_parquet(path: Path, where: str) -> pd.DataFrame:
+    import pyarrow.parquet  # type: ignore[import-untyped]
+
+    _refuse_repeated(pyarrow.parquet.read_schema(path).names, where)
+    return pd.read_parquet(path)
+
+
+def _query(query: str, where: str) -> pd.DataFrame:
+    try:
+        import duckdb
+    except ImportError as error:
+        raise InputError(f"{where}: needs the package duckdb; install it") from error
+    # Without this a query could read Python variables as tables.
+    settings: dict[str, Any] = {"python_enable_replacements": "false"}
+    with duckdb.connect(config=settings) as connection:
+        try:
+            result = connection.execute(query)
+            _refuse_repeated([str(part[0]) for part in result.description or []], where)
+            return result.df()
+        except duckdb.Error as error:
+            raise InputError(f"{where}: failed ({_reason(error)}); correct the query") from error
+
+
+def _raw_ids(frame: pd.DataFrame, id_column: str | None, own_index: bool, where: str) -> pd.Series:
+    if id_column is not None and id_column in frame.columns:
+        return frame[id_column]
+    if own_index and (id_column is None or id_column == frame.index.name):
+        return _one_level(frame.index, where).to_series()
+    raise InputError(f"{where}: {unknown('id column', str(id_column), frame.columns)}")
+
+
+def _one_level(index: pd.Index, where: str) -> pd.Index:
+    if index.nlevels > 1:
+        raise InputError(
+            f"{where}: expected one id per row, but the index has {index.nlevels} levels; "
+            "join them into one id column and name it"
+        )
+    return index
+
+
+def _refuse_repeated(names: Iterable[Any], where: str) -> None:
+    columns = pd.Series([str(name) for name in names], dtype="str")
+    repeated = sorted(set(columns[columns.duplicated()]))
+    if repeated:
+        raise InputError(
+            f"{where}: expected each column name once, but {', '.join(map(repr, repeated))} "
+            "occurs again; rename or remove the repeated columns"
+        )
+
+
+def _label_column(frame: pd.DataFrame, column: str | None, where: str) -> pd.Series:
+    if column is None:
+        raise InputError(f"{where}: which column holds the labels? name the label column")
+    if column not in frame.columns:
+        raise InputError(f"{where}: {unknown('label column', column, frame.columns)}")
+    return frame[column]
+
+
+def _usable_labels(labels: pd.Series, where: str) -> pd.Series:
+    kept = labels.dropna()
+    if len(kept) < len(labels):
+        warnings.warn(
+            f"{where}: left out {len(labels) - len(kept)} of {len(labels)} rows without a label",
+            DataWarning,
+            stacklevel=3,
+        )
+    kept = _plain_type(kept)
+    classes = kept.unique()
+    if len(classes) < 2:
+        found = f"only class {classes[0]!s}" if len(classes) else "no label at all"
+        raise InputError(
+            f"{where}: expected at least 2 classes, but found {found}; check the column"
+        )
+    if types.is_float_dtype(kept.dtype) and len(classes) > max(MOST_CLASSES, len(kept) / 2):
+        raise InputError(
+            f"{where}: expected classes, but {len(classes)} distinct numbers in {len(kept)} rows "
+            "looks like a regression target; bin it into classes first"
+        )
+    return kept
+
+
+def _plain_type(labels: pd.Series) -> pd.Series:
+    """Undo what missing cells and nullable types do to a column; whole floats become ints."""
+    if isinstance(labels.dtype, pd.CategoricalDtype):
+        labels = labels.astype(labels.cat.categories.dtype)
+    labels = labels.infer_objects()
+    if types.is_bool_dtype(labels.dtype):
+        return labels.astype(bool)
+    if types.is_integer_dtype(labels.dtype):
+        return labels.astype(np.int64)
+    if types.is_float_dtype(labels.dtype):
+        numbers = labels.astype(np.float64)
+        whole = bool((np.isfinite(numbers) & (np.trunc(numbers) == numbers)).all())
+        return numbers.astype(np.int64) if whole and len(numbers) else numbers
+    return labels
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

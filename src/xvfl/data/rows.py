@@ -1,0 +1,114 @@
+"""Prepared rows: what a party holds of its own, and what the coordinator knows of everyone's.
+
+Shapes: N rows of the federation, n rows of one party, B rows of a batch, k parties.
+Imports torch alone, so that prepared data trains on machines where nothing can be installed.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from xvfl.layout import Layout
+
+
+@dataclass(frozen=True)
+class PartyTable:
+    """One party's encoded rows; they stay with the party."""
+
+    layout: Layout
+    values: Tensor
+    """(n, dense) numbers, or (n, channels, height, width) for images; 0 where missing."""
+    codes: Tensor
+    """(n, hashed) buckets of the hashed features; 0 where missing."""
+    observed: Tensor
+    """(n, raw) bool: which raw features are there."""
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def take(self, handles: Tensor) -> "PartyTable":
+        """Give the rows at the handles; handle −1 is a row the party does not hold."""
+        at = handles.clamp(min=0)
+        held = (handles >= 0).unsqueeze(1)
+        return replace(
+            self,
+            values=self.values[at],
+            codes=self.codes[at],
+            observed=self.observed[at] & held,
+        )
+
+    def to(self, device: torch.device) -> "PartyTable":
+        """Move the rows to a device."""
+        return replace(
+            self,
+            values=self.values.to(device),
+            codes=self.codes.to(device),
+            observed=self.observed.to(device),
+        )
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What the coordinator knows of rows: who holds them how well, and their labels.
+
+    A whole data set and a batch of it look the same.
+    """
+
+    handles: Tensor
+    """(N, k) row number at each party, −1 where it does not hold the row."""
+    full: Tensor
+    """(N, k) bool: the row is full at the party (method.md, D6)."""
+    seen: Tensor
+    """(N, k) bool: the party observed anything of the row."""
+    y: Tensor
+    """(N,) class numbers; −1 where unknown."""
+    weight: Tensor
+    """(N,) weight of the row in the loss."""
+    step: int = 0
+    """Names the random draws made for this batch."""
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def take(self, index: Tensor, step: int = 0) -> "Rows":
+        """Give the rows at the index, as the batch of a step."""
+        return Rows(
+            self.handles[index],
+            self.full[index],
+            self.seen[index],
+            self.y[index],
+            self.weight[index],
+            step,
+        )
+
+    def only(self, parties: Sequence[int]) -> "Rows":
+        """Leave only the reachable parties (D7)."""
+        at = list(parties)
+        return replace(
+            self, handles=self.handles[:, at], full=self.full[:, at], seen=self.seen[:, at]
+        )
+
+    def to(self, device: torch.device) -> "Rows":
+        """Move the rows to a device."""
+        return Rows(
+            self.handles.to(device),
+            self.full.to(device),
+            self.seen.to(device),
+            self.y.to(device),
+            self.weight.to(device),
+            self.step,
+        )
+
+
+def full_share(observed: Tensor) -> float:
+    """Choose `full_at`: the largest observed share that at least half of the rows reach (D6)."""
+    shares = observed.float().mean(1).sort(descending=True).values
+    return float(shares[(len(shares) - 1) // 2]) if len(shares) else 1.0
+
+
+def is_full(observed: Tensor, full_at: float) -> Tensor:
+    """Say which rows are full at a party: enough of their raw features were observed (D6)."""
+    share = observed.float().mean(1)
+    return (share >= full_at - 1e-6) & observed.any(1)

@@ -1,0 +1,45 @@
+"""The errors xvfl raises.
+
+XVFLError                 everything below; the command line prints it as one line and exits with 2
+├── InputError            a table, its ids, columns or labels are not usable as given
+├── ConfigError           a configuration key or value is wrong
+├── RunError              a run folder is missing, cut short, of another version, or cannot be written
+└── ModeError             a prediction was asked for in a way this model cannot answer
+
+Each message says what was expected, what arrived, and what to do.
+"""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class XVFLError(Exception):
+    """Root of everything xvfl raises on purpose."""
+
+
+class InputError(XVFLError, ValueError):
+    """A table, its ids, columns or labels are not usable as given."""
+
+
+class ConfigError(XVFLError, ValueError):
+    """A configuration key or value is wrong."""
+
+
+class RunError(XVFLError, RuntimeError):
+    """A run folder is missing, cut short, of another version, or cannot be written."""
+
+
+class ModeError(XVFLError, ValueError):
+    """A prediction was asked for in a way this model cannot answer."""
+
+
+class DataWarning(UserWarning):
+    """Something in the data was left out or replaced; the work goes on."""
+
+
+def unknown(what: str, given: str, valid: Iterable[str]) -> str:
+    """Say that a name is not known, which one was probably meant, and what there is."""
+    names = [str(name) for name in valid]
+    near = get_close_matches(given, names, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    return f"unknown {what} {given!r}: {hint}valid: {', '.join(names)}"

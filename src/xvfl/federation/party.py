@@ -1,0 +1,122 @@
+"""A party: its nets, its rows, and the views of them it embeds.
+
+Shapes: B rows, p encoded columns, d embedding width, v views.
+"""
+
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from xvfl import maths
+from xvfl.data.missing import drop_features
+from xvfl.data.rows import PartyTable
+from xvfl.layout import Layout
+from xvfl.methods.base import View
+from xvfl.streams import seed_modules, stream
+
+
+class PartyNet(nn.Module):
+    """f_i, XCom_i and the learned vectors of hashed categories."""
+
+    columns: Tensor
+
+    def __init__(self, layout: Layout, bottom: nn.Module, completer: nn.Module) -> None:
+        super().__init__()
+        self.layout = layout
+        self.bottom = bottom
+        self.completer = completer
+        self.vectors = nn.ModuleList([nn.Embedding(f.buckets, f.width) for f in layout.hashed])
+        at = torch.tensor(layout.feature_of_column, dtype=torch.long)
+        self.register_buffer("columns", at, persistent=False)
+
+    def encode(self, rows: PartyTable) -> Tensor:
+        """Turn codes into their vectors and put them behind the numbers. (B, p)"""
+        found = [table(rows.codes[:, i]) for i, table in enumerate(self.vectors)]
+        return torch.cat([rows.values, *found], 1) if found else rows.values
+
+    def spread(self, observed: Tensor) -> Tensor:
+        """Spread a mask of raw features over their encoded columns (an image: its channels)."""
+        if self.layout.image is not None:
+            return observed.view(-1, 1, *self.layout.image[1:])
+        return observed[:, self.columns]
+
+    def embed(self, x: Tensor, given: Tensor) -> Tensor:
+        """Apply f_i to encoded features, each raw one flagged as given or not. (B, d)
+
+        Given means that a value stands there, observed or completed; where none does, the neutral
+        0 stands, and the flag tells it from a real 0 (D3).
+        """
+        x = x * self.spread(given).to(x.dtype)
+        flags = given.to(x.dtype)
+        if self.layout.image is not None:
+            flags = flags.view(-1, 1, *self.layout.image[1:])
+        return cast(Tensor, self.bottom(torch.cat([x, flags], 1)))
+
+    def complete(self, x: Tensor, observed: Tensor, cue: Tensor) -> tuple[Tensor, Tensor]:
+        """Complete rows from a cue: Ẽ = f_i(x̂) (B, d), and the completer's own X̃ (B, p)."""
+        completed = self.completer(cue)
+        merged = maths.merge(x, completed, self.spread(observed))
+        return self.embed(merged, torch.ones_like(observed)), completed
+
+
+class PartySide:
+    """One party at work: embeds its rows, completes them from cues, keeps the step's graph."""
+
+    def __init__(
+        self, name: str, net: PartyNet, table: PartyTable, seed: int, reconstruction: float = 0.0
+    ) -> None:
+        """Put a party's net and rows to work; `reconstruction` weighs its own objective."""
+        self.name = name
+        self.net = net
+        self.table = table
+        self.seed = seed
+        self.reconstruction = reconstruction
+        self.objective: Tensor | None = None
+        """What the party minimises beside the coordinator's loss; made by each step."""
+
+    def embed(self, handles: Tensor, views: Sequence[View], step: int) -> Tensor:
+        """Embed the rows in each view. (B, v, d)
+
+        `plain`: as observed; `masked`: with more features dropped at random, in training only;
+        `self`: the masked row completed from its own embedding.
+        """
+        seed_modules(handles.device, self.seed, self.name, step, "embed")
+        rows = self.table.take(handles)
+        self._x, self._observed, self._step = self.net.encode(rows), rows.observed, step
+        self.objective = None
+        masks = {"plain": rows.observed}
+        if set(views) != {"plain"}:
+            masks["masked"] = self._masked(rows.observed, step)
+        if "plain" not in views:
+            del masks["plain"]
+        x = torch.cat([self._x] * len(masks))
+        stacked = self.net.embed(x, torch.cat(list(masks.values()))).chunk(len(masks))
+        made = dict(zip(masks, stacked, strict=True))
+        if "self" in views:
+            made["self"] = self._complete(made["masked"], masks["masked"])
+        return torch.stack([made[view] for view in views], 1)
+
+    def complete(self, cue: Tensor, whole: Tensor) -> Tensor:
+        """Embed the rows completed from a cue; `whole` rows keep nothing they observed. (B, d)"""
+        seed_modules(cue.device, self.seed, self.name, self._step, "complete")
+        return self._complete(cue, self._observed & ~whole.unsqueeze(1))
+
+    def _masked(self, observed: Tensor, step: int) -> Tensor:
+        if not self.net.training:
+            return observed
+        rng = stream(observed.device, self.seed, self.name, step, "mask")
+        return drop_features(observed, rng)
+
+    def _complete(self, cue: Tensor, observed: Tensor) -> Tensor:
+        embedded, completed = self.net.complete(self._x, observed, cue)
+        if self.reconstruction and self.net.training:
+            loss = self.reconstruction * self._error(completed)
+            self.objective = loss if self.objective is None else self.objective + loss
+        return embedded
+
+    def _error(self, completed: Tensor) -> Tensor:
+        target = self.net.spread(self._observed).expand_as(completed).to(completed.dtype)
+        error = (completed - self._x.detach()).square() * target
+        return error.sum() / target.sum().clamp(min=1)

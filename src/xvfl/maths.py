@@ -1,0 +1,153 @@
+"""X-VFL as one pure file: cues, merge, decision loss, DSAlign, overall loss, for any k ≥ 2.
+
+Q. Yao, X. Xu, Z. Li. X-VFL: a new vertical federated learning framework with cross completion
+and decision subspace alignment. 2025. Equation labels below are the paper's.
+
+Shapes: B rows, k parties, d embedding width, C classes.
+    E      (B, k, d)  embeddings E_i = f_i(x_i)
+    E_     (B, k, d)  completed embeddings Ẽ_i = f_i(x̂_i)
+    full   (B, k)     bool, the row is full at the party: the paper's set M, row by row
+    seen   (B, k)     bool, the party observed anything of the row
+Rows of a batch mix freely: aligned (full everywhere), partial, absent. Every function is dense and
+free of branches on data, so that it can be captured, batched and compared with its slow twin.
+Entries of E and E_ that no term needs may hold anything finite.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+Head = Callable[[Tensor], Tensor]
+
+
+def mean_over(E: Tensor, members: Tensor) -> Tensor:
+    """Average E over the member parties of each row; zero where there is none. (B, d)"""
+    weight = members.to(E.dtype)
+    total = (E * weight.unsqueeze(-1)).sum(1)
+    return total / weight.sum(1, keepdim=True).clamp(min=1)
+
+
+def others(full: Tensor, party: int) -> Tensor:
+    """Take the party out of the full ones of each row. (B, k)"""
+    column = torch.arange(full.shape[1], device=full.device)
+    return full & (column != party)
+
+
+def sources(full: Tensor, seen: Tensor) -> Tensor:
+    """Say which parties a cue is made of: M, or those that saw anything where M is empty (D2)."""
+    return torch.where(full.any(1, keepdim=True), full, seen)
+
+
+def cues(E: Tensor, source: Tensor) -> tuple[Tensor, Tensor]:
+    """Average the sources other than i for each party i (eq. vfl_xcom_k_1, vfl_xcom_k_2).
+
+    Returns the cues (B, k, d) and whether party i has one at all (B, k).
+    """
+    weight = source.to(E.dtype)
+    weighted = E * weight.unsqueeze(-1)
+    others = weighted.sum(1, keepdim=True) - weighted
+    count = weight.sum(1, keepdim=True) - weight
+    return others / count.clamp(min=1).unsqueeze(-1), count > 0
+
+
+def merge(x: Tensor, completed: Tensor, observed: Tensor) -> Tensor:
+    """Keep what was observed and take the rest from the completer: o ⊙ x + (1 − o) ⊙ X̃."""
+    return torch.where(observed, x, completed)
+
+
+def swapped(E: Tensor, E_: Tensor) -> Tensor:
+    """Replace one party at a time by its completion: (Ẽ_i + Σ_{j≠i} E_j) / k. (B, k, d)"""
+    return (E.sum(1, keepdim=True) - E + E_) / E.shape[1]
+
+
+def filled(E: Tensor, E_: Tensor, full: Tensor, has_cue: Tensor) -> Tensor:
+    """Average full parties' E and the others' Ẽ: (Σ_{i∉M} Ẽ_i + Σ_{j∈M} E_j) / k. (B, d)
+
+    A party without a cue has no Ẽ and keeps its neutral-filled E (D2).
+    """
+    return torch.where((full | ~has_cue).unsqueeze(-1), E, E_).mean(1)
+
+
+@dataclass(frozen=True)
+class Logits:
+    """What the head says of every embedding the loss looks at."""
+
+    own: Tensor
+    """h(E_i), (B, k, C)"""
+    joint: Tensor
+    """h(mean of E over M), (B, C)"""
+    completed: Tensor
+    """h(Ẽ_i), (B, k, C)"""
+    swapped: Tensor
+    """h((Ẽ_i + Σ_{j≠i} E_j) / k), (B, k, C)"""
+    filled: Tensor
+    """h((Σ_{i∉M} Ẽ_i + Σ_{j∈M} E_j) / k), (B, C)"""
+
+
+def decide(head: Head, E: Tensor, E_: Tensor, full: Tensor, has_cue: Tensor) -> Logits:
+    """Put every embedding the loss looks at through the head, in one stacked call."""
+    k = E.shape[1]
+    joint = mean_over(E, full).unsqueeze(1)
+    means = filled(E, E_, full, has_cue).unsqueeze(1)
+    out = head(torch.cat([E, E_, swapped(E, E_), joint, means], 1))
+    own, completed, swap, rest = out.split([k, k, k, 2], 1)
+    return Logits(own, rest[:, 0], completed, swap, rest[:, 1])
+
+
+def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
+    """Cross-entropy ℓ of logits (B, …, C) against the labels y (B,), unreduced. (B, …)"""
+    target = y.view(-1, *[1] * (logits.dim() - 2)).expand(logits.shape[:-1])
+    return F.cross_entropy(logits.flatten(0, -2), target.flatten(), reduction="none").view(
+        target.shape
+    )
+
+
+def decision(logits: Logits, full: Tensor, y: Tensor) -> Tensor:
+    """Sum the decision terms of each row (eq. l_ce_aligned_non_aligned_k, with D1 and D2). (B,)"""
+    aligned = full.all(1)
+    own = (cross_entropy(logits.own, y) * full).sum(1)
+    joint = cross_entropy(logits.joint, y) * (full.sum(1) >= 2)
+    swap = cross_entropy(logits.swapped, y).sum(1) * aligned
+    fill = cross_entropy(logits.filled, y) * ~aligned
+    return own + joint + swap + fill
+
+
+def dsalign_completed(logits: Logits, full: Tensor, stop_gradient: bool = False) -> Tensor:
+    """Pull the decision on completed features towards the real ones (eq. DSAlign_1_k). (B,)"""
+    target = logits.own.detach() if stop_gradient else logits.own
+    return (logits.completed - target).square().mean(-1).sum(1) * full.all(1)
+
+
+def dsalign_joint(logits: Logits, full: Tensor, stop_gradient: bool = False) -> Tensor:
+    """Pull each party's decision towards the joint one (eq. DSAlign_2_k). (B,)"""
+    target = logits.joint.detach() if stop_gradient else logits.joint
+    return (logits.own - target.unsqueeze(1)).square().mean(-1).sum(1) * full.all(1)
+
+
+def self_completion(logits: Tensor, seen: Tensor, y: Tensor) -> Tensor:
+    """Make each party decide alone from a masked row, before and after it completes itself. (B,)
+
+    Ours, not the paper's. `logits` (B, k·2, C) holds, party by party, h(cue) and h(f_i(x̂_i)) where
+    cue = f_i(masked x_i) and x̂_i is completed from that cue; rows count where the party saw any.
+    """
+    return (cross_entropy(logits, y).view(*seen.shape, 2).sum(-1) * seen).sum(1)
+
+
+def overall(
+    logits: Logits,
+    full: Tensor,
+    y: Tensor,
+    lambda1: float,
+    lambda2: float,
+    *,
+    stop_gradient: bool = False,
+) -> Tensor:
+    """Add the three losses of each row (eq. overall_k). (B,)"""
+    return (
+        decision(logits, full, y)
+        + lambda1 * dsalign_completed(logits, full, stop_gradient)
+        + lambda2 * dsalign_joint(logits, full, stop_gradient)
+    )

@@ -1,0 +1,55 @@
+"""The methods, each written once against `Federation`."""
+
+from collections.abc import Callable
+
+from torch import nn
+
+from xvfl.config import LossConfig
+from xvfl.errors import ConfigError, unknown
+from xvfl.methods.base import Federation, Method, Mode, View
+from xvfl.methods.laser import Laser
+from xvfl.methods.standalone import Standalone
+from xvfl.methods.xvfl import XVFL, Weights
+
+__all__ = ["METHODS", "Federation", "Method", "Mode", "View", "make_method"]
+
+Head = Callable[[], nn.Module]
+
+
+def _xvfl(config: LossConfig, head: Head, parties: int, seed: int) -> Method:
+    l1, l2 = single(config.lambda1, "lambda1"), single(config.lambda2, "lambda2")
+    own = 0.0 if config.method == "xvfl" else config.self_completion
+    weights = Weights(l1, l2, own, config.stop_gradient, config.detach_cue)
+    return XVFL(head(), weights)
+
+
+def _standalone(config: LossConfig, head: Head, parties: int, seed: int) -> Method:
+    return Standalone(nn.ModuleList([head() for _ in range(parties)]))
+
+
+def _laser(config: LossConfig, head: Head, parties: int, seed: int) -> Method:
+    heads = nn.ModuleList([head() for _ in range(parties)])
+    return Laser(heads, config.method == "laser+mask", seed)
+
+
+METHODS: dict[str, Callable[[LossConfig, Head, int, int], Method]] = {
+    "xvfl+": _xvfl,
+    "xvfl": _xvfl,
+    "standalone": _standalone,
+    "laser": _laser,
+    "laser+mask": _laser,
+}
+
+
+def make_method(config: LossConfig, head: Head, parties: int, seed: int) -> Method:
+    """Build a method by its name; `head` makes a fresh head."""
+    if config.method not in METHODS:
+        raise ConfigError(unknown("method", config.method, METHODS))
+    return METHODS[config.method](config, head, parties, seed)
+
+
+def single(value: float | tuple[float, ...], name: str) -> float:
+    """Take one λ; a list of them is for the search to try one by one."""
+    if isinstance(value, tuple):
+        raise ConfigError(f"{name}: expected one number here, got the list {value}")
+    return value

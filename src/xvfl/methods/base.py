@@ -1,0 +1,43 @@
+"""What a method sees of a federation, and what everyone sees of a method.
+
+Shapes: B rows, k parties, v views, d embedding width, C classes.
+"""
+
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+from torch import Tensor, nn
+
+from xvfl.data.rows import Rows
+
+Mode = Literal["local", "assisted", "collaborative", "peers"]
+"""The three ways to predict (method.md), and `peers`: the full parties other than the asking one,
+always shown beside `assisted`."""
+
+View = Literal["plain", "masked", "self"]
+
+
+class Federation(Protocol):
+    """The parties of a run, wherever they are."""
+
+    def embed(self, rows: Rows, views: Sequence[View]) -> Tensor:
+        """Embed a batch at every party, in each view. (B, k, v, d)"""
+
+    def complete(self, cues: Tensor, whole: Tensor) -> Tensor:
+        """Embed the batch just embedded, completed from each party's cue. (B, k, d)"""
+
+    def backward(self, loss: Tensor) -> None:
+        """Send the gradients of the loss to every party."""
+
+
+class Method(Protocol):
+    """A way to train and to predict, written once for fused and cut federations."""
+
+    heads: nn.Module
+    modes: frozenset[Mode]
+
+    def loss(self, federation: Federation, rows: Rows) -> dict[str, Tensor]:
+        """Name the terms of a batch's loss; their sum is minimised."""
+
+    def logits(self, federation: Federation, rows: Rows, mode: Mode, party: int) -> Tensor:
+        """Decide a batch in a mode. (B, C)"""

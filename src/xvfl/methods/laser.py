@@ -1,0 +1,75 @@
+"""LASER-VFL, and LASER with random masks.
+
+P. Valdeira, S. Wang, Y. Chi. Vertical federated learning with missing features during training
+and inference. 2024. Mean aggregation; each observed party i has a head g_i; for each subset size
+s one uniformly drawn subset J ∋ i of the observed parties O adds
+C(|O|−1, s−1)/s · ℓ(g_i(mean of E over J), y). Whole blocks are missing there, never parts: partial
+rows are zero-filled. Our rival `laser+mask` trains it on randomly masked inputs.
+Shapes: B rows, k parties, C classes.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from xvfl import maths
+from xvfl.data.rows import Rows
+from xvfl.methods.base import Federation, Mode
+from xvfl.streams import stream
+
+
+class Laser:
+    """Train on sampled subsets of parties; predict with any observed subset."""
+
+    modes = frozenset[Mode](("local", "collaborative", "peers"))
+
+    def __init__(self, heads: nn.ModuleList, masks: bool, seed: int) -> None:
+        """Take one head per party; `masks` trains on randomly masked inputs."""
+        self.heads: nn.ModuleList = heads
+        self.masks = masks
+        self.seed = seed
+
+    def loss(self, federation: Federation, rows: Rows) -> dict[str, Tensor]:
+        """Sum the sampled subset losses of every observed party."""
+        E = federation.embed(rows, ["masked" if self.masks else "plain"])[:, :, 0]
+        rng = stream(E.device, self.seed, "subsets", rows.step)
+        k = E.shape[1]
+        total = torch.zeros_like(rows.weight)
+        for i, head in enumerate(self.heads):
+            subsets = nested_subsets(rows.seen, i, rng)
+            means = torch.stack([maths.mean_over(E, subsets[:, s]) for s in range(k)], 1)
+            losses = maths.cross_entropy(head(means), rows.y)
+            total = total + (losses * subset_weights(rows.seen) * rows.seen[:, i, None]).sum(1)
+        return {"subsets": (total * rows.weight).mean()}
+
+    def logits(self, federation: Federation, rows: Rows, mode: Mode, party: int) -> Tensor:
+        """Decide a batch by one head alone, or by the mean over the members' heads. (B, C)"""
+        E = federation.embed(rows, ["plain"])[:, :, 0]
+        if mode == "local":
+            alone: Tensor = self.heads[party](E[:, party])
+            return alone
+        members = rows.seen if mode == "collaborative" else maths.others(rows.full, party)
+        mean = maths.mean_over(E, members)
+        shares = torch.stack([head(mean).softmax(-1) for head in self.heads], 1)
+        return maths.mean_over(shares, members).clamp(min=1e-12).log()
+
+
+def nested_subsets(seen: Tensor, party: int, rng: torch.Generator) -> Tensor:
+    """Draw, for each size s = 1…k, a uniform subset of the observed parties with `party`. (B, k, k)
+
+    Sizes beyond the number observed repeat the whole observed set; their weight is 0.
+    """
+    order = torch.rand(seen.shape, generator=rng, device=seen.device)
+    order = order.masked_fill(~seen, 2.0)
+    order[:, party] = -1.0
+    rank = order.argsort(1).argsort(1)
+    sizes = torch.arange(1, seen.shape[1] + 1, device=seen.device)
+    return (rank.unsqueeze(1) < sizes.view(1, -1, 1)) & seen.unsqueeze(1)
+
+
+def subset_weights(seen: Tensor) -> Tensor:
+    """Weigh the subset of each size s by C(|O|−1, s−1)/s. (B, k)"""
+    k = seen.shape[1]
+    table = [[math.comb(max(n - 1, 0), s - 1) / s for s in range(1, k + 1)] for n in range(k + 1)]
+    return torch.tensor(table, device=seen.device)[seen.sum(1)]

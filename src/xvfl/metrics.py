@@ -1,0 +1,75 @@
+"""Metrics of predicted probabilities; numpy alone. Shapes: n rows, C classes."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.floating[Any]]
+Ints = NDArray[np.integer[Any]]
+
+
+def accuracy(proba: Floats, y: Ints) -> float:
+    """Share of rows whose likeliest class is right."""
+    return float((proba.argmax(1) == y).mean())
+
+
+def balanced_accuracy(proba: Floats, y: Ints) -> float:
+    """Mean over the classes present of the share of their rows that is right."""
+    right = proba.argmax(1) == y
+    return float(np.mean([right[y == c].mean() for c in np.unique(y)]))
+
+
+def auroc(proba: Floats, y: Ints) -> float:
+    """Area under the ROC curve; over the classes present, one against the rest, for C > 2."""
+    present = [c for c in np.unique(y) if 0 < (y == c).sum() < len(y)]
+    if proba.shape[1] == 2:
+        present = [c for c in present if c == 1]
+    return float(np.mean([_binary_auroc(proba[:, c], y == c) for c in present or [0]]))
+
+
+def _binary_auroc(score: Floats, positive: NDArray[np.bool_]) -> float:
+    if positive.all() or not positive.any():
+        return float("nan")
+    _, inverse, counts = np.unique(score, return_inverse=True, return_counts=True)
+    rank = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
+    hits = int(positive.sum())
+    pairs = rank[positive].sum() - hits * (hits + 1) / 2
+    return float(pairs / (hits * (len(score) - hits)))
+
+
+def nll(proba: Floats, y: Ints) -> float:
+    """Mean negative log-likelihood of the right class."""
+    right = proba[np.arange(len(y)), y].astype(np.float64)
+    return float(-np.log(np.clip(right, 1e-12, 1)).mean())
+
+
+def ece(proba: Floats, y: Ints, bins: int = 15) -> float:
+    """Expected calibration error: mean gap of confidence and accuracy over equal-width bins."""
+    confidence, right = proba.max(1), proba.argmax(1) == y
+    which = np.minimum((confidence * bins).astype(int), bins - 1)
+    gaps = [
+        abs(confidence[which == b].mean() - right[which == b].mean()) * (which == b).mean()
+        for b in np.unique(which)
+    ]
+    return float(sum(gaps))
+
+
+def majority_rate(y: Ints) -> float:
+    """Accuracy of always saying the commonest class: what any accuracy must be read against."""
+    return float(np.bincount(y).max() / len(y))
+
+
+METRICS: dict[str, Callable[[Floats, Ints], float]] = {
+    "accuracy": accuracy,
+    "balanced_accuracy": balanced_accuracy,
+    "auroc": auroc,
+    "nll": nll,
+    "ece": ece,
+}
+
+
+def all_metrics(proba: Floats, y: Ints) -> dict[str, float]:
+    """Compute every metric."""
+    return {name: metric(proba, y) for name, metric in METRICS.items()}

@@ -1,0 +1,37 @@
+"""The nets: bottoms f_i, heads h, completers XCom_i, and defaults by data kind."""
+
+from collections.abc import Callable
+
+from torch import nn
+
+from xvfl.layout import Layout
+from xvfl.nets.completers import Completer, ImageTrunk
+from xvfl.nets.mlp import mlp
+from xvfl.nets.resnet import ResidualBottom
+
+__all__ = ["Build", "Completer", "ResidualBottom", "bottom", "completer", "head", "mlp"]
+
+Build = nn.Module | Callable[[Layout, int], nn.Module]
+"""A user's own net: a module, or a function of the party's layout and the embedding width d."""
+
+
+def bottom(layout: Layout, d: int, hidden: int, blocks: int) -> nn.Module:
+    """Build the default f_i: three layers for tables, residual blocks for images.
+
+    Its input is the encoded features followed by one flag per raw feature (an image: one channel).
+    """
+    if layout.image is not None:
+        return ResidualBottom(layout.image[0] + 1, d, blocks)
+    return mlp([layout.encoded + layout.raw, hidden, hidden, d])
+
+
+def head(d: int, hidden: int, classes: int, image: bool) -> nn.Module:
+    """Build the default h: three layers for tables, six for images."""
+    return mlp([d, *[hidden] * (5 if image else 2), classes])
+
+
+def completer(layout: Layout, d: int, hidden: int) -> nn.Module:
+    """Build the default XCom_i: a trunk for the data kind, then outputs typed by the layout."""
+    if layout.image is not None:
+        return Completer(ImageTrunk(d, layout.image), layout)
+    return Completer(mlp([d, hidden, hidden, layout.encoded]), layout)
