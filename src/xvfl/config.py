@@ -16,6 +16,11 @@ Scaling = Literal["auto", "minmax", "quantile"]
 MethodName = Literal["xvfl+", "xvfl", "standalone", "laser", "laser+mask"]
 
 
+def _require(holds: bool, name: str, expected: str, value: object) -> None:
+    if not holds:
+        raise ConfigError(f"{name}: expected {expected}, got {value!r}")
+
+
 @dataclass(frozen=True)
 class TableOptions:
     """How a party reads its own table."""
@@ -64,14 +69,19 @@ class LabelsConfig:
 
 @dataclass(frozen=True)
 class NetConfig:
-    """Sizes of the default nets; 0 = by data kind (tables 64 and 128, images 128 and 256)."""
+    """Sizes of the default nets; 0 = by data kind."""
 
     embedding: int = 0
-    """Width d of every embedding."""
+    """Width d of every embedding; tables 64, images 256."""
     hidden: int = 0
-    """Width of hidden layers in heads, table bottoms and completers."""
+    """Width of hidden layers in heads, table bottoms and completers; tables 128, images 256."""
     blocks: int = 4
     """Residual blocks of image bottoms."""
+
+    def __post_init__(self) -> None:
+        _require(self.embedding >= 0, "embedding", "0 (by data kind) or a width", self.embedding)
+        _require(self.hidden >= 0, "hidden", "0 (by data kind) or a width", self.hidden)
+        _require(self.blocks >= 1, "blocks", "at least 1", self.blocks)
 
 
 @dataclass(frozen=True)
@@ -96,6 +106,19 @@ class LossConfig:
     full_at: float | None = None
     """Observed share at which a row counts as full at a party; by default what half of its rows
     reach, 1.0 = the paper."""
+
+    @property
+    def our_weights(self) -> tuple[float, float]:
+        """Weights of self completion and reconstruction: ours alone, 0 in every other method."""
+        return (self.self_completion, self.reconstruction) if self.method == "xvfl+" else (0.0, 0.0)
+
+    def __post_init__(self) -> None:
+        for name in ("lambda1", "lambda2", "self_completion", "reconstruction"):
+            value = getattr(self, name)
+            values = value if isinstance(value, tuple) else (value,)
+            _require(bool(values) and min(values) >= 0, name, "a weight of 0 or more", value)
+        _require(self.full_at is None or 0 < self.full_at <= 1, "full_at", "above 0, at most 1",
+                 self.full_at)
 
 
 @dataclass(frozen=True)
@@ -131,6 +154,18 @@ class TrainConfig:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to compute."""
 
+    def __post_init__(self) -> None:
+        _require(self.epochs >= 1, "epochs", "at least 1", self.epochs)
+        _require(self.batch >= 1, "batch", "at least 1", self.batch)
+        _require(self.learning_rate > 0, "learning_rate", "above 0", self.learning_rate)
+        _require(0 <= self.momentum < 1, "momentum", "from 0 to below 1", self.momentum)
+        _require(self.weight_decay >= 0, "weight_decay", "0 or more", self.weight_decay)
+        _require(0 < self.validation < 1, "validation", "a share between 0 and 1", self.validation)
+        _require(self.patience >= 0, "patience", "0 or more", self.patience)
+        small, p = self.page_batch, self.page_probability
+        _require(small is None or 1 <= small <= self.batch, "page_batch", "from 1 to batch", small)
+        _require(p is None or 0 < p <= 1, "page_probability", "above 0, at most 1", p)
+
 
 @dataclass(frozen=True)
 class Config:
@@ -148,6 +183,15 @@ class Config:
     """Method and loss."""
     train: TrainConfig = TrainConfig()
     """Optimisation."""
+
+    def __post_init__(self) -> None:
+        _require(0 <= self.test < 1, "test", "a share from 0 to below 1", self.test)
+        _require(len(self.parties) >= 2, "parties", "two or more [parties.NAME]",
+                 list(self.parties))
+        given = (self.labels.table is not None) + (self.labels.party is not None)
+        _require(given == 1, "labels", "either `table` or `party`", self.labels)
+        if self.labels.party is not None and self.labels.party not in self.parties:
+            raise ConfigError(f"labels.party: {unknown('party', self.labels.party, self.parties)}")
 
 
 LAMBDA_RANGES: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from pandas.api import types
 
 from xvfl.data.parse import as_dates, as_numbers, known
-from xvfl.data.scale import Floats, Scale, Scaling, fit_scale
+from xvfl.config import Scaling
+from xvfl.data.scale import Floats, Scale, fit_scale
 from xvfl.data.text import as_text
 from xvfl.layout import Feature
 

@@ -5,7 +5,6 @@ Shapes: n rows; dense, hashed, raw and encoded as the layout counts them.
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
@@ -14,6 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from pandas.api import types
 
+from xvfl.config import Scaling, TableOptions
 from xvfl.data.columns import (
     Bools,
     CategoryCodec,
@@ -26,7 +26,6 @@ from xvfl.data.columns import (
 from xvfl.data.encoded import Encoded
 from xvfl.data.images import ImageEncoder, Images, read_images
 from xvfl.data.parse import ISO, ColumnKind, as_dates, as_numbers, blank, date_format, kind_of
-from xvfl.data.scale import Scaling
 from xvfl.data.text import as_text
 from xvfl.errors import DataWarning, InputError, unknown
 from xvfl.layout import Layout
@@ -40,26 +39,6 @@ __all__ = [
     "encoder_from_dict",
     "read_images",
 ]
-
-
-@dataclass(frozen=True)
-class TableOptions:
-    """How a table's columns are to be read; the defaults suit most tables."""
-
-    categorical: tuple[str, ...] = ()
-    """Columns to read as categories, whatever they look like."""
-    numeric: tuple[str, ...] = ()
-    """Columns to read as numbers, whatever they look like; columns of dates stay dates."""
-    drop: tuple[str, ...] = ()
-    """Columns not to use."""
-    missing: tuple[str, ...] = ()
-    """Values that mean missing, such as "unknown" or "-1", in any column."""
-    scaling: Scaling = "auto"
-    """How numbers go to [0, 1]: by their range, by their quantiles, or the better of the two."""
-    one_hot_up_to: int = 64
-    """Categories with more distinct training values than this are hashed."""
-    hashed_width: int = 8
-    """Width of a hashed category's learned vector."""
 
 
 class TableEncoder:

@@ -1,12 +1,14 @@
 """The scaling of numbers to [0, 1]: one piecewise linear map through knots, and its inverse."""
 
 from dataclasses import dataclass
-from typing import Literal
+
 
 import numpy as np
 from numpy.typing import NDArray
 
-Scaling = Literal["auto", "minmax", "quantile"]
+from xvfl.config import Scaling
+
+
 Floats = NDArray[np.float64]
 
 KNOTS = 129

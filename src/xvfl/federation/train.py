@@ -5,7 +5,7 @@ resumed from its state ends in the very same weights.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -157,7 +157,8 @@ class Trainer:
     def restore(self, tensors: Mapping[str, Tensor], progress: Mapping[str, Any]) -> None:
         """Take up a state that `state` gave."""
         self.progress = Progress(**progress)
-        self._sums = {key[4:]: v for key, v in tensors.items() if key.startswith("sum/")}
+        device = self.rows.y.device
+        self._sums = {key: value.to(device) for key, value in _under(tensors, "sum/").items()}
         for name, net in self.holders.items():
             net.load_state_dict(_under(tensors, f"net/{name}/"))
             best = _under(tensors, f"best/{name}/")

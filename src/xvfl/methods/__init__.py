@@ -18,8 +18,7 @@ Head = Callable[[], nn.Module]
 
 def _xvfl(config: LossConfig, head: Head, parties: int, seed: int) -> Method:
     l1, l2 = single(config.lambda1, "lambda1"), single(config.lambda2, "lambda2")
-    own = 0.0 if config.method == "xvfl" else config.self_completion
-    weights = Weights(l1, l2, own, config.stop_gradient, config.detach_cue)
+    weights = Weights(l1, l2, config.our_weights[0], config.stop_gradient, config.detach_cue)
     return XVFL(head(), weights)
 
 

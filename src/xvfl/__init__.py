@@ -1,0 +1,36 @@
+"""xvfl: vertical federated learning for parties whose rows and columns only partly overlap.
+
+The names below load on first use, so that the training core imports with torch and numpy alone.
+"""
+
+from importlib import import_module
+from typing import Any
+
+from xvfl.version import VERSION as __version__
+
+__all__ = [
+    "DataWarning",
+    "Images",
+    "TableOptions",
+    "XVFLClassifier",
+    "XVFLError",
+    "__version__",
+]
+
+_HOMES = {
+    "DataWarning": "xvfl.errors",
+    "Images": "xvfl.data.encode",
+    "TableOptions": "xvfl.config",
+    "XVFLClassifier": "xvfl.estimator",
+    "XVFLError": "xvfl.errors",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'xvfl' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

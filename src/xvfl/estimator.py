@@ -1,0 +1,289 @@
+"""XVFLClassifier: vertical federated learning with the manners of scikit-learn.
+
+Tables go in as a dictionary of parties, and answers come back indexed by id, because the parties
+hold different rows.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.validation import check_is_fitted
+from torch import nn
+
+from xvfl.config import LossConfig, NetConfig, TableOptions, TrainConfig, build
+from xvfl.data.encode import Images
+from xvfl.data.frames import read_labels, read_table
+from xvfl.errors import InputError
+from xvfl.methods import Mode
+from xvfl.model import Model, OwnNets, Prediction
+from xvfl.nets import Build
+from xvfl.prepare import Source, Splits, prepare
+from xvfl.progress import progress_bar
+from xvfl.runs import Folder
+from xvfl.training import Plan, fit
+
+Table = Any
+"""A pandas or polars frame, a file name, "sql:…", or `Images`."""
+
+
+class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """Classify rows whose columns several parties hold, with anything missing.
+
+    >>> model = XVFLClassifier().fit({"bank": bank, "shop": shop}, y)
+    >>> model.predict_proba({"bank": new_rows})          # the bank alone
+    """
+
+    def __init__(
+        self,
+        *,
+        id: str | Mapping[str, str] | None = None,
+        tables: Mapping[str, TableOptions] | None = None,
+        method: str = "xvfl+",
+        lambda1: float | Sequence[float] = 0.1,
+        lambda2: float | Sequence[float] = 0.1,
+        self_completion: float = 1.0,
+        reconstruction: float = 0.3,
+        full_at: float | None = None,
+        embedding: int = 0,
+        hidden: int = 0,
+        blocks: int = 4,
+        epochs: int = 60,
+        batch: int = 64,
+        optimiser: str = "adamw",
+        learning_rate: float = 2e-3,
+        schedule: str = "cosine",
+        weight_decay: float = 1e-2,
+        validation: float = 0.15,
+        patience: int = 15,
+        class_weight: str | None = None,
+        seed: int = 0,
+        device: str = "auto",
+        bottoms: Mapping[str, Build] | None = None,
+        completers: Mapping[str, Build] | None = None,
+        head: nn.Module | None = None,
+        verbose: bool | Literal["auto"] = "auto",
+    ) -> None:
+        """Set the parameters; `xvfl init` explains each of them.
+
+        `id` names the id column, for all parties or by party; without it a frame's index counts.
+        `verbose="auto"` shows progress in a terminal or a notebook.
+        """
+        self.id = id
+        self.tables = tables
+        self.method = method
+        self.lambda1 = lambda1
+        self.lambda2 = lambda2
+        self.self_completion = self_completion
+        self.reconstruction = reconstruction
+        self.full_at = full_at
+        self.embedding = embedding
+        self.hidden = hidden
+        self.blocks = blocks
+        self.epochs = epochs
+        self.batch = batch
+        self.optimiser = optimiser
+        self.learning_rate = learning_rate
+        self.schedule = schedule
+        self.weight_decay = weight_decay
+        self.validation = validation
+        self.patience = patience
+        self.class_weight = class_weight
+        self.seed = seed
+        self.device = device
+        self.bottoms = bottoms
+        self.completers = completers
+        self.head = head
+        self.verbose = verbose
+
+    def fit(self, X: Mapping[str, Table], y: Any) -> "XVFLClassifier":
+        """Train on the parties' tables and the labels.
+
+        `y` is a Series (or one-column frame) indexed by id, or (party, column) where a party's own
+        table holds the labels.
+        """
+        plan = self._plan()
+        sources, labels = self._sources_and_labels(X, y)
+        prepared = prepare(
+            sources, labels, self.tables or {}, Splits(0.0, self.validation, self.seed),
+            self.full_at, plan.train.class_weight,
+        )
+        with progress_bar(self.verbose) as show:
+            fitted = fit(prepared, plan, show=show)
+        self.model_ = fitted.model
+        self.history_ = fitted.records
+        self._describe()
+        return self
+
+    def predict(
+        self,
+        X: Mapping[str, Table],
+        mode: Mode | None = None,
+        party: str | None = None,
+        ids: Sequence[str] | None = None,
+    ) -> pd.Series:
+        """Say the likeliest class of each row; see `predict_table` for the arguments."""
+        answer = self._predict(X, mode, party, ids).frame()["prediction"]
+        return answer
+
+    def predict_proba(
+        self,
+        X: Mapping[str, Table],
+        mode: Mode | None = None,
+        party: str | None = None,
+        ids: Sequence[str] | None = None,
+    ) -> pd.DataFrame:
+        """Give calibrated probabilities, one column a class, indexed by id."""
+        said = self._predict(X, mode, party, ids)
+        return pd.DataFrame(said.proba, index=pd.Index(said.ids, name="id"), columns=said.classes)
+
+    def predict_table(
+        self,
+        X: Mapping[str, Table],
+        mode: Mode | None = None,
+        party: str | None = None,
+        ids: Sequence[str] | None = None,
+    ) -> pd.DataFrame:
+        """Predict, and say per row: mode used, who contributed, share completed, anything odd.
+
+        Without `mode`, all parties' tables give a collaborative answer and fewer a local one.
+        `party` says who predicts in `local` and `assisted`. `ids` chooses the rows.
+        """
+        return self._predict(X, mode, party, ids).frame()
+
+    def complete(
+        self, X: Mapping[str, Table], party: str | None = None, ids: Sequence[str] | None = None
+    ) -> Any:
+        """Fill the gaps of the given tables, in their own columns and units.
+
+        Observed values are untouched. With `party`, gives that party's table; without, a
+        dictionary of all the given ones. `ids` may name rows that a party does not hold at all.
+        """
+        check_is_fitted(self, "model_")
+        sources = self._read(X)
+        if party is not None:
+            return self.model_.complete(sources, party, ids)
+        return {name: self.model_.complete(sources, name, ids) for name in sources}
+
+    def score(
+        self,
+        X: Mapping[str, Table],
+        y: Any,
+        mode: Mode | None = None,
+        party: str | None = None,
+        sample_weight: NDArray[np.floating[Any]] | None = None,
+    ) -> float:
+        """Give the accuracy over the labelled ids that the prediction covers."""
+        sources, labels = self._sources_and_labels(X, y)
+        said = self.predict(sources, mode, party)
+        common = said.index.intersection(labels.index)
+        if not len(common):
+            raise InputError("score: the tables and the labels share no id; check the id columns")
+        right = said.loc[common].to_numpy() == labels.loc[common].to_numpy()
+        return float(np.average(right, weights=sample_weight))
+
+    def save(self, path: str | Path) -> None:
+        """Write the model to a folder."""
+        check_is_fitted(self, "model_")
+        self.model_.save(Folder(path))
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        *,
+        id: str | Mapping[str, str] | None = None,
+        bottoms: Mapping[str, Build] | None = None,
+        completers: Mapping[str, Build] | None = None,
+        head: nn.Module | None = None,
+    ) -> "XVFLClassifier":
+        """Read a model from a folder that `save` or `xvfl train` wrote."""
+        own = OwnNets(bottoms, completers, head)
+        model = Model.load(Folder(path), own)
+        self = cls(id=id, bottoms=bottoms, completers=completers, head=head, seed=model.seed)
+        for part in (model.net, model.loss):
+            known = {key: value for key, value in vars(part).items() if key in self.get_params()}
+            self.set_params(**known)
+        self.model_ = model
+        self._describe()
+        return self
+
+    def _describe(self) -> None:
+        self.classes_ = np.asarray(self.model_.classes)
+        self.parties_ = list(self.model_.encoders)
+        self.feature_names_in_ = {
+            name: list(getattr(encoder, "columns", []))
+            for name, encoder in self.model_.encoders.items()
+        }
+
+    def _plan(self) -> Plan:
+        given = self.get_params(deep=False)
+        given["class_weight"] = given["class_weight"] or "none"
+        for name in ("lambda1", "lambda2"):
+            if not isinstance(given[name], (int, float)):
+                given[name] = tuple(given[name])
+        parts = []
+        for kind in (NetConfig, LossConfig, TrainConfig):
+            own = {key: given[key] for key in kind.__dataclass_fields__ if key in given}
+            parts.append(build(kind, own, "XVFLClassifier"))
+        own_nets = OwnNets(self.bottoms, self.completers, self.head)
+        return Plan(parts[0], parts[1], parts[2], own_nets)
+
+    def _read(self, X: Mapping[str, Table]) -> dict[str, Source]:
+        if not isinstance(X, Mapping):
+            raise InputError(
+                f"expected a dictionary of parties and tables, got {type(X).__name__}; "
+                'write {"bank": bank_frame, "shop": shop_frame}'
+            )
+        return {name: self._read_one(name, table) for name, table in X.items()}
+
+    def _read_one(self, name: str, table: Table) -> Source:
+        if isinstance(table, Images):
+            return table
+        column = self.id.get(name) if isinstance(self.id, Mapping) else self.id
+        if isinstance(table, pd.DataFrame) and table.index.name == "id" and column not in table:
+            column = None
+        return read_table(table, id_column=column, party=name)
+
+    def _sources_and_labels(
+        self, X: Mapping[str, Table], y: Any
+    ) -> tuple[dict[str, Source], pd.Series]:
+        sources = self._read(X)
+        if isinstance(y, tuple) and len(y) == 2:
+            return labels_at_party(sources, *y)
+        if isinstance(y, pd.DataFrame) and y.shape[1] == 1:
+            y = y.iloc[:, 0]
+        if not isinstance(y, pd.Series):
+            raise InputError(
+                f"y: expected a Series indexed by id or (party, column), got {type(y).__name__}; "
+                "write pd.Series(labels, index=ids)"
+            )
+        return sources, read_labels(y, id_column=None, column=None, where="y")
+
+    def _predict(
+        self,
+        X: Mapping[str, Table],
+        mode: Mode | None,
+        party: str | None,
+        ids: Sequence[str] | None,
+    ) -> Prediction:
+        check_is_fitted(self, "model_")
+        return self.model_.predict(self._read(X), mode, party, ids)
+
+
+def labels_at_party(
+    sources: Mapping[str, Source], party: str, column: str
+) -> tuple[dict[str, Source], pd.Series]:
+    """Take the labels out of the table of the party that holds them."""
+    table = sources.get(party)
+    if not isinstance(table, pd.DataFrame):
+        raise InputError(f"labels: expected a table of party {party!r}, got {list(sources)}")
+    labels = read_labels(
+        table.reset_index(), id_column=str(table.index.name), column=column,
+        where=f"labels of party {party!r}",
+    )
+    return {**sources, party: table.drop(columns=[column])}, labels

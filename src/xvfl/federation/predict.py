@@ -1,0 +1,87 @@
+"""Predict in every mode, score validation rows, calibrate. Torch and numpy alone.
+
+Shapes: N rows, k parties, C classes.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from xvfl.data.rows import Rows
+from xvfl.federation.fused import Fused
+from xvfl.methods.base import Method, Mode
+
+BATCH = 2048
+Temperatures = dict[str, float]
+"""One temperature for each mode and party, as `key` names them."""
+
+
+def key(mode: Mode, party: str) -> str:
+    """Name a way to predict; collaborative prediction belongs to no one party."""
+    return mode if mode == "collaborative" else f"{mode}/{party}"
+
+
+@torch.no_grad()
+def logits(method: Method, federation: Fused, rows: Rows, mode: Mode, party: int) -> Tensor:
+    """Decide rows in a mode, in batches, on the CPU. (N, C)"""
+    nets = [side.net for side in federation.sides]
+    for net in (*nets, method.heads):
+        net.eval()
+    parts = [
+        method.logits(federation, rows.take(index), mode, party).float().cpu()
+        for index in torch.arange(len(rows), device=rows.y.device).split(BATCH)
+    ]
+    return torch.cat(parts)
+
+
+def ways(method: Method, federation: Fused) -> Iterator[tuple[Mode, int]]:
+    """List every way to predict: each mode, and each party where the mode is a party's."""
+    for mode in ("local", "assisted", "collaborative"):
+        if mode in method.modes:
+            count = 1 if mode == "collaborative" else len(federation.sides)
+            for party in range(count):
+                yield mode, party
+
+
+def answerable(rows: Rows, mode: Mode, party: int) -> Tensor:
+    """Say which rows a mode can be asked about: those the party, or any party, saw. (N,)"""
+    return rows.seen.any(1) if mode == "collaborative" else rows.seen[:, party]
+
+
+def score(method: Method, federation: Fused, rows: Rows) -> float:
+    """Score validation rows: minus the mean log-loss over local and collaborative prediction."""
+    losses = []
+    for mode, party in ways(method, federation):
+        asked = answerable(rows, mode, party).nonzero().flatten()
+        if mode == "assisted" or not len(asked):
+            continue
+        out = logits(method, federation, rows.take(asked), mode, party)
+        losses.append(torch.nn.functional.cross_entropy(out, rows.y[asked].cpu()).item())
+    return -float(np.mean(losses)) if losses else 0.0
+
+
+def calibrate(method: Method, federation: Fused, rows: Rows) -> Temperatures:
+    """Fit a temperature to every way to predict, on validation rows."""
+    found = {}
+    for mode, party in ways(method, federation):
+        asked = answerable(rows, mode, party).nonzero().flatten()
+        name = federation.sides[party].name
+        if len(asked) >= 20:
+            out = logits(method, federation, rows.take(asked), mode, party)
+            found[key(mode, name)] = temperature(out, rows.y[asked].cpu())
+    return found
+
+
+def temperature(out: Tensor, y: Tensor) -> float:
+    """Find the T that minimises the log-loss of softmax(logits / T): convex in 1/T."""
+    low, high = 0.05, 20.0
+
+    def loss(inverse: float) -> float:
+        return torch.nn.functional.cross_entropy(out.double() * inverse, y).item()
+
+    for _ in range(60):
+        left, right = low + (high - low) / 3, high - (high - low) / 3
+        low, high = (low, right) if loss(left) <= loss(right) else (left, high)
+    return 2 / (low + high)

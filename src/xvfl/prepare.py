@@ -1,0 +1,244 @@
+"""From the parties' own tables and the labels to rows that train.
+
+Each party's encoder is fitted on its own training rows and sees nothing else; the coordinator
+learns who holds which labelled row how well.
+"""
+
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from xvfl.config import TableOptions
+from xvfl.data.encode import Encoded, ImageEncoder, Images, TableEncoder
+from xvfl.data.rows import PartyTable, Rows, full_share, is_full
+from xvfl.errors import DataWarning, InputError
+from xvfl.federation.build import COORDINATOR
+from xvfl.layout import Layout
+from xvfl.streams import stream
+
+Source = pd.DataFrame | Images
+"""A party's rows: a frame indexed by id, or images with ids."""
+Encoder = TableEncoder | ImageEncoder
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Everything training needs, party by party."""
+
+    encoders: dict[str, Encoder]
+    tables: dict[str, PartyTable]
+    full_at: dict[str, float]
+    classes: list[Any]
+    ids: list[str]
+    """Labelled ids that some party holds, in the labels' order."""
+    rows: Rows
+    """The same rows as the coordinator knows them."""
+    train: Tensor
+    validation: Tensor
+    test: Tensor
+    """Row numbers of each part."""
+
+    @property
+    def layouts(self) -> dict[str, Layout]:
+        """What each party's encoded features look like."""
+        return {name: encoder.layout for name, encoder in self.encoders.items()}
+
+    def prior(self) -> list[float]:
+        """Share of each class among the training rows."""
+        counts = torch.bincount(self.rows.y[self.train], minlength=len(self.classes))
+        return [float(count) / len(self.train) for count in counts]
+
+
+@dataclass(frozen=True)
+class Splits:
+    """How labelled rows are divided."""
+
+    test: float
+    validation: float
+    seed: int
+
+
+def prepare(
+    sources: Mapping[str, Source],
+    labels: pd.Series,
+    options: Mapping[str, TableOptions],
+    splits: Splits,
+    full_at: float | None,
+    class_weight: str,
+) -> Prepared:
+    """Match the ids, split the rows, fit the encoders, encode."""
+    check_names(sources)
+    held = {name: pd.Index(source_ids(source)) for name, source in sources.items()}
+    ids = _matched(held, labels)
+    classes = sorted(pd.unique(labels.loc[ids]), key=lambda label: (str(type(label)), label))
+    y = torch.from_numpy(pd.Categorical(labels.loc[ids], categories=classes).codes.astype(np.int64))
+    train, validation, test = split(y, splits)
+    training = set(np.asarray(ids, dtype=object)[train.numpy()])
+    encoders = {
+        name: _fit(source, training, options.get(name, TableOptions()), name)
+        for name, source in sources.items()
+    }
+    encoded = {name: encode(encoders[name], take(sources[name], ids)) for name in sources}
+    tables = {name: as_table(encoders[name].layout, each) for name, each in encoded.items()}
+    shares = {}
+    for name, each in encoded.items():
+        own = np.isin(np.asarray(each.ids, dtype=object), list(training))
+        shares[name] = full_at or full_share(tables[name].observed[torch.from_numpy(own)])
+    rows = place(ids, encoded, tables, shares, y)
+    rows, (train, validation, test) = _weighed(rows, (train, validation, test), class_weight)
+    return Prepared(
+        encoders, tables, shares, [_plain(c) for c in classes], ids, rows, train, validation, test
+    )
+
+
+def check_names(sources: Mapping[str, Source]) -> None:
+    """Refuse fewer than two parties, and names that cannot be file names."""
+    if len(sources) < 2:
+        raise InputError(f"expected two parties or more, got {list(sources)}")
+    for name in sources:
+        if not re.fullmatch(r"[\w.-]+", name) or name == COORDINATOR:
+            raise InputError(
+                f"party name {name!r}: expected letters, digits, '_', '-' or '.', and not "
+                f"{COORDINATOR!r}; rename the party"
+            )
+
+
+def source_ids(source: Source) -> list[str]:
+    """List the ids of a party's rows."""
+    return list(source.ids) if isinstance(source, Images) else list(source.index)
+
+
+def take(source: Source, ids: Sequence[str]) -> Source:
+    """Give the rows of a source that are among the ids, in the ids' order."""
+    mine = pd.Index(source_ids(source))
+    at = mine.get_indexer(pd.Index(ids))
+    at = at[at >= 0]
+    if isinstance(source, Images):
+        seen = None if source.observed is None else source.observed[at]
+        return Images(source.pixels[at], [source.ids[i] for i in at], seen)
+    return source.iloc[at]
+
+
+def encode(encoder: Encoder, source: Source) -> Encoded:
+    """Encode a party's rows with its own encoder."""
+    if isinstance(source, Images) != isinstance(encoder, ImageEncoder):
+        raise InputError("expected the kind of data of training: a table or images")
+    if isinstance(encoder, ImageEncoder):
+        assert isinstance(source, Images)
+        return encoder.encode(source.pixels, source.ids, source.observed)
+    assert isinstance(source, pd.DataFrame)
+    return encoder.encode(source)
+
+
+def as_table(layout: Layout, encoded: Encoded) -> PartyTable:
+    """Hand encoded rows to torch."""
+    return PartyTable(
+        layout,
+        torch.from_numpy(encoded.values),
+        torch.from_numpy(encoded.codes),
+        torch.from_numpy(encoded.observed),
+    )
+
+
+def place(
+    ids: Sequence[str],
+    encoded: Mapping[str, Encoded],
+    tables: Mapping[str, PartyTable],
+    full_at: Mapping[str, float],
+    y: Tensor | None = None,
+) -> Rows:
+    """Say for each id which row of which party it is, and how well the party holds it."""
+    handles, full, seen = [], [], []
+    for name, each in encoded.items():
+        at = torch.from_numpy(pd.Index(each.ids).get_indexer(pd.Index(ids))).long()
+        mine = tables[name].take(at).observed if len(each.ids) else None
+        some = torch.zeros(len(ids), dtype=torch.bool) if mine is None else mine.any(1)
+        handles.append(at)
+        seen.append(some)
+        full.append(some if mine is None else is_full(mine, full_at[name]))
+    labels = torch.full((len(ids),), -1) if y is None else y
+    return Rows(
+        torch.stack(handles, 1),
+        torch.stack(full, 1),
+        torch.stack(seen, 1),
+        labels,
+        torch.ones(len(ids)),
+    )
+
+
+def split(y: Tensor, splits: Splits) -> tuple[Tensor, Tensor, Tensor]:
+    """Divide rows into training, validation and test, class by class."""
+    parts: tuple[list[Tensor], ...] = ([], [], [])
+    for label in y.unique():
+        rows = (y == label).nonzero().flatten()
+        rng = stream("cpu", splits.seed, "split", int(label))
+        rows = rows[torch.randperm(len(rows), generator=rng)]
+        test = round(splits.test * len(rows))
+        validation = round(splits.validation * (len(rows) - test))
+        pieces = rows.split([len(rows) - test - validation, validation, test])
+        for part, piece in zip(parts, pieces, strict=True):
+            part.append(piece)
+    train, validation_rows, test_rows = (torch.cat(part).sort().values for part in parts)
+    return train, validation_rows, test_rows
+
+
+def _matched(held: Mapping[str, pd.Index], labels: pd.Series) -> list[str]:
+    anywhere = np.zeros(len(labels), dtype=bool)
+    for name, ids in held.items():
+        mine = labels.index.isin(ids)
+        if not mine.any():
+            raise InputError(
+                f"party {name!r}: shares no id with the labels (its first id is {ids[0]!r}, the "
+                f"labels' first is {labels.index[0]!r}); check that both use the same id column"
+            )
+        anywhere |= mine
+    lost = int((~anywhere).sum())
+    if lost:
+        warnings.warn(
+            f"{lost} of {len(labels)} labelled ids are held by no party and were dropped",
+            DataWarning,
+            stacklevel=4,
+        )
+    return list(labels.index[anywhere])
+
+
+def _fit(source: Source, training: set[str], options: TableOptions, name: str) -> Encoder:
+    own = take(source, [each for each in source_ids(source) if each in training])
+    if not source_ids(own):
+        raise InputError(f"party {name!r}: holds no training row; add rows or change the seed")
+    if isinstance(own, Images):
+        return ImageEncoder.fit(own.pixels, name)
+    return TableEncoder.fit(own, options, name)
+
+
+def _weighed(
+    rows: Rows, parts: tuple[Tensor, Tensor, Tensor], class_weight: str
+) -> tuple[Rows, tuple[Tensor, Tensor, Tensor]]:
+    known = rows.seen.any(1)
+    lost = int((~known).sum())
+    if lost:
+        warnings.warn(
+            f"{lost} rows hold no observed feature at any party and were left out of training",
+            DataWarning,
+            stacklevel=4,
+        )
+    train, validation, test = (part[known[part]] for part in parts)
+    counts = torch.bincount(rows.y[train])
+    if int((counts > 0).sum()) < 2:
+        raise InputError("expected two classes or more among the training rows; add rows")
+    if class_weight == "balanced":
+        each = len(train) / (counts.clamp(min=1) * int((counts > 0).sum()))
+        weight = torch.nn.functional.pad(each, (0, int(rows.y.max()) + 1 - len(each)), value=1.0)
+        rows = Rows(rows.handles, rows.full, rows.seen, rows.y, weight[rows.y].float())
+    return rows, (train, validation, test)
+
+
+def _plain(label: Any) -> Any:
+    return label.item() if isinstance(label, np.generic) else label

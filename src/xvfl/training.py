@@ -1,0 +1,247 @@
+"""Train a model on prepared rows: device, λ search, checkpoints, interruption, calibration."""
+
+import itertools
+import json
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from hashlib import blake2b
+from types import FrameType
+from typing import Any
+
+import torch
+
+from xvfl.config import LossConfig, NetConfig, TrainConfig
+from xvfl.errors import ConfigError, RunError
+from xvfl.federation.fused import Fused
+from xvfl.federation.party import PartySide
+from xvfl.federation.predict import calibrate, score
+from xvfl.federation.train import Record, Trainer
+from xvfl.model import Model, OwnNets
+from xvfl.prepare import Prepared
+from xvfl.runs import CHECKPOINT, Folder
+
+CHECKPOINT_SECONDS = 15.0
+"""Seconds between checkpoints, at the end of an epoch."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to train and how."""
+
+    net: NetConfig
+    loss: LossConfig
+    train: TrainConfig
+    own: OwnNets | None = None
+
+
+@dataclass(frozen=True)
+class Update:
+    """What a progress display is told."""
+
+    record: Record
+    epochs: int
+    batches: int
+    label: str
+    """Which training this is, when λ are searched; '' otherwise."""
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A trained model and how its training ended."""
+
+    model: Model
+    records: list[dict[str, Any]]
+    interrupted: bool
+
+
+Show = Callable[[Update], None]
+
+
+def fit(
+    prepared: Prepared,
+    plan: Plan,
+    folder: Folder | None = None,
+    resume: bool = False,
+    show: Show | None = None,
+) -> Fitted:
+    """Search λ where several are given, then train, keep the best epoch and calibrate."""
+    shown = show or (lambda update: None)
+    with _stoppable() as stop, torch.random.fork_rng(devices=[]):
+        plan = replace(plan, loss=_search(prepared, plan, folder, shown, stop))
+        return _fit_one(prepared, plan, folder, resume, shown, stop, "")
+
+
+def choose_device(name: str) -> torch.device:
+    """Turn `auto`, `cpu` or `cuda` into a device."""
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device: expected a GPU for 'cuda', found none; use 'auto' or 'cpu'")
+    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def _fit_one(
+    prepared: Prepared,
+    plan: Plan,
+    folder: Folder | None,
+    resume: bool,
+    show: Show,
+    stop: threading.Event,
+    label: str,
+) -> Fitted:
+    device = choose_device(plan.train.device)
+    model = Model(
+        prepared.encoders, prepared.full_at, prepared.classes, prepared.prior(), plan.net,
+        plan.loss, plan.train.seed, plan.own,
+    )
+    for net in model.holders.values():
+        net.to(device)
+    federation = _federation(model, prepared, plan, device)
+    rows = prepared.rows.to(device)
+    validation = rows.take(prepared.validation.to(device))
+    trainer = Trainer(
+        federation, model.method, model.holders, rows.take(prepared.train.to(device)), plan.train
+    )
+    keeper = _Keeper(folder, trainer, _fingerprint(prepared, plan))
+    if resume:
+        keeper.resume()
+    records = []
+    for record in trainer.run(lambda: score(model.method, federation, validation)):
+        show(Update(record, plan.train.epochs, trainer.batches, label))
+        if record.kind == "epoch":
+            records.append(keeper.note(record))
+        if stop.is_set():
+            break
+    interrupted = stop.is_set()
+    keeper.save()
+    if not interrupted or folder is None:
+        trainer.load_best()
+        model.temperatures = calibrate(model.method, federation, validation)
+    for net in model.holders.values():
+        net.to("cpu").eval()
+    return Fitted(model, records, interrupted)
+
+
+def _federation(model: Model, prepared: Prepared, plan: Plan, device: torch.device) -> Fused:
+    weight = plan.loss.our_weights[1]
+    sides = [
+        PartySide(name, net, prepared.tables[name].to(device), plan.train.seed, weight)
+        for name, net in model.parties.items()
+    ]
+    return Fused(sides)
+
+
+def _search(
+    prepared: Prepared, plan: Plan, folder: Folder | None, show: Show, stop: threading.Event
+) -> LossConfig:
+    pairs = list(itertools.product(_several(plan.loss.lambda1), _several(plan.loss.lambda2)))
+    if len(pairs) == 1:
+        return replace(plan.loss, lambda1=pairs[0][0], lambda2=pairs[0][1])
+    known = {
+        (each["lambda1"], each["lambda2"]): each["score"]
+        for each in (folder.records() if folder else [])
+        if each.get("kind") == "search"
+    }
+    for at, (l1, l2) in enumerate(pairs):
+        if (l1, l2) in known or stop.is_set():
+            continue
+        label = f"λ1={l1:g} λ2={l2:g} ({at + 1}/{len(pairs)})"
+        one = replace(plan, loss=replace(plan.loss, lambda1=l1, lambda2=l2))
+        fitted = _fit_one(prepared, one, None, False, show, stop, label)
+        if stop.is_set():
+            break
+        known[l1, l2] = max(record["score"] for record in fitted.records)
+        if folder is not None:
+            folder.append_record(
+                {"kind": "search", "lambda1": l1, "lambda2": l2, "score": known[l1, l2]}
+            )
+    best = max(pairs, key=lambda pair: known.get(pair, float("-inf")))
+    return replace(plan.loss, lambda1=best[0], lambda2=best[1])
+
+
+def _several(value: float | tuple[float, ...]) -> tuple[float, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+class _Keeper:
+    """Write a run's records and checkpoints, and take them up again."""
+
+    def __init__(self, folder: Folder | None, trainer: Trainer, fingerprint: str) -> None:
+        self.folder, self.trainer, self.fingerprint = folder, trainer, fingerprint
+        self.started = self.saved = time.monotonic()
+
+    def note(self, record: Record) -> dict[str, Any]:
+        progress = record.progress
+        line = {
+            "kind": "epoch",
+            "epoch": progress.epoch,
+            "step": progress.step,
+            "best_epoch": progress.best_epoch + 1,
+            **record.values,
+            "seconds": round(time.monotonic() - self.started, 3),
+        }
+        if self.folder is not None:
+            self.folder.append_record(line)
+            if time.monotonic() - self.saved > CHECKPOINT_SECONDS:
+                self.save()
+        return line
+
+    def save(self) -> None:
+        if self.folder is None:
+            return
+        tensors, progress = self.trainer.state()
+        about = {"progress": progress, "fingerprint": self.fingerprint}
+        self.folder.save_tensors(CHECKPOINT, tensors, about)
+        self.saved = time.monotonic()
+
+    def resume(self) -> None:
+        if self.folder is None or not self.folder.has(CHECKPOINT):
+            return
+        tensors, about = self.folder.load_tensors(CHECKPOINT)
+        if about.get("fingerprint") != self.fingerprint:
+            raise RunError(
+                f"{self.folder.path}: the configuration or the tables changed since this run "
+                "began; give it what it began with, or train into another folder"
+            )
+        self.trainer.restore(tensors, about["progress"])
+        step = self.trainer.progress.step
+        self.folder.keep_records(lambda each: each.get("step", 0) <= step)
+
+
+def _fingerprint(prepared: Prepared, plan: Plan) -> str:
+    train = asdict(plan.train)
+    train.pop("device")
+    said: Mapping[str, Any] = {
+        "net": asdict(plan.net),
+        "loss": asdict(plan.loss),
+        "train": train,
+        "encoders": {name: each.to_dict() for name, each in prepared.encoders.items()},
+        "classes": [str(label) for label in prepared.classes],
+        "ids": prepared.ids,
+        "y": prepared.rows.y.tolist(),
+        "observed": {name: int(t.observed.sum()) for name, t in prepared.tables.items()},
+    }
+    return blake2b(json.dumps(said, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+@contextmanager
+def _stoppable() -> Iterator[threading.Event]:
+    """Turn the first Ctrl-C (or SIGTERM) into a wish to stop between two steps."""
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+
+    before = {each: signal.signal(each, ask) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
