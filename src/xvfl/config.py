@@ -3,6 +3,7 @@
 Every field is documented beneath it. An unknown key is an error that names the nearest right one.
 """
 
+import math
 import tomllib
 import types
 from collections.abc import Mapping
@@ -127,8 +128,8 @@ class TrainConfig:
 
     epochs: int = 60
     """Passes over the training rows."""
-    batch: int = 64
-    """Rows of a step."""
+    batch: int = 0
+    """Rows of a step; 0 = about 100 steps an epoch, from 64 to 1024 rows."""
     optimiser: Literal["sgd", "adam", "adamw", "page"] = "adamw"
     """PAGE is the paper's variance-reduced update."""
     learning_rate: float = 2e-3
@@ -156,15 +157,20 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         _require(self.epochs >= 1, "epochs", "at least 1", self.epochs)
-        _require(self.batch >= 1, "batch", "at least 1", self.batch)
+        _require(self.batch >= 0, "batch", "0 (by the number of rows) or more", self.batch)
         _require(self.learning_rate > 0, "learning_rate", "above 0", self.learning_rate)
         _require(0 <= self.momentum < 1, "momentum", "from 0 to below 1", self.momentum)
         _require(self.weight_decay >= 0, "weight_decay", "0 or more", self.weight_decay)
         _require(0 < self.validation < 1, "validation", "a share between 0 and 1", self.validation)
         _require(self.patience >= 0, "patience", "0 or more", self.patience)
         small, p = self.page_batch, self.page_probability
-        _require(small is None or 1 <= small <= self.batch, "page_batch", "from 1 to batch", small)
+        _require(small is None or small >= 1, "page_batch", "at least 1", small)
         _require(p is None or 0 < p <= 1, "page_probability", "above 0, at most 1", p)
+
+    def batch_of(self, rows: int) -> int:
+        """Give the rows of a step, for a training set of this size."""
+        wanted = 2 ** round(math.log2(max(rows, 1) / 100)) if rows > 100 else 1
+        return self.batch or min(max(wanted, 64), 1024)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from xvfl.config import LossConfig, NetConfig, TableOptions, TrainConfig, build
 from xvfl.data.encode import Images
 from xvfl.data.frames import read_labels, read_table
 from xvfl.errors import InputError
+from xvfl.labels import labels_at_party
 from xvfl.methods import Mode
 from xvfl.model import Model, OwnNets, Prediction
 from xvfl.nets import Build
@@ -53,7 +54,7 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         hidden: int = 0,
         blocks: int = 4,
         epochs: int = 60,
-        batch: int = 64,
+        batch: int = 0,
         optimiser: str = "adamw",
         learning_rate: float = 2e-3,
         schedule: str = "cosine",
@@ -273,17 +274,3 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     ) -> Prediction:
         check_is_fitted(self, "model_")
         return self.model_.predict(self._read(X), mode, party, ids)
-
-
-def labels_at_party(
-    sources: Mapping[str, Source], party: str, column: str
-) -> tuple[dict[str, Source], pd.Series]:
-    """Take the labels out of the table of the party that holds them."""
-    table = sources.get(party)
-    if not isinstance(table, pd.DataFrame):
-        raise InputError(f"labels: expected a table of party {party!r}, got {list(sources)}")
-    labels = read_labels(
-        table.reset_index(), id_column=str(table.index.name), column=column,
-        where=f"labels of party {party!r}",
-    )
-    return {**sources, party: table.drop(columns=[column])}, labels

@@ -59,14 +59,15 @@ class Trainer:
         self.config = config
         self.progress = Progress()
         self.optimisers = {name: optimiser(net, config) for name, net in self.holders.items()}
-        self.plan = PagePlan.default(config.batch, config.page_batch, config.page_probability)
+        self.batch = config.batch_of(len(rows))
+        self.plan = PagePlan.default(self.batch, config.page_batch, config.page_probability)
         self.best: dict[str, dict[str, Tensor]] = {}
         self._sums: dict[str, Tensor] = {}
 
     @property
     def batches(self) -> int:
         """Steps of an epoch."""
-        return math.ceil(len(self.rows) / self.config.batch)
+        return math.ceil(len(self.rows) / self.batch)
 
     def run(self, validate: Callable[[], float]) -> Iterator[Record]:
         """Train until the epochs are used up or validation stops improving."""
@@ -83,7 +84,7 @@ class Trainer:
     def _step(self, order: Tensor) -> Record:
         at, step = self.progress.batch, self.progress.step
         rate = learning_rate(step, self.batches * self.config.epochs, self.config)
-        index = order[at * self.config.batch : (at + 1) * self.config.batch]
+        index = order[at * self.batch : (at + 1) * self.batch]
         for each in self.optimisers.values():
             for group in each.param_groups:
                 group["lr"] = rate
@@ -177,11 +178,11 @@ def optimiser(net: nn.Module, config: TrainConfig) -> Optimizer:
     weights = [parameter for parameter in net.parameters() if parameter.requires_grad]
     rate, decay = config.learning_rate, config.weight_decay
     if config.optimiser == "sgd":
-        return SGD(weights, rate, momentum=config.momentum, weight_decay=decay)
+        return SGD(weights, rate, momentum=config.momentum, weight_decay=decay, fused=True)
     if config.optimiser == "page":
         return Page(weights, rate, weight_decay=decay)
     kind = {"adam": Adam, "adamw": AdamW}[config.optimiser]
-    return kind(weights, rate, weight_decay=decay)
+    return kind(weights, rate, weight_decay=decay, fused=True)
 
 
 def learning_rate(step: int, total: int, config: TrainConfig) -> float:

@@ -1,0 +1,186 @@
+"""What the commands do: train from a configuration, evaluate and predict from a run folder."""
+
+from collections.abc import Mapping
+from contextlib import chdir
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from xvfl.config import Config, parse_config
+from xvfl.data.encode import read_images
+from xvfl.data.frames import read_labels, read_table, write_table
+from xvfl.errors import InputError, RunError, unknown
+from xvfl.federation.build import widths
+from xvfl.labels import labels_at_party
+from xvfl.methods import Mode
+from xvfl.metrics import all_metrics, majority_rate
+from xvfl.model import MODES, Model
+from xvfl.prepare import Prepared, Source, Splits, prepare, take
+from xvfl.runs import CHECKPOINT, MANIFEST, Folder
+from xvfl.training import Fitted, Plan, Show, fit
+
+CONFIG = "config.toml"
+EVALUATION = "evaluation.json"
+
+
+def train_run(
+    config_path: Path, text: str, folder: Folder, resume: bool, show: Show
+) -> Fitted | None:
+    """Train into a folder; None when the run there was finished already."""
+    config = parse_config(text, str(config_path))
+    if folder.has(MANIFEST) and resume:
+        folder.manifest()
+        return None
+    if (folder.has(MANIFEST) or folder.has(CHECKPOINT)) and not resume:
+        raise RunError(
+            f"{folder.path}: holds a run already; continue it with --resume or choose another --out"
+        )
+    base = config_path.resolve().parent
+    prepared = prepare_run(config, base)
+    folder.create().write_text(CONFIG, text)
+    plan = Plan(config.net, config.loss, config.train)
+    fitted = fit(prepared, plan, folder, resume, show)
+    if not fitted.interrupted:
+        test = [prepared.ids[i] for i in prepared.test.tolist()]
+        held_out = test or [prepared.ids[i] for i in prepared.validation.tolist()]
+        more = {"base": str(base), "held_out": held_out, "held_out_is": "test" if test else
+                "validation"}
+        fitted.model.save(folder, more)
+    return fitted
+
+
+def prepare_run(config: Config, base: Path) -> Prepared:
+    """Read the tables a configuration names and prepare them."""
+    sources, labels = read_run(config, base)
+    options = {name: party.options for name, party in config.parties.items()}
+    splits = Splits(config.test, config.train.validation, config.train.seed)
+    weight = config.train.class_weight
+    return prepare(sources, labels, options, splits, config.loss.full_at, weight)
+
+
+def read_run(config: Config, base: Path) -> tuple[dict[str, Source], pd.Series]:
+    """Read the tables and labels a configuration names; file names count from `base`."""
+    with chdir(base):
+        sources = {
+            name: read_source(party.table, party.id, name) for name, party in config.parties.items()
+        }
+        labels = config.labels
+        if labels.party is not None:
+            return labels_at_party(sources, labels.party, labels.column)
+        return sources, read_labels(
+            labels.table, id_column=labels.id, column=labels.column, where="labels"
+        )
+
+
+def read_source(table: str, id_column: str | None, party: str) -> Source:
+    """Read a party's table, or its images from an .npz file."""
+    if table.endswith(".npz"):
+        return read_images(table)
+    return read_table(table, id_column=id_column, party=party)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of an evaluation: a way to predict and how well it did."""
+
+    mode: str
+    party: str
+    rows: int
+    bytes_per_row: float
+    """Embeddings that cross between organisations, at 4 bytes a number."""
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How a model did on rows it was not trained on."""
+
+    rows_are: str
+    majority: float
+    lines: list[Line]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give a JSON form."""
+        return asdict(self)
+
+
+def evaluate_run(folder: Folder) -> Evaluation:
+    """Evaluate a run on the rows it held out, in every mode, and keep the figures beside it."""
+    model, said, config = open_run(folder)
+    sources, labels = read_run(config, Path(said["base"]))
+    held = [each for each in said["held_out"] if each in labels.index]
+    if not held:
+        raise InputError(f"{folder.path}: none of the held-out ids is in the tables any more")
+    result = evaluate(model, {n: take(s, held) for n, s in sources.items()}, labels.loc[held],
+                      said["held_out_is"])
+    folder.write_json(EVALUATION, result.to_dict())
+    return result
+
+
+def evaluate(
+    model: Model, sources: Mapping[str, Source], labels: pd.Series, rows_are: str
+) -> Evaluation:
+    """Predict in every mode the model has and compare with the labels."""
+    lines = []
+    for mode in (*MODES, "peers"):
+        if mode not in model.method.modes:
+            continue
+        for party in [None] if mode == "collaborative" else list(sources):
+            lines.append(_line(model, sources, labels, mode, party))
+    order = {"local": 0, "assisted": 1, "peers": 2, "collaborative": 3}
+    lines.sort(key=lambda line: order[line.mode])
+    y = np.asarray(pd.Categorical(labels, categories=model.classes).codes)
+    return Evaluation(rows_are, majority_rate(y), lines)
+
+
+def _line(
+    model: Model, sources: Mapping[str, Source], labels: pd.Series, mode: Mode, party: str | None
+) -> Line:
+    said = model.predict(sources, mode, party)
+    common = pd.Index(said.ids).get_indexer(labels.index)
+    common = common[common >= 0]
+    y = pd.Categorical(labels.loc[[said.ids[i] for i in common]], categories=model.classes).codes
+    d = widths({n: e.layout for n, e in model.encoders.items()}, model.net)[0]
+    metrics = all_metrics(said.proba[common], np.asarray(y, dtype=np.int64))
+    moved = _vectors(mode, said.parties, said.completed) * d * 4
+    return Line(mode, party or "all", len(common), round(moved, 1), metrics)
+
+
+def _vectors(mode: Mode, parties: list[str], completed: Any) -> float:
+    """Count the embeddings that cross per row: E up, and cue down and Ẽ up where completed."""
+    if mode == "local":
+        return 0.0
+    if mode == "collaborative":
+        up = np.mean([len(each.split("+")) if each else 0 for each in parties])
+        return float(up + 2 * np.mean(np.asarray(completed) > 0))
+    return float(np.mean([max(len(each.split("+")) - 1, 0) for each in parties]))
+
+
+def predict_run(
+    folder: Folder, inputs: Mapping[str, str], mode: Mode | None, party: str | None, output: Path,
+    id_column: str | None,
+) -> pd.DataFrame:
+    """Predict tables from the command line and write the answers."""
+    model, _, config = open_run(folder)
+    sources = {}
+    for name, table in inputs.items():
+        if name not in config.parties:
+            raise InputError(f"--input: {unknown('party', name, config.parties)}")
+        sources[name] = read_source(table, id_column or config.parties[name].id, name)
+    frame = model.predict(sources, mode, party).frame()
+    write_table(frame, output)
+    return frame
+
+
+def open_run(folder: Folder) -> tuple[Model, dict[str, Any], Config]:
+    """Load a finished run: its model, its manifest, its configuration."""
+    said = folder.manifest()
+    model = Model.load(folder)
+    try:
+        text = (folder / CONFIG).read_text(encoding="utf-8")
+    except OSError as error:
+        raise RunError(f"{folder.path}: {CONFIG} is missing; it is a model, not a run") from error
+    return model, said, parse_config(text, str(folder / CONFIG))
