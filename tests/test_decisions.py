@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests import twin
-from tests.conftest import D, IMAGE, MIXED, NUMBERS, Problem, make_problem
+from tests.conftest import IMAGE, MIXED, NUMBERS, D, Problem, make_problem
 from xvfl import nets
 from xvfl.config import LossConfig, NetConfig, TableOptions
 from xvfl.data.encode import ImageEncoder, Images, TableEncoder
@@ -69,9 +69,9 @@ def terms_of(
     return XVFL(problem.head, weights).loss(federation, rows)
 
 
-def one_row(holding: str, seed: int = 0) -> tuple[Problem, list[twin.Party], twin.Row, list[Tensor]]:
+def one_row(holding: str) -> tuple[Problem, list[twin.Party], twin.Row, list[Tensor]]:
     """Make a batch of one row of weight 1; with the parties as the twin sees them, and every E."""
-    problem = make_problem([NUMBERS] * len(holding), [holding], seed)
+    problem = make_problem([NUMBERS] * len(holding), [holding])
     problem = replace(problem, rows=replace(problem.rows, weight=torch.ones(1).double()))
     parties, (row,) = problem.twin_parties(), problem.twin_rows()
     E = [twin.embed(p, x, o) for p, x, o in zip(parties, row.x, row.o, strict=True)]
@@ -293,7 +293,7 @@ def test_D5_any_subset_of_parties_predicts_rows_with_gaps(who: tuple[str, ...]) 
 
 
 @given(st.lists(st.lists(st.booleans(), min_size=4, max_size=4), min_size=1, max_size=12))
-def test_D6_full_at_is_the_largest_share_that_half_of_the_rows_reach(rows: list[list[bool]]) -> None:
+def test_D6_full_at_is_the_largest_share_half_of_the_rows_reach(rows: list[list[bool]]) -> None:
     observed = torch.tensor(rows)
     shares = [sum(row) / 4 for row in rows]
     reached = [s for s in (0, 0.25, 0.5, 0.75, 1) if sum(x >= s for x in shares) >= len(rows) / 2]

@@ -14,7 +14,6 @@ from torch import Tensor
 from tests import twin
 from tests.conftest import (
     ABSENT,
-    D,
     EMPTY,
     FULL,
     GAPPY,
@@ -24,6 +23,7 @@ from tests.conftest import (
     PARTIAL,
     SEED,
     STEP,
+    D,
     Problem,
     accuracies,
     digits,
@@ -39,6 +39,7 @@ from xvfl.streams import stream
 
 LAMBDAS = twin.Options(lambda1=0.7, lambda2=1.3)
 EVERYTHING = replace(LAMBDAS, self_completion=0.8, reconstruction=0.3)
+TWO = ["FF", "GF", "FP", "PF", "F-", "EF"]
 TERMS = ("decision", "dsalign1", "dsalign2", "self", "objectives")
 
 
@@ -114,7 +115,7 @@ def agree(problem: Problem, options: twin.Options) -> None:
         same(actual, expected)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("k", range(2, 6))
 def test_loss_and_gradients_equal_the_twin(k: int, seed: int) -> None:
     problem = make_problem([NUMBERS] * k, every_kind_of_row(k), seed)
@@ -126,7 +127,6 @@ def test_self_completion_and_reconstruction_equal_the_twin(k: int) -> None:
     problem = make_problem([NUMBERS] * k, every_kind_of_row(k), seed=k)
     agree(problem, EVERYTHING)
     agree(problem, replace(LAMBDAS, reconstruction=0.3))
-    agree(problem, replace(LAMBDAS, self_completion=2.0))
 
 
 @st.composite
@@ -140,7 +140,7 @@ def batches(draw: st.DrawFn) -> Problem:
 
 
 @given(batches(), st.floats(0, 5), st.floats(0, 5))
-@settings(max_examples=20)
+@settings(max_examples=15)
 def test_any_batch_equals_the_twin(problem: Problem, lambda1: float, lambda2: float) -> None:
     agree(problem, replace(EVERYTHING, lambda1=lambda1, lambda2=lambda2))
 
@@ -158,7 +158,7 @@ def test_every_layout_equals_the_twin(layouts: Sequence[Layout], rows: list[str]
     agree(make_problem(layouts, rows, seed=3), EVERYTHING)
 
 
-@pytest.mark.parametrize("rows", [["FF"], ["GF"], ["FP"], ["PF"], ["F-"], ["EF"], ["FF", "FP", "PF"]])
+@pytest.mark.parametrize("rows", [*([each] for each in TWO), TWO])
 @pytest.mark.parametrize("layouts", [[NUMBERS, NUMBERS], [MIXED, NUMBERS]])
 def test_two_parties_equal_the_paper(layouts: Sequence[Layout], rows: list[str]) -> None:
     problem = make_problem(layouts, rows, seed=5)
@@ -211,7 +211,7 @@ def test_a_detached_cue_cuts_the_way_into_the_peers(detach: bool) -> None:
     assert any(gradient is not None and bool(gradient.any()) for gradient in found) != detach
 
 
-def test_completed_inputs_keep_nothing_of_aligned_rows_and_all_that_was_observed_of_others() -> None:
+def test_completed_inputs_keep_nothing_of_aligned_rows_and_what_was_observed_of_others() -> None:
     problem = make_problem([NUMBERS] * 2, ["FF", "PF"], seed=2)
     federation = problem.federation()
     method = XVFL(problem.head, Weights(1.0, 1.0))
@@ -261,7 +261,8 @@ def test_overall_adds_the_three_losses() -> None:
     rows, federation = problem.rows, problem.federation()
     E = federation.embed(rows, ["plain"])[:, :, 0]
     cue, has_cue = maths.cues(E, maths.sources(rows.full, rows.seen))
-    out = maths.decide(problem.head, E, federation.complete(cue, rows.full.all(1)), rows.full, has_cue)
+    E_ = federation.complete(cue, rows.full.all(1))
+    out = maths.decide(problem.head, E, E_, rows.full, has_cue)
     found = (maths.overall(out, rows.full, rows.y, 0.7, 1.3) * rows.weight).mean()
     terms, _ = slow(problem, LAMBDAS)
     torch.testing.assert_close(found, sum(terms.values()), rtol=1e-12, atol=1e-12)

@@ -176,7 +176,8 @@ def loss(
 ) -> Terms:
     """Average every term over the batch; `masks[b][i]` is what row b keeps of party i's features.
 
-    Self completion counts the decision before and after a party completes its masked row.
+    Self completion counts a party's decision on its masked row, half before and once after it
+    completes the row from its own embedding.
     """
     sums: list[list[Tensor]] = [[], [], [], []]
     for b, row in enumerate(rows):
@@ -188,7 +189,8 @@ def loss(
             for i, party in enumerate(parties):
                 if any(row.o[i]):
                     cue, _, after = self_completed(party, row.x[i], masks[b][i])
-                    alone += [cross_entropy(head(E_i), row.y) for E_i in (cue, after)]
+                    alone.append(cross_entropy(head(cue), row.y) / 2)
+                    alone.append(cross_entropy(head(after), row.y))
         for terms, term in zip(
             sums, (decision(head, row, E, E_), first, second, total(alone)), strict=True
         ):

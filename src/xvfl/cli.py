@@ -24,7 +24,7 @@ INTERRUPTED = 130
 
 def main() -> None:
     """Run a command; what is wrong with the input is one line and exit code 2."""
-    warnings.showwarning = _warn  # type: ignore[assignment]
+    warnings.showwarning = _warn
     warnings.simplefilter("always", DataWarning)
     try:
         app()
@@ -70,7 +70,8 @@ def demo(
     ] = "0,0.3,0.5,0.7,0.9",
     workers: Annotated[int, typer.Option(help="Processes side by side; 0 = one a core.")] = 0,
 ) -> None:
-    """Two parties, real data, two minutes: what predicting alone costs and completion gives back.
+    """
+    Two parties, real data, two minutes: what predicting alone costs and completion gives back.
 
     Each party sees one half of scanned digits (scikit-learn's own copy); most rows miss features
     at one of them. Trains X-VFL, the paper's loss alone, a standalone model and random-mask
@@ -107,7 +108,8 @@ def init(
     ] = None,
     force: Annotated[bool, typer.Option(help="Overwrite the file.")] = False,
 ) -> None:
-    """Write a commented configuration to start from.
+    """
+    Write a commented configuration to start from.
 
     xvfl init run.toml --party bank=bank.csv --party shop=shop.parquet --id customer --label churned
     """
@@ -130,7 +132,8 @@ def train(
     out: Annotated[Path, typer.Option(help="The run folder to make.")],
     resume: Annotated[bool, typer.Option("--resume", help="Continue a run cut short.")] = False,
 ) -> None:
-    """Train from a configuration into a run folder.
+    """
+    Train from a configuration into a run folder.
 
     Ctrl-C stops between two steps and keeps a checkpoint; --resume continues to the very same
     weights. The folder then holds the model (safetensors), each party's encoder, the records of
@@ -163,7 +166,8 @@ def train(
 
 @app.command()
 def evaluate(run: Annotated[Path, typer.Argument(help="A finished run folder.")]) -> None:
-    """Evaluate a run on the rows it held out, in every mode.
+    """
+    Evaluate a run on the rows it held out, in every mode.
 
     `local`: a party alone. `assisted`: a party helped by the embeddings of parties that hold the
     row in full; `peers` are those parties without it. `collaborative`: all together. Writes
@@ -175,13 +179,21 @@ def evaluate(run: Annotated[Path, typer.Argument(help="A finished run folder.")]
 
     result = evaluate_run(Folder(run))
     table = Table(title=f"{run}: {result.rows_are} rows; majority class {result.majority:.3f}")
-    for name in ("mode", "party", "rows", "accuracy", "balanced", "AUROC", "NLL", "ECE", "bytes/row"):
+    for name in (
+        "mode",
+        "party",
+        "rows",
+        "accuracy",
+        "balanced",
+        "AUROC",
+        "NLL",
+        "ECE",
+        "bytes/row",
+    ):
         table.add_column(name, justify="left" if name in ("mode", "party") else "right")
     for line in result.lines:
         figures = [f"{value:.3f}" for value in line.metrics.values()]
-        table.add_row(
-            line.mode, line.party, str(line.rows), *figures, f"{line.bytes_per_row:.0f}"
-        )
+        table.add_row(line.mode, line.party, str(line.rows), *figures, f"{line.bytes_per_row:.0f}")
     Console(width=None if sys.stdout.isatty() else 110).print(table)
     modes(result, run / "evaluation.png")
 
@@ -202,7 +214,8 @@ def predict(
         str | None, typer.Option(help="The id column, where it differs from training.")
     ] = None,
 ) -> None:
-    """Predict rows of new tables, with anything missing.
+    """
+    Predict rows of new tables, with anything missing.
 
     Every row answers with its prediction and calibrated probabilities, the mode used, the parties
     that contributed, the share of features completed, and notes: a category never seen, a value

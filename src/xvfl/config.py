@@ -1,4 +1,5 @@
-"""Configuration as data: frozen dataclasses, built once from TOML or keyword arguments.
+"""
+Configuration as data: frozen dataclasses, built once from TOML or keyword arguments.
 
 Every field is documented beneath it. An unknown key is an error that names the nearest right one.
 """
@@ -118,8 +119,12 @@ class LossConfig:
             value = getattr(self, name)
             values = value if isinstance(value, tuple) else (value,)
             _require(bool(values) and min(values) >= 0, name, "a weight of 0 or more", value)
-        _require(self.full_at is None or 0 < self.full_at <= 1, "full_at", "above 0, at most 1",
-                 self.full_at)
+        _require(
+            self.full_at is None or 0 < self.full_at <= 1,
+            "full_at",
+            "above 0, at most 1",
+            self.full_at,
+        )
 
 
 @dataclass(frozen=True)
@@ -192,8 +197,9 @@ class Config:
 
     def __post_init__(self) -> None:
         _require(0 <= self.test < 1, "test", "a share from 0 to below 1", self.test)
-        _require(len(self.parties) >= 2, "parties", "two or more [parties.NAME]",
-                 list(self.parties))
+        _require(
+            len(self.parties) >= 2, "parties", "two or more [parties.NAME]", list(self.parties)
+        )
         given = (self.labels.table is not None) + (self.labels.party is not None)
         _require(given == 1, "labels", "either `table` or `party`", self.labels)
         if self.labels.party is not None and self.labels.party not in self.parties:
@@ -216,7 +222,9 @@ def load_config(path: Path) -> Config:
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}); `xvfl init` writes one") from error
+        raise ConfigError(
+            f"{path}: cannot be read ({error.strerror}); `xvfl init` writes one"
+        ) from error
     return parse_config(text, str(path))
 
 
@@ -263,8 +271,10 @@ def _value(hint: Any, value: Any, where: str) -> Any:
         return build(hint, value, where)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    if isinstance(hint, type) and isinstance(value, hint) and not (
-        isinstance(value, bool) and hint is not bool
+    if (
+        isinstance(hint, type)
+        and isinstance(value, hint)
+        and not (isinstance(value, bool) and hint is not bool)
     ):
         return value
     name = getattr(hint, "__name__", str(hint)) if origin is None else str(hint)

@@ -1,9 +1,10 @@
-"""The errors xvfl raises.
+"""
+The errors xvfl raises.
 
 XVFLError                 everything below; the command line prints it as one line and exits with 2
 ├── InputError            a table, its ids, columns or labels are not usable as given
 ├── ConfigError           a configuration key or value is wrong
-├── RunError              a run folder is missing, cut short, of another version, or cannot be written
+├── RunError              a run folder is missing, cut short, of another version, or unwritable
 └── ModeError             a prediction was asked for in a way this model cannot answer
 
 Each message says what was expected, what arrived, and what to do.

@@ -17,7 +17,9 @@ def labels_at_party(
     if not isinstance(table, pd.DataFrame):
         raise InputError(f"labels: expected a table of party {party!r}, got {list(sources)}")
     labels = read_labels(
-        table.reset_index(), id_column=str(table.index.name), column=column,
+        table.reset_index(),
+        id_column=str(table.index.name),
+        column=column,
         where=f"labels of party {party!r}",
     )
     return {**sources, party: table.drop(columns=[column])}, labels

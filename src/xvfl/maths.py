@@ -1,4 +1,5 @@
-"""X-VFL as one pure file: cues, merge, decision loss, DSAlign, overall loss, for any k ≥ 2.
+"""
+X-VFL as one pure file: cues, merge, decision loss, DSAlign, overall loss, for any k ≥ 2.
 
 Q. Yao, X. Xu, Z. Li. X-VFL: a new vertical federated learning framework with cross completion
 and decision subspace alignment. 2025. Equation labels below are the paper's.
@@ -42,7 +43,8 @@ def sources(full: Tensor, seen: Tensor) -> Tensor:
 
 
 def cues(E: Tensor, source: Tensor) -> tuple[Tensor, Tensor]:
-    """Average the sources other than i for each party i (eq. vfl_xcom_k_1, vfl_xcom_k_2).
+    """
+    Average the sources other than i for each party i (eq. vfl_xcom_k_1, vfl_xcom_k_2).
 
     Returns the cues (B, k, d) and whether party i has one at all (B, k).
     """
@@ -64,7 +66,8 @@ def swapped(E: Tensor, E_: Tensor) -> Tensor:
 
 
 def filled(E: Tensor, E_: Tensor, full: Tensor, has_cue: Tensor) -> Tensor:
-    """Average full parties' E and the others' Ẽ: (Σ_{i∉M} Ẽ_i + Σ_{j∈M} E_j) / k. (B, d)
+    """
+    Average full parties' E and the others' Ẽ: (Σ_{i∉M} Ẽ_i + Σ_{j∈M} E_j) / k. (B, d)
 
     A party without a cue has no Ẽ and keeps its neutral-filled E (D2).
     """
@@ -93,7 +96,7 @@ def decide(head: Head, E: Tensor, E_: Tensor, full: Tensor, has_cue: Tensor) -> 
     joint = mean_over(E, full).unsqueeze(1)
     means = filled(E, E_, full, has_cue).unsqueeze(1)
     out = head(torch.cat([E, E_, swapped(E, E_), joint, means], 1))
-    own, completed, swap, rest = out.split([k, k, k, 2], 1)
+    own, completed, swap, rest = torch.split(out, [k, k, k, 2], 1)
     return Logits(own, rest[:, 0], completed, swap, rest[:, 1])
 
 
@@ -128,12 +131,14 @@ def dsalign_joint(logits: Logits, full: Tensor, stop_gradient: bool = False) -> 
 
 
 def self_completion(logits: Tensor, seen: Tensor, y: Tensor) -> Tensor:
-    """Make each party decide alone from a masked row, before and after it completes itself. (B,)
-
-    Ours, not the paper's. `logits` (B, k·2, C) holds, party by party, h(cue) and h(f_i(x̂_i)) where
-    cue = f_i(masked x_i) and x̂_i is completed from that cue; rows count where the party saw any.
     """
-    return (cross_entropy(logits, y).view(*seen.shape, 2).sum(-1) * seen).sum(1)
+    Make each party decide alone from a masked row: ½ ℓ(h(cue)) + ℓ(h(f_i(x̂_i))). (B,)
+
+    Ours, not the paper's. The cue is f_i(masked x_i), and x̂_i is completed from it. `logits`
+    (B, k·2, C) holds the two party by party; a row counts where the party saw any of it.
+    """
+    before, after = cross_entropy(logits, y).view(*seen.shape, 2).unbind(-1)
+    return ((before / 2 + after) * seen).sum(1)
 
 
 def overall(

@@ -46,7 +46,7 @@ def nll(proba: Floats, y: Ints) -> float:
 
 
 def ece(proba: Floats, y: Ints, bins: int = 15) -> float:
-    """Expected calibration error: mean gap of confidence and accuracy over equal-width bins."""
+    """Give the expected calibration error: the mean gap of confidence and accuracy over bins."""
     confidence, right = proba.max(1), proba.argmax(1) == y
     which = np.minimum((confidence * bins).astype(int), bins - 1)
     gaps = [

@@ -1,31 +1,30 @@
-"""A trained model: predict in every mode, complete tables, save, load.
+"""A trained model: predict in every mode, complete tables, save, load."""
 
-Shapes: n rows, k parties, C classes.
-"""
-
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from xvfl import maths
+from xvfl.completion import fill
 from xvfl.config import LossConfig, NetConfig, build
-from xvfl.data.encode import Encoded, ImageEncoder, Images, encoder_from_dict
+from xvfl.data.encode import Encoded, encoder_from_dict
 from xvfl.data.rows import Rows
-from xvfl.errors import DataWarning, InputError, ModeError, RunError, unknown
+from xvfl.errors import InputError, ModeError, RunError, unknown
 from xvfl.federation.build import COORDINATOR, build_method, build_parties
 from xvfl.federation.fused import Fused
+from xvfl.federation.kernels import small_kernels
 from xvfl.federation.party import PartyNet, PartySide
 from xvfl.federation.predict import Temperatures, key, logits
+from xvfl.layout import Layout
 from xvfl.methods import Method, Mode
 from xvfl.nets import Build
-from xvfl.prepare import Encoder, Source, as_table, encode, place, source_ids
+from xvfl.prediction import Asked, Prediction, explain, row_ids, unassisted
+from xvfl.prepare import Encoder, Source, as_table, encode, place
 from xvfl.runs import FORMAT, MANIFEST, MODEL, Folder
 from xvfl.version import VERSION
 
@@ -43,34 +42,6 @@ class OwnNets:
     def any(self) -> bool:
         """Say whether there is one."""
         return bool(self.bottoms or self.completers or self.head)
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """What a model says of each row, and how it came to it."""
-
-    ids: list[str]
-    classes: list[Any]
-    proba: NDArray[np.float64]
-    """(n, C) calibrated probabilities."""
-    mode: list[str]
-    """The mode used: the one asked for, `local` where assistance was not to be had, or `prior`."""
-    parties: list[str]
-    """Who contributed, joined by +."""
-    completed: NDArray[np.float64]
-    """(n,) share of the contributing parties' features that were completed."""
-    notes: list[str]
-    """What is odd about the row; '' if nothing."""
-
-    def frame(self) -> pd.DataFrame:
-        """Give a table: prediction, probabilities, and per row how they came about."""
-        labels = np.asarray(self.classes, dtype=object)[self.proba.argmax(1)]
-        columns: dict[str, Any] = {"prediction": pd.Series(labels).infer_objects().to_numpy()}
-        for i, label in enumerate(self.classes):
-            columns[f"proba_{label}"] = self.proba[:, i]
-        columns |= {"mode": self.mode, "parties": self.parties}
-        columns |= {"completed": self.completed, "notes": self.notes}
-        return pd.DataFrame(columns, index=pd.Index(self.ids, name="id"))
 
 
 class Model:
@@ -96,11 +67,16 @@ class Model:
         self.net, self.loss, self.seed = net, loss, seed
         self.custom = own.any()
         self.temperatures: Temperatures = {}
-        layouts = {name: encoder.layout for name, encoder in self.encoders.items()}
+        layouts = self.layouts
         with torch.random.fork_rng(devices=[]):
             self.parties = build_parties(layouts, net, seed, own.bottoms, own.completers)
             self.method: Method = build_method(layouts, len(classes), net, loss, seed, own.head)
         check_own_nets(self.parties, self.method, own)
+
+    @property
+    def layouts(self) -> dict[str, Layout]:
+        """What each party's encoded features look like."""
+        return {name: encoder.layout for name, encoder in self.encoders.items()}
 
     @property
     def holders(self) -> dict[str, nn.Module]:
@@ -120,17 +96,19 @@ class Model:
             sources = {asked.party: sources[asked.party]}
         given = [name for name in self.encoders if name in sources]
         encoded = {name: encode(self.encoders[name], sources[name]) for name in given}
-        wanted = list(ids) if ids is not None else _row_ids(sources, given, asked.party)
+        wanted = list(ids) if ids is not None else row_ids(sources, given, asked.party)
         rows, federation = self._rows(encoded, wanted)
         at = given.index(asked.party) if asked.party is not None else 0
-        out = logits(self.method, federation, rows, asked.mode, at)
+        with small_kernels(self.layouts, torch.device("cpu")):
+            out = logits(self.method, federation, rows, asked.mode, at)
         proba = torch.softmax(out.double() / self._temperature(asked, rows, at), -1).numpy()
-        return self._explain(asked, rows, encoded, wanted, at, proba)
+        return explain(asked, rows, encoded, wanted, at, proba, self.classes, self.prior)
 
     def complete(
         self, sources: Mapping[str, Source], party: str, ids: Sequence[str] | None = None
     ) -> Source:
-        """Fill a party's gaps in its own columns and units; what was observed stays as it was.
+        """
+        Fill a party's gaps in its own columns and units; what was observed stays as it was.
 
         A row is completed from the parties that hold it in full, else from its own features.
         """
@@ -142,7 +120,7 @@ class Model:
         wanted = list(ids) if ids is not None else encoded[party].ids
         rows, federation = self._rows(encoded, wanted)
         values = self._completed(federation, rows, given.index(party))
-        return _fill(self.encoders[party], self.parties[party], sources[party], wanted, values)
+        return fill(self.encoders[party], self.parties[party], sources[party], wanted, values)
 
     def save(self, folder: Folder, more: Mapping[str, Any] | None = None) -> None:
         """Write the model's folder; the manifest comes last and makes it whole."""
@@ -190,14 +168,20 @@ class Model:
             net = build(NetConfig, said["net"], MANIFEST)
             loss = build(LossConfig, said["loss"], MANIFEST)
             model = cls(
-                encoders, said["full_at"], said["classes"], said["prior"], net, loss, said["seed"],
+                encoders,
+                said["full_at"],
+                said["classes"],
+                said["prior"],
+                net,
+                loss,
+                said["seed"],
                 own,
             )
             model.temperatures = said["temperatures"]
             tensors, _ = folder.load_tensors(MODEL)
             for holder, module in model.holders.items():
                 prefix = f"{holder}/"
-                mine = {k[len(prefix):]: v for k, v in tensors.items() if k.startswith(prefix)}
+                mine = {k[len(prefix) :]: v for k, v in tensors.items() if k.startswith(prefix)}
                 module.load_state_dict(mine)
         except (KeyError, TypeError) as error:
             raise RunError(f"{folder.path}: damaged ({error!r}); train it again") from error
@@ -207,9 +191,7 @@ class Model:
             raise RunError(f"{folder.path}: its weights do not fit its nets ({error})") from error
         return model
 
-    def _asked(
-        self, sources: Mapping[str, Source], mode: Mode | None, party: str | None
-    ) -> "_Asked":
+    def _asked(self, sources: Mapping[str, Source], mode: Mode | None, party: str | None) -> Asked:
         self._known(sources)
         if mode is not None and mode not in (*MODES, "peers"):
             raise ModeError(unknown("mode", str(mode), MODES))
@@ -222,7 +204,7 @@ class Model:
             can = ", ".join(each for each in MODES if each in self.method.modes)
             raise ModeError(f"{self.loss.method} cannot predict in mode {mode!r}; it can: {can}")
         if mode == "collaborative":
-            return _Asked(mode, None)
+            return Asked(mode, None)
         if party is None:
             if len(sources) > 1:
                 raise ModeError(
@@ -231,7 +213,7 @@ class Model:
             party = next(iter(sources))
         if party not in sources:
             raise ModeError(f"mode {mode!r} of {party!r}: expected its table, got {list(sources)}")
-        return _Asked(mode, party)
+        return Asked(mode, party)
 
     def _known(self, sources: Mapping[str, Source]) -> None:
         if not sources:
@@ -247,39 +229,11 @@ class Model:
         sides = [PartySide(n, self.parties[n], tables[n].to(device), self.seed) for n in encoded]
         return rows.to(device), Fused(sides)
 
-    def _temperature(self, asked: "_Asked", rows: Rows, at: int) -> Tensor:
+    def _temperature(self, asked: Asked, rows: Rows, at: int) -> Tensor:
         own = self.temperatures.get(key(asked.mode, asked.party or ""), 1.0)
         alone = self.temperatures.get(key("local", asked.party or ""), 1.0)
         used = torch.full((len(rows), 1), own, dtype=torch.float64)
-        return torch.where(_unassisted(asked, rows, at).cpu().unsqueeze(1), alone, used)
-
-    def _explain(
-        self,
-        asked: "_Asked",
-        rows: Rows,
-        encoded: Mapping[str, Encoded],
-        ids: Sequence[str],
-        at: int,
-        proba: NDArray[np.float64],
-    ) -> Prediction:
-        seen, full = rows.seen.cpu().numpy(), rows.full.cpu().numpy()
-        names = list(encoded)
-        alone = _unassisted(asked, rows, at).cpu().numpy()
-        nowhere = ~(seen.any(1) if asked.party is None else seen[:, at])
-        if asked.mode == "assisted":
-            nowhere &= ~_others(full, at).any(1)
-        mode = np.where(alone, "local", asked.mode)
-        proba = np.where(nowhere[:, None], np.asarray(self.prior), proba)
-        notes = _notes(ids, encoded)
-        for flag, text in ((alone, "no full peer: decided alone"), (nowhere, "observed nowhere: the class prior")):
-            notes = [_join(note, text) if on else note for note, on in zip(notes, flag, strict=True)]
-        by = _contributors(asked, names, seen, full, at)
-        share = _completed_share(asked, rows, encoded, ids, at)
-        return Prediction(
-            list(ids), self.classes, proba, list(np.where(nowhere, "prior", mode)),
-            ["" if no else each for each, no in zip(by, nowhere, strict=True)],
-            np.where(nowhere, 0.0, share), notes,
-        )
+        return torch.where(unassisted(asked, rows, at).cpu().unsqueeze(1), alone, used)
 
     @torch.no_grad()
     def _completed(self, federation: Fused, rows: Rows, at: int) -> NDArray[np.float64]:
@@ -294,12 +248,6 @@ class Model:
         _, completed = side.net.complete(x, taken.observed, cue)
         merged = maths.merge(x, completed, side.net.spread(taken.observed))
         return merged.double().cpu().numpy()
-
-
-@dataclass(frozen=True)
-class _Asked:
-    mode: Mode
-    party: str | None
 
 
 def check_own_nets(parties: Mapping[str, PartyNet], method: Method, own: OwnNets) -> None:
@@ -323,105 +271,8 @@ def check_own_nets(parties: Mapping[str, PartyNet], method: Method, own: OwnNets
         width[name] = embedded.shape[1]
         if completed.shape[1:] != torch.Size(shape):
             raise InputError(
-                f"party {name!r}: its completer gives {tuple(completed.shape[1:])}, expected {shape}"
+                f"party {name!r}: its completer gives {tuple(completed.shape[1:])} a row, "
+                f"expected {shape}"
             )
     if len(set(width.values())) > 1:
         raise InputError(f"every bottom must give the same width d, got {width}")
-
-
-def _row_ids(
-    sources: Mapping[str, Source], given: Sequence[str], party: str | None
-) -> list[str]:
-    if party is not None:
-        return source_ids(sources[party])
-    return list(dict.fromkeys(each for name in given for each in source_ids(sources[name])))
-
-
-def _others(full: NDArray[np.bool_], at: int) -> NDArray[np.bool_]:
-    return np.delete(full, at, axis=1)
-
-
-def _unassisted(asked: _Asked, rows: Rows, at: int) -> Tensor:
-    if asked.mode != "assisted":
-        return torch.zeros(len(rows), dtype=torch.bool, device=rows.full.device)
-    return ~maths.others(rows.full, at).any(1)
-
-
-def _notes(ids: Sequence[str], encoded: Mapping[str, Encoded]) -> list[str]:
-    notes = [""] * len(ids)
-    place_of = {each: i for i, each in enumerate(ids)}
-    for name, each in encoded.items():
-        for row, note in zip(each.ids, each.notes, strict=True):
-            if note and row in place_of:
-                i = place_of[row]
-                notes[i] = _join(notes[i], f"{name}: {note}")
-    return notes
-
-
-def _join(first: str, second: str) -> str:
-    return f"{first}; {second}" if first else second
-
-
-def _contributors(
-    asked: _Asked, names: Sequence[str], seen: NDArray[np.bool_], full: NDArray[np.bool_], at: int
-) -> list[str]:
-    who = seen.copy()
-    if asked.mode == "assisted":
-        who = full.copy()
-        who[:, at] = True
-    elif asked.mode == "local":
-        who[:] = False
-        who[:, at] = True
-    return ["+".join(n for n, on in zip(names, row, strict=True) if on) for row in who]
-
-
-def _completed_share(
-    asked: _Asked, rows: Rows, encoded: Mapping[str, Encoded], ids: Sequence[str], at: int
-) -> NDArray[np.float64]:
-    missing, total = np.zeros(len(ids)), 0
-    full = rows.full.cpu().numpy()
-    for i, each in enumerate(encoded.values()):
-        if asked.party is not None and i != at:
-            continue
-        raw = each.observed.shape[1]
-        where = pd.Index(each.ids).get_indexer(pd.Index(ids))
-        held = np.where(where >= 0, each.observed.sum(1)[where] if len(each.ids) else 0, 0)
-        missing += np.where(full[:, i], 0, raw - held)
-        total += raw
-    return missing / max(total, 1)
-
-
-def _fill(
-    encoder: Encoder, net: PartyNet, source: Source, ids: Sequence[str], values: NDArray[np.float64]
-) -> Source:
-    if isinstance(encoder, ImageEncoder):
-        assert isinstance(source, Images)
-        return _filled_images(encoder, source, ids, values)
-    assert isinstance(source, pd.DataFrame)
-    learned = [table.weight.detach().double().cpu().numpy() for table in net.vectors]
-    vectors = {f.name: t for f, t in zip(encoder.layout.hashed, learned, strict=True)}
-    filled = encoder.decode(values, vectors)
-    filled.index = pd.Index(list(ids), name="id")
-    observed = encoder.encode(source)
-    where = pd.Index(observed.ids).get_indexer(pd.Index(ids))
-    order = {feature.name: i for i, feature in enumerate(encoder.layout.features)}
-    for name in encoder.columns:
-        there = (where >= 0) & observed.observed[where, order[name]]
-        original = source[name].iloc[np.where(where >= 0, where, 0)]
-        original.index = filled.index
-        if there.all():
-            filled[name] = original
-        else:
-            kept = original.astype(object).where(there, filled[name].astype(object))
-            filled[name] = kept.infer_objects()
-    return filled
-
-
-def _filled_images(
-    encoder: ImageEncoder, source: Images, ids: Sequence[str], values: NDArray[np.float64]
-) -> Images:
-    pixels = encoder.decode(values)
-    where = pd.Index(source.ids).get_indexer(pd.Index(ids))
-    if (where < 0).any():
-        warnings.warn("rows held by no image were completed whole", DataWarning, stacklevel=3)
-    return Images(pixels, list(ids))

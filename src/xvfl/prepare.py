@@ -1,4 +1,5 @@
-"""From the parties' own tables and the labels to rows that train.
+"""
+From the parties' own tables and the labels to rows that train.
 
 Each party's encoder is fitted on its own training rows and sees nothing else; the coordinator
 learns who holds which labelled row how well.
@@ -122,7 +123,7 @@ def take(source: Source, ids: Sequence[str]) -> Source:
     at = at[at >= 0]
     if isinstance(source, Images):
         seen = None if source.observed is None else source.observed[at]
-        return Images(source.pixels[at], [source.ids[i] for i in at], seen)
+        return Images(source.pixels[at], [source.ids[int(i)] for i in at], seen)
     return source.iloc[at]
 
 
@@ -176,13 +177,13 @@ def place(
 def split(y: Tensor, splits: Splits) -> tuple[Tensor, Tensor, Tensor]:
     """Divide rows into training, validation and test, class by class."""
     parts: tuple[list[Tensor], ...] = ([], [], [])
-    for label in y.unique():
+    for label in range(int(y.max()) + 1):
         rows = (y == label).nonzero().flatten()
-        rng = stream("cpu", splits.seed, "split", int(label))
+        rng = stream("cpu", splits.seed, "split", label)
         rows = rows[torch.randperm(len(rows), generator=rng)]
         test = round(splits.test * len(rows))
         validation = round(splits.validation * (len(rows) - test))
-        pieces = rows.split([len(rows) - test - validation, validation, test])
+        pieces = torch.split(rows, [len(rows) - test - validation, validation, test])
         for part, piece in zip(parts, pieces, strict=True):
             part.append(piece)
     train, validation_rows, test_rows = (torch.cat(part).sort().values for part in parts)

@@ -1,4 +1,5 @@
-"""Run and model folders: manifest, encoders, weights, checkpoints, records. No pickle anywhere.
+"""
+Run and model folders: manifest, encoders, weights, checkpoints, records. No pickle anywhere.
 
 manifest.json           format, classes, layouts, configuration, calibration
 encoders/PARTY.json     how each party encodes its own table
@@ -58,6 +59,10 @@ class Folder:
         """Write a text file whole or not at all."""
         self._whole(name, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
+    def write_bytes(self, name: str, data: bytes) -> None:
+        """Write a file whole or not at all."""
+        self._whole(name, lambda temporary: temporary.write_bytes(data))
+
     def write_json(self, name: str, data: Mapping[str, Any]) -> None:
         """Write a JSON file whole or not at all."""
         self.write_text(name, json.dumps(data, indent=1, ensure_ascii=False) + "\n")
@@ -114,7 +119,9 @@ class Folder:
             with (self.path / RECORDS).open("a", encoding="utf-8") as file:
                 file.write(line + "\n")
         except OSError as error:
-            raise RunError(f"{self.path / RECORDS}: cannot be written ({error.strerror})") from error
+            raise RunError(
+                f"{self.path / RECORDS}: cannot be written ({error.strerror})"
+            ) from error
 
     def records(self) -> list[dict[str, Any]]:
         """Read the records; a line cut short by a crash is passed over."""

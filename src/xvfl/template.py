@@ -27,7 +27,7 @@ def field_docs(cls: type) -> dict[str, str]:
 def template(parties: Mapping[str, str], id_column: str, label_party: str, label: str) -> str:
     """Write a configuration to start from: what must be said, then every default, commented."""
     lines = [
-        "# A run of xvfl. Tables are .csv, .parquet, .npz (images) or \"sql:SELECT …\" (DuckDB);",
+        '# A run of xvfl. Tables are .csv, .parquet, .npz (images) or "sql:SELECT …" (DuckDB);',
         "# file names count from this file's folder. Everything commented out shows its default.",
         "# Start it with:  xvfl train THIS_FILE --out RUN",
         "",

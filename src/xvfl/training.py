@@ -17,6 +17,7 @@ import torch
 from xvfl.config import LossConfig, NetConfig, TrainConfig
 from xvfl.errors import ConfigError, RunError
 from xvfl.federation.fused import Fused
+from xvfl.federation.kernels import small_kernels
 from xvfl.federation.party import PartySide
 from xvfl.federation.predict import calibrate, score
 from xvfl.federation.train import Record, Trainer
@@ -70,7 +71,8 @@ def fit(
 ) -> Fitted:
     """Search λ where several are given, then train, keep the best epoch and calibrate."""
     shown = show or (lambda update: None)
-    with _stoppable() as stop, torch.random.fork_rng(devices=[]):
+    kernels = small_kernels(prepared.layouts, choose_device(plan.train.device))
+    with _stoppable() as stop, torch.random.fork_rng(devices=[]), kernels:
         plan = replace(plan, loss=_search(prepared, plan, folder, shown, stop))
         return _fit_one(prepared, plan, folder, resume, shown, stop, "")
 
@@ -93,8 +95,14 @@ def _fit_one(
 ) -> Fitted:
     device = choose_device(plan.train.device)
     model = Model(
-        prepared.encoders, prepared.full_at, prepared.classes, prepared.prior(), plan.net,
-        plan.loss, plan.train.seed, plan.own,
+        prepared.encoders,
+        prepared.full_at,
+        prepared.classes,
+        prepared.prior(),
+        plan.net,
+        plan.loss,
+        plan.train.seed,
+        plan.own,
     )
     for net in model.holders.values():
         net.to(device)

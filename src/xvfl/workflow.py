@@ -46,8 +46,11 @@ def train_run(
     if not fitted.interrupted:
         test = [prepared.ids[i] for i in prepared.test.tolist()]
         held_out = test or [prepared.ids[i] for i in prepared.validation.tolist()]
-        more = {"base": str(base), "held_out": held_out, "held_out_is": "test" if test else
-                "validation"}
+        more = {
+            "base": str(base),
+            "held_out": held_out,
+            "held_out_is": "test" if test else "validation",
+        }
         fitted.model.save(folder, more)
     return fitted
 
@@ -71,7 +74,7 @@ def read_run(config: Config, base: Path) -> tuple[dict[str, Source], pd.Series]:
         if labels.party is not None:
             return labels_at_party(sources, labels.party, labels.column)
         return sources, read_labels(
-            labels.table, id_column=labels.id, column=labels.column, where="labels"
+            str(labels.table), id_column=labels.id, column=labels.column, where="labels"
         )
 
 
@@ -114,8 +117,9 @@ def evaluate_run(folder: Folder) -> Evaluation:
     held = [each for each in said["held_out"] if each in labels.index]
     if not held:
         raise InputError(f"{folder.path}: none of the held-out ids is in the tables any more")
-    result = evaluate(model, {n: take(s, held) for n, s in sources.items()}, labels.loc[held],
-                      said["held_out_is"])
+    result = evaluate(
+        model, {n: take(s, held) for n, s in sources.items()}, labels.loc[held], said["held_out_is"]
+    )
     folder.write_json(EVALUATION, result.to_dict())
     return result
 
@@ -160,7 +164,11 @@ def _vectors(mode: Mode, parties: list[str], completed: Any) -> float:
 
 
 def predict_run(
-    folder: Folder, inputs: Mapping[str, str], mode: Mode | None, party: str | None, output: Path,
+    folder: Folder,
+    inputs: Mapping[str, str],
+    mode: Mode | None,
+    party: str | None,
+    output: Path,
     id_column: str | None,
 ) -> pd.DataFrame:
     """Predict tables from the command line and write the answers."""

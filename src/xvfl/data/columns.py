@@ -1,4 +1,5 @@
-"""Codecs of a table's columns: each turns one raw feature into encoded columns and back.
+"""
+Codecs of a table's columns: each turns one raw feature into encoded columns and back.
 
 Shapes: n rows, w encoded columns of the feature. Cells that count as missing arrive as NA.
 """
@@ -14,8 +15,8 @@ import pandas as pd
 from numpy.typing import NDArray
 from pandas.api import types
 
-from xvfl.data.parse import as_dates, as_numbers, known
 from xvfl.config import Scaling
+from xvfl.data.parse import as_dates, as_numbers, known
 from xvfl.data.scale import Floats, Scale, fit_scale
 from xvfl.data.text import as_text
 from xvfl.layout import Feature

@@ -148,7 +148,7 @@ def _read_csv(path: Path, id_column: str, where: str) -> pd.DataFrame:
 
 
 def _read_parquet(path: Path, where: str) -> pd.DataFrame:
-    import pyarrow.parquet  # type: ignore[import-untyped]
+    import pyarrow.parquet
 
     _refuse_repeated(pyarrow.parquet.read_schema(path).names, where)
     return pd.read_parquet(path)

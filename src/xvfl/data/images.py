@@ -1,4 +1,5 @@
-"""A party's images and their encoder.
+"""
+A party's images and their encoder.
 
 Shapes: n images, C channels, H height, W width. Raw features are the H·W pixels.
 """

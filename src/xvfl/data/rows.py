@@ -1,4 +1,5 @@
-"""Prepared rows: what a party holds of its own, and what the coordinator knows of everyone's.
+"""
+Prepared rows: what a party holds of its own, and what the coordinator knows of everyone's.
 
 Shapes: N rows of the federation, n rows of one party, B rows of a batch, k parties.
 Imports torch alone, so that prepared data trains on machines where nothing can be installed.
@@ -51,7 +52,8 @@ class PartyTable:
 
 @dataclass(frozen=True)
 class Rows:
-    """What the coordinator knows of rows: who holds them how well, and their labels.
+    """
+    What the coordinator knows of rows: who holds them how well, and their labels.
 
     A whole data set and a batch of it look the same.
     """

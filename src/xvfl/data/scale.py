@@ -2,12 +2,10 @@
 
 from dataclasses import dataclass
 
-
 import numpy as np
 from numpy.typing import NDArray
 
 from xvfl.config import Scaling
-
 
 Floats = NDArray[np.float64]
 

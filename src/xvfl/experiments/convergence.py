@@ -1,4 +1,5 @@
-"""The paper's convergence theory, checked on a problem whose constants are known exactly.
+"""
+The paper's convergence theory, checked on a problem whose constants are known exactly.
 
 Theorems thm:sgd and thm:page and the lemma eq. variance-reduce, with the problem
 
@@ -123,7 +124,7 @@ class Estimate:
         return cls(repetitions.mean(-1), repetitions.std(-1) / math.sqrt(count))
 
     def shifted(self, margin: float) -> Tensor:
-        """The mean moved by so many standard errors."""
+        """Give the mean moved by so many standard errors."""
         return self.mean + margin * self.error
 
 
@@ -223,7 +224,8 @@ def lemma_bound(problem: Problem, plan: PagePlan, at: Moment) -> float:
 
 
 def lemma_left(problem: Problem, plan: PagePlan, at: Moment) -> float:
-    """Left side of eq. variance-reduce, E_t‖g^t - ∇L(θ^t)‖², in closed form.
+    """
+    Left side of eq. variance-reduce, E_t‖g^t - ∇L(θ^t)‖², in closed form.
 
     The sum for β less its first part, over b': variance instead of second moment.
     """
@@ -277,7 +279,7 @@ class Check:
 
 
 def nearest(averages: Iterator[Estimate], bound: Callable[[float], float], rounds: int) -> float:
-    """The largest (mean + 4s)/bound(T) over T = 1 .. rounds."""
+    """Give the largest (mean + 4s)/bound(T) over T = 1 .. rounds."""
     upper = (float(average.shifted(MARGIN)) for average in islice(averages, rounds))
     return max(value / bound(t) for t, value in enumerate(upper, start=1))
 
@@ -315,7 +317,7 @@ def check_lemma(problem: Problem, plan: PagePlan, rounds: int, seed: int) -> Che
 
 
 def lemma_deviation(problem: Problem, plan: PagePlan, rounds: int, draws: int, seed: int) -> float:
-    """The largest distance, in standard errors, of the sampled left side from the closed form."""
+    """Give the largest distance, in standard errors, of the sampled side from the closed form."""
     rng = torch.Generator().manual_seed(seed)
     run = list(islice(moments(problem, plan, rng), rounds))
     steps = islice(draw_pages(plan, draws, problem.d, rng), 1, rounds + 1)
@@ -338,7 +340,8 @@ def checks(problem: Problem, b: int, rounds: int = 1000, seed: int = 0) -> list[
 
 
 def counterexample(rounds: int = 1000, seed: int = 0) -> list[Check]:
-    """Run PAGE with b' < √b at the theorem's η = 1/(2β), which breaks the bound, and the proof's.
+    """
+    Run PAGE with b' < √b at the theorem's η = 1/(2β), which breaks the bound, and the proof's.
 
     A correction adds a variance of nearly (βη)²‖g‖²/b': with b' = 1 a quarter of ‖g‖² each step,
     until the next fresh gradient, 1/p = 2501 steps away.

@@ -46,7 +46,7 @@ def page(
     gaps: Sequence[Mapping[str, Any]],
     rates: Sequence[float],
     seeds: int,
-    pictures: Mapping[str, NDArray[np.float32]],
+    plots: Mapping[str, bytes],
     shown_rate: float,
 ) -> str:
     """Write the page."""
@@ -61,7 +61,7 @@ to predict:</p>
 </li><li><b>assisted</b>: still that party, helped by the embedding of the other;
 <em>peers alone</em> is what the other knows without it;</li>
 <li><b>all together</b> (<code>collaborative</code>): both embeddings, the gaps completed.</li></ul>
-<img alt="accuracy over missing rates" src="{_embed(accuracy_plot(rows, rates, seeds > 1))}">
+<img alt="accuracy over missing rates" src="{_embed(plots["accuracy.png"])}">
 {_accuracy_table(rows, rates, seeds)}
 <p>Lines that share a model share a colour. A party that predicts alone has a real ceiling: what is
 missing everywhere cannot be known. <em>Assisted</em> mostly relays what the peer knows, which is
@@ -71,7 +71,7 @@ randomly masked inputs with zero fill, the strongest simple rival we know.</p>
 <h2>Completed features</h2>
 <p>Test digits at missing rate {shown_rate:g}: the truth, what the parties see (red: missing), and
 the gaps completed from the other half's embedding.</p>
-<img alt="completed digits" src="{_embed(completion_plot(pictures))}">
+<img alt="completed digits" src="{_embed(plots["completed.png"])}">
 <p>Made by xvfl {VERSION} with <code>xvfl demo --seeds {seeds} --rates
 {",".join(f"{rate:g}" for rate in rates)}</code>; every figure is also in metrics.json.</p>
 </body></html>
@@ -113,11 +113,16 @@ def completion_plot(pictures: Mapping[str, NDArray[np.float32]]) -> Figure:
     return figure
 
 
-def _embed(figure: Figure) -> str:
+def png(figure: Figure) -> bytes:
+    """Render a figure and let go of it."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=110)
     plt.close(figure)
-    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
+    return buffer.getvalue()
+
+
+def _embed(data: bytes) -> str:
+    return "data:image/png;base64," + base64.b64encode(data).decode()
 
 
 def _accuracy_table(rows: Rows, rates: Sequence[float], seeds: int) -> str:

@@ -1,4 +1,5 @@
-"""Train and test one method in one scenario. Torch and numpy alone.
+"""
+Train and test one method in one scenario. Torch and numpy alone.
 
 One protocol for every method: masks drawn by the scenario's seed, a fixed budget of epochs, the
 weights of the last one, test rows all non-aligned (evaluation.md).
@@ -17,6 +18,7 @@ from xvfl.data.missing import scenario
 from xvfl.data.rows import PartyTable, Rows
 from xvfl.federation.build import COORDINATOR, build_method, build_parties
 from xvfl.federation.fused import Fused
+from xvfl.federation.kernels import small_kernels
 from xvfl.federation.party import PartySide
 from xvfl.federation.predict import logits
 from xvfl.federation.train import Trainer
@@ -103,7 +105,10 @@ class Trial:
         holders = {side.name: side.net for side in self.federation.sides}
         rows = self.rows.take(torch.arange(self.cut))
         trainer = Trainer(
-            self.federation, self.method, {**holders, COORDINATOR: self.method.heads}, rows,
+            self.federation,
+            self.method,
+            {**holders, COORDINATOR: self.method.heads},
+            rows,
             self.setting.train,
         )
         for _ in trainer.run(lambda: float(trainer.progress.epoch)):
@@ -158,7 +163,7 @@ class Trial:
 def run(task: Task, setting: Setting) -> Result:
     """Train and test one method in one scenario."""
     started = time.perf_counter()
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), small_kernels(task.layouts, torch.device("cpu")):
         trial = Trial(task, setting)
         trial.train()
         metrics = trial.test()

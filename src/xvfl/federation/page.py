@@ -1,4 +1,5 @@
-"""PAGE, the variance-reduced update of the paper (eq. pageupdate), as a torch optimiser.
+"""
+PAGE, the variance-reduced update of the paper (eq. pageupdate), as a torch optimiser.
 
 Z. Li, H. Bao, X. Zhang, P. Richtárik. PAGE: a simple and optimal probabilistic gradient
 estimator for nonconvex optimization. ICML 2021.
@@ -6,8 +7,10 @@ estimator for nonconvex optimization. ICML 2021.
 Every holder of parameters (a party, the coordinator) has its own `Page`; the coin is drawn once,
 at the coordinator, and travels with the step. One step of every holder together:
 
-    coin says fresh (probability p):        backward on b rows at θ^t;      refresh();   step()
-    else:   backward on b' rows at θ^t; look_back(); backward on the same rows at θ^{t-1}; correct(); step()
+    coin says fresh (probability p):   backward on b rows at θ^t; refresh(); step()
+    else:                              backward on b' rows at θ^t; look_back();
+                                       backward on the same rows at θ^{t-1}; correct(); step()
+The first step must be fresh.
 """
 
 import math
@@ -39,7 +42,7 @@ class PagePlan:
         return self.p * self.b + 2 * (1 - self.p) * self.b_small
 
     def largest_step_size(self, smoothness: float) -> float:
-        """The proof's condition η ≤ 1/(β(1 + √((1-p)/(p b')))); with the default p, √b/b'."""
+        """Give the proof's condition η ≤ 1/(β(1 + √((1-p)/(p b')))); with the default p, √b/b'."""
         return 1 / (smoothness * (1 + math.sqrt((1 - self.p) / (self.p * self.b_small))))
 
 

@@ -1,4 +1,5 @@
-"""Predict in every mode, score validation rows, calibrate. Torch and numpy alone.
+"""
+Predict in every mode, score validation rows, calibrate. Torch and numpy alone.
 
 Shapes: N rows, k parties, C classes.
 """
@@ -31,7 +32,7 @@ def logits(method: Method, federation: Fused, rows: Rows, mode: Mode, party: int
         net.eval()
     parts = [
         method.logits(federation, rows.take(index), mode, party).float().cpu()
-        for index in torch.arange(len(rows), device=rows.y.device).split(BATCH)
+        for index in torch.split(torch.arange(len(rows), device=rows.y.device), BATCH)
     ]
     return torch.cat(parts)
 

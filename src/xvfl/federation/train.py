@@ -1,4 +1,5 @@
-"""The training loop: steps, epochs, early stopping. It yields records; others reduce and write them.
+"""
+The training loop: steps, epochs, early stopping. It yields records; others reduce and write them.
 
 Everything random is named by (seed, step), so that a run interrupted between any two steps and
 resumed from its state ends in the very same weights.
@@ -48,8 +49,12 @@ class Trainer:
     """One run: nets with their optimisers, and where it is."""
 
     def __init__(
-        self, federation: Federation, method: Method, holders: Mapping[str, nn.Module],
-        rows: Rows, config: TrainConfig,
+        self,
+        federation: Federation,
+        method: Method,
+        holders: Mapping[str, nn.Module],
+        rows: Rows,
+        config: TrainConfig,
     ) -> None:
         """Hold a run of `method` over training `rows`; `holders` are its nets by who owns them."""
         self.federation = federation
@@ -150,8 +155,9 @@ class Trainer:
             best = self.best.get(name, {})
             tensors |= {f"best/{name}/{key}": value for key, value in best.items()}
             for at, slots in self.optimisers[name].state_dict()["state"].items():
-                tensors |= {f"optimiser/{name}/{at}/{key}": v for key, v in slots.items()
-                            if v is not None}
+                tensors |= {
+                    f"optimiser/{name}/{at}/{key}": v for key, v in slots.items() if v is not None
+                }
         tensors |= {f"sum/{name}": value for name, value in self._sums.items()}
         return {key: value.detach() for key, value in tensors.items()}, asdict(self.progress)
 
@@ -181,7 +187,7 @@ def optimiser(net: nn.Module, config: TrainConfig) -> Optimizer:
         return SGD(weights, rate, momentum=config.momentum, weight_decay=decay, fused=True)
     if config.optimiser == "page":
         return Page(weights, rate, weight_decay=decay)
-    kind = {"adam": Adam, "adamw": AdamW}[config.optimiser]
+    kind: type[Adam] = {"adam": Adam, "adamw": AdamW}[config.optimiser]
     return kind(weights, rate, weight_decay=decay, fused=True)
 
 
@@ -197,4 +203,4 @@ def _copy(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {key[len(prefix):]: v for key, v in tensors.items() if key.startswith(prefix)}
+    return {key[len(prefix) :]: v for key, v in tensors.items() if key.startswith(prefix)}

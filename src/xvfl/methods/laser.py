@@ -1,4 +1,5 @@
-"""LASER-VFL, and LASER with random masks.
+"""
+LASER-VFL, and LASER with random masks.
 
 P. Valdeira, S. Wang, Y. Chi. Vertical federated learning with missing features during training
 and inference. 2024. Mean aggregation; each observed party i has a head g_i; for each subset size
@@ -26,7 +27,8 @@ class Laser:
 
     def __init__(self, heads: nn.ModuleList, masks: bool, seed: int) -> None:
         """Take one head per party; `masks` trains on randomly masked inputs."""
-        self.heads: nn.ModuleList = heads
+        self.heads: nn.Module = heads
+        self._each = heads
         self.masks = masks
         self.seed = seed
 
@@ -36,7 +38,7 @@ class Laser:
         rng = stream(E.device, self.seed, "subsets", rows.step)
         k = E.shape[1]
         total = torch.zeros_like(rows.weight)
-        for i, head in enumerate(self.heads):
+        for i, head in enumerate(self._each):
             subsets = nested_subsets(rows.seen, i, rng)
             means = torch.stack([maths.mean_over(E, subsets[:, s]) for s in range(k)], 1)
             losses = maths.cross_entropy(head(means), rows.y)
@@ -47,16 +49,17 @@ class Laser:
         """Decide a batch by one head alone, or by the mean over the members' heads. (B, C)"""
         E = federation.embed(rows, ["plain"])[:, :, 0]
         if mode == "local":
-            alone: Tensor = self.heads[party](E[:, party])
+            alone: Tensor = self._each[party](E[:, party])
             return alone
         members = rows.seen if mode == "collaborative" else maths.others(rows.full, party)
         mean = maths.mean_over(E, members)
-        shares = torch.stack([head(mean).softmax(-1) for head in self.heads], 1)
+        shares = torch.stack([head(mean).softmax(-1) for head in self._each], 1)
         return maths.mean_over(shares, members).clamp(min=1e-12).log()
 
 
 def nested_subsets(seen: Tensor, party: int, rng: torch.Generator) -> Tensor:
-    """Draw, for each size s = 1…k, a uniform subset of the observed parties with `party`. (B, k, k)
+    """
+    Draw, for each size s = 1…k, a uniform subset of the observed parties with `party`. (B, k, k)
 
     Sizes beyond the number observed repeat the whole observed set; their weight is 0.
     """

@@ -1,4 +1,5 @@
-"""Standalone: every party trains its own bottom and head on the rows it holds in full.
+"""
+Standalone: every party trains its own bottom and head on the rows it holds in full.
 
 What each organisation has without a federation; gaps are zero-filled at test.
 Shapes: B rows, k parties, C classes.
@@ -19,17 +20,18 @@ class Standalone:
 
     def __init__(self, heads: nn.ModuleList) -> None:
         """Take one head per party."""
-        self.heads: nn.ModuleList = heads
+        self.heads: nn.Module = heads
+        self._each = heads
 
     def loss(self, federation: Federation, rows: Rows) -> dict[str, Tensor]:
         """Sum the parties' own cross-entropies on the rows they hold in full."""
         E = federation.embed(rows, ["plain"])[:, :, 0]
-        out = torch.stack([head(E[:, i]) for i, head in enumerate(self.heads)], 1)
+        out = torch.stack([head(E[:, i]) for i, head in enumerate(self._each)], 1)
         own = (maths.cross_entropy(out, rows.y) * rows.full).sum(1)
         return {"own": (own * rows.weight).mean()}
 
     def logits(self, federation: Federation, rows: Rows, mode: Mode, party: int) -> Tensor:
         """Decide a batch by one party alone. (B, C)"""
         E = federation.embed(rows, ["plain"])[:, party, 0]
-        out: Tensor = self.heads[party](E)
+        out: Tensor = self._each[party](E)
         return out

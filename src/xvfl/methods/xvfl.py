@@ -1,4 +1,5 @@
-"""X-VFL: cross completion, decision subspace alignment, and self completion.
+"""
+X-VFL: cross completion, decision subspace alignment, and self completion.
 
 The paper's loss is `maths.overall`; self completion is ours, with a weight, 0 = the paper.
 Shapes: B rows, k parties, d embedding width, C classes.

@@ -1,6 +1,7 @@
 """Completers XCom_i: R^d to encoded features, each kind of feature in its own range."""
 
 import math
+from collections.abc import Callable
 from typing import cast
 
 import torch
@@ -13,48 +14,27 @@ from xvfl.layout import Kind, Layout
 class TypedOutput(nn.Module):
     """Bound raw outputs: sigmoid for numerics, softmax per category group, vectors as they are."""
 
-    numeric: Tensor
-    vectors: Tensor
-    groups: Tensor
-    members: Tensor
-    order: Tensor
-    padding: Tensor
-
     def __init__(self, layout: Layout) -> None:
         super().__init__()
-        columns: dict[Kind, list[list[int]]] = {"numeric": [], "category": [], "hashed": []}
-        start = 0
+        self.runs: list[tuple[Kind, int]] = []
         for feature in layout.features:
-            columns[feature.kind].append(list(range(start, start + feature.width)))
-            start += feature.width
-        groups = columns["category"]
-        widest = max((len(group) for group in groups), default=0)
-        padded = torch.tensor([group + [-1] * (widest - len(group)) for group in groups])
-        padded = padded.view(len(groups), widest).long()
-        numeric, category, vectors = (_flat(columns[kind]) for kind in columns)
-        buffers = {
-            "numeric": numeric,
-            "vectors": vectors,
-            "groups": padded.clamp(min=0),
-            "padding": padded < 0,
-            "members": (padded >= 0).flatten().nonzero().flatten(),
-            "order": torch.cat([numeric, category, vectors]).argsort(),
-        }
-        for name, buffer in buffers.items():
-            self.register_buffer(name, buffer, persistent=False)
+            if self.runs and feature.kind == self.runs[-1][0] != "category":
+                self.runs[-1] = (feature.kind, self.runs[-1][1] + feature.width)
+            else:
+                self.runs.append((feature.kind, feature.width))
 
     def forward(self, raw: Tensor) -> Tensor:
         """Map raw outputs (B, p) to values in each feature's range (B, p)."""
-        parts = [torch.sigmoid(raw[:, self.numeric])]
-        if self.groups.numel():
-            scores = raw[:, self.groups].masked_fill(self.padding, -math.inf)
-            parts.append(torch.softmax(scores, -1).flatten(1)[:, self.members])
-        parts.append(raw[:, self.vectors])
-        return torch.cat(parts, 1)[:, self.order]
+        parts = torch.split(raw, [width for _, width in self.runs], 1)
+        bounded = [BOUND[kind](part) for (kind, _), part in zip(self.runs, parts, strict=True)]
+        return torch.cat(bounded, 1)
 
 
-def _flat(columns: list[list[int]]) -> Tensor:
-    return torch.tensor([column for group in columns for column in group], dtype=torch.long)
+BOUND: dict[Kind, Callable[[Tensor], Tensor]] = {
+    "numeric": torch.sigmoid,
+    "category": lambda part: torch.softmax(part, -1),
+    "hashed": lambda part: part,
+}
 
 
 class ImageTrunk(nn.Module):

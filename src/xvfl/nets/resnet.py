@@ -1,4 +1,4 @@
-"""Residual bottoms for images, of a chosen number of blocks, normalised without batch statistics."""
+"""Residual bottoms for images, of any number of blocks, without batch statistics."""
 
 from typing import cast
 
@@ -26,7 +26,7 @@ class Block(nn.Module):
 
 
 class ResidualBottom(nn.Module):
-    """f_i for images: a stem, `blocks` residual blocks in up to four widths, global mean, linear."""
+    """f_i for images: a stem, residual blocks in up to four widths, global mean, linear."""
 
     def __init__(self, channels: int, d: int, blocks: int, width: int = 32) -> None:
         super().__init__()

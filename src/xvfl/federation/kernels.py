@@ -1,0 +1,37 @@
+"""How small nets compute on a CPU."""
+
+import platform
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+
+from xvfl.layout import Layout
+
+
+@contextmanager
+def small_kernels(layouts: Mapping[str, Layout], device: torch.device) -> Iterator[None]:
+    """
+    Compute tables with one thread and, on ARM, without oneDNN; images and GPUs as they are.
+
+    Table nets multiply matrices of some hundred rows. A second thread gains them nothing and, on a
+    busy machine, waits for the first; oneDNN's set-up on ARM costs more than their products
+    (docs/speed.md has the measurement).
+    """
+    small = device.type == "cpu" and all(layout.image is None for layout in layouts.values())
+    if not small:
+        yield
+        return
+    threads, onednn = torch.get_num_threads(), bool(torch.backends.mkldnn.enabled)
+    torch.set_num_threads(1)
+    if platform.machine() in ("aarch64", "arm64"):
+        _set_onednn(False)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        _set_onednn(onednn)
+
+
+def _set_onednn(enabled: bool) -> None:
+    torch.backends.mkldnn.enabled = enabled  # type: ignore[assignment]
