@@ -371,7 +371,6 @@ def test_D6_complete_fills_the_gaps_of_full_rows() -> None:
         assert filled[column].between(sources["bank"][column].min(), 1).all()
 
 
-@pytest.mark.xfail(strict=True, reason="_filled_images decodes the clipped encoding of every pixel")
 def test_D6_complete_leaves_observed_pixels_as_they_were() -> None:
     sources, labels = frames()
     rng = np.random.default_rng(1)

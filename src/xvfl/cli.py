@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from xvfl.errors import DataWarning, InputError, XVFLError
+from xvfl.errors import DataWarning, InputError, XVFLError, unknown
 from xvfl.version import VERSION
 
 app = typer.Typer(
@@ -68,7 +68,9 @@ def demo(
     rates: Annotated[
         str, typer.Option(help="Missing rates, separated by commas.")
     ] = "0,0.3,0.5,0.7,0.9",
-    workers: Annotated[int, typer.Option(help="Processes side by side; 0 = one a core.")] = 0,
+    workers: Annotated[
+        int, typer.Option(help="Processes side by side; 0 = one a core.", min=0)
+    ] = 0,
 ) -> None:
     """
     Two parties, real data, two minutes: what predicting alone costs and completion gives back.
@@ -118,6 +120,8 @@ def init(
     parties = _pairs(party or ["bank=bank.csv", "shop=shop.parquet"], "--party")
     if path.exists() and not force:
         raise InputError(f"{path}: exists already; choose another name or use --force")
+    if label_party is not None and label_party not in parties:
+        raise InputError(f"--label-party: {unknown('party', label_party, parties)}")
     text = template(parties, id, label_party or next(iter(parties)), label)
     try:
         path.write_text(text, encoding="utf-8")
@@ -134,6 +138,8 @@ def train(
 ) -> None:
     """
     Train from a configuration into a run folder.
+
+    xvfl train run.toml --out run
 
     Ctrl-C stops between two steps and keeps a checkpoint; --resume continues to the very same
     weights. The folder then holds the model (safetensors), each party's encoder, the records of
@@ -157,7 +163,7 @@ def train(
         raise typer.Exit(INTERRUPTED)
     records = [each for each in folder.records() if each["kind"] == "epoch"]
     curves(records, folder / "curves.png")
-    best = max(records, key=lambda each: each["score"])
+    best = records[records[-1]["best_epoch"] - 1]
     print(
         f"trained {len(records)} epochs, best: epoch {best['epoch']} "
         f"(validation log-loss {-best['score']:.4f}); next: xvfl evaluate {out}"
@@ -172,6 +178,8 @@ def evaluate(run: Annotated[Path, typer.Argument(help="A finished run folder.")]
     `local`: a party alone. `assisted`: a party helped by the embeddings of parties that hold the
     row in full; `peers` are those parties without it. `collaborative`: all together. Writes
     evaluation.json and evaluation.png into the run folder.
+
+    xvfl evaluate run
     """
     from xvfl.pictures import modes
     from xvfl.runs import Folder
@@ -239,5 +247,7 @@ def _pairs(given: list[str], option: str) -> dict[str, str]:
         name, equals, table = each.partition("=")
         if not equals or not name or not table:
             raise InputError(f"{option}: expected NAME=TABLE, got {each!r}")
+        if name in pairs:
+            raise InputError(f"{option}: party {name!r} is given twice; keep one table of it")
         pairs[name] = table
     return pairs

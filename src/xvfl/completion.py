@@ -5,10 +5,12 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from pandas.api import types
 from torch import nn
 
 from xvfl.data.encode import ImageEncoder, Images, TableEncoder
 from xvfl.data.parse import blank
+from xvfl.data.text import as_text
 from xvfl.errors import InputError
 from xvfl.federation.party import PartyNet
 from xvfl.prepare import Encoder, Source
@@ -36,9 +38,20 @@ def _fill_table(
     for name in encoder.columns:
         gaps = blank(given[name], encoder.missing).isna()
         if gaps.any():
-            mixed = given[name].astype(object).where(~gaps, completed[name].astype(object))
-            given[name] = mixed.infer_objects()
+            form = encoder.date_formats.get(name)
+            made = completed[name].dt.strftime(form) if form else completed[name]
+            given[name] = _mix(given[name], made, gaps)
     return given
+
+
+def _mix(given: pd.Series, completed: pd.Series, gaps: pd.Series) -> pd.Series:
+    """Fill gaps in the type the party's own column has."""
+    if types.is_string_dtype(given[~gaps]) and not types.is_string_dtype(completed):
+        completed = as_text(completed)
+    mixed = given.astype(object).where(~gaps, completed.astype(object)).infer_objects()
+    if isinstance(given.dtype, pd.CategoricalDtype):
+        return mixed.astype(pd.CategoricalDtype(given.cat.categories, given.cat.ordered))
+    return mixed
 
 
 def _vectors(encoder: TableEncoder, net: PartyNet) -> dict[str, Floats]:
@@ -52,4 +65,14 @@ def _vectors(encoder: TableEncoder, net: PartyNet) -> dict[str, Floats]:
 def _fill_images(
     encoder: ImageEncoder, source: Images, ids: Sequence[str], values: Floats
 ) -> Images:
-    return Images(encoder.decode(values), list(ids))
+    completed = encoder.decode(values)
+    at = pd.Index(source.ids).get_indexer(pd.Index(list(ids)))
+    held = np.flatnonzero(at >= 0)
+    own = source.pixels[at[held]]
+    seen = None if source.observed is None else source.observed[at[held]]
+    there = encoder.encode(own, [ids[int(row)] for row in held], seen).observed
+    there = there.reshape(len(held), *encoder.shape[1:])
+    if encoder.axes != "HW":
+        there = there[:, None] if encoder.axes == "CHW" else there[..., None]
+    completed[held] = np.where(there, own, completed[held])
+    return Images(completed, list(ids))

@@ -8,6 +8,7 @@ import math
 import tomllib
 import types
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -41,6 +42,10 @@ class TableOptions:
     """Categories of more values than this are hashed to learned vectors."""
     hashed_width: int = 8
     """Width of those vectors."""
+
+    def __post_init__(self) -> None:
+        _require(self.one_hot_up_to >= 1, "one_hot_up_to", "at least 1", self.one_hot_up_to)
+        _require(self.hashed_width >= 1, "hashed_width", "at least 1", self.hashed_width)
 
 
 @dataclass(frozen=True)
@@ -225,6 +230,8 @@ def load_config(path: Path) -> Config:
         raise ConfigError(
             f"{path}: cannot be read ({error.strerror}); `xvfl init` writes one"
         ) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: expected UTF-8 text; save it as UTF-8") from error
     return parse_config(text, str(path))
 
 
@@ -277,8 +284,14 @@ def _value(hint: Any, value: Any, where: str) -> Any:
         and not (isinstance(value, bool) and hint is not bool)
     ):
         return value
-    name = getattr(hint, "__name__", str(hint)) if origin is None else str(hint)
-    raise ConfigError(f"{where}: expected {name}, got {value!r}")
+    raise ConfigError(f"{where}: expected {_words(hint)}, got {value!r}")
+
+
+def _words(hint: Any) -> str:
+    plain = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+    if get_origin(hint) is tuple:
+        return f"a list ({_words(get_args(hint)[0])} each)"
+    return plain.get(hint, "a section of keys")
 
 
 def _first(choices: tuple[Any, ...], value: Any, where: str) -> Any:
@@ -286,9 +299,6 @@ def _first(choices: tuple[Any, ...], value: Any, where: str) -> Any:
         return None
     concrete = [choice for choice in choices if choice is not type(None)]
     for choice in concrete:
-        try:
+        with suppress(ConfigError):
             return _value(choice, value, where)
-        except ConfigError:
-            if choice is concrete[-1]:
-                raise
-    raise ConfigError(f"{where}: expected something else than {value!r}")
+    raise ConfigError(f"{where}: expected {' or '.join(map(_words, concrete))}, got {value!r}")

@@ -5,6 +5,7 @@ Tables go in as a dictionary of parties, and answers come back indexed by id, be
 hold different rows.
 """
 
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +20,8 @@ from torch import nn
 from xvfl.config import LossConfig, NetConfig, TableOptions, TrainConfig, build
 from xvfl.data.encode import Images
 from xvfl.data.frames import read_labels, read_table
-from xvfl.errors import InputError
+from xvfl.data.text import as_text
+from xvfl.errors import DataWarning, InputError
 from xvfl.labels import labels_at_party
 from xvfl.methods import Mode
 from xvfl.model import Model, OwnNets
@@ -124,6 +126,11 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         )
         with progress_bar(self.verbose) as show:
             fitted = fit(prepared, plan, show=show)
+        if fitted.interrupted and not fitted.records:
+            raise KeyboardInterrupt
+        if fitted.interrupted:
+            text = f"training was interrupted after {len(fitted.records)} epochs"
+            warnings.warn(f"{text}; the best of them is kept", DataWarning, stacklevel=2)
         self.model_ = fitted.model
         self.history_ = fitted.records
         self._describe()
@@ -176,7 +183,7 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         dictionary of all the given ones. `ids` may name rows that a party does not hold at all.
         """
         check_is_fitted(self, "model_")
-        sources = self._read(X)
+        sources, ids = self._read(X), _texts(ids)
         if party is not None:
             return self.model_.complete(sources, party, ids)
         return {name: self.model_.complete(sources, name, ids) for name in sources}
@@ -190,13 +197,15 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         sample_weight: NDArray[np.floating[Any]] | None = None,
     ) -> float:
         """Give the accuracy over the labelled ids that the prediction covers."""
-        sources, labels = self._sources_and_labels(X, y)
+        check_is_fitted(self, "model_")
+        sources, labels = self._sources_and_labels(X, y, fewest=1)
         said = self.predict(sources, mode, party)
-        common = said.index.intersection(labels.index)
+        common = labels.index.intersection(said.index, sort=False)
         if not len(common):
             raise InputError("score: the tables and the labels share no id; check the id columns")
         right = said.loc[common].to_numpy() == labels.loc[common].to_numpy()
-        return float(np.average(right, weights=sample_weight))
+        weight = None if sample_weight is None else pd.Series(sample_weight, index=labels.index)
+        return float(np.average(right, weights=None if weight is None else weight.loc[common]))
 
     def save(self, path: str | Path) -> None:
         """Write the model to a folder."""
@@ -234,6 +243,7 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _plan(self) -> Plan:
         given = self.get_params(deep=False)
+        given = {k: v.item() if isinstance(v, np.generic) else v for k, v in given.items()}
         given["class_weight"] = given["class_weight"] or "none"
         for name in ("lambda1", "lambda2"):
             if not isinstance(given[name], (int, float)):
@@ -262,11 +272,11 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return read_table(table, id_column=column, party=name)
 
     def _sources_and_labels(
-        self, X: Mapping[str, Table], y: Any
+        self, X: Mapping[str, Table], y: Any, fewest: int = 2
     ) -> tuple[dict[str, Source], pd.Series]:
         sources = self._read(X)
         if isinstance(y, tuple) and len(y) == 2:
-            return labels_at_party(sources, *y)
+            return labels_at_party(sources, *y, fewest=fewest)
         if isinstance(y, pd.DataFrame) and y.shape[1] == 1:
             y = y.iloc[:, 0]
         if not isinstance(y, pd.Series):
@@ -274,7 +284,7 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 f"y: expected a Series indexed by id or (party, column), got {type(y).__name__}; "
                 "write pd.Series(labels, index=ids)"
             )
-        return sources, read_labels(y, id_column=None, column=None, where="y")
+        return sources, read_labels(y, id_column=None, column=None, where="y", fewest=fewest)
 
     def _predict(
         self,
@@ -284,4 +294,11 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         ids: Sequence[str] | None,
     ) -> Prediction:
         check_is_fitted(self, "model_")
-        return self.model_.predict(self._read(X), mode, party, ids)
+        return self.model_.predict(self._read(X), mode, party, _texts(ids))
+
+
+def _texts(ids: Sequence[Any] | None) -> list[str] | None:
+    if ids is None:
+        return None
+    texts: list[str] = as_text(pd.Series(list(ids), dtype=object)).str.strip().tolist()
+    return texts

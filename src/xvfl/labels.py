@@ -5,21 +5,20 @@ from collections.abc import Mapping
 import pandas as pd
 
 from xvfl.data.frames import read_labels
-from xvfl.errors import InputError
+from xvfl.errors import InputError, unknown
 from xvfl.prepare import Source
 
 
 def labels_at_party(
-    sources: Mapping[str, Source], party: str, column: str
+    sources: Mapping[str, Source], party: str, column: str, fewest: int = 2
 ) -> tuple[dict[str, Source], pd.Series]:
     """Take the labels out of the table of the party that holds them."""
     table = sources.get(party)
     if not isinstance(table, pd.DataFrame):
         raise InputError(f"labels: expected a table of party {party!r}, got {list(sources)}")
-    labels = read_labels(
-        table.reset_index(),
-        id_column=str(table.index.name),
-        column=column,
-        where=f"labels of party {party!r}",
-    )
+    where = f"labels of party {party!r}"
+    if column not in table:
+        raise InputError(f"{where}: {unknown('label column', column, table.columns)}")
+    where += f", column {column!r}"
+    labels = read_labels(table[column], id_column=None, column=None, where=where, fewest=fewest)
     return {**sources, party: table.drop(columns=[column])}, labels

@@ -21,7 +21,7 @@ from xvfl.federation.kernels import small_kernels
 from xvfl.federation.party import PartyNet, PartySide
 from xvfl.federation.predict import Temperatures, key, logits
 from xvfl.layout import Layout
-from xvfl.methods import Method, Mode
+from xvfl.methods import Method, Mode, reachable
 from xvfl.nets import Build
 from xvfl.prediction import Asked, Prediction, explain, row_ids, unassisted
 from xvfl.prepare import Encoder, Source, as_table, encode, place
@@ -100,7 +100,8 @@ class Model:
         rows, federation = self._rows(encoded, wanted)
         at = given.index(asked.party) if asked.party is not None else 0
         with small_kernels(self.layouts, torch.device("cpu")):
-            out = logits(self.method, federation, rows, asked.mode, at)
+            method = reachable(self.method, [list(self.encoders).index(name) for name in given])
+            out = logits(method, federation, rows, asked.mode, at)
         proba = torch.softmax(out.double() / self._temperature(asked, rows, at), -1).numpy()
         return explain(asked, rows, encoded, wanted, at, proba, self.classes, self.prior)
 
@@ -125,6 +126,8 @@ class Model:
     def save(self, folder: Folder, more: Mapping[str, Any] | None = None) -> None:
         """Write the model's folder; the manifest comes last and makes it whole."""
         folder.create()
+        # Without its manifest a half overwritten folder is refused, not believed.
+        (folder / MANIFEST).unlink(missing_ok=True)
         for name, encoder in self.encoders.items():
             folder.write_json(f"encoders/{name}.json", encoder.to_dict())
         tensors = {
@@ -254,6 +257,9 @@ def check_own_nets(parties: Mapping[str, PartyNet], method: Method, own: OwnNets
     """Try a user's own nets on one row, to say early and plainly what does not fit."""
     if not own.any():
         return
+    for name in (*(own.bottoms or {}), *(own.completers or {})):
+        if name not in parties:
+            raise InputError(f"own nets: {unknown('party', name, parties)}")
     width: dict[str, int] = {}
     for name, net in parties.items():
         layout = net.layout

@@ -1,5 +1,6 @@
 """Pictures of a run: training curves, and the modes side by side."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -27,12 +28,12 @@ def curves(records: Sequence[dict[str, Any]], path: Path) -> None:
     epochs = [record["epoch"] for record in records]
     known = {"kind", "epoch", "step", "best_epoch", "score", "seconds"}
     for name in [key for key in records[0] if key not in known]:
-        left.plot(epochs, [record[name] for record in records], label=name)
+        left.plot(epochs, [_number(record.get(name)) for record in records], label=name)
     left.set(xlabel="epoch", ylabel="training loss", yscale="log")
     left.legend(frameon=False)
-    right.plot(epochs, [-record["score"] for record in records], color="#1b9e77")
-    best = max(records, key=lambda record: record["score"])
-    right.axvline(best["epoch"], color="#888888", linestyle=":", label=f"best: {best['epoch']}")
+    right.plot(epochs, [-_number(record["score"]) for record in records], color="#1b9e77")
+    best = records[-1]["best_epoch"]
+    right.axvline(best, color="#888888", linestyle=":", label=f"best: {best}")
     right.set(xlabel="epoch", ylabel="validation log-loss")
     right.legend(frameon=False)
     save_figure(figure, path)
@@ -51,6 +52,10 @@ def modes(evaluation: Evaluation, path: Path) -> None:
         axis.set(xlabel=metric.replace("_", " "), xlim=(0, 1.12))
         axis.spines[["top", "right"]].set_visible(False)
     save_figure(figure, path)
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value
 
 
 def save_figure(figure: Figure, path: Path) -> None:

@@ -19,7 +19,7 @@ from torch import Tensor
 from xvfl.config import TableOptions
 from xvfl.data.encode import Encoded, ImageEncoder, Images, TableEncoder
 from xvfl.data.rows import PartyTable, Rows, full_share, is_full
-from xvfl.errors import DataWarning, InputError
+from xvfl.errors import DataWarning, InputError, unknown
 from xvfl.federation.build import COORDINATOR
 from xvfl.layout import Layout
 from xvfl.streams import stream
@@ -76,6 +76,9 @@ def prepare(
 ) -> Prepared:
     """Match the ids, split the rows, fit the encoders, encode."""
     check_names(sources)
+    for name in options:
+        if name not in sources:
+            raise InputError(f"table options: {unknown('party', name, sources)}")
     held = {name: pd.Index(source_ids(source)) for name, source in sources.items()}
     ids = _matched(held, labels)
     classes = sorted(pd.unique(labels.loc[ids]), key=lambda label: (str(type(label)), label))
@@ -159,11 +162,10 @@ def place(
     handles, full, seen = [], [], []
     for name, each in encoded.items():
         at = torch.from_numpy(pd.Index(each.ids).get_indexer(pd.Index(ids))).long()
-        mine = tables[name].take(at).observed if len(each.ids) else None
-        some = torch.zeros(len(ids), dtype=torch.bool) if mine is None else mine.any(1)
+        mine = tables[name].take(at).observed
         handles.append(at)
-        seen.append(some)
-        full.append(some if mine is None else is_full(mine, full_at[name]))
+        seen.append(mine.any(1))
+        full.append(is_full(mine, full_at[name]))
     labels = torch.full((len(ids),), -1) if y is None else y
     return Rows(
         torch.stack(handles, 1),
@@ -234,6 +236,11 @@ def _weighed(
     counts = torch.bincount(rows.y[train])
     if int((counts > 0).sum()) < 2:
         raise InputError("expected two classes or more among the training rows; add rows")
+    if not len(validation):
+        raise InputError(
+            f"expected rows to validate on, but all {len(train)} are needed to train; add rows "
+            "or raise `validation`"
+        )
     if class_weight == "balanced":
         each = len(train) / (counts.clamp(min=1) * int((counts > 0).sum()))
         weight = torch.nn.functional.pad(each, (0, int(rows.y.max()) + 1 - len(each)), value=1.0)

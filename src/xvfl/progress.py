@@ -49,7 +49,7 @@ def progress_bar(
             bar.update(task, completed=round(done, 1), total=update.epochs, description=label)
             if record.kind == "epoch":
                 loss = sum(v for k, v in record.values.items() if k != "score")
-                said = f"loss {loss:.3f}  validation {record.values['score']:.3f}"
+                said = f"loss {loss:.3f}  validation log-loss {-record.values['score']:.3f}"
                 bar.update(task, said=f"{said} (best: epoch {progress.best_epoch + 1})")
 
         yield show

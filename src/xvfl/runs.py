@@ -73,9 +73,11 @@ class Folder:
         try:
             data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError as error:
-            raise RunError(f"{self.path}: {name} is missing; {self._advice()}") from error
+            raise RunError(f"{self.path}: {name} is missing; {self._advice(name)}") from error
         except (OSError, ValueError) as error:
-            raise RunError(f"{path}: cannot be read ({error}); {self._advice()}") from error
+            raise RunError(f"{path}: cannot be read ({error}); {self._advice(name)}") from error
+        if not isinstance(data, dict):
+            raise RunError(f"{path}: expected a JSON object; {self._advice(name)}")
         return data
 
     def manifest(self) -> dict[str, Any]:
@@ -103,13 +105,15 @@ class Folder:
         """Read tensors and their note."""
         path = self.path / name
         if not path.is_file():
-            raise RunError(f"{self.path}: {name} is missing; {self._advice()}")
+            raise RunError(f"{self.path}: {name} is missing; {self._advice(name)}")
         try:
             with safe_open(path, framework="pt") as file:
                 tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
                 about: dict[str, Any] = json.loads((file.metadata() or {}).get("about", "{}"))
         except (SafetensorError, OSError, ValueError) as error:
-            raise RunError(f"{path}: cut short or damaged ({error}); {self._advice()}") from error
+            raise RunError(
+                f"{path}: cut short or damaged ({error}); {self._advice(name)}"
+            ) from error
         return tensors, about
 
     def append_record(self, record: Mapping[str, Any]) -> None:
@@ -129,7 +133,7 @@ class Folder:
         if not path.is_file():
             return []
         found = []
-        for line in path.read_text(encoding="utf-8").splitlines():
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
                 found.append(json.loads(line))
             except ValueError:
@@ -141,10 +145,10 @@ class Folder:
         lines = [json.dumps(record) for record in self.records() if wanted(record)]
         self.write_text(RECORDS, "".join(line + "\n" for line in lines))
 
-    def _advice(self) -> str:
-        if self.has(CHECKPOINT):
+    def _advice(self, lost: str) -> str:
+        if self.has(CHECKPOINT) and not self.has(MANIFEST) and lost != CHECKPOINT:
             return "the run was cut short: continue it with `xvfl train CONFIG --out RUN --resume`"
-        return "the folder is not a whole run: train it again"
+        return "the folder is not a whole run: train it again into another"
 
     def _whole(self, name: str, write: Callable[[Path], object]) -> None:
         path = self.path / name

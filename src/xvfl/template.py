@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import re
 import textwrap
 from collections.abc import Mapping
 from dataclasses import fields
@@ -41,8 +42,9 @@ def template(parties: Mapping[str, str], id_column: str, label_party: str, label
         '# id = "id"',
     ]
     for name, table in parties.items():
-        lines += ["", f"[parties.{name}]", f"table = {_toml(table)}", f"id = {_toml(id_column)}"]
-        lines += [f"# [parties.{name}.options]", *_commented(TableOptions, "# ")]
+        key = name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _toml(name)
+        lines += ["", f"[parties.{key}]", f"table = {_toml(table)}", f"id = {_toml(id_column)}"]
+        lines += [f"# [parties.{key}.options]", *_commented(TableOptions, "# ")]
     for section, cls in SECTIONS.items():
         lines += ["", f"[{section}]", *_commented(cls, "# ")]
         if section == "loss":

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import signal
 import threading
 import time
@@ -23,7 +24,7 @@ from xvfl.federation.predict import calibrate, score
 from xvfl.federation.train import Record, Trainer
 from xvfl.model import Model, OwnNets
 from xvfl.prepare import Prepared
-from xvfl.runs import CHECKPOINT, Folder
+from xvfl.runs import CHECKPOINT, FORMAT, Folder
 
 CHECKPOINT_SECONDS = 15.0
 """Seconds between checkpoints, at the end of an epoch."""
@@ -57,6 +58,8 @@ class Fitted:
     model: Model
     records: list[dict[str, Any]]
     interrupted: bool
+    untrained: bool
+    """No epoch ended with a finite validation score."""
 
 
 Show = Callable[[Update], None]
@@ -74,7 +77,14 @@ def fit(
     kernels = small_kernels(prepared.layouts, choose_device(plan.train.device))
     with _stoppable() as stop, torch.random.fork_rng(devices=[]), kernels:
         plan = replace(plan, loss=_search(prepared, plan, folder, shown, stop))
-        return _fit_one(prepared, plan, folder, resume, shown, stop, "")
+        # A stop before the first step leaves the folder as it is: no λ was chosen yet.
+        place = None if stop.is_set() else folder
+        fitted = _fit_one(prepared, plan, place, resume, shown, stop, "")
+    if fitted.untrained and not fitted.interrupted:
+        raise RunError(
+            "training diverged: no epoch had a finite validation score; lower learning_rate"
+        )
+    return fitted
 
 
 def choose_device(name: str) -> torch.device:
@@ -129,7 +139,7 @@ def _fit_one(
         model.temperatures = calibrate(model.method, federation, validation)
     for net in model.holders.values():
         net.to("cpu").eval()
-    return Fitted(model, records, interrupted)
+    return Fitted(model, records, interrupted, trainer.progress.best_epoch < 0)
 
 
 def _federation(model: Model, prepared: Prepared, plan: Plan, device: torch.device) -> Fused:
@@ -147,10 +157,11 @@ def _search(
     pairs = list(itertools.product(_several(plan.loss.lambda1), _several(plan.loss.lambda2)))
     if len(pairs) == 1:
         return replace(plan.loss, lambda1=pairs[0][0], lambda2=pairs[0][1])
+    fingerprint = _fingerprint(prepared, plan)
     known = {
-        (each["lambda1"], each["lambda2"]): each["score"]
+        (each["lambda1"], each["lambda2"]): _score(each)
         for each in (folder.records() if folder else [])
-        if each.get("kind") == "search"
+        if each.get("kind") == "search" and each.get("fingerprint") == fingerprint
     }
     for at, (l1, l2) in enumerate(pairs):
         if (l1, l2) in known or stop.is_set():
@@ -160,13 +171,17 @@ def _search(
         fitted = _fit_one(prepared, one, None, False, show, stop, label)
         if stop.is_set():
             break
-        known[l1, l2] = max(record["score"] for record in fitted.records)
+        known[l1, l2] = max(_score(record) for record in fitted.records)
         if folder is not None:
-            folder.append_record(
-                {"kind": "search", "lambda1": l1, "lambda2": l2, "score": known[l1, l2]}
-            )
+            found = {"lambda1": l1, "lambda2": l2, "score": known[l1, l2]}
+            folder.append_record({"kind": "search", **found, "fingerprint": fingerprint})
     best = max(pairs, key=lambda pair: known.get(pair, float("-inf")))
     return replace(plan.loss, lambda1=best[0], lambda2=best[1])
+
+
+def _score(record: Mapping[str, Any]) -> float:
+    score = record["score"]
+    return score if score is not None and math.isfinite(score) else -math.inf
 
 
 def _several(value: float | tuple[float, ...]) -> tuple[float, ...]:
@@ -205,7 +220,10 @@ class _Keeper:
         self.saved = time.monotonic()
 
     def resume(self) -> None:
-        if self.folder is None or not self.folder.has(CHECKPOINT):
+        if self.folder is None:
+            return
+        if not self.folder.has(CHECKPOINT):
+            self.folder.keep_records(lambda each: each.get("kind") == "search")
             return
         tensors, about = self.folder.load_tensors(CHECKPOINT)
         if about.get("fingerprint") != self.fingerprint:
@@ -222,6 +240,7 @@ def _fingerprint(prepared: Prepared, plan: Plan) -> str:
     train = asdict(plan.train)
     train.pop("device")
     said: Mapping[str, Any] = {
+        "format": FORMAT,
         "net": asdict(plan.net),
         "loss": asdict(plan.loss),
         "train": train,
@@ -229,9 +248,12 @@ def _fingerprint(prepared: Prepared, plan: Plan) -> str:
         "classes": [str(label) for label in prepared.classes],
         "ids": prepared.ids,
         "y": prepared.rows.y.tolist(),
-        "observed": {name: int(t.observed.sum()) for name, t in prepared.tables.items()},
     }
-    return blake2b(json.dumps(said, sort_keys=True).encode(), digest_size=16).hexdigest()
+    digest = blake2b(json.dumps(said, sort_keys=True).encode(), digest_size=16)
+    for table in prepared.tables.values():
+        for part in (table.values, table.codes, table.observed):
+            digest.update(part.numpy().tobytes())
+    return digest.hexdigest()
 
 
 @contextmanager

@@ -11,16 +11,16 @@ import pandas as pd
 
 from xvfl.config import Config, parse_config
 from xvfl.data.encode import read_images
-from xvfl.data.frames import read_labels, read_table, write_table
+from xvfl.data.frames import check_output, read_labels, read_table, write_table
 from xvfl.errors import InputError, RunError, unknown
 from xvfl.federation.build import widths
 from xvfl.labels import labels_at_party
 from xvfl.methods import Mode
 from xvfl.metrics import all_metrics, majority_rate
 from xvfl.model import MODES, Model
-from xvfl.prepare import Prepared, Source, Splits, prepare, take
-from xvfl.runs import CHECKPOINT, MANIFEST, Folder
-from xvfl.training import Fitted, Plan, Show, fit
+from xvfl.prepare import Prepared, Source, Splits, prepare, source_ids, take
+from xvfl.runs import CHECKPOINT, MANIFEST, RECORDS, Folder
+from xvfl.training import Fitted, Plan, Show, choose_device, fit
 
 CONFIG = "config.toml"
 EVALUATION = "evaluation.json"
@@ -34,10 +34,11 @@ def train_run(
     if folder.has(MANIFEST) and resume:
         folder.manifest()
         return None
-    if (folder.has(MANIFEST) or folder.has(CHECKPOINT)) and not resume:
+    if any(folder.has(name) for name in (MANIFEST, CHECKPOINT, RECORDS)) and not resume:
         raise RunError(
             f"{folder.path}: holds a run already; continue it with --resume or choose another --out"
         )
+    choose_device(config.train.device)
     base = config_path.resolve().parent
     prepared = prepare_run(config, base)
     folder.create().write_text(CONFIG, text)
@@ -113,7 +114,14 @@ class Evaluation:
 def evaluate_run(folder: Folder) -> Evaluation:
     """Evaluate a run on the rows it held out, in every mode, and keep the figures beside it."""
     model, said, config = open_run(folder)
-    sources, labels = read_run(config, Path(said["base"]))
+    base = Path(said["base"])
+    if not base.is_dir():
+        raise InputError(
+            f"{folder.path}: trained from tables in {base}, which is not there any more; "
+            "put them back, or use `xvfl predict`"
+        )
+    sources, labels = read_run(config, base)
+    labels = labels[labels.isin(model.classes)]
     held = [each for each in said["held_out"] if each in labels.index]
     if not held:
         raise InputError(f"{folder.path}: none of the held-out ids is in the tables any more")
@@ -133,7 +141,8 @@ def evaluate(
         if mode not in model.method.modes:
             continue
         for party in [None] if mode == "collaborative" else list(sources):
-            lines.append(_line(model, sources, labels, mode, party))
+            if party is None or source_ids(sources[party]):
+                lines.append(_line(model, sources, labels, mode, party))
     order = {"local": 0, "assisted": 1, "peers": 2, "collaborative": 3}
     lines.sort(key=lambda line: order[line.mode])
     y = np.asarray(pd.Categorical(labels, categories=model.classes).codes)
@@ -173,6 +182,7 @@ def predict_run(
 ) -> pd.DataFrame:
     """Predict tables from the command line and write the answers."""
     model, _, config = open_run(folder)
+    check_output(output)
     sources = {}
     for name, table in inputs.items():
         if name not in config.parties:

@@ -73,10 +73,16 @@ def test_the_seed_names_a_scenario(rows: int, features: list[int], seed: int) ->
 
 
 def test_another_seed_is_another_scenario() -> None:
-    one, two = (scenario(50, [8, 8], 0.3, 0.5, seed) for seed in (0, 1))
+    one, two = (scenario(50, [8, 8, 8], 0.3, 0.5, seed) for seed in (0, 1))
     assert not torch.equal(one[1], two[1])
     assert not torch.equal(one[0][0], two[0][0])
-    assert not torch.equal(one[0][0], one[0][1]), "each party has its own draws"
+
+
+def test_each_party_has_its_own_draws() -> None:
+    (first, second, _), incomplete = scenario(50, [8, 8, 8], 0.3, 0.5, seed=0)
+    both = incomplete[:, 0] & incomplete[:, 1]
+    assert both.sum() > 3
+    assert not torch.equal(first[both], second[both])
 
 
 @pytest.mark.parametrize("parties", [2, 3, 4])

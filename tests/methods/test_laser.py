@@ -176,7 +176,7 @@ def test_64_rows_are_learned_by_heart(method: str) -> None:
 def test_shuffled_labels_leave_test_rows_at_chance(method: str) -> None:
     tables, rows = digits(500, shuffled=True)
     first, rest = torch.arange(500).split([128, 372])
-    trained, federation = train(LossConfig(method=method), tables, rows.take(first), epochs=20)
+    trained, federation = train(LossConfig(method=method), tables, rows.take(first), epochs=10)
     spread = math.sqrt(2 / 9 / len(rest))
     found = accuracies(trained, federation, rows.take(rest))
     assert all(abs(share - 1 / CLASSES) < 4 * spread for share in found.values()), found

@@ -128,6 +128,12 @@ class TableEncoder:
             at += feature.width
         return pd.DataFrame({name: columns[name] for name in self.columns})
 
+    @property
+    def date_formats(self) -> dict[str, str]:
+        """How columns of dates in a form of their own (31/01/2020) are written."""
+        dates = [codec for codec in self._codecs if isinstance(codec, DateCodec)]
+        return {each.name: each.format for each in dates if each.format != ISO}
+
     def to_dict(self) -> dict[str, Any]:
         """Give a JSON form."""
         by_name = {codec.feature.name: codec for codec in self._codecs}

@@ -31,31 +31,41 @@ def read_table(source: TableSource, *, id_column: str | None, party: str) -> pd.
 
 
 def read_labels(
-    source: "TableSource | pd.Series", *, id_column: str | None, column: str | None, where: str
+    source: "TableSource | pd.Series",
+    *,
+    id_column: str | None,
+    column: str | None,
+    where: str,
+    fewest: int = 2,
 ) -> pd.Series:
-    """Read labels indexed by ids as strings; a Series is taken as it is, its index the ids."""
+    """
+    Read labels indexed by ids as strings; a Series is taken as it is, its index the ids.
+
+    `fewest` classes must be there: two to train on.
+    """
     if isinstance(source, pd.Series):
         ids = usable_ids(_one_level(source.index, where).to_series(), f"{where}, index")
         labels = pd.Series(source.array, index=ids, name=source.name)
     else:
-        labels = _label_column(_read(source, id_column, where), column, where)
-    return _usable_labels(labels, where)
+        frame = _read(source, id_column, where)
+        if not isinstance(source, pd.DataFrame):
+            where = f"{where}, {_named(source)}, column {column!r}"
+        labels = _label_column(frame, column, where)
+    return _usable_labels(labels, where, fewest)
 
 
 def write_table(frame: pd.DataFrame, path: Path) -> None:
     """Write a .csv or .parquet file whole or not at all; a named index becomes the first column."""
     path = Path(path)
+    check_output(path)
     plain = frame if frame.index.name is None else frame.reset_index()
     writers: dict[str, Callable[[Path], Any]] = {
         ".csv": lambda target: plain.to_csv(target, index=False),
         ".parquet": lambda target: plain.to_parquet(target, index=False),
     }
-    write = writers.get(path.suffix.lower())
-    if write is None:
-        raise InputError(f"{path}: expected a name ending in .csv or .parquet; rename the file")
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        write(temporary)
+        writers[path.suffix.lower()](temporary)
         os.replace(temporary, path)
     except OSError as error:
         raise InputError(
@@ -64,6 +74,14 @@ def write_table(frame: pd.DataFrame, path: Path) -> None:
     finally:
         with suppress(OSError):
             temporary.unlink()
+
+
+def check_output(path: Path) -> None:
+    """Refuse a name that `write_table` could not write to, before the work is done."""
+    if path.suffix.lower() not in (".csv", ".parquet"):
+        raise InputError(f"{path}: expected a name ending in .csv or .parquet; rename the file")
+    if not path.parent.is_dir():
+        raise InputError(f"{path}: there is no folder {path.parent}; make it first")
 
 
 def _read(source: Any, id_column: str | None, where: str) -> pd.DataFrame:
@@ -103,6 +121,11 @@ def _load(source: Any, id_column: str | None, where: str) -> tuple[pd.DataFrame,
         f"{where}: expected a .csv or .parquet path, 'sql:' and a query, or a pandas or polars "
         f"DataFrame, but got {kind.__module__}.{kind.__name__}; convert it to one of these"
     )
+
+
+def _named(source: Any) -> str:
+    is_query = isinstance(source, str) and source.startswith(SQL)
+    return "SQL query" if is_query else f"file {source}"
 
 
 def _read_file(path: Path, id_column: str, where: str) -> pd.DataFrame:
@@ -205,7 +228,7 @@ def _label_column(frame: pd.DataFrame, column: str | None, where: str) -> pd.Ser
     return frame[column]
 
 
-def _usable_labels(labels: pd.Series, where: str) -> pd.Series:
+def _usable_labels(labels: pd.Series, where: str, fewest: int) -> pd.Series:
     kept = labels.dropna()
     if len(kept) < len(labels):
         warnings.warn(
@@ -215,10 +238,10 @@ def _usable_labels(labels: pd.Series, where: str) -> pd.Series:
         )
     kept = _plain_type(kept)
     classes = kept.unique()
-    if len(classes) < 2:
+    if len(classes) < fewest:
         found = f"only class {classes[0]!s}" if len(classes) else "no label at all"
         raise InputError(
-            f"{where}: expected at least 2 classes, but found {found}; check the column"
+            f"{where}: expected at least {fewest} classes, but found {found}; check the column"
         )
     if types.is_float_dtype(kept.dtype) and len(classes) > max(MOST_CLASSES, len(kept) / 2):
         raise InputError(

@@ -31,6 +31,8 @@ class PartyTable:
 
     def take(self, handles: Tensor) -> "PartyTable":
         """Give the rows at the handles; handle −1 is a row the party does not hold."""
+        if not len(self):
+            return self._nothing(len(handles))
         at = handles.clamp(min=0)
         held = (handles >= 0).unsqueeze(1)
         return replace(
@@ -39,6 +41,11 @@ class PartyTable:
             codes=self.codes[at],
             observed=self.observed[at] & held,
         )
+
+    def _nothing(self, rows: int) -> "PartyTable":
+        parts = (self.values, self.codes, self.observed)
+        values, codes, observed = (part.new_zeros(rows, *part.shape[1:]) for part in parts)
+        return replace(self, values=values, codes=codes, observed=observed)
 
     def to(self, device: torch.device) -> "PartyTable":
         """Move the rows to a device."""

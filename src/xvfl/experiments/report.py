@@ -80,7 +80,7 @@ the gaps completed from the other half's embedding.</p>
 
 def accuracy_plot(rows: Rows, rates: Sequence[float], spread: bool) -> Figure:
     """Draw accuracy over missing rates: alone on the left, with the peer on the right."""
-    figure, axes = plt.subplots(1, 2, figsize=(11, 4.3), sharey=True, layout="constrained")
+    figure, axes = plt.subplots(1, 2, figsize=(11, 4.3), layout="constrained")
     titles = ("a party alone", "with the other party")
     for axis, lines, title in zip(axes, (ALONE, TOGETHER), titles, strict=True):
         for name, (colour, line, marker) in lines.items():
@@ -89,11 +89,10 @@ def accuracy_plot(rows: Rows, rates: Sequence[float], spread: bool) -> Figure:
             if spread:
                 sd = np.array([100 * cell["deviation"] for cell in rows[name]])
                 axis.fill_between(rates, means - sd, means + sd, color=colour, alpha=0.12)
-        axis.set(title=title, xlabel="missing rate", ylim=(0, 101))
+        axis.set(title=title, xlabel="missing rate", ylabel="accuracy in %")
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(alpha=0.25)
         axis.legend(frameon=False, loc="lower left", fontsize=9)
-    axes[0].set_ylabel("accuracy in %")
     return figure
 
 

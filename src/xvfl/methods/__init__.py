@@ -1,6 +1,6 @@
 """The methods, each written once against `Federation`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from torch import nn
 
@@ -11,7 +11,7 @@ from xvfl.methods.laser import Laser
 from xvfl.methods.standalone import Standalone
 from xvfl.methods.xvfl import XVFL, Weights
 
-__all__ = ["METHODS", "Federation", "Method", "Mode", "View", "make_method"]
+__all__ = ["METHODS", "Federation", "Method", "Mode", "View", "make_method", "reachable"]
 
 Head = Callable[[], nn.Module]
 
@@ -45,6 +45,11 @@ def make_method(config: LossConfig, head: Head, parties: int, seed: int) -> Meth
     if config.method not in METHODS:
         raise ConfigError(unknown("method", config.method, METHODS))
     return METHODS[config.method](config, head, parties, seed)
+
+
+def reachable(method: Method, parties: Sequence[int]) -> Method:
+    """Leave only what a method has for the reachable parties (D7); goes with `Rows.only`."""
+    return method.only(parties) if isinstance(method, Standalone | Laser) else method
 
 
 def single(value: float | tuple[float, ...], name: str) -> float:

@@ -10,6 +10,7 @@ Shapes: B rows, k parties, C classes.
 """
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +32,11 @@ class Laser:
         self._each = heads
         self.masks = masks
         self.seed = seed
+
+    def only(self, parties: Sequence[int]) -> "Laser":
+        """Leave only the heads of the reachable parties (D7); goes with `Rows.only`."""
+        heads = nn.ModuleList([self._each[i] for i in parties])
+        return Laser(heads, self.masks, self.seed)
 
     def loss(self, federation: Federation, rows: Rows) -> dict[str, Tensor]:
         """Sum the sampled subset losses of every observed party."""

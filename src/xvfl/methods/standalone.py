@@ -5,6 +5,8 @@ What each organisation has without a federation; gaps are zero-filled at test.
 Shapes: B rows, k parties, C classes.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -22,6 +24,10 @@ class Standalone:
         """Take one head per party."""
         self.heads: nn.Module = heads
         self._each = heads
+
+    def only(self, parties: Sequence[int]) -> "Standalone":
+        """Leave only the heads of the reachable parties (D7); goes with `Rows.only`."""
+        return Standalone(nn.ModuleList([self._each[i] for i in parties]))
 
     def loss(self, federation: Federation, rows: Rows) -> dict[str, Tensor]:
         """Sum the parties' own cross-entropies on the rows they hold in full."""
