@@ -458,7 +458,6 @@ def test_D7_an_unreachable_party_is_not_an_absent_row() -> None:
     )
 
 
-@pytest.mark.xfail(strict=True, reason="Rows.only keeps rows that no reachable party saw")
 def test_D7_rows_that_no_reachable_party_saw_teach_nothing() -> None:
     problem = make_problem([NUMBERS] * 3, ["FFF", "--F"], seed=2)
     fewer = alone(problem, [0, 1])

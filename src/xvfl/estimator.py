@@ -24,8 +24,9 @@ from xvfl.data.text import as_text
 from xvfl.errors import DataWarning, InputError
 from xvfl.labels import labels_at_party
 from xvfl.methods import Mode
-from xvfl.model import Model, OwnNets
+from xvfl.model import Model
 from xvfl.nets import Build
+from xvfl.own_nets import OwnNets
 from xvfl.prediction import Prediction
 from xvfl.prepare import Source, Splits, prepare
 from xvfl.progress import progress_bar

@@ -1,7 +1,7 @@
 """A trained model: predict in every mode, complete tables, save, load."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -18,30 +18,17 @@ from xvfl.errors import InputError, ModeError, RunError, unknown
 from xvfl.federation.build import COORDINATOR, build_method, build_parties
 from xvfl.federation.fused import Fused
 from xvfl.federation.kernels import small_kernels
-from xvfl.federation.party import PartyNet, PartySide
+from xvfl.federation.party import PartySide
 from xvfl.federation.predict import Temperatures, key, logits
 from xvfl.layout import Layout
 from xvfl.methods import Method, Mode, reachable
-from xvfl.nets import Build
+from xvfl.own_nets import OwnNets, check_own_nets
 from xvfl.prediction import Asked, Prediction, explain, row_ids, unassisted
 from xvfl.prepare import Encoder, Source, as_table, encode, place
 from xvfl.runs import FORMAT, MANIFEST, MODEL, Folder
 from xvfl.version import VERSION
 
 MODES: tuple[Mode, ...] = ("local", "assisted", "collaborative")
-
-
-@dataclass(frozen=True)
-class OwnNets:
-    """A user's own nets, in place of the defaults."""
-
-    bottoms: Mapping[str, Build] | None = None
-    completers: Mapping[str, Build] | None = None
-    head: nn.Module | None = None
-
-    def any(self) -> bool:
-        """Say whether there is one."""
-        return bool(self.bottoms or self.completers or self.head)
 
 
 class Model:
@@ -71,7 +58,7 @@ class Model:
         with torch.random.fork_rng(devices=[]):
             self.parties = build_parties(layouts, net, seed, own.bottoms, own.completers)
             self.method: Method = build_method(layouts, len(classes), net, loss, seed, own.head)
-        check_own_nets(self.parties, self.method, own)
+        check_own_nets(self.parties, self.method.heads, len(self.classes), own)
 
     @property
     def layouts(self) -> dict[str, Layout]:
@@ -99,7 +86,7 @@ class Model:
         wanted = list(ids) if ids is not None else row_ids(sources, given, asked.party)
         rows, federation = self._rows(encoded, wanted)
         at = given.index(asked.party) if asked.party is not None else 0
-        with small_kernels(self.layouts, torch.device("cpu")):
+        with small_kernels(self.layouts, torch.device("cpu")), torch.random.fork_rng(devices=[]):
             method = reachable(self.method, [list(self.encoders).index(name) for name in given])
             out = logits(method, federation, rows, asked.mode, at)
         proba = torch.softmax(out.double() / self._temperature(asked, rows, at), -1).numpy()
@@ -120,7 +107,8 @@ class Model:
         encoded = {name: encode(self.encoders[name], sources[name]) for name in given}
         wanted = list(ids) if ids is not None else encoded[party].ids
         rows, federation = self._rows(encoded, wanted)
-        values = self._completed(federation, rows, given.index(party))
+        with torch.random.fork_rng(devices=[]):
+            values = self._completed(federation, rows, given.index(party))
         return fill(self.encoders[party], self.parties[party], sources[party], wanted, values)
 
     def save(self, folder: Folder, more: Mapping[str, Any] | None = None) -> None:
@@ -251,34 +239,3 @@ class Model:
         _, completed = side.net.complete(x, taken.observed, cue)
         merged = maths.merge(x, completed, side.net.spread(taken.observed))
         return merged.double().cpu().numpy()
-
-
-def check_own_nets(parties: Mapping[str, PartyNet], method: Method, own: OwnNets) -> None:
-    """Try a user's own nets on one row, to say early and plainly what does not fit."""
-    if not own.any():
-        return
-    for name in (*(own.bottoms or {}), *(own.completers or {})):
-        if name not in parties:
-            raise InputError(f"own nets: {unknown('party', name, parties)}")
-    width: dict[str, int] = {}
-    for name, net in parties.items():
-        layout = net.layout
-        shape = layout.image or (layout.encoded,)
-        given = torch.ones(2, layout.raw, dtype=torch.bool)
-        try:
-            embedded = net.eval().embed(torch.zeros(2, *shape), given)
-            completed = net.completer(embedded)
-        except RuntimeError as error:
-            raise InputError(
-                f"party {name!r}: its own net does not fit: a bottom takes the {layout.encoded} "
-                f"encoded columns and {layout.raw} flags (images: one more channel) and gives "
-                f"(rows, d), a completer takes (rows, d) and gives the encoded columns; {error}"
-            ) from error
-        width[name] = embedded.shape[1]
-        if completed.shape[1:] != torch.Size(shape):
-            raise InputError(
-                f"party {name!r}: its completer gives {tuple(completed.shape[1:])} a row, "
-                f"expected {shape}"
-            )
-    if len(set(width.values())) > 1:
-        raise InputError(f"every bottom must give the same width d, got {width}")

@@ -106,7 +106,11 @@ NOWHERE = "observed nowhere: the class prior"
 def _contributors(asked: Asked, seen: Bools, full: Bools, at: int) -> Bools:
     if asked.mode == "collaborative":
         return seen
-    who = np.zeros_like(full) if asked.mode == "local" else full.copy()
+    who = full.copy()
+    if asked.mode == "local":
+        who[:] = False
+    elif asked.mode == "assisted":
+        who &= ~full[:, [at]]
     who[:, at] = asked.mode != "peers"
     return who
 

@@ -22,7 +22,8 @@ from xvfl.federation.kernels import small_kernels
 from xvfl.federation.party import PartySide
 from xvfl.federation.predict import calibrate, score
 from xvfl.federation.train import Record, Trainer
-from xvfl.model import Model, OwnNets
+from xvfl.model import Model
+from xvfl.own_nets import OwnNets
 from xvfl.prepare import Prepared
 from xvfl.runs import CHECKPOINT, FORMAT, Folder
 

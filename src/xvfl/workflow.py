@@ -163,13 +163,14 @@ def _line(
 
 
 def _vectors(mode: Mode, parties: list[str], completed: Any) -> float:
-    """Count the embeddings that cross per row: E up, and cue down and Ẽ up where completed."""
-    if mode == "local":
-        return 0.0
+    """Count the embeddings that cross per row: every E up; a cue down; Ẽ up where completed."""
+    up = np.array([len(each.split("+")) if each else 0 for each in parties])
+    helped = np.asarray(completed) > 0
     if mode == "collaborative":
-        up = np.mean([len(each.split("+")) if each else 0 for each in parties])
-        return float(up + 2 * np.mean(np.asarray(completed) > 0))
-    return float(np.mean([max(len(each.split("+")) - 1, 0) for each in parties]))
+        return float(np.mean(up + 2 * helped))
+    if mode == "assisted":
+        return float(np.mean(np.where(up > 1, up, 0)))
+    return float(np.mean(up)) if mode == "peers" else 0.0
 
 
 def predict_run(

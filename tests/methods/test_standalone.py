@@ -119,20 +119,7 @@ def test_all_tables_without_a_party_are_refused() -> None:
         classifier.predict(sources)
 
 
-@pytest.mark.parametrize(
-    ("party", "at"),
-    [
-        ("bank", 0),
-        pytest.param(
-            "shop",
-            1,
-            marks=pytest.mark.xfail(
-                strict=True,
-                reason="Model.predict numbers the given parties, the heads are numbered by all",
-            ),
-        ),
-    ],
-)
+@pytest.mark.parametrize(("party", "at"), [("bank", 0), ("shop", 1)])
 def test_every_party_predicts_with_its_own_head(party: str, at: int) -> None:
     classifier, sources, _ = fitted()
     model = classifier.model_

@@ -93,10 +93,15 @@ class Rows:
         )
 
     def only(self, parties: Sequence[int]) -> "Rows":
-        """Leave only the reachable parties (D7)."""
+        """Leave only the reachable parties (D7); a row that none of them saw weighs nothing."""
         at = list(parties)
+        seen = self.seen[:, at]
         return replace(
-            self, handles=self.handles[:, at], full=self.full[:, at], seen=self.seen[:, at]
+            self,
+            handles=self.handles[:, at],
+            full=self.full[:, at],
+            seen=seen,
+            weight=self.weight * seen.any(1),
         )
 
     def to(self, device: torch.device) -> "Rows":

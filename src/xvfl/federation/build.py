@@ -9,6 +9,7 @@ from torch import nn
 
 from xvfl import nets
 from xvfl.config import LossConfig, NetConfig
+from xvfl.errors import InputError
 from xvfl.federation.party import PartyNet
 from xvfl.layout import Layout
 from xvfl.methods import Method, make_method
@@ -72,4 +73,9 @@ def own_net(given: Build | None, *arguments: Any) -> nn.Module | None:
     """Take a user's own net: a copy of a module, or what a function builds."""
     if given is None or isinstance(given, nn.Module):
         return copy.deepcopy(given)
-    return given(*arguments)
+    built = given(*arguments)
+    if not isinstance(built, nn.Module):
+        raise InputError(
+            f"own nets: expected a builder to give an nn.Module, got {type(built).__name__}"
+        )
+    return built

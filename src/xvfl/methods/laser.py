@@ -48,7 +48,9 @@ class Laser:
             subsets = nested_subsets(rows.seen, i, rng)
             means = torch.stack([maths.mean_over(E, subsets[:, s]) for s in range(k)], 1)
             losses = maths.cross_entropy(head(means), rows.y)
-            total = total + (losses * subset_weights(rows.seen) * rows.seen[:, i, None]).sum(1)
+            total = total + (
+                losses * subset_weights(rows.seen).to(E.dtype) * rows.seen[:, i, None]
+            ).sum(1)
         return {"subsets": (total * rows.weight).mean()}
 
     def logits(self, federation: Federation, rows: Rows, mode: Mode, party: int) -> Tensor:
@@ -81,4 +83,4 @@ def subset_weights(seen: Tensor) -> Tensor:
     """Weigh the subset of each size s by C(|O|−1, s−1)/s. (B, k)"""
     k = seen.shape[1]
     table = [[math.comb(max(n - 1, 0), s - 1) / s for s in range(1, k + 1)] for n in range(k + 1)]
-    return torch.tensor(table, device=seen.device)[seen.sum(1)]
+    return torch.tensor(table, dtype=torch.float64, device=seen.device)[seen.sum(1)]

@@ -1,0 +1,453 @@
+"""XVFLClassifier: the manners of scikit-learn, and answers by id."""
+
+import signal
+import warnings
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+import torch
+from sklearn.base import clone, is_classifier
+from sklearn.exceptions import NotFittedError
+from torch import nn
+
+import xvfl
+from tests.small import ROWS, frames
+from xvfl import DataWarning, Images, TableOptions, XVFLClassifier
+from xvfl.errors import ConfigError, InputError, ModeError, RunError
+from xvfl.layout import Layout
+
+SMALL = {"embedding": 8, "hidden": 16, "batch": 32, "epochs": 3, "device": "cpu", "verbose": False}
+BANK, SHOP, Y = frames()
+BOTH = {"bank": BANK, "shop": SHOP}
+
+
+def small(**more: object) -> XVFLClassifier:
+    """Make a small model."""
+    return XVFLClassifier(**{**SMALL, **more})  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def model() -> XVFLClassifier:
+    """A model that has learned something."""
+    return small(epochs=30, learning_rate=1e-2).fit(BOTH, Y)
+
+
+def test_parameters_are_scikit_learns(model: XVFLClassifier) -> None:
+    fresh = clone(model)
+    assert fresh.get_params() == model.get_params()
+    assert not hasattr(fresh, "model_")
+    assert fresh.set_params(epochs=7, method="laser").epochs == 7
+    assert is_classifier(model) and "epochs=30" in repr(model)
+    with pytest.raises(ValueError, match="Invalid parameter 'epoch'"):
+        fresh.set_params(epoch=1)
+    with pytest.raises(ConfigError, match="epochs: expected at least 1"):
+        small(epochs=0).fit(BOTH, Y)
+    with pytest.raises(ConfigError, match="unknown value 'xvlf'"):
+        small(method="xvlf").fit(BOTH, Y)
+
+
+def test_numpy_parameters_as_a_grid_gives_them() -> None:
+    grid = {"epochs": np.int64(1), "learning_rate": np.float64(1e-3), "lambda1": np.float32(0.5)}
+    fitted = small(**grid, lambda2=np.array([0.1, 0.2])).fit(BOTH, Y)
+    assert fitted.model_.loss.lambda1 == 0.5 and fitted.model_.loss.lambda2 in (0.1, 0.2)
+
+
+def test_not_fitted() -> None:
+    for call in ("predict", "predict_proba", "predict_table", "complete"):
+        with pytest.raises(NotFittedError):
+            getattr(small(), call)(BOTH)
+    with pytest.raises(NotFittedError):
+        small().score(BOTH, Y)
+    with pytest.raises(NotFittedError):
+        small().save("nowhere")
+
+
+def test_answers_are_indexed_by_id(model: XVFLClassifier) -> None:
+    assert model.classes_.tolist() == ["no", "yes"] and model.parties_ == ["bank", "shop"]
+    assert model.feature_names_in_["shop"] == ["visits", "basket", "club"]
+    proba = model.predict_proba(BOTH)
+    assert proba.index.tolist() == BANK.index.tolist() and proba.columns.tolist() == ["no", "yes"]
+    assert np.allclose(proba.sum(axis=1), 1)
+    said = model.predict(BOTH)
+    assert (said == proba.idxmax(axis=1)).all()
+    assert model.score(BOTH, Y) == (said == Y.to_numpy()).mean() > 0.8
+    assert model.predict({"shop": SHOP}).index.tolist() == SHOP.index.tolist()
+
+
+def test_modes_by_default_and_by_name(model: XVFLClassifier) -> None:
+    assert set(model.predict_table(BOTH)["mode"]) == {"collaborative"}
+    alone = model.predict_table({"bank": BANK})
+    assert set(alone["mode"]) == {"local"} and set(alone["parties"]) == {"bank"}
+    named = model.predict_table(BOTH, mode="local", party="bank")
+    pd.testing.assert_frame_equal(alone, named)
+    assert set(model.predict_table(BOTH, party="shop")["mode"]) == {"local"}
+    helped = model.predict_table(BOTH, mode="assisted", party="bank")
+    assert set(helped["mode"]) == {"assisted", "local"}
+    lonely = helped.index[helped["mode"] == "local"]
+    assert (helped.loc[lonely, "notes"] == "no full peer: decided alone").all()
+    pd.testing.assert_frame_equal(
+        helped.loc[lonely].filter(like="proba"), alone.loc[lonely].filter(like="proba")
+    )
+    with pytest.raises(ModeError, match="say which party predicts"):
+        model.predict(BOTH, mode="local")
+    with pytest.raises(ModeError, match="cannot predict in mode 'assisted'; it can: local"):
+        small(epochs=1, method="standalone").fit(BOTH, Y).predict(BOTH, "assisted", "bank")
+    with pytest.raises(InputError, match="at least one party's table"):
+        model.predict({})
+
+
+@pytest.mark.parametrize("method", ["standalone", "laser"])
+def test_each_party_decides_with_its_own_head(method: str) -> None:
+    """Alone or beside others, a party of a method with one head a party uses its own."""
+    fitted = small(method=method, epochs=20, learning_rate=1e-2).fit(BOTH, Y)
+    assert fitted.score({"shop": SHOP}, Y) > 0.8
+    net, head = fitted.model_.parties["shop"].eval(), fitted.model_.method.heads[1]  # type: ignore[index]
+    from xvfl.prepare import as_table, encode
+
+    encoder = fitted.model_.encoders["shop"]
+    rows = as_table(encoder.layout, encode(encoder, SHOP))
+    with torch.no_grad():
+        out = head(net.embed(net.encode(rows), rows.observed))
+    temperature = fitted.model_.temperatures.get("local/shop", 1.0)
+    expected = torch.softmax(out.double() / temperature, -1).numpy()
+    for given in ({"shop": SHOP}, BOTH):
+        proba = fitted.predict_proba(given, "local", "shop")
+        np.testing.assert_allclose(proba.to_numpy(), expected, atol=1e-6)
+
+
+def test_any_cell_may_be_missing(model: XVFLClassifier) -> None:
+    rng = np.random.default_rng(1)
+    bank = BANK.mask(rng.random(BANK.shape) < 0.6)
+    answers = model.predict_table({"bank": bank, "shop": SHOP})
+    assert answers.filter(like="proba").notna().all(axis=None)
+    assert answers["completed"].between(0, 1).all()
+    empty = bank.isna().all(axis=1) & ~bank.index.isin(SHOP.index)
+    assert empty.any()
+    assert set(answers.loc[empty.to_numpy(), "mode"]) == {"prior"}
+
+
+def test_ids_choose_the_rows(model: XVFLClassifier) -> None:
+    ids = ["c050", "c003", "stranger"]
+    answers = model.predict_table(BOTH, ids=ids)
+    assert answers.index.tolist() == ids
+    assert answers.loc["stranger", "notes"] == "observed nowhere: the class prior"
+    every = model.predict_proba(BOTH)
+    pd.testing.assert_frame_equal(model.predict_proba(BOTH, ids=ids[:2]), every.loc[ids[:2]])
+
+
+def test_numbers_as_ids() -> None:
+    bank, shop, y = (each.set_axis(range(ROWS - len(each), ROWS)) for each in (BANK, SHOP, Y))
+    fitted = small(epochs=1).fit({"bank": bank, "shop": shop}, y)
+    answers = fitted.predict_table({"bank": bank}, ids=[5, 7])
+    assert answers.index.tolist() == ["5", "7"] and set(answers["mode"]) == {"local"}
+    completed = fitted.complete({"bank": bank}, "bank", ids=[5])
+    assert completed.index.tolist() == ["5"] and completed.notna().all(axis=None)
+
+
+def test_score_goes_by_id_and_weight(model: XVFLClassifier) -> None:
+    right = model.predict(BOTH) == Y.to_numpy()
+    backwards = Y.iloc[::-1]
+    weight = np.arange(ROWS, dtype=float)
+    expected = np.average(right.to_numpy()[::-1], weights=weight)
+    assert model.score(BOTH, backwards, sample_weight=weight) == pytest.approx(expected)
+    few = Y[Y == "yes"].head(10)
+    assert model.score(BOTH, few) == right.loc[few.index].mean()
+    with pytest.raises(InputError, match="share no id"):
+        model.score(BOTH, Y.set_axis([f"x{i}" for i in range(ROWS)]))
+
+
+def test_three_parties() -> None:
+    third = pd.DataFrame({"clicks": range(ROWS)}, index=BANK.index).iloc[::2]
+    fitted = small().fit({**BOTH, "web": third}, Y)
+    assert fitted.parties_ == ["bank", "shop", "web"]
+    answers = fitted.predict_table({**BOTH, "web": third})
+    assert "bank+shop+web" in set(answers["parties"])
+    some = fitted.predict_table({"shop": SHOP, "web": third}, mode="collaborative")
+    assert set(some["parties"]) <= {"shop", "web", "shop+web"}
+    helped = fitted.predict_table({**BOTH, "web": third}, "assisted", "web")
+    assert len(helped) == len(third)
+
+
+def test_one_party_is_not_enough() -> None:
+    with pytest.raises(InputError, match="expected two parties or more, got \\['bank'\\]"):
+        small().fit({"bank": BANK}, Y)
+    with pytest.raises(InputError, match="expected a dictionary of parties"):
+        small().fit(BANK, Y)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="y: expected a Series"):
+        small().fit(BOTH, Y.to_numpy())
+
+
+def test_labels_at_a_party_and_an_id_column_beside_a_column_named_id() -> None:
+    bank = BANK.assign(churned=Y, id=range(ROWS)).reset_index()
+    tables = {"bank": bank, "shop": SHOP.reset_index()}
+    fitted = small(id="customer").fit(tables, ("bank", "churned"))
+    assert fitted.feature_names_in_["bank"] == ["age", "balance", "job", "id"]
+    assert fitted.score(tables, ("bank", "churned")) == fitted.score(tables, Y)
+    with pytest.raises(InputError, match="unknown label column 'churn': did you mean 'churned'"):
+        fitted.fit(tables, ("bank", "churn"))
+
+
+def test_every_kind_of_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    bank, shop = BANK.reset_index(), SHOP.reset_index()
+    bank.to_csv("bank.csv", index=False)
+    shop.to_parquet("shop.parquet")
+    kinds = [
+        {"bank": bank, "shop": shop},
+        {"bank": pl.from_pandas(bank), "shop": pl.from_pandas(shop)},
+        {"bank": "bank.csv", "shop": Path("shop.parquet")},
+        {"bank": "sql:FROM 'bank.csv'", "shop": "sql:FROM 'shop.parquet'"},
+    ]
+    answers = [small(id="customer").fit(each, Y).predict_proba(each) for each in kinds]
+    for other in answers[1:]:
+        pd.testing.assert_frame_equal(other, answers[0])
+    by_party = small(id={"bank": "customer"}).fit({"bank": bank, "shop": SHOP}, Y)
+    pd.testing.assert_frame_equal(by_party.predict_proba(kinds[0] | {"shop": SHOP}), answers[0])
+
+
+@pytest.mark.parametrize("classes", [[0, 1], [False, True], ["a", "b"], [1.5, 2.5]])
+def test_labels_come_back_as_they_were(classes: list[object]) -> None:
+    y = pd.Series([classes[each == "yes"] for each in Y], index=Y.index)
+    fitted = small(epochs=1).fit(BOTH, y)
+    assert fitted.classes_.tolist() == classes
+    said = fitted.predict(BOTH)
+    assert set(said) <= set(classes) and said.dtype == y.dtype
+    assert fitted.score(BOTH, y.to_frame()) == (said.to_numpy() == y.to_numpy()).mean()
+
+
+def test_three_classes_and_balanced_weights() -> None:
+    y = pd.Series(["rare"] * 6 + ["b"] * 30 + ["c"] * (ROWS - 36), index=BANK.index)
+    fitted = small(class_weight="balanced", epochs=5).fit(BOTH, y)
+    plain = small(epochs=5).fit(BOTH, y)
+    rare = [each.predict_proba(BOTH)["rare"].mean() for each in (fitted, plain)]
+    assert rare[0] > rare[1]
+
+
+def test_completion_fills_the_gaps_alone(model: XVFLClassifier) -> None:
+    filled = model.complete(BOTH)
+    for name, given in BOTH.items():
+        made = filled[name]
+        assert made.columns.tolist() == given.columns.tolist()
+        assert made.index.tolist() == given.index.tolist()
+        assert made.notna().all(axis=None)
+        assert (made.dtypes == given.dtypes).all(), made.dtypes
+        seen = given.notna().to_numpy()
+        assert (made.to_numpy()[seen] == given.to_numpy()[seen]).all()
+    gaps = BANK["age"].isna().to_numpy()
+    ages = filled["bank"]["age"][gaps]
+    assert ages.between(BANK["age"].min(), BANK["age"].max()).all()
+    assert (ages == ages.round()).all(), "whole numbers stay whole"
+    assert set(filled["bank"]["job"]) == {"cook", "nurse", "pilot"}
+    one = model.complete(BOTH, party="bank")
+    pd.testing.assert_frame_equal(one, filled["bank"])
+
+
+def test_completion_of_rows_a_party_does_not_hold(model: XVFLClassifier) -> None:
+    ids = ["c000", "c001", "c050"]
+    made = model.complete(BOTH, "shop", ids)
+    assert made.index.tolist() == ids and made.notna().all(axis=None)
+    assert made.loc["c050", "visits"] == SHOP.loc["c050", "visits"]
+    with pytest.raises(ModeError, match="expected a table of 'shop'"):
+        model.complete({"bank": BANK}, "shop")
+
+
+def test_completion_keeps_what_it_does_not_know(model: XVFLClassifier) -> None:
+    bank = BANK.assign(extra=1).copy()
+    bank.iloc[0, bank.columns.get_loc("job")] = "astronaut"
+    bank.iloc[1, bank.columns.get_loc("balance")] = 1e6
+    made = model.complete({"bank": bank}, "bank")
+    assert made["job"].iloc[0] == "astronaut" and made["balance"].iloc[1] == 1e6
+    assert (made["extra"] == 1).all()
+
+
+def test_dates_hashes_and_types_of_their_own() -> None:
+    rng = np.random.default_rng(0)
+    days = pd.Series(
+        pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(900, size=ROWS), "D")
+    )
+    odd = pd.DataFrame(
+        {
+            "since": days.to_numpy(),
+            "written": days.dt.strftime("%d/%m/%Y").to_numpy(),
+            "number": [f"{i}.5" for i in range(ROWS)],
+            "city": [f"city {i % 90}" for i in range(ROWS)],
+            "grade": pd.Categorical(["low", "high"] * (ROWS // 2), ["low", "high"], ordered=True),
+            "flag": pd.array([True, False] * (ROWS // 2), dtype="boolean"),
+        },
+        index=BANK.index,
+    )
+    odd = odd.mask(pd.DataFrame(rng.random(odd.shape) < 0.2, odd.index, odd.columns))
+    fitted = small(epochs=2).fit({"odd": odd, "shop": SHOP}, Y)
+    made = fitted.complete({"odd": odd, "shop": SHOP}, "odd")
+    assert made.notna().all(axis=None)
+    seen = odd.notna()
+    assert (
+        (made.astype(object).where(seen) == odd.astype(object).where(seen)).to_numpy()[seen].all()
+    )
+    assert made["since"].dtype == odd["since"].dtype
+    assert made["grade"].dtype == odd["grade"].dtype
+    assert made["written"].str.fullmatch(r"\d\d/\d\d/20\d\d").all()
+    assert made["number"].map(type).eq(str).all()
+    assert set(made["city"]) <= set(odd["city"].dropna())
+    assert set(made["flag"]) == {True, False}
+
+
+def test_images_beside_a_table(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    bright = (Y == "yes").to_numpy()
+    pixels = rng.random((ROWS, 6, 6)) * 0.5 + 0.5 * bright[:, None, None]
+    pixels[: ROWS // 2, :2] = np.nan
+    photos = Images(pixels[:90], list(BANK.index[:90]))
+    given = {"bank": BANK, "photos": photos}
+    fitted = small(epochs=2, blocks=2, batch=64).fit(given, Y)
+    assert len(fitted.predict_table(given)) == ROWS
+    assert len(fitted.predict({"photos": photos})) == 90
+    made = fitted.complete(given, "photos", ids=["c100", "c001", "c080"])
+    assert made.ids == ["c100", "c001", "c080"] and made.pixels.shape == (3, 6, 6)
+    assert np.isfinite(made.pixels).all()
+    assert (made.pixels[1, 2:] == pixels[1, 2:]).all() and (made.pixels[2] == pixels[80]).all()
+    fitted.save(tmp_path / "model")
+    again = XVFLClassifier.load(tmp_path / "model")
+    pd.testing.assert_frame_equal(again.predict_proba(given), fitted.predict_proba(given))
+    with pytest.raises(InputError, match="the kind of data of training"):
+        fitted.predict({"photos": BANK})
+
+
+def test_saved_and_loaded(model: XVFLClassifier, tmp_path: Path) -> None:
+    model.save(tmp_path / "model")
+    again = XVFLClassifier.load(tmp_path / "model")
+    for mode, party in (("collaborative", None), ("local", "shop"), ("assisted", "bank")):
+        pd.testing.assert_frame_equal(
+            again.predict_table(BOTH, mode, party), model.predict_table(BOTH, mode, party)
+        )
+    pd.testing.assert_frame_equal(again.complete(BOTH, "bank"), model.complete(BOTH, "bank"))
+    assert again.classes_.tolist() == model.classes_.tolist()
+    assert again.get_params()["hidden"] == 16
+    with pytest.raises(RunError, match="no such run folder"):
+        XVFLClassifier.load(tmp_path / "nowhere")
+
+
+def test_a_model_is_not_half_overwritten(model: XVFLClassifier, tmp_path: Path) -> None:
+    model.save(tmp_path / "model")
+    with (
+        mock.patch("xvfl.runs.save_file", side_effect=OSError(28, "No space left on device")),
+        pytest.raises(RunError, match="No space left"),
+    ):
+        model.save(tmp_path / "model")
+    with pytest.raises(RunError, match="manifest.json is missing"):
+        XVFLClassifier.load(tmp_path / "model")
+
+
+def test_probabilities_are_calibrated() -> None:
+    fitted = small(validation=0.3).fit(BOTH, Y)
+    temperatures = fitted.model_.temperatures
+    assert set(temperatures) == {
+        "local/bank",
+        "local/shop",
+        "assisted/bank",
+        "assisted/shop",
+        "collaborative",
+    }
+    assert all(0 < value < 100 for value in temperatures.values())
+    assert any(value != 1 for value in temperatures.values())
+
+
+def test_seeds_decide_and_the_users_stream_is_left_alone() -> None:
+    torch.manual_seed(5)
+    np.random.seed(5)  # noqa: NPY002
+    before, theirs = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
+    threads = torch.get_num_threads()
+    first = small().fit(BOTH, Y).predict_proba(BOTH)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert (np.random.get_state()[1] == theirs).all()  # noqa: NPY002
+    assert torch.get_num_threads() == threads
+    torch.manual_seed(6)
+    pd.testing.assert_frame_equal(small().fit(BOTH, Y).predict_proba(BOTH), first)
+    assert not small(seed=1).fit(BOTH, Y).predict_proba(BOTH).equals(first)
+
+
+def test_rows_that_nobody_holds_are_dropped_with_a_count() -> None:
+    more = pd.concat([Y, pd.Series(["yes"] * 7, index=[f"x{i}" for i in range(7)])])
+    with pytest.warns(DataWarning, match=f"7 of {ROWS + 7} labelled ids are held by no party"):
+        small(epochs=1).fit(BOTH, more)
+    empty = BANK.copy()
+    empty.iloc[:3] = None
+    with pytest.warns(DataWarning, match="3 rows hold no observed feature at any party"):
+        small(epochs=1).fit({"bank": empty, "shop": SHOP}, Y)
+    with pytest.warns(DataWarning, match="left out 1 of 120 rows without a label"):
+        small(epochs=1).fit(BOTH, Y.mask(Y.index == "c005"))
+
+
+def test_options_of_tables() -> None:
+    options = {"bank": TableOptions(drop=("age",), missing=("cook",))}
+    fitted = small(epochs=1, tables=options).fit(BOTH, Y)
+    assert fitted.feature_names_in_["bank"] == ["balance", "job"]
+    with pytest.raises(InputError, match="unknown party 'bnk': did you mean 'bank'"):
+        small(tables={"bnk": TableOptions()}).fit(BOTH, Y)
+
+
+def test_progress_is_shown_when_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    small(epochs=2).fit(BOTH, Y)
+    assert capsys.readouterr().err == ""
+    small(epochs=2, verbose="auto").fit(BOTH, Y)
+    assert capsys.readouterr().err == "", "nobody looks at a pipe"
+    small(epochs=2, verbose=True).fit(BOTH, Y)
+    said = capsys.readouterr().err
+    assert "training" in said and "2/2" in said and "validation" in said
+
+
+def test_history_has_a_record_an_epoch() -> None:
+    fitted = small(epochs=4, patience=0).fit(BOTH, Y)
+    assert [record["epoch"] for record in fitted.history_] == [1, 2, 3, 4]
+    assert {"decision", "dsalign1", "dsalign2", "self", "score"} <= fitted.history_[0].keys()
+
+
+@pytest.mark.parametrize("step", [1, 7])
+def test_ctrl_c_keeps_the_best_epoch_or_stops(step: int) -> None:
+    from contextlib import contextmanager
+
+    from tests.small import stop_at
+
+    @contextmanager
+    def bar(verbose: object):  # type: ignore[no-untyped-def]
+        yield stop_at(step)
+
+    before = signal.getsignal(signal.SIGINT)
+    with mock.patch("xvfl.estimator.progress_bar", bar):
+        if step == 1:
+            with pytest.raises(KeyboardInterrupt):
+                small().fit(BOTH, Y)
+        else:
+            with pytest.warns(DataWarning, match="interrupted after 1 epochs"):
+                fitted = small().fit(BOTH, Y)
+            assert len(fitted.predict(BOTH)) == ROWS
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_own_nets(tmp_path: Path) -> None:
+    def bottom(layout: Layout, d: int) -> nn.Module:
+        return nn.Sequential(nn.Linear(layout.encoded + layout.raw, d), nn.Tanh())
+
+    own = {"bottoms": {"bank": bottom}, "head": nn.Linear(8, 2)}
+    fitted = small(**own).fit(BOTH, Y)
+    fitted.save(tmp_path / "model")
+    with pytest.raises(RunError, match="trained with its user's own nets"):
+        XVFLClassifier.load(tmp_path / "model")
+    again = XVFLClassifier.load(tmp_path / "model", **own)  # type: ignore[arg-type]
+    pd.testing.assert_frame_equal(again.predict_proba(BOTH), fitted.predict_proba(BOTH))
+    with pytest.raises(InputError, match="party 'bank': its own net does not fit"):
+        small(bottoms={"bank": nn.Linear(3, 8)}).fit(BOTH, Y)
+    with pytest.raises(InputError, match="own nets: unknown party 'bnk'"):
+        small(bottoms={"bnk": bottom}).fit(BOTH, Y)
+
+
+def test_no_other_warnings() -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        small(epochs=1).fit(BOTH, Y).predict_table(BOTH)
+    assert not caught
+    assert xvfl.XVFLClassifier is XVFLClassifier
