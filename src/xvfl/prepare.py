@@ -93,8 +93,8 @@ def prepare(
     tables = {name: as_table(encoders[name].layout, each) for name, each in encoded.items()}
     shares = {}
     for name, each in encoded.items():
-        own = np.isin(np.asarray(each.ids, dtype=object), list(training))
-        shares[name] = full_at or full_share(tables[name].observed[torch.from_numpy(own)])
+        own = torch.tensor([row in training for row in each.ids])
+        shares[name] = full_at or full_share(tables[name].observed[own])
     rows = place(ids, encoded, tables, shares, y)
     rows, (train, validation, test) = _weighed(rows, (train, validation, test), class_weight)
     return Prepared(
