@@ -1,5 +1,4 @@
-"""
-Two data frames, other rows, other columns, gaps in both: fit, predict three ways, complete.
+"""Two data frames, other rows, other columns, gaps in both: fit, predict three ways, complete.
 
 The data are scikit-learn's own copy of the Wisconsin breast cancer table (569 patients). A clinic
 holds the mean measurements, a laboratory the errors and the worst values of most patients. Run it

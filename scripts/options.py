@@ -1,5 +1,4 @@
-"""
-Keep the tables of docs/configuration.md equal to the configuration classes.
+"""Keep the tables of docs/configuration.md equal to the configuration classes.
 
 `python scripts/options.py` writes them; as a hook of mkdocs it refuses to build stale ones.
 """

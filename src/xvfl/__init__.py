@@ -1,5 +1,4 @@
-"""
-xvfl: vertical federated learning for parties whose rows and columns only partly overlap.
+"""xvfl: vertical federated learning for parties whose rows and columns only partly overlap.
 
 The names below load on first use, so that the training core imports with torch and numpy alone.
 """

@@ -72,8 +72,7 @@ def demo(
         int, typer.Option(help="Processes side by side; 0 = one a core.", min=0)
     ] = 0,
 ) -> None:
-    """
-    Two parties, real data, two minutes: what predicting alone costs and completion gives back.
+    """Two parties, real data, two minutes: what predicting alone costs and completion gives back.
 
     Each party sees one half of scanned digits (scikit-learn's own copy); most rows miss features
     at one of them. Trains X-VFL, the paper's loss alone, a standalone model and random-mask
@@ -110,8 +109,7 @@ def init(
     ] = None,
     force: Annotated[bool, typer.Option(help="Overwrite the file.")] = False,
 ) -> None:
-    """
-    Write a commented configuration to start from.
+    """Write a commented configuration to start from.
 
     xvfl init run.toml --party bank=bank.csv --party shop=shop.parquet --id customer --label churned
     """
@@ -136,8 +134,7 @@ def train(
     out: Annotated[Path, typer.Option(help="The run folder to make.")],
     resume: Annotated[bool, typer.Option("--resume", help="Continue a run cut short.")] = False,
 ) -> None:
-    """
-    Train from a configuration into a run folder.
+    """Train from a configuration into a run folder.
 
     xvfl train run.toml --out run
 
@@ -172,8 +169,7 @@ def train(
 
 @app.command()
 def evaluate(run: Annotated[Path, typer.Argument(help="A finished run folder.")]) -> None:
-    """
-    Evaluate a run on the rows it held out, in every mode.
+    """Evaluate a run on the rows it held out, in every mode.
 
     `local`: a party alone. `assisted`: a party helped by the embeddings of parties that hold the
     row in full; `peers` are those parties without it. `collaborative`: all together. Writes
@@ -222,8 +218,7 @@ def predict(
         str | None, typer.Option(help="The id column, where it differs from training.")
     ] = None,
 ) -> None:
-    """
-    Predict rows of new tables, with anything missing.
+    """Predict rows of new tables, with anything missing.
 
     Every row answers with its prediction and calibrated probabilities, the mode used, the parties
     that contributed, the share of features completed, and notes: a category never seen, a value

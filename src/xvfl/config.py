@@ -1,5 +1,4 @@
-"""
-Configuration as data: frozen dataclasses, built once from TOML or keyword arguments.
+"""Configuration as data: frozen dataclasses, built once from TOML or keyword arguments.
 
 Every field is documented beneath it. An unknown key is an error that names the nearest right one.
 """
@@ -155,7 +154,7 @@ class TrainConfig:
     page_probability: float | None = None
     """PAGE's probability p of a fresh gradient; by default b'/(b + b')."""
     validation: float = 0.15
-    """Share of the labelled rows kept for validation and calibration."""
+    """Share of the rows not held out for test that is kept for validation and calibration."""
     patience: int = 15
     """Epochs without a better validation score before stopping; 0 = never stop early."""
     class_weight: Literal["none", "balanced"] = "none"

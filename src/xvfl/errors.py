@@ -1,5 +1,4 @@
-"""
-The errors xvfl raises.
+"""The errors xvfl raises.
 
 XVFLError                 everything below; the command line prints it as one line and exits with 2
 ├── InputError            a table, its ids, columns or labels are not usable as given

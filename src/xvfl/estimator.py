@@ -1,5 +1,4 @@
-"""
-XVFLClassifier: vertical federated learning with the manners of scikit-learn.
+"""XVFLClassifier: vertical federated learning with the manners of scikit-learn.
 
 Tables go in as a dictionary of parties, and answers come back indexed by id, because the parties
 hold different rows.
@@ -38,8 +37,7 @@ Table = Any
 
 
 class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """
-    Classify rows whose columns several parties hold, with anything missing.
+    """Classify rows whose columns several parties hold, with anything missing.
 
     >>> model = XVFLClassifier().fit({"bank": bank, "shop": shop}, y)
     >>> model.predict_proba({"bank": new_rows})          # the bank alone
@@ -75,8 +73,7 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         head: nn.Module | None = None,
         verbose: bool | Literal["auto"] = "auto",
     ) -> None:
-        """
-        Set the parameters; `xvfl init` explains each of them.
+        """Set the parameters; `xvfl init` explains each of them.
 
         `id` names the id column, for all parties or by party; without it a frame's index counts.
         `verbose="auto"` shows progress in a terminal or a notebook.
@@ -109,8 +106,7 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.verbose = verbose
 
     def fit(self, X: Mapping[str, Table], y: Any) -> "XVFLClassifier":
-        """
-        Train on the parties' tables and the labels.
+        """Train on the parties' tables and the labels.
 
         `y` is a Series (or one-column frame) indexed by id, or (party, column) where a party's own
         table holds the labels.
@@ -166,8 +162,7 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         party: str | None = None,
         ids: Sequence[str] | None = None,
     ) -> pd.DataFrame:
-        """
-        Predict, and say per row: mode used, who contributed, share completed, anything odd.
+        """Predict, and say per row: mode used, who contributed, share completed, anything odd.
 
         Without `mode`, all parties' tables give a collaborative answer and fewer a local one.
         `party` says who predicts in `local` and `assisted`. `ids` chooses the rows.
@@ -177,8 +172,7 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def complete(
         self, X: Mapping[str, Table], party: str | None = None, ids: Sequence[str] | None = None
     ) -> Any:
-        """
-        Fill the gaps of the given tables, in their own columns and units.
+        """Fill the gaps of the given tables, in their own columns and units.
 
         Observed values are untouched. With `party`, gives that party's table; without, a
         dictionary of all the given ones. `ids` may name rows that a party does not hold at all.

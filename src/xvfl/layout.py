@@ -1,5 +1,4 @@
-"""
-What a party's encoded features look like: the one thing encoders, masks and nets agree on.
+"""What a party's encoded features look like: the one thing encoders, masks and nets agree on.
 
 Raw features are what goes missing (a table's columns, an image's pixels); encoded columns are
 what the nets see (a one-hot group has several, a date has several, a hashed category its vector).

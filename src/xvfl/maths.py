@@ -1,5 +1,4 @@
-"""
-X-VFL as one pure file: cues, merge, decision loss, DSAlign, overall loss, for any k ≥ 2.
+"""X-VFL as one pure file: cues, merge, decision loss, DSAlign, overall loss, for any k ≥ 2.
 
 Q. Yao, X. Xu, Z. Li. X-VFL: a new vertical federated learning framework with cross completion
 and decision subspace alignment. 2025. Equation labels below are the paper's.
@@ -43,8 +42,7 @@ def sources(full: Tensor, seen: Tensor) -> Tensor:
 
 
 def cues(E: Tensor, source: Tensor) -> tuple[Tensor, Tensor]:
-    """
-    Average the sources other than i for each party i (eq. vfl_xcom_k_1, vfl_xcom_k_2).
+    """Average the sources other than i for each party i (eq. vfl_xcom_k_1, vfl_xcom_k_2).
 
     Returns the cues (B, k, d) and whether party i has one at all (B, k).
     """
@@ -66,8 +64,7 @@ def swapped(E: Tensor, E_: Tensor) -> Tensor:
 
 
 def filled(E: Tensor, E_: Tensor, full: Tensor, has_cue: Tensor) -> Tensor:
-    """
-    Average full parties' E and the others' Ẽ: (Σ_{i∉M} Ẽ_i + Σ_{j∈M} E_j) / k. (B, d)
+    """Average full parties' E and the others' Ẽ: (Σ_{i∉M} Ẽ_i + Σ_{j∈M} E_j) / k. (B, d)
 
     A party without a cue has no Ẽ and keeps its neutral-filled E (D2).
     """
@@ -131,8 +128,7 @@ def dsalign_joint(logits: Logits, full: Tensor, stop_gradient: bool = False) -> 
 
 
 def self_completion(logits: Tensor, seen: Tensor, y: Tensor) -> Tensor:
-    """
-    Make each party decide alone from a masked row: ½ ℓ(h(cue)) + ℓ(h(f_i(x̂_i))). (B,)
+    """Make each party decide alone from a masked row: ½ ℓ(h(cue)) + ℓ(h(f_i(x̂_i))). (B,)
 
     Ours, not the paper's. The cue is f_i(masked x_i), and x̂_i is completed from it. `logits`
     (B, k·2, C) holds the two party by party; a row counts where the party saw any of it.
@@ -149,10 +145,10 @@ def overall(
     lambda2: float,
     *,
     stop_gradient: bool = False,
-) -> Tensor:
-    """Add the three losses of each row (eq. overall_k). (B,)"""
-    return (
-        decision(logits, full, y)
-        + lambda1 * dsalign_completed(logits, full, stop_gradient)
-        + lambda2 * dsalign_joint(logits, full, stop_gradient)
-    )
+) -> dict[str, Tensor]:
+    """Weigh and name the three losses of each row; their sum is the loss (eq. overall_k). (B,)"""
+    return {
+        "decision": decision(logits, full, y),
+        "dsalign1": lambda1 * dsalign_completed(logits, full, stop_gradient),
+        "dsalign2": lambda2 * dsalign_joint(logits, full, stop_gradient),
+    }

@@ -23,7 +23,7 @@ from xvfl.federation.predict import Temperatures, key, logits
 from xvfl.layout import Layout
 from xvfl.methods import Method, Mode, reachable
 from xvfl.own_nets import OwnNets, check_own_nets
-from xvfl.prediction import Asked, Prediction, explain, row_ids, unassisted
+from xvfl.prediction import Asked, Known, Prediction, explain, row_ids, unassisted
 from xvfl.prepare import Encoder, Source, as_table, encode, place
 from xvfl.runs import FORMAT, MANIFEST, MODEL, Folder
 from xvfl.version import VERSION
@@ -66,6 +66,15 @@ class Model:
         return {name: encoder.layout for name, encoder in self.encoders.items()}
 
     @property
+    def width(self) -> int:
+        """The width d of every embedding."""
+        net = next(iter(self.parties.values()))
+        shape = net.layout.image or (net.layout.encoded,)
+        with torch.no_grad():
+            given = torch.ones(1, net.layout.raw, dtype=torch.bool)
+            return net.embed(torch.zeros(1, *shape), given).shape[1]
+
+    @property
     def holders(self) -> dict[str, nn.Module]:
         """The nets by who holds them."""
         return {**self.parties, COORDINATOR: self.method.heads}
@@ -90,13 +99,15 @@ class Model:
             method = reachable(self.method, [list(self.encoders).index(name) for name in given])
             out = logits(method, federation, rows, asked.mode, at)
         proba = torch.softmax(out.double() / self._temperature(asked, rows, at), -1).numpy()
-        return explain(asked, rows, encoded, wanted, at, proba, self.classes, self.prior)
+        return explain(asked, rows, encoded, wanted, at, proba, self._known_by_all())
+
+    def _known_by_all(self) -> Known:
+        return Known(self.classes, self.prior, "assisted" in self.method.modes)
 
     def complete(
         self, sources: Mapping[str, Source], party: str, ids: Sequence[str] | None = None
     ) -> Source:
-        """
-        Fill a party's gaps in its own columns and units; what was observed stays as it was.
+        """Fill a party's gaps in its own columns and units; what was observed stays as it was.
 
         A row is completed from the parties that hold it in full, else from its own features.
         """

@@ -1,5 +1,4 @@
-"""
-What a prediction says of each row besides its probabilities.
+"""What a prediction says of each row besides its probabilities.
 
 Shapes: n rows, k parties, C classes.
 """
@@ -36,6 +35,8 @@ class Prediction:
     """Who contributed, joined by +."""
     completed: NDArray[np.float64]
     """(n,) share of the contributing parties' features that were completed."""
+    moved: NDArray[np.int64]
+    """(n,) embeddings that crossed between organisations."""
     notes: list[str]
     """What is odd about the row; '' if nothing."""
 
@@ -58,6 +59,16 @@ class Asked:
     party: str | None
 
 
+@dataclass(frozen=True)
+class Known:
+    """What a model knows that every prediction needs."""
+
+    classes: list[Any]
+    prior: list[float]
+    completes: bool
+    """Whether its method fills gaps at all."""
+
+
 def row_ids(sources: Mapping[str, Source], given: Sequence[str], party: str | None) -> list[str]:
     """List the rows to predict: the asking party's, or everybody's in order of appearance."""
     if party is not None:
@@ -78,8 +89,7 @@ def explain(
     ids: Sequence[str],
     at: int,
     proba: NDArray[np.float64],
-    classes: Sequence[Any],
-    prior: Sequence[float],
+    said: "Known",
 ) -> Prediction:
     """Say of each row how its answer came about; a row observed nowhere gets the class prior."""
     seen: Bools = rows.seen.cpu().numpy()
@@ -89,14 +99,15 @@ def explain(
     nowhere = np.asarray(~(who & seen).any(1))
     mode = np.where(nowhere, "prior", np.where(alone, "local", asked.mode))
     by = ["+".join(np.asarray(list(encoded))[row]) for row in who & ~nowhere[:, None]]
-    share = _completed_share(asked, full, encoded, ids, at)
+    share = _completed_share(asked, full, encoded, ids, at) * said.completes
     notes = _notes(ids, encoded)
     for flag, text in ((alone & ~nowhere, ALONE), (nowhere, NOWHERE)):
         for row in flag.nonzero()[0]:
             notes[row] = _join(notes[row], text)
-    proba = np.where(nowhere[:, None], np.asarray(prior), proba)
+    proba = np.where(nowhere[:, None], np.asarray(said.prior), proba)
     share = np.where(nowhere, 0.0, share)
-    return Prediction(list(ids), list(classes), proba, mode.tolist(), by, share, notes)
+    moved = np.where(nowhere, 0, _moved(asked, seen, full, at, said.completes))
+    return Prediction(list(ids), list(said.classes), proba, mode.tolist(), by, share, moved, notes)
 
 
 ALONE = "no full peer: decided alone"
@@ -113,6 +124,31 @@ def _contributors(asked: Asked, seen: Bools, full: Bools, at: int) -> Bools:
         who &= ~full[:, [at]]
     who[:, at] = asked.mode != "peers"
     return who
+
+
+def _moved(asked: Asked, seen: Bools, full: Bools, at: int, completes: bool) -> NDArray[np.int64]:
+    """Count embeddings per row: each E up, and for each completed party a cue down and Ẽ up.
+
+    In `assisted` the completed party keeps its Ẽ.
+    """
+    counts: dict[str, NDArray[np.int64]] = {
+        "full": full.sum(1),
+        "seen": seen.sum(1),
+        "peers": np.delete(full, at, axis=1).sum(1),
+    }
+    peers = counts["peers"]
+    if asked.mode == "local":
+        return np.zeros(len(full), dtype=np.int64)
+    if asked.mode == "peers":
+        return peers
+    if asked.mode == "assisted":
+        return np.where(full[:, at] | (peers == 0), 0, peers + 1)
+    if not completes:
+        return counts["seen"]
+    some = counts["full"] > 0
+    givers = np.where(some, counts["full"], counts["seen"])
+    completed = full.shape[1] - counts["full"] - (~some & (givers == 1))
+    return givers + 2 * completed
 
 
 def _notes(ids: Sequence[str], encoded: Mapping[str, Encoded]) -> list[str]:

@@ -1,5 +1,4 @@
-"""
-From the parties' own tables and the labels to rows that train.
+"""From the parties' own tables and the labels to rows that train.
 
 Each party's encoder is fitted on its own training rows and sees nothing else; the coordinator
 learns who holds which labelled row how well.

@@ -1,15 +1,14 @@
-"""
-Run and model folders: manifest, encoders, weights, checkpoints, records. No pickle anywhere.
+"""Run and model folders: manifest, encoders, weights, checkpoints, records. No pickle anywhere.
 
-manifest.json           format, classes, layouts, configuration, calibration
+manifest.json           format, parties, classes, configuration, calibration
 encoders/PARTY.json     how each party encodes its own table
 model.safetensors       weights of the best epoch
 checkpoint.safetensors  everything needed to go on (run folders only)
 records.jsonl           one line an epoch (run folders only)
 config.toml             the configuration as given (run folders only)
 
-Every file is written beside its place and moved there when whole, so a full disk or a power cut
-leaves the last good one.
+All but the records are written beside their place and moved there when whole, so a full disk or a
+power cut leaves the last good one; of the records it may cost the last line.
 """
 
 import json

@@ -1,5 +1,4 @@
-"""
-Random streams without state: the name of a draw decides it.
+"""Random streams without state: the name of a draw decides it.
 
 Two evaluations of one step, a retry and a resumed run all see the same draws, and nobody else's.
 """

@@ -13,7 +13,6 @@ from xvfl.config import Config, parse_config
 from xvfl.data.encode import read_images
 from xvfl.data.frames import check_output, read_labels, read_table, write_table
 from xvfl.errors import InputError, RunError, unknown
-from xvfl.federation.build import widths
 from xvfl.labels import labels_at_party
 from xvfl.methods import Mode
 from xvfl.metrics import all_metrics, majority_rate
@@ -41,7 +40,8 @@ def train_run(
     choose_device(config.train.device)
     base = config_path.resolve().parent
     prepared = prepare_run(config, base)
-    folder.create().write_text(CONFIG, text)
+    if not (resume and folder.has(CONFIG)):
+        folder.create().write_text(CONFIG, text)
     plan = Plan(config.net, config.loss, config.train)
     fitted = fit(prepared, plan, folder, resume, show)
     if not fitted.interrupted:
@@ -156,21 +156,9 @@ def _line(
     common = pd.Index(said.ids).get_indexer(labels.index)
     common = common[common >= 0]
     y = pd.Categorical(labels.loc[[said.ids[i] for i in common]], categories=model.classes).codes
-    d = widths({n: e.layout for n, e in model.encoders.items()}, model.net)[0]
     metrics = all_metrics(said.proba[common], np.asarray(y, dtype=np.int64))
-    moved = _vectors(mode, said.parties, said.completed) * d * 4
+    moved = float(said.moved.mean()) * model.width * 4
     return Line(mode, party or "all", len(common), round(moved, 1), metrics)
-
-
-def _vectors(mode: Mode, parties: list[str], completed: Any) -> float:
-    """Count the embeddings that cross per row: every E up; a cue down; Ẽ up where completed."""
-    up = np.array([len(each.split("+")) if each else 0 for each in parties])
-    helped = np.asarray(completed) > 0
-    if mode == "collaborative":
-        return float(np.mean(up + 2 * helped))
-    if mode == "assisted":
-        return float(np.mean(np.where(up > 1, up, 0)))
-    return float(np.mean(up)) if mode == "peers" else 0.0
 
 
 def predict_run(

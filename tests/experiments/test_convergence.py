@@ -208,7 +208,7 @@ def test_theorem_1_is_void_at_two_over_beta() -> None:
 def test_theorem_2_needs_the_step_size_of_its_proof() -> None:
     stated, proven = cv.counterexample()
     assert stated.step_size == pytest.approx(1 / (2 * cv.ROUGH.smoothness))
-    assert stated.nearest > 10
+    assert stated.nearest > 1.5, "mean - 4 standard errors does not break the bound"
     assert proven.nearest <= 1
 
 

@@ -1,5 +1,4 @@
-"""
-Codecs of a table's columns: each turns one raw feature into encoded columns and back.
+"""Codecs of a table's columns: each turns one raw feature into encoded columns and back.
 
 Shapes: n rows, w encoded columns of the feature. Cells that count as missing arrive as NA.
 """

@@ -1,5 +1,4 @@
-"""
-A party's own encoder of its table: fitted on its training rows alone, saved as JSON.
+"""A party's own encoder of its table: fitted on its training rows alone, saved as JSON.
 
 Shapes: n rows; dense, hashed, raw and encoded as the layout counts them.
 """
@@ -114,8 +113,7 @@ class TableEncoder:
     def decode(
         self, encoded_columns: NDArray[Any], vectors: Mapping[str, NDArray[Any]]
     ) -> pd.DataFrame:
-        """
-        Turn (n, encoded) columns back into the table's own columns, units and types.
+        """Turn (n, encoded) columns back into the table's own columns, units and types.
 
         `vectors` holds the learned (buckets, width) table of each hashed column.
         """

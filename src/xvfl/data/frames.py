@@ -38,8 +38,7 @@ def read_labels(
     where: str,
     fewest: int = 2,
 ) -> pd.Series:
-    """
-    Read labels indexed by ids as strings; a Series is taken as it is, its index the ids.
+    """Read labels indexed by ids as strings; a Series is taken as it is, its index the ids.
 
     `fewest` classes must be there: two to train on.
     """
@@ -81,7 +80,7 @@ def check_output(path: Path) -> None:
     if path.suffix.lower() not in (".csv", ".parquet"):
         raise InputError(f"{path}: expected a name ending in .csv or .parquet; rename the file")
     if not path.parent.is_dir():
-        raise InputError(f"{path}: there is no folder {path.parent}; make it first")
+        raise InputError(f"{path}: cannot be written (no folder {path.parent}); make it first")
 
 
 def _read(source: Any, id_column: str | None, where: str) -> pd.DataFrame:

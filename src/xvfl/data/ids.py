@@ -8,8 +8,7 @@ from xvfl.errors import InputError
 
 
 def usable_ids(raw: pd.Series, where: str) -> pd.Index:
-    """
-    Give the ids as strings, or say which one is missing or repeated.
+    """Give the ids as strings, or say which one is missing or repeated.
 
     `where` opens the message: whose table it is, which file, which column.
     """

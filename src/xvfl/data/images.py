@@ -1,5 +1,4 @@
-"""
-A party's images and their encoder.
+"""A party's images and their encoder.
 
 Shapes: n images, C channels, H height, W width. Raw features are the H·W pixels.
 """

@@ -1,5 +1,4 @@
-"""
-Missing features, drawn on purpose: scenarios for experiments, masks for training.
+"""Missing features, drawn on purpose: scenarios for experiments, masks for training.
 
 Shapes: N rows, k parties, p raw features of a party. True = observed.
 """
@@ -27,8 +26,7 @@ def borrow_gaps(observed: Tensor, gaps: Tensor, rng: torch.Generator) -> Tensor:
 
 
 def incomplete_parties(rows: int, parties: int, overlap: float, rng: torch.Generator) -> Tensor:
-    """
-    Draw who is incomplete in which row. (N, k)
+    """Draw who is incomplete in which row. (N, k)
 
     round(overlap · N) rows are aligned; in each other row a uniformly drawn non-empty proper
     subset of the parties is incomplete.
@@ -50,8 +48,7 @@ def exact_gaps(rows: int, features: int, rate: float, rng: torch.Generator) -> T
 def scenario(
     rows: int, features: Sequence[int], overlap: float, rate: float, seed: int
 ) -> tuple[list[Tensor], Tensor]:
-    """
-    Draw a scenario's masks: observed (N, p_i) of each party, and incomplete (N, k).
+    """Draw a scenario's masks: observed (N, p_i) of each party, and incomplete (N, k).
 
     The incomplete pairs depend on the seed alone, so that every rate hits the same rows. At rate 0
     nothing is missing, but the drawn pairs are still named.

@@ -1,5 +1,4 @@
-"""
-Prepared rows: what a party holds of its own, and what the coordinator knows of everyone's.
+"""Prepared rows: what a party holds of its own, and what the coordinator knows of everyone's.
 
 Shapes: N rows of the federation, n rows of one party, B rows of a batch, k parties.
 Imports torch alone, so that prepared data trains on machines where nothing can be installed.
@@ -59,8 +58,7 @@ class PartyTable:
 
 @dataclass(frozen=True)
 class Rows:
-    """
-    What the coordinator knows of rows: who holds them how well, and their labels.
+    """What the coordinator knows of rows: who holds them how well, and their labels.
 
     A whole data set and a batch of it look the same.
     """

@@ -1,5 +1,4 @@
-"""
-The paper's convergence theory, checked on `known_problem`, and PAGE against SGD in rounds.
+"""The paper's convergence theory, checked on `known_problem`, and PAGE against SGD in rounds.
 
 Sampling error. An expectation is a mean over R independent repetitions, known up to its standard
 error s. A theorem counts as holding only if mean + 4s lies under its bound, at every T: many checks
@@ -36,6 +35,8 @@ from xvfl.experiments.known_problem import (
 from xvfl.federation.page import PagePlan
 
 REPETITIONS = 64
+MANY_REPETITIONS = 4096
+"""For the counterexample, whose average has a heavy tail; broken means mean - 4s > bound."""
 MARGIN = 4.0
 """Standard errors on top of a mean before it is held against a bound."""
 TILT = 3.0
@@ -57,10 +58,15 @@ class Check:
     nearest: float
 
 
-def nearest(averages: Iterator[Estimate], bound: Callable[[float], float], rounds: int) -> float:
-    """Give the largest (mean + 4s)/bound(T) over T = 1 .. rounds."""
-    upper = (float(average.shifted(MARGIN)) for average in islice(averages, rounds))
-    return max(value / bound(t) for t, value in enumerate(upper, start=1))
+def nearest(
+    averages: Iterator[Estimate],
+    bound: Callable[[float], float],
+    rounds: int,
+    margin: float = MARGIN,
+) -> float:
+    """Give the largest (mean + margin s)/bound(T) over T = 1 .. rounds."""
+    shifted = (float(average.shifted(margin)) for average in islice(averages, rounds))
+    return max(value / bound(t) for t, value in enumerate(shifted, start=1))
 
 
 def check_sgd(problem: Problem, b: int, step_size: float, rounds: int, seed: int) -> Check:
@@ -119,15 +125,17 @@ def checks(problem: Problem, b: int, rounds: int = 1000, seed: int = 0) -> list[
 
 
 def counterexample(rounds: int = 1000, seed: int = 0) -> list[Check]:
-    """
-    Run PAGE with b' < √b at the theorem's η = 1/(2β), which breaks the bound, and the proof's.
+    """Run PAGE with b' < √b at the theorem's η = 1/(2β), which breaks the bound, and the proof's.
 
     A correction adds a variance of nearly (βη)²‖g‖²/b': with b' = 1 a quarter of ‖g‖² each step,
     until the next fresh gradient, 1/p = 2501 steps away.
     """
     plan = PagePlan.default(2500, b_small=1)
-    sizes = (1 / (2 * ROUGH.smoothness), plan.largest_step_size(ROUGH.smoothness))
-    return [check_page(ROUGH, plan, eta, rounds, seed) for eta in sizes]
+    stated, proven = 1 / (2 * ROUGH.smoothness), plan.largest_step_size(ROUGH.smoothness)
+    averages = run_page(ROUGH, [stated], plan, MANY_REPETITIONS, seed)
+    least = nearest(averages, partial(page_bound, ROUGH, stated, plan), rounds, -MARGIN)
+    broken = Check("Theorem 2, mean - 4s", stated, least)
+    return [broken, check_page(ROUGH, plan, proven, rounds, seed)]
 
 
 @dataclass(frozen=True)

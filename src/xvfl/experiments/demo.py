@@ -1,5 +1,4 @@
-"""
-`xvfl demo`: a two-minute story on real data, two parties, three ways to predict.
+"""`xvfl demo`: a two-minute story on real data, two parties, three ways to predict.
 
 The data are scanned handwritten digits (E. Alpaydin, C. Kaynak; UCI), 1,797 images of 8 × 8 grey
 values, in the copy that comes inside scikit-learn. One party holds the left half, the other the

@@ -1,5 +1,4 @@
-"""
-A stochastic problem with constants known exactly, SGD and PAGE on it, and the paper's bounds.
+"""A stochastic problem with constants known exactly, SGD and PAGE on it, and the paper's bounds.
 
 Theorems thm:sgd and thm:page and the lemma eq. variance-reduce, with the problem
 
@@ -208,8 +207,7 @@ def lemma_bound(problem: Problem, plan: PagePlan, at: Moment) -> float:
 
 
 def lemma_left(problem: Problem, plan: PagePlan, at: Moment) -> float:
-    """
-    Left side of eq. variance-reduce, E_t‖g^t - ∇L(θ^t)‖², in closed form.
+    """Left side of eq. variance-reduce, E_t‖g^t - ∇L(θ^t)‖², in closed form.
 
     The sum for β less its first part, over b': variance instead of second moment.
     """

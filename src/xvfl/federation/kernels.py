@@ -11,8 +11,7 @@ from xvfl.layout import Layout
 
 @contextmanager
 def small_kernels(layouts: Mapping[str, Layout], device: torch.device) -> Iterator[None]:
-    """
-    Compute tables with one thread and, on ARM, without oneDNN; images and GPUs as they are.
+    """Compute tables with one thread and, on ARM, without oneDNN; images and GPUs as they are.
 
     Table nets multiply matrices of some hundred rows. A second thread gains them nothing and, on a
     busy machine, waits for the first; oneDNN's set-up on ARM costs more than their products

@@ -1,5 +1,4 @@
-"""
-PAGE, the variance-reduced update of the paper (eq. pageupdate), as a torch optimiser.
+"""PAGE, the variance-reduced update of the paper (eq. pageupdate), as a torch optimiser.
 
 Z. Li, H. Bao, X. Zhang, P. Richtárik. PAGE: a simple and optimal probabilistic gradient
 estimator for nonconvex optimization. ICML 2021.

@@ -1,5 +1,4 @@
-"""
-A party: its nets, its rows, and the views of them it embeds.
+"""A party: its nets, its rows, and the views of them it embeds.
 
 Shapes: B rows, p encoded columns, d embedding width, v views.
 """
@@ -46,8 +45,7 @@ class PartyNet(nn.Module):
         return observed[:, self.columns]
 
     def embed(self, x: Tensor, given: Tensor) -> Tensor:
-        """
-        Apply f_i to encoded features, each raw one flagged as given or not. (B, d)
+        """Apply f_i to encoded features, each raw one flagged as given or not. (B, d)
 
         Given means that a value stands there, observed or completed; where none does, the neutral
         0 stands, and the flag tells it from a real 0 (D3).
@@ -81,8 +79,7 @@ class PartySide:
         """What the party minimises beside the coordinator's loss; made by each step."""
 
     def embed(self, handles: Tensor, views: Sequence[View], step: int) -> Tensor:
-        """
-        Embed the rows in each view. (B, v, d)
+        """Embed the rows in each view. (B, v, d)
 
         `plain`: as observed; `masked`: with more features dropped at random, in training only;
         `self`: the masked row completed from its own embedding.

@@ -1,5 +1,4 @@
-"""
-Predict in every mode, score validation rows, calibrate. Torch and numpy alone.
+"""Predict in every mode, score validation rows, calibrate. Torch and numpy alone.
 
 Shapes: N rows, k parties, C classes.
 """

@@ -1,5 +1,4 @@
-"""
-The training loop: steps, epochs, early stopping. It yields records; others reduce and write them.
+"""The training loop: steps, epochs, early stopping; it yields records that others write.
 
 Everything random is named by (seed, step), so that a run interrupted between any two steps and
 resumed from its state ends in the very same weights.

@@ -1,5 +1,4 @@
-"""
-What a method sees of a federation, and what everyone sees of a method.
+"""What a method sees of a federation, and what everyone sees of a method.
 
 Shapes: B rows, k parties, v views, d embedding width, C classes.
 """

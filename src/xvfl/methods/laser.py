@@ -1,5 +1,4 @@
-"""
-LASER-VFL, and LASER with random masks.
+"""LASER-VFL, and LASER with random masks.
 
 P. Valdeira, S. Wang, Y. Chi. Vertical federated learning with missing features during training
 and inference. 2024. Mean aggregation; each observed party i has a head g_i; for each subset size
@@ -66,8 +65,7 @@ class Laser:
 
 
 def nested_subsets(seen: Tensor, party: int, rng: torch.Generator) -> Tensor:
-    """
-    Draw, for each size s = 1…k, a uniform subset of the observed parties with `party`. (B, k, k)
+    """Draw, for each size s = 1…k, a uniform subset of the observed parties with `party`. (B, k, k)
 
     Sizes beyond the number observed repeat the whole observed set; their weight is 0.
     """

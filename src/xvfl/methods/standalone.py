@@ -1,5 +1,4 @@
-"""
-Standalone: every party trains its own bottom and head on the rows it holds in full.
+"""Standalone: every party trains its own bottom and head on the rows it holds in full.
 
 What each organisation has without a federation; gaps are zero-filled at test.
 Shapes: B rows, k parties, C classes.

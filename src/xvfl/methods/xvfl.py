@@ -1,5 +1,4 @@
-"""
-X-VFL: cross completion, decision subspace alignment, and self completion.
+"""X-VFL: cross completion, decision subspace alignment, and self completion.
 
 The paper's loss is `maths.overall`; self completion is ours, with a weight, 0 = the paper.
 Shapes: B rows, k parties, d embedding width, C classes.
@@ -26,16 +25,19 @@ class Weights:
     detach_cue: bool = False
 
 
+ALL_MODES = frozenset[Mode](("local", "assisted", "collaborative", "peers"))
+UNCOMPLETED = frozenset[Mode](("local", "collaborative"))
+
+
 class XVFL:
     """Train and predict as the paper says, plus self completion."""
-
-    modes = frozenset[Mode](("local", "assisted", "collaborative", "peers"))
 
     def __init__(self, heads: nn.Module, weights: Weights, completing: bool = True) -> None:
         """Take the head h; without `completing`, prediction leaves gaps neutral-filled."""
         self.heads = heads
         self.weights = weights
         self.completing = completing
+        self.modes: frozenset[Mode] = ALL_MODES if completing else UNCOMPLETED
 
     def loss(self, federation: Federation, rows: Rows) -> dict[str, Tensor]:
         """Name the terms: decision, dsalign1, dsalign2 and, where it weighs anything, self."""
@@ -48,11 +50,9 @@ class XVFL:
         )
         E_ = federation.complete(cue, rows.full.all(1))
         out = maths.decide(self.heads, E, E_, rows.full, has_cue)
-        per_row = {
-            "decision": maths.decision(out, rows.full, rows.y),
-            "dsalign1": w.lambda1 * maths.dsalign_completed(out, rows.full, w.stop_gradient),
-            "dsalign2": w.lambda2 * maths.dsalign_joint(out, rows.full, w.stop_gradient),
-        }
+        per_row = maths.overall(
+            out, rows.full, rows.y, w.lambda1, w.lambda2, stop_gradient=w.stop_gradient
+        )
         if w.self_completion:
             views_out = self.heads(made[:, :, 1:].flatten(1, 2))
             per_row["self"] = w.self_completion * maths.self_completion(
@@ -70,10 +70,9 @@ class XVFL:
             return self._decide(best[:, party])
         if mode == "peers":
             return self._decide(maths.mean_over(E, maths.others(rows.full, party)))
-        source = maths.sources(rows.full, rows.seen)
-        cue, has_cue = maths.cues(E, source)
         if not self.completing:
             return self._decide(maths.mean_over(E, rows.seen))
+        cue, has_cue = maths.cues(E, maths.sources(rows.full, rows.seen))
         E_ = federation.complete(cue, torch.zeros_like(rows.full[:, 0]))
         if mode == "assisted":
             alone = rows.full | ~maths.cues(E, rows.full)[1]

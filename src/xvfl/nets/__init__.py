@@ -16,8 +16,7 @@ Build = nn.Module | Callable[[Layout, int], nn.Module]
 
 
 def bottom(layout: Layout, d: int, hidden: int, blocks: int) -> nn.Module:
-    """
-    Build the default f_i: three layers for tables, residual blocks for images.
+    """Build the default f_i: three layers for tables, residual blocks for images.
 
     Its input is the encoded features followed by one flag per raw feature (an image: one channel).
     """
