@@ -148,7 +148,8 @@ def _moved(asked: Asked, seen: Bools, full: Bools, at: int, completes: bool) -> 
     some = counts["full"] > 0
     givers = np.where(some, counts["full"], counts["seen"])
     completed = full.shape[1] - counts["full"] - (~some & (givers == 1))
-    return givers + 2 * completed
+    moved: NDArray[np.int64] = givers + 2 * completed
+    return moved
 
 
 def _notes(ids: Sequence[str], encoded: Mapping[str, Encoded]) -> list[str]:
