@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from pandas.api.types import is_string_dtype
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
@@ -141,8 +142,7 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         ids: Sequence[str] | None = None,
     ) -> pd.Series:
         """Say the likeliest class of each row; see `predict_table` for the arguments."""
-        answer = self._predict(X, mode, party, ids).frame()["prediction"]
-        return answer
+        return self.predict_table(X, mode, party, ids)["prediction"]
 
     def predict_proba(
         self,
@@ -153,7 +153,8 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     ) -> pd.DataFrame:
         """Give calibrated probabilities, one column a class, indexed by id."""
         said = self._predict(X, mode, party, ids)
-        return pd.DataFrame(said.proba, index=pd.Index(said.ids, name="id"), columns=said.classes)
+        index = self._as_written(X, pd.Index(said.ids))
+        return pd.DataFrame(said.proba, index=index, columns=said.classes)
 
     def predict_table(
         self,
@@ -167,7 +168,8 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Without `mode`, all parties' tables give a collaborative answer and fewer a local one.
         `party` says who predicts in `local` and `assisted`. `ids` chooses the rows.
         """
-        return self._predict(X, mode, party, ids).frame()
+        table = self._predict(X, mode, party, ids).frame()
+        return table.set_axis(self._as_written(X, table.index))
 
     def complete(
         self, X: Mapping[str, Table], party: str | None = None, ids: Sequence[str] | None = None
@@ -178,10 +180,13 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         dictionary of all the given ones. `ids` may name rows that a party does not hold at all.
         """
         check_is_fitted(self, "model_")
-        sources, ids = self._read(X), _texts(ids)
-        if party is not None:
-            return self.model_.complete(sources, party, ids)
-        return {name: self.model_.complete(sources, name, ids) for name in sources}
+        sources, rows = self._read(X), _texts(ids)
+        made: dict[str, Any] = {}
+        for name in sources if party is None else [party]:
+            made[name] = self.model_.complete(sources, name, rows)
+            if isinstance(made[name], pd.DataFrame):
+                made[name] = made[name].set_axis(self._as_written(X, made[name].index))
+        return made if party is None else made[party]
 
     def score(
         self,
@@ -194,7 +199,7 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Give the accuracy over the labelled ids that the prediction covers."""
         check_is_fitted(self, "model_")
         sources, labels = self._sources_and_labels(X, y, fewest=1)
-        said = self.predict(sources, mode, party)
+        said = self.model_.predict(sources, mode, party).frame()["prediction"]
         common = labels.index.intersection(said.index, sort=False)
         if not len(common):
             raise InputError("score: the tables and the labels share no id; check the id columns")
@@ -261,10 +266,18 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _read_one(self, name: str, table: Table) -> Source:
         if isinstance(table, Images):
             return table
-        column = self.id.get(name) if isinstance(self.id, Mapping) else self.id
-        if isinstance(table, pd.DataFrame) and table.index.name == "id" and column not in table:
-            column = None
-        return read_table(table, id_column=column, party=name)
+        return read_table(table, id_column=self._id_column(name), party=name)
+
+    def _id_column(self, party: str) -> str | None:
+        return self.id.get(party) if isinstance(self.id, Mapping) else self.id
+
+    def _as_written(self, X: Mapping[str, Table], texts: pd.Index) -> pd.Index:
+        """Give ids as the tables write them: 7 rather than "7"."""
+        back: dict[str, Any] = {}
+        for name, table in X.items():
+            back |= ids_as_written(table, self._id_column(name))
+        index: pd.Index = pd.Index([back.get(each, each) for each in texts], name="id")
+        return index
 
     def _sources_and_labels(
         self, X: Mapping[str, Table], y: Any, fewest: int = 2
@@ -297,3 +310,16 @@ def _texts(ids: Sequence[Any] | None) -> list[str] | None:
         return None
     texts: list[str] = as_text(pd.Series(list(ids), dtype=object)).str.strip().tolist()
     return texts
+
+
+def ids_as_written(table: Table, column: str | None) -> dict[str, Any]:
+    """Map the text of each id of a frame or images to the id itself, where that is no text."""
+    if isinstance(table, Images):
+        raw = pd.Series(list(table.ids), dtype=object)
+    elif isinstance(table, pd.DataFrame):
+        raw = table[column] if column in table else table.index.to_series()
+    else:
+        return {}
+    if is_string_dtype(raw):
+        return {}
+    return dict(zip(as_text(raw).str.strip(), raw.tolist(), strict=True))

@@ -80,7 +80,8 @@ def prepare(
             raise InputError(f"table options: {unknown('party', name, sources)}")
     held = {name: pd.Index(source_ids(source)) for name, source in sources.items()}
     ids = _matched(held, labels)
-    classes = sorted(pd.unique(labels.loc[ids]), key=lambda label: (str(type(label)), label))
+    found = {label: _plain(label) for label in pd.unique(labels.loc[ids])}
+    classes = sorted(found, key=lambda label: (str(type(label)), label))
     y = torch.from_numpy(pd.Categorical(labels.loc[ids], categories=classes).codes.astype(np.int64))
     train, validation, test = split(y, splits)
     training = set(np.asarray(ids, dtype=object)[train.numpy()])
@@ -97,7 +98,15 @@ def prepare(
     rows = place(ids, encoded, tables, shares, y)
     rows, (train, validation, test) = _weighed(rows, (train, validation, test), class_weight)
     return Prepared(
-        encoders, tables, shares, [_plain(c) for c in classes], ids, rows, train, validation, test
+        encoders,
+        tables,
+        shares,
+        [found[label] for label in classes],
+        ids,
+        rows,
+        train,
+        validation,
+        test,
     )
 
 
@@ -247,5 +256,11 @@ def _weighed(
     return rows, (train, validation, test)
 
 
-def _plain(label: Any) -> Any:
-    return label.item() if isinstance(label, np.generic) else label
+def _plain(label: Any) -> str | int | float | bool:
+    plain = label.item() if isinstance(label, np.generic) else label
+    if not isinstance(plain, (str, int, float, bool)):
+        raise InputError(
+            f"labels: expected texts, numbers or booleans, got {type(plain).__name__}; "
+            "turn them into texts"
+        )
+    return plain

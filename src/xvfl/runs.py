@@ -64,7 +64,7 @@ class Folder:
 
     def write_json(self, name: str, data: Mapping[str, Any]) -> None:
         """Write a JSON file whole or not at all."""
-        self.write_text(name, json.dumps(data, indent=1, ensure_ascii=False) + "\n")
+        self.write_text(name, json.dumps(_plain(data), indent=1, ensure_ascii=False) + "\n")
 
     def read_json(self, name: str) -> dict[str, Any]:
         """Read a JSON file of the folder."""
@@ -117,7 +117,7 @@ class Folder:
 
     def append_record(self, record: Mapping[str, Any]) -> None:
         """Add one line to the records."""
-        line = json.dumps({key: _plain(value) for key, value in record.items()})
+        line = json.dumps(_plain(record))
         try:
             with (self.path / RECORDS).open("a", encoding="utf-8") as file:
                 file.write(line + "\n")
@@ -167,4 +167,9 @@ class Folder:
 
 
 def _plain(value: Any) -> Any:
+    """Turn what JSON has no number for into null."""
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -92,7 +92,7 @@ def accuracy_plot(rows: Rows, rates: Sequence[float], spread: bool) -> Figure:
         axis.set(title=title, xlabel="missing rate", ylabel="accuracy in %")
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(alpha=0.25)
-        axis.legend(frameon=False, loc="lower left", fontsize=9)
+        axis.legend(frameon=False, loc="upper right", fontsize=9)
     return figure
 
 
