@@ -143,9 +143,9 @@ def test_numbers_as_ids() -> None:
     bank, shop, y = (each.set_axis(range(ROWS - len(each), ROWS)) for each in (BANK, SHOP, Y))
     fitted = small(epochs=1).fit({"bank": bank, "shop": shop}, y)
     answers = fitted.predict_table({"bank": bank}, ids=[5, 7])
-    assert answers.index.tolist() == ["5", "7"] and set(answers["mode"]) == {"local"}
+    assert answers.index.tolist() == [5, 7] and set(answers["mode"]) == {"local"}
     completed = fitted.complete({"bank": bank}, "bank", ids=[5])
-    assert completed.index.tolist() == ["5"] and completed.notna().all(axis=None)
+    assert completed.index.tolist() == [5] and completed.notna().all(axis=None)
 
 
 def test_score_goes_by_id_and_weight(model: XVFLClassifier) -> None:
@@ -334,12 +334,13 @@ def test_saved_and_loaded(model: XVFLClassifier, tmp_path: Path) -> None:
 def test_a_model_is_not_half_overwritten(model: XVFLClassifier, tmp_path: Path) -> None:
     model.save(tmp_path / "model")
     with (
-        mock.patch("xvfl.runs.save_file", side_effect=OSError(28, "No space left on device")),
+        mock.patch("xvfl.runs.save", side_effect=OSError(28, "No space left on device")),
         pytest.raises(RunError, match="No space left"),
     ):
         model.save(tmp_path / "model")
-    with pytest.raises(RunError, match="manifest.json is missing"):
-        XVFLClassifier.load(tmp_path / "model")
+    again = XVFLClassifier.load(tmp_path / "model")
+    pd.testing.assert_frame_equal(again.predict_proba(BOTH), model.predict_proba(BOTH))
+    assert not list((tmp_path / "model").rglob("*.tmp"))
 
 
 def test_probabilities_are_calibrated() -> None:
@@ -351,6 +352,8 @@ def test_probabilities_are_calibrated() -> None:
         "assisted/bank",
         "assisted/shop",
         "collaborative",
+        "peers/bank",
+        "peers/shop",
     }
     assert all(0 < value < 100 for value in temperatures.values())
     assert any(value != 1 for value in temperatures.values())
@@ -451,3 +454,73 @@ def test_no_other_warnings() -> None:
         small(epochs=1).fit(BOTH, Y).predict_table(BOTH)
     assert not caught
     assert xvfl.XVFLClassifier is XVFLClassifier
+
+
+def linked(rows: int) -> tuple[pd.DataFrame, pd.DataFrame, pd.Series]:
+    """Two tables that know the same thing: f of one is u of the other, plus noise."""
+    rng = np.random.default_rng(0)
+    u = rng.random(rows)
+    index = pd.RangeIndex(rows)
+    one = pd.DataFrame({"f": u + 0.02 * rng.normal(size=rows), "g": rng.random(rows)}, index)
+    other = pd.DataFrame({"u": u, "w": rng.random(rows)}, index)
+    return one, other, pd.Series((u > 0.5).astype(int), index)
+
+
+def test_numbers_as_ids_come_back_as_numbers() -> None:
+    one, other, y = linked(80)
+    fitted = small().fit({"one": one, "other": other}, y)
+    said = fitted.predict({"one": one, "other": other})
+    assert said.index.equals(y.index.rename("id"))
+    assert (said == y).dtype == bool
+    assert fitted.complete({"one": one, "other": other}, party="one").index[0] == 0
+
+
+@pytest.mark.parametrize("gap", [None, "w"])
+def test_absent_rows_are_completed_from_full_and_from_partial_peers(gap: str | None) -> None:
+    one, other, y = linked(400)
+    fitted = small(epochs=30, full_at=1.0).fit({"one": one.iloc[:300], "other": other}, y)
+    asked = other.iloc[300:].copy()
+    if gap is not None:
+        asked[gap] = np.nan
+    made = fitted.complete({"one": one.iloc[:1], "other": asked}, "one", ids=list(range(300, 400)))
+    assert np.corrcoef(made["f"].astype(float), one["f"].iloc[300:])[0, 1] > 0.7
+
+
+@pytest.mark.parametrize("method", ["standalone", "laser"])
+def test_methods_that_complete_nothing_say_so(method: str) -> None:
+    one, other, y = linked(80)
+    fitted = small(method=method).fit({"one": one, "other": other}, y)
+    with pytest.raises(ModeError, match="completes nothing"):
+        fitted.complete({"one": one})
+
+
+def test_peers_are_calibrated_like_everybody_else() -> None:
+    one, other, y = linked(200)
+    fitted = small(validation=0.3).fit({"one": one, "other": other}, y)
+    peers = fitted.predict_proba({"one": one, "other": other}, mode="peers", party="one")
+    alone = fitted.predict_proba({"other": other}, mode="local", party="other")
+    pd.testing.assert_frame_equal(peers, alone, rtol=1e-4, atol=1e-5)
+
+
+def test_a_party_may_have_no_rows_today() -> None:
+    one, other, y = linked(80)
+    fitted = small().fit({"one": one, "other": other}, y)
+    table = fitted.predict_table({"one": one, "other": other.iloc[:0]})
+    assert len(table) == len(one)
+    assert set(table["parties"]) == {"one"}
+
+
+def test_labels_that_look_alike_are_refused() -> None:
+    one, other, y = linked(40)
+    mixed = pd.Series(["1" if each else 1 for each in y], index=y.index, dtype=object)
+    with pytest.raises(InputError, match="look alike"):
+        small().fit({"one": one, "other": other}, mixed)
+
+
+def test_the_id_column_is_remembered(tmp_path: Path) -> None:
+    one, other, y = linked(60)
+    tables = {"one": one.reset_index(names="k"), "other": other.reset_index(names="k")}
+    fitted = small(id="k").fit(tables, y)
+    fitted.save(tmp_path / "model")
+    again = XVFLClassifier.load(tmp_path / "model")
+    pd.testing.assert_frame_equal(again.predict_proba(tables), fitted.predict_proba(tables))

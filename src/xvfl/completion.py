@@ -50,7 +50,9 @@ def _mix(given: pd.Series, completed: pd.Series, gaps: pd.Series) -> pd.Series:
         completed = as_text(completed)
     mixed = given.astype(object).where(~gaps, completed.astype(object)).infer_objects()
     if isinstance(given.dtype, pd.CategoricalDtype):
-        return mixed.astype(pd.CategoricalDtype(given.cat.categories, given.cat.ordered))
+        known = given.cat.categories
+        new = pd.Index(mixed.dropna().unique()).difference(known, sort=False)
+        return mixed.astype(pd.CategoricalDtype(known.append(new), given.cat.ordered))
     return mixed
 
 

@@ -101,10 +101,11 @@ class LossConfig:
     """Weight of DSAlign₁; several values are searched by validation."""
     lambda2: float | tuple[float, ...] = 0.1
     """Weight of DSAlign₂; several values are searched by validation."""
-    self_completion: float = 1.0
-    """Weight of each party deciding alone from a masked and self-completed row; 0 = the paper."""
+    self_completion: float = 2.0
+    """Weight of each party deciding alone from a masked and self-completed row; 0 = the paper's
+    loss, whatever `reconstruction` says."""
     reconstruction: float = 0.3
-    """Weight of each completer reproducing what its own party observed; 0 = the paper."""
+    """Weight of each completer reproducing what its own party observed."""
     stop_gradient: bool = False
     """Hold DSAlign's targets fixed."""
     detach_cue: bool = False
@@ -116,7 +117,8 @@ class LossConfig:
     @property
     def our_weights(self) -> tuple[float, float]:
         """Weights of self completion and reconstruction: ours alone, 0 in every other method."""
-        return (self.self_completion, self.reconstruction) if self.method == "xvfl+" else (0.0, 0.0)
+        ours = self.method == "xvfl+" and self.self_completion > 0
+        return (self.self_completion, self.reconstruction) if ours else (0.0, 0.0)
 
     def __post_init__(self) -> None:
         for name in ("lambda1", "lambda2", "self_completion", "reconstruction"):
@@ -224,7 +226,7 @@ LAMBDA_RANGES: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
 def load_config(path: Path) -> Config:
     """Read a TOML file."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise ConfigError(
             f"{path}: cannot be read ({error.strerror}); `xvfl init` writes one"
@@ -250,7 +252,7 @@ def build(cls: type, data: Mapping[str, Any], where: str) -> Any:
     known = {each.name: each for each in fields(cls)}
     for key in data:
         if key not in known:
-            raise ConfigError(f"{where}: {unknown('key', key, known)}")
+            raise ConfigError(f"{where}: {unknown('key', key, known)}{_home_of(key)}")
     values = {key: _value(hints[key], value, f"{where}: {key}") for key, value in data.items()}
     for name, each in known.items():
         if name not in values and each.default is MISSING and each.default_factory is MISSING:
@@ -259,6 +261,14 @@ def build(cls: type, data: Mapping[str, Any], where: str) -> Any:
         return cls(**values)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
+
+
+def _home_of(key: str) -> str:
+    homes = {"net": NetConfig, "loss": LossConfig, "train": TrainConfig}
+    homes |= {"labels": LabelsConfig, "parties.NAME": PartyConfig}
+    homes |= {"parties.NAME.options": TableOptions}
+    found = [name for name, cls in homes.items() if key in {each.name for each in fields(cls)}]
+    return f"; {key} belongs in [{found[0]}]" if found else ""
 
 
 def _value(hint: Any, value: Any, where: str) -> Any:

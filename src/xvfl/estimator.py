@@ -52,7 +52,9 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         method: str = "xvfl+",
         lambda1: float | Sequence[float] = 0.1,
         lambda2: float | Sequence[float] = 0.1,
-        self_completion: float = 1.0,
+        self_completion: float = 2.0,
+        stop_gradient: bool = False,
+        detach_cue: bool = False,
         reconstruction: float = 0.3,
         full_at: float | None = None,
         embedding: int = 0,
@@ -63,7 +65,10 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         optimiser: str = "adamw",
         learning_rate: float = 2e-3,
         schedule: str = "cosine",
+        momentum: float = 0.9,
         weight_decay: float = 1e-2,
+        page_batch: int | None = None,
+        page_probability: float | None = None,
         validation: float = 0.15,
         patience: int = 15,
         class_weight: str | None = None,
@@ -85,6 +90,8 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.lambda1 = lambda1
         self.lambda2 = lambda2
         self.self_completion = self_completion
+        self.stop_gradient = stop_gradient
+        self.detach_cue = detach_cue
         self.reconstruction = reconstruction
         self.full_at = full_at
         self.embedding = embedding
@@ -95,7 +102,10 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.optimiser = optimiser
         self.learning_rate = learning_rate
         self.schedule = schedule
+        self.momentum = momentum
         self.weight_decay = weight_decay
+        self.page_batch = page_batch
+        self.page_probability = page_probability
         self.validation = validation
         self.patience = patience
         self.class_weight = class_weight
@@ -117,7 +127,7 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         prepared = prepare(
             sources,
             labels,
-            self.tables or {},
+            {name: _options(name, each) for name, each in (self.tables or {}).items()},
             Splits(0.0, self.validation, self.seed),
             self.full_at,
             plan.train.class_weight,
@@ -201,6 +211,11 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         sources, labels = self._sources_and_labels(X, y, fewest=1)
         said = self.model_.predict(sources, mode, party).frame()["prediction"]
         common = labels.index.intersection(said.index, sort=False)
+        if not labels.isin(self.model_.classes).any():
+            raise InputError(
+                f"score: none of the labels is a class of the model, {self.model_.classes}; "
+                "check their type: 1 is not '1'"
+            )
         if not len(common):
             raise InputError("score: the tables and the labels share no id; check the id columns")
         right = said.loc[common].to_numpy() == labels.loc[common].to_numpy()
@@ -210,7 +225,7 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def save(self, path: str | Path) -> None:
         """Write the model to a folder."""
         check_is_fitted(self, "model_")
-        self.model_.save(Folder(path))
+        self.model_.save(Folder(path), {"id": self.id} if self.id else None)
 
     @classmethod
     def load(
@@ -224,7 +239,9 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     ) -> "XVFLClassifier":
         """Read a model from a folder that `save` or `xvfl train` wrote."""
         own = OwnNets(bottoms, completers, head)
-        model = Model.load(Folder(path), own)
+        folder = Folder(path)
+        model = Model.load(folder, own)
+        id = id or folder.manifest().get("id")
         self = cls(id=id, bottoms=bottoms, completers=completers, head=head, seed=model.seed)
         for part in (model.net, model.loss):
             known = {key: value for key, value in vars(part).items() if key in self.get_params()}
@@ -246,7 +263,7 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         given = {k: v.item() if isinstance(v, np.generic) else v for k, v in given.items()}
         given["class_weight"] = given["class_weight"] or "none"
         for name in ("lambda1", "lambda2"):
-            if not isinstance(given[name], (int, float)):
+            if isinstance(given[name], Sequence | np.ndarray) and not isinstance(given[name], str):
                 given[name] = tuple(given[name])
         parts = []
         for kind in (NetConfig, LossConfig, TrainConfig):
@@ -255,18 +272,18 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         own_nets = OwnNets(self.bottoms, self.completers, self.head)
         return Plan(parts[0], parts[1], parts[2], own_nets)
 
-    def _read(self, X: Mapping[str, Table]) -> dict[str, Source]:
+    def _read(self, X: Mapping[str, Table], fewest: int = 0) -> dict[str, Source]:
         if not isinstance(X, Mapping):
             raise InputError(
                 f"expected a dictionary of parties and tables, got {type(X).__name__}; "
                 'write {"bank": bank_frame, "shop": shop_frame}'
             )
-        return {name: self._read_one(name, table) for name, table in X.items()}
+        return {name: self._read_one(name, table, fewest) for name, table in X.items()}
 
-    def _read_one(self, name: str, table: Table) -> Source:
+    def _read_one(self, name: str, table: Table, fewest: int) -> Source:
         if isinstance(table, Images):
             return table
-        return read_table(table, id_column=self._id_column(name), party=name)
+        return read_table(table, id_column=self._id_column(name), party=name, fewest=fewest)
 
     def _id_column(self, party: str) -> str | None:
         return self.id.get(party) if isinstance(self.id, Mapping) else self.id
@@ -282,7 +299,7 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _sources_and_labels(
         self, X: Mapping[str, Table], y: Any, fewest: int = 2
     ) -> tuple[dict[str, Source], pd.Series]:
-        sources = self._read(X)
+        sources = self._read(X, fewest=1 if fewest > 1 else 0)
         if isinstance(y, tuple) and len(y) == 2:
             return labels_at_party(sources, *y, fewest=fewest)
         if isinstance(y, pd.DataFrame) and y.shape[1] == 1:
@@ -308,6 +325,8 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 def _texts(ids: Sequence[Any] | None) -> list[str] | None:
     if ids is None:
         return None
+    if isinstance(ids, str):
+        raise InputError(f"ids: expected a list of ids, got the text {ids!r}; write [{ids!r}]")
     texts: list[str] = as_text(pd.Series(list(ids), dtype=object)).str.strip().tolist()
     return texts
 
@@ -323,3 +342,10 @@ def ids_as_written(table: Table, column: str | None) -> dict[str, Any]:
     if is_string_dtype(raw):
         return {}
     return dict(zip(as_text(raw).str.strip(), raw.tolist(), strict=True))
+
+
+def _options(party: str, given: TableOptions | Mapping[str, Any]) -> TableOptions:
+    if isinstance(given, TableOptions):
+        return given
+    options: TableOptions = build(TableOptions, given, f"tables: {party}")
+    return options

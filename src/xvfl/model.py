@@ -4,18 +4,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from xvfl import maths
 from xvfl.completion import fill
 from xvfl.config import LossConfig, NetConfig, build
 from xvfl.data.encode import Encoded, encoder_from_dict
 from xvfl.data.rows import Rows
 from xvfl.errors import InputError, ModeError, RunError, unknown
 from xvfl.federation.build import COORDINATOR, build_method, build_parties
+from xvfl.federation.complete import completed
 from xvfl.federation.fused import Fused
 from xvfl.federation.kernels import small_kernels
 from xvfl.federation.party import PartySide
@@ -109,9 +107,12 @@ class Model:
     ) -> Source:
         """Fill a party's gaps in its own columns and units; what was observed stays as it was.
 
-        A row is completed from the parties that hold it in full, else from its own features.
+        A row is completed from the parties that hold it in full; where none does, from its own
+        features if there are any, else from what the others saw.
         """
         self._known(sources)
+        if "assisted" not in self.method.modes:
+            raise ModeError(f"{self.loss.method} completes nothing; train with xvfl+ or xvfl")
         if party not in sources:
             raise ModeError(f"complete: expected a table of {party!r}, got {list(sources)}")
         given = [name for name in self.encoders if name in sources]
@@ -119,23 +120,22 @@ class Model:
         wanted = list(ids) if ids is not None else encoded[party].ids
         rows, federation = self._rows(encoded, wanted)
         with torch.random.fork_rng(devices=[]):
-            values = self._completed(federation, rows, given.index(party))
+            values = completed(federation, rows, given.index(party)).double().cpu().numpy()
         return fill(self.encoders[party], self.parties[party], sources[party], wanted, values)
 
     def save(self, folder: Folder, more: Mapping[str, Any] | None = None) -> None:
-        """Write the model's folder; the manifest comes last and makes it whole."""
+        """Write the model's folder, all of it or nothing."""
         folder.create()
-        # Without its manifest a half overwritten folder is refused, not believed.
-        (folder / MANIFEST).unlink(missing_ok=True)
-        for name, encoder in self.encoders.items():
-            folder.write_json(f"encoders/{name}.json", encoder.to_dict())
         tensors = {
             f"{holder}/{name}": value
             for holder, net in self.holders.items()
             for name, value in net.state_dict().items()
         }
-        folder.save_tensors(MODEL, tensors, {})
-        folder.write_json(MANIFEST, {**self.manifest(), **(more or {})})
+        with folder.together():
+            for name, encoder in self.encoders.items():
+                folder.write_json(f"encoders/{name}.json", encoder.to_dict())
+            folder.save_tensors(MODEL, tensors, {})
+            folder.write_json(MANIFEST, {**self.manifest(), **(more or {})})
 
     def manifest(self) -> dict[str, Any]:
         """Give what a folder must say beside encoders and weights."""
@@ -236,17 +236,3 @@ class Model:
         alone = self.temperatures.get(key("local", asked.party or ""), 1.0)
         used = torch.full((len(rows), 1), own, dtype=torch.float64)
         return torch.where(unassisted(asked, rows, at).cpu().unsqueeze(1), alone, used)
-
-    @torch.no_grad()
-    def _completed(self, federation: Fused, rows: Rows, at: int) -> NDArray[np.float64]:
-        side = federation.sides[at]
-        for each in federation.sides:
-            each.net.eval()
-        E = federation.embed(rows, ["plain"])[:, :, 0]
-        cue, has_cue = maths.cues(E, rows.full)
-        cue = torch.where(has_cue.unsqueeze(-1), cue, E)[:, at]
-        taken = side.table.take(rows.handles[:, at])
-        x = side.net.encode(taken)
-        _, completed = side.net.complete(x, taken.observed, cue)
-        merged = maths.merge(x, completed, side.net.spread(taken.observed))
-        return merged.double().cpu().numpy()

@@ -34,7 +34,7 @@ class Prediction:
     parties: list[str]
     """Who contributed, joined by +."""
     completed: NDArray[np.float64]
-    """(n,) share of the contributing parties' features that were completed."""
+    """(n,) share of the features asked for that were completed: of the asking party, or of all."""
     moved: NDArray[np.int64]
     """(n,) embeddings that crossed between organisations."""
     notes: list[str]
@@ -89,7 +89,7 @@ def explain(
     ids: Sequence[str],
     at: int,
     proba: NDArray[np.float64],
-    said: "Known",
+    said: Known,
 ) -> Prediction:
     """Say of each row how its answer came about; a row observed nowhere gets the class prior."""
     seen: Bools = rows.seen.cpu().numpy()
@@ -122,7 +122,7 @@ def _contributors(asked: Asked, seen: Bools, full: Bools, at: int) -> Bools:
         who[:] = False
     elif asked.mode == "assisted":
         who &= ~full[:, [at]]
-    who[:, at] = asked.mode != "peers"
+    who[:, at] = seen[:, at] & (asked.mode != "peers")
     return who
 
 
@@ -131,12 +131,8 @@ def _moved(asked: Asked, seen: Bools, full: Bools, at: int, completes: bool) -> 
 
     In `assisted` the completed party keeps its Ẽ.
     """
-    counts: dict[str, NDArray[np.int64]] = {
-        "full": full.sum(1),
-        "seen": seen.sum(1),
-        "peers": np.delete(full, at, axis=1).sum(1),
-    }
-    peers = counts["peers"]
+    fulls, saw = (np.asarray(each.sum(1), dtype=np.int64) for each in (full, seen))
+    peers = fulls - full[:, at]
     if asked.mode == "local":
         return np.zeros(len(full), dtype=np.int64)
     if asked.mode == "peers":
@@ -144,10 +140,10 @@ def _moved(asked: Asked, seen: Bools, full: Bools, at: int, completes: bool) -> 
     if asked.mode == "assisted":
         return np.where(full[:, at] | (peers == 0), 0, peers + 1)
     if not completes:
-        return counts["seen"]
-    some = counts["full"] > 0
-    givers = np.where(some, counts["full"], counts["seen"])
-    completed = full.shape[1] - counts["full"] - (~some & (givers == 1))
+        return saw
+    some = fulls > 0
+    givers = np.where(some, fulls, saw)
+    completed = full.shape[1] - fulls - (~some & (givers == 1))
     moved: NDArray[np.int64] = givers + 2 * completed
     return moved
 

@@ -81,6 +81,11 @@ def prepare(
     held = {name: pd.Index(source_ids(source)) for name, source in sources.items()}
     ids = _matched(held, labels)
     found = {label: _plain(label) for label in pd.unique(labels.loc[ids])}
+    if len({str(label) for label in found.values()}) < len(found):
+        raise InputError(
+            f"labels: expected texts or numbers, not both: {list(found.values())} look alike; "
+            "turn all of them into texts"
+        )
     classes = sorted(found, key=lambda label: (str(type(label)), label))
     y = torch.from_numpy(pd.Categorical(labels.loc[ids], categories=classes).codes.astype(np.int64))
     train, validation, test = split(y, splits)
@@ -115,7 +120,7 @@ def check_names(sources: Mapping[str, Source]) -> None:
     if len(sources) < 2:
         raise InputError(f"expected two parties or more, got {list(sources)}")
     for name in sources:
-        if not re.fullmatch(r"[\w.-]+", name) or name == COORDINATOR:
+        if not isinstance(name, str) or not re.fullmatch(r"[\w.-]+", name) or name == COORDINATOR:
             raise InputError(
                 f"party name {name!r}: expected letters, digits, '_', '-' or '.', and not "
                 f"{COORDINATOR!r}; rename the party"

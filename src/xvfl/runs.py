@@ -14,12 +14,13 @@ power cut leaves the last good one; of the records it may cost the last line.
 import json
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from xvfl.errors import RunError
@@ -38,6 +39,7 @@ class Folder:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        self._staged: list[tuple[Path, Path]] | None = None
 
     def __truediv__(self, name: str) -> Path:
         return self.path / name
@@ -98,7 +100,7 @@ class Folder:
         """Write tensors and a JSON note in one file, whole or not at all."""
         copies = {key: value.detach().cpu().contiguous().clone() for key, value in tensors.items()}
         note = {"about": json.dumps(about)}
-        self._whole(name, lambda temporary: save_file(copies, temporary, metadata=note))
+        self._whole(name, lambda temporary: temporary.write_bytes(save(copies, metadata=note)))
 
     def load_tensors(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Read tensors and their note."""
@@ -144,6 +146,19 @@ class Folder:
         lines = [json.dumps(record) for record in self.records() if wanted(record)]
         self.write_text(RECORDS, "".join(line + "\n" for line in lines))
 
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Put what is written inside into place at the end, all of it or nothing."""
+        staged = self._staged = []
+        try:
+            yield
+            for temporary, path in staged:
+                os.replace(temporary, path)
+        finally:
+            self._staged = None
+            for temporary, _ in staged:
+                temporary.unlink(missing_ok=True)
+
     def _advice(self, lost: str) -> str:
         if self.has(CHECKPOINT) and not self.has(MANIFEST) and lost != CHECKPOINT:
             return "the run was cut short: continue it with `xvfl train CONFIG --out RUN --resume`"
@@ -157,10 +172,13 @@ class Folder:
             write(temporary)
             with temporary.open("rb") as file:
                 os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except (OSError, SafetensorError) as error:
+            if self._staged is None:
+                os.replace(temporary, path)
+            else:
+                self._staged.append((temporary, path))
+        except OSError as error:
             temporary.unlink(missing_ok=True)
-            reason = getattr(error, "strerror", None) or str(error)
+            reason = error.strerror or str(error)
             raise RunError(
                 f"{path}: could not be written ({reason}); what was there before is untouched"
             ) from error

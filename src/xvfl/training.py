@@ -76,7 +76,11 @@ def fit(
     """Search λ where several are given, then train, keep the best epoch and calibrate."""
     shown = show or (lambda update: None)
     kernels = small_kernels(prepared.layouts, choose_device(plan.train.device))
-    with _stoppable() as stop, torch.random.fork_rng(devices=[]), kernels:
+    with (
+        _stoppable(terminable=folder is not None) as stop,
+        torch.random.fork_rng(devices=[]),
+        kernels,
+    ):
         plan = replace(plan, loss=_search(prepared, plan, folder, shown, stop))
         # A stop before the first step leaves the folder as it is: no λ was chosen yet.
         place = None if stop.is_set() else folder
@@ -248,6 +252,7 @@ def _fingerprint(prepared: Prepared, plan: Plan) -> str:
         "encoders": {name: each.to_dict() for name, each in prepared.encoders.items()},
         "classes": [str(label) for label in prepared.classes],
         "ids": prepared.ids,
+        "rows": [prepared.train.tolist(), prepared.validation.tolist()],
         "y": prepared.rows.y.tolist(),
     }
     digest = blake2b(json.dumps(said, sort_keys=True).encode(), digest_size=16)
@@ -258,8 +263,8 @@ def _fingerprint(prepared: Prepared, plan: Plan) -> str:
 
 
 @contextmanager
-def _stoppable() -> Iterator[threading.Event]:
-    """Turn the first Ctrl-C (or SIGTERM) into a wish to stop between two steps."""
+def _stoppable(terminable: bool) -> Iterator[threading.Event]:
+    """Turn the first Ctrl-C (or, where the run can be resumed, SIGTERM) into a wish to stop."""
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stop
@@ -270,7 +275,8 @@ def _stoppable() -> Iterator[threading.Event]:
             raise KeyboardInterrupt
         stop.set()
 
-    before = {each: signal.signal(each, ask) for each in (signal.SIGINT, signal.SIGTERM)}
+    signals = [signal.SIGINT, *([signal.SIGTERM] if terminable else [])]
+    before = {each: signal.signal(each, ask) for each in signals}
     try:
         yield stop
     finally:

@@ -33,22 +33,25 @@ def train_run(
     if folder.has(MANIFEST) and resume:
         folder.manifest()
         return None
-    if any(folder.has(name) for name in (MANIFEST, CHECKPOINT, RECORDS)) and not resume:
+    if any(folder.has(name) for name in (MANIFEST, CHECKPOINT, RECORDS, CONFIG)) and not resume:
         raise RunError(
             f"{folder.path}: holds a run already; continue it with --resume or choose another --out"
         )
     choose_device(config.train.device)
     base = config_path.resolve().parent
     prepared = prepare_run(config, base)
-    if not (resume and folder.has(CONFIG)):
-        folder.create().write_text(CONFIG, text)
+    folder.create()
+    if not folder.has(CHECKPOINT):
+        folder.write_text(CONFIG, text)
     plan = Plan(config.net, config.loss, config.train)
     fitted = fit(prepared, plan, folder, resume, show)
+    folder.write_text(CONFIG, text)
     if not fitted.interrupted:
         test = [prepared.ids[i] for i in prepared.test.tolist()]
         held_out = test or [prepared.ids[i] for i in prepared.validation.tolist()]
         more = {
             "base": str(base),
+            "id": {name: party.id for name, party in config.parties.items() if party.id},
             "held_out": held_out,
             "held_out_is": "test" if test else "validation",
         }
@@ -79,11 +82,11 @@ def read_run(config: Config, base: Path) -> tuple[dict[str, Source], pd.Series]:
         )
 
 
-def read_source(table: str, id_column: str | None, party: str) -> Source:
+def read_source(table: str, id_column: str | None, party: str, fewest: int = 1) -> Source:
     """Read a party's table, or its images from an .npz file."""
     if table.endswith(".npz"):
         return read_images(table)
-    return read_table(table, id_column=id_column, party=party)
+    return read_table(table, id_column=id_column, party=party, fewest=fewest)
 
 
 @dataclass(frozen=True)
@@ -176,7 +179,8 @@ def predict_run(
     for name, table in inputs.items():
         if name not in config.parties:
             raise InputError(f"--input: {unknown('party', name, config.parties)}")
-        sources[name] = read_source(table, id_column or config.parties[name].id, name)
+        column = id_column or config.parties[name].id
+        sources[name] = read_source(table, column, name, fewest=0)
     frame = model.predict(sources, mode, party).frame()
     write_table(frame, output)
     return frame

@@ -25,9 +25,11 @@ MOST_CLASSES = 50
 """A float label with more distinct values than this may be a regression target."""
 
 
-def read_table(source: TableSource, *, id_column: str | None, party: str) -> pd.DataFrame:
-    """Read a party's table, indexed by its ids as strings."""
-    return _read(source, id_column, f"party {party!r}")
+def read_table(
+    source: TableSource, *, id_column: str | None, party: str, fewest: int = 1
+) -> pd.DataFrame:
+    """Read a party's table, indexed by its ids as strings; `fewest` rows must be there."""
+    return _read(source, id_column, f"party {party!r}", fewest)
 
 
 def read_labels(
@@ -83,13 +85,13 @@ def check_output(path: Path) -> None:
         raise InputError(f"{path}: cannot be written (no folder {path.parent}); make it first")
 
 
-def _read(source: Any, id_column: str | None, where: str) -> pd.DataFrame:
+def _read(source: Any, id_column: str | None, where: str, fewest: int = 1) -> pd.DataFrame:
     frame, where, own_index = _load(source, id_column, where)
     names = pd.Index([str(name) for name in frame.columns])
     _refuse_repeated(names, where)
     frame = frame.set_axis(names, axis=1)
     raw = _raw_ids(frame, id_column, own_index, where)
-    if frame.empty and len(frame) == 0:
+    if len(frame) < fewest:
         raise InputError(
             f"{where}: expected at least one row, but there are none; check the source"
         )

@@ -35,6 +35,7 @@ class Images:
 
     def __post_init__(self) -> None:
         """Check the ids."""
+        self.pixels = np.asarray(self.pixels)
         self.ids = _check_ids(self.ids, len(self.pixels), "images")
 
 

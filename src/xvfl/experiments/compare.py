@@ -1,4 +1,4 @@
-"""Compare methods over seeds: means, paired differences, and who is ahead (evaluation.md)."""
+"""Compare methods over seeds: means, paired differences, and who is ahead."""
 
 import math
 from collections.abc import Sequence

@@ -22,11 +22,12 @@ from rich.progress import Progress
 from rich.table import Table
 from sklearn.datasets import load_digits
 
-from xvfl import maths
 from xvfl.config import LossConfig, TrainConfig
 from xvfl.experiments import report
 from xvfl.experiments.compare import Way, difference, mean
 from xvfl.experiments.runner import ZERO_FILL, Result, Setting, Task, Trial, run
+from xvfl.federation.complete import completed
+from xvfl.federation.kernels import small_kernels
 from xvfl.layout import Feature, Layout
 from xvfl.runs import Folder
 from xvfl.version import VERSION
@@ -117,25 +118,18 @@ def run_demo(out: Path, seeds: int, rates: Sequence[float], workers: int, consol
 def complete_some(task: Task, rate: float) -> dict[str, NDArray[np.float32]]:
     """Train once more and show some test digits: true, as seen, completed, (n, 8, 8) each."""
     setting = Setting(OURS, rate, 0, loss=LossConfig(), train=_seeded(0))
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
+    with torch.random.fork_rng(devices=[]), small_kernels(task.layouts, torch.device("cpu")):
         trial = Trial(task, setting)
-        with torch.enable_grad():
-            trial.train()
-        for side in trial.federation.sides:
-            side.net.eval()
+        trial.train()
         at = torch.arange(trial.cut, trial.cut + PICTURES)
         rows = trial.rows.take(at)
-        E = trial.federation.embed(rows, ["plain"])[:, :, 0]
-        cue, has_cue = maths.cues(E, rows.full)
         made: dict[str, list[NDArray[np.float32]]] = {"true": [], "seen": [], "completed": []}
         for i, side in enumerate(trial.federation.sides):
             table = side.table.take(rows.handles[:, i])
-            source = torch.where(has_cue[:, i, None], cue[:, i], E[:, i])
-            _, completed = side.net.complete(table.values, table.observed, source)
-            full = maths.merge(table.values, completed, table.observed)
-            gaps = table.values.masked_fill(~table.observed, torch.nan)
+            gaps = table.values.masked_fill(~table.observed, torch.nan).numpy()
             truth = task.values[side.name][trial.order[at].numpy()]
-            for name, half in zip(made, (truth, gaps.numpy(), full.numpy()), strict=True):
+            full = completed(trial.federation, rows, i).numpy()
+            for name, half in zip(made, (truth, gaps, full), strict=True):
                 made[name].append(half.reshape(-1, 8, 4))
     return {name: np.concatenate(halves, 2) for name, halves in made.items()}
 

@@ -1,7 +1,7 @@
 """Train and test one method in one scenario. Torch and numpy alone.
 
 One protocol for every method: masks drawn by the scenario's seed, a fixed budget of epochs, the
-weights of the last one, test rows all non-aligned (evaluation.md).
+weights of the last one, test rows all non-aligned.
 """
 
 import time

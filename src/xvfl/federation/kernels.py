@@ -13,8 +13,8 @@ from xvfl.layout import Layout
 def small_kernels(layouts: Mapping[str, Layout], device: torch.device) -> Iterator[None]:
     """Compute tables with one thread and, on ARM, without oneDNN; images and GPUs as they are.
 
-    Table nets multiply matrices of some hundred rows. A second thread gains them nothing and, on a
-    busy machine, waits for the first; oneDNN's set-up on ARM costs more than their products
+    Table nets multiply matrices of some hundred rows. A second thread gains them little and, on a
+    busy machine, spends its time waiting; oneDNN's set-up on ARM costs more than it saves
     (docs/speed.md has the measurement).
     """
     small = device.type == "cpu" and all(layout.image is None for layout in layouts.values())

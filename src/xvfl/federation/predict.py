@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from xvfl import maths
 from xvfl.data.rows import Rows
 from xvfl.federation.fused import Fused
 from xvfl.methods.base import Method, Mode
@@ -38,7 +39,7 @@ def logits(method: Method, federation: Fused, rows: Rows, mode: Mode, party: int
 
 def ways(method: Method, federation: Fused) -> Iterator[tuple[Mode, int]]:
     """List every way to predict: each mode, and each party where the mode is a party's."""
-    for mode in ("local", "assisted", "collaborative"):
+    for mode in ("local", "assisted", "collaborative", "peers"):
         if mode in method.modes:
             count = 1 if mode == "collaborative" else len(federation.sides)
             for party in range(count):
@@ -46,8 +47,10 @@ def ways(method: Method, federation: Fused) -> Iterator[tuple[Mode, int]]:
 
 
 def answerable(rows: Rows, mode: Mode, party: int) -> Tensor:
-    """Say which rows a mode can be asked about: those the party, or any party, saw. (N,)"""
-    return rows.seen.any(1) if mode == "collaborative" else rows.seen[:, party]
+    """Say which rows a mode has an answer to: those that a party it asks saw. (N,)"""
+    if mode == "collaborative":
+        return rows.seen.any(1)
+    return maths.others(rows.full, party).any(1) if mode == "peers" else rows.seen[:, party]
 
 
 def score(method: Method, federation: Fused, rows: Rows) -> float:
@@ -55,7 +58,7 @@ def score(method: Method, federation: Fused, rows: Rows) -> float:
     losses = []
     for mode, party in ways(method, federation):
         asked = answerable(rows, mode, party).nonzero().flatten()
-        if mode == "assisted" or not len(asked):
+        if mode in ("assisted", "peers") or not len(asked):
             continue
         out = logits(method, federation, rows.take(asked), mode, party)
         losses.append(torch.nn.functional.cross_entropy(out, rows.y[asked].cpu()).item())
