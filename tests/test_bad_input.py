@@ -273,7 +273,8 @@ def test_columns_without_information_are_left_out_with_a_warning(tmp_path: Path)
     path = write_all(tmp_path)
     bank(lambda t: t.assign(one="x", nothing=None))(tmp_path)
     said = xvfl("train", path, "--out", tmp_path / "run")
-    warned = "warning: party 'bank': left out 'one' (holds one value), 'nothing' (holds nothing)"
+    left_out = "left out 'one' (holds one value), 'nothing' (holds nothing)"
+    warned = f"warning: party 'bank', file bank.csv: {left_out}"
     assert said.code == 0 and said.err.splitlines() == [warned]
 
 
@@ -470,10 +471,11 @@ def stopped(tmp_path: Path) -> Path:
     [
         config("epochs = 3", "epochs = 4"),
         config("embedding = 8", "embedding = 4"),
+        config("[labels]", "test = 0.4\n[labels]"),
         bank(lambda t: t.iloc[1:]),
         shop(lambda t: t.assign(visits=t["visits"].to_numpy()[::-1])),
     ],
-    ids=["epochs", "net", "rows", "values"],
+    ids=["epochs", "net", "split", "rows", "values"],
 )
 def test_resuming_something_else(spoil: Spoil, stopped: Path) -> None:
     before = checkpoint(stopped / "run")

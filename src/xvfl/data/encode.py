@@ -25,7 +25,16 @@ from xvfl.data.columns import (
 )
 from xvfl.data.encoded import Encoded
 from xvfl.data.images import ImageEncoder, Images, read_images
-from xvfl.data.parse import ISO, ColumnKind, as_dates, as_numbers, blank, date_format, kind_of
+from xvfl.data.parse import (
+    ISO,
+    ColumnKind,
+    as_dates,
+    as_numbers,
+    blank,
+    date_format,
+    kind_of,
+    whose,
+)
 from xvfl.data.text import as_text
 from xvfl.errors import DataWarning, InputError, unknown
 from xvfl.layout import Layout
@@ -78,12 +87,12 @@ class TableEncoder:
                 codecs.append(fitted)
         if not codecs:
             raise InputError(
-                f"party {party!r}: expected at least one column with two different values, but "
-                f"found none in {len(frame.columns)}; check the table and the columns dropped"
+                f"{whose(frame, party)}: expected at least one column with two different values, "
+                f"but found none in {len(frame.columns)}; check the table and the columns dropped"
             )
         if left_out:
             reasons = ", ".join(f"{name!r} ({reason})" for name, reason in left_out.items())
-            warnings.warn(f"party {party!r}: left out {reasons}", DataWarning, stacklevel=2)
+            warnings.warn(f"{whose(frame, party)}: left out {reasons}", DataWarning, stacklevel=2)
         return cls(party, codecs, options.missing, left_out)
 
     def encode(self, frame: pd.DataFrame) -> Encoded:
@@ -156,7 +165,7 @@ class TableEncoder:
             near = get_close_matches(absent[0], present, n=1, cutoff=0.0)
             hint = f" (nearest present: {near[0]!r})" if near else ""
             raise InputError(
-                f"party {self.party!r}: expected the columns used in training, but "
+                f"{whose(frame, self.party)}: expected the columns used in training, but "
                 f"{', '.join(map(repr, absent))} not in the table{hint}; add or rename columns, "
                 "with empty cells where values are not known"
             )
@@ -178,7 +187,7 @@ ENCODERS: dict[str, type[TableEncoder | ImageEncoder]] = {
 def _check_options(frame: pd.DataFrame, options: TableOptions, party: str) -> None:
     for name in (*options.categorical, *options.numeric, *options.drop):
         if name not in frame.columns:
-            raise InputError(f"party {party!r}: {unknown('column', name, frame.columns)}")
+            raise InputError(f"{whose(frame, party)}: {unknown('column', name, frame.columns)}")
     both = sorted(set(options.categorical) & set(options.numeric))
     if both:
         raise InputError(

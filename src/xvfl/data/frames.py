@@ -12,6 +12,7 @@ import pandas as pd
 from pandas.api import types
 
 from xvfl.data.ids import usable_ids
+from xvfl.data.parse import WHERE
 from xvfl.errors import DataWarning, InputError, unknown
 
 if TYPE_CHECKING:
@@ -98,7 +99,9 @@ def _read(source: Any, id_column: str | None, where: str, fewest: int = 1) -> pd
     at = "index" if id_column is None else f"id column {id_column!r}"
     ids = usable_ids(raw, f"{where}, {at}")
     kept = frame.drop(columns=id_column) if id_column in frame.columns else frame
-    return kept.set_axis(ids, axis=0)
+    kept = kept.set_axis(ids, axis=0)
+    kept.attrs[WHERE] = where
+    return kept
 
 
 def _load(source: Any, id_column: str | None, where: str) -> tuple[pd.DataFrame, str, bool]:

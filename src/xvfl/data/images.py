@@ -84,10 +84,12 @@ class ImageEncoder:
         there = np.asarray(~np.isnan(first).any(axis=1), dtype=bool)
         if observed is not None:
             there &= self._check_observed(observed, there.shape)
-        values = np.clip((first - self.low) / (self.high - self.low), 0.0, 1.0)
-        values = np.where(there[:, None], values, 0.0).astype(np.float32)
+        scaled = np.where(there[:, None], (first - self.low) / (self.high - self.low), 0.0)
+        values = np.clip(scaled, 0.0, 1.0).astype(np.float32)
+        far = np.asarray(((scaled < -1) | (scaled > 2)).any(axis=(1, 2, 3)))
+        notes = ["pixels far outside the training range" if each else "" for each in far]
         codes = np.zeros((len(values), 0), dtype=np.int64)
-        return Encoded(names, values, codes, there.reshape(len(values), -1), [""] * len(values))
+        return Encoded(names, values, codes, there.reshape(len(values), -1), notes)
 
     def decode(
         self,

@@ -23,17 +23,28 @@ LARGEST = 1e300
 """Numbers beyond this count as infinite: the width of their range would be."""
 
 
+WHERE = "where"
+"""Under this name a frame carries whose it is and which file it came from, for messages."""
+
+
+def whose(table: pd.DataFrame | pd.Series, party: str) -> str:
+    """Say whose table it is and, where known, which file."""
+    return str(table.attrs.get(WHERE, f"party {party!r}"))
+
+
 def blank(cells: pd.Series, missing: Sequence[str]) -> pd.Series:
-    """Empty the cells whose text is one of the given values; numbers compare as numbers."""
-    if not missing:
+    """Empty the cells that hold no text or one of the given values; numbers compare as numbers."""
+    if types.is_bool_dtype(cells.dtype) or types.is_datetime64_any_dtype(cells.dtype):
         return cells
-    if types.is_numeric_dtype(cells.dtype) and not types.is_bool_dtype(cells.dtype):
+    if types.is_numeric_dtype(cells.dtype):
+        if not missing:
+            return cells
         marks = pd.to_numeric(pd.Series(list(missing)), errors="coerce").dropna().tolist()
         return cells.mask(cells.isin(marks))
     there, texts = known(cells)
     hit = np.zeros(len(cells), dtype=bool)
-    hit[there] = texts.str.strip().isin([mark.strip() for mark in missing])
-    return cells.mask(hit)
+    hit[there] = texts.str.strip().isin(["", *(mark.strip() for mark in missing)])
+    return cells.mask(hit) if hit.any() else cells
 
 
 def known(cells: pd.Series) -> tuple[NDArray[np.bool_], pd.Series]:
@@ -111,9 +122,9 @@ def _parse(texts: pd.Series) -> NDArray[np.float64]:
 
 def _refuse(cells: pd.Series, bad: NDArray[np.bool_], party: str, remedy: str) -> None:
     if bad.any():
-        first = int(np.argmax(bad))
+        at = int(np.argmax(bad))
+        first = f"first {str(cells.iloc[at])!r} in row {str(cells.index[at])!r}"
         raise InputError(
-            f"party {party!r}, column {cells.name!r}: expected finite numbers, but {bad.sum()} "
-            f"cells are not, first {str(cells.iloc[first])!r} in row {str(cells.index[first])!r}; "
-            f"{remedy}"
+            f"{whose(cells, party)}, column {cells.name!r}: expected finite numbers, but "
+            f"{bad.sum()} cells are not, {first}; {remedy}"
         )
