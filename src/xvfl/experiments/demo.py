@@ -136,12 +136,13 @@ def complete_some(task: Task, rate: float) -> dict[str, NDArray[np.float32]]:
 
 def _run_all(todo: Sequence[Setting], workers: int, console: Console) -> list[Result]:
     count = min(workers or os.cpu_count() or 1, len(todo))
+    console.print(f"{len(todo)} trainings on {count} processes …")
     results = []
     with (
         ProcessPoolExecutor(count, get_context("spawn")) as pool,
         Progress(console=console, transient=True) as bar,
     ):
-        task = bar.add_task(f"{len(todo)} trainings on {count} processes", total=len(todo))
+        task = bar.add_task("training", total=len(todo))
         for done in as_completed([pool.submit(_run, each) for each in todo]):
             results.append(done.result())
             bar.advance(task)
