@@ -189,7 +189,7 @@ def loss(
             for i, party in enumerate(parties):
                 if any(row.o[i]):
                     cue, _, after = self_completed(party, row.x[i], masks[b][i])
-                    alone.append(cross_entropy(head(cue), row.y))
+                    alone.append(cross_entropy(head(cue), row.y) / 2)
                     alone.append(cross_entropy(head(after), row.y))
         for terms, term in zip(
             sums, (decision(head, row, E, E_), first, second, total(alone)), strict=True

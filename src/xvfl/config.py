@@ -101,7 +101,7 @@ class LossConfig:
     """Weight of DSAlign₁; several values are searched by validation."""
     lambda2: float | tuple[float, ...] = 0.1
     """Weight of DSAlign₂; several values are searched by validation."""
-    self_completion: float = 2.0
+    self_completion: float = 1.0
     """Weight of each party deciding alone from a masked and self-completed row; 0 = the paper's
     loss, whatever `reconstruction` says."""
     reconstruction: float = 0.3

@@ -52,7 +52,7 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         method: str = "xvfl+",
         lambda1: float | Sequence[float] = 0.1,
         lambda2: float | Sequence[float] = 0.1,
-        self_completion: float = 2.0,
+        self_completion: float = 1.0,
         stop_gradient: bool = False,
         detach_cue: bool = False,
         reconstruction: float = 0.3,

@@ -128,12 +128,13 @@ def dsalign_joint(logits: Logits, full: Tensor, stop_gradient: bool = False) -> 
 
 
 def self_completion(logits: Tensor, seen: Tensor, y: Tensor) -> Tensor:
-    """Make each party decide alone from a masked row: ℓ(h(cue)) + ℓ(h(f_i(x̂_i))). (B,)
+    """Make each party decide alone from a masked row: ½ ℓ(h(cue)) + ℓ(h(f_i(x̂_i))). (B,)
 
     Ours, not the paper's. The cue is f_i(masked x_i), and x̂_i is completed from it. `logits`
     (B, k·2, C) holds the two party by party; a row counts where the party saw any of it.
     """
-    return (cross_entropy(logits, y).view(*seen.shape, 2).sum(-1) * seen).sum(1)
+    before, after = cross_entropy(logits, y).view(*seen.shape, 2).unbind(-1)
+    return ((before / 2 + after) * seen).sum(1)
 
 
 def overall(
