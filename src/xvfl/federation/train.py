@@ -183,7 +183,7 @@ def optimiser(net: nn.Module, config: TrainConfig) -> Optimizer:
     weights = [parameter for parameter in net.parameters() if parameter.requires_grad]
     rate, decay = config.learning_rate, config.weight_decay
     if config.optimiser == "sgd":
-        return SGD(weights, rate, momentum=config.momentum, weight_decay=decay, fused=True)
+        return SGD(weights, rate, momentum=config.momentum, weight_decay=decay)
     if config.optimiser == "page":
         return Page(weights, rate, weight_decay=decay)
     kind: type[Adam] = {"adam": Adam, "adamw": AdamW}[config.optimiser]
