@@ -210,7 +210,7 @@ class Model:
         if party is None:
             if len(sources) > 1:
                 raise ModeError(
-                    f"mode {mode!r}: say which party predicts, party= one of {list(sources)}"
+                    f"mode {mode!r}: say which party predicts: one of {', '.join(sources)}"
                 )
             party = next(iter(sources))
         if party not in sources:

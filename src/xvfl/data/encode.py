@@ -164,9 +164,11 @@ class TableEncoder:
         if absent:
             near = get_close_matches(absent[0], present, n=1, cutoff=0.0)
             hint = f" (nearest present: {near[0]!r})" if near else ""
+            more = f" and {len(absent) - 5} more" if len(absent) > 5 else ""
+            named = ", ".join(map(repr, absent[:5])) + more
             raise InputError(
                 f"{whose(frame, self.party)}: expected the columns used in training, but "
-                f"{', '.join(map(repr, absent))} not in the table{hint}; add or rename columns, "
+                f"{named} not in the table{hint}; add or rename columns, "
                 "with empty cells where values are not known"
             )
 
