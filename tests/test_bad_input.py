@@ -312,7 +312,7 @@ REQUESTS: dict[str, tuple[list[str], list[str]]] = {
     "no equals sign": (["--input", "x.csv"], ["--input: expected NAME=TABLE, got 'x.csv'"]),
     "a party twice": (["--input", "bank=x.csv"], ["--input", "'bank' is given twice"]),
     "unknown mode": (["--mode", "colab"], ["unknown mode 'colab'", "did you mean"]),
-    "whose": (["--mode", "local"], ["say which party predicts", "['bank', 'shop']"]),
+    "whose": (["--mode", "local"], ["say which party predicts", "bank, shop"]),
     "nobody": (["--party", "bnk"], ["unknown party 'bnk'", "did you mean 'bank'"]),
     "id column": (["--id", "client"], ["bank.csv", "unknown id column 'client'"]),
 }
