@@ -310,3 +310,10 @@ def python(*arguments: str) -> "subprocess.CompletedProcess[str]":
 def is_png(path: Path) -> bool:
     """Say whether a file is a picture."""
     return path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_configuration_with_a_byte_order_mark(tmp_path: Path) -> None:
+    path = write_all(tmp_path)
+    path.write_text(path.read_text(encoding="utf-8"), encoding="utf-8-sig")
+    assert xvfl("train", path, "--out", tmp_path / "run").code == 0
+    assert xvfl("evaluate", tmp_path / "run").code == 0

@@ -142,16 +142,16 @@ def train(
     weights. The folder then holds the model (safetensors), each party's encoder, the records of
     every epoch (records.jsonl) and their picture (curves.png).
     """
-    from xvfl.config import load_config
+    from xvfl.config import read_config
     from xvfl.pictures import curves
     from xvfl.progress import progress_bar
     from xvfl.runs import Folder
     from xvfl.workflow import train_run
 
-    load_config(config)
+    text = read_config(config)
     folder = Folder(out)
     with progress_bar("auto") as show:
-        fitted = train_run(config, config.read_text(encoding="utf-8"), folder, resume, show)
+        fitted = train_run(config, text, folder, resume, show)
     if fitted is None:
         print(f"{out}: finished already; see `xvfl evaluate {out}`")
         return

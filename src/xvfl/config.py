@@ -223,17 +223,16 @@ LAMBDA_RANGES: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
 """The paper's ranges of λ1 and λ2 (tab:lambda_values)."""
 
 
-def load_config(path: Path) -> Config:
-    """Read a TOML file."""
+def read_config(path: Path) -> str:
+    """Read a configuration's text."""
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        return path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise ConfigError(
             f"{path}: cannot be read ({error.strerror}); `xvfl init` writes one"
         ) from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: expected UTF-8 text; save it as UTF-8") from error
-    return parse_config(text, str(path))
 
 
 def parse_config(text: str, where: str) -> Config:

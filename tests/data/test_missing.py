@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xvfl.data.missing import (
-    borrow_gaps,
     drop_features,
     exact_gaps,
     incomplete_parties,
@@ -115,11 +114,6 @@ def test_dropping_never_adds_and_is_named_by_its_stream(rows: int, raw: int, see
     assert not (kept & ~observed).any()
     assert torch.equal(observed, before)
     assert torch.equal(kept, drop_features(observed, stream("cpu", seed, "mask")))
-    gaps = torch.rand(5, raw, generator=torch.Generator().manual_seed(seed + 1)) < 0.5
-    borrowed = borrow_gaps(observed, gaps, stream("cpu", seed, "gaps"))
-    assert not (borrowed & ~observed).any()
-    for row, mine in zip(borrowed, observed, strict=True):
-        assert any(torch.equal(row, mine & each) for each in gaps)
 
 
 def test_the_rate_is_drawn_per_row_between_0_and_1() -> None:

@@ -19,12 +19,6 @@ def drop_features(observed: Tensor, rng: torch.Generator) -> Tensor:
     return observed & kept
 
 
-def borrow_gaps(observed: Tensor, gaps: Tensor, rng: torch.Generator) -> Tensor:
-    """Apply to each row the gaps of a randomly chosen row of `gaps` (n, p). (B, p)"""
-    at = torch.randint(len(gaps), (len(observed),), generator=rng, device=observed.device)
-    return observed & gaps[at]
-
-
 def incomplete_parties(rows: int, parties: int, overlap: float, rng: torch.Generator) -> Tensor:
     """Draw who is incomplete in which row. (N, k)
 
