@@ -65,6 +65,7 @@ def demo(
         "out/demo"
     ),
     seeds: Annotated[int, typer.Option(help="Repeat with this many seeds.", min=1)] = 1,
+    first_seed: Annotated[int, typer.Option(help="The first of them.", min=0)] = 0,
     rates: Annotated[
         str, typer.Option(help="Missing rates, separated by commas.")
     ] = "0,0.3,0.5,0.7,0.9",
@@ -83,7 +84,7 @@ def demo(
     from xvfl.experiments.demo import run_demo
 
     values = tuple(_rate(each) for each in rates.split(","))
-    run_demo(out, seeds, values, workers, Console())
+    run_demo(out, seeds, first_seed, values, workers, Console())
 
 
 def _rate(text: str) -> float:

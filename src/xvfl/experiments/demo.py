@@ -69,17 +69,19 @@ def digits() -> Task:
     return Task("digits", dict.fromkeys(halves, layout), values, seen, y.astype(np.int64), 0.3)
 
 
-def settings(seeds: int, rates: Sequence[float]) -> list[Setting]:
+def settings(seeds: int, rates: Sequence[float], first: int = 0) -> list[Setting]:
     """List the runs, the longest first."""
     return [
         Setting(method, rate, seed, loss=LossConfig(method=method), train=_seeded(seed))  # type: ignore[arg-type]
         for method in METHODS
-        for seed in range(seeds)
+        for seed in range(first, first + seeds)
         for rate in rates
     ]
 
 
-def run_demo(out: Path, seeds: int, rates: Sequence[float], workers: int, console: Console) -> None:
+def run_demo(
+    out: Path, seeds: int, first: int, rates: Sequence[float], workers: int, console: Console
+) -> None:
     """Train, compare, and write report.html and metrics.json."""
     folder = Folder(out).create()
     console.print(
@@ -87,7 +89,7 @@ def run_demo(out: Path, seeds: int, rates: Sequence[float], workers: int, consol
         "both,\nin the others one party misses some of its features. Test rows: one party always "
         "misses some."
     )
-    results = _run_all(settings(seeds, rates), workers, console)
+    results = _run_all(settings(seeds, rates, first), workers, console)
     rows = _rows(results, rates)
     console.print(_table(rows, rates, seeds))
     gaps = _gaps(results, rates) if seeds > 1 else []
@@ -95,9 +97,10 @@ def run_demo(out: Path, seeds: int, rates: Sequence[float], workers: int, consol
         console.print(_gap_table(gaps))
     shown = 0.5 if 0.5 in rates else max(rates)
     pictures = complete_some(digits(), shown)
+    command = f"xvfl demo --seeds {seeds} --first-seed {first} --rates {','.join(f'{r:g}' for r in rates)}"
     metrics = {
         "version": VERSION,
-        "command": f"xvfl demo --seeds {seeds} --rates {','.join(f'{r:g}' for r in rates)}",
+        "command": command,
         "data": "digits (scikit-learn)",
         "accuracy": rows,
         "differences": gaps,
@@ -110,7 +113,7 @@ def run_demo(out: Path, seeds: int, rates: Sequence[float], workers: int, consol
     }
     for name, data in plots.items():
         folder.write_bytes(name, data)
-    page = report.page(rows, gaps, rates, seeds, plots, shown)
+    page = report.page(rows, gaps, rates, seeds, plots, shown, command)
     folder.write_text("report.html", page)
     console.print(f"wrote {out / 'report.html'} and {out / 'metrics.json'}")
 

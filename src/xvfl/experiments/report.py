@@ -48,6 +48,7 @@ def page(
     seeds: int,
     plots: Mapping[str, bytes],
     shown_rate: float,
+    command: str,
 ) -> str:
     """Write the page."""
     return f"""<!doctype html><html lang="en"><head><meta charset="utf-8">
@@ -72,8 +73,7 @@ randomly masked inputs with zero fill, the strongest simple rival we know.</p>
 <p>Test digits at missing rate {shown_rate:g}: the truth, what the parties see (red: missing), and
 the gaps completed from the other half's embedding.</p>
 <img alt="completed digits" src="{_embed(plots["completed.png"])}">
-<p>Made by xvfl {VERSION} with <code>xvfl demo --seeds {seeds} --rates
-{",".join(f"{rate:g}" for rate in rates)}</code>; every figure is also in metrics.json.</p>
+<p>Made by xvfl {VERSION} with <code>{html.escape(command)}</code>; every figure is also in metrics.json.</p>
 </body></html>
 """
 
