@@ -97,7 +97,8 @@ def run_demo(
         console.print(_gap_table(gaps))
     shown = 0.5 if 0.5 in rates else max(rates)
     pictures = complete_some(digits(), shown)
-    command = f"xvfl demo --seeds {seeds} --first-seed {first} --rates {','.join(f'{r:g}' for r in rates)}"
+    listed = ",".join(f"{rate:g}" for rate in rates)
+    command = f"xvfl demo --seeds {seeds} --first-seed {first} --rates {listed}"
     metrics = {
         "version": VERSION,
         "command": command,

@@ -73,7 +73,8 @@ randomly masked inputs with zero fill, the strongest simple rival we know.</p>
 <p>Test digits at missing rate {shown_rate:g}: the truth, what the parties see (red: missing), and
 the gaps completed from the other half's embedding.</p>
 <img alt="completed digits" src="{_embed(plots["completed.png"])}">
-<p>Made by xvfl {VERSION} with <code>{html.escape(command)}</code>; every figure is also in metrics.json.</p>
+<p>Made by xvfl {VERSION} with <code>{html.escape(command)}</code>;
+every figure is also in metrics.json.</p>
 </body></html>
 """
 
