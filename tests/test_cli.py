@@ -240,7 +240,7 @@ def test_demo_writes_a_report_of_its_own(tmp_path: Path, monkeypatch: pytest.Mon
     assert len(sources) == 2 and all(each.startswith("data:image/png;base64,") for each in sources)
     assert not re.search(r"https?://|<script|@import|url\(", page)
     metrics = json.loads((tmp_path / "demo" / "metrics.json").read_text())
-    assert metrics["command"] == "xvfl demo --seeds 2 --rates 0.5"
+    assert metrics["command"] == "xvfl demo --seeds 2 --first-seed 0 --rates 0.5"
     assert set(metrics["accuracy"]) == set(demo.SHOWN)
     assert len(metrics["runs"]) == 2 * len(demo.METHODS)
     assert {gap["verdict"] for gap in metrics["differences"]} <= {"ahead", "behind", "level"}
