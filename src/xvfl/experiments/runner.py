@@ -87,7 +87,7 @@ class Trial:
         ]
         self.incomplete = torch.cat([who for _, who in drawn])
         self.masks = [torch.cat([m[i] for m, _ in drawn]) for i in range(len(raw))]
-        nets = build_parties(task.layouts, setting.net, setting.seed)
+        nets = build_parties(task.layouts, setting.net, setting.loss, setting.seed)
         self.method = build_method(
             task.layouts, task.classes, setting.net, setting.loss, setting.seed
         )

@@ -12,7 +12,7 @@ from xvfl.config import LossConfig, NetConfig
 from xvfl.errors import InputError
 from xvfl.federation.party import PartyNet
 from xvfl.layout import Layout
-from xvfl.methods import Method, make_method
+from xvfl.methods import Method, Parts, make_method, recipe
 from xvfl.nets import Build
 from xvfl.streams import seed_modules
 
@@ -31,22 +31,28 @@ def widths(layouts: Mapping[str, Layout], config: NetConfig) -> tuple[int, int]:
 def build_parties(
     layouts: Mapping[str, Layout],
     config: NetConfig,
+    loss: LossConfig,
     seed: int,
     bottoms: Mapping[str, Build] | None = None,
     completers: Mapping[str, Build] | None = None,
 ) -> dict[str, PartyNet]:
     """Build every party's net from its own random stream; a user's own nets take precedence."""
     d, hidden = widths(layouts, config)
+    needs = recipe(loss.method)
     built = {}
     for name, layout in layouts.items():
         seed_modules(CPU, seed, name, "init")
-        bottom = own_net((bottoms or {}).get(name), layout, d)
+        own = (bottoms or {}).get(name)
+        each = [
+            own_net(own, layout, d) or nets.bottom(layout, d, hidden, config.blocks)
+            for _ in range(needs.branches)
+        ]
+        bottom = each[0] if needs.branches == 1 else nets.Branches(each)
+        if not needs.completes:
+            built[name] = PartyNet(layout, bottom, nets.NoCompleter())
+            continue
         completer = own_net((completers or {}).get(name), layout, d)
-        built[name] = PartyNet(
-            layout,
-            bottom or nets.bottom(layout, d, hidden, config.blocks),
-            completer or nets.completer(layout, d, hidden),
-        )
+        built[name] = PartyNet(layout, bottom, completer or nets.completer(layout, d, hidden))
     return built
 
 
@@ -63,10 +69,17 @@ def build_method(
     image = any(layout.image is not None for layout in layouts.values())
     seed_modules(CPU, seed, COORDINATOR, "init")
 
-    def fresh() -> nn.Module:
-        return copy.deepcopy(head) if head is not None else nets.head(d, hidden, classes, image)
+    def fresh(width: int) -> nn.Module:
+        if head is None:
+            return nets.head(width, hidden, classes, image)
+        if width != d:
+            raise InputError(
+                f"own nets: a head of your own takes one embedding, and {loss.method} needs one "
+                "over several side by side; leave `head` out"
+            )
+        return copy.deepcopy(head)
 
-    return make_method(loss, fresh, len(layouts), seed)
+    return make_method(loss, Parts(fresh, len(layouts), d, seed))
 
 
 def own_net(given: Build | None, *arguments: Any) -> nn.Module | None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from xvfl import maths
 from xvfl.data.rows import Rows
 from xvfl.federation.fused import Fused
-from xvfl.methods.base import Method, Mode
+from xvfl.methods.base import Method, Mode, require_mode
 
 BATCH = 2048
 Temperatures = dict[str, float]
@@ -27,6 +27,7 @@ def key(mode: Mode, party: str) -> str:
 @torch.no_grad()
 def logits(method: Method, federation: Fused, rows: Rows, mode: Mode, party: int) -> Tensor:
     """Decide rows in a mode, in batches, on the CPU. (N, C)"""
+    require_mode(method, mode)
     nets = [side.net for side in federation.sides]
     for net in (*nets, method.heads):
         net.eval()
