@@ -1,0 +1,98 @@
+"""X-VFL with a part left out: what it predicts from, and unreachable parties."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests import twin
+from tests.conftest import CLASSES, MIXED, NUMBERS, D, Problem, make_problem
+from tests.methods.wide import embedded, head
+from xvfl.config import LossConfig, NetConfig
+from xvfl.federation.build import build_method
+from xvfl.methods.xvfl import XVFL, Weights
+from xvfl.nets import Blocks
+
+ROWS = ["FFF", "FPF", "F-P", "PP-", "-PE"]
+
+
+def predicting(concat: bool, weights: Weights) -> tuple[Problem, XVFL]:
+    problem = make_problem([NUMBERS, MIXED, NUMBERS], ROWS, seed=4)
+    for net in problem.parties:
+        net.eval()
+    if not concat:
+        return problem, XVFL(problem.head, weights)
+    blocks = Blocks(head(3, seed=1), 3)
+    return problem, XVFL(blocks, replace(weights, aggregation="concat"))
+
+
+def alone(problem: Problem, self_completion: bool) -> list[list[Tensor]]:
+    """Embed each row as a party by itself would: completed from its own embedding, or not."""
+    parties, made = problem.twin_parties(), embedded(problem)
+    for row, E in zip(problem.twin_rows(), made, strict=True):
+        for i, party in enumerate(parties):
+            if self_completion and not row.full[i]:
+                E[i] = twin.self_completed(party, row.x[i], row.o[i])[2]
+    return made
+
+
+@pytest.mark.parametrize("concat", [False, True])
+@pytest.mark.parametrize("own", [0.0, 1.0])
+def test_without_cross_completion_who_saw_anything_decides(own: float, concat: bool) -> None:
+    weights = Weights(0.1, 0.1, own, cross_completion=False)
+    problem, method = predicting(concat, weights)
+    assert method.modes == {"local", "collaborative", "peers"}
+    decided = {m: method.logits(problem.federation(), problem.rows, m, 0) for m in method.modes}
+    best = alone(problem, own > 0)
+    for b, (row, plain) in enumerate(zip(problem.twin_rows(), embedded(problem), strict=True)):
+        members: dict[str, dict[int, Tensor]] = {
+            "collaborative": {i: best[b][i] for i in range(3) if any(row.o[i])},
+            "local": {0: best[b][0]},
+            "peers": {i: plain[i] for i in (1, 2) if row.full[i]},
+        }
+        for mode, parts in members.items():
+            if parts:
+                expected = method.heads(twin.joined(parts, 3, concat))
+                torch.testing.assert_close(decided[mode][b], expected)
+
+
+def test_side_by_side_everybody_keeps_its_place() -> None:
+    problem, method = predicting(True, Weights(0.1, 0.1, 1.0))
+    together = method.logits(problem.federation(), problem.rows, "collaborative", 0)
+    assisted = method.logits(problem.federation(), problem.rows, "assisted", 1)
+    parties, best = problem.twin_parties(), alone(problem, True)
+    for b, (row, E) in enumerate(zip(problem.twin_rows(), embedded(problem), strict=True)):
+        kept = replace(row, full=[False] * 3) if all(row.full) else row
+        E_ = twin.cross_completed(parties, kept, E)
+        made = [best[b][i] if row.full[i] or E_[i] is None else E_[i] for i in range(3)]
+        blocks = twin.joined(dict(enumerate(made)), 3, concat=True)
+        torch.testing.assert_close(together[b], method.heads(blocks))
+        helped = not row.full[1] and any(row.full)
+        one = {1: E_[1] if helped else best[b][1]}
+        torch.testing.assert_close(assisted[b], method.heads(twin.joined(one, 3, concat=True)))
+
+
+@pytest.mark.parametrize("mode", ["local", "assisted", "collaborative", "peers"])
+def test_D7_side_by_side_an_unreachable_party_leaves_zeros(mode: Any) -> None:
+    problem, method = predicting(True, Weights(0.1, 0.1, 1.0))
+    two = [0, 2]
+    pair = XVFL(problem.head, method.weights)
+    pair.heads = (
+        lambda x: method.heads(  # type: ignore[assignment]
+            torch.cat([x[..., :D], torch.zeros_like(x[..., :D]), x[..., D:]], -1)
+        )
+    )
+    rows, federation = problem.rows.only(two), problem.federation().only(two)
+    for party in (0, 1):
+        found = method.only(two).logits(federation, rows, mode, party)
+        torch.testing.assert_close(found, pair.logits(federation, rows, mode, party))
+
+
+def test_switches_come_from_the_configuration() -> None:
+    layouts, net = {"a": NUMBERS, "b": MIXED}, NetConfig(embedding=4, hidden=6)
+    loss = LossConfig(lambda1=0.0, lambda2=0.0, cross_completion=False, aggregation="concat")
+    method = build_method(layouts, CLASSES, net, loss, seed=0)
+    assert isinstance(method, XVFL) and isinstance(method.heads, Blocks)
+    assert method.weights == Weights(0.0, 0.0, 1.0, False, False, False, "concat")
