@@ -7,10 +7,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests import twin
+from tests import small, twin
 from tests.conftest import CLASSES, MIXED, NUMBERS, D, Problem, make_problem
 from tests.methods.wide import embedded, head
+from xvfl import XVFLClassifier
 from xvfl.config import LossConfig, NetConfig
+from xvfl.errors import ModeError
 from xvfl.federation.build import build_method
 from xvfl.methods.xvfl import XVFL, Weights
 from xvfl.nets import Blocks
@@ -96,3 +98,24 @@ def test_switches_come_from_the_configuration() -> None:
     method = build_method(layouts, CLASSES, net, loss, seed=0)
     assert isinstance(method, XVFL) and isinstance(method.heads, Blocks)
     assert method.weights == Weights(0.0, 0.0, 1.0, False, False, False, "concat")
+
+
+def test_answers_say_what_was_completed_and_from_whom() -> None:
+    bank, shop, y = small.frames()
+    both = {"bank": bank, "shop": shop}
+    gaps = bank.isna().any(axis=1)
+    for own, completed in ((1.0, True), (0.0, False)):
+        model = XVFLClassifier(
+            cross_completion=False,
+            self_completion=own,
+            full_at=1.0,
+            epochs=1,
+            embedding=4,
+            hidden=6,
+        ).fit(both, y)
+        alone = model.predict_table({"bank": bank}, mode="local", party="bank")
+        assert ((alone["completed"] > 0) == (gaps & completed)).all()
+        absent = model.predict_table(both, mode="collaborative").drop(shop.index)
+        assert ((absent["completed"] > 0) == (gaps.loc[absent.index] & completed)).all()
+        with pytest.raises(ModeError, match="completes nothing from other parties"):
+            model.complete(both, party="bank")

@@ -7,11 +7,13 @@ from typing import get_args, get_type_hints
 
 import pytest
 import torch
+from torch import nn
 
 from tests import small
 from tests.conftest import CLASSES, NUMBERS, SEED, accuracies, digits, make_problem, train
+from xvfl import XVFLClassifier
 from xvfl.config import LossConfig, NetConfig
-from xvfl.errors import ConfigError, ModeError
+from xvfl.errors import ConfigError, InputError, ModeError
 from xvfl.federation.build import build_method, build_parties
 from xvfl.federation.fused import Fused
 from xvfl.federation.party import PartySide
@@ -155,3 +157,18 @@ def test_an_interrupted_run_goes_on_with_its_memory(tmp_path: Path) -> None:
     small.train(config, tmp_path / "parts", show=small.stop_at(4))
     small.train(config, tmp_path / "parts", resume=True)
     small.assert_same_weights(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_own_bottoms_are_built_for_every_branch_and_own_heads_need_one_embedding() -> None:
+    bank, shop, y = small.frames()
+    both, size = {"bank": bank, "shop": shop}, {"embedding": 4, "hidden": 6, "epochs": 1}
+    own = {"bank": lambda layout, d: nn.Linear(layout.encoded + layout.raw, d)}
+    fitted = XVFLClassifier(method="iavfl", bottoms=own, **size).fit(both, y)
+    bottoms = fitted.model_.parties["bank"].bottom.bottoms
+    assert [type(each) for each in bottoms] == [nn.Linear, nn.Linear]
+    assert not torch.equal(bottoms[0].weight, bottoms[1].weight)
+    with pytest.raises(InputError, match="vanilla needs one over several side by side"):
+        XVFLClassifier(method="vanilla", head=nn.Linear(4, 2), **size).fit(both, y)
+    wide = dict.fromkeys(both, lambda layout, d: nn.Linear(layout.encoded + layout.raw, d + 1))
+    with pytest.raises(InputError, match="the head does not fit"):
+        XVFLClassifier(method="vanilla", bottoms=wide, **size).fit(both, y)

@@ -41,6 +41,8 @@ class Parts:
     width: int
     """The width d of an embedding."""
     seed: int
+    runs: int = 1
+    """Runs whose rows are stacked."""
 
     def heads(self, width: int) -> nn.ModuleList:
         """Make one fresh head for each party."""
@@ -85,7 +87,8 @@ def _fedcvt(config: LossConfig, parts: Parts) -> Method:
             "it is defined for two: take another method, or two of the parties"
         )
     both = 2 * parts.width
-    return FedCVT(parts.head(2 * both), parts.heads(both), Memory(both), Settings())
+    memory = Memory(both, runs=parts.runs)
+    return FedCVT(parts.head(2 * both), parts.heads(both), memory, Settings())
 
 
 def _laser(config: LossConfig, parts: Parts) -> Method:
