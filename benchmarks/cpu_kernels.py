@@ -14,7 +14,6 @@ import torch
 from xvfl.config import LossConfig
 from xvfl.experiments.demo import TRAIN, digits
 from xvfl.experiments.runner import Setting, Trial
-from xvfl.federation.build import COORDINATOR
 from xvfl.federation.train import Trainer
 
 WARM, TIMED = 20, 60
@@ -25,10 +24,8 @@ def milliseconds(threads: int, onednn: bool) -> float:
     torch.set_num_threads(threads)
     torch.backends.mkldnn.enabled = onednn
     trial = Trial(digits(), Setting("xvfl+", 0.5, 0, loss=LossConfig(), train=TRAIN))
-    holders = {side.name: side.net for side in trial.federation.sides}
-    holders[COORDINATOR] = trial.method.heads
     rows = trial.rows.take(torch.arange(trial.cut))
-    trainer = Trainer(trial.federation, trial.method, holders, rows, TRAIN)
+    trainer = Trainer(trial.federation, trial.method, rows, TRAIN)
     steps = trainer.run(lambda: 0.0)
     times = []
     for _ in range(WARM + TIMED):

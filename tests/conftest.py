@@ -13,7 +13,7 @@ from xvfl import nets
 from xvfl.config import LossConfig, NetConfig, TrainConfig
 from xvfl.data.missing import drop_features
 from xvfl.data.rows import PartyTable, Rows
-from xvfl.federation.build import COORDINATOR, build_method, build_parties
+from xvfl.federation.build import build_method, build_parties
 from xvfl.federation.fused import Fused
 from xvfl.federation.party import PartyNet, PartySide
 from xvfl.federation.predict import logits, ways
@@ -229,7 +229,7 @@ def train(
         method = build_method(layouts, CLASSES, net, loss, [SEED])
         weight = loss.our_weights[1]
         fused = Fused([PartySide(n, parties[n], tables[n], [SEED], weight) for n in tables])
-        trainer = Trainer(fused, method, {**parties, COORDINATOR: method.heads}, rows, config)
+        trainer = Trainer(fused, method, rows, config)
         for record in trainer.run(lambda: 0.0):
             now_and_then = record.kind == "epoch" and record.progress.epoch % 10 == 0
             if now_and_then and min(accuracies(method, fused, rows).values()) == 1:

@@ -124,9 +124,7 @@ def _fit_one(
     federation = _federation(model, prepared, plan, device)
     rows = prepared.rows.to(device)
     validation = rows.take(prepared.validation.to(device))
-    trainer = Trainer(
-        federation, model.method, model.holders, rows.take(prepared.train.to(device)), plan.train
-    )
+    trainer = Trainer(federation, model.method, rows.take(prepared.train.to(device)), plan.train)
     keeper = _Keeper(folder, trainer, _fingerprint(prepared, plan))
     if resume:
         keeper.resume()

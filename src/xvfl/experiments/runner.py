@@ -15,7 +15,7 @@ from torch import Tensor
 from xvfl.config import LossConfig, NetConfig, TrainConfig
 from xvfl.data.missing import scenario
 from xvfl.data.rows import PartyTable, Rows
-from xvfl.federation.build import COORDINATOR, build_method, build_parties
+from xvfl.federation.build import build_method, build_parties
 from xvfl.federation.fused import Fused
 from xvfl.federation.kernels import small_kernels
 from xvfl.federation.party import PartySide
@@ -101,15 +101,8 @@ class Trial:
 
     def train(self) -> None:
         """Train on the training rows for the whole budget."""
-        holders = {side.name: side.net for side in self.federation.sides}
         rows = self.rows.take(torch.arange(self.cut))
-        trainer = Trainer(
-            self.federation,
-            self.method,
-            {**holders, COORDINATOR: self.method.heads},
-            rows,
-            self.setting.train,
-        )
+        trainer = Trainer(self.federation, self.method, rows, self.setting.train)
         for _ in trainer.run(lambda: float(trainer.progress.epoch)):
             pass
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from xvfl import maths
 from xvfl.data.missing import drop_features
 from xvfl.data.rows import PartyTable
+from xvfl.federation.holder import Holder
 from xvfl.layout import Layout
 from xvfl.methods.base import View
 from xvfl.streams import Draws, seed_modules
@@ -84,6 +85,8 @@ class PartySide:
         self.seeds = tuple(seeds)
         self._masks = Draws(seeds, name, "mask")
         self.reconstruction = reconstruction
+        self.holder: Holder | None = None
+        """Its net's optimiser, once training has begun."""
         self.objective: Tensor | None = None
         """What the party minimises beside the coordinator's loss; made by each step."""
 

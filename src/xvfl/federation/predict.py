@@ -27,9 +27,8 @@ def key(mode: Mode, party: str) -> str:
 @torch.no_grad()
 def logits(method: Method, federation: Fused, rows: Rows, mode: Mode, party: int) -> Tensor:
     """Decide rows in a mode, in batches, on the CPU. (N, C)"""
-    nets = [side.net for side in federation.sides]
-    for net in (*nets, method.heads):
-        net.eval()
+    federation.train(False)
+    method.heads.eval()
     parts = [
         method.logits(federation, rows.take(index), mode, party).float().cpu()
         for index in torch.split(torch.arange(len(rows), device=rows.y.device), BATCH)
@@ -41,7 +40,7 @@ def ways(method: Method, federation: Fused) -> Iterator[tuple[Mode, int]]:
     """List every way to predict: each mode, and each party where the mode is a party's."""
     for mode in ("local", "assisted", "collaborative", "peers"):
         if mode in method.modes:
-            count = 1 if mode == "collaborative" else len(federation.sides)
+            count = 1 if mode == "collaborative" else len(federation.names)
             for party in range(count):
                 yield mode, party
 
@@ -70,7 +69,7 @@ def calibrate(method: Method, federation: Fused, rows: Rows) -> Temperatures:
     found = {}
     for mode, party in ways(method, federation):
         asked = answerable(rows, mode, party).nonzero().flatten()
-        name = federation.sides[party].name
+        name = federation.names[party]
         if len(asked) >= 20:
             out = logits(method, federation, rows.take(asked), mode, party)
             found[key(mode, name)] = temperature(out, rows.y[asked].cpu())
