@@ -25,15 +25,23 @@ def key(mode: Mode, party: str) -> str:
 
 
 @torch.no_grad()
-def logits(method: Method, federation: Fused, rows: Rows, mode: Mode, party: int) -> Tensor:
-    """Decide rows in a mode, in batches, on the CPU. (N, C)"""
+def logits(
+    method: Method,
+    federation: Fused,
+    rows: Rows,
+    mode: Mode,
+    party: int,
+    device: torch.device | None = None,
+) -> Tensor:
+    """Decide rows in a mode, in batches; the answer comes to the CPU or to `device`. (N, C)"""
     federation.train(False)
     method.heads.eval()
-    parts = [
-        method.logits(federation, rows.take(index), mode, party).float().cpu()
-        for index in torch.split(torch.arange(len(rows), device=rows.y.device), BATCH)
-    ]
-    return torch.cat(parts)
+    parts = []
+    places = torch.arange(len(rows), device=rows.y.device).view(rows.runs, -1)
+    for index in torch.split(places, BATCH, 1):
+        out = method.logits(federation, rows.take(index.flatten()), mode, party).float()
+        parts.append(out.view(rows.runs, -1, out.shape[-1]).to(device or "cpu"))
+    return torch.cat(parts, 1).flatten(0, 1)
 
 
 def ways(method: Method, federation: Fused) -> Iterator[tuple[Mode, int]]:
