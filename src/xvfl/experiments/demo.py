@@ -23,9 +23,10 @@ from rich.table import Table
 from sklearn.datasets import load_digits
 
 from xvfl.config import LossConfig, TrainConfig
+from xvfl.data.task import Task
 from xvfl.experiments import report
 from xvfl.experiments.compare import Way, difference, mean
-from xvfl.experiments.runner import ZERO_FILL, Result, Setting, Task, Trial, run
+from xvfl.experiments.runner import ZERO_FILL, Result, Setting, Trial, run
 from xvfl.federation.complete import completed
 from xvfl.federation.kernels import small_kernels
 from xvfl.layout import Feature, Layout
@@ -65,8 +66,8 @@ def digits() -> Task:
     halves = {"left": images[:, :, :4], "right": images[:, :, 4:]}
     layout = Layout(tuple(Feature(f"pixel {i}", "numeric", 1) for i in range(32)))
     values = {name: half.reshape(len(y), 32).copy() for name, half in halves.items()}
-    seen = {name: np.ones((len(y), 32), dtype=bool) for name in halves}
-    return Task("digits", dict.fromkeys(halves, layout), values, seen, y.astype(np.int64), 0.3)
+    layouts = dict.fromkeys(halves, layout)
+    return Task("digits", layouts, values, y.astype(np.int64), test_share=0.3)
 
 
 def settings(seeds: int, rates: Sequence[float], first: int = 0) -> list[Setting]:

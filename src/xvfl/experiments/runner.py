@@ -7,44 +7,25 @@ weights of the last one, test rows all non-aligned.
 import time
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from xvfl.config import LossConfig, NetConfig, TrainConfig
 from xvfl.data.missing import scenario
 from xvfl.data.rows import PartyTable, Rows
+from xvfl.data.task import Task
 from xvfl.federation.build import COORDINATOR, build_method, build_parties
 from xvfl.federation.fused import Fused
 from xvfl.federation.kernels import small_kernels
 from xvfl.federation.party import PartySide
 from xvfl.federation.predict import logits
 from xvfl.federation.train import Trainer
-from xvfl.layout import Layout
 from xvfl.methods.base import Method, Mode
 from xvfl.methods.xvfl import XVFL
 from xvfl.metrics import all_metrics, majority_rate
 from xvfl.streams import stream
 
 ZERO_FILL = " zero-filled"
-
-
-@dataclass(frozen=True)
-class Task:
-    """A prepared data set, split over parties; everything observed but its natural gaps."""
-
-    name: str
-    layouts: dict[str, Layout]
-    values: dict[str, NDArray[np.float32]]
-    observed: dict[str, NDArray[np.bool_]]
-    y: NDArray[np.int64]
-    test_share: float
-
-    @property
-    def classes(self) -> int:
-        """Number of classes."""
-        return int(self.y.max()) + 1
 
 
 @dataclass(frozen=True)
@@ -145,7 +126,7 @@ class Trial:
 
     def _table(self, name: str, party: int) -> PartyTable:
         layout = self.task.layouts[name]
-        observed = torch.from_numpy(self.task.observed[name])[self.order] & self.masks[party]
+        observed = torch.from_numpy(self.task.seen(name))[self.order] & self.masks[party]
         values = torch.from_numpy(self.task.values[name])[self.order]
         columns = torch.tensor(layout.feature_of_column)
         codes = torch.zeros(len(values), 0, dtype=torch.long)
