@@ -62,7 +62,7 @@ class Trial:
         self.device = device or torch.device("cpu")
         self.seeds = [each.seed for each in settings]
         self.drawn = [Drawn(task, each) for each in settings]
-        nets = build_parties(task.layouts, one.net, self.seeds)
+        nets = build_parties(task.layouts, one.net, one.loss, self.seeds)
         self.method = build_method(task.layouts, task.classes, one.net, one.loss, self.seeds)
         self.method.heads.to(self.device)
         sides = [

@@ -12,7 +12,7 @@ from torch import Tensor
 from xvfl import maths
 from xvfl.data.rows import Rows
 from xvfl.federation.fused import Fused
-from xvfl.methods.base import Method, Mode
+from xvfl.methods.base import Method, Mode, require_mode
 
 BATCH = 2048
 Temperatures = dict[str, float]
@@ -34,6 +34,7 @@ def logits(
     device: torch.device | None = None,
 ) -> Tensor:
     """Decide rows in a mode, in batches; the answer comes to the CPU or to `device`. (N, C)"""
+    require_mode(method, mode)
     federation.train(False)
     method.heads.eval()
     parts = []
