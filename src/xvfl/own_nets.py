@@ -72,7 +72,7 @@ def _try_party(name: str, net: PartyNet) -> int:
 def _try_heads(parties: Mapping[str, PartyNet], method: Method, classes: int, width: int) -> None:
     wanted = f"a head takes (rows, …, {width}) and gives {classes} logits"
     tables = {name: _two_rows(net.layout) for name, net in parties.items()}
-    federation = Fused([PartySide(n, parties[n], tables[n], 0) for n in parties])
+    federation = Fused([PartySide(n, parties[n], tables[n], [0]) for n in parties])
     held = torch.ones(2, len(parties), dtype=torch.bool)
     handles = torch.arange(2).unsqueeze(1).expand(-1, len(parties))
     rows = Rows(handles, held, held, torch.zeros(2, dtype=torch.long), torch.ones(2))

@@ -13,12 +13,13 @@ from tests import small
 from tests.conftest import CLASSES, NUMBERS, SEED, accuracies, digits, make_problem, train
 from xvfl import XVFLClassifier
 from xvfl.config import LossConfig, NetConfig
+from xvfl.data.rows import Rows
 from xvfl.errors import ConfigError, InputError, ModeError
 from xvfl.federation.build import build_method, build_parties
 from xvfl.federation.fused import Fused
 from xvfl.federation.party import PartySide
 from xvfl.federation.predict import logits
-from xvfl.methods import METHODS
+from xvfl.methods import METHODS, Method
 from xvfl.methods.base import Mode
 
 WAYS = {
@@ -52,7 +53,7 @@ def test_the_configuration_knows_every_method() -> None:
     assert set(get_args(get_type_hints(LossConfig)["method"])) == set(METHODS) == set(WAYS)
     layouts = {"a": NUMBERS, "b": NUMBERS}
     with pytest.raises(ConfigError, match="unknown method 'lazer': did you mean 'laser'"):
-        build_parties(layouts, NetConfig(), LossConfig(method="lazer"), 0)  # type: ignore[arg-type]
+        build_parties(layouts, NetConfig(), LossConfig(method="lazer"), [0])  # type: ignore[arg-type]
 
 
 # Vanilla's head never meets zeros in a peer's place while it learns: alone, it may be wrong.
@@ -79,23 +80,24 @@ def test_shuffled_labels_leave_test_rows_at_chance(method: str) -> None:
     assert all(abs(share - 1 / CLASSES) < 4 * spread for share in found.values()), found
 
 
-def small_federation(loss: LossConfig) -> tuple:
+def small_federation(loss: LossConfig, *seeds: int) -> tuple[Method, Fused, Rows]:
     """Put a method's own nets to work on rows of every kind, in double precision."""
     holdings = ["FF", "FP", "PF", "F-", "GF", "PP", "FF", "-F"] * 2
     problem = make_problem([NUMBERS] * 2, holdings, seed=1)
     layouts, net = {"p0": NUMBERS, "p1": NUMBERS}, NetConfig(embedding=4, hidden=6)
     with torch.random.fork_rng(devices=[]):
-        parties = build_parties(layouts, net, loss, SEED)
-        method = build_method(layouts, CLASSES, net, loss, SEED)
-    method.heads.double().eval()
-    tables = dict(zip(layouts, problem.tables, strict=True))
-    sides = [PartySide(n, parties[n].double().eval(), tables[n], SEED) for n in layouts]
+        parties = build_parties(layouts, net, loss, seeds)
+        method = build_method(layouts, CLASSES, net, loss, seeds)
+    method.heads.double()
+    each = zip(layouts, problem.tables, strict=True)
+    weight = loss.our_weights[1]
+    sides = [PartySide(n, parties[n].double(), table, seeds, weight) for n, table in each]
     return method, Fused(sides), problem.rows
 
 
 @pytest.mark.parametrize("loss", EVERY, ids=named)
 def test_a_mode_it_does_not_have_is_refused(loss: LossConfig) -> None:
-    method, federation, rows = small_federation(loss)
+    method, federation, rows = small_federation(loss, SEED)
     has = WAYS[loss.method] - (set() if loss.cross_completion else {"assisted"})
     can = ", ".join(mode for mode in ("local", "assisted", "collaborative") if mode in has)
     for mode in get_args(Mode):
@@ -108,14 +110,15 @@ def test_a_mode_it_does_not_have_is_refused(loss: LossConfig) -> None:
 
 @pytest.mark.parametrize("loss", EVERY, ids=named)
 def test_stacked_runs_lose_the_mean_of_what_each_loses_alone(loss: LossConfig) -> None:
-    """Nets do not train here, so that nothing is drawn at random."""
-    method, federation, rows = small_federation(loss)
-    halves = [rows.take(at, rows.step) for at in torch.arange(len(rows)).chunk(2)]
-    halves[1] = halves[1].take(torch.tensor([0, 0, 2, 3, 1, 1, 0, 7]), rows.step)
-    index = torch.tensor([*range(8), 8, 8, 10, 11, 9, 9, 8, 15])
-    stacked = replace(rows.take(index, rows.step), runs=2)
-    apart = [method.loss(federation, half) for half in halves]
+    """Nets of two seeds, different rows in each run, and the random draws of training."""
+    halves = torch.tensor([0, 1, 2, 3, 4, 5, 6, 7]), torch.tensor([8, 8, 10, 11, 9, 9, 8, 15])
+    apart = []
+    for seed, index in zip((3, 4), halves, strict=True):
+        method, federation, rows = small_federation(loss, seed)
+        apart.append(method.loss(federation, rows.take(index, rows.step)))
     assert not torch.allclose(sum(apart[0].values()), sum(apart[1].values()))
+    method, federation, rows = small_federation(loss, 3, 4)
+    stacked = replace(rows.take(torch.cat(halves), rows.step), runs=2)
     for name, term in method.loss(federation, stacked).items():
         torch.testing.assert_close(term, (apart[0][name] + apart[1][name]) / 2)
 

@@ -107,11 +107,11 @@ def test_the_memory_keeps_the_latest_aligned_rows() -> None:
     memory = Memory(2, size=4)
     R = torch.arange(6.0).view(1, 6, 1, 1).expand(-1, -1, 2, 2)
     memory.refresh(R, torch.tensor([[True, False, True, False, False, True]]))
-    assert memory.valid.tolist() == [True, True, True, False]
+    assert memory.valid.tolist() == [[True, True, True, False]]
     memory.refresh(R + 10, torch.tensor([[False, True, False, False, True, False]]))
-    assert memory.rows[:, 0, 0].tolist() == [11.0, 14.0, 0.0, 2.0]
+    assert memory.rows[0, :, 0, 0].tolist() == [11.0, 14.0, 0.0, 2.0]
     memory.refresh(R + 20, torch.zeros(1, 6, dtype=torch.bool))
-    assert memory.rows[:, 1, 1].tolist() == [11.0, 14.0, 0.0, 2.0] and memory.valid.all()
+    assert memory.rows[0, :, 1, 1].tolist() == [11.0, 14.0, 0.0, 2.0] and memory.valid.all()
 
 
 def test_the_memory_changes_in_training_alone() -> None:
@@ -180,4 +180,4 @@ def test_stacked_runs_see_their_own_rows_alone() -> None:
 def test_more_than_two_parties_are_refused() -> None:
     layouts = {"a": NUMBERS, "b": NUMBERS, "c": NUMBERS}
     with pytest.raises(ConfigError, match="fedcvt: expected two parties, got 3"):
-        build_method(layouts, CLASSES, NetConfig(), LossConfig(method="fedcvt"), seed=0)
+        build_method(layouts, CLASSES, NetConfig(), LossConfig(method="fedcvt"), [0])

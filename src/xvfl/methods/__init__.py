@@ -40,9 +40,8 @@ class Parts:
     parties: int
     width: int
     """The width d of an embedding."""
-    seed: int
-    runs: int = 1
-    """Runs whose rows are stacked."""
+    seeds: tuple[int, ...]
+    """One for each run trained at once."""
 
     def heads(self, width: int) -> nn.ModuleList:
         """Make one fresh head for each party."""
@@ -87,12 +86,13 @@ def _fedcvt(config: LossConfig, parts: Parts) -> Method:
             "it is defined for two: take another method, or two of the parties"
         )
     both = 2 * parts.width
-    memory = Memory(both, runs=parts.runs)
-    return FedCVT(parts.head(2 * both), parts.heads(both), memory, Settings())
+    return FedCVT(
+        parts.head(2 * both), parts.heads(both), Memory(both, runs=len(parts.seeds)), Settings()
+    )
 
 
 def _laser(config: LossConfig, parts: Parts) -> Method:
-    return Laser(parts.heads(parts.width), config.method == "laser+mask", parts.seed)
+    return Laser(parts.heads(parts.width), config.method == "laser+mask", parts.seeds)
 
 
 @dataclass(frozen=True)

@@ -40,8 +40,7 @@ class Settings:
 class Memory(nn.Module):
     """The latest aligned rows as both parties represented them, kept with the heads for prediction.
 
-    Buffers hold `size` slots, the runs' one after another: (runs·size, 2, w) and (runs·size,);
-    buffers stacked as (runs, size, …) are read just as well.
+    Buffers hold `size` slots for each run, and say which of them are taken.
     """
 
     rows: Tensor
@@ -50,23 +49,18 @@ class Memory(nn.Module):
     def __init__(self, width: int, size: int = 256, runs: int = 1) -> None:
         """Make room for `size` rows of each run; w is `width`."""
         super().__init__()
-        self.size = size
-        self.register_buffer("rows", torch.zeros(runs * size, 2, width))
-        self.register_buffer("valid", torch.zeros(runs * size, dtype=torch.bool))
-
-    def recall(self, runs: int) -> tuple[Tensor, Tensor]:
-        """Give the rows (runs, size, 2, w) and which slots hold one (runs, size)."""
-        return self.rows.reshape(runs, self.size, 2, -1), self.valid.reshape(runs, self.size)
+        self.register_buffer("rows", torch.zeros(runs, size, 2, width))
+        self.register_buffer("valid", torch.zeros(runs, size, dtype=torch.bool))
 
     @torch.no_grad()
     def refresh(self, R: Tensor, aligned: Tensor) -> None:
         """Put aligned rows (runs, B, 2, w) before the older ones, and forget what has no slot."""
-        older, held = self.recall(len(R))
-        rows, valid = torch.cat([R, older.to(R.dtype)], 1), torch.cat([aligned, held], 1)
-        first = valid.byte().argsort(dim=1, descending=True, stable=True)[:, : self.size]
+        rows, valid = torch.cat([R, self.rows], 1), torch.cat([aligned, self.valid], 1)
+        size = self.valid.shape[1]
+        first = valid.byte().argsort(dim=1, descending=True, stable=True)[:, :size]
         slots = first[..., None, None].expand(-1, -1, *R.shape[2:])
-        self.rows.copy_(rows.gather(1, slots).view_as(self.rows))
-        self.valid.copy_(valid.gather(1, first).view_as(self.valid))
+        self.rows.copy_(rows.gather(1, slots))
+        self.valid.copy_(valid.gather(1, first))
 
 
 class FedCVT:
@@ -125,9 +119,9 @@ class FedCVT:
             alone: Tensor = self._own[at](R[:, at])
             return alone
         real = maths.sources(self._both(rows.full), self._both(rows.seen))
-        reference, valid = self._memory.recall(rows.runs)
-        block = by_run(R, rows.runs)
-        R_ = estimate(block, reference, valid.unsqueeze(1), self.settings.sharpening).flatten(0, 1)
+        memory, block = self._memory, by_run(R, rows.runs)
+        R_ = estimate(block, memory.rows, memory.valid.unsqueeze(1), self.settings.sharpening)
+        R_ = R_.flatten(0, 1)
         together: Tensor = self._joint(torch.where(real.unsqueeze(-1), R, R_).flatten(1))
         return together
 
