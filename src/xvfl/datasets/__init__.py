@@ -23,6 +23,7 @@ DATASETS: dict[str, str] = {
     "bank": "xvfl.datasets.bank",
     "avazu": "xvfl.datasets.avazu",
     "physionet2012": "xvfl.datasets.physionet2012",
+    "mimic3": "xvfl.datasets.mimic3",
 }
 
 

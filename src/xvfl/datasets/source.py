@@ -40,8 +40,6 @@ class Form(Generic[T]):
     files: tuple[str, ...]
     """Files or folders below the data folder, all needed; `a|b` is either."""
     read: Callable[[Sequence[Path]], T]
-    optional: tuple[str, ...] = ()
-    """Files used where they are there."""
 
 
 @dataclass(frozen=True)
@@ -97,8 +95,7 @@ class DataSet(Generic[T]):
             for root in (folder / self.name, folder):
                 files = [_either(root, each) for each in form.files]
                 if all(files):
-                    more = [_either(root, each) for each in form.optional]
-                    return Found(form, tuple(path for path in (*files, *more) if path))
+                    return Found(form, tuple(path for path in files if path))
         return None
 
     def absent(self, folders: Sequence[Path]) -> InputError:
