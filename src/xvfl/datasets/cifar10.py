@@ -50,6 +50,7 @@ DATA_SET = DataSet(
     name="cifar10",
     title="CIFAR-10: ten classes of small images",
     rows=60_000,
+    size=170_052_171,
     licence="none stated; free for research, cite the 2009 report",
     page="https://www.cs.toronto.edu/~kriz/cifar.html",
     forms=(

@@ -171,6 +171,7 @@ DATA_SET = DataSet(
     name="mimic3",
     title="MIMIC-III: death in hospital (intensive care)",
     rows=58_976,
+    size=6_700_000_000,
     licence="PhysioNet Credentialed Health Data License 1.5 (the demo: ODbL 1.0)",
     page="https://physionet.org/content/mimiciii/1.4/",
     forms=(

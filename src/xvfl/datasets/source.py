@@ -73,6 +73,8 @@ class DataSet(Generic[T]):
     name: str
     title: str
     rows: int
+    size: int
+    """Bytes of the publisher's files, about."""
     licence: str
     page: str
     forms: tuple[Form[T], ...]
@@ -124,7 +126,12 @@ def data_folders(data: Path | None = None) -> list[Path]:
     if data is not None:
         return [data]
     named = os.environ.get("XVFL_DATA")
-    return [*([Path(named)] if named else []), cache_folder() / "data"]
+    return [*([Path(named)] if named else []), downloaded()]
+
+
+def downloaded() -> Path:
+    """Say where downloads go: never into XVFL_DATA, which may be shared."""
+    return cache_folder() / "data"
 
 
 def cache_folder() -> Path:

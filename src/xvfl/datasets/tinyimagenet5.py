@@ -65,6 +65,7 @@ DATA_SET = DataSet(
     name="tinyimagenet5",
     title="TinyImageNet-5: five classes of Tiny ImageNet-200",
     rows=2_750,
+    size=248_100_043,
     licence="ImageNet terms: non-commercial research and education",
     page="http://cs231n.stanford.edu/tiny-imagenet-200.zip",
     forms=(

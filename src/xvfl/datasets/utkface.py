@@ -59,6 +59,7 @@ DATA_SET = DataSet(
     name="utkface",
     title="UTKFace, aligned and cropped: gender of a face",
     rows=23_705,
+    size=106_634_631,
     licence="non-commercial research only; copyright stays with the image owners",
     page="https://susanqq.github.io/UTKFace/",
     forms=(
