@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.datasets.test_tables import bank_frame, write_bank
-from tests.small import refused, xvfl
+from tests.small import SOURCE, refused, xvfl
 from tests.test_cli import python
 from xvfl.data.task import Task, load_task, save_task
 from xvfl.datasets import DATASETS, data_set, find, prepare
@@ -118,6 +118,14 @@ def test_a_data_set_that_is_not_here(name: str, tmp_path: Path) -> None:
         prepare(name, 2, tmp_path)
     assert each.forms[0].files[0] in str(caught.value)
     assert (f"xvfl data get {name}" in str(caught.value)) == bool(each.downloads)
+
+
+def test_the_page_of_data_sets_says_what_the_code_says() -> None:
+    page = (SOURCE.parent / "docs" / "datasets.md").read_text(encoding="utf-8")
+    for name in DATASETS:
+        each = data_set(name)
+        assert f"\n## {name}\n" in page
+        assert all(download.checksum.partition(":")[2] in page for download in each.downloads)
 
 
 def test_unknown_names_are_answered_with_the_known_ones() -> None:
