@@ -15,7 +15,7 @@ from tests.test_cli import python
 from xvfl.data.task import Task, load_task, save_task
 from xvfl.datasets import DATASETS, data_set, find, prepare
 from xvfl.datasets.source import fixed_share, ranks
-from xvfl.errors import InputError
+from xvfl.errors import DataWarning, InputError
 from xvfl.layout import Feature, Layout
 
 
@@ -159,6 +159,39 @@ def test_the_publisher_s_files_come_before_packs_and_own_folders_first(tmp_path:
     assert pack is not None and plain is not None and own is not None
     names = [found.files[0].relative_to(tmp_path).as_posix() for found in (pack, plain, own)]
     assert names == ["tabular/bank_full.parquet", "bank-full.csv", "bank/bank-full.csv"]
+
+
+def test_a_damaged_or_unwritable_cache_does_no_harm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_bank(bank_frame(), tmp_path)
+    first = prepare("bank", 2, tmp_path)
+    (kept,) = (Path(os.environ["XVFL_CACHE"]) / "prepared").iterdir()
+    kept.write_bytes(kept.read_bytes()[:1000])
+    assert np.array_equal(prepare("bank", 2, tmp_path).values["client"], first.values["client"])
+    assert len(load_task(kept)) == 50
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XVFL_CACHE", str(tmp_path / "file"))
+    with pytest.warns(DataWarning, match="not kept for the next time"):
+        assert len(prepare("bank", 2, tmp_path)) == 50
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("avazu", "train.gz"),
+        ("bank", "tabular/bank_full.parquet"),
+        ("cifar10", "cifar-10-binary.tar.gz"),
+        ("tinyimagenet5", "tinyimagenet/tin5_wnids_order_jpeg.npz"),
+        ("utkface", "UTKFace.zip"),
+    ],
+)
+def test_files_cut_short_are_named(tmp_path: Path, name: str, file: str) -> None:
+    path = tmp_path / file
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b"PK\x03\x04 and no more")
+    with pytest.raises(InputError, match=f"{path.name}: cannot be read .*get it again"):
+        prepare(name, 2, tmp_path)
 
 
 @given(st.sets(st.text(max_size=5), max_size=60), st.floats(0, 1))

@@ -48,7 +48,7 @@ def read_folders(files: Sequence[Path]) -> Pictures:
 
 def read_pack(files: Sequence[Path]) -> Pictures:
     """Read the pack of original JPEG files."""
-    with np.load(files[0]) as pack:
+    with files[0].open("rb") as file, np.load(file) as pack:
         blob, ends = pack["blob"].tobytes(), pack["off"]
         y, test = pack["y"].astype(np.int64), pack["val"].astype(bool)
         names = pack["name"].astype(str)

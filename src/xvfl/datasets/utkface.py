@@ -37,7 +37,7 @@ def read_packs(files: Sequence[Path]) -> Pictures:
     """Read the three packs of 64 × 64 pixels."""
     pixels, names = [], []
     for path in files:
-        with np.load(path) as pack:
+        with path.open("rb") as file, np.load(file) as pack:
             pixels.append(halve(unpack(pack["d"])))
             names += pack["name"].astype(str).tolist()
     return _pictures(np.concatenate(pixels), names)
