@@ -1,4 +1,4 @@
-"""The command line: `xvfl demo`, `init`, `train`, `evaluate`, `predict`."""
+"""The command line: `xvfl demo`, `init`, `train`, `evaluate`, `predict`, `data`."""
 
 import sys
 import warnings
@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from xvfl import cli_data
 from xvfl.errors import DataWarning, InputError, XVFLError, unknown
 from xvfl.version import VERSION
 
@@ -19,6 +20,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
+app.add_typer(cli_data.app, name="data")
 INTERRUPTED = 130
 
 
