@@ -81,7 +81,7 @@ def main() -> None:
         "ids": chosen.ids,
         "workers": chosen.workers,
         "multiplications": products,
-        "bare_seconds": [round(loop[0], 2) for loop in loops],
+        "bare_seconds": [round(float(loop[0]), 2) for loop in loops],
         "matching_seconds": round(took[0], 2),
         "ratio": round(ratio[0], 3),
         "cpu_ratio": round(ratio[1], 3),
