@@ -20,8 +20,8 @@ from xvfl.matching import (
     load_party,
 )
 
-LABELLED = ["Ada", "Bo", "Cy"]
-IDS = ["cy", "dan", "ada", "eve"]
+LABELLED = ["Wolf", "Bo", "Yuki"]
+IDS = ["yuki", "ivan", "wolf", "zoe"]
 COLUMNS = ["age", "job"]
 
 
@@ -39,8 +39,8 @@ def test_both_halves_come_back_as_they_were(files: tuple[Path, Path]) -> None:
     ours, theirs = load_coordinator(files[0]), load_party(files[1])
     handles = ours.matches["shop"].handles
     assert handles[1] == -1
-    assert theirs.match.rows[handles[0]] == IDS.index("ada")
-    assert theirs.match.rows[handles[2]] == IDS.index("cy")
+    assert theirs.match.rows[handles[0]] == IDS.index("wolf")
+    assert theirs.match.rows[handles[2]] == IDS.index("yuki")
     assert ours.matches["shop"].session == theirs.match.session
     assert (ours.rule, ours.matches["shop"].party_ids) == (RULE, 4)
     assert (theirs.rule, theirs.match.labelled_ids) == (RULE, 3)
@@ -50,7 +50,7 @@ def test_files_are_their_owners_alone_and_hold_no_id(files: tuple[Path, Path]) -
     for path in files:
         assert path.stat().st_mode & 0o777 == 0o600
         text = path.read_text().lower()
-        assert not any(each.lower() in text for each in ["ada", "dan", "eve"])
+        assert not any(each.lower() in text for each in ["wolf", "ivan", "zoe"])
     first, second = (TableMark.of(COLUMNS, IDS) for _ in range(2))
     assert first.ids != second.ids, "the same ids give another digest in another file"
 
@@ -63,9 +63,9 @@ def test_files_are_their_owners_alone_and_hold_no_id(files: tuple[Path, Path]) -
         ([*COLUMNS, *(f"c{i}" for i in range(9))], IDS, "'c4' and 4 more"),
         (["age", "work"], IDS, "columns gone: 'job', columns new: 'work'"),
         (COLUMNS, IDS[:3], "3 rows, then 4"),
-        (COLUMNS, [*IDS, "fay"], "5 rows, then 4"),
+        (COLUMNS, [*IDS, "una"], "5 rows, then 4"),
         (COLUMNS, IDS[::-1], "other ids, or the same in another order"),
-        (COLUMNS, ["cydan", "", "ada", "eve"], "other ids"),
+        (COLUMNS, ["yukiivan", "", "wolf", "zoe"], "other ids"),
     ],
 )
 def test_a_table_that_changed_is_refused(
