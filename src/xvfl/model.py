@@ -54,8 +54,8 @@ class Model:
         self.temperatures: Temperatures = {}
         layouts = self.layouts
         with torch.random.fork_rng(devices=[]):
-            self.parties = build_parties(layouts, net, seed, own.bottoms, own.completers)
-            self.method: Method = build_method(layouts, len(classes), net, loss, seed, own.head)
+            self.parties = build_parties(layouts, net, [seed], own.bottoms, own.completers)
+            self.method: Method = build_method(layouts, len(classes), net, loss, [seed], own.head)
         check_own_nets(self.parties, self.method.heads, len(self.classes), own)
 
     @property
@@ -228,7 +228,7 @@ class Model:
         device = next(self.method.heads.parameters()).device
         tables = {n: as_table(self.encoders[n].layout, each) for n, each in encoded.items()}
         rows = place(ids, encoded, tables, self.full_at)
-        sides = [PartySide(n, self.parties[n], tables[n].to(device), self.seed) for n in encoded]
+        sides = [PartySide(n, self.parties[n], tables[n].to(device), [self.seed]) for n in encoded]
         return rows.to(device), Fused(sides)
 
     def _temperature(self, asked: Asked, rows: Rows, at: int) -> Tensor:

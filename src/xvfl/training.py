@@ -148,7 +148,7 @@ def _fit_one(
 def _federation(model: Model, prepared: Prepared, plan: Plan, device: torch.device) -> Fused:
     weight = plan.loss.our_weights[1]
     sides = [
-        PartySide(name, net, prepared.tables[name].to(device), plan.train.seed, weight)
+        PartySide(name, net, prepared.tables[name].to(device), [plan.train.seed], weight)
         for name, net in model.parties.items()
     ]
     return Fused(sides)

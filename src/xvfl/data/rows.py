@@ -73,13 +73,13 @@ class Rows:
     """(N,) class numbers; −1 where unknown."""
     weight: Tensor
     """(N,) weight of the row in the loss."""
-    step: int = 0
+    step: int | Tensor = 0
     """Names the random draws made for this batch."""
 
     def __len__(self) -> int:
         return len(self.y)
 
-    def take(self, index: Tensor, step: int = 0) -> "Rows":
+    def take(self, index: Tensor, step: int | Tensor = 0) -> "Rows":
         """Give the rows at the index, as the batch of a step."""
         return Rows(
             self.handles[index],

@@ -87,13 +87,13 @@ class Trial:
         ]
         self.incomplete = torch.cat([who for _, who in drawn])
         self.masks = [torch.cat([m[i] for m, _ in drawn]) for i in range(len(raw))]
-        nets = build_parties(task.layouts, setting.net, setting.seed)
+        nets = build_parties(task.layouts, setting.net, [setting.seed])
         self.method = build_method(
-            task.layouts, task.classes, setting.net, setting.loss, setting.seed
+            task.layouts, task.classes, setting.net, setting.loss, [setting.seed]
         )
         weight = setting.loss.our_weights[1]
         sides = [
-            PartySide(name, nets[name], self._table(name, i), setting.seed, weight)
+            PartySide(name, nets[name], self._table(name, i), [setting.seed], weight)
             for i, name in enumerate(task.layouts)
         ]
         self.federation = Fused(sides)

@@ -16,22 +16,22 @@ __all__ = ["METHODS", "Federation", "Method", "Mode", "View", "make_method", "re
 Head = Callable[[], nn.Module]
 
 
-def _xvfl(config: LossConfig, head: Head, parties: int, seed: int) -> Method:
+def _xvfl(config: LossConfig, head: Head, parties: int, seeds: Sequence[int]) -> Method:
     l1, l2 = single(config.lambda1, "lambda1"), single(config.lambda2, "lambda2")
     weights = Weights(l1, l2, config.our_weights[0], config.stop_gradient, config.detach_cue)
     return XVFL(head(), weights)
 
 
-def _standalone(config: LossConfig, head: Head, parties: int, seed: int) -> Method:
+def _standalone(config: LossConfig, head: Head, parties: int, seeds: Sequence[int]) -> Method:
     return Standalone(nn.ModuleList([head() for _ in range(parties)]))
 
 
-def _laser(config: LossConfig, head: Head, parties: int, seed: int) -> Method:
+def _laser(config: LossConfig, head: Head, parties: int, seeds: Sequence[int]) -> Method:
     heads = nn.ModuleList([head() for _ in range(parties)])
-    return Laser(heads, config.method == "laser+mask", seed)
+    return Laser(heads, config.method == "laser+mask", seeds)
 
 
-METHODS: dict[str, Callable[[LossConfig, Head, int, int], Method]] = {
+METHODS: dict[str, Callable[[LossConfig, Head, int, Sequence[int]], Method]] = {
     "xvfl+": _xvfl,
     "xvfl": _xvfl,
     "standalone": _standalone,
@@ -40,11 +40,11 @@ METHODS: dict[str, Callable[[LossConfig, Head, int, int], Method]] = {
 }
 
 
-def make_method(config: LossConfig, head: Head, parties: int, seed: int) -> Method:
-    """Build a method by its name; `head` makes a fresh head."""
+def make_method(config: LossConfig, head: Head, parties: int, seeds: Sequence[int]) -> Method:
+    """Build a method for the runs of these seeds by its name; `head` makes a fresh head."""
     if config.method not in METHODS:
         raise ConfigError(unknown("method", config.method, METHODS))
-    return METHODS[config.method](config, head, parties, seed)
+    return METHODS[config.method](config, head, parties, seeds)
 
 
 def reachable(method: Method, parties: Sequence[int]) -> Method:
