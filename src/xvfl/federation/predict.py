@@ -12,7 +12,7 @@ from torch import Tensor
 from xvfl import maths
 from xvfl.data.rows import Rows
 from xvfl.federation.fused import Fused
-from xvfl.methods.base import Method, Mode
+from xvfl.methods.base import Federation, Method, Mode
 
 BATCH = 2048
 Temperatures = dict[str, float]
@@ -29,8 +29,12 @@ def logits(method: Method, federation: Fused, rows: Rows, mode: Mode, party: int
     """Decide rows in a mode, in batches, on the CPU. (N, C)"""
     federation.train(False)
     method.heads.eval()
+
+    def work(federation: Federation, method: Method, rows: Rows) -> Tensor:
+        return method.logits(federation, rows, mode, party).float().cpu()
+
     parts = [
-        method.logits(federation, rows.take(index), mode, party).float().cpu()
+        federation.attempt(method, rows.take(index), work)
         for index in torch.split(torch.arange(len(rows), device=rows.y.device), BATCH)
     ]
     return torch.cat(parts)

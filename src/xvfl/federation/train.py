@@ -7,7 +7,7 @@ resumed from its state ends in the very same weights.
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,8 +17,10 @@ from xvfl.data.rows import Rows
 from xvfl.federation.build import COORDINATOR
 from xvfl.federation.holder import Holder, Update, under
 from xvfl.federation.page import PagePlan
-from xvfl.methods.base import Federation, Method
+from xvfl.methods.base import Federation, Method, Work
 from xvfl.streams import stream
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ class Record:
     """Loss terms (their mean over the epoch), learning rate, validation score."""
 
 
-class Trained(Federation, Protocol):
+class Trained(Protocol):
     """A federation whose parties keep and update their own weights."""
 
     @property
@@ -60,6 +62,9 @@ class Trained(Federation, Protocol):
 
     def update(self, update: Update) -> None:
         """Have every party update its weights from the gradients of the last `backward`."""
+
+    def attempt(self, method: Method, rows: Rows, work: Work[T]) -> T:
+        """Do some work on a batch with the parties that can be reached (D7)."""
 
 
 class Trainer:
@@ -136,9 +141,13 @@ class Trainer:
         return bool(draw < self.plan.p)
 
     def _backward(self, rows: Rows) -> dict[str, Tensor]:
-        terms = self.method.loss(self.federation, rows)
-        self.federation.backward(torch.stack(list(terms.values())).sum())
-        return {name: term.detach() for name, term in terms.items()}
+        def work(federation: Federation, method: Method, rows: Rows) -> dict[str, Tensor]:
+            self.heads.optimiser.zero_grad(set_to_none=True)
+            terms = method.loss(federation, rows)
+            federation.backward(torch.stack(list(terms.values())).sum())
+            return {name: term.detach() for name, term in terms.items()}
+
+        return self.federation.attempt(self.method, rows, work)
 
     def _end_epoch(self, score: float) -> Record:
         values = {name: float(total) / self.batches for name, total in self._sums.items()}

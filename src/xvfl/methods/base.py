@@ -3,8 +3,8 @@
 Shapes: B rows, k parties, v views, d embedding width, C classes.
 """
 
-from collections.abc import Sequence
-from typing import Literal, Protocol
+from collections.abc import Callable, Sequence
+from typing import Literal, Protocol, TypeVar
 
 from torch import Tensor, nn
 
@@ -41,3 +41,8 @@ class Method(Protocol):
 
     def logits(self, federation: Federation, rows: Rows, mode: Mode, party: int) -> Tensor:
         """Decide a batch in a mode. (B, C)"""
+
+
+T = TypeVar("T")
+Work = Callable[[Federation, Method, Rows], T]
+"""Something done with a batch: learning from it, or deciding it."""
