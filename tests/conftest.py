@@ -225,7 +225,7 @@ def train(
         epochs=epochs, learning_rate=1e-2, schedule="constant", weight_decay=0.0, patience=0
     )
     with torch.random.fork_rng(devices=[]):
-        parties = build_parties(layouts, net, [SEED])
+        parties = build_parties(layouts, net, loss, [SEED])
         method = build_method(layouts, CLASSES, net, loss, [SEED])
         weight = loss.our_weights[1]
         fused = Fused([PartySide(n, parties[n], tables[n], [SEED], weight) for n in tables])

@@ -13,7 +13,7 @@ from xvfl.config import LossConfig, NetConfig
 from xvfl.errors import InputError
 from xvfl.federation.party import PartyNet
 from xvfl.layout import Layout
-from xvfl.methods import Method, make_method
+from xvfl.methods import Method, Parts, make_method, recipe
 from xvfl.nets import Build
 from xvfl.nets.stacked import stack
 from xvfl.streams import seed_modules
@@ -33,6 +33,7 @@ def widths(layouts: Mapping[str, Layout], config: NetConfig) -> tuple[int, int]:
 def build_parties(
     layouts: Mapping[str, Layout],
     config: NetConfig,
+    loss: LossConfig,
     seeds: Sequence[int],
     bottoms: Mapping[str, Build] | None = None,
     completers: Mapping[str, Build] | None = None,
@@ -42,16 +43,20 @@ def build_parties(
     Several seeds make one stacked net for as many runs.
     """
     d, hidden = widths(layouts, config)
+    needs = recipe(loss.method)
 
     def one(name: str, layout: Layout, seed: int) -> PartyNet:
         seed_modules(CPU, seed, name, "init")
-        bottom = own_net((bottoms or {}).get(name), layout, d)
+        own = (bottoms or {}).get(name)
+        each = [
+            own_net(own, layout, d) or nets.bottom(layout, d, hidden, config.blocks)
+            for _ in range(needs.branches)
+        ]
+        bottom = each[0] if needs.branches == 1 else nets.Branches(each)
+        if not needs.completes:
+            return PartyNet(layout, bottom, nets.NoCompleter())
         completer = own_net((completers or {}).get(name), layout, d)
-        return PartyNet(
-            layout,
-            bottom or nets.bottom(layout, d, hidden, config.blocks),
-            completer or nets.completer(layout, d, hidden),
-        )
+        return PartyNet(layout, bottom, completer or nets.completer(layout, d, hidden))
 
     return {
         name: cast(PartyNet, stack([one(name, layout, seed) for seed in seeds]))
@@ -72,15 +77,22 @@ def build_method(
     image = any(layout.image is not None for layout in layouts.values())
     number = itertools.count()
 
-    def one(at: int, seed: int) -> nn.Module:
+    def one(at: int, width: int, seed: int) -> nn.Module:
         seed_modules(CPU, seed, COORDINATOR, "init", at)
-        return copy.deepcopy(head) if head is not None else nets.head(d, hidden, classes, image)
+        if head is None:
+            return nets.head(width, hidden, classes, image)
+        if width != d:
+            raise InputError(
+                f"own nets: a head of your own takes one embedding, and {loss.method} needs one "
+                "over several side by side; leave `head` out"
+            )
+        return copy.deepcopy(head)
 
-    def fresh() -> nn.Module:
+    def fresh(width: int) -> nn.Module:
         at = next(number)
-        return stack([one(at, seed) for seed in seeds])
+        return stack([one(at, width, seed) for seed in seeds])
 
-    return make_method(loss, fresh, len(layouts), seeds)
+    return make_method(loss, Parts(fresh, len(layouts), d, tuple(seeds)))
 
 
 def own_net(given: Build | None, *arguments: Any) -> nn.Module | None:

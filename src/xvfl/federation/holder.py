@@ -108,7 +108,8 @@ def optimiser(net: nn.Module, config: TrainConfig) -> Optimizer:
     if config.optimiser == "page":
         return Page(weights, rate, weight_decay=decay)
     kind: type[Adam] = {"adam": Adam, "adamw": AdamW}[config.optimiser]
-    return kind(weights, rate, weight_decay=decay, fused=True)
+    capturable = any(weight.is_cuda for weight in weights)
+    return kind(weights, rate, weight_decay=decay, fused=True, capturable=capturable)
 
 
 def under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

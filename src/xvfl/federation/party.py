@@ -105,9 +105,10 @@ class PartySide:
             masks["masked"] = self._masked(rows.observed, step)
         if "plain" not in views:
             del masks["plain"]
-        x = torch.cat([self._x] * len(masks))
-        stacked = self.net.embed(x, torch.cat(list(masks.values()))).chunk(len(masks))
-        made = dict(zip(masks, stacked, strict=True))
+        x = torch.stack([self._x] * len(masks), 1).flatten(0, 1)
+        given = torch.stack(list(masks.values()), 1).flatten(0, 1)
+        stacked = self.net.embed(x, given).view(len(handles), len(masks), -1)
+        made = dict(zip(masks, stacked.unbind(1), strict=True))
         if "self" in views:
             made["self"] = self._complete(made["masked"], masks["masked"])
         return torch.stack([made[view] for view in views], 1)

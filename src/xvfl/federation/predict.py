@@ -12,7 +12,7 @@ from torch import Tensor
 from xvfl import maths
 from xvfl.data.rows import Rows
 from xvfl.federation.fused import Fused
-from xvfl.methods.base import Federation, Method, Mode
+from xvfl.methods.base import Federation, Method, Mode, require_mode
 
 BATCH = 2048
 Temperatures = dict[str, float]
@@ -25,19 +25,28 @@ def key(mode: Mode, party: str) -> str:
 
 
 @torch.no_grad()
-def logits(method: Method, federation: Fused, rows: Rows, mode: Mode, party: int) -> Tensor:
-    """Decide rows in a mode, in batches, on the CPU. (N, C)"""
+def logits(
+    method: Method,
+    federation: Fused,
+    rows: Rows,
+    mode: Mode,
+    party: int,
+    device: torch.device | None = None,
+) -> Tensor:
+    """Decide rows in a mode, in batches; the answer comes to the CPU or to `device`. (N, C)"""
+    require_mode(method, mode)
     federation.train(False)
     method.heads.eval()
 
     def work(federation: Federation, method: Method, rows: Rows) -> Tensor:
-        return method.logits(federation, rows, mode, party).float().cpu()
+        return method.logits(federation, rows, mode, party).float()
 
-    parts = [
-        federation.attempt(method, rows.take(index), work)
-        for index in torch.split(torch.arange(len(rows), device=rows.y.device), BATCH)
-    ]
-    return torch.cat(parts)
+    parts = []
+    places = torch.arange(len(rows), device=rows.y.device).view(rows.runs, -1)
+    for index in torch.split(places, BATCH, 1):
+        out = federation.attempt(method, rows.take(index.flatten()), work)
+        parts.append(out.view(rows.runs, -1, out.shape[-1]).to(device or "cpu"))
+    return torch.cat(parts, 1).flatten(0, 1)
 
 
 def ways(method: Method, federation: Fused) -> Iterator[tuple[Mode, int]]:

@@ -5,7 +5,7 @@ resumed from its state ends in the very same weights.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol, TypeVar
 
@@ -15,6 +15,7 @@ from torch import Tensor
 from xvfl.config import TrainConfig
 from xvfl.data.rows import Rows
 from xvfl.federation.build import COORDINATOR
+from xvfl.federation.captured import CapturedStep
 from xvfl.federation.holder import Holder, Update, under
 from xvfl.federation.page import PagePlan
 from xvfl.methods.base import Federation, Method, Work
@@ -71,9 +72,19 @@ class Trainer:
     """One run: a federation, the heads, and where it is."""
 
     def __init__(
-        self, federation: Trained, method: Method, rows: Rows, config: TrainConfig
+        self,
+        federation: Trained,
+        method: Method,
+        rows: Rows,
+        config: TrainConfig,
+        seeds: Sequence[int] | None = None,
+        captured: bool = False,
     ) -> None:
-        """Hold a run of `method` over training `rows`; the nets are on their device by now."""
+        """Hold a run of `method` over training `rows`; the nets are on their device by now.
+
+        With several `seeds` it holds as many runs at once: nets are stacked, rows come run after
+        run. `captured` steps are replayed as a CUDA graph.
+        """
         self.federation = federation
         self.method = method
         self.rows = rows
@@ -81,9 +92,13 @@ class Trainer:
         self.progress = Progress()
         self.heads = Holder(method.heads, config)
         federation.begin(config)
-        self.batch = config.batch_of(len(rows))
+        self.seeds = tuple(seeds) if seeds else (config.seed,)
+        self.rows_of_run = len(rows) // len(self.seeds)
+        self.batch = min(config.batch_of(self.rows_of_run), self.rows_of_run)
         self.plan = PagePlan.default(self.batch, config.page_batch, config.page_probability)
         self._sums: dict[str, Tensor] = {}
+        self._captured: CapturedStep | None = None
+        self._capture = captured and config.optimiser != "page"
 
     @property
     def holders(self) -> dict[str, Holder]:
@@ -92,8 +107,8 @@ class Trainer:
 
     @property
     def batches(self) -> int:
-        """Steps of an epoch."""
-        return math.ceil(len(self.rows) / self.batch)
+        """Steps of an epoch, all of one size; a different rest of the rows waits each time."""
+        return self.rows_of_run // self.batch
 
     def run(self, validate: Callable[[], float]) -> Iterator[Record]:
         """Train until the epochs are used up or validation stops improving."""
@@ -104,28 +119,38 @@ class Trainer:
             yield self._end_epoch(validate())
 
     def _order(self, epoch: int) -> Tensor:
-        rng = stream("cpu", self.config.seed, "order", epoch)
-        return torch.randperm(len(self.rows), generator=rng).to(self.rows.y.device)
+        """Shuffle the rows of each run. (runs, rows of a run)"""
+        count = self.rows_of_run
+        orders = [
+            torch.randperm(count, generator=stream("cpu", seed, "order", epoch)) + run * count
+            for run, seed in enumerate(self.seeds)
+        ]
+        return torch.stack(orders).to(self.rows.y.device)
 
     def _step(self, order: Tensor) -> Record:
         at, step = self.progress.batch, self.progress.step
         rate = learning_rate(step, self.batches * self.config.epochs, self.config)
-        index = order[at * self.batch : (at + 1) * self.batch]
+        index = order[:, at * self.batch : (at + 1) * self.batch].flatten()
         self.federation.train(True)
         self.method.heads.train()
-        terms = self._learn(index, step, rate)
+        if self._capture and self._captured is None:
+            self._captured = CapturedStep(self._learn, index, rate)
+        terms = (self._captured or self._learn)(index, step, rate)
         for name, value in terms.items():
             self._sums[name] = self._sums.get(name, torch.zeros_like(value)) + value
         self.progress = replace(self.progress, batch=at + 1, step=step + 1)
         return Record("step", self.progress, {"lr": rate})
 
-    def _learn(self, index: Tensor, step: int, rate: float) -> dict[str, Tensor]:
-        page = self.config.optimiser == "page"
-        fresh = not page or step == 0 or self._coin(step)
+    def _learn(self, index: Tensor, step: int | Tensor, rate: float | Tensor) -> dict[str, Tensor]:
+        if self.config.optimiser != "page":
+            terms = self._backward(self.rows.take(index, step))
+            self._tell(Update("plain", rate))
+            return terms
+        fresh = step == 0 or self._coin(int(step))
         rows = self.rows.take(index if fresh else index[: self.plan.b_small], step)
         terms = self._backward(rows)
         if fresh:
-            self._tell(Update("fresh" if page else "plain", rate))
+            self._tell(Update("fresh", rate))
             return terms
         self._tell(Update("look_back", rate))
         self._backward(rows)
@@ -144,7 +169,8 @@ class Trainer:
         def work(federation: Federation, method: Method, rows: Rows) -> dict[str, Tensor]:
             self.heads.optimiser.zero_grad(set_to_none=True)
             terms = method.loss(federation, rows)
-            federation.backward(torch.stack(list(terms.values())).sum())
+            total = torch.stack(list(terms.values())).sum()
+            federation.backward(total * len(self.seeds))
             return {name: term.detach() for name, term in terms.items()}
 
         return self.federation.attempt(self.method, rows, work)
