@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from xvfl.commands import certs
 from xvfl.errors import DataWarning, InputError, XVFLError, unknown
 from xvfl.version import VERSION
 
@@ -19,6 +20,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
+app.add_typer(certs.app, name="certs")
 INTERRUPTED = 130
 
 

@@ -6,7 +6,9 @@ XVFLError                 everything below; the command line prints it as one li
 ├── RunError              a run folder is missing, cut short, of another version, or unwritable
 ├── ModeError             a prediction was asked for in a way this model cannot answer
 ├── WireError             a message is damaged, out of order, of another version or not as agreed
-└── PartyError            a party is away, or too few are there to go on
+├── PartyError            a party is away, or too few are there to go on
+├── MatchingError         a message of private id matching is not what the protocol says
+└── CertificateError      a certificate, key or revocation list cannot be made, read or trusted
 
 Each message says what was expected, what arrived, and what to do.
 """
@@ -45,6 +47,14 @@ class PartyError(XVFLError, RuntimeError):
     def __init__(self, text: str, parties: tuple[str, ...] = ()) -> None:
         super().__init__(text)
         self.parties = parties
+
+
+class MatchingError(XVFLError, ValueError):
+    """A message of private id matching is not what the protocol says."""
+
+
+class CertificateError(XVFLError, ValueError):
+    """A certificate, key or revocation list cannot be made, read or trusted."""
 
 
 class DataWarning(UserWarning):

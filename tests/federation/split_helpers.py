@@ -1,17 +1,19 @@
 """Small federations cut open: parties behind endpoints, fused and split side by side."""
 
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 
 import torch
 from torch import Tensor, nn
 
-from tests.conftest import CLASSES, MIXED, NUMBERS, SEED, D, Problem, make_problem
+from tests.conftest import CLASSES, MIXED, NUMBERS, SEED, D, Problem, make_problem, smooth
 from xvfl.config import LossConfig, NetConfig, TrainConfig
 from xvfl.federation.ask import Peer
 from xvfl.federation.endpoint import Endpoint, Settings, Workplace
 from xvfl.federation.party import PartySide
 from xvfl.federation.split import Split
-from xvfl.methods import Method, make_method
+from xvfl.methods import Method, Parts, make_method
 from xvfl.wire.messages import Begin, Hello
 from xvfl.wire.transport import Transport
 
@@ -33,34 +35,34 @@ class Kept:
         return (max(steps), *self.kept[run, max(steps)]) if steps else None
 
 
-def problem(k: int, dtype: torch.dtype = torch.float64, dropout: float = 0.0) -> Problem:
+def problem(
+    k: int, dtype: torch.dtype = torch.float64, dropout: float = 0.0, branches: int = 1
+) -> Problem:
     """Draw a federation of k parties, with rows of every kind."""
     made = make_problem(LAYOUTS[:k], [each[:k] for each in HOLDINGS])
-    if dropout:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
         for net in made.parties:
-            net.bottom = nn.Sequential(nn.Dropout(dropout), net.bottom)
-    if dtype == torch.float32:
-        for net in (*made.parties, made.head):
-            net.float()
-        for i, table in enumerate(made.tables):
-            object.__setattr__(made.tables[i], "values", table.values.float())
-        object.__setattr__(made.rows, "weight", made.rows.weight.float())
-    return made
+            bottom = smooth(net.layout.encoded + net.layout.raw, branches * D).to(dtype)
+            net.bottom = nn.Sequential(nn.Dropout(dropout), bottom)
+            net.to(dtype)
+    tables = [replace(table, values=table.values.to(dtype)) for table in made.tables]
+    return replace(made, tables=tables, rows=replace(made.rows, weight=made.rows.weight.to(dtype)))
 
 
 def method_of(made: Problem, name: str, **more: object) -> Method:
-    """Build a method whose heads are copies of the problem's head."""
-    import copy
-
+    """Build a method with small heads, in the problem's precision."""
     config = LossConfig(method=name, **more)  # type: ignore[arg-type]
-    return make_method(config, lambda: copy.deepcopy(made.head), len(made.parties), [SEED])
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        parts = Parts(lambda width: smooth(width, CLASSES), len(made.parties), D, (SEED,))
+        method = make_method(config, parts)
+    method.heads.to(made.rows.weight.dtype)
+    return method
 
 
 def settings(train: TrainConfig | None = None, reconstruction: float = 0.0) -> str:
     """Write the settings of a small run."""
-    import json
-    from dataclasses import asdict
-
     given = Settings(SEED, NetConfig(D, 6), train or TrainConfig(optimiser="sgd"), reconstruction)
     return json.dumps(asdict(given))
 
@@ -81,13 +83,11 @@ def endpoints(
     return found
 
 
-def begun(lines: Sequence[Transport], names: Sequence[str], said: str) -> Split:
+def begun(lines: Sequence[Transport], names: Sequence[str], said: str, branches: int = 1) -> Split:
     """Begin a run over transports."""
-    split = Split([Peer(n, line) for n, line in zip(names, lines, strict=True)], D)
+    peers = [Peer(name, line) for name, line in zip(names, lines, strict=True)]
+    split = Split(peers, branches * D)
     for line in lines:
         line.exchange(Begin(1, "run", 0, said)).result(30)
     split.counters.turn = 1
     return split
-
-
-__all__ = ["CLASSES", "SEED", "D"]
