@@ -13,8 +13,7 @@ import torch
 
 from xvfl.config import LossConfig
 from xvfl.experiments.demo import TRAIN, digits
-from xvfl.experiments.runner import Setting, Trial
-from xvfl.federation.build import COORDINATOR
+from xvfl.experiments.trial import Setting, Trial
 from xvfl.federation.train import Trainer
 
 WARM, TIMED = 20, 60
@@ -24,11 +23,8 @@ def milliseconds(threads: int, onednn: bool) -> float:
     """Give the median time of a step."""
     torch.set_num_threads(threads)
     torch.backends.mkldnn.enabled = onednn
-    trial = Trial(digits(), Setting("xvfl+", 0.5, 0, loss=LossConfig(), train=TRAIN))
-    holders = {side.name: side.net for side in trial.federation.sides}
-    holders[COORDINATOR] = trial.method.heads
-    rows = trial.rows.take(torch.arange(trial.cut))
-    trainer = Trainer(trial.federation, trial.method, holders, rows, TRAIN)
+    trial = Trial(digits(), [Setting("xvfl+", 0.5, 0, loss=LossConfig(), train=TRAIN)])
+    trainer = Trainer(trial.federation, trial.method, trial.rows("train"), TRAIN)
     steps = trainer.run(lambda: 0.0)
     times = []
     for _ in range(WARM + TIMED):

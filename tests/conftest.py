@@ -11,14 +11,16 @@ from torch import Tensor, nn
 from tests import twin
 from xvfl import nets
 from xvfl.config import LossConfig, NetConfig, TrainConfig
+from xvfl.data.missing import drop_features
 from xvfl.data.rows import PartyTable, Rows
-from xvfl.federation.build import COORDINATOR, build_method, build_parties
+from xvfl.federation.build import build_method, build_parties
 from xvfl.federation.fused import Fused
 from xvfl.federation.party import PartyNet, PartySide
 from xvfl.federation.predict import logits, ways
 from xvfl.federation.train import Trainer
 from xvfl.layout import Feature, Layout
 from xvfl.methods import Method
+from xvfl.streams import Draws
 
 torch.set_num_threads(1)
 settings.register_profile("quick", deadline=None, max_examples=50, derandomize=True)
@@ -57,7 +59,7 @@ class Problem:
     def federation(self, reconstruction: float = 0.0) -> Fused:
         """Put the parties to work."""
         each = zip(self.names, self.parties, self.tables, strict=True)
-        return Fused([PartySide(*of_party, SEED, reconstruction) for of_party in each])
+        return Fused([PartySide(*of_party, [SEED], reconstruction) for of_party in each])
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """Name every parameter of every net."""
@@ -206,6 +208,13 @@ def digits(count: int, shuffled: bool = False) -> tuple[dict[str, PartyTable], R
     return tables, Rows(handles, everywhere, everywhere, labels, torch.ones(count))
 
 
+def masked(observed: Tensor, party: str, step: int) -> Tensor:
+    """Draw again what a party masked in a step."""
+    rows, raw = observed.shape
+    draws = Draws([SEED], party, "mask")
+    return drop_features(observed, draws.uniform(step, rows, 1 + raw, observed.device))
+
+
 def train(
     loss: LossConfig, tables: dict[str, PartyTable], rows: Rows, epochs: int
 ) -> tuple[Method, Fused]:
@@ -216,11 +225,11 @@ def train(
         epochs=epochs, learning_rate=1e-2, schedule="constant", weight_decay=0.0, patience=0
     )
     with torch.random.fork_rng(devices=[]):
-        parties = build_parties(layouts, net, SEED)
-        method = build_method(layouts, CLASSES, net, loss, SEED)
+        parties = build_parties(layouts, net, loss, [SEED])
+        method = build_method(layouts, CLASSES, net, loss, [SEED])
         weight = loss.our_weights[1]
-        fused = Fused([PartySide(n, parties[n], tables[n], SEED, weight) for n in tables])
-        trainer = Trainer(fused, method, {**parties, COORDINATOR: method.heads}, rows, config)
+        fused = Fused([PartySide(n, parties[n], tables[n], [SEED], weight) for n in tables])
+        trainer = Trainer(fused, method, rows, config)
         for record in trainer.run(lambda: 0.0):
             now_and_then = record.kind == "epoch" and record.progress.epoch % 10 == 0
             if now_and_then and min(accuracies(method, fused, rows).values()) == 1:

@@ -469,7 +469,7 @@ def test_D7_a_model_without_a_partys_table_is_the_model_of_the_others() -> None:
     ready = prepared(sources, labels)
     model = model_of(ready)
     said = model.predict({name: sources[name] for name in ("bank", "web")}, "collaborative")
-    sides = [PartySide(n, model.parties[n].eval(), ready.tables[n], 0) for n in ("bank", "web")]
+    sides = [PartySide(n, model.parties[n].eval(), ready.tables[n], [0]) for n in ("bank", "web")]
     with torch.no_grad():
         out = model.method.logits(Fused(sides), ready.rows.only([0, 2]), "collaborative", 0)
     np.testing.assert_allclose(said.proba, torch.softmax(out.double(), 1).numpy(), atol=1e-6)

@@ -21,21 +21,19 @@ from tests.conftest import (
     MIXED,
     NUMBERS,
     PARTIAL,
-    SEED,
     STEP,
     D,
     Problem,
     accuracies,
     digits,
     make_problem,
+    masked,
     train,
 )
 from xvfl import maths
 from xvfl.config import LossConfig
-from xvfl.data.missing import drop_features
 from xvfl.layout import Layout
 from xvfl.methods.xvfl import XVFL, Weights
-from xvfl.streams import stream
 
 LAMBDAS = twin.Options(lambda1=0.7, lambda2=1.3)
 EVERYTHING = replace(LAMBDAS, self_completion=0.8, reconstruction=0.3)
@@ -96,7 +94,7 @@ def drawn_masks(problem: Problem) -> list[list[list[bool]]]:
     masks = []
     for i, table in enumerate(problem.tables):
         observed = table.take(problem.rows.handles[:, i]).observed
-        masks.append(drop_features(observed, stream("cpu", SEED, f"p{i}", STEP, "mask")).tolist())
+        masks.append(masked(observed, f"p{i}", STEP).tolist())
     return [list(row) for row in zip(*masks, strict=True)]
 
 

@@ -142,8 +142,8 @@ def test_default_widths_follow_the_data_kind() -> None:
 
 @pytest.mark.parametrize("layouts", [{"a": NUMBERS, "b": MIXED}, {"a": NUMBERS, "b": IMAGE}])
 def test_default_nets_fit_together(layouts: dict[str, Layout]) -> None:
-    parties = build_parties(layouts, NetConfig(), seed=0)
-    method = build_method(layouts, 4, NetConfig(), LossConfig(), seed=0)
+    parties = build_parties(layouts, NetConfig(), LossConfig(), [0])
+    method = build_method(layouts, 4, NetConfig(), LossConfig(), [0])
     image = any(layout.image for layout in layouts.values())
     assert len(linears(method.heads)) == (6 if image else 3)
     for name, layout in layouts.items():
@@ -157,7 +157,7 @@ def test_default_nets_fit_together(layouts: dict[str, Layout]) -> None:
 def test_a_partys_first_weights_are_named_by_seed_and_party_alone() -> None:
     def weights(seed: int, layouts: dict[str, Layout]) -> Tensor:
         with torch.random.fork_rng(devices=[]):
-            net: PartyNet = build_parties(layouts, NetConfig(8, 8), seed)["b"]
+            net: PartyNet = build_parties(layouts, NetConfig(8, 8), LossConfig(), [seed])["b"]
         return torch.cat([p.detach().flatten() for p in net.parameters()])
 
     first = weights(0, {"a": NUMBERS, "b": MIXED})

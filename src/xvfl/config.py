@@ -15,7 +15,9 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from xvfl.errors import ConfigError, unknown
 
 Scaling = Literal["auto", "minmax", "quantile"]
-MethodName = Literal["xvfl+", "xvfl", "standalone", "laser", "laser+mask"]
+MethodName = Literal[
+    "xvfl+", "xvfl", "standalone", "vanilla", "iavfl", "fedcvt", "laser", "laser+mask"
+]
 
 
 def _require(holds: bool, name: str, expected: str, value: object) -> None:
@@ -95,8 +97,7 @@ class LossConfig:
     """The method and the weights of its loss."""
 
     method: MethodName = "xvfl+"
-    """`xvfl+` is our recipe, `xvfl` the paper's loss; `standalone`, `laser`, `laser+mask` are
-    baselines."""
+    """`xvfl+` is our recipe, `xvfl` the paper's loss; the others are baselines."""
     lambda1: float | tuple[float, ...] = 0.1
     """Weight of DSAlign₁; several values are searched by validation."""
     lambda2: float | tuple[float, ...] = 0.1
@@ -110,6 +111,14 @@ class LossConfig:
     """Hold DSAlign's targets fixed."""
     detach_cue: bool = False
     """Cut the gradient through cues: one exchange less on the wire."""
+    cross_completion: bool = True
+    """Complete parties from their peers' embeddings; off = an ablation of X-VFL."""
+    aggregation: Literal["mean", "concat"] = "mean"
+    """How X-VFL joins embeddings: their mean, or side by side as an ablation."""
+    distillation: float = 0.5
+    """Share of the teacher's word in what IAVFL's students learn from aligned rows."""
+    distillation_temperature: float = 2.0
+    """Temperature at which IAVFL's students follow their teacher."""
     full_at: float | None = None
     """Observed share at which a row counts as full at a party; by default what half of its rows
     reach, 1.0 = the paper."""
@@ -125,6 +134,9 @@ class LossConfig:
             value = getattr(self, name)
             values = value if isinstance(value, tuple) else (value,)
             _require(bool(values) and min(values) >= 0, name, "a weight of 0 or more", value)
+        share, heat = self.distillation, self.distillation_temperature
+        _require(0 <= share <= 1, "distillation", "a share from 0 to 1", share)
+        _require(heat > 0, "distillation_temperature", "above 0", heat)
         _require(
             self.full_at is None or 0 < self.full_at <= 1,
             "full_at",

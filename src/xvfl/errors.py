@@ -5,6 +5,8 @@ XVFLError                 everything below; the command line prints it as one li
 ├── ConfigError           a configuration key or value is wrong
 ├── RunError              a run folder is missing, cut short, of another version, or unwritable
 ├── ModeError             a prediction was asked for in a way this model cannot answer
+├── WireError             a message is damaged, out of order, of another version or not as agreed
+├── PartyError            a party is away, or too few are there to go on
 ├── MatchingError         a message of private id matching is not what the protocol says
 └── CertificateError      a certificate, key or revocation list cannot be made, read or trusted
 
@@ -33,6 +35,18 @@ class RunError(XVFLError, RuntimeError):
 
 class ModeError(XVFLError, ValueError):
     """A prediction was asked for in a way this model cannot answer."""
+
+
+class WireError(XVFLError, ValueError):
+    """A message is damaged, out of order, of another version or not as agreed."""
+
+
+class PartyError(XVFLError, RuntimeError):
+    """A party is away, or too few are there to go on."""
+
+    def __init__(self, text: str, parties: tuple[str, ...] = ()) -> None:
+        super().__init__(text)
+        self.parties = parties
 
 
 class MatchingError(XVFLError, ValueError):

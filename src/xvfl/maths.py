@@ -8,6 +8,7 @@ Shapes: B rows, k parties, d embedding width, C classes.
     E_     (B, k, d)  completed embeddings Ẽ_i = f_i(x̂_i)
     full   (B, k)     bool, the row is full at the party: the paper's set M, row by row
     seen   (B, k)     bool, the party observed anything of the row
+    n      width of the head's input: d, or k·d where embeddings are put side by side
 Rows of a batch mix freely: aligned (full everywhere), partial, absent. Every function is dense and
 free of branches on data, so that it can be captured, batched and compared with its slow twin.
 Entries of E and E_ that no term needs may hold anything finite.
@@ -34,6 +35,18 @@ def others(full: Tensor, party: int) -> Tensor:
     """Take the party out of the full ones of each row. (B, k)"""
     column = torch.arange(full.shape[1], device=full.device)
     return full & (column != party)
+
+
+def side_by_side(E: Tensor, members: Tensor) -> Tensor:
+    """Put the members' E of each row side by side, zeros in the others' places. (B, k·d)"""
+    return (E * members.to(E.dtype).unsqueeze(-1)).flatten(1)
+
+
+def apart(E: Tensor) -> Tensor:
+    """Put each party's E in its own place of an otherwise empty row of blocks. (B, k, …, k·d)"""
+    k = E.shape[1]
+    own = torch.eye(k, dtype=E.dtype, device=E.device).view(k, *[1] * (E.dim() - 3), k, 1)
+    return (E.unsqueeze(-2) * own).flatten(-2)
 
 
 def sources(full: Tensor, seen: Tensor) -> Tensor:
@@ -63,12 +76,42 @@ def swapped(E: Tensor, E_: Tensor) -> Tensor:
     return (E.sum(1, keepdim=True) - E + E_) / E.shape[1]
 
 
-def filled(E: Tensor, E_: Tensor, full: Tensor, has_cue: Tensor) -> Tensor:
-    """Average full parties' E and the others' Ẽ: (Σ_{i∉M} Ẽ_i + Σ_{j∈M} E_j) / k. (B, d)
+def swapped_blocks(E: Tensor, E_: Tensor) -> Tensor:
+    """Replace one party's block at a time by its completion. (B, k, k·d)"""
+    k = E.shape[1]
+    own = torch.eye(k, dtype=torch.bool, device=E.device).unsqueeze(-1)
+    return torch.where(own, E_.unsqueeze(1), E.unsqueeze(1)).flatten(2)
+
+
+@dataclass(frozen=True)
+class Aggregation:
+    """How the parties' embeddings become one input of the head, of width n."""
+
+    alone: Callable[[Tensor], Tensor]
+    """Each party by itself: (B, k, …, d) to (B, k, …, n)."""
+    over: Callable[[Tensor, Tensor], Tensor]
+    """The members of each row: E (B, k, d) and members (B, k) to (B, n)."""
+    everyone: Callable[[Tensor], Tensor]
+    """All parties: (B, k, d) to (B, n)."""
+    swapped: Callable[[Tensor, Tensor], Tensor]
+    """All parties, one at a time replaced by its completion: E and Ẽ to (B, k, n)."""
+
+
+MEAN = Aggregation(lambda E: E, mean_over, lambda E: E.mean(1), swapped)
+"""The paper's: any parties give a valid input of width d (D5)."""
+CONCAT = Aggregation(apart, side_by_side, lambda E: E.flatten(1), swapped_blocks)
+"""An ablation: one block of d for each party, zeros where a party does not contribute."""
+AGGREGATIONS: dict[str, Aggregation] = {"mean": MEAN, "concat": CONCAT}
+
+
+def filled(
+    E: Tensor, E_: Tensor, full: Tensor, has_cue: Tensor, join: Aggregation = MEAN
+) -> Tensor:
+    """Join full parties' E and the others' Ẽ: (Σ_{i∉M} Ẽ_i + Σ_{j∈M} E_j) / k. (B, n)
 
     A party without a cue has no Ẽ and keeps its neutral-filled E (D2).
     """
-    return torch.where((full | ~has_cue).unsqueeze(-1), E, E_).mean(1)
+    return join.everyone(torch.where((full | ~has_cue).unsqueeze(-1), E, E_))
 
 
 @dataclass(frozen=True)
@@ -87,14 +130,38 @@ class Logits:
     """h((Σ_{i∉M} Ẽ_i + Σ_{j∈M} E_j) / k), (B, C)"""
 
 
-def decide(head: Head, E: Tensor, E_: Tensor, full: Tensor, has_cue: Tensor) -> Logits:
+def decide(
+    head: Head, E: Tensor, E_: Tensor, full: Tensor, has_cue: Tensor, join: Aggregation = MEAN
+) -> Logits:
     """Put every embedding the loss looks at through the head, in one stacked call."""
     k = E.shape[1]
-    joint = mean_over(E, full).unsqueeze(1)
-    means = filled(E, E_, full, has_cue).unsqueeze(1)
-    out = head(torch.cat([E, E_, swapped(E, E_), joint, means], 1))
+    joint = join.over(E, full).unsqueeze(1)
+    means = filled(E, E_, full, has_cue, join).unsqueeze(1)
+    out = head(torch.cat([join.alone(E), join.alone(E_), join.swapped(E, E_), joint, means], 1))
     own, completed, swap, rest = torch.split(out, [k, k, k, 2], 1)
     return Logits(own, rest[:, 0], completed, swap, rest[:, 1])
+
+
+@dataclass(frozen=True)
+class UncompletedLogits:
+    """What the head says where cross completion is off (an ablation): nothing needs Ẽ."""
+
+    own: Tensor
+    """h(E_i), (B, k, C)"""
+    joint: Tensor
+    """h(mean of E over M), (B, C)"""
+    seen: Tensor
+    """h(mean of E over the parties that observed anything), (B, C)"""
+
+
+def decide_uncompleted(
+    head: Head, E: Tensor, full: Tensor, seen: Tensor, join: Aggregation = MEAN
+) -> UncompletedLogits:
+    """Put what is left to look at without Ẽ through the head, in one stacked call."""
+    k = E.shape[1]
+    joint, saw = join.over(E, full).unsqueeze(1), join.over(E, seen).unsqueeze(1)
+    own, rest = torch.split(head(torch.cat([join.alone(E), joint, saw], 1)), [k, 2], 1)
+    return UncompletedLogits(own, rest[:, 0], rest[:, 1])
 
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
@@ -115,13 +182,29 @@ def decision(logits: Logits, full: Tensor, y: Tensor) -> Tensor:
     return own + joint + swap + fill
 
 
+def decision_uncompleted(
+    logits: UncompletedLogits, full: Tensor, seen: Tensor, y: Tensor
+) -> Tensor:
+    """Sum the decision terms of each row where cross completion is off. (B,)
+
+    Swapped terms vanish. Where the completed mean stood, rows that some party saw in part have the
+    mean over all that saw anything, gaps neutral-filled; elsewhere that mean is already counted, as
+    the joint decision or as the one full party's own (D1).
+    """
+    own = (cross_entropy(logits.own, y) * full).sum(1)
+    joint = cross_entropy(logits.joint, y) * (full.sum(1) >= 2)
+    return own + joint + cross_entropy(logits.seen, y) * (seen & ~full).any(1)
+
+
 def dsalign_completed(logits: Logits, full: Tensor, stop_gradient: bool = False) -> Tensor:
     """Pull the decision on completed features towards the real ones (eq. DSAlign_1_k). (B,)"""
     target = logits.own.detach() if stop_gradient else logits.own
     return (logits.completed - target).square().mean(-1).sum(1) * full.all(1)
 
 
-def dsalign_joint(logits: Logits, full: Tensor, stop_gradient: bool = False) -> Tensor:
+def dsalign_joint(
+    logits: Logits | UncompletedLogits, full: Tensor, stop_gradient: bool = False
+) -> Tensor:
     """Pull each party's decision towards the joint one (eq. DSAlign_2_k). (B,)"""
     target = logits.joint.detach() if stop_gradient else logits.joint
     return (logits.own - target.unsqueeze(1)).square().mean(-1).sum(1) * full.all(1)
@@ -150,5 +233,21 @@ def overall(
     return {
         "decision": decision(logits, full, y),
         "dsalign1": lambda1 * dsalign_completed(logits, full, stop_gradient),
+        "dsalign2": lambda2 * dsalign_joint(logits, full, stop_gradient),
+    }
+
+
+def overall_uncompleted(
+    logits: UncompletedLogits,
+    full: Tensor,
+    seen: Tensor,
+    y: Tensor,
+    lambda2: float,
+    *,
+    stop_gradient: bool = False,
+) -> dict[str, Tensor]:
+    """Weigh and name what is left of the loss where cross completion is off. (B,)"""
+    return {
+        "decision": decision_uncompleted(logits, full, seen, y),
         "dsalign2": lambda2 * dsalign_joint(logits, full, stop_gradient),
     }

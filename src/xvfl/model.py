@@ -19,14 +19,12 @@ from xvfl.federation.kernels import small_kernels
 from xvfl.federation.party import PartySide
 from xvfl.federation.predict import Temperatures, key, logits
 from xvfl.layout import Layout
-from xvfl.methods import Method, Mode, reachable
+from xvfl.methods import MODES, Method, Mode, require_mode
 from xvfl.own_nets import OwnNets, check_own_nets
 from xvfl.prediction import Asked, Known, Prediction, explain, row_ids, unassisted
 from xvfl.prepare import Encoder, Source, as_table, encode, place
 from xvfl.runs import FORMAT, MANIFEST, MODEL, Folder
 from xvfl.version import VERSION
-
-MODES: tuple[Mode, ...] = ("local", "assisted", "collaborative")
 
 
 class Model:
@@ -54,9 +52,9 @@ class Model:
         self.temperatures: Temperatures = {}
         layouts = self.layouts
         with torch.random.fork_rng(devices=[]):
-            self.parties = build_parties(layouts, net, seed, own.bottoms, own.completers)
-            self.method: Method = build_method(layouts, len(classes), net, loss, seed, own.head)
-        check_own_nets(self.parties, self.method.heads, len(self.classes), own)
+            self.parties = build_parties(layouts, net, loss, [seed], own.bottoms, own.completers)
+            self.method: Method = build_method(layouts, len(classes), net, loss, [seed], own.head)
+        check_own_nets(self.parties, self.method, len(self.classes), own)
 
     @property
     def layouts(self) -> dict[str, Layout]:
@@ -94,7 +92,7 @@ class Model:
         rows, federation = self._rows(encoded, wanted)
         at = given.index(asked.party) if asked.party is not None else 0
         with small_kernels(self.layouts, torch.device("cpu")), torch.random.fork_rng(devices=[]):
-            method = reachable(self.method, [list(self.encoders).index(name) for name in given])
+            method = self.method.only([list(self.encoders).index(name) for name in given])
             out = logits(method, federation, rows, asked.mode, at)
         proba = torch.softmax(out.double() / self._temperature(asked, rows, at), -1).numpy()
         return explain(asked, rows, encoded, wanted, at, proba, self._known_by_all())
@@ -202,9 +200,7 @@ class Model:
         if mode is None:
             whole = party is None and set(sources) == set(self.encoders)
             mode = "collaborative" if whole else "local"
-        if mode not in self.method.modes:
-            can = ", ".join(each for each in MODES if each in self.method.modes)
-            raise ModeError(f"{self.loss.method} cannot predict in mode {mode!r}; it can: {can}")
+        require_mode(self.method, mode, self.loss.method)
         if mode == "collaborative":
             return Asked(mode, None)
         if party is None:
@@ -228,7 +224,7 @@ class Model:
         device = next(self.method.heads.parameters()).device
         tables = {n: as_table(self.encoders[n].layout, each) for n, each in encoded.items()}
         rows = place(ids, encoded, tables, self.full_at)
-        sides = [PartySide(n, self.parties[n], tables[n].to(device), self.seed) for n in encoded]
+        sides = [PartySide(n, self.parties[n], tables[n].to(device), [self.seed]) for n in encoded]
         return rows.to(device), Fused(sides)
 
     def _temperature(self, asked: Asked, rows: Rows, at: int) -> Tensor:

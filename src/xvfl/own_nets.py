@@ -4,11 +4,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from xvfl.data.rows import PartyTable, Rows
 from xvfl.errors import InputError, unknown
-from xvfl.federation.party import PartyNet
-from xvfl.nets import Build
+from xvfl.federation.fused import Fused
+from xvfl.federation.party import PartyNet, PartySide
+from xvfl.federation.predict import ways
+from xvfl.layout import Layout
+from xvfl.methods import Method
+from xvfl.nets import Build, NoCompleter
 
 
 @dataclass(frozen=True)
@@ -25,7 +30,7 @@ class OwnNets:
 
 
 def check_own_nets(
-    parties: Mapping[str, PartyNet], heads: nn.Module, classes: int, own: OwnNets
+    parties: Mapping[str, PartyNet], method: Method, classes: int, own: OwnNets
 ) -> None:
     """Try a user's own nets on two rows, to say early and plainly what does not fit."""
     if not own.any():
@@ -33,22 +38,21 @@ def check_own_nets(
     for name in (*(own.bottoms or {}), *(own.completers or {})):
         if name not in parties:
             raise InputError(f"own nets: {unknown('party', name, parties)}")
-    embedded = {name: _try_party(name, net) for name, net in parties.items()}
-    width = {name: each.shape[1] for name, each in embedded.items()}
+    width = {name: _try_party(name, net) for name, net in parties.items()}
     if len(set(width.values())) > 1:
         raise InputError(f"every bottom must give the same width d, got {width}")
-    each_head = heads if isinstance(heads, nn.ModuleList) else [heads]
-    for head in each_head:
-        _try_head(head, next(iter(embedded.values())), classes)
+    _try_heads(parties, method, classes, next(iter(width.values())))
 
 
 @torch.no_grad()
-def _try_party(name: str, net: PartyNet) -> Tensor:
+def _try_party(name: str, net: PartyNet) -> int:
     layout = net.layout
     shape = layout.image or (layout.encoded,)
     given = torch.ones(2, layout.raw, dtype=torch.bool)
     try:
         embedded = net.eval().embed(torch.zeros(2, *shape), given)
+        if isinstance(net.completer, NoCompleter):
+            return embedded.shape[1]
         completed = net.completer(embedded)
     except RuntimeError as error:
         raise InputError(
@@ -61,15 +65,29 @@ def _try_party(name: str, net: PartyNet) -> Tensor:
             f"party {name!r}: its completer gives {tuple(completed.shape[1:])} a row, "
             f"expected {shape}"
         )
-    return embedded
+    return embedded.shape[1]
 
 
 @torch.no_grad()
-def _try_head(head: nn.Module, embedded: Tensor, classes: int) -> None:
-    wanted = f"a head takes (rows, …, {embedded.shape[1]}) and gives {classes} logits"
-    try:
-        out = head.eval()(embedded.unsqueeze(1))
-    except RuntimeError as error:
-        raise InputError(f"the head does not fit: {wanted}; {error}") from error
-    if out.shape[-1] != classes:
-        raise InputError(f"the head does not fit: {wanted}, not {out.shape[-1]}")
+def _try_heads(parties: Mapping[str, PartyNet], method: Method, classes: int, width: int) -> None:
+    wanted = f"a head takes (rows, …, {width}) and gives {classes} logits"
+    tables = {name: _two_rows(net.layout) for name, net in parties.items()}
+    federation = Fused([PartySide(n, parties[n], tables[n], [0]) for n in parties])
+    held = torch.ones(2, len(parties), dtype=torch.bool)
+    handles = torch.arange(2).unsqueeze(1).expand(-1, len(parties))
+    rows = Rows(handles, held, held, torch.zeros(2, dtype=torch.long), torch.ones(2))
+    method.heads.eval()
+    for mode, party in ways(method, federation):
+        try:
+            out = method.logits(federation, rows, mode, party)
+        except RuntimeError as error:
+            raise InputError(f"the head does not fit: {wanted}; {error}") from error
+        if out.shape[-1] != classes:
+            raise InputError(f"the head does not fit: {wanted}, not {out.shape[-1]}")
+
+
+def _two_rows(layout: Layout) -> PartyTable:
+    shape = layout.image or (layout.dense,)
+    codes = torch.zeros(2, len(layout.hashed), dtype=torch.long)
+    observed = torch.ones(2, layout.raw, dtype=torch.bool)
+    return PartyTable(layout, torch.zeros(2, *shape), codes, observed)

@@ -1,11 +1,15 @@
-"""Random streams without state: the name of a draw decides it.
+"""Random draws without state: the name of a draw decides it.
 
 Two evaluations of one step, a retry and a resumed run all see the same draws, and nobody else's.
+Draws of a training step (`Draws`) are computed from their name number by number, so that they are
+the same on every device, in a captured step, and for a run alone or among many.
 """
 
+from collections.abc import Sequence
 from hashlib import blake2b
 
 import torch
+from torch import Tensor
 
 
 def seed_of(*name: int | str) -> int:
@@ -19,9 +23,46 @@ def stream(device: torch.device | str, *name: int | str) -> torch.Generator:
     return torch.Generator(device).manual_seed(seed_of(*name))
 
 
-def seed_modules(device: torch.device, *name: int | str) -> None:
-    """Seed the global stream that a net's own dropout draws from."""
-    seed = seed_of(*name)
+def seed_modules(device: torch.device, *name: int | str | Tensor) -> None:
+    """Seed the global stream that a net's own dropout draws from; not in a captured step."""
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        return
+    seed = seed_of(*(int(part) if isinstance(part, Tensor) else part for part in name))
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         torch.cuda.manual_seed(seed)
+
+
+class Draws:
+    """Numbers of one purpose in one run, or in several at once: a row knows its run."""
+
+    def __init__(self, seeds: Sequence[int], *purpose: int | str) -> None:
+        """Name the draws by the runs' seeds and what they are for."""
+        self._keys = torch.tensor([seed_of(seed, *purpose) for seed in seeds])
+
+    def uniform(self, step: int | Tensor, rows: int, columns: int, device: torch.device) -> Tensor:
+        """Draw a step's numbers in [0, 1) for the rows of all runs, run after run. (rows, columns)
+
+        A number depends on its run's seed, the step, and its row and column within the run.
+        """
+        if self._keys.device != device:
+            self._keys = self._keys.to(device)
+        runs = len(self._keys)
+        run_step = _mix(self._keys + _mix(torch.as_tensor(step, device=device)))
+        row = _mix(run_step.unsqueeze(1) + torch.arange(rows // runs, device=device))
+        column = row.unsqueeze(2) + torch.arange(columns, device=device)
+        bits = (_mix(column) >> 40) & 0xFFFFFF
+        return bits.view(rows, columns).to(torch.float32) * 2.0**-24
+
+
+def _mix(x: Tensor) -> Tensor:
+    """Scramble 64-bit integers one by one (splitmix64, G. Steele, D. Lea, C. Flood 2014)."""
+    x = x + _GOLDEN
+    x = (x ^ ((x >> 30) & 0x3FFFFFFFF)) * _FIRST
+    x = (x ^ ((x >> 27) & 0x1FFFFFFFFF)) * _SECOND
+    return x ^ ((x >> 31) & 0x1FFFFFFFF)
+
+
+_GOLDEN, _FIRST, _SECOND = (
+    value - 2**64 for value in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+)

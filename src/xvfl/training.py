@@ -124,9 +124,7 @@ def _fit_one(
     federation = _federation(model, prepared, plan, device)
     rows = prepared.rows.to(device)
     validation = rows.take(prepared.validation.to(device))
-    trainer = Trainer(
-        federation, model.method, model.holders, rows.take(prepared.train.to(device)), plan.train
-    )
+    trainer = Trainer(federation, model.method, rows.take(prepared.train.to(device)), plan.train)
     keeper = _Keeper(folder, trainer, _fingerprint(prepared, plan))
     if resume:
         keeper.resume()
@@ -150,7 +148,7 @@ def _fit_one(
 def _federation(model: Model, prepared: Prepared, plan: Plan, device: torch.device) -> Fused:
     weight = plan.loss.our_weights[1]
     sides = [
-        PartySide(name, net, prepared.tables[name].to(device), plan.train.seed, weight)
+        PartySide(name, net, prepared.tables[name].to(device), [plan.train.seed], weight)
         for name, net in model.parties.items()
     ]
     return Fused(sides)

@@ -14,9 +14,9 @@ from xvfl.data.encode import read_images
 from xvfl.data.frames import check_output, read_labels, read_table, write_table
 from xvfl.errors import InputError, RunError, unknown
 from xvfl.labels import labels_at_party
-from xvfl.methods import Mode
+from xvfl.methods import MODES, Mode
 from xvfl.metrics import all_metrics, majority_rate
-from xvfl.model import MODES, Model
+from xvfl.model import Model
 from xvfl.prepare import Prepared, Source, Splits, prepare, source_ids, take
 from xvfl.runs import CHECKPOINT, MANIFEST, RECORDS, Folder
 from xvfl.training import Fitted, Plan, Show, choose_device, fit

@@ -5,7 +5,8 @@ import math
 import pytest
 
 from xvfl.experiments.compare import Difference, difference, mean, values
-from xvfl.experiments.runner import Result, Setting
+from xvfl.experiments.runner import Result
+from xvfl.experiments.trial import Setting
 
 OURS, RIVAL = ("xvfl+", "local"), ("laser", "local")
 

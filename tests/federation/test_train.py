@@ -6,7 +6,7 @@ from torch import Tensor
 
 from xvfl.config import LossConfig, NetConfig, TrainConfig
 from xvfl.experiments.demo import digits
-from xvfl.experiments.runner import Setting, Trial
+from xvfl.experiments.trial import Setting, Trial
 
 
 def trained(optimiser: str, weight_decay: float, probability: float | None) -> list[Tensor]:
@@ -21,7 +21,7 @@ def trained(optimiser: str, weight_decay: float, probability: float | None) -> l
         page_probability=probability,
     )
     net = NetConfig(embedding=8, hidden=16)
-    trial = Trial(digits(), Setting("xvfl+", 0.5, 0, net=net, loss=LossConfig(), train=train))
+    trial = Trial(digits(), [Setting("xvfl+", 0.5, 0, net=net, loss=LossConfig(), train=train)])
     trial.train()
     holders = [side.net for side in trial.federation.sides] + [trial.method.heads]
     return [weight for net in holders for weight in net.parameters()]

@@ -17,21 +17,20 @@ from tests import twin
 from tests.conftest import (
     CLASSES,
     NUMBERS,
-    SEED,
     D,
     Problem,
     accuracies,
     digits,
     make_problem,
+    masked,
     smooth,
     train,
 )
 from xvfl import XVFLClassifier
 from xvfl.config import LossConfig
-from xvfl.data.missing import drop_features
 from xvfl.errors import ModeError
 from xvfl.methods.laser import Laser, nested_subsets, subset_weights
-from xvfl.streams import stream
+from xvfl.streams import Draws
 
 METHODS = ["laser", "laser+mask"]
 
@@ -58,10 +57,10 @@ def all_subsets(problem: Problem, heads: nn.ModuleList, masks: list[list[list[bo
     Each of the C(|O|−1, s−1) subsets of size s is drawn with the inverse of that probability.
     """
     terms = []
-    for row, masked in zip(problem.twin_rows(), masks, strict=True):
+    for row, mask in zip(problem.twin_rows(), masks, strict=True):
         observed = [i for i, o in enumerate(row.o) if any(o)]
         parties = problem.twin_parties()
-        E = [twin.embed(p, x, o) for p, x, o in zip(parties, row.x, masked, strict=True)]
+        E = [twin.embed(p, x, o) for p, x, o in zip(parties, row.x, mask, strict=True)]
         for i in observed:
             for J in subsets_with(i, observed):
                 decided = heads[i](twin.mean([E[j] for j in J]))
@@ -75,6 +74,10 @@ def test_subset_weights_by_hand() -> None:
     torch.testing.assert_close(subset_weights(seen), torch.tensor(expected, dtype=torch.float64))
 
 
+def numbers(seed: int, rows: int, columns: int) -> Tensor:
+    return Draws([seed], "subsets").uniform(0, rows, columns, torch.device("cpu"))
+
+
 SEEN = st.lists(st.booleans(), min_size=2, max_size=5).filter(any)
 
 
@@ -84,7 +87,7 @@ def test_subsets_are_nested_and_hold_the_party(
 ) -> None:
     observed = [i for i, on in enumerate(seen) if on]
     party = data.draw(st.sampled_from(observed))
-    drawn = nested_subsets(torch.tensor([seen] * 8), party, stream("cpu", seed))
+    drawn = nested_subsets(torch.tensor([seen] * 8), party, numbers(seed, 8, len(seen)))
     for of_row in drawn.tolist():
         members = [{i for i, on in enumerate(mask) if on} for mask in of_row]
         assert [len(each) for each in members] == [
@@ -98,7 +101,7 @@ def test_subsets_are_nested_and_hold_the_party(
 @pytest.mark.parametrize("party", [0, 3])
 def test_subsets_of_each_size_are_uniform(seen: list[bool], party: int) -> None:
     draws = 3000
-    drawn = nested_subsets(torch.tensor([seen] * draws), party, stream("cpu", 3))
+    drawn = nested_subsets(torch.tensor([seen] * draws), party, numbers(3, draws, len(seen)))
     observed = [i for i, on in enumerate(seen) if on]
     for size in range(1, len(observed) + 1):
         counts = Counter(tuple(mask.nonzero().flatten().tolist()) for mask in drawn[:, size - 1])
@@ -116,7 +119,7 @@ def test_the_expected_loss_is_the_sum_over_all_subsets(holding: str) -> None:
     heads = four_heads()
     expected = all_subsets(problem, heads, [problem.twin_rows()[0].o]).item()
     many = problem.rows.take(torch.zeros(draws, dtype=torch.long))
-    method = Laser(heads, masks=False, seed=0)
+    method = Laser(heads, masks=False, seeds=[0])
     sums = torch.stack(
         [
             method.loss(problem.federation(), replace(many, step=step))["subsets"]
@@ -138,11 +141,10 @@ def test_two_parties_are_summed_exactly(masks: bool) -> None:
         drawn = []
         for i, table in enumerate(problem.tables):
             observed = table.take(problem.rows.handles[:, i]).observed
-            rng = stream("cpu", SEED, f"p{i}", problem.rows.step, "mask")
-            drawn.append(drop_features(observed, rng).tolist())
+            drawn.append(masked(observed, f"p{i}", problem.rows.step).tolist())
         given_ = [list(row) for row in zip(*drawn, strict=True)]
     expected = all_subsets(problem, heads, given_)
-    found = Laser(heads, masks, seed=0).loss(problem.federation(), problem.rows)["subsets"]
+    found = Laser(heads, masks, seeds=[0]).loss(problem.federation(), problem.rows)["subsets"]
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
     found.backward()
     gradients = problem.gradients()
@@ -153,7 +155,7 @@ def test_two_parties_are_summed_exactly(masks: bool) -> None:
 def test_prediction_uses_the_observed_parties_and_their_heads() -> None:
     problem = make_problem([NUMBERS] * 4, ["FP-F"], seed=2)
     heads = four_heads()
-    method = Laser(heads, masks=False, seed=0)
+    method = Laser(heads, masks=False, seeds=[0])
     for net in problem.parties:
         net.eval()
     E = problem.federation().embed(problem.rows, ["plain"])[0, :, 0]

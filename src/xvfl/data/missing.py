@@ -12,11 +12,12 @@ from torch import Tensor
 from xvfl.streams import stream
 
 
-def drop_features(observed: Tensor, rng: torch.Generator) -> Tensor:
-    """Drop observed features at a rate drawn per row between 0 and 1. (B, p)"""
-    rate = torch.rand(len(observed), 1, generator=rng, device=observed.device)
-    kept = torch.rand(observed.shape, generator=rng, device=observed.device) >= rate
-    return observed & kept
+def drop_features(observed: Tensor, drawn: Tensor) -> Tensor:
+    """Drop observed features of each row at a rate of its own. (B, p)
+
+    `drawn` (B, 1 + p), in [0, 1): the row's rate, then a number for each of its features.
+    """
+    return observed & (drawn[:, 1:] >= drawn[:, :1])
 
 
 def incomplete_parties(rows: int, parties: int, overlap: float, rng: torch.Generator) -> Tensor:

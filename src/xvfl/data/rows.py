@@ -73,13 +73,15 @@ class Rows:
     """(N,) class numbers; −1 where unknown."""
     weight: Tensor
     """(N,) weight of the row in the loss."""
-    step: int = 0
+    step: int | Tensor = 0
     """Names the random draws made for this batch."""
+    runs: int = 1
+    """Runs whose rows are stacked: of N rows, the first N/runs are of run 0, and so on."""
 
     def __len__(self) -> int:
         return len(self.y)
 
-    def take(self, index: Tensor, step: int = 0) -> "Rows":
+    def take(self, index: Tensor, step: int | Tensor = 0) -> "Rows":
         """Give the rows at the index, as the batch of a step."""
         return Rows(
             self.handles[index],
@@ -88,6 +90,7 @@ class Rows:
             self.y[index],
             self.weight[index],
             step,
+            self.runs,
         )
 
     def only(self, parties: Sequence[int]) -> "Rows":
@@ -111,6 +114,7 @@ class Rows:
             self.y.to(device),
             self.weight.to(device),
             self.step,
+            self.runs,
         )
 
 

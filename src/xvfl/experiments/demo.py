@@ -9,7 +9,7 @@ import json
 import os
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,11 @@ from rich.table import Table
 from sklearn.datasets import load_digits
 
 from xvfl.config import LossConfig, TrainConfig
+from xvfl.data.task import Task
 from xvfl.experiments import report
 from xvfl.experiments.compare import Way, difference, mean
-from xvfl.experiments.runner import ZERO_FILL, Result, Setting, Task, Trial, run
+from xvfl.experiments.runner import ZERO_FILL, Result, run
+from xvfl.experiments.trial import Setting, Trial
 from xvfl.federation.complete import completed
 from xvfl.federation.kernels import small_kernels
 from xvfl.layout import Feature, Layout
@@ -65,14 +67,14 @@ def digits() -> Task:
     halves = {"left": images[:, :, :4], "right": images[:, :, 4:]}
     layout = Layout(tuple(Feature(f"pixel {i}", "numeric", 1) for i in range(32)))
     values = {name: half.reshape(len(y), 32).copy() for name, half in halves.items()}
-    seen = {name: np.ones((len(y), 32), dtype=bool) for name in halves}
-    return Task("digits", dict.fromkeys(halves, layout), values, seen, y.astype(np.int64), 0.3)
+    layouts = dict.fromkeys(halves, layout)
+    return Task("digits", layouts, values, y.astype(np.int64), test_share=0.3)
 
 
 def settings(seeds: int, rates: Sequence[float], first: int = 0) -> list[Setting]:
     """List the runs, the longest first."""
     return [
-        Setting(method, rate, seed, loss=LossConfig(method=method), train=_seeded(seed))  # type: ignore[arg-type]
+        _setting(method, rate, seed)
         for method in METHODS
         for seed in range(first, first + seeds)
         for rate in rates
@@ -121,17 +123,16 @@ def run_demo(
 
 def complete_some(task: Task, rate: float) -> dict[str, NDArray[np.float32]]:
     """Train once more and show some test digits: true, as seen, completed, (n, 8, 8) each."""
-    setting = Setting(OURS, rate, 0, loss=LossConfig(), train=_seeded(0))
     with torch.random.fork_rng(devices=[]), small_kernels(task.layouts, torch.device("cpu")):
-        trial = Trial(task, setting)
+        trial = Trial(task, [_setting(OURS, rate, 0)])
         trial.train()
-        at = torch.arange(trial.cut, trial.cut + PICTURES)
-        rows = trial.rows.take(at)
+        rows = trial.rows("test").take(torch.arange(PICTURES))
+        shown = trial.drawn[0].base[trial.drawn[0].where("test")][:PICTURES].numpy()
         made: dict[str, list[NDArray[np.float32]]] = {"true": [], "seen": [], "completed": []}
         for i, side in enumerate(trial.federation.sides):
             table = side.table.take(rows.handles[:, i])
             gaps = table.values.masked_fill(~table.observed, torch.nan).numpy()
-            truth = task.values[side.name][trial.order[at].numpy()]
+            truth = task.values[side.name][shown]
             full = completed(trial.federation, rows, i).numpy()
             for name, half in zip(made, (truth, gaps, full), strict=True):
                 made[name].append(half.reshape(-1, 8, 4))
@@ -157,8 +158,9 @@ def _run(setting: Setting) -> Result:
     return run(digits(), setting)
 
 
-def _seeded(seed: int) -> TrainConfig:
-    return TrainConfig(**{**asdict(TRAIN), "seed": seed})
+def _setting(method: str, rate: float, seed: int) -> Setting:
+    loss = LossConfig(method=method)  # type: ignore[arg-type]
+    return Setting(method, rate, seed, loss=loss, train=replace(TRAIN, seed=seed), keep="last")
 
 
 def _rows(results: Sequence[Result], rates: Sequence[float]) -> dict[str, list[dict[str, float]]]:

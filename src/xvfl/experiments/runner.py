@@ -1,175 +1,161 @@
-"""Train and test one method in one scenario. Torch and numpy alone.
+"""Train and test methods in scenarios, many runs at once where they fit. Torch and numpy alone.
 
-One protocol for every method: masks drawn by the scenario's seed, a fixed budget of epochs, the
-weights of the last one, test rows all non-aligned.
+One protocol for every method: masks drawn by the scenario's seed, a fixed budget of epochs, test
+rows all non-aligned; the same rows whole, and a mix of both with training's overlap, apart.
 """
 
 import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from xvfl.config import LossConfig, NetConfig, TrainConfig
-from xvfl.data.missing import scenario
-from xvfl.data.rows import PartyTable, Rows
-from xvfl.federation.build import COORDINATOR, build_method, build_parties
-from xvfl.federation.fused import Fused
+from xvfl.data.task import Task
+from xvfl.experiments.trial import Setting, Trial
 from xvfl.federation.kernels import small_kernels
-from xvfl.federation.party import PartySide
 from xvfl.federation.predict import logits
-from xvfl.federation.train import Trainer
-from xvfl.layout import Layout
 from xvfl.methods.base import Method, Mode
 from xvfl.methods.xvfl import XVFL
 from xvfl.metrics import all_metrics, majority_rate
 from xvfl.streams import stream
 
 ZERO_FILL = " zero-filled"
-
-
-@dataclass(frozen=True)
-class Task:
-    """A prepared data set, split over parties; everything observed but its natural gaps."""
-
-    name: str
-    layouts: dict[str, Layout]
-    values: dict[str, NDArray[np.float32]]
-    observed: dict[str, NDArray[np.bool_]]
-    y: NDArray[np.int64]
-    test_share: float
-
-    @property
-    def classes(self) -> int:
-        """Number of classes."""
-        return int(self.y.max()) + 1
-
-
-@dataclass(frozen=True)
-class Setting:
-    """One run: a method in a scenario."""
-
-    method: str
-    rate: float
-    seed: int
-    overlap: float = 0.4
-    net: NetConfig = NetConfig()
-    loss: LossConfig = LossConfig()
-    train: TrainConfig = TrainConfig()
+MIXED = " mixed"
+WHOLE = " whole"
 
 
 @dataclass(frozen=True)
 class Result:
-    """Metrics of every way to predict, over (row, party) pairs where the party is incomplete."""
+    """Metrics of every way to predict, over (row, party) pairs where the party is incomplete.
+
+    `local/NAME` is one party's share of `local`; `local mixed` and `local whole` are over all pairs
+    of the mixed and of the whole test rows.
+    """
 
     setting: Setting
     metrics: dict[str, dict[str, float]]
     seconds: float
+    """Of the run, or its share of runs made together."""
     majority: float
     """Accuracy of always saying the commonest class of the test rows."""
 
 
-class Trial:
-    """A task in a scenario, with its nets."""
-
-    def __init__(self, task: Task, setting: Setting) -> None:
-        """Draw the masks and build the nets."""
-        self.task, self.setting = task, setting
-        self.order, self.cut = _divide(task, setting.seed)
-        rates = (setting.overlap, 0.0)
-        raw = [layout.raw for layout in task.layouts.values()]
-        counts = (self.cut, len(task.y) - self.cut)
-        drawn = [
-            scenario(n, raw, overlap, setting.rate, 2 * setting.seed + part)
-            for part, (n, overlap) in enumerate(zip(counts, rates, strict=True))
-        ]
-        self.incomplete = torch.cat([who for _, who in drawn])
-        self.masks = [torch.cat([m[i] for m, _ in drawn]) for i in range(len(raw))]
-        nets = build_parties(task.layouts, setting.net, setting.seed)
-        self.method = build_method(
-            task.layouts, task.classes, setting.net, setting.loss, setting.seed
-        )
-        weight = setting.loss.our_weights[1]
-        sides = [
-            PartySide(name, nets[name], self._table(name, i), setting.seed, weight)
-            for i, name in enumerate(task.layouts)
-        ]
-        self.federation = Fused(sides)
-        self.rows = self._rows()
-
-    def train(self) -> None:
-        """Train on the training rows for the whole budget."""
-        holders = {side.name: side.net for side in self.federation.sides}
-        rows = self.rows.take(torch.arange(self.cut))
-        trainer = Trainer(
-            self.federation,
-            self.method,
-            {**holders, COORDINATOR: self.method.heads},
-            rows,
-            self.setting.train,
-        )
-        for _ in trainer.run(lambda: float(trainer.progress.epoch)):
-            pass
-
-    def test(self) -> dict[str, dict[str, float]]:
-        """Measure every mode on the test rows; X-VFL also with its completion left out."""
-        found = self._measure(self.method, "")
-        if isinstance(self.method, XVFL):
-            plain = XVFL(self.method.heads, self.method.weights, completing=False)
-            found |= self._measure(plain, ZERO_FILL)
-        return found
-
-    def _measure(self, method: Method, suffix: str) -> dict[str, dict[str, float]]:
-        test = torch.arange(self.cut, len(self.rows))
-        rows, incomplete = self.rows.take(test), self.incomplete[test]
-        found = {}
-        for mode in sorted(method.modes):
-            out, y = self._pairs(method, rows, incomplete, mode)
-            proba = torch.softmax(out.double(), -1).numpy()
-            found[mode + suffix] = all_metrics(proba, y.numpy())
-        return found
-
-    def _pairs(
-        self, method: Method, rows: Rows, incomplete: Tensor, mode: Mode
-    ) -> tuple[Tensor, Tensor]:
-        if mode == "collaborative":
-            return logits(method, self.federation, rows, mode, 0), rows.y
-        outs, labels = [], []
-        for party in range(incomplete.shape[1]):
-            mine = incomplete[:, party].nonzero().flatten()
-            outs.append(logits(method, self.federation, rows.take(mine), mode, party))
-            labels.append(rows.y[mine])
-        return torch.cat(outs), torch.cat(labels)
-
-    def _table(self, name: str, party: int) -> PartyTable:
-        layout = self.task.layouts[name]
-        observed = torch.from_numpy(self.task.observed[name])[self.order] & self.masks[party]
-        values = torch.from_numpy(self.task.values[name])[self.order]
-        columns = torch.tensor(layout.feature_of_column)
-        codes = torch.zeros(len(values), 0, dtype=torch.long)
-        return PartyTable(layout, values * observed[:, columns], codes, observed)
-
-    def _rows(self) -> Rows:
-        seen = torch.stack([side.table.observed.any(1) for side in self.federation.sides], 1)
-        gaps = self.incomplete if self.setting.rate > 0 else torch.zeros_like(self.incomplete)
-        handles = torch.arange(len(seen)).unsqueeze(1).expand(seen.shape)
-        y = torch.from_numpy(self.task.y)[self.order]
-        return Rows(handles.masked_fill(~seen, -1), seen & ~gaps, seen, y, torch.ones(len(y)))
-
-
 def run(task: Task, setting: Setting) -> Result:
     """Train and test one method in one scenario."""
+    return run_many(task, [setting])[0]
+
+
+def run_many(
+    task: Task, settings: Sequence[Setting], device: torch.device | None = None
+) -> list[Result]:
+    """Train and test runs of one shape at once."""
     started = time.perf_counter()
-    with torch.random.fork_rng(devices=[]), small_kernels(task.layouts, torch.device("cpu")):
-        trial = Trial(task, setting)
+    device = device or torch.device("cpu")
+    with torch.random.fork_rng(devices=[]), small_kernels(task.layouts, device):
+        trial = Trial(task, settings, device)
         trial.train()
-        metrics = trial.test()
-    majority = majority_rate(trial.rows.y[trial.cut :].numpy())
-    return Result(setting, metrics, time.perf_counter() - started, majority)
+        metrics = test(trial)
+    seconds = (time.perf_counter() - started) / len(settings)
+    majority = majority_rate(trial.rows("test").y.cpu().numpy())
+    return [
+        Result(setting, found, seconds, majority)
+        for setting, found in zip(settings, metrics, strict=True)
+    ]
 
 
-def _divide(task: Task, seed: int) -> tuple[Tensor, int]:
-    order = torch.randperm(len(task.y), generator=stream("cpu", seed, "rows"))
-    return order, round(len(order) * (1 - task.test_share))
+def test(trial: Trial) -> list[dict[str, dict[str, float]]]:
+    """Measure every mode on the test rows; X-VFL also with its completion left out."""
+    ways = predictions(trial, trial.method, "")
+    if isinstance(trial.method, XVFL):
+        plain = XVFL(trial.method.heads, trial.method.weights, completing=False)
+        ways |= predictions(trial, plain, ZERO_FILL)
+    jobs = [(run, name, *pair) for name, pairs in ways.items() for run, pair in enumerate(pairs)]
+    found: list[dict[str, dict[str, float]]] = [{} for _ in trial.seeds]
+    with ThreadPoolExecutor() as pool:
+        for (run, name, _, _), metrics in zip(jobs, pool.map(_metrics, jobs), strict=True):
+            found[run][name] = metrics
+    return found
+
+
+Pairs = list[tuple[Tensor, Tensor]]
+"""Of every run: logits and labels."""
+
+
+def predictions(trial: Trial, method: Method, suffix: str) -> dict[str, Pairs]:
+    """Predict the test rows in every mode."""
+    made: dict[str, Pairs] = {}
+    names = list(trial.task.layouts)
+    for mode in sorted(method.modes):
+        if mode == "collaborative":
+            test, whole = (decide(trial, method, part, mode, 0) for part in ("test", "whole"))
+            aligned = [mixed_rows(trial, run) for run in range(len(trial.seeds))]
+            made[mode + suffix] = test
+            made[mode + suffix + WHOLE] = whole
+            made[mode + suffix + MIXED] = [
+                (torch.where(a.unsqueeze(1), w, t), y)
+                for a, (t, y), (w, _) in zip(aligned, test, whole, strict=True)
+            ]
+        else:
+            each = [decide(trial, method, "test", mode, i) for i in range(len(names))]
+            made |= alone(trial, each, mode + suffix)
+            if mode == "local":
+                without = [decide(trial, method, "whole", mode, i) for i in range(len(names))]
+                made |= alone_otherwise(trial, each, without, mode + suffix)
+    return made
+
+
+def decide(trial: Trial, method: Method, part: str, mode: Mode, party: int) -> Pairs:
+    """Predict a part's rows in a mode, run by run."""
+    rows = trial.rows(part)  # type: ignore[arg-type]
+    out = logits(method, trial.federation, rows, mode, party)
+    return list(zip(out.chunk(rows.runs), rows.y.cpu().chunk(rows.runs), strict=True))
+
+
+def alone(trial: Trial, each: Sequence[Pairs], name: str) -> dict[str, Pairs]:
+    """Take the pairs where the party is incomplete: of all parties, and of each."""
+    incomplete = trial.incomplete("test")
+    made = {
+        f"{name}/{party}": [
+            (out[mine], y[mine]) for (out, y), mine in zip(pairs, incomplete[:, :, i], strict=True)
+        ]
+        for i, (party, pairs) in enumerate(zip(trial.task.layouts, each, strict=True))
+    }
+    joined = [_join(of_run) for of_run in zip(*made.values(), strict=True)]
+    return {name: joined, **made}
+
+
+def alone_otherwise(
+    trial: Trial, test: Sequence[Pairs], whole: Sequence[Pairs], name: str
+) -> dict[str, Pairs]:
+    """Take all pairs of the whole rows, and of the mixed ones."""
+    incomplete = trial.incomplete("test")
+    mixed = []
+    for run in range(len(trial.seeds)):
+        aligned = mixed_rows(trial, run)
+        parts = []
+        for i, (with_gaps, without) in enumerate(zip(test, whole, strict=True)):
+            gaps = (incomplete[run, :, i] & ~aligned).unsqueeze(1)
+            parts.append((torch.where(gaps, with_gaps[run][0], without[run][0]), without[run][1]))
+        mixed.append(_join(parts))
+    joined = [_join(of_run) for of_run in zip(*whole, strict=True)]
+    return {name + WHOLE: joined, name + MIXED: mixed}
+
+
+def mixed_rows(trial: Trial, run: int) -> Tensor:
+    """Draw which test rows are whole in the mixed test set. (N,)"""
+    setting = trial.settings[run]
+    where = trial.drawn[run].where("test")
+    count = int(where.stop - where.start)
+    order = torch.randperm(count, generator=stream("cpu", setting.seed, "mixed"))
+    return order < round(setting.overlap * count)
+
+
+def _join(pairs: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    return torch.cat([out for out, _ in pairs]), torch.cat([y for _, y in pairs])
+
+
+def _metrics(job: tuple[int, str, Tensor, Tensor]) -> dict[str, float]:
+    _, _, out, y = job
+    return all_metrics(torch.softmax(out.double(), -1).numpy(), y.numpy())

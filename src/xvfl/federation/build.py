@@ -1,8 +1,9 @@
 """Build the nets of a run: one `PartyNet` per party, one method with its heads."""
 
 import copy
-from collections.abc import Mapping
-from typing import Any
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -12,8 +13,9 @@ from xvfl.config import LossConfig, NetConfig
 from xvfl.errors import InputError
 from xvfl.federation.party import PartyNet
 from xvfl.layout import Layout
-from xvfl.methods import Method, make_method
+from xvfl.methods import Method, Parts, make_method, recipe
 from xvfl.nets import Build
+from xvfl.nets.stacked import stack
 from xvfl.streams import seed_modules
 
 COORDINATOR = "coordinator"
@@ -31,23 +33,35 @@ def widths(layouts: Mapping[str, Layout], config: NetConfig) -> tuple[int, int]:
 def build_parties(
     layouts: Mapping[str, Layout],
     config: NetConfig,
-    seed: int,
+    loss: LossConfig,
+    seeds: Sequence[int],
     bottoms: Mapping[str, Build] | None = None,
     completers: Mapping[str, Build] | None = None,
 ) -> dict[str, PartyNet]:
-    """Build every party's net from its own random stream; a user's own nets take precedence."""
+    """Build every party's net from its own random stream; a user's own nets take precedence.
+
+    Several seeds make one stacked net for as many runs.
+    """
     d, hidden = widths(layouts, config)
-    built = {}
-    for name, layout in layouts.items():
+    needs = recipe(loss.method)
+
+    def one(name: str, layout: Layout, seed: int) -> PartyNet:
         seed_modules(CPU, seed, name, "init")
-        bottom = own_net((bottoms or {}).get(name), layout, d)
+        own = (bottoms or {}).get(name)
+        each = [
+            own_net(own, layout, d) or nets.bottom(layout, d, hidden, config.blocks)
+            for _ in range(needs.branches)
+        ]
+        bottom = each[0] if needs.branches == 1 else nets.Branches(each)
+        if not needs.completes:
+            return PartyNet(layout, bottom, nets.NoCompleter())
         completer = own_net((completers or {}).get(name), layout, d)
-        built[name] = PartyNet(
-            layout,
-            bottom or nets.bottom(layout, d, hidden, config.blocks),
-            completer or nets.completer(layout, d, hidden),
-        )
-    return built
+        return PartyNet(layout, bottom, completer or nets.completer(layout, d, hidden))
+
+    return {
+        name: cast(PartyNet, stack([one(name, layout, seed) for seed in seeds]))
+        for name, layout in layouts.items()
+    }
 
 
 def build_method(
@@ -55,18 +69,30 @@ def build_method(
     classes: int,
     config: NetConfig,
     loss: LossConfig,
-    seed: int,
+    seeds: Sequence[int],
     head: nn.Module | None = None,
 ) -> Method:
-    """Build the method and its heads."""
+    """Build the method and its heads; several seeds make stacked heads for as many runs."""
     d, hidden = widths(layouts, config)
     image = any(layout.image is not None for layout in layouts.values())
-    seed_modules(CPU, seed, COORDINATOR, "init")
+    number = itertools.count()
 
-    def fresh() -> nn.Module:
-        return copy.deepcopy(head) if head is not None else nets.head(d, hidden, classes, image)
+    def one(at: int, width: int, seed: int) -> nn.Module:
+        seed_modules(CPU, seed, COORDINATOR, "init", at)
+        if head is None:
+            return nets.head(width, hidden, classes, image)
+        if width != d:
+            raise InputError(
+                f"own nets: a head of your own takes one embedding, and {loss.method} needs one "
+                "over several side by side; leave `head` out"
+            )
+        return copy.deepcopy(head)
 
-    return make_method(loss, fresh, len(layouts), seed)
+    def fresh(width: int) -> nn.Module:
+        at = next(number)
+        return stack([one(at, width, seed) for seed in seeds])
+
+    return make_method(loss, Parts(fresh, len(layouts), d, tuple(seeds)))
 
 
 def own_net(given: Build | None, *arguments: Any) -> nn.Module | None:

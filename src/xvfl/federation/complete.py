@@ -15,8 +15,7 @@ def completed(federation: Fused, rows: Rows, party: int) -> Tensor:
     The cue comes from the parties that hold the row in full; where none does, from the party's own
     features if it saw any, else from whatever the others saw (D2).
     """
-    for each in federation.sides:
-        each.net.eval()
+    federation.train(False)
     side = federation.sides[party]
     E = federation.embed(rows, ["plain"])[:, :, 0]
     cue, has_cue = maths.cues(E, maths.sources(rows.full, rows.seen))

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from xvfl import maths
 from xvfl.data.missing import drop_features
 from xvfl.data.rows import PartyTable
+from xvfl.federation.holder import Holder
 from xvfl.layout import Layout
 from xvfl.methods.base import View
-from xvfl.streams import seed_modules, stream
+from xvfl.streams import Draws, seed_modules
 
 
 class PartyNet(nn.Module):
@@ -67,24 +68,35 @@ class PartySide:
     """One party at work: embeds its rows, completes them from cues, keeps the step's graph."""
 
     def __init__(
-        self, name: str, net: PartyNet, table: PartyTable, seed: int, reconstruction: float = 0.0
+        self,
+        name: str,
+        net: PartyNet,
+        table: PartyTable,
+        seeds: Sequence[int],
+        reconstruction: float = 0.0,
     ) -> None:
-        """Put a party's net and rows to work; `reconstruction` weighs its own objective."""
+        """Put a party's net and rows to work; `reconstruction` weighs its own objective.
+
+        With several seeds the net is stacked and the rows are those of all runs, run after run.
+        """
         self.name = name
         self.net = net
         self.table = table
-        self.seed = seed
+        self.seeds = tuple(seeds)
+        self._masks = Draws(seeds, name, "mask")
         self.reconstruction = reconstruction
+        self.holder: Holder | None = None
+        """Its net's optimiser, once training has begun."""
         self.objective: Tensor | None = None
         """What the party minimises beside the coordinator's loss; made by each step."""
 
-    def embed(self, handles: Tensor, views: Sequence[View], step: int) -> Tensor:
+    def embed(self, handles: Tensor, views: Sequence[View], step: int | Tensor) -> Tensor:
         """Embed the rows in each view. (B, v, d)
 
         `plain`: as observed; `masked`: with more features dropped at random, in training only;
         `self`: the masked row completed from its own embedding.
         """
-        seed_modules(handles.device, self.seed, self.name, step, "embed")
+        seed_modules(handles.device, self.seeds[0], self.name, step, "embed")
         rows = self.table.take(handles)
         self._x, self._observed, self._step = self.net.encode(rows), rows.observed, step
         self.objective = None
@@ -93,23 +105,24 @@ class PartySide:
             masks["masked"] = self._masked(rows.observed, step)
         if "plain" not in views:
             del masks["plain"]
-        x = torch.cat([self._x] * len(masks))
-        stacked = self.net.embed(x, torch.cat(list(masks.values()))).chunk(len(masks))
-        made = dict(zip(masks, stacked, strict=True))
+        x = torch.stack([self._x] * len(masks), 1).flatten(0, 1)
+        given = torch.stack(list(masks.values()), 1).flatten(0, 1)
+        stacked = self.net.embed(x, given).view(len(handles), len(masks), -1)
+        made = dict(zip(masks, stacked.unbind(1), strict=True))
         if "self" in views:
             made["self"] = self._complete(made["masked"], masks["masked"])
         return torch.stack([made[view] for view in views], 1)
 
     def complete(self, cue: Tensor, whole: Tensor) -> Tensor:
         """Embed the rows completed from a cue; `whole` rows keep nothing they observed. (B, d)"""
-        seed_modules(cue.device, self.seed, self.name, self._step, "complete")
+        seed_modules(cue.device, self.seeds[0], self.name, self._step, "complete")
         return self._complete(cue, self._observed & ~whole.unsqueeze(1))
 
-    def _masked(self, observed: Tensor, step: int) -> Tensor:
+    def _masked(self, observed: Tensor, step: int | Tensor) -> Tensor:
         if not self.net.training:
             return observed
-        rng = stream(observed.device, self.seed, self.name, step, "mask")
-        return drop_features(observed, rng)
+        rows, raw = observed.shape
+        return drop_features(observed, self._masks.uniform(step, rows, 1 + raw, observed.device))
 
     def _complete(self, cue: Tensor, observed: Tensor) -> Tensor:
         embedded, completed = self.net.complete(self._x, observed, cue)
@@ -121,4 +134,5 @@ class PartySide:
     def _error(self, completed: Tensor) -> Tensor:
         target = self.net.spread(self._observed).expand_as(completed).to(completed.dtype)
         error = (completed - self._x.detach()).square() * target
-        return error.sum() / target.sum().clamp(min=1)
+        each = (len(self.seeds), -1)
+        return (error.view(each).sum(1) / target.reshape(each).sum(1).clamp(min=1)).sum()

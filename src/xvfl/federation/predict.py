@@ -12,7 +12,7 @@ from torch import Tensor
 from xvfl import maths
 from xvfl.data.rows import Rows
 from xvfl.federation.fused import Fused
-from xvfl.methods.base import Method, Mode
+from xvfl.methods.base import Federation, Method, Mode, require_mode
 
 BATCH = 2048
 Temperatures = dict[str, float]
@@ -25,23 +25,35 @@ def key(mode: Mode, party: str) -> str:
 
 
 @torch.no_grad()
-def logits(method: Method, federation: Fused, rows: Rows, mode: Mode, party: int) -> Tensor:
-    """Decide rows in a mode, in batches, on the CPU. (N, C)"""
-    nets = [side.net for side in federation.sides]
-    for net in (*nets, method.heads):
-        net.eval()
-    parts = [
-        method.logits(federation, rows.take(index), mode, party).float().cpu()
-        for index in torch.split(torch.arange(len(rows), device=rows.y.device), BATCH)
-    ]
-    return torch.cat(parts)
+def logits(
+    method: Method,
+    federation: Fused,
+    rows: Rows,
+    mode: Mode,
+    party: int,
+    device: torch.device | None = None,
+) -> Tensor:
+    """Decide rows in a mode, in batches; the answer comes to the CPU or to `device`. (N, C)"""
+    require_mode(method, mode)
+    federation.train(False)
+    method.heads.eval()
+
+    def work(federation: Federation, method: Method, rows: Rows) -> Tensor:
+        return method.logits(federation, rows, mode, party).float()
+
+    parts = []
+    places = torch.arange(len(rows), device=rows.y.device).view(rows.runs, -1)
+    for index in torch.split(places, BATCH, 1):
+        out = federation.attempt(method, rows.take(index.flatten()), work)
+        parts.append(out.view(rows.runs, -1, out.shape[-1]).to(device or "cpu"))
+    return torch.cat(parts, 1).flatten(0, 1)
 
 
 def ways(method: Method, federation: Fused) -> Iterator[tuple[Mode, int]]:
     """List every way to predict: each mode, and each party where the mode is a party's."""
     for mode in ("local", "assisted", "collaborative", "peers"):
         if mode in method.modes:
-            count = 1 if mode == "collaborative" else len(federation.sides)
+            count = 1 if mode == "collaborative" else len(federation.names)
             for party in range(count):
                 yield mode, party
 
@@ -70,7 +82,7 @@ def calibrate(method: Method, federation: Fused, rows: Rows) -> Temperatures:
     found = {}
     for mode, party in ways(method, federation):
         asked = answerable(rows, mode, party).nonzero().flatten()
-        name = federation.sides[party].name
+        name = federation.names[party]
         if len(asked) >= 20:
             out = logits(method, federation, rows.take(asked), mode, party)
             found[key(mode, name)] = temperature(out, rows.y[asked].cpu())

@@ -5,19 +5,23 @@ resumed from its state ends in the very same weights.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import torch
-from torch import Tensor, nn
-from torch.optim import SGD, Adam, AdamW, Optimizer
+from torch import Tensor
 
 from xvfl.config import TrainConfig
 from xvfl.data.rows import Rows
-from xvfl.federation.page import Page, PagePlan
-from xvfl.methods.base import Federation, Method
+from xvfl.federation.build import COORDINATOR
+from xvfl.federation.captured import CapturedStep
+from xvfl.federation.holder import Holder, Update, under
+from xvfl.federation.page import PagePlan
+from xvfl.methods.base import Federation, Method, Work
 from xvfl.streams import stream
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -44,34 +48,67 @@ class Record:
     """Loss terms (their mean over the epoch), learning rate, validation score."""
 
 
+class Trained(Protocol):
+    """A federation whose parties keep and update their own weights."""
+
+    @property
+    def holders(self) -> Mapping[str, Holder]:
+        """The parties' holders, those of them that are in this process."""
+
+    def begin(self, config: TrainConfig) -> None:
+        """Give every party its optimiser."""
+
+    def train(self, on: bool) -> None:
+        """Switch every party's net to training or to prediction."""
+
+    def update(self, update: Update) -> None:
+        """Have every party update its weights from the gradients of the last `backward`."""
+
+    def attempt(self, method: Method, rows: Rows, work: Work[T]) -> T:
+        """Do some work on a batch with the parties that can be reached (D7)."""
+
+
 class Trainer:
-    """One run: nets with their optimisers, and where it is."""
+    """One run: a federation, the heads, and where it is."""
 
     def __init__(
         self,
-        federation: Federation,
+        federation: Trained,
         method: Method,
-        holders: Mapping[str, nn.Module],
         rows: Rows,
         config: TrainConfig,
+        seeds: Sequence[int] | None = None,
+        captured: bool = False,
     ) -> None:
-        """Hold a run of `method` over training `rows`; `holders` are its nets by who owns them."""
+        """Hold a run of `method` over training `rows`; the nets are on their device by now.
+
+        With several `seeds` it holds as many runs at once: nets are stacked, rows come run after
+        run. `captured` steps are replayed as a CUDA graph.
+        """
         self.federation = federation
         self.method = method
-        self.holders = dict(holders)
         self.rows = rows
         self.config = config
         self.progress = Progress()
-        self.optimisers = {name: optimiser(net, config) for name, net in self.holders.items()}
-        self.batch = config.batch_of(len(rows))
+        self.heads = Holder(method.heads, config)
+        federation.begin(config)
+        self.seeds = tuple(seeds) if seeds else (config.seed,)
+        self.rows_of_run = len(rows) // len(self.seeds)
+        self.batch = min(config.batch_of(self.rows_of_run), self.rows_of_run)
         self.plan = PagePlan.default(self.batch, config.page_batch, config.page_probability)
-        self.best: dict[str, dict[str, Tensor]] = {}
         self._sums: dict[str, Tensor] = {}
+        self._captured: CapturedStep | None = None
+        self._capture = captured and config.optimiser != "page"
+
+    @property
+    def holders(self) -> dict[str, Holder]:
+        """Every holder of this process."""
+        return {**self.federation.holders, COORDINATOR: self.heads}
 
     @property
     def batches(self) -> int:
-        """Steps of an epoch."""
-        return math.ceil(len(self.rows) / self.batch)
+        """Steps of an epoch, all of one size; a different rest of the rows waits each time."""
+        return self.rows_of_run // self.batch
 
     def run(self, validate: Callable[[], float]) -> Iterator[Record]:
         """Train until the epochs are used up or validation stops improving."""
@@ -82,52 +119,61 @@ class Trainer:
             yield self._end_epoch(validate())
 
     def _order(self, epoch: int) -> Tensor:
-        rng = stream("cpu", self.config.seed, "order", epoch)
-        return torch.randperm(len(self.rows), generator=rng).to(self.rows.y.device)
+        """Shuffle the rows of each run. (runs, rows of a run)"""
+        count = self.rows_of_run
+        orders = [
+            torch.randperm(count, generator=stream("cpu", seed, "order", epoch)) + run * count
+            for run, seed in enumerate(self.seeds)
+        ]
+        return torch.stack(orders).to(self.rows.y.device)
 
     def _step(self, order: Tensor) -> Record:
         at, step = self.progress.batch, self.progress.step
         rate = learning_rate(step, self.batches * self.config.epochs, self.config)
-        index = order[at * self.batch : (at + 1) * self.batch]
-        for each in self.optimisers.values():
-            for group in each.param_groups:
-                group["lr"] = rate
-        for net in self.holders.values():
-            net.train()
-        terms = self._update(index, step)
+        index = order[:, at * self.batch : (at + 1) * self.batch].flatten()
+        self.federation.train(True)
+        self.method.heads.train()
+        if self._capture and self._captured is None:
+            self._captured = CapturedStep(self._learn, index, rate)
+        terms = (self._captured or self._learn)(index, step, rate)
         for name, value in terms.items():
             self._sums[name] = self._sums.get(name, torch.zeros_like(value)) + value
         self.progress = replace(self.progress, batch=at + 1, step=step + 1)
         return Record("step", self.progress, {"lr": rate})
 
-    def _update(self, index: Tensor, step: int) -> dict[str, Tensor]:
-        pages = [each for each in self.optimisers.values() if isinstance(each, Page)]
-        fresh = not pages or step == 0 or self._coin(step)
+    def _learn(self, index: Tensor, step: int | Tensor, rate: float | Tensor) -> dict[str, Tensor]:
+        if self.config.optimiser != "page":
+            terms = self._backward(self.rows.take(index, step))
+            self._tell(Update("plain", rate))
+            return terms
+        fresh = step == 0 or self._coin(int(step))
         rows = self.rows.take(index if fresh else index[: self.plan.b_small], step)
         terms = self._backward(rows)
-        if pages and fresh:
-            for page in pages:
-                page.refresh()
-        elif pages:
-            for page in pages:
-                page.look_back()
-            self._backward(rows)
-            for page in pages:
-                page.correct()
-        for each in self.optimisers.values():
-            each.step()
+        if fresh:
+            self._tell(Update("fresh", rate))
+            return terms
+        self._tell(Update("look_back", rate))
+        self._backward(rows)
+        self._tell(Update("correct", rate))
         return terms
+
+    def _tell(self, update: Update) -> None:
+        self.federation.update(update)
+        self.heads.update(update)
 
     def _coin(self, step: int) -> bool:
         draw = torch.rand((), generator=stream("cpu", self.config.seed, "coin", step))
         return bool(draw < self.plan.p)
 
     def _backward(self, rows: Rows) -> dict[str, Tensor]:
-        for each in self.optimisers.values():
-            each.zero_grad(set_to_none=True)
-        terms = self.method.loss(self.federation, rows)
-        self.federation.backward(torch.stack(list(terms.values())).sum())
-        return {name: term.detach() for name, term in terms.items()}
+        def work(federation: Federation, method: Method, rows: Rows) -> dict[str, Tensor]:
+            self.heads.optimiser.zero_grad(set_to_none=True)
+            terms = method.loss(federation, rows)
+            total = torch.stack(list(terms.values())).sum()
+            federation.backward(total * len(self.seeds))
+            return {name: term.detach() for name, term in terms.items()}
+
+        return self.federation.attempt(self.method, rows, work)
 
     def _end_epoch(self, score: float) -> Record:
         values = {name: float(total) / self.batches for name, total in self._sums.items()}
@@ -135,7 +181,7 @@ class Trainer:
         now = self.progress
         if score > now.best_score:
             now = replace(now, best_score=score, best_epoch=now.epoch)
-            self.best = {name: _copy(net.state_dict()) for name, net in self.holders.items()}
+            self._tell(Update("keep"))
         waited = now.epoch - now.best_epoch
         stop = self.config.patience > 0 and waited >= self.config.patience
         self.progress = replace(now, epoch=now.epoch + 1, batch=0, stopped=stop)
@@ -143,51 +189,23 @@ class Trainer:
 
     def load_best(self) -> None:
         """Put the weights of the best epoch into the nets."""
-        for name, state in self.best.items():
-            self.holders[name].load_state_dict(state)
+        self._tell(Update("best"))
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Give everything needed to go on: tensors by name, and where the run is."""
+        """Give everything this process needs to go on: tensors by name, and where the run is."""
         tensors: dict[str, Tensor] = {}
-        for name, net in self.holders.items():
-            tensors |= {f"net/{name}/{key}": value for key, value in net.state_dict().items()}
-            best = self.best.get(name, {})
-            tensors |= {f"best/{name}/{key}": value for key, value in best.items()}
-            for at, slots in self.optimisers[name].state_dict()["state"].items():
-                tensors |= {
-                    f"optimiser/{name}/{at}/{key}": v for key, v in slots.items() if v is not None
-                }
-        tensors |= {f"sum/{name}": value for name, value in self._sums.items()}
-        return {key: value.detach() for key, value in tensors.items()}, asdict(self.progress)
+        for name, holder in self.holders.items():
+            tensors |= holder.state(name)
+        tensors |= {f"sum/{name}": value.detach() for name, value in self._sums.items()}
+        return tensors, asdict(self.progress)
 
     def restore(self, tensors: Mapping[str, Tensor], progress: Mapping[str, Any]) -> None:
         """Take up a state that `state` gave."""
         self.progress = Progress(**progress)
         device = self.rows.y.device
-        self._sums = {key: value.to(device) for key, value in _under(tensors, "sum/").items()}
-        for name, net in self.holders.items():
-            net.load_state_dict(_under(tensors, f"net/{name}/"))
-            best = _under(tensors, f"best/{name}/")
-            if best:
-                self.best[name] = best
-            slots: dict[int, dict[str, Tensor]] = {}
-            for key, value in _under(tensors, f"optimiser/{name}/").items():
-                at, slot = key.split("/", 1)
-                slots.setdefault(int(at), {})[slot] = value
-            fresh = self.optimisers[name].state_dict()
-            self.optimisers[name].load_state_dict({**fresh, "state": slots})
-
-
-def optimiser(net: nn.Module, config: TrainConfig) -> Optimizer:
-    """Build one holder's optimiser."""
-    weights = [parameter for parameter in net.parameters() if parameter.requires_grad]
-    rate, decay = config.learning_rate, config.weight_decay
-    if config.optimiser == "sgd":
-        return SGD(weights, rate, momentum=config.momentum, weight_decay=decay)
-    if config.optimiser == "page":
-        return Page(weights, rate, weight_decay=decay)
-    kind: type[Adam] = {"adam": Adam, "adamw": AdamW}[config.optimiser]
-    return kind(weights, rate, weight_decay=decay, fused=True)
+        self._sums = {key: value.to(device) for key, value in under(tensors, "sum/").items()}
+        for name, holder in self.holders.items():
+            holder.restore(name, tensors)
 
 
 def learning_rate(step: int, total: int, config: TrainConfig) -> float:
@@ -195,11 +213,3 @@ def learning_rate(step: int, total: int, config: TrainConfig) -> float:
     if config.schedule == "constant":
         return config.learning_rate
     return config.learning_rate * 0.5 * (1 + math.cos(math.pi * step / max(total, 1)))
-
-
-def _copy(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {key: value.detach().clone() for key, value in state.items()}
-
-
-def _under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {key[len(prefix) :]: v for key, v in tensors.items() if key.startswith(prefix)}

@@ -1,55 +1,133 @@
 """The methods, each written once against `Federation`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from torch import nn
 
 from xvfl.config import LossConfig
 from xvfl.errors import ConfigError, unknown
-from xvfl.methods.base import Federation, Method, Mode, View
+from xvfl.methods.base import MODES, Federation, Method, Mode, View, require_mode
+from xvfl.methods.fedcvt import FedCVT, Memory, Settings
+from xvfl.methods.iavfl import IAVFL
 from xvfl.methods.laser import Laser
 from xvfl.methods.standalone import Standalone
+from xvfl.methods.vanilla import Vanilla
 from xvfl.methods.xvfl import XVFL, Weights
+from xvfl.nets import Blocks
 
-__all__ = ["METHODS", "Federation", "Method", "Mode", "View", "make_method", "reachable"]
-
-Head = Callable[[], nn.Module]
-
-
-def _xvfl(config: LossConfig, head: Head, parties: int, seed: int) -> Method:
-    l1, l2 = single(config.lambda1, "lambda1"), single(config.lambda2, "lambda2")
-    weights = Weights(l1, l2, config.our_weights[0], config.stop_gradient, config.detach_cue)
-    return XVFL(head(), weights)
-
-
-def _standalone(config: LossConfig, head: Head, parties: int, seed: int) -> Method:
-    return Standalone(nn.ModuleList([head() for _ in range(parties)]))
-
-
-def _laser(config: LossConfig, head: Head, parties: int, seed: int) -> Method:
-    heads = nn.ModuleList([head() for _ in range(parties)])
-    return Laser(heads, config.method == "laser+mask", seed)
+__all__ = [
+    "METHODS",
+    "MODES",
+    "Federation",
+    "Method",
+    "Mode",
+    "Parts",
+    "Recipe",
+    "View",
+    "make_method",
+    "recipe",
+    "require_mode",
+]
 
 
-METHODS: dict[str, Callable[[LossConfig, Head, int, int], Method]] = {
-    "xvfl+": _xvfl,
-    "xvfl": _xvfl,
-    "standalone": _standalone,
-    "laser": _laser,
-    "laser+mask": _laser,
+@dataclass(frozen=True)
+class Parts:
+    """What a method is built from."""
+
+    head: Callable[[int], nn.Module]
+    """Makes a fresh head over that many numbers."""
+    parties: int
+    width: int
+    """The width d of an embedding."""
+    seeds: tuple[int, ...]
+    """One for each run trained at once."""
+
+    def heads(self, width: int) -> nn.ModuleList:
+        """Make one fresh head for each party."""
+        return nn.ModuleList([self.head(width) for _ in range(self.parties)])
+
+    def joint(self) -> Blocks:
+        """Make a fresh head over the embeddings of all parties."""
+        return Blocks(self.head(self.parties * self.width), self.parties)
+
+
+def _xvfl(config: LossConfig, parts: Parts) -> Method:
+    weights = Weights(
+        single(config.lambda1, "lambda1"),
+        single(config.lambda2, "lambda2"),
+        config.our_weights[0],
+        config.stop_gradient,
+        config.detach_cue,
+        config.cross_completion,
+        config.aggregation,
+    )
+    side_by_side = config.aggregation == "concat"
+    return XVFL(parts.joint() if side_by_side else parts.head(parts.width), weights)
+
+
+def _standalone(config: LossConfig, parts: Parts) -> Method:
+    return Standalone(parts.heads(parts.width))
+
+
+def _vanilla(config: LossConfig, parts: Parts) -> Method:
+    return Vanilla(parts.joint())
+
+
+def _iavfl(config: LossConfig, parts: Parts) -> Method:
+    share, temperature = config.distillation, config.distillation_temperature
+    return IAVFL(parts.joint(), parts.heads(parts.width), share, temperature)
+
+
+def _fedcvt(config: LossConfig, parts: Parts) -> Method:
+    if parts.parties != 2:
+        raise ConfigError(
+            f"method fedcvt: expected two parties, got {parts.parties}; "
+            "it is defined for two: take another method, or two of the parties"
+        )
+    both = 2 * parts.width
+    return FedCVT(
+        parts.head(2 * both), parts.heads(both), Memory(both, runs=len(parts.seeds)), Settings()
+    )
+
+
+def _laser(config: LossConfig, parts: Parts) -> Method:
+    return Laser(parts.heads(parts.width), config.method == "laser+mask", parts.seeds)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a method is built, and which nets it needs at a party."""
+
+    build: Callable[[LossConfig, Parts], Method]
+    branches: int = 1
+    """Bottoms of each party; their embeddings lie side by side."""
+    completes: bool = False
+    """Whether parties need completers."""
+
+
+METHODS: dict[str, Recipe] = {
+    "xvfl+": Recipe(_xvfl, completes=True),
+    "xvfl": Recipe(_xvfl, completes=True),
+    "standalone": Recipe(_standalone),
+    "vanilla": Recipe(_vanilla),
+    "iavfl": Recipe(_iavfl, branches=2),
+    "fedcvt": Recipe(_fedcvt, branches=2),
+    "laser": Recipe(_laser),
+    "laser+mask": Recipe(_laser),
 }
 
 
-def make_method(config: LossConfig, head: Head, parties: int, seed: int) -> Method:
-    """Build a method by its name; `head` makes a fresh head."""
-    if config.method not in METHODS:
-        raise ConfigError(unknown("method", config.method, METHODS))
-    return METHODS[config.method](config, head, parties, seed)
+def recipe(name: str) -> Recipe:
+    """Find a method by its name."""
+    if name not in METHODS:
+        raise ConfigError(unknown("method", name, METHODS))
+    return METHODS[name]
 
 
-def reachable(method: Method, parties: Sequence[int]) -> Method:
-    """Leave only what a method has for the reachable parties (D7); goes with `Rows.only`."""
-    return method.only(parties) if isinstance(method, Standalone | Laser) else method
+def make_method(config: LossConfig, parts: Parts) -> Method:
+    """Build the method that a configuration names."""
+    return recipe(config.method).build(config, parts)
 
 
 def single(value: float | tuple[float, ...], name: str) -> float:

@@ -3,16 +3,19 @@
 Shapes: B rows, k parties, v views, d embedding width, C classes.
 """
 
-from collections.abc import Sequence
-from typing import Literal, Protocol
+from collections.abc import Callable, Sequence
+from typing import Literal, Protocol, TypeVar
 
 from torch import Tensor, nn
 
 from xvfl.data.rows import Rows
+from xvfl.errors import ModeError
 
 Mode = Literal["local", "assisted", "collaborative", "peers"]
 """The three ways to predict (method.md), and `peers`: the full parties other than the asking one,
 always shown beside `assisted`."""
+
+MODES: tuple[Mode, ...] = ("local", "assisted", "collaborative")
 
 View = Literal["plain", "masked", "self"]
 
@@ -41,3 +44,18 @@ class Method(Protocol):
 
     def logits(self, federation: Federation, rows: Rows, mode: Mode, party: int) -> Tensor:
         """Decide a batch in a mode. (B, C)"""
+
+    def only(self, parties: Sequence[int]) -> "Method":
+        """Leave what the method has for the reachable parties (D7); goes with `Rows.only`."""
+
+
+T = TypeVar("T")
+Work = Callable[[Federation, Method, Rows], T]
+"""Something done with a batch: learning from it, or deciding it."""
+
+
+def require_mode(method: Method, mode: Mode, name: str = "this method") -> None:
+    """Refuse a mode that the method does not have."""
+    if mode not in method.modes:
+        can = ", ".join(each for each in MODES if each in method.modes)
+        raise ModeError(f"{name} cannot predict in mode {mode!r}; it can: {can}")

@@ -10,6 +10,7 @@ Shapes: B rows, k parties, C classes.
 
 import math
 from collections.abc import Sequence
+from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from xvfl import maths
 from xvfl.data.rows import Rows
 from xvfl.methods.base import Federation, Mode
-from xvfl.streams import stream
+from xvfl.streams import Draws
 
 
 class Laser:
@@ -25,26 +26,27 @@ class Laser:
 
     modes = frozenset[Mode](("local", "collaborative", "peers"))
 
-    def __init__(self, heads: nn.ModuleList, masks: bool, seed: int) -> None:
+    def __init__(self, heads: nn.ModuleList, masks: bool, seeds: Sequence[int]) -> None:
         """Take one head per party; `masks` trains on randomly masked inputs."""
         self.heads: nn.Module = heads
         self._each = heads
         self.masks = masks
-        self.seed = seed
+        self._seeds = tuple(seeds)
+        self._draws = [Draws(seeds, "subsets", i) for i in range(len(heads))]
 
     def only(self, parties: Sequence[int]) -> "Laser":
         """Leave only the heads of the reachable parties (D7); goes with `Rows.only`."""
         heads = nn.ModuleList([self._each[i] for i in parties])
-        return Laser(heads, self.masks, self.seed)
+        return Laser(heads, self.masks, self._seeds)
 
     def loss(self, federation: Federation, rows: Rows) -> dict[str, Tensor]:
         """Sum the sampled subset losses of every observed party."""
         E = federation.embed(rows, ["masked" if self.masks else "plain"])[:, :, 0]
-        rng = stream(E.device, self.seed, "subsets", rows.step)
         k = E.shape[1]
         total = torch.zeros_like(rows.weight)
         for i, head in enumerate(self._each):
-            subsets = nested_subsets(rows.seen, i, rng)
+            drawn = self._draws[i].uniform(rows.step, len(rows), k, E.device)
+            subsets = nested_subsets(rows.seen, i, drawn)
             means = torch.stack([maths.mean_over(E, subsets[:, s]) for s in range(k)], 1)
             losses = maths.cross_entropy(head(means), rows.y)
             total = total + (
@@ -64,13 +66,13 @@ class Laser:
         return maths.mean_over(shares, members).clamp(min=1e-12).log()
 
 
-def nested_subsets(seen: Tensor, party: int, rng: torch.Generator) -> Tensor:
-    """Draw, for each size s = 1…k, a uniform subset of the observed parties with `party`. (B, k, k)
+def nested_subsets(seen: Tensor, party: int, drawn: Tensor) -> Tensor:
+    """Give, for each size s = 1…k, a uniform subset of the observed parties with `party`. (B, k, k)
 
-    Sizes beyond the number observed repeat the whole observed set; their weight is 0.
+    `drawn` (B, k), in [0, 1), orders the parties. Sizes beyond the number observed repeat the whole
+    observed set; their weight is 0.
     """
-    order = torch.rand(seen.shape, generator=rng, device=seen.device)
-    order = order.masked_fill(~seen, 2.0)
+    order = drawn.masked_fill(~seen, 2.0)
     order[:, party] = -1.0
     rank = order.argsort(1).argsort(1)
     sizes = torch.arange(1, seen.shape[1] + 1, device=seen.device)
@@ -79,6 +81,11 @@ def nested_subsets(seen: Tensor, party: int, rng: torch.Generator) -> Tensor:
 
 def subset_weights(seen: Tensor) -> Tensor:
     """Weigh the subset of each size s by C(|O|−1, s−1)/s. (B, k)"""
-    k = seen.shape[1]
+    return _weights(seen.shape[1], seen.device)[seen.sum(1)]
+
+
+@cache
+def _weights(k: int, device: torch.device) -> Tensor:
+    """Weigh each size by the number of parties observed, once for each device. (k + 1, k)"""
     table = [[math.comb(max(n - 1, 0), s - 1) / s for s in range(1, k + 1)] for n in range(k + 1)]
-    return torch.tensor(table, dtype=torch.float64, device=seen.device)[seen.sum(1)]
+    return torch.tensor(table, dtype=torch.float64, device=device)

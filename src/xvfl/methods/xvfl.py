@@ -1,9 +1,11 @@
 """X-VFL: cross completion, decision subspace alignment, and self completion.
 
-The paper's loss is `maths.overall`; self completion is ours, with a weight, 0 = the paper.
+The paper's loss is `maths.overall`; self completion is ours, with a weight, 0 = the paper. Its
+ablations are switches of the same method.
 Shapes: B rows, k parties, d embedding width, C classes.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +14,7 @@ from torch import Tensor, nn
 from xvfl import maths
 from xvfl.data.rows import Rows
 from xvfl.methods.base import Federation, Mode, View
+from xvfl.nets import Blocks
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,8 @@ class Weights:
     self_completion: float = 0.0
     stop_gradient: bool = False
     detach_cue: bool = False
+    cross_completion: bool = True
+    aggregation: str = "mean"
 
 
 ALL_MODES = frozenset[Mode](("local", "assisted", "collaborative", "peers"))
@@ -33,51 +38,79 @@ class XVFL:
     """Train and predict as the paper says, plus self completion."""
 
     def __init__(self, heads: nn.Module, weights: Weights, completing: bool = True) -> None:
-        """Take the head h; without `completing`, prediction leaves gaps neutral-filled."""
+        """Take the head h; without `completing`, prediction leaves gaps neutral-filled.
+
+        Where embeddings are put side by side, h is a head over k·d numbers in `Blocks`.
+        """
         self.heads = heads
         self.weights = weights
         self.completing = completing
-        self.modes: frozenset[Mode] = ALL_MODES if completing else UNCOMPLETED
+        self.join = maths.AGGREGATIONS[weights.aggregation]
+        with_cues = ALL_MODES if weights.cross_completion else ALL_MODES - {"assisted"}
+        self.modes: frozenset[Mode] = with_cues if completing else UNCOMPLETED
+
+    def only(self, parties: Sequence[int]) -> "XVFL":
+        """Leave zeros in the unreachable parties' blocks, where there are blocks (D5, D7)."""
+        heads = self.heads.only(parties) if isinstance(self.heads, Blocks) else self.heads
+        return XVFL(heads, self.weights, self.completing)
 
     def loss(self, federation: Federation, rows: Rows) -> dict[str, Tensor]:
         """Name the terms: decision, dsalign1, dsalign2 and, where it weighs anything, self."""
         w = self.weights
         views: list[View] = ["plain", "masked", "self"] if w.self_completion else ["plain"]
         made = federation.embed(rows, views)
-        E = made[:, :, 0]
-        cue, has_cue = maths.cues(
-            E.detach() if w.detach_cue else E, maths.sources(rows.full, rows.seen)
-        )
-        E_ = federation.complete(cue, rows.full.all(1))
-        out = maths.decide(self.heads, E, E_, rows.full, has_cue)
-        per_row = maths.overall(
-            out, rows.full, rows.y, w.lambda1, w.lambda2, stop_gradient=w.stop_gradient
-        )
+        shared = self._completed if w.cross_completion else self._uncompleted
+        per_row = shared(federation, rows, made[:, :, 0])
         if w.self_completion:
-            views_out = self.heads(made[:, :, 1:].flatten(1, 2))
+            views_out = self.heads(self.join.alone(made[:, :, 1:]).flatten(1, 2))
             per_row["self"] = w.self_completion * maths.self_completion(
                 views_out, rows.seen, rows.y
             )
         return {name: (term * rows.weight).mean() for name, term in per_row.items()}
 
+    def _completed(self, federation: Federation, rows: Rows, E: Tensor) -> dict[str, Tensor]:
+        w = self.weights
+        cue, has_cue = maths.cues(
+            E.detach() if w.detach_cue else E, maths.sources(rows.full, rows.seen)
+        )
+        E_ = federation.complete(cue, rows.full.all(1))
+        out = maths.decide(self.heads, E, E_, rows.full, has_cue, self.join)
+        return maths.overall(
+            out, rows.full, rows.y, w.lambda1, w.lambda2, stop_gradient=w.stop_gradient
+        )
+
+    def _uncompleted(self, federation: Federation, rows: Rows, E: Tensor) -> dict[str, Tensor]:
+        w = self.weights
+        out = maths.decide_uncompleted(self.heads, E, rows.full, rows.seen, self.join)
+        return maths.overall_uncompleted(
+            out, rows.full, rows.seen, rows.y, w.lambda2, stop_gradient=w.stop_gradient
+        )
+
     def logits(self, federation: Federation, rows: Rows, mode: Mode, party: int) -> Tensor:
         """Decide a batch: alone, assisted, by all, or by the full peers of `party`. (B, C)"""
-        E, own = federation.embed(rows, ["plain", "self"]).unbind(2)
-        if not self.completing:
-            own = E
-        best = torch.where(rows.full.unsqueeze(-1), E, own)
+        E, best = self._alone(federation, rows)
         if mode == "local":
-            return self._decide(best[:, party])
+            return self._decide(self.join.alone(best)[:, party])
         if mode == "peers":
-            return self._decide(maths.mean_over(E, maths.others(rows.full, party)))
-        if not self.completing:
-            return self._decide(maths.mean_over(E, rows.seen))
+            return self._decide(self.join.over(E, maths.others(rows.full, party)))
+        if not (self.completing and self.weights.cross_completion):
+            return self._decide(self.join.over(best, rows.seen))
         cue, has_cue = maths.cues(E, maths.sources(rows.full, rows.seen))
         E_ = federation.complete(cue, torch.zeros_like(rows.full[:, 0]))
         if mode == "assisted":
             alone = rows.full | ~maths.cues(E, rows.full)[1]
-            return self._decide(torch.where(alone.unsqueeze(-1), best, E_)[:, party])
-        return self._decide(maths.filled(best, E_, rows.full, has_cue))
+            helped = torch.where(alone.unsqueeze(-1), best, E_)
+            return self._decide(self.join.alone(helped)[:, party])
+        return self._decide(maths.filled(best, E_, rows.full, has_cue, self.join))
+
+    def _alone(self, federation: Federation, rows: Rows) -> tuple[Tensor, Tensor]:
+        """Embed as observed, and with what a party can do by itself about its gaps. (B, k, d)"""
+        trained = self.weights.cross_completion or self.weights.self_completion > 0
+        if not (self.completing and trained):
+            E = federation.embed(rows, ["plain"])[:, :, 0]
+            return E, E
+        E, own = federation.embed(rows, ["plain", "self"]).unbind(2)
+        return E, torch.where(rows.full.unsqueeze(-1), E, own)
 
     def _decide(self, E: Tensor) -> Tensor:
         out: Tensor = self.heads(E)

@@ -5,11 +5,23 @@ from collections.abc import Callable
 from torch import nn
 
 from xvfl.layout import Layout
-from xvfl.nets.completers import Completer, ImageTrunk
+from xvfl.nets.blocks import Blocks, Branches
+from xvfl.nets.completers import Completer, ImageTrunk, NoCompleter
 from xvfl.nets.mlp import mlp
 from xvfl.nets.resnet import ResidualBottom
 
-__all__ = ["Build", "Completer", "ResidualBottom", "bottom", "completer", "head", "mlp"]
+__all__ = [
+    "Blocks",
+    "Branches",
+    "Build",
+    "Completer",
+    "NoCompleter",
+    "ResidualBottom",
+    "bottom",
+    "completer",
+    "head",
+    "mlp",
+]
 
 Build = nn.Module | Callable[[Layout, int], nn.Module]
 """A user's own net: a module, or a function of the party's layout and the embedding width d."""
@@ -25,9 +37,9 @@ def bottom(layout: Layout, d: int, hidden: int, blocks: int) -> nn.Module:
     return mlp([layout.encoded + layout.raw, hidden, hidden, d])
 
 
-def head(d: int, hidden: int, classes: int, image: bool) -> nn.Module:
+def head(width: int, hidden: int, classes: int, image: bool) -> nn.Module:
     """Build the default h: three layers for tables, six for images."""
-    return mlp([d, *[hidden] * (5 if image else 2), classes])
+    return mlp([width, *[hidden] * (5 if image else 2), classes])
 
 
 def completer(layout: Layout, d: int, hidden: int) -> nn.Module:

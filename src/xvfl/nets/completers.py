@@ -69,3 +69,7 @@ class Completer(nn.Module):
     def forward(self, cue: Tensor) -> Tensor:
         """Complete every feature of a party from a cue (B, d)."""
         return cast(Tensor, self.typed(self.trunk(cue)))
+
+
+class NoCompleter(nn.Module):
+    """Stands where a method completes nothing."""

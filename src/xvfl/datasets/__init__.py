@@ -1,0 +1,67 @@
+"""The data sets of the paper's experiments, and one more: found, read, split, cached.
+
+Images need numpy alone (JPEG files Pillow, too), tables pandas: only what is asked for is imported.
+"""
+
+import hashlib
+import json
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from xvfl.data.task import Task, load_task, save_task
+from xvfl.datasets.pictures import SIDE
+from xvfl.datasets.source import DataSet, Found, cache_folder, data_folders
+from xvfl.errors import InputError, unknown
+
+__all__ = ["DATASETS", "cached", "data_set", "find", "prepare"]
+
+DATASETS: dict[str, str] = {
+    "cifar10": "xvfl.datasets.cifar10",
+    "tinyimagenet5": "xvfl.datasets.tinyimagenet5",
+    "utkface": "xvfl.datasets.utkface",
+    "bank": "xvfl.datasets.bank",
+    "avazu": "xvfl.datasets.avazu",
+    "physionet2012": "xvfl.datasets.physionet2012",
+}
+
+
+def data_set(name: str) -> DataSet[Any]:
+    """Give the data set of that name."""
+    if name not in DATASETS:
+        raise InputError(unknown("data set", name, DATASETS))
+    found: DataSet[Any] = import_module(DATASETS[name]).DATA_SET
+    return found
+
+
+def find(name: str, data: Path | None = None) -> Found[Any] | None:
+    """Look for a data set's files."""
+    each = data_set(name)
+    return next((found for f in data_folders(data) if (found := each.find(f))), None)
+
+
+def prepare(name: str, parties: int = 2, data: Path | None = None) -> Task:
+    """Give a data set, encoded and split over parties; from the cache, where it was prepared once.
+
+    `data` is the folder with its files; by default XVFL_DATA and where `xvfl data get` put them.
+    """
+    each = data_set(name)
+    if parties not in each.splits:
+        valid = " or ".join(map(str, each.splits))
+        raise InputError(f"data set {name!r}: expected {valid} parties, got {parties}")
+    found = find(name, data)
+    if found is None:
+        raise each.absent(data_folders(data))
+    path = cached(each, found, parties)
+    if path.is_file():
+        return load_task(path)
+    task = each.build(found.form.read(found.files), parties)
+    save_task(task, path)
+    return task
+
+
+def cached(data: DataSet[Any], found: Found[Any], parties: int) -> Path:
+    """Say where a preparation is kept: one file for each source, split and version."""
+    key = [data.name, parties, SIDE, data.version, found.identity()]
+    digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]
+    return cache_folder() / "prepared" / f"{data.name}-{parties}-{digest}.npz"

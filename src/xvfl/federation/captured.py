@@ -1,0 +1,53 @@
+"""A training step captured once as a CUDA graph and replayed: no waiting for the launcher.
+
+A captured step reads its inputs from fixed places. Everything in it must have fixed shapes and
+must not wait for the device; the plain step stays and is what this one is compared with.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+Learn = Callable[[Tensor, int | Tensor, float | Tensor], dict[str, Tensor]]
+"""A step: the rows' index, the step's number and the learning rate to the terms of the loss."""
+
+WARM_UP = 3
+"""Steps run plainly before capture, so that everything lazily made is there."""
+
+
+class CapturedStep:
+    """A step that runs plainly for a while, then is captured and replayed."""
+
+    def __init__(self, learn: Learn, index: Tensor, rate: float) -> None:
+        """Prepare the fixed inputs; `index` is an example of the rows' index."""
+        self._learn = learn
+        self._index = torch.zeros_like(index)
+        self._number = torch.zeros((), dtype=torch.long, device=index.device)
+        self._rate = torch.full((), rate, device=index.device)
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._terms: dict[str, Tensor] = {}
+        self._side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self._done = 0
+
+    def __call__(self, index: Tensor, step: int, rate: float) -> dict[str, Tensor]:
+        """Make one step."""
+        self._index.copy_(index)
+        self._number.fill_(step)
+        self._rate.fill_(rate)
+        if self._done < WARM_UP:
+            self._done += 1
+            return self._plain()
+        if self._graph is None:
+            self._graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self._graph):
+                self._terms = self._learn(self._index, self._number, self._rate)
+        self._graph.replay()
+        return self._terms
+
+    def _plain(self) -> dict[str, Tensor]:
+        self._side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._side):
+            terms = self._learn(self._index, self._number, self._rate)
+        torch.cuda.current_stream().wait_stream(self._side)
+        return terms

@@ -1,0 +1,45 @@
+"""Vanilla VFL: embeddings side by side under one head, trained on aligned rows alone.
+
+What split learning does without a thought for missing features: a gap is zero-filled, and a party
+that saw nothing of a row gives zeros for its embedding.
+Shapes: B rows, k parties, d embedding width, C classes.
+"""
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from xvfl import maths
+from xvfl.data.rows import Rows
+from xvfl.methods.base import Federation, Mode
+from xvfl.nets import Blocks
+
+
+class Vanilla:
+    """One head over all embeddings."""
+
+    modes = frozenset[Mode](("local", "collaborative"))
+
+    def __init__(self, head: Blocks) -> None:
+        """Take the head over k·d numbers."""
+        self.heads: nn.Module = head
+        self._head = head
+
+    def only(self, parties: Sequence[int]) -> "Vanilla":
+        """Leave zeros in the places of the parties that cannot be reached (D7)."""
+        return Vanilla(self._head.only(parties))
+
+    def loss(self, federation: Federation, rows: Rows) -> dict[str, Tensor]:
+        """Take the joint cross-entropy of the aligned rows."""
+        E = federation.embed(rows, ["plain"])[:, :, 0]
+        joint = maths.cross_entropy(self.heads(E.flatten(1)), rows.y) * rows.full.all(1)
+        return {"joint": (joint * rows.weight).mean()}
+
+    def logits(self, federation: Federation, rows: Rows, mode: Mode, party: int) -> Tensor:
+        """Decide a batch from what was seen, or from one party's embedding alone. (B, C)"""
+        E = federation.embed(rows, ["plain"])[:, :, 0]
+        if mode == "local":
+            out: Tensor = self.heads(maths.apart(E)[:, party])
+            return out
+        together: Tensor = self.heads(maths.side_by_side(E, rows.seen))
+        return together

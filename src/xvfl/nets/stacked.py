@@ -1,0 +1,70 @@
+"""Nets of several runs as one: stacked weights, the rows of all runs in one batch, run after run.
+
+A batch of R runs has R·B rows: the first B are run 0's, and so on. Only leaves with weights know of
+runs; everything between them works row by row and stays as it is.
+Shapes: R runs, B rows of a run.
+"""
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+
+class StackedLinear(nn.Module):
+    """The same linear layer of every run, each on its own rows."""
+
+    def __init__(self, layers: Sequence[nn.Linear]) -> None:
+        super().__init__()
+        self.weight = _stack([layer.weight for layer in layers])
+        self.bias = _stack([layer.bias for layer in layers])
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (R·B, …, fan in) to (R·B, …, fan out)."""
+        rows = x.reshape(len(self.weight), -1, x.shape[-1])
+        out = torch.baddbmm(self.bias.unsqueeze(1), rows, self.weight.transpose(1, 2))
+        return out.view(*x.shape[:-1], -1)
+
+
+class StackedEmbedding(nn.Module):
+    """The same table of learned vectors of every run, looked up by its own rows."""
+
+    def __init__(self, tables: Sequence[nn.Embedding]) -> None:
+        super().__init__()
+        self.weight = _stack([table.weight for table in tables])
+
+    def forward(self, codes: Tensor) -> Tensor:
+        """Look up the codes (R·B,). (R·B, width)"""
+        runs, buckets, width = self.weight.shape
+        first = torch.arange(runs, device=codes.device).unsqueeze(1) * buckets
+        at = (codes.view(runs, -1) + first).flatten()
+        return nn.functional.embedding(at, self.weight.view(runs * buckets, width))
+
+
+LEAVES: dict[type[nn.Module], Callable[[Sequence[nn.Module]], nn.Module]] = {
+    nn.Linear: cast(Callable[[Sequence[nn.Module]], nn.Module], StackedLinear),
+    nn.Embedding: cast(Callable[[Sequence[nn.Module]], nn.Module], StackedEmbedding),
+}
+
+
+def stack(nets: Sequence[nn.Module]) -> nn.Module:
+    """Make one net of several of one shape; a single one stays as it is."""
+    first = nets[0]
+    if len(nets) == 1:
+        return first
+    if type(first) in LEAVES:
+        return LEAVES[type(first)](nets)
+    if next(first.parameters(recurse=False), None) is not None:
+        raise NotImplementedError(f"{type(first).__name__} cannot be stacked; train one run a time")
+    made = copy.copy(first)
+    made._modules = {
+        name: stack([cast(nn.Module, net._modules[name]) for net in nets])
+        for name in first._modules
+    }
+    return made
+
+
+def _stack(weights: Sequence[Tensor]) -> nn.Parameter:
+    return nn.Parameter(torch.stack([weight.detach() for weight in weights]))
