@@ -44,9 +44,10 @@ class WireError(XVFLError, ValueError):
 class PartyError(XVFLError, RuntimeError):
     """A party is away, or too few are there to go on."""
 
-    def __init__(self, text: str, parties: tuple[str, ...] = ()) -> None:
+    def __init__(self, text: str, parties: tuple[str, ...] = (), wrong: bool = False) -> None:
+        """Say what happened, to whom, and whether it was there but answered wrongly."""
         super().__init__(text)
-        self.parties = parties
+        self.parties, self.wrong = parties, wrong
 
 
 class MatchingError(XVFLError, ValueError):

@@ -1,17 +1,19 @@
 """The central test: a cut federation computes the fused one's gradients, whatever carries it."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor
 
 from tests.conftest import SEED, Problem
 from tests.federation.split_helpers import begun, endpoints, method_of, problem, settings
+from tests.wire.lines import TRANSPORTS, lines
 from xvfl.federation.fused import Fused
 from xvfl.federation.holder import Update
 from xvfl.federation.party import PartySide
 from xvfl.federation.split import Split
 from xvfl.methods import METHODS, Method
-from xvfl.wire.memory import Memory
 
 TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-12}
 
@@ -62,15 +64,18 @@ def parties(name: str) -> list[int]:
 CASES = [(name, k) for name in METHODS for k in parties(name)]
 
 
+@pytest.mark.parametrize("kind", TRANSPORTS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("name", "k"), CASES)
-def test_gradients_are_the_fused_ones(name: str, k: int, dtype: torch.dtype) -> None:
+def test_gradients_are_the_fused_ones(
+    name: str, k: int, dtype: torch.dtype, kind: str, authority: Path
+) -> None:
     branches = METHODS[name].branches
     made = problem(k, dtype, dropout=0.3, branches=branches)
     weight = 0.7 if name == "xvfl+" else 0.0
     method = method_of(made, name)
     expected = fused_gradients(made, method, weight)
     ends = endpoints(made, weight)
-    lines = [Memory(end.hello, end.handle) for end in ends]
-    split = begun(lines, made.names, settings(), branches)
-    assert_equal(split_gradients(made, method, split), expected, TOLERANCE[dtype])
+    with lines(kind, made.names, ends, authority) as found:
+        split = begun(found, made.names, settings(), branches)
+        assert_equal(split_gradients(made, method, split), expected, TOLERANCE[dtype])

@@ -64,7 +64,7 @@ class Peer:
             return check_tensor(what, value, shape, None)
         except WireError as error:
             text = f"party {self.name!r} answered wrongly: {error}"
-            raise PartyError(text, (self.name,)) from error
+            raise PartyError(text, (self.name,), wrong=True) from error
 
 
 def ask(peers: Sequence[Peer], questions: Sequence[Message], answer: type[A]) -> list[A]:
@@ -87,6 +87,7 @@ def ask(peers: Sequence[Peer], questions: Sequence[Message], answer: type[A]) ->
             raise PartyError(
                 f"party {peer.name!r}: expected {answer.__name__}, got {type(reply).__name__}",
                 (peer.name,),
+                wrong=True,
             )
     if away:
         raise PartyError(f"no answer in time from {', '.join(away)}", tuple(away))
@@ -97,7 +98,7 @@ def _wait(peer: Peer, future: Future[Message], started: float) -> Message | None
     left = started + peer.deadline.seconds - time.monotonic()
     try:
         reply = future.result(max(left, 0.001))
-    except TimeoutError:
+    except (TimeoutError, PartyError):
         return None
     peer.deadline.observe(time.monotonic() - started)
     return reply

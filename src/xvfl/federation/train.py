@@ -7,7 +7,7 @@ resumed from its state ends in the very same weights.
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,10 +18,9 @@ from xvfl.federation.build import COORDINATOR
 from xvfl.federation.captured import CapturedStep
 from xvfl.federation.holder import Holder, Update, under
 from xvfl.federation.page import PagePlan
-from xvfl.methods.base import Federation, Method, Work
+from xvfl.federation.protocols import Trained
+from xvfl.methods.base import Federation, Method
 from xvfl.streams import stream
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -46,26 +45,6 @@ class Record:
     """Where the run is after it."""
     values: dict[str, float]
     """Loss terms (their mean over the epoch), learning rate, validation score."""
-
-
-class Trained(Protocol):
-    """A federation whose parties keep and update their own weights."""
-
-    @property
-    def holders(self) -> Mapping[str, Holder]:
-        """The parties' holders, those of them that are in this process."""
-
-    def begin(self, config: TrainConfig) -> None:
-        """Give every party its optimiser."""
-
-    def train(self, on: bool) -> None:
-        """Switch every party's net to training or to prediction."""
-
-    def update(self, update: Update) -> None:
-        """Have every party update its weights from the gradients of the last `backward`."""
-
-    def attempt(self, method: Method, rows: Rows, work: Work[T]) -> T:
-        """Do some work on a batch with the parties that can be reached (D7)."""
 
 
 class Trainer:

@@ -23,6 +23,10 @@ View = Literal["plain", "masked", "self"]
 class Federation(Protocol):
     """The parties of a run, wherever they are."""
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The parties that are there, in the order of the rows' columns."""
+
     def embed(self, rows: Rows, views: Sequence[View]) -> Tensor:
         """Embed a batch at every party, in each view. (B, k, v, d)"""
 
