@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from xvfl.commands import certs
+from xvfl.commands import align, certs
 from xvfl.errors import DataWarning, InputError, XVFLError, unknown
 from xvfl.version import VERSION
 
@@ -21,6 +21,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 app.add_typer(certs.app, name="certs")
+app.command()(align.align)
 INTERRUPTED = 130
 
 
