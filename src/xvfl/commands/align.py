@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from xvfl.commands.extras import extra
+
 if TYPE_CHECKING:
     from xvfl.sides import CoordinatorFile, PartyFile
 
@@ -30,7 +32,10 @@ def align(
 
     xvfl align bank.toml
     """
-    from xvfl.sides import CoordinatorFile, read_side
+    with extra("federated"):
+        import xvfl.align
+        import xvfl.certs  # noqa: F401
+        from xvfl.sides import CoordinatorFile, read_side
 
     side = read_side(config)
     if isinstance(side, CoordinatorFile):
