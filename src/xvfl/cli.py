@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from xvfl import cli_data
+from xvfl.commands import align, certs, data
 from xvfl.errors import DataWarning, InputError, XVFLError, unknown
 from xvfl.version import VERSION
 
@@ -20,7 +20,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-app.add_typer(cli_data.app, name="data")
+app.add_typer(data.app, name="data")
+app.add_typer(certs.app, name="certs")
+app.command()(align.align)
 INTERRUPTED = 130
 
 

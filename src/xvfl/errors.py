@@ -4,7 +4,11 @@ XVFLError                 everything below; the command line prints it as one li
 ├── InputError            a table, its ids, columns or labels are not usable as given
 ├── ConfigError           a configuration key or value is wrong
 ├── RunError              a run folder is missing, cut short, of another version, or unwritable
-└── ModeError             a prediction was asked for in a way this model cannot answer
+├── ModeError             a prediction was asked for in a way this model cannot answer
+├── WireError             a message is damaged, out of order, of another version or not as agreed
+├── PartyError            a party is away, or too few are there to go on
+├── MatchingError         a message of private id matching is not what the protocol says
+└── CertificateError      a certificate, key or revocation list cannot be made, read or trusted
 
 Each message says what was expected, what arrived, and what to do.
 """
@@ -31,6 +35,27 @@ class RunError(XVFLError, RuntimeError):
 
 class ModeError(XVFLError, ValueError):
     """A prediction was asked for in a way this model cannot answer."""
+
+
+class WireError(XVFLError, ValueError):
+    """A message is damaged, out of order, of another version or not as agreed."""
+
+
+class PartyError(XVFLError, RuntimeError):
+    """A party is away, or too few are there to go on."""
+
+    def __init__(self, text: str, parties: tuple[str, ...] = (), wrong: bool = False) -> None:
+        """Say what happened, to whom, and whether it was there but answered wrongly."""
+        super().__init__(text)
+        self.parties, self.wrong = parties, wrong
+
+
+class MatchingError(XVFLError, ValueError):
+    """A message of private id matching is not what the protocol says."""
+
+
+class CertificateError(XVFLError, ValueError):
+    """A certificate, key or revocation list cannot be made, read or trusted."""
 
 
 class DataWarning(UserWarning):

@@ -1,6 +1,7 @@
 """The federation in one process: parties called directly, the graph intact."""
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -9,7 +10,9 @@ from xvfl.config import TrainConfig
 from xvfl.data.rows import Rows
 from xvfl.federation.holder import Holder, Update
 from xvfl.federation.party import PartySide
-from xvfl.methods.base import View
+from xvfl.methods.base import Method, View, Work
+
+T = TypeVar("T")
 
 
 class Fused:
@@ -64,3 +67,7 @@ class Fused:
         """Have every party update its weights from the gradients of the last `backward`."""
         for holder in self.holders.values():
             holder.update(update)
+
+    def attempt(self, method: Method, rows: Rows, work: Work[T]) -> T:
+        """Do some work on a batch: here every party is always there."""
+        return work(self, method, rows)

@@ -66,6 +66,12 @@ class Holder:
         else:
             self.optimiser.correct()
 
+    def settle(self) -> None:
+        """Leave a step that will not be finished: its gradients, and a look back of PAGE's."""
+        if isinstance(self.optimiser, Page):
+            self.optimiser.give_up()
+        self.optimiser.zero_grad(set_to_none=True)
+
     def load_best(self) -> None:
         """Put the best weights back, where there are any."""
         if self.best:

@@ -57,6 +57,8 @@ class Page(Optimizer):
                 "held": torch.zeros_like(parameter),
             }
 
+        self._looking_back = False
+
     def _parameters(self) -> list[Tensor]:
         return [parameter for group in self.param_groups for parameter in group["params"]]
 
@@ -79,6 +81,7 @@ class Page(Optimizer):
             else:
                 state["held"].copy_(parameter.grad)
             _swap(parameter, state["previous"])
+        self._looking_back = True
         self.zero_grad()
 
     @torch.no_grad()
@@ -90,6 +93,15 @@ class Page(Optimizer):
             if parameter.grad is not None:
                 state["estimate"].sub_(parameter.grad)
             _swap(parameter, state["previous"])
+        self._looking_back = False
+
+    @torch.no_grad()
+    def give_up(self) -> None:
+        """Load θ^t again if the second backward pass will not come; the estimator stays."""
+        if self._looking_back:
+            for parameter in self._parameters():
+                _swap(parameter, self.state[parameter]["previous"])
+        self._looking_back = False
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]

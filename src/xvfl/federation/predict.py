@@ -4,6 +4,7 @@ Shapes: N rows, k parties, C classes.
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 import numpy as np
 import torch
@@ -11,8 +12,9 @@ from torch import Tensor
 
 from xvfl import maths
 from xvfl.data.rows import Rows
-from xvfl.federation.fused import Fused
-from xvfl.methods.base import Method, Mode, require_mode
+from xvfl.errors import PartyError
+from xvfl.federation.protocols import Reached
+from xvfl.methods.base import Federation, Method, Mode, require_mode
 
 BATCH = 2048
 Temperatures = dict[str, float]
@@ -27,7 +29,7 @@ def key(mode: Mode, party: str) -> str:
 @torch.no_grad()
 def logits(
     method: Method,
-    federation: Fused,
+    federation: Reached,
     rows: Rows,
     mode: Mode,
     party: int,
@@ -37,15 +39,25 @@ def logits(
     require_mode(method, mode)
     federation.train(False)
     method.heads.eval()
+
+    name = federation.names[party]
+
+    def work(federation: Federation, method: Method, rows: Rows) -> Tensor:
+        if mode == "collaborative":
+            return method.logits(federation, rows, mode, 0).float()
+        if name not in federation.names:
+            raise PartyError(f"party {name!r} is away; it cannot predict in mode {mode!r}")
+        return method.logits(federation, rows, mode, federation.names.index(name)).float()
+
     parts = []
     places = torch.arange(len(rows), device=rows.y.device).view(rows.runs, -1)
     for index in torch.split(places, BATCH, 1):
-        out = method.logits(federation, rows.take(index.flatten()), mode, party).float()
+        out = federation.attempt(method, rows.take(index.flatten()), work)
         parts.append(out.view(rows.runs, -1, out.shape[-1]).to(device or "cpu"))
     return torch.cat(parts, 1).flatten(0, 1)
 
 
-def ways(method: Method, federation: Fused) -> Iterator[tuple[Mode, int]]:
+def ways(method: Method, federation: Reached) -> Iterator[tuple[Mode, int]]:
     """List every way to predict: each mode, and each party where the mode is a party's."""
     for mode in ("local", "assisted", "collaborative", "peers"):
         if mode in method.modes:
@@ -61,27 +73,32 @@ def answerable(rows: Rows, mode: Mode, party: int) -> Tensor:
     return maths.others(rows.full, party).any(1) if mode == "peers" else rows.seen[:, party]
 
 
-def score(method: Method, federation: Fused, rows: Rows) -> float:
-    """Score validation rows: minus the mean log-loss over local and collaborative prediction."""
+def score(method: Method, federation: Reached, rows: Rows) -> float:
+    """Score validation rows: minus the mean log-loss over local and collaborative prediction.
+
+    What a party that is away would say alone does not count.
+    """
     losses = []
     for mode, party in ways(method, federation):
         asked = answerable(rows, mode, party).nonzero().flatten()
         if mode in ("assisted", "peers") or not len(asked):
             continue
-        out = logits(method, federation, rows.take(asked), mode, party)
-        losses.append(torch.nn.functional.cross_entropy(out, rows.y[asked].cpu()).item())
+        with suppress(PartyError):
+            out = logits(method, federation, rows.take(asked), mode, party)
+            losses.append(torch.nn.functional.cross_entropy(out, rows.y[asked].cpu()).item())
     return -float(np.mean(losses)) if losses else 0.0
 
 
-def calibrate(method: Method, federation: Fused, rows: Rows) -> Temperatures:
+def calibrate(method: Method, federation: Reached, rows: Rows) -> Temperatures:
     """Fit a temperature to every way to predict, on validation rows."""
     found = {}
     for mode, party in ways(method, federation):
         asked = answerable(rows, mode, party).nonzero().flatten()
         name = federation.names[party]
         if len(asked) >= 20:
-            out = logits(method, federation, rows.take(asked), mode, party)
-            found[key(mode, name)] = temperature(out, rows.y[asked].cpu())
+            with suppress(PartyError):
+                out = logits(method, federation, rows.take(asked), mode, party)
+                found[key(mode, name)] = temperature(out, rows.y[asked].cpu())
     return found
 
 

@@ -7,7 +7,7 @@ resumed from its state ends in the very same weights.
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from xvfl.federation.build import COORDINATOR
 from xvfl.federation.captured import CapturedStep
 from xvfl.federation.holder import Holder, Update, under
 from xvfl.federation.page import PagePlan
+from xvfl.federation.protocols import Trained
 from xvfl.methods.base import Federation, Method
 from xvfl.streams import stream
 
@@ -44,23 +45,6 @@ class Record:
     """Where the run is after it."""
     values: dict[str, float]
     """Loss terms (their mean over the epoch), learning rate, validation score."""
-
-
-class Trained(Federation, Protocol):
-    """A federation whose parties keep and update their own weights."""
-
-    @property
-    def holders(self) -> Mapping[str, Holder]:
-        """The parties' holders, those of them that are in this process."""
-
-    def begin(self, config: TrainConfig) -> None:
-        """Give every party its optimiser."""
-
-    def train(self, on: bool) -> None:
-        """Switch every party's net to training or to prediction."""
-
-    def update(self, update: Update) -> None:
-        """Have every party update its weights from the gradients of the last `backward`."""
 
 
 class Trainer:
@@ -161,10 +145,14 @@ class Trainer:
         return bool(draw < self.plan.p)
 
     def _backward(self, rows: Rows) -> dict[str, Tensor]:
-        terms = self.method.loss(self.federation, rows)
-        total = torch.stack(list(terms.values())).sum()
-        self.federation.backward(total * len(self.seeds))
-        return {name: term.detach() for name, term in terms.items()}
+        def work(federation: Federation, method: Method, rows: Rows) -> dict[str, Tensor]:
+            self.heads.optimiser.zero_grad(set_to_none=True)
+            terms = method.loss(federation, rows)
+            total = torch.stack(list(terms.values())).sum()
+            federation.backward(total * len(self.seeds))
+            return {name: term.detach() for name, term in terms.items()}
+
+        return self.federation.attempt(self.method, rows, work)
 
     def _end_epoch(self, score: float) -> Record:
         values = {name: float(total) / self.batches for name, total in self._sums.items()}

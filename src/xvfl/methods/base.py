@@ -3,8 +3,8 @@
 Shapes: B rows, k parties, v views, d embedding width, C classes.
 """
 
-from collections.abc import Sequence
-from typing import Literal, Protocol
+from collections.abc import Callable, Sequence
+from typing import Literal, Protocol, TypeVar
 
 from torch import Tensor, nn
 
@@ -22,6 +22,10 @@ View = Literal["plain", "masked", "self"]
 
 class Federation(Protocol):
     """The parties of a run, wherever they are."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The parties that are there, in the order of the rows' columns."""
 
     def embed(self, rows: Rows, views: Sequence[View]) -> Tensor:
         """Embed a batch at every party, in each view. (B, k, v, d)"""
@@ -47,6 +51,11 @@ class Method(Protocol):
 
     def only(self, parties: Sequence[int]) -> "Method":
         """Leave what the method has for the reachable parties (D7); goes with `Rows.only`."""
+
+
+T = TypeVar("T")
+Work = Callable[[Federation, Method, Rows], T]
+"""Something done with a batch: learning from it, or deciding it."""
 
 
 def require_mode(method: Method, mode: Mode, name: str = "this method") -> None:

@@ -1,0 +1,104 @@
+"""Put questions to parties side by side, and wait for each no longer than it is worth."""
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, TimeoutError
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from torch import Tensor
+
+from xvfl.errors import PartyError, WireError
+from xvfl.federation.checks import check_tensor
+from xvfl.wire.messages import Gradient, Instruction, Message, Refusal
+from xvfl.wire.transport import Transport
+
+A = TypeVar("A")
+
+
+@dataclass
+class Deadline:
+    """How long to wait for a party: a multiple of what it usually needs."""
+
+    least: float = 5.0
+    """Seconds to wait in any case; a broken line may come back in them."""
+    factor: float = 10.0
+    first: float = 60.0
+    """Seconds to wait while nothing is known."""
+    usual: float | None = None
+    """A high quantile of its answers' seconds, forgetting slowly."""
+
+    @property
+    def seconds(self) -> float:
+        """How long to wait now."""
+        return self.first if self.usual is None else max(self.least, self.factor * self.usual)
+
+    def observe(self, seconds: float) -> None:
+        """Take in how long an answer took: up quickly, down slowly."""
+        if self.usual is None:
+            self.usual = seconds
+        else:
+            self.usual += (0.3 if seconds > self.usual else 0.02) * (seconds - self.usual)
+
+
+@dataclass
+class Peer:
+    """A party as the coordinator knows it."""
+
+    name: str
+    transport: Transport
+    deadline: Deadline = field(default_factory=Deadline)
+    gradients: list[Gradient] = field(default_factory=list)
+    instructions: list[Instruction] = field(default_factory=list)
+    """What its next question carries."""
+
+    def take_pending(self) -> tuple[tuple[Gradient, ...], tuple[Instruction, ...]]:
+        """Take what waits to go out, once."""
+        taken = tuple(self.gradients), tuple(self.instructions)
+        self.gradients, self.instructions = [], []
+        return taken
+
+    def checked(self, what: str, value: Tensor, shape: Sequence[int]) -> Tensor:
+        """Check an answer's numbers; wrong ones are this party's fault."""
+        try:
+            return check_tensor(what, value, shape, None)
+        except WireError as error:
+            text = f"party {self.name!r} answered wrongly: {error}"
+            raise PartyError(text, (self.name,), wrong=True) from error
+
+
+def ask(peers: Sequence[Peer], questions: Sequence[Message], answer: type[A]) -> list[A]:
+    """Ask every party its question at once; name all that did not answer in time."""
+    started = time.monotonic()
+    open_ = [
+        (peer, peer.transport.exchange(question))
+        for peer, question in zip(peers, questions, strict=True)
+    ]
+    answers, away = [], []
+    for peer, future in open_:
+        reply = _wait(peer, future, started)
+        if reply is None:
+            away.append(peer.name)
+        elif isinstance(reply, Refusal):
+            raise WireError(f"party {peer.name!r} refused: {reply.text}")
+        elif isinstance(reply, answer):
+            answers.append(reply)
+        else:
+            raise PartyError(
+                f"party {peer.name!r}: expected {answer.__name__}, got {type(reply).__name__}",
+                (peer.name,),
+                wrong=True,
+            )
+    if away:
+        raise PartyError(f"no answer in time from {', '.join(away)}", tuple(away))
+    return answers
+
+
+def _wait(peer: Peer, future: Future[Message], started: float) -> Message | None:
+    left = started + peer.deadline.seconds - time.monotonic()
+    try:
+        reply = future.result(max(left, 0.001))
+    except (TimeoutError, PartyError):
+        return None
+    peer.deadline.observe(time.monotonic() - started)
+    return reply

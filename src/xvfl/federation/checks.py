@@ -1,0 +1,53 @@
+"""What a message's contents must be, before anything is done with them."""
+
+import math
+from collections.abc import Sequence
+from typing import get_args
+
+import torch
+from torch import Tensor
+
+from xvfl.errors import WireError
+from xvfl.federation.holder import Kind
+from xvfl.wire.messages import Instruction
+
+PAGE_KINDS = frozenset(("fresh", "look_back", "correct"))
+
+
+def check_tensor(
+    name: str, value: Tensor, shape: Sequence[int], dtype: torch.dtype | None
+) -> Tensor:
+    """Refuse another shape or type, and numbers that are none."""
+    if tuple(value.shape) != tuple(shape):
+        raise WireError(f"{name}: expected shape {tuple(shape)}, got {tuple(value.shape)}")
+    if dtype is not None and value.dtype != dtype:
+        raise WireError(f"{name}: expected {dtype}, got {value.dtype}")
+    if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+        raise WireError(f"{name}: expected finite numbers, got NaN or infinity")
+    return value
+
+
+def check_handles(handles: Tensor, rows: int) -> None:
+    """Refuse handles of rows that are not there."""
+    if handles.dtype != torch.int32 or handles.dim() != 1:
+        raise WireError(f"handles: expected (B,) int32, got {handles.dtype} {tuple(handles.shape)}")
+    if len(handles) and (int(handles.min()) < -1 or int(handles.max()) >= rows):
+        raise WireError(
+            f"handles: expected -1 to {rows - 1}, got {int(handles.min())} to "
+            f"{int(handles.max())}; match ids again if rows were added or removed"
+        )
+
+
+def check_instructions(instructions: Sequence[Instruction], applied: int, page: bool) -> None:
+    """Refuse an update made before, or one this optimiser does not know."""
+    for each in instructions:
+        if each.number <= applied:
+            raise WireError(f"update {each.number}: made already; the last one was {applied}")
+        if each.kind not in get_args(Kind):
+            raise WireError(f"update: expected one of {get_args(Kind)}, got {each.kind!r}")
+        paging = each.kind in PAGE_KINDS
+        if each.kind not in ("keep", "best") and paging != page:
+            raise WireError(f"update {each.kind!r}: not one of this run's optimiser")
+        if not (math.isfinite(each.rate) and each.rate >= 0):
+            raise WireError(f"update: expected a learning rate of 0 or more, got {each.rate}")
+        applied = each.number

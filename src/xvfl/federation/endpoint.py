@@ -1,0 +1,336 @@
+"""A party behind a wire: answers messages with its own nets, optimiser and checkpoints.
+
+Every message is checked in full before anything changes; a wrong one ends in a refusal. The last
+answer is kept: a question that comes again gets it, and nothing is done twice.
+Shapes: B rows of a batch, H of them held here, v views, d embedding width.
+"""
+
+import json
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, get_args
+
+import torch
+from torch import Tensor
+
+from xvfl.config import NetConfig, TrainConfig, build
+from xvfl.errors import WireError, XVFLError
+from xvfl.federation.checks import check_handles, check_instructions, check_tensor
+from xvfl.federation.holder import Holder, Kind, Update
+from xvfl.federation.page import Page
+from xvfl.federation.party import PartySide
+from xvfl.methods.base import View
+from xvfl.wire import codec
+from xvfl.wire.messages import (
+    Backward,
+    Begin,
+    Complete,
+    Completed,
+    CueGradient,
+    Done,
+    Embed,
+    Embedded,
+    End,
+    Flush,
+    Gradient,
+    Hello,
+    Instruction,
+    Match,
+    Message,
+    Ready,
+    Refusal,
+    Release,
+)
+
+COMPUTING = threading.Lock()
+"""Torch has one random stream a process: parties in one process compute one after the other."""
+MOST_TICKETS = 8
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a coordinator tells every party about a run."""
+
+    seed: int
+    net: NetConfig
+    """With its widths chosen."""
+    train: TrainConfig
+    reconstruction: float = 0.0
+    """Weight of the party's own objective."""
+    full_at: float | None = None
+    """Observed share at which a row counts as full; by default the party chooses."""
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """What a party makes of a run's settings."""
+
+    side: PartySide
+    holdings: Tensor
+    """(n,) uint8: how it holds the row of each handle; see `Ready`."""
+
+
+class Store(Protocol):
+    """Where a party keeps its checkpoints."""
+
+    def save(self, run: str, step: int, tensors: Mapping[str, Tensor], applied: int) -> None:
+        """Keep a checkpoint."""
+
+    def newest(self, run: str, step: int) -> tuple[int, dict[str, Tensor], int] | None:
+        """Give the newest one of a run at or before a step: its step, tensors, last update."""
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """What went out, with the graph that made it."""
+
+    output: Tensor
+    held: Tensor | None = None
+    """Rows of the batch that travel; none of an embedding's other rows do."""
+    cue: Tensor | None = None
+    training: bool = True
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        rows = len(self.output) if self.held is None else len(self.held)
+        return (rows, *self.output.shape[1:])
+
+
+class Endpoint:
+    """One party of one coordinator."""
+
+    def __init__(
+        self,
+        hello: Hello,
+        make: Callable[[Settings], Workplace],
+        store: Store,
+        note: Callable[[dict[str, Any]], None] = lambda event: None,
+        other: Callable[[Match | Release], Message] | None = None,
+    ) -> None:
+        """Answer for a party; `make` builds its nets, `other` answers what is not training."""
+        self.hello = hello
+        self.over: str | None = None
+        """Why the run is over, once it is."""
+        self._make, self._store, self._note, self._other = make, store, note, other
+        self._lock = threading.Lock()
+        self._last: tuple[bytes, bytes] = (b"", b"")
+        self._turn = 0
+        self._run = self._said = ""
+        self._side: PartySide | None = None
+        self._holdings = torch.zeros(0, dtype=torch.uint8)
+        self._applied = self._step = 0
+        self._cuts: dict[int, _Cut] = {}
+        self._embedded = 0
+
+    @property
+    def side(self) -> PartySide:
+        """The party at work, once a run has begun."""
+        if self._side is None:
+            raise WireError("expected Begin first: no run has begun here")
+        return self._side
+
+    @property
+    def applied(self) -> int:
+        """Number of the last update made."""
+        return self._applied
+
+    def handle(self, frame: bytes) -> bytes:
+        """Answer a frame with a frame."""
+        with self._lock:
+            if frame == self._last[0]:
+                return self._last[1]
+            try:
+                message = codec.decode(frame)
+                with COMPUTING:
+                    reply = codec.encode(self._answer(message))
+            except XVFLError as error:
+                return self._refuse(frame, error)
+            self._last, self._turn = (frame, reply), message.turn
+            return reply
+
+    def _refuse(self, frame: bytes, error: XVFLError) -> bytes:
+        turn = codec.kind_and_turn(frame)[1] if len(frame) >= codec.OVERHEAD else 0
+        self._note({"event": "refused", "turn": turn, "why": str(error)})
+        return codec.encode(Refusal(turn, type(error).__name__, str(error)))
+
+    def _answer(self, message: Message) -> Message:
+        if message.turn <= self._turn and not (isinstance(message, Begin) and message.step >= 0):
+            raise WireError(
+                f"{type(message).__name__}: expected a turn after {self._turn}, got "
+                f"{message.turn}: stale or replayed"
+            )
+        if isinstance(message, Begin):
+            return self._begin(message)
+        if isinstance(message, Embed):
+            return self._embed(message)
+        if isinstance(message, Complete):
+            return self._complete(message)
+        if isinstance(message, Backward):
+            return self._backward(message)
+        if isinstance(message, Flush):
+            return self._flush(message)
+        if isinstance(message, End):
+            self.over = message.reason
+            return Done(message.turn, self._applied)
+        if isinstance(message, Match | Release) and self._other is not None:
+            return self._other(message)
+        raise WireError(f"expected a coordinator's message, got {type(message).__name__}")
+
+    def _begin(self, message: Begin) -> Ready:
+        if message.step < 0:
+            if message.run != self._run:
+                raise WireError(f"Begin: expected run {self._run!r}, got {message.run!r}")
+            self._holder.settle()
+            self._cuts.clear()
+            return Ready(message.turn, self._step, self._applied, self._holdings)
+        settings = parse_settings(message.settings)
+        workplace = self._make(settings)
+        holder = Holder(workplace.side.net, settings.train)
+        found = self._store.newest(message.run, message.step)
+        self._step, self._applied = 0, 0
+        if found is not None:
+            self._step, tensors, self._applied = found
+            holder.restore(workplace.side.name, tensors)
+        workplace.side.holder = holder
+        self._side, self._holdings = workplace.side, workplace.holdings
+        self._run, self._cuts = message.run, {}
+        self._note({"event": "began", "run": message.run, "step": self._step})
+        return Ready(message.turn, self._step, self._applied, self._holdings)
+
+    def _embed(self, message: Embed) -> Embedded:
+        side = self.side
+        self._check_finish(message.gradients, message.instructions)
+        check_handles(message.handles, len(side.table))
+        known = get_args(View)
+        if not message.views or not set(message.views) <= set(known):
+            raise WireError(f"Embed: expected views among {known}, got {message.views}")
+        if message.step < 0:
+            raise WireError(f"Embed: expected a step of 0 or more, got {message.step}")
+        self._finish(message.gradients, message.instructions)
+        handles = message.handles.to(side.table.values.device).long()
+        held = (handles >= 0).nonzero().flatten()
+        side.net.train(message.training)
+        with torch.set_grad_enabled(message.training):
+            output = side.embed(handles, list(message.views), message.step)  # type: ignore[arg-type]
+        self._keep(message.turn, _Cut(output, held, training=message.training))
+        return Embedded(message.turn, self._applied, output.detach()[held])
+
+    def _complete(self, message: Complete) -> Completed:
+        side, cut = self.side, self._cut(message.ticket)
+        if message.ticket != self._embedded:
+            raise WireError(f"Complete: expected ticket {self._embedded}, got {message.ticket}")
+        rows, width = len(cut.output), cut.output.shape[-1]
+        check_tensor("cue", message.cue, (rows, width), cut.output.dtype)
+        check_tensor("whole", message.whole, (rows,), torch.bool)
+        training = side.net.training
+        cue = message.cue.to(cut.output.device).requires_grad_(training)
+        with torch.set_grad_enabled(training):
+            output = side.complete(cue, message.whole.to(cue.device))
+        self._keep(message.turn, _Cut(output, None, cue, training))
+        return Completed(message.turn, output.detach())
+
+    def _backward(self, message: Backward) -> CueGradient:
+        cut = self._checked(message.gradient)
+        if cut.cue is None:
+            raise WireError(f"Backward: ticket {message.gradient.ticket} is not a completion")
+        del self._cuts[message.gradient.ticket]
+        self._run_back([(cut, message.gradient)], retain=True)
+        gradient = cut.cue.grad
+        return CueGradient(
+            message.turn, torch.zeros_like(cut.cue) if gradient is None else gradient
+        )
+
+    def _flush(self, message: Flush) -> Done:
+        self._check_finish(message.gradients, message.instructions)
+        self._finish(message.gradients, message.instructions)
+        if message.save >= 0:
+            state = self._holder.state(self.side.name)
+            self._store.save(self._run, message.save, state, self._applied)
+            self._step = message.save
+        return Done(message.turn, self._applied)
+
+    def _check_finish(
+        self, gradients: tuple[Gradient, ...], instructions: tuple[Instruction, ...]
+    ) -> None:
+        page = isinstance(self._holder.optimiser, Page)
+        check_instructions(instructions, self._applied, page)
+        for gradient in gradients:
+            self._checked(gradient)
+        if len({gradient.ticket for gradient in gradients}) < len(gradients):
+            raise WireError("gradients: expected each ticket once")
+
+    def _finish(
+        self, gradients: tuple[Gradient, ...], instructions: tuple[Instruction, ...]
+    ) -> None:
+        """Make the update of the last step; where none came, that step was given up."""
+        if gradients:
+            self._run_back([(self._cuts[each.ticket], each) for each in gradients], retain=False)
+        if gradients or instructions:
+            self._cuts.clear()
+        for each in instructions:
+            self._holder.update(Update(_kind(each.kind), each.rate))
+            self._applied = each.number
+        if not instructions:
+            self._holder.optimiser.zero_grad(set_to_none=True)
+
+    def _run_back(self, pairs: list[tuple[_Cut, Gradient]], retain: bool) -> None:
+        """Run gradients back through what was sent, and the party's own objective with them."""
+        outputs, seeds = [], []
+        for cut, gradient in pairs:
+            values = gradient.values.to(cut.output.device)
+            if cut.held is not None:
+                values = torch.zeros_like(cut.output).index_copy(0, cut.held, values)
+            if cut.output.requires_grad:
+                outputs.append(cut.output)
+                seeds.append(values)
+        objective, self.side.objective = self.side.objective, None
+        if objective is not None:
+            outputs.append(objective)
+            seeds.append(torch.ones_like(objective))
+        if outputs:
+            torch.autograd.backward(outputs, seeds, retain_graph=retain)
+
+    def _keep(self, turn: int, cut: _Cut) -> None:
+        self._cuts[turn] = cut
+        if cut.cue is None:
+            self._embedded = turn
+        while len(self._cuts) > MOST_TICKETS:
+            del self._cuts[min(self._cuts)]
+
+    @property
+    def _holder(self) -> Holder:
+        holder = self.side.holder
+        assert holder is not None
+        return holder
+
+    def _cut(self, ticket: int) -> _Cut:
+        if ticket not in self._cuts:
+            raise WireError(
+                f"expected a ticket among {sorted(self._cuts)}, got {ticket}: used up or unknown"
+            )
+        return self._cuts[ticket]
+
+    def _checked(self, gradient: Gradient) -> _Cut:
+        cut = self._cut(gradient.ticket)
+        check_tensor("gradient", gradient.values, cut.shape, cut.output.dtype)
+        if not cut.training:
+            raise WireError(f"gradient: ticket {gradient.ticket} was not made for training")
+        return cut
+
+
+def parse_settings(text: str) -> Settings:
+    """Read a run's settings."""
+    try:
+        data = json.loads(text)
+    except ValueError as error:
+        raise WireError(f"Begin: expected settings in JSON ({error})") from error
+    if not isinstance(data, dict):
+        raise WireError("Begin: expected settings as a JSON object")
+    settings: Settings = build(Settings, data, "settings")
+    return settings
+
+
+def _kind(text: str) -> Kind:
+    assert text in get_args(Kind)
+    return text  # type: ignore[return-value]

@@ -1,0 +1,225 @@
+"""Who takes part right now (D7): parties come, go and come back; the run goes on with who is there.
+
+A batch that loses a party on the way is begun again with the others. A party that is away keeps
+out until it is on the line again and free; it then says where it stands, and goes on from there:
+what was done without it is lost to it, and noted.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+from xvfl.config import TrainConfig
+from xvfl.data.rows import Rows
+from xvfl.errors import PartyError, RunError
+from xvfl.federation.ask import Peer, ask
+from xvfl.federation.holder import Holder, Update
+from xvfl.federation.split import Counters, Split
+from xvfl.methods.base import Method, Work
+from xvfl.wire.messages import Begin, Done, End, Hello, Ready
+
+T = TypeVar("T")
+Note = Callable[[dict[str, Any]], None]
+LOOK_S = 0.02
+"""Seconds between looks at who has come, while too few are there."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a run demands of its parties."""
+
+    run: str
+    """Names the run; the parties' checkpoints bear it."""
+    settings: str
+    """JSON; see `endpoint.Settings`."""
+    width: int
+    """Width of what a party sends for each row and view."""
+    minimum: int
+    """Parties needed to go on."""
+    patience_s: float = 600.0
+    """Seconds to wait for them."""
+
+
+@dataclass
+class Member:
+    """A party, and what is known of its part in the run."""
+
+    peer: Peer
+    life: str = ""
+    """The process that last began."""
+    present: bool = False
+    holdings: Tensor | None = None
+    barred: str | None = None
+    """Why it may not come back."""
+
+
+@dataclass
+class Losses:
+    """What went wrong so far, counted for whoever watches."""
+
+    left: dict[str, int] = field(default_factory=dict)
+    updates: dict[str, int] = field(default_factory=dict)
+    batches: int = 0
+    """Batches begun again."""
+
+
+class Roster:
+    """A federation of whoever is there; drives `Split`s over them."""
+
+    def __init__(
+        self, peers: Sequence[Peer], terms: Terms, note: Note = lambda event: None
+    ) -> None:
+        """Wait for nobody yet; `gather` does."""
+        self.members = [Member(peer) for peer in peers]
+        self.terms, self._note = terms, note
+        self.counters = Counters()
+        self.step = 0
+        """The training step the run is at."""
+        self.holders: dict[str, Holder] = {}
+        self.losses = Losses()
+        self._training = True
+        self._active: tuple[int, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Everybody's names."""
+        return tuple(member.peer.name for member in self.members)
+
+    @property
+    def present(self) -> tuple[int, ...]:
+        """The places of those who take part."""
+        return tuple(i for i, member in enumerate(self.members) if member.present)
+
+    def gather(self, wanted: int) -> tuple[int, ...]:
+        """Let in whoever is waiting; wait until so many are there."""
+        until = time.monotonic() + self.terms.patience_s
+        while True:
+            for member in self.members:
+                self._let_in(member)
+            if len(self.present) >= wanted:
+                return self.present
+            if time.monotonic() > until:
+                away = [m.peer.name for m in self.members if not m.present]
+                raise RunError(
+                    f"expected {wanted} parties, but after {self.terms.patience_s:.0f} s "
+                    f"{', '.join(away)} are away; start them and resume the run"
+                )
+            time.sleep(LOOK_S)
+
+    def begin(self, config: TrainConfig) -> None:
+        """Do nothing: a party makes its optimiser when it is let in."""
+
+    def train(self, on: bool) -> None:
+        """Say whether the next batches are for training or for prediction."""
+        self._training = on
+
+    def attempt(self, method: Method, rows: Rows, work: Work[T]) -> T:
+        """Do some work on a batch, again and with fewer parties when some are lost on the way."""
+        if self._training:
+            self.step = int(rows.step)
+        while True:
+            here = self.gather(self.terms.minimum)
+            whole = len(here) == len(self.members)
+            split = self._split(here)
+            split.train(self._training)
+            try:
+                done = work(
+                    split,
+                    method if whole else method.only(here),
+                    rows if whole else rows.only(here),
+                )
+            except PartyError as error:
+                self._leave(error)
+                self.losses.batches += 1
+                continue
+            self._active = here
+            return done
+
+    def update(self, update: Update) -> None:
+        """Have the parties of the last batch update their weights."""
+        self._split([i for i in self._active if self.members[i].present]).update(update)
+
+    def flush(self, save: int = -1) -> None:
+        """Have everybody finish the last step; `save` names the checkpoint they keep."""
+        while self.present:
+            try:
+                self._split(self.present).flush(save)
+                return
+            except PartyError as error:
+                self._leave(error)
+
+    def end(self, reason: str) -> None:
+        """Tell everybody that the run is over."""
+        while self.present:
+            peers = [self.members[i].peer for i in self.present]
+            try:
+                ask(peers, [End(self._turn(), reason) for _ in peers], Done)
+                return
+            except PartyError as error:
+                self._leave(error)
+
+    def _split(self, places: Sequence[int]) -> Split:
+        return Split([self.members[i].peer for i in places], self.terms.width, self.counters)
+
+    def _turn(self) -> int:
+        self.counters.turn += 1
+        return self.counters.turn
+
+    def _leave(self, error: PartyError) -> None:
+        if not error.parties:
+            raise error
+        for member in self.members:
+            name = member.peer.name
+            if name in error.parties and member.present:
+                member.present = False
+                member.peer.take_pending()
+                self.losses.left[name] = self.losses.left.get(name, 0) + 1
+                self._note({"event": "left", "party": name, "step": self.step, "why": str(error)})
+                if error.wrong:
+                    self._bar(member, str(error))
+
+    def _bar(self, member: Member, why: str) -> None:
+        """Keep a party out for good, and tell it why; the others go on."""
+        member.present, member.barred = False, why
+        self._note({"event": "refused", "party": member.peer.name, "why": why})
+        member.peer.transport.exchange(End(self._turn(), f"refused: {why}"))
+
+    def _let_in(self, member: Member) -> None:
+        hello = None if member.present or member.barred else member.peer.transport.hello()
+        if hello is None:
+            return
+        try:
+            ready = self._welcome(member, hello)
+        except PartyError as error:
+            self._note({"event": "not let in", "party": member.peer.name, "why": str(error)})
+            return
+        if member.holdings is not None and not member.holdings.equal(ready.holdings):
+            self._bar(member, "its rows changed since the run began; match ids again")
+            return
+        member.present, member.life, member.holdings = True, hello.life, ready.holdings
+        member.peer.take_pending()
+        lost = self.counters.update - ready.applied
+        name = member.peer.name
+        self.losses.updates[name] = self.losses.updates.get(name, 0) + lost
+        self._note(
+            {
+                "event": "joined",
+                "party": name,
+                "step": self.step,
+                "from_checkpoint": ready.step,
+                "last_update": ready.applied,
+                "lost_updates": [ready.applied + 1, self.counters.update] if lost else [],
+            }
+        )
+
+    def _welcome(self, member: Member, hello: Hello) -> Ready:
+        step = -1 if hello.life == member.life else self.step
+        question = Begin(self._turn(), self.terms.run, step, self.terms.settings)
+        usual, member.peer.deadline.usual = member.peer.deadline.usual, None
+        try:
+            return ask([member.peer], [question], Ready)[0]
+        finally:
+            member.peer.deadline.usual = usual

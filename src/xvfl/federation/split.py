@@ -1,0 +1,171 @@
+"""The federation cut open: every call goes out to parties elsewhere and comes back as a leaf.
+
+`backward` fills the leaves' gradients and walks the cuts in reverse: those of completed embeddings
+go out and come back as the cues' gradients, which flow on into the embeddings. The total ∂L/∂E
+and the update ride on the next `embed`, or on a `flush`.
+Shapes: B rows, k parties, v views, d embedding width; H_i rows of the batch held by party i.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from xvfl.config import TrainConfig
+from xvfl.data.rows import Rows
+from xvfl.federation.ask import Peer, ask
+from xvfl.federation.holder import Holder, Update
+from xvfl.methods.base import Method, View, Work
+from xvfl.wire.messages import (
+    Backward,
+    Complete,
+    Completed,
+    CueGradient,
+    Done,
+    Embed,
+    Embedded,
+    Flush,
+    Gradient,
+    Instruction,
+)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """A call that went out: what came back as a leaf, and what went in."""
+
+    ticket: int
+    leaf: Tensor
+    held: tuple[Tensor, ...] = ()
+    """Rows of the batch that each party holds; of an embedding."""
+    cues: Tensor | None = None
+    """With its graph; of a completion."""
+
+
+@dataclass
+class Counters:
+    """What is numbered: questions, and updates of the weights."""
+
+    turn: int = 0
+    update: int = 0
+
+
+class Split:
+    """Parties elsewhere, each behind its transport."""
+
+    def __init__(self, peers: Sequence[Peer], width: int, counters: Counters | None = None) -> None:
+        """Join parties whose embeddings have this width, in the order of the rows' columns."""
+        self.peers = tuple(peers)
+        self.width = width
+        self.counters = counters or Counters()
+        self.holders: dict[str, Holder] = {}
+        self.training = True
+        self._cuts: list[_Cut] = []
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The parties' names."""
+        return tuple(peer.name for peer in self.peers)
+
+    def begin(self, config: TrainConfig) -> None:
+        """Do nothing: a party makes its optimiser when it begins a run."""
+
+    def train(self, on: bool) -> None:
+        """Say whether the next batches are for training or for prediction."""
+        self.training = on
+
+    def embed(self, rows: Rows, views: Sequence[View]) -> Tensor:
+        """Embed a batch at every party, in each view. (B, k, v, d)"""
+        turn, handles = self._turn(), rows.handles.cpu().int()
+        step = int(rows.step)
+        questions = []
+        for i, peer in enumerate(self.peers):
+            gradients, instructions = peer.take_pending()
+            questions.append(
+                Embed(
+                    turn, gradients, instructions, step, self.training, tuple(views), handles[:, i]
+                )
+            )
+        held = tuple((rows.handles[:, i] >= 0).nonzero().flatten() for i in range(len(self.peers)))
+        answers = ask(self.peers, questions, Embedded)
+        made = []
+        for peer, answer, at in zip(self.peers, answers, held, strict=True):
+            shape = (len(at), len(views), self.width)
+            values = peer.checked("embeddings", answer.values, shape).to(rows.y.device)
+            made.append(values.new_zeros(len(rows), *shape[1:]).index_copy(0, at, values))
+        leaf = torch.stack(made, 1).requires_grad_(self.training)
+        self._cuts.append(_Cut(turn, leaf, held))
+        return leaf
+
+    def complete(self, cues: Tensor, whole: Tensor) -> Tensor:
+        """Embed the batch just embedded, completed from each party's cue. (B, k, d)"""
+        turn = self._turn()
+        ticket = next(cut.ticket for cut in reversed(self._cuts) if cut.cues is None)
+        questions = [
+            Complete(turn, ticket, cues[:, i].detach(), whole) for i in range(len(self.peers))
+        ]
+        answers = ask(self.peers, questions, Completed)
+        shape = (len(cues), self.width)
+        made = [
+            peer.checked("completed embeddings", answer.values, shape)
+            for peer, answer in zip(self.peers, answers, strict=True)
+        ]
+        leaf = torch.stack(made, 1).to(cues.device).requires_grad_(self.training)
+        self._cuts.append(_Cut(turn, leaf, cues=cues))
+        return leaf
+
+    def backward(self, loss: Tensor) -> None:
+        """Send the gradients of the loss to every party, each back through the calls it made."""
+        torch.autograd.backward(loss, retain_graph=True)
+        owed: list[list[Gradient]] = [[] for _ in self.peers]
+        for cut in reversed(self._cuts):
+            total = torch.zeros_like(cut.leaf) if cut.leaf.grad is None else cut.leaf.grad
+            parts = [
+                total[:, i] if cut.cues is not None else total[cut.held[i], i]
+                for i in range(len(self.peers))
+            ]
+            gradients = [Gradient(cut.ticket, part) for part in parts]
+            if cut.cues is not None and cut.cues.requires_grad:
+                back = self._cue_gradients(gradients, cut.cues)
+                torch.autograd.backward(cut.cues, back, retain_graph=True)
+                continue
+            for mine, gradient in zip(owed, gradients, strict=True):
+                mine.append(gradient)
+        self._cuts.clear()
+        for peer, mine in zip(self.peers, owed, strict=True):
+            peer.gradients = mine
+
+    def update(self, update: Update) -> None:
+        """Give an update its number; it goes out with the gradients it uses."""
+        self.counters.update += 1
+        for peer in self.peers:
+            each = Instruction(self.counters.update, update.kind, float(update.rate))
+            peer.instructions.append(each)
+
+    def flush(self, save: int = -1) -> None:
+        """Send out what waits for the next batch; `save` has the parties keep a checkpoint."""
+        turn = self._turn()
+        pending = [peer.take_pending() for peer in self.peers]
+        ask(self.peers, [Flush(turn, *each, save) for each in pending], Done)
+
+    def attempt(self, method: Method, rows: Rows, work: Work[T]) -> T:
+        """Do some work on a batch with these parties, all of which must be there."""
+        self._cuts.clear()
+        return work(self, method, rows)
+
+    def _cue_gradients(self, gradients: Sequence[Gradient], cues: Tensor) -> Tensor:
+        turn = self._turn()
+        answers = ask(self.peers, [Backward(turn, each) for each in gradients], CueGradient)
+        made = [
+            peer.checked("cue gradient", answer.values, (len(cues), self.width))
+            for peer, answer in zip(self.peers, answers, strict=True)
+        ]
+        return torch.stack(made, 1).to(cues.device)
+
+    def _turn(self) -> int:
+        self.counters.turn += 1
+        return self.counters.turn

@@ -1,0 +1,196 @@
+"""Messages as bytes, and back. No pickle; whatever arrives ends in a message or a `WireError`.
+
+A frame: magic "XV", version u16, kind u16, turn u64, body length u32, CRC-32 of all else u32,
+then the fields in the order of the message's type. All numbers little-endian:
+    int i64 · float f64 · bool u8 · str, bytes u32 length + bytes · tuple u16 count + items ·
+    Tensor u8 dtype, u8 dimensions, u32 each, raw values · a type in a type: its fields
+"""
+
+import struct
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from math import prod
+from typing import Any, get_args, get_origin, get_type_hints
+from zlib import crc32
+
+import torch
+from torch import Tensor
+
+from xvfl.errors import WireError
+from xvfl.wire.messages import KINDS, Message
+
+MAGIC, VERSION = b"XV", 1
+HEAD = struct.Struct("<2sHHQI")
+CRC = struct.Struct("<I")
+OVERHEAD = HEAD.size + CRC.size
+LARGEST = 256 * 2**20
+"""Bytes of the largest frame taken, unless told otherwise."""
+MOST_DIMENSIONS, MOST_ITEMS, LONGEST_TEXT = 4, 4096, 2**20
+
+DTYPES: dict[int, torch.dtype] = {
+    1: torch.float32,
+    2: torch.float64,
+    3: torch.float16,
+    4: torch.bfloat16,
+    5: torch.int32,
+    6: torch.int64,
+    7: torch.uint8,
+    8: torch.bool,
+    9: torch.int8,
+}
+_CODES = {dtype: code for code, dtype in DTYPES.items()}
+_NUMBERS = {kind: number for number, kind in KINDS.items()}
+
+
+def encode(message: Message) -> bytes:
+    """Turn a message into a frame."""
+    parts: list[bytes] = []
+    for name, hint in _fields(type(message))[1:]:
+        _write(parts, hint, getattr(message, name))
+    body = b"".join(parts)
+    head = HEAD.pack(MAGIC, VERSION, _NUMBERS[type(message)], message.turn, len(body))
+    return b"".join((head, CRC.pack(crc32(body, crc32(head))), body))
+
+
+def decode(frame: bytes, largest: int = LARGEST) -> Message:
+    """Turn a frame into a message, or say what is wrong with it."""
+    if len(frame) > largest:
+        raise WireError(f"frame: expected at most {largest} bytes, got {len(frame)}")
+    if len(frame) < OVERHEAD:
+        raise WireError(f"frame: expected {OVERHEAD} bytes or more, got {len(frame)}")
+    magic, version, number, turn, length = HEAD.unpack_from(frame)
+    if magic != MAGIC:
+        raise WireError(f"frame: expected it to begin with {MAGIC!r}, got {magic!r}; not xvfl?")
+    if version != VERSION:
+        raise WireError(
+            f"frame: expected protocol version {VERSION}, got {version}; "
+            "run the same version of xvfl on both sides"
+        )
+    if number not in KINDS:
+        raise WireError(f"frame: expected a kind from 1 to {max(KINDS)}, got {number}")
+    if length != len(frame) - OVERHEAD:
+        raise WireError(f"frame: expected {length} bytes of body, got {len(frame) - OVERHEAD}")
+    (crc,) = CRC.unpack_from(frame, HEAD.size)
+    if crc != crc32(memoryview(frame)[OVERHEAD:], crc32(frame[: HEAD.size])):
+        raise WireError("frame: its checksum is wrong; it was damaged on the way")
+    reader = _Reader(frame, OVERHEAD)
+    kind = KINDS[number]
+    values = {name: reader.read(hint) for name, hint in _fields(kind)[1:]}
+    if reader.at != len(frame):
+        raise WireError(f"{kind.__name__}: {len(frame) - reader.at} bytes too many")
+    message: Message = kind(turn=turn, **values)
+    return message
+
+
+def kind_and_turn(frame: bytes) -> tuple[int, int]:
+    """Read what a whole frame is and which turn it belongs to, without its body."""
+    _, _, number, turn, _ = HEAD.unpack_from(frame)
+    return number, turn
+
+
+_FIELDS: dict[Any, list[tuple[str, Any]]] = {}
+
+
+def _fields(cls: Any) -> list[tuple[str, Any]]:
+    if cls not in _FIELDS:
+        hints = get_type_hints(cls)
+        _FIELDS[cls] = [(field.name, hints[field.name]) for field in fields(cls)]
+    return _FIELDS[cls]
+
+
+def _write(parts: list[bytes], hint: Any, value: Any) -> None:
+    if hint is Tensor:
+        _write_tensor(parts, value)
+    elif hint is str or hint is bytes:
+        data = value.encode() if hint is str else value
+        parts += (struct.pack("<I", len(data)), data)
+    elif get_origin(hint) is tuple:
+        parts.append(struct.pack("<H", len(value)))
+        for each in value:
+            _write(parts, get_args(hint)[0], each)
+    elif is_dataclass(hint):
+        for name, inner in _fields(hint):
+            _write(parts, inner, getattr(value, name))
+    else:
+        parts.append(_SCALARS[hint].pack(value))
+
+
+def _write_tensor(parts: list[bytes], value: Tensor) -> None:
+    value = value.detach().cpu().contiguous()
+    parts.append(struct.pack("<BB", _CODES[value.dtype], value.dim()))
+    parts.append(struct.pack(f"<{value.dim()}I", *value.shape))
+    parts.append(value.reshape(-1).view(torch.uint8).numpy().tobytes())
+
+
+_SCALARS = {int: struct.Struct("<q"), float: struct.Struct("<d"), bool: struct.Struct("<B")}
+
+
+class _Reader:
+    """Takes values off a frame, never past its end."""
+
+    def __init__(self, frame: bytes, at: int) -> None:
+        self.frame, self.at = frame, at
+
+    def read(self, hint: Any) -> Any:
+        if hint is Tensor:
+            return self._tensor()
+        if hint is str or hint is bytes:
+            return self._text(hint)
+        if get_origin(hint) is tuple:
+            (count,) = self._unpack("<H")
+            if count > MOST_ITEMS:
+                raise WireError(f"tuple: expected at most {MOST_ITEMS} items, got {count}")
+            return tuple(self.read(get_args(hint)[0]) for _ in range(count))
+        if is_dataclass(hint):
+            make: Callable[..., Any] = hint  # type: ignore[assignment]
+            return make(**{name: self.read(each) for name, each in _fields(hint)})
+        value = self._unpack(_SCALARS[hint].format)[0]
+        if hint is bool and value > 1:
+            raise WireError(f"bool: expected 0 or 1, got {value}")
+        return bool(value) if hint is bool else value
+
+    def _unpack(self, form: str) -> tuple[Any, ...]:
+        return struct.unpack(form, self._take(struct.calcsize(form)))
+
+    def _take(self, count: int) -> bytes:
+        if count > len(self.frame) - self.at:
+            raise WireError(
+                f"frame: expected {count} bytes more, got {len(self.frame) - self.at}: cut short"
+            )
+        self.at += count
+        return self.frame[self.at - count : self.at]
+
+    def _text(self, hint: Any) -> str | bytes:
+        (length,) = self._unpack("<I")
+        if hint is str and length > LONGEST_TEXT:
+            raise WireError(f"text: expected at most {LONGEST_TEXT} bytes, got {length}")
+        data = self._take(length)
+        if hint is bytes:
+            return data
+        try:
+            return data.decode()
+        except UnicodeDecodeError as error:
+            raise WireError(f"text: expected UTF-8 ({error.reason})") from error
+
+    def _tensor(self) -> Tensor:
+        code, dimensions = self._unpack("<BB")
+        if code not in DTYPES or dimensions > MOST_DIMENSIONS:
+            raise WireError(
+                f"tensor: expected a known dtype and at most {MOST_DIMENSIONS} dimensions, "
+                f"got dtype {code} and {dimensions}"
+            )
+        shape = self._unpack(f"<{dimensions}I")
+        dtype = DTYPES[code]
+        data = self._take(prod(shape) * dtype.itemsize)
+        if not data:
+            # An empty tensor may claim any size in its other dimensions: it needs no memory.
+            return torch.empty(_small(shape), dtype=dtype)
+        if dtype == torch.bool and max(data) > 1:
+            raise WireError("tensor: expected bool values 0 or 1")
+        return torch.frombuffer(bytearray(data), dtype=dtype).view(shape)
+
+
+def _small(shape: tuple[int, ...]) -> tuple[int, ...]:
+    if prod(max(size, 1) for size in shape) >= 2**62:
+        raise WireError(f"tensor: expected a shape that fits in memory, got {shape}")
+    return shape

@@ -1,0 +1,93 @@
+"""Small federations cut open: parties behind endpoints, fused and split side by side."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+
+import torch
+from torch import Tensor, nn
+
+from tests.conftest import CLASSES, MIXED, NUMBERS, SEED, D, Problem, make_problem, smooth
+from xvfl.config import LossConfig, NetConfig, TrainConfig
+from xvfl.federation.ask import Peer
+from xvfl.federation.endpoint import Endpoint, Settings, Workplace
+from xvfl.federation.party import PartySide
+from xvfl.federation.split import Split
+from xvfl.methods import Method, Parts, make_method
+from xvfl.wire.messages import Begin, Hello
+from xvfl.wire.transport import Transport
+
+LAYOUTS = [NUMBERS, MIXED, NUMBERS, MIXED]
+HOLDINGS = ["FFFF", "FGFG", "FPF-", "-FPF", "P-PP", "PPFP", "F---", "FFFF", "EFPF", "PFFE"]
+
+
+class Kept:
+    """Checkpoints in memory."""
+
+    def __init__(self) -> None:
+        self.kept: dict[tuple[str, int], tuple[dict[str, Tensor], int]] = {}
+
+    def save(self, run: str, step: int, tensors: Mapping[str, Tensor], applied: int) -> None:
+        self.kept[run, step] = ({name: each.clone() for name, each in tensors.items()}, applied)
+
+    def newest(self, run: str, step: int) -> tuple[int, dict[str, Tensor], int] | None:
+        steps = [each for of, each in self.kept if of == run and each <= step]
+        return (max(steps), *self.kept[run, max(steps)]) if steps else None
+
+
+def problem(
+    k: int, dtype: torch.dtype = torch.float64, dropout: float = 0.0, branches: int = 1
+) -> Problem:
+    """Draw a federation of k parties, with rows of every kind."""
+    made = make_problem(LAYOUTS[:k], [each[:k] for each in HOLDINGS])
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        for net in made.parties:
+            bottom = smooth(net.layout.encoded + net.layout.raw, branches * D).to(dtype)
+            net.bottom = nn.Sequential(nn.Dropout(dropout), bottom)
+            net.to(dtype)
+    tables = [replace(table, values=table.values.to(dtype)) for table in made.tables]
+    return replace(made, tables=tables, rows=replace(made.rows, weight=made.rows.weight.to(dtype)))
+
+
+def method_of(made: Problem, name: str, **more: object) -> Method:
+    """Build a method with small heads, in the problem's precision."""
+    config = LossConfig(method=name, **more)  # type: ignore[arg-type]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        parts = Parts(lambda width: smooth(width, CLASSES), len(made.parties), D, (SEED,))
+        method = make_method(config, parts)
+    method.heads.to(made.rows.weight.dtype)
+    return method
+
+
+def settings(train: TrainConfig | None = None, reconstruction: float = 0.0) -> str:
+    """Write the settings of a small run."""
+    given = Settings(SEED, NetConfig(D, 6), train or TrainConfig(optimiser="sgd"), reconstruction)
+    return json.dumps(asdict(given))
+
+
+def endpoints(
+    made: Problem, reconstruction: float = 0.0, stores: Sequence[Kept] = ()
+) -> list[Endpoint]:
+    """Put each party of a problem behind an endpoint."""
+    found = []
+    for i, (name, net, table) in enumerate(zip(made.names, made.parties, made.tables, strict=True)):
+        side = PartySide(name, net, table, [SEED], reconstruction)
+        holdings = torch.zeros(len(table), dtype=torch.uint8)
+        hello = Hello(0, f"life-{name}", False, len(table), "columns", "session")
+        store = stores[i] if stores else Kept()
+        found.append(
+            Endpoint(hello, lambda s, side=side, h=holdings: Workplace(side, h), store)  # type: ignore[misc]
+        )
+    return found
+
+
+def begun(lines: Sequence[Transport], names: Sequence[str], said: str, branches: int = 1) -> Split:
+    """Begin a run over transports."""
+    peers = [Peer(name, line) for name, line in zip(names, lines, strict=True)]
+    split = Split(peers, branches * D)
+    for line in lines:
+        line.exchange(Begin(1, "run", 0, said)).result(30)
+    split.counters.turn = 1
+    return split

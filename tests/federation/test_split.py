@@ -1,0 +1,81 @@
+"""The central test: a cut federation computes the fused one's gradients, whatever carries it."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.conftest import SEED, Problem
+from tests.federation.split_helpers import begun, endpoints, method_of, problem, settings
+from tests.wire.lines import TRANSPORTS, lines
+from xvfl.federation.fused import Fused
+from xvfl.federation.holder import Update
+from xvfl.federation.party import PartySide
+from xvfl.federation.split import Split
+from xvfl.methods import METHODS, Method
+
+TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-12}
+
+
+def gradients(made: Problem, method: Method) -> dict[str, Tensor]:
+    """Take every net's gradients, and clear them."""
+    nets = {**dict(zip(made.names, made.parties, strict=True)), "heads": method.heads}
+    found = {}
+    for holder, net in nets.items():
+        for name, parameter in net.named_parameters():
+            grad = parameter.grad
+            found[f"{holder}.{name}"] = torch.zeros_like(parameter) if grad is None else grad
+            parameter.grad = None
+    return found
+
+
+def fused_gradients(made: Problem, method: Method, reconstruction: float) -> dict[str, Tensor]:
+    each = zip(made.names, made.parties, made.tables, strict=True)
+    fused = Fused([PartySide(*of_party, [SEED], reconstruction) for of_party in each])
+    fused.train(True)
+    terms = method.loss(fused, made.rows)
+    fused.backward(torch.stack(list(terms.values())).sum())
+    return gradients(made, method)
+
+
+def split_gradients(made: Problem, method: Method, split: Split) -> dict[str, Tensor]:
+    split.train(True)
+    terms = method.loss(split, made.rows)
+    split.backward(torch.stack(list(terms.values())).sum())
+    split.update(Update("keep"))  # Sends the last gradients out, and leaves them for us to see.
+    split.flush()
+    return gradients(made, method)
+
+
+def assert_equal(ours: dict[str, Tensor], theirs: dict[str, Tensor], tolerance: float) -> None:
+    scale = max(float(value.abs().max()) for value in theirs.values())
+    assert scale > 1e-3
+    for name, value in theirs.items():
+        worst = float((ours[name] - value).abs().max()) / scale
+        assert worst <= tolerance, f"{name}: {worst}"
+
+
+def parties(name: str) -> list[int]:
+    """List the numbers of parties a method is defined for."""
+    return [2] if name == "fedcvt" else [2, 3, 4]
+
+
+CASES = [(name, k) for name in METHODS for k in parties(name)]
+
+
+@pytest.mark.parametrize("kind", TRANSPORTS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("name", "k"), CASES)
+def test_gradients_are_the_fused_ones(
+    name: str, k: int, dtype: torch.dtype, kind: str, authority: Path
+) -> None:
+    branches = METHODS[name].branches
+    made = problem(k, dtype, dropout=0.3, branches=branches)
+    weight = 0.7 if name == "xvfl+" else 0.0
+    method = method_of(made, name)
+    expected = fused_gradients(made, method, weight)
+    ends = endpoints(made, weight)
+    with lines(kind, made.names, ends, authority) as found:
+        split = begun(found, made.names, settings(), branches)
+        assert_equal(split_gradients(made, method, split), expected, TOLERANCE[dtype])

@@ -1,0 +1,64 @@
+"""Ids written differently by two organisations."""
+
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from xvfl.errors import ConfigError, InputError
+from xvfl.matching import RULES, normalised
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("  Ada  LOVELACE\t", "ada lovelace"),
+        ("ＡＢ\u00a0 12 ", "ab 12"),
+        ("cafe\u0301", "caf\u00e9"),
+        ("STRASSE", "stra\u00dfe".casefold()),
+        ("\ufeffx\u200b1\u00ad", "x1"),
+        ("ﬁne", "fine"),
+        ("x\u3000y", "x y"),
+    ],
+)
+def test_folded_brings_case_spaces_and_unicode_to_one_form(written: str, meant: str) -> None:
+    assert RULES["folded"](written) == meant
+
+
+def test_exact_only_strips() -> None:
+    assert RULES["exact"](" Ab  1 ") == "Ab  1"
+
+
+@pytest.mark.parametrize("rule", RULES)
+@given(text=st.text(max_size=12))
+def test_rules_are_idempotent(rule: str, text: str) -> None:
+    once = RULES[rule](text)
+    assert RULES[rule](once) == once
+
+
+@given(text=st.text(max_size=12))
+def test_folded_sees_no_case_form_or_spaces(text: str) -> None:
+    fold = RULES["folded"]
+    for form in ("NFC", "NFD", "NFKC", "NFKD"):
+        assert fold(unicodedata.normalize(form, text)) == fold(text)
+    assert fold(f"  {text}\n") == fold(text) == fold(text.casefold())
+
+
+def test_ids_that_become_the_same_are_named() -> None:
+    ids = ["c1", "Ada", "ada ", "c2", "B\u00a0B", "b b"]
+    with pytest.raises(InputError, match=r"bank: .*'folded'.*'Ada' and 'ada '; .*'b b'") as raised:
+        normalised(ids, "folded", "bank")
+    assert "c1" not in str(raised.value)
+    assert normalised(ids[:2], "folded", "bank") == ["c1", "ada"]
+    assert normalised(["Ada", "ada"], "exact", "bank") == ["Ada", "ada"]
+
+
+def test_ids_that_become_empty_are_refused() -> None:
+    with pytest.raises(InputError, match=r"bank: .*1 are empty by rule 'folded', first '\\u200b'"):
+        normalised(["x", "\u200b"], "folded", "bank")
+
+
+def test_an_unknown_rule_names_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match="unknown rule for ids 'fold'.*did you mean 'folded'"):
+        normalised(["x"], "fold", "bank")

@@ -1,0 +1,101 @@
+"""Both sides together: the result is the plain intersection, and handles tell nothing more."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.matching.talk import RULE, Wire, matched, pairs
+from xvfl.errors import InputError, MatchingError
+from xvfl.matching import RULES, CoordinatorSession, PartySession, messages
+from xvfl.matching.messages import Kind, decode
+
+IDS = st.lists(
+    st.text(alphabet="aAbBßé１1 ", min_size=1, max_size=3).filter(str.strip),
+    unique_by=RULES[RULE],
+    max_size=12,
+)
+
+
+@given(labelled=IDS, ids=IDS)
+def test_the_result_is_the_plain_intersection(labelled: list[str], ids: list[str]) -> None:
+    found, kept, _ = matched(labelled, ids)
+    fold = RULES[RULE]
+    plain = {
+        (i, j) for i, x in enumerate(labelled) for j, y in enumerate(ids) if fold(x) == fold(y)
+    }
+    assert pairs(found, kept) == plain
+    assert (found.party_ids, kept.labelled_ids) == (len(ids), len(labelled))
+    assert found.session == kept.session
+
+
+def test_parts_join_without_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("messages", "dialogue", "coordinator", "party"):
+        monkeypatch.setattr(f"xvfl.matching.{module}.PART", 4)
+    for common in (0, 3, 4, 8):
+        labelled = [f"c{i}" for i in range(10)]
+        ids = [f"c{i}" for i in range(10 - common, 22)]
+        found, kept, said = matched(labelled, ids)
+        assert pairs(found, kept) == {(i, i - 10 + common) for i in range(10 - common, 10)}
+        kinds = [decode(each).kind for each in said]
+        assert kinds.count(Kind.BLIND) == 3 and kinds.count(Kind.MATCHED) == common // 4 + 1
+
+
+def test_messages_stay_below_one_mebibyte() -> None:
+    assert messages.PART * messages.POINT + messages.HEAD.size < 2**20
+
+
+@pytest.mark.parametrize(
+    ("labelled", "ids", "common"),
+    [
+        (["a"], [], 0),
+        ([], ["a"], 0),
+        ([], [], 0),
+        (["a", "b"], ["c", "d"], 0),
+        (["a", "b"], ["B", "a"], 2),
+    ],
+)
+def test_empty_disjoint_and_equal_sets(labelled: list[str], ids: list[str], common: int) -> None:
+    found, kept, _ = matched(labelled, ids)
+    assert (found.handles >= 0).sum() == len(kept.rows) == common
+
+
+def test_ids_that_meet_by_the_rule_stop_a_side_before_it_speaks() -> None:
+    for side in (CoordinatorSession, PartySession):
+        with pytest.raises(InputError, match="'a' and 'A '"):
+            side(["a", "A "], RULE)
+        side(["a", "A "], "exact")
+
+
+def test_handles_and_places_follow_neither_order() -> None:
+    ids = [f"c{i}" for i in range(200)]
+    found, kept, said = matched(ids, ids)
+    places = [np.frombuffer(m.body, "<u4") for m in map(decode, said) if m.kind == Kind.MATCHED]
+    for order in (found.handles, kept.rows, np.concatenate(places)):
+        # Of 200 random numbers, expected distance to their rank is 67; in order it is 0.
+        assert abs(order.astype(int) - np.arange(200)).mean() > 40
+        assert np.corrcoef(order, np.arange(200))[0, 1] ** 2 < 0.1
+
+
+def test_two_rules_are_refused_by_the_party() -> None:
+    with pytest.raises(MatchingError, match="rule 'exact', this party by 'folded'"):
+        CoordinatorSession(["a"], "exact").match(PartySession(["a"], "folded").answer)
+
+
+def test_more_ids_than_allowed_are_refused() -> None:
+    with pytest.raises(MatchingError, match="the coordinator brings 3 ids, but at most 2"):
+        CoordinatorSession(["a", "b", "c"], RULE).match(
+            PartySession(["a"], RULE, most_ids=2).answer
+        )
+    with pytest.raises(MatchingError, match="the party brings 2 ids, but at most 1"):
+        CoordinatorSession(["a"], RULE, most_ids=1).match(PartySession(["a", "b"], RULE).answer)
+
+
+def test_a_session_is_used_once() -> None:
+    wire = Wire(PartySession(["a"], RULE))
+    coordinator = CoordinatorSession(["a"], RULE)
+    coordinator.match(wire)
+    with pytest.raises(MatchingError, match="has run already"):
+        coordinator.match(wire)
+    with pytest.raises(MatchingError, match="this session is over"):
+        wire.party.answer(wire.said[0])
