@@ -40,15 +40,29 @@ Messages carry a name of the session made of both nonces, so one of another sess
 part out of order, repeated, of the wrong length, or with an invalid point ends the session.
 """
 
+from xvfl.matching.alignment import (
+    CoordinatorAlignment,
+    PartyAlignment,
+    TableMark,
+    load_coordinator,
+    load_party,
+)
 from xvfl.matching.coordinator import CoordinatorMatch, CoordinatorSession
 from xvfl.matching.normalise import RULES, normalised
 from xvfl.matching.party import PartyMatch, PartySession
+from xvfl.matching.responder import Responder
 
 __all__ = [
     "RULES",
+    "CoordinatorAlignment",
     "CoordinatorMatch",
     "CoordinatorSession",
+    "PartyAlignment",
     "PartyMatch",
     "PartySession",
+    "Responder",
+    "TableMark",
+    "load_coordinator",
+    "load_party",
     "normalised",
 ]

@@ -1,0 +1,146 @@
+"""NVIDIA FLARE carries a run: its weights are the fused ones."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.conftest import SEED
+from tests.federation.split_helpers import endpoints, method_of, problem
+from tests.small import SOURCE
+from tests.wire.flare_job import METHOD, RECONSTRUCTION, SITES, STEPS, TRAIN, weights
+from xvfl.errors import ConfigError, PartyError, WireError
+from xvfl.federation.fused import Fused
+from xvfl.federation.party import PartySide
+from xvfl.federation.train import Trainer
+from xvfl.wire import codec
+from xvfl.wire.messages import Done, End, Hello
+
+pytest.importorskip("nvflare.collab", reason="needs the extra xvfl[flare]")
+from xvfl.wire.flare import Party, SiteLine, named
+
+
+def fused_weights() -> dict[str, dict[str, torch.Tensor]]:
+    made = problem(len(SITES), torch.float32, dropout=0.3)
+    method = method_of(made, METHOD)
+    each = zip(made.names, made.parties, made.tables, strict=True)
+    fused = Fused([PartySide(*of_party, [SEED], RECONSTRUCTION) for of_party in each])
+    trainer = Trainer(fused, method, made.rows, TRAIN)
+    steps = sum(record.kind == "step" for record in trainer.run(lambda: 0.0))
+    assert steps == STEPS
+    nets = dict(zip(SITES, made.parties, strict=True)) | {"heads": method.heads}
+    return {name: weights(net) for name, net in nets.items()}
+
+
+@pytest.mark.parametrize("kind", ["simulator", "provisioned"])
+def test_200_steps_over_flare_end_in_the_fused_weights(kind: str, tmp_path: Path) -> None:
+    environment = os.environ | {
+        "PYTHONPATH": f"{SOURCE}{os.pathsep}{SOURCE.parent}",
+        "NVFLARE_POC_WORKSPACE": str(tmp_path / "poc"),
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    }
+    command = [sys.executable, "-m", "tests.wire.flare_job", kind, str(tmp_path)]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, timeout=500)
+    assert done.returncode == 0, done.stdout.decode()[-2000:] + done.stderr.decode()[-2000:]
+    untrained = problem(len(SITES), torch.float32, dropout=0.3).parties[0]
+    moved, worst = 0.0, 0.0
+    for name, expected in fused_weights().items():
+        found = load_file(tmp_path / f"{name}.safetensors")
+        assert found.keys() == expected.keys()
+        worst = max(worst, *(float((found[key] - expected[key]).abs().max()) for key in found))
+        if name == SITES[0]:
+            start = weights(untrained)
+            moved = max(float((expected[key] - start[key]).abs().max()) for key in start)
+    print(f"{kind}: {STEPS} steps, weights differ from the fused run's by {worst:.1e}")
+    assert worst <= 1e-5 and moved > 0.1
+
+
+class Site:
+    """Stands for FLARE's proxy of a site whose line fails a few times."""
+
+    name = "p0"
+
+    def __init__(self, failures: list[Exception]) -> None:
+        self.failures, self.frames = failures, list[bytes]()
+
+    def __call__(self, timeout: float) -> "Site":
+        return self
+
+    def greet(self) -> bytes:
+        return codec.encode(HELLO)
+
+    def answer(self, frame: bytes) -> bytes:
+        self.frames.append(frame)
+        if self.failures:
+            raise self.failures.pop(0)
+        return codec.encode(Done(codec.decode(frame).turn, 3))
+
+
+HELLO = Hello(0, "life", False, 4, "columns", "session")
+
+
+def test_a_call_that_failed_on_the_way_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    from nvflare.collab import CollabCallError
+
+    monkeypatch.setattr("xvfl.wire.flare.AGAIN_S", 0.01)
+    lost = [CollabCallError("p0", "answer", TimeoutError("late")) for _ in range(2)]
+    site = Site([*lost])
+    line = SiteLine(site)
+    assert line.hello() == HELLO
+    assert line.exchange(End(7, "finished")).result(5) == Done(7, 3)
+    assert len(site.frames) == 3 and len(set(site.frames)) == 1
+    line.close()
+
+
+def test_what_fails_at_the_site_is_the_partys_fault() -> None:
+    from nvflare.collab import CollabCallError
+
+    raised = CollabCallError("p0", "answer", "no such file", "OSError", "Traceback …")
+    line = SiteLine(Site([raised]))
+    with pytest.raises(PartyError, match="no such file"):
+        line.exchange(End(7, "finished")).result(5)
+    line.close()
+
+
+def test_asking_the_next_gives_up_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    from nvflare.collab import CollabCallError
+
+    monkeypatch.setattr("xvfl.wire.flare.AGAIN_S", 0.2)
+    site = Site([CollabCallError("p0", "answer", TimeoutError("late"))])
+    line = SiteLine(site)
+    first = line.exchange(End(7, "finished"))
+    while not site.frames:
+        time.sleep(0.01)
+    assert line.exchange(End(8, "finished")).result(5) == Done(8, 3)
+    time.sleep(0.4)
+    assert not first.done() and [codec.decode(each).turn for each in site.frames] == [7, 8]
+    line.close()
+
+
+def test_a_site_answers_the_server_alone() -> None:
+    from nvflare.collab.api.context import Context, set_call_context
+
+    made = endpoints(problem(len(SITES)))[0]
+    party = Party(build="tests.wire.flare_job:endpoint")
+    party._endpoint = made
+    try:
+        set_call_context(Context(None, "p1", "p0", None))
+        for call in (party.greet, lambda: party.answer(codec.encode(End(1, "finished")))):
+            with pytest.raises(WireError, match="expected a call of the server, got one of 'p1'"):
+                call()
+        assert made.over is None
+        set_call_context(Context(None, "server", "p0", None))
+        assert codec.decode(party.greet()) == made.hello
+        assert codec.decode(party.answer(codec.encode(End(1, "finished")))) == Done(1, 0)
+    finally:
+        set_call_context(None)
+
+
+def test_a_function_that_is_not_there_is_named() -> None:
+    with pytest.raises(ConfigError, match="'nowhere:at_all': expected module:function"):
+        named("nowhere:at_all")
