@@ -63,7 +63,9 @@ def method_of(made: Problem, name: str, **more: object) -> Method:
 
 def settings(train: TrainConfig | None = None, reconstruction: float = 0.0) -> str:
     """Write the settings of a small run."""
-    given = Settings(SEED, NetConfig(D, 6), train or TrainConfig(optimiser="sgd"), reconstruction)
+    given = Settings(
+        SEED, "xvfl+", NetConfig(D, 6), train or TrainConfig(optimiser="sgd"), reconstruction
+    )
     return json.dumps(asdict(given))
 
 

@@ -53,6 +53,8 @@ class Settings:
     """What a coordinator tells every party about a run."""
 
     seed: int
+    method: str
+    """Decides which nets a party needs."""
     net: NetConfig
     """With its widths chosen."""
     train: TrainConfig
