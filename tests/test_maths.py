@@ -95,12 +95,13 @@ def slow(problem: Problem, options: twin.Options) -> tuple[dict[str, Tensor], di
     return named, problem.gradients()
 
 
-def drawn_masks(problem: Problem) -> list[list[list[bool]]]:
-    """Draw again what each party masked of each row in the step. [row][party][feature]"""
+def drawn_masks(problem: Problem) -> list[list[list[list[bool]]]]:
+    """Draw again what each party masked of each row in the step. [row][party][copy][feature]"""
     masks = []
     for i, table in enumerate(problem.tables):
         observed = table.take(problem.rows.handles[:, i]).observed
-        masks.append(masked(observed, f"p{i}", STEP).tolist())
+        copies = [masked(observed, f"p{i}", STEP, which).tolist() for which in range(2)]
+        masks.append([list(row) for row in zip(*copies, strict=True)])
     return [list(row) for row in zip(*masks, strict=True)]
 
 

@@ -204,12 +204,12 @@ def loss(
     head: Head,
     rows: Sequence[Row],
     options: Options,
-    masks: Sequence[Sequence[list[bool]]] = (),
+    masks: Sequence[Sequence[list[list[bool]]]] = (),
 ) -> Terms:
-    """Average every term over the batch; `masks[b][i]` is what row b keeps of party i's features.
+    """Average every term over the batch; `masks[b][i]`: what copies of row b keep of party i's.
 
-    Self completion counts a party's decision on its masked row, half before and once after it
-    completes the row from its own embedding.
+    Self completion counts a party's decision on each masked copy of a row, before and after it
+    completes the copy from its own embedding.
     """
     sums: list[list[Tensor]] = [[], [], [], []]
     for b, row in enumerate(rows):
@@ -225,9 +225,9 @@ def loss(
         alone = []
         if options.self_completion:
             for i, party in enumerate(parties):
-                if any(row.o[i]):
-                    cue, _, after = self_completed(party, row.x[i], masks[b][i])
-                    alone.append(cross_entropy(head(joined({i: cue}, k, concat)), row.y) / 2)
+                for mask in masks[b][i] if any(row.o[i]) else []:
+                    cue, _, after = self_completed(party, row.x[i], mask)
+                    alone.append(cross_entropy(head(joined({i: cue}, k, concat)), row.y))
                     alone.append(cross_entropy(head(joined({i: after}, k, concat)), row.y))
         for terms, term in zip(sums, (decided, first, second, total(alone)), strict=True):
             terms.append(row.weight * term)
@@ -249,7 +249,7 @@ def reconstruction(
     rows: Sequence[Row],
     i: int,
     options: Options,
-    masks: Sequence[Sequence[list[bool]]],
+    masks: Sequence[Sequence[list[list[bool]]]],
 ) -> Tensor:
     """Mean squared error of XCom_i over the cells its own party observed, for each kind of cue.
 
@@ -264,7 +264,7 @@ def reconstruction(
         if options.cross_completion:
             guesses.append(party.xcom(cue.detach() if options.detach_cue else cue))
         if options.self_completion:
-            guesses.append(self_completed(party, row.x[i], masks[b][i])[1])
+            guesses += [self_completed(party, row.x[i], mask)[1] for mask in masks[b][i]]
         for column, feature in enumerate(party.columns):
             if row.o[i][feature]:
                 cells += 1

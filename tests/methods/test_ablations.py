@@ -68,12 +68,47 @@ def test_side_by_side_everybody_keeps_its_place() -> None:
     for b, (row, E) in enumerate(zip(problem.twin_rows(), embedded(problem), strict=True)):
         kept = replace(row, full=[False] * 3) if all(row.full) else row
         E_ = twin.cross_completed(parties, kept, E)
-        made = [best[b][i] if row.full[i] or E_[i] is None else E_[i] for i in range(3)]
+        made = both_ways(row, best[b], E_)
         blocks = twin.joined(dict(enumerate(made)), 3, concat=True)
         torch.testing.assert_close(together[b], method.heads(blocks))
-        helped = not row.full[1] and any(row.full)
-        one = {1: E_[1] if helped else best[b][1]}
+        peers = {i: E[i] for i in (0, 2) if row.full[i]}
+        one = {1: made[1], **({} if row.full[1] else peers)} if peers else {1: best[b][1]}
         torch.testing.assert_close(assisted[b], method.heads(twin.joined(one, 3, concat=True)))
+
+
+def both_ways(row: twin.Row, own: list[Tensor], cross: list[Tensor | None]) -> list[Tensor]:
+    """Average what a party completes from its peers and from itself, where it has both."""
+    made = []
+    for full, seen, alone_, helped in zip(row.full, row.o, own, cross, strict=True):
+        if full or helped is None:
+            made.append(alone_)
+        else:
+            made.append((alone_ + helped) / 2 if any(seen) else helped)
+    return made
+
+
+def test_assisted_decides_with_the_mean_of_its_completion_and_its_cue() -> None:
+    problem, method = predicting(False, Weights(0.1, 0.1, 1.0))
+    assisted = method.logits(problem.federation(), problem.rows, "assisted", 1)
+    parties, best = problem.twin_parties(), alone(problem, True)
+    for b, (row, E) in enumerate(zip(problem.twin_rows(), embedded(problem), strict=True)):
+        peers = [E[i] for i in (0, 2) if row.full[i]]
+        expected = best[b][1]
+        if peers and not row.full[1]:
+            made = both_ways(row, best[b], twin.cross_completed(parties, row, E))
+            expected = twin.mean([made[1], *peers])
+        torch.testing.assert_close(assisted[b], method.heads(expected))
+
+
+def test_assisted_without_self_completion_is_the_papers() -> None:
+    problem, method = predicting(False, Weights(0.1, 0.1))
+    assisted = method.logits(problem.federation(), problem.rows, "assisted", 1)
+    parties = problem.twin_parties()
+    for b, (row, E) in enumerate(zip(problem.twin_rows(), embedded(problem), strict=True)):
+        if not row.full[1] and any(row.full):
+            helped = twin.cross_completed(parties, row, E)[1]
+            assert helped is not None
+            torch.testing.assert_close(assisted[b], method.heads(helped))
 
 
 @pytest.mark.parametrize("mode", ["local", "assisted", "collaborative", "peers"])
