@@ -85,11 +85,15 @@ class NetConfig:
     """Width of hidden layers in heads, table bottoms and completers; tables 128, images 256."""
     blocks: int = 4
     """Residual blocks of image bottoms."""
+    channels: int = 32
+    """Channels of the first of them, a multiple of 8; later ones have up to eight times as many."""
 
     def __post_init__(self) -> None:
         _require(self.embedding >= 0, "embedding", "0 (by data kind) or a width", self.embedding)
         _require(self.hidden >= 0, "hidden", "0 (by data kind) or a width", self.hidden)
         _require(self.blocks >= 1, "blocks", "at least 1", self.blocks)
+        wide = self.channels > 0 and self.channels % 8 == 0
+        _require(wide, "channels", "a multiple of 8", self.channels)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import json
 import os
 import zipfile
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,17 @@ class Task:
 
     def __len__(self) -> int:
         return len(self.y)
+
+    def only(self, rows: NDArray[np.int64]) -> "Task":
+        """Leave only these rows."""
+        return replace(
+            self,
+            values={party: each[rows] for party, each in self.values.items()},
+            y=self.y[rows],
+            observed={party: each[rows] for party, each in self.observed.items()},
+            codes={party: each[rows] for party, each in self.codes.items()},
+            test=None if self.test is None else self.test[rows],
+        )
 
     def seen(self, party: str) -> NDArray[np.bool_]:
         """Say which raw features of a party are there. (N, raw)"""

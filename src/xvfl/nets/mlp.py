@@ -18,5 +18,5 @@ def mlp(widths: Sequence[int]) -> nn.Sequential:
         nn.init.kaiming_uniform_(linear.weight, nonlinearity="relu")
         nn.init.zeros_(linear.bias)
         layers += [linear, nn.ReLU()]
-    layers[-2] = nn.Linear(*widths[-2:])
+    layers[-2] = nn.Linear(widths[-2], widths[-1])
     return nn.Sequential(*layers[:-1])
