@@ -97,7 +97,7 @@ def endpoint(side: PartySide, store: Kept, life: str = "first") -> Endpoint:
     count = len(side.table)
     holdings = torch.full((count,), 2, dtype=torch.uint8)
     hello = Hello(0, f"{side.name}-{life}", False, count, "columns", "session")
-    return Endpoint(hello, lambda settings: Workplace(side, holdings), store)
+    return Endpoint(hello, lambda settings, training: Workplace(side, holdings), store)
 
 
 def terms(train: TrainConfig, minimum: int = 2) -> Terms:

@@ -6,10 +6,11 @@ what was done without it is lost to it, and noted.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 
 from xvfl.config import TrainConfig
@@ -39,6 +40,8 @@ class Terms:
     """Width of what a party sends for each row and view."""
     minimum: int
     """Parties needed to go on."""
+    training: Mapping[str, Tensor] = field(default_factory=dict)
+    """Each party's handles of the rows to train on; see `Begin`."""
     patience_s: float = 600.0
     """Seconds to wait for them."""
 
@@ -217,7 +220,8 @@ class Roster:
 
     def _welcome(self, member: Member, hello: Hello) -> Ready:
         step = -1 if hello.life == member.life else self.step
-        question = Begin(self._turn(), self.terms.run, step, self.terms.settings)
+        training = self.terms.training.get(member.peer.name, torch.zeros(0, dtype=torch.int32))
+        question = Begin(self._turn(), self.terms.run, step, self.terms.settings, training)
         usual, member.peer.deadline.usual = member.peer.deadline.usual, None
         try:
             return ask([member.peer], [question], Ready)[0]
