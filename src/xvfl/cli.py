@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from xvfl.commands import certs, federation
+from xvfl.commands import align, certs, federation
 from xvfl.errors import DataWarning, InputError, XVFLError, unknown
 from xvfl.version import VERSION
 
@@ -21,7 +21,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 app.add_typer(certs.app, name="certs")
-for _command in (federation.coordinator, federation.party, federation.align, federation.status):
+for _command in (align.align, federation.coordinator, federation.party, federation.status):
     app.command()(_command)
 INTERRUPTED = 130
 

@@ -138,6 +138,13 @@ def source_ids(source: Source) -> list[str]:
     return list(source.ids) if isinstance(source, Images) else list(source.index)
 
 
+def source_columns(source: Source) -> list[str]:
+    """Name the columns of a party's rows; the shape stands for those of images."""
+    if isinstance(source, Images):
+        return [f"image {'x'.join(map(str, source.pixels.shape[1:]))}"]
+    return list(source.columns)
+
+
 def take(source: Source, ids: Sequence[str]) -> Source:
     """Give the rows of a source that are among the ids, in the ids' order."""
     mine = pd.Index(source_ids(source))

@@ -1,6 +1,7 @@
 """Certificates as the command line makes them, as TLS takes them, and as the coordinator checks."""
 
 import ssl
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -85,6 +86,14 @@ def test_nothing_is_overwritten(authority: Authority) -> None:
 def test_bad_arguments_are_one_line(authority: Authority, arguments: list[str], words: str) -> None:
     assert words in refused("certs", *arguments, "--dir", authority.folder)
     assert len(authority.issued()) == 2
+
+
+def test_a_missing_package_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("xvfl.certs")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+    line = refused("certs", "init", tmp_path / "certs")
+    assert "needs the package cryptography: pip install 'xvfl[federated]'" in line
 
 
 def test_a_folder_without_an_authority_says_so(tmp_path: Path) -> None:

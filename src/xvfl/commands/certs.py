@@ -8,6 +8,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from xvfl.commands.extras import extra
+
 app = typer.Typer(
     help="Certificates for trials: a small authority in a folder.\n\n"
     "Real deployments bring their own. Start with `xvfl certs init`.",
@@ -26,7 +28,8 @@ def init(
 
     xvfl certs init certs
     """
-    from xvfl.certs import make_authority
+    with extra("federated"):
+        from xvfl.certs import make_authority
 
     made = make_authority(folder, days)
     ends = made.certificate.not_valid_after_utc
@@ -49,7 +52,8 @@ def issue(
     xvfl certs issue bank
     xvfl certs issue coordinator --host fl.example.org --host 10.0.0.5
     """
-    from xvfl.certs import open_authority
+    with extra("federated"):
+        from xvfl.certs import open_authority
 
     made = open_authority(folder).issue(name, host or (), days)
     print(f"made {folder / name}.crt and {folder / name}.key, valid until {made.ends[:10]}")
@@ -65,7 +69,8 @@ def revoke(
 
     xvfl certs revoke bank
     """
-    from xvfl.certs import open_authority
+    with extra("federated"):
+        from xvfl.certs import open_authority
 
     revoked = open_authority(folder).revoke(name)
     print(f"revoked {', '.join(each.serial for each in revoked)} of {name}")
@@ -78,7 +83,8 @@ def show(folder: Folder = CERTS) -> None:
 
     xvfl certs show
     """
-    from xvfl.certs import open_authority
+    with extra("federated"):
+        from xvfl.certs import open_authority
 
     authority = open_authority(folder)
     ends = authority.certificate.not_valid_after_utc

@@ -1,7 +1,6 @@
-"""`xvfl coordinator`, `party`, `align` and `status`: a federation of organisations."""
+"""`xvfl coordinator`, `party` and `status`: a federation of organisations."""
 
 import json
-import os
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.error import URLError
@@ -11,7 +10,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from xvfl.errors import InputError, RunError
+from xvfl.commands.extras import extra
+from xvfl.errors import ConfigError, InputError, RunError
 
 INTERRUPTED = 130
 Config = Annotated[Path, typer.Argument(help="This side's configuration.")]
@@ -25,8 +25,15 @@ def coordinator(config: Config, quiet: Quiet = False) -> None:
 
     xvfl coordinator coordinator.toml
     """
-    outcome = _coordinate(config, quiet, only_align=False)
-    if outcome is None or not outcome.finished:
+    with extra("federated"):
+        from xvfl.service.coordinator import serve_coordinator
+    from xvfl.sides import CoordinatorFile, read_side
+
+    side = read_side(config)
+    if not isinstance(side, CoordinatorFile):
+        raise ConfigError(f"{config}: expected `listen`, the coordinator's; this is a party's")
+    outcome = serve_coordinator(side, not quiet)
+    if not outcome.finished:
         typer.echo(f"stopped; continue with: xvfl coordinator {config}", err=True)
         raise typer.Exit(INTERRUPTED)
     table = Table(title=f"{outcome.step} steps")
@@ -38,16 +45,6 @@ def coordinator(config: Config, quiet: Quiet = False) -> None:
     Console(width=None if Console().is_terminal else 100).print(table)
 
 
-def align(config: Config, quiet: Quiet = False) -> None:
-    """Match ids with every party, privately, and stop; `xvfl coordinator` does it where needed.
-
-    The parties run `xvfl party` meanwhile. Each side keeps its half in its own folder.
-
-    xvfl align coordinator.toml
-    """
-    _coordinate(config, quiet, only_align=True)
-
-
 def party(config: Config, quiet: Quiet = False) -> None:
     """Take part with this party's table until the coordinator says that the run is over.
 
@@ -56,12 +53,14 @@ def party(config: Config, quiet: Quiet = False) -> None:
 
     xvfl party bank.toml
     """
-    from xvfl.service.config import read_party
-    from xvfl.service.party import serve_party
+    with extra("federated"):
+        from xvfl.service.party import serve_party
+    from xvfl.sides import PartyFile, read_side
 
-    settings = read_party(config)
-    os.chdir(config.resolve().parent)
-    serve_party(settings, not quiet)
+    side = read_side(config)
+    if not isinstance(side, PartyFile):
+        raise ConfigError(f"{config}: expected `coordinator`, a party's; this is the coordinator's")
+    serve_party(side, not quiet)
 
 
 def status(
@@ -85,15 +84,6 @@ def status(
         )
         table.add_row(name.replace("_", " "), str(shown))
     Console(width=None if Console().is_terminal else 100).print(table)
-
-
-def _coordinate(config: Path, quiet: bool, only_align: bool) -> Any:
-    from xvfl.service.config import read_coordinator
-    from xvfl.service.coordinator import serve_coordinator
-
-    settings = read_coordinator(config)
-    os.chdir(config.resolve().parent)
-    return serve_coordinator(settings, only_align, not quiet)
 
 
 def _ask(address: str) -> dict[str, Any]:

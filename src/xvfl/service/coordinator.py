@@ -4,48 +4,40 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 from threading import Event
 from types import FrameType
-from typing import Any
 
 import pandas as pd
 import torch
 
+from xvfl.align import ask_parties
 from xvfl.certs import Peers
 from xvfl.data.frames import read_labels
-from xvfl.errors import RunError, WireError
+from xvfl.errors import WireError
 from xvfl.federation.ask import Deadline, Peer
 from xvfl.federation.kernels import small_kernels
 from xvfl.federation.split import Counters
-from xvfl.matching import CoordinatorSession
-from xvfl.matching.alignment import CoordinatorAlignment, TableMark, load_coordinator
+from xvfl.matching.alignment import CoordinatorAlignment, load_coordinator
 from xvfl.runs import Folder
-from xvfl.service.config import CoordinatorConfig
 from xvfl.service.log import Log
 from xvfl.service.monitor import Monitor
 from xvfl.service.party import TABLE
 from xvfl.service.release import check_releasable
 from xvfl.service.run import Outcome, Run
-from xvfl.service.work import ALIGNMENT, Own, PartyWork
+from xvfl.service.work import Own, PartyWork
+from xvfl.sides import ALIGNMENT, CoordinatorFile
 from xvfl.wire.listen import Listener
 from xvfl.wire.memory import Memory
-from xvfl.wire.messages import Hello, Match, Matched
+from xvfl.wire.messages import Hello
 from xvfl.wire.transport import Transport
 from xvfl.workflow import read_source
 
-MATCHING_S = 600.0
-"""Seconds to wait for one answer in matching: a party may multiply many points."""
-LOOK_S = 0.05
 
-
-def serve_coordinator(
-    config: CoordinatorConfig, only_align: bool = False, show: bool = True
-) -> Outcome | None:
+def serve_coordinator(config: CoordinatorFile, show: bool = True) -> Outcome:
     """Run to the end, or to Ctrl-C; started again, it goes on from the last common checkpoint."""
     check_releasable(config.loss, config.release)
-    folder = Folder(config.folder).create()
+    folder = Folder(config.state).create()
     log = Log(folder.path, "coordinator", show)
     labels = read_labels(
         str(config.labels.table),
@@ -57,10 +49,7 @@ def serve_coordinator(
         stop = stack.enter_context(_stoppable())
         side = _Side(config, folder, labels, log)
         stack.callback(side.close)
-        alignment = side.align(stop)
-        if only_align or stop.is_set():
-            side.send_home("matched")
-            return None
+        alignment = side.align()
         stack.enter_context(small_kernels(TABLE, torch.device("cpu")))
         stack.enter_context(torch.random.fork_rng(devices=[]))
         run = Run(config, folder, labels, alignment, side.peers, side.counters, log.note)
@@ -73,18 +62,18 @@ class _Side:
     """The lines to the parties, and the alignment with them."""
 
     def __init__(
-        self, config: CoordinatorConfig, folder: Folder, labels: pd.Series, log: Log
+        self, config: CoordinatorFile, folder: Folder, labels: pd.Series, log: Log
     ) -> None:
         self.config, self.folder, self.labels, self.log = config, folder, labels, log
         # Turns go up from one start to the next, so that an old one is never taken for new.
         self.counters = Counters(turn=time.time_ns() // 1_000_000)
         self.alignment = self._known_alignment()
         self._columns: dict[str, str] = {}
-        revoked = config.tls.revoked
+        revoked = config.revoked
         peers = Peers(Path(config.tls.authority), Path(revoked) if revoked else None)
         self.listener = Listener(
             config.listen,
-            config.tls.tls,
+            config.tls,
             config.parties,
             peers.check,
             log.note,
@@ -104,38 +93,21 @@ class _Side:
         """Hang up."""
         self.listener.close()
 
-    def send_home(self, reason: str) -> None:
-        """Leave the parties as they are: they dial again until training begins."""
-        self.log.note({"event": "stopped", "why": reason})
-
-    def align(self, stop: Event) -> CoordinatorAlignment:
+    def align(self) -> CoordinatorAlignment:
         """Match ids with every party that has not been matched yet."""
-        matches = dict(self.alignment.matches) if self.alignment else {}
-        for peer in self.peers:
-            if peer.name in matches or stop.is_set():
-                continue
-            hello = self._wait_for(peer, stop)
-            if hello is None:
-                break
-            session = CoordinatorSession(list(self.labels.index), self.config.rule)
-            found = session.match(partial(self._exchange, peer))
-            matches[peer.name] = found
-            common = int((found.handles >= 0).sum())
-            self.log.note(
-                {
-                    "event": "matched",
-                    "party": peer.name,
-                    "ids": found.party_ids,
-                    "common": common,
-                }
+        known = self.alignment.matches if self.alignment else {}
+        waiting = {p.name: p.transport for p in self.peers if p.name not in known}
+        if waiting or self.alignment is None:
+            self.alignment = ask_parties(
+                waiting,
+                list(self.labels.index),
+                [self.config.labels.column],
+                self.config.matching,
+                self.folder / ALIGNMENT,
+                self.log.note,
+                self.config.waiting.parties,
+                then=None,
             )
-            mark = TableMark.of(("label",), list(self.labels.index))
-            if self.alignment is not None:
-                mark = self.alignment.labels
-            self.alignment = CoordinatorAlignment(matches, self.config.rule, mark)
-            self.alignment.save(self.folder / ALIGNMENT)
-        if self.alignment is None:
-            raise RunError("stopped before any ids were matched")
         return self.alignment
 
     def _own(self) -> dict[str, Transport]:
@@ -145,7 +117,7 @@ class _Side:
         folder = Folder(self.folder / own.name).create()
         source = read_source(own.table, own.id, own.name)
         work = PartyWork(
-            Own(own.name, source, own.options, folder, self.config.rule), self.log.note
+            Own(own.name, source, own.options, folder, self.config.matching), self.log.note
         )
         return {own.name: Memory(work.endpoint.hello, work.endpoint.handle)}
 
@@ -153,7 +125,7 @@ class _Side:
         if not self.folder.has(ALIGNMENT):
             return None
         found = load_coordinator(self.folder / ALIGNMENT)
-        found.labels.check(("label",), list(self.labels.index), "labels")
+        found.labels.check([self.config.labels.column], list(self.labels.index), "labels")
         return found
 
     def _welcome(self, name: str, hello: Hello) -> None:
@@ -169,27 +141,6 @@ class _Side:
             raise WireError(f"party {name!r}: expected as many rows as were matched")
         if self._columns.setdefault(name, hello.columns) != hello.columns:
             raise WireError(f"party {name!r}: its columns changed since it first came")
-
-    def _wait_for(self, peer: Peer, stop: Event) -> Hello | None:
-        until = time.monotonic() + self.config.waiting.parties
-        while not stop.is_set():
-            hello = peer.transport.hello()
-            if hello is not None:
-                return hello
-            if time.monotonic() > until:
-                raise RunError(
-                    f"party {peer.name!r} did not come within {self.config.waiting.parties:.0f} s; "
-                    "start it with `xvfl party`"
-                )
-            time.sleep(LOOK_S)
-        return None
-
-    def _exchange(self, peer: Peer, body: bytes) -> bytes:
-        self.counters.turn += 1
-        reply: Any = peer.transport.exchange(Match(self.counters.turn, body)).result(MATCHING_S)
-        if not isinstance(reply, Matched):
-            raise WireError(f"party {peer.name!r} refused to match: {getattr(reply, 'text', '')}")
-        return reply.body
 
 
 @contextmanager

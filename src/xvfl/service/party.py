@@ -10,14 +10,14 @@ from typing import Any
 import torch
 
 from xvfl.certs import peer_name
-from xvfl.errors import ConfigError, PartyError
+from xvfl.errors import PartyError
 from xvfl.federation.kernels import small_kernels
 from xvfl.layout import Feature, Layout
 from xvfl.runs import Folder
-from xvfl.service.config import PartyServiceConfig
 from xvfl.service.log import Log
 from xvfl.service.monitor import Monitor
 from xvfl.service.work import Own, PartyWork
+from xvfl.sides import PartyFile
 from xvfl.training import choose_device
 from xvfl.wire.dial import Dialler
 from xvfl.workflow import read_source
@@ -26,19 +26,17 @@ FINISHED = "finished"
 TABLE = {"": Layout((Feature("x", "numeric", 1),))}
 
 
-def serve_party(config: PartyServiceConfig, show: bool = True) -> None:
+def serve_party(config: PartyFile, show: bool = True) -> None:
     """Take part until the coordinator says that the run is over."""
-    _check_name(config)
-    folder = Folder(config.folder).create()
-    log = Log(folder.path, config.name, show)
-    source = read_source(config.table, config.id, config.name)
+    name = peer_name(config.tls.read()[1])
+    folder = Folder(config.state).create()
+    log = Log(folder.path, name, show)
     own = Own(
-        config.name,
-        source,
+        name,
+        read_source(config.table, config.id, name),
         config.options,
         folder,
-        config.rule,
-        config.most_ids,
+        config.matching,
         Path(config.release_key) if config.release_key else None,
         config.device,
     )
@@ -46,7 +44,7 @@ def serve_party(config: PartyServiceConfig, show: bool = True) -> None:
     endpoint = work.endpoint
     dialler = Dialler(
         config.coordinator,
-        config.tls.tls,
+        config.tls,
         work.hello,
         endpoint.handle,
         lambda: endpoint.over is not None,
@@ -71,15 +69,6 @@ def serve_party(config: PartyServiceConfig, show: bool = True) -> None:
     log.note({"event": "stopped", "why": endpoint.over or "asked to stop"})
     if endpoint.over is not None and endpoint.over != FINISHED:
         raise PartyError(f"the coordinator ended this party's part: {endpoint.over}")
-
-
-def _check_name(config: PartyServiceConfig) -> None:
-    _, certificate, _ = config.tls.tls.read()
-    found = peer_name(certificate)
-    if found != config.name:
-        raise ConfigError(
-            f"name: expected {found!r}, the name in {config.tls.certificate}, got {config.name!r}"
-        )
 
 
 def _status(work: PartyWork, dialler: Dialler) -> dict[str, Any]:

@@ -30,10 +30,10 @@ from xvfl.methods.base import Method
 from xvfl.metrics import all_metrics
 from xvfl.prepare import Splits
 from xvfl.runs import CHECKPOINT, FORMAT, MANIFEST, MODEL, Folder
-from xvfl.service.config import CoordinatorConfig
 from xvfl.service.labelled import labelled
 from xvfl.service.party import FINISHED
 from xvfl.service.release import signed, signing_key
+from xvfl.sides import CoordinatorFile
 from xvfl.version import VERSION
 from xvfl.wire.messages import Done
 
@@ -55,7 +55,7 @@ class Run:
 
     def __init__(
         self,
-        config: CoordinatorConfig,
+        config: CoordinatorFile,
         folder: Folder,
         labels: pd.Series,
         alignment: CoordinatorAlignment,

@@ -22,14 +22,15 @@ from xvfl.federation.party import PartySide
 from xvfl.matching.alignment import PartyAlignment, TableMark, load_party
 from xvfl.matching.party import PartyMatch
 from xvfl.matching.responder import Responder
-from xvfl.prepare import Encoder, Source, as_table, encode, fit_encoder, source_ids
+from xvfl.prepare import Encoder, Source, as_table, encode, fit_encoder, source_columns, source_ids
 from xvfl.runs import Folder
 from xvfl.service.release import take_release
 from xvfl.service.store import Checkpoints
+from xvfl.sides import ALIGNMENT, MatchingConfig
 from xvfl.training import choose_device
 from xvfl.wire.messages import Done, Hello, Match, Matched, Message, Release
 
-ALIGNMENT, ENCODER = "alignment.json", "encoder.json"
+ENCODER = "encoder.json"
 Note = Callable[[dict[str, Any]], None]
 
 
@@ -41,8 +42,7 @@ class Own:
     source: Source
     options: TableOptions
     folder: Folder
-    rule: str
-    most_ids: int = 10_000_000
+    matching: MatchingConfig
     release_key: Path | None = None
     device: str = "cpu"
 
@@ -57,9 +57,12 @@ class PartyWork:
         self._alignment: PartyAlignment | None = None
         if own.folder.has(ALIGNMENT):
             self._alignment = load_party(own.folder / ALIGNMENT)
-            self._alignment.table.check(_columns(own.source), self.ids, f"party {own.name!r}")
+            self._alignment.table.check(source_columns(own.source), self.ids, f"party {own.name!r}")
         self._life = secrets.token_hex(8)
-        self._responder = Responder(self.ids, own.rule, self._keep, most_ids=own.most_ids)
+        with_ids = own.matching
+        self._responder = Responder(
+            self.ids, with_ids.rule, self._keep, with_ids.workers or None, with_ids.most_ids
+        )
         self._settings: Settings | None = None
         self.endpoint = self._endpoint()
 
@@ -71,7 +74,7 @@ class PartyWork:
     def hello(self) -> Hello:
         """Say who this is and what it brings."""
         match = self._alignment.match if self._alignment else None
-        columns = blake2b(repr(sorted(_columns(self.own.source))).encode(), digest_size=8)
+        columns = blake2b(repr(sorted(source_columns(self.own.source))).encode(), digest_size=8)
         return Hello(
             0,
             self._life,
@@ -86,8 +89,8 @@ class PartyWork:
         return Endpoint(self.hello(), self._make, store, self._note, self._other)
 
     def _keep(self, match: PartyMatch) -> None:
-        mark = TableMark.of(_columns(self.own.source), self.ids)
-        self._alignment = PartyAlignment(match, self.own.rule, mark)
+        mark = TableMark.of(source_columns(self.own.source), self.ids)
+        self._alignment = PartyAlignment(match, self.own.matching.rule, mark)
         self._alignment.save(self.own.folder / ALIGNMENT)
         (self.own.folder / ENCODER).unlink(missing_ok=True)
         self.endpoint.hello = self.hello()
@@ -143,12 +146,6 @@ class PartyWork:
         encoder = fit_encoder(_pick(self.own.source, rows), self.own.options, self.own.name)
         folder.write_json(ENCODER, encoder.to_dict())
         return encoder
-
-
-def _columns(source: Source) -> list[str]:
-    if isinstance(source, Images):
-        return [f"image {source.pixels.shape[1:]}"]
-    return [str(name) for name in source.columns]
 
 
 def _pick(source: Source, rows: np.ndarray[Any, Any]) -> Source:

@@ -1,0 +1,105 @@
+"""`xvfl align`: match ids with the other sides before training."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from xvfl.commands.extras import extra
+
+if TYPE_CHECKING:
+    from xvfl.sides import CoordinatorFile, PartyFile
+
+
+def align(
+    config: Annotated[Path, typer.Argument(help="This side's own configuration.")],
+    party: Annotated[
+        list[str] | None,
+        typer.Option(help="At the coordinator: match with these alone; repeat. By default all."),
+    ] = None,
+    wait: Annotated[
+        float, typer.Option(help="Seconds to wait for the other sides.", min=0)
+    ] = 600.0,
+) -> None:
+    """Match ids privately: which labelled rows does each party hold?
+
+    Every side starts it, in any order. No id and no plain hash of one is sent; each side learns
+    which of its own ids the other has, and how many it has in all. What is found is kept in
+    STATE/alignment.json; a table that changes afterwards must be matched again.
+
+    xvfl align coordinator.toml
+
+    xvfl align bank.toml
+    """
+    with extra("federated"):
+        import xvfl.align
+        import xvfl.certs  # noqa: F401
+        from xvfl.sides import CoordinatorFile, read_side
+
+    side = read_side(config)
+    if isinstance(side, CoordinatorFile):
+        _ask(side, party, wait)
+    else:
+        _answer(side, wait)
+
+
+def _ask(side: "CoordinatorFile", wanted: list[str] | None, wait: float) -> None:
+    from xvfl.align import ask_parties
+    from xvfl.certs import Peers
+    from xvfl.data.frames import read_labels
+    from xvfl.errors import InputError, unknown
+    from xvfl.sides import ALIGNMENT
+    from xvfl.wire.listen import Listener
+
+    for name in wanted or ():
+        if name not in side.parties:
+            raise InputError(f"--party: {unknown('party', name, side.parties)}")
+    labels = read_labels(
+        side.labels.table, id_column=side.labels.id, column=side.labels.column, where="labels"
+    )
+    path = Path(side.state) / ALIGNMENT
+    peers = Peers(Path(side.tls.authority), Path(side.revoked) if side.revoked else None)
+    listener = Listener(side.listen, side.tls, side.parties, peers.check, _say)
+    try:
+        lines = {name: listener.lines[name] for name in wanted or side.parties}
+        found = ask_parties(
+            lines, list(labels.index), [side.labels.column], side.matching, path, _say, wait
+        )
+    finally:
+        listener.close()
+    for name in lines:
+        match = found.matches[name]
+        held = int((match.handles >= 0).sum())
+        print(f"{name} holds {held} of {len(labels)} labelled rows, and {match.party_ids} in all")
+    print(f"wrote {path}")
+
+
+def _answer(side: "PartyFile", wait: float) -> None:
+    from xvfl.align import answering
+    from xvfl.certs import peer_name
+    from xvfl.errors import PartyError
+    from xvfl.matching import load_party
+    from xvfl.prepare import source_columns, source_ids
+    from xvfl.sides import ALIGNMENT
+    from xvfl.wire.dial import Dialler
+    from xvfl.workflow import read_source
+
+    name = peer_name(side.tls.read()[1])
+    source = read_source(side.table, side.id, name)
+    path = Path(side.state) / ALIGNMENT
+    before = path.stat().st_mtime_ns if path.exists() else 0
+    ids = source_ids(source)
+    end = answering(name, ids, source_columns(source), side.matching, path, _say)
+    over = lambda: end.over is not None  # noqa: E731
+    hello = lambda: end.hello  # noqa: E731
+    Dialler(side.coordinator, side.tls, hello, end.handle, over, _say, give_up_s=wait).run()
+    if not path.exists() or path.stat().st_mtime_ns == before:
+        raise PartyError(f"the coordinator ended without matching: {end.over}")
+    match = load_party(path).match
+    print(f"holds {len(match.rows)} of {match.labelled_ids} labelled rows, and {len(ids)} in all")
+    print(f"wrote {path}")
+
+
+def _say(event: dict[str, Any]) -> None:
+    print("  ".join(f"{key}={value}" for key, value in event.items()), file=sys.stderr)
