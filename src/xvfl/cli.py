@@ -76,6 +76,13 @@ def demo(
     workers: Annotated[
         int, typer.Option(help="Processes side by side; 0 = one a core.", min=0)
     ] = 0,
+    federated: Annotated[
+        bool,
+        typer.Option(
+            "--federated",
+            help="Coordinator and parties as processes of their own; one is killed on the way.",
+        ),
+    ] = False,
 ) -> None:
     """Two parties, real data, two minutes: what predicting alone costs and completion gives back.
 
@@ -85,6 +92,11 @@ def demo(
 
     With several seeds it also prints paired differences: `xvfl demo --seeds 5 --rates 0.5,0.9`.
     """
+    if federated:
+        from xvfl.commands.federation import demo_federated
+
+        demo_federated(out if out != Path("out/demo") else Path("out/federated"))
+        return
     from xvfl.experiments.demo import run_demo
 
     values = tuple(_rate(each) for each in rates.split(","))

@@ -86,6 +86,14 @@ def status(
     Console(width=None if Console().is_terminal else 100).print(table)
 
 
+def demo_federated(out: Path) -> None:
+    """Show a federation of processes on loopback."""
+    with extra("federated"):
+        from xvfl.service.demo import run_federated
+
+    run_federated(out, Console())
+
+
 def _ask(address: str) -> dict[str, Any]:
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isdigit():

@@ -57,6 +57,8 @@ class Member:
     holdings: Tensor | None = None
     barred: str | None = None
     """Why it may not come back."""
+    left_at: int = 0
+    """The step at which it last left."""
 
 
 @dataclass
@@ -177,7 +179,7 @@ class Roster:
         for member in self.members:
             name = member.peer.name
             if name in error.parties and member.present:
-                member.present = False
+                member.present, member.left_at = False, self.step
                 member.peer.take_pending()
                 self.losses.left[name] = self.losses.left.get(name, 0) + 1
                 self._note({"event": "left", "party": name, "step": self.step, "why": str(error)})
@@ -202,9 +204,11 @@ class Roster:
         if member.holdings is not None and not member.holdings.equal(ready.holdings):
             self._bar(member, "its rows changed since the run began; match ids again")
             return
+        returned = member.life == hello.life
         member.present, member.life, member.holdings = True, hello.life, ready.holdings
         member.peer.take_pending()
         lost = self.counters.update - ready.applied
+        since = member.left_at if returned else ready.step
         name = member.peer.name
         self.losses.updates[name] = self.losses.updates.get(name, 0) + lost
         self._note(
@@ -215,6 +219,7 @@ class Roster:
                 "from_checkpoint": ready.step,
                 "last_update": ready.applied,
                 "lost_updates": [ready.applied + 1, self.counters.update] if lost else [],
+                "lost_steps": [since, max(since, self.step - 1)] if lost else [],
             }
         )
 

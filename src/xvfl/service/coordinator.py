@@ -117,7 +117,8 @@ class _Side:
         folder = Folder(self.folder / own.name).create()
         source = read_source(own.table, own.id, own.name)
         work = PartyWork(
-            Own(own.name, source, own.options, folder, self.config.matching), self.log.note
+            Own(own.name, source, own.options, folder, self.config.matching, own.id),
+            self.log.note,
         )
         return {own.name: Memory(work.endpoint.hello, work.endpoint.handle)}
 

@@ -37,6 +37,7 @@ def serve_party(config: PartyFile, show: bool = True) -> None:
         config.options,
         folder,
         config.matching,
+        config.id,
         Path(config.release_key) if config.release_key else None,
         config.device,
     )

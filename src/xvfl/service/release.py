@@ -7,7 +7,6 @@ another way than the wire, and their configurations name it.
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,11 +32,12 @@ from xvfl.prepare import Encoder
 from xvfl.runs import Folder
 from xvfl.wire import codec
 from xvfl.wire.messages import Release
+from xvfl.workflow import BUNDLE
 
 if TYPE_CHECKING:
     from xvfl.service.work import Own
 
-KEY, PUBLIC, BUNDLE = "release.key", "release.pub", "bundle"
+KEY, PUBLIC = "release.key", "release.pub"
 ALONE = frozenset(("xvfl+", "xvfl", "standalone", "laser", "laser+mask"))
 """Methods whose head decides from one party's embedding."""
 
@@ -111,7 +111,7 @@ def take_release(
             raise
         raise WireError(f"Release: it does not fit this party ({error})") from error
     folder = Folder(own.folder / BUNDLE)
-    more = {"bundle": own.name, "run": said["run"], "settings": asdict(settings)}
+    more = {"bundle": own.name, "run": said["run"], "id": {own.name: own.id}}
     model.save(folder, more)
     return folder
 

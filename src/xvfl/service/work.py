@@ -29,8 +29,8 @@ from xvfl.service.store import Checkpoints
 from xvfl.sides import ALIGNMENT, MatchingConfig
 from xvfl.training import choose_device
 from xvfl.wire.messages import Done, Hello, Match, Matched, Message, Release
+from xvfl.workflow import ENCODER
 
-ENCODER = "encoder.json"
 Note = Callable[[dict[str, Any]], None]
 
 
@@ -43,6 +43,8 @@ class Own:
     options: TableOptions
     folder: Folder
     matching: MatchingConfig
+    id: str | None = None
+    """Its id column."""
     release_key: Path | None = None
     device: str = "cpu"
 
