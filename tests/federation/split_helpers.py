@@ -63,7 +63,9 @@ def method_of(made: Problem, name: str, **more: object) -> Method:
 
 def settings(train: TrainConfig | None = None, reconstruction: float = 0.0) -> str:
     """Write the settings of a small run."""
-    given = Settings(SEED, NetConfig(D, 6), train or TrainConfig(optimiser="sgd"), reconstruction)
+    given = Settings(
+        SEED, "xvfl+", NetConfig(D, 6), train or TrainConfig(optimiser="sgd"), reconstruction
+    )
     return json.dumps(asdict(given))
 
 
@@ -78,7 +80,7 @@ def endpoints(
         hello = Hello(0, f"life-{name}", False, len(table), "columns", "session")
         store = stores[i] if stores else Kept()
         found.append(
-            Endpoint(hello, lambda s, side=side, h=holdings: Workplace(side, h), store)  # type: ignore[misc]
+            Endpoint(hello, lambda s, t, side=side, h=holdings: Workplace(side, h), store)  # type: ignore[misc]
         )
     return found
 
@@ -88,6 +90,6 @@ def begun(lines: Sequence[Transport], names: Sequence[str], said: str, branches:
     peers = [Peer(name, line) for name, line in zip(names, lines, strict=True)]
     split = Split(peers, branches * D)
     for line in lines:
-        line.exchange(Begin(1, "run", 0, said)).result(30)
+        line.exchange(Begin(1, "run", 0, said, torch.zeros(0, dtype=torch.int32))).result(30)
     split.counters.turn = 1
     return split
