@@ -51,7 +51,7 @@ class Member:
     """A party, and what is known of its part in the run."""
 
     peer: Peer
-    life: str = ""
+    began: str = ""
     """The process that last began."""
     present: bool = False
     holdings: Tensor | None = None
@@ -103,6 +103,8 @@ class Roster:
         until = time.monotonic() + self.terms.patience_s
         while True:
             for member in self.members:
+                if member.present and member.peer.restarted():
+                    self._leave(PartyError("it was started again", (member.peer.name,)))
                 self._let_in(member)
             if len(self.present) >= wanted:
                 return self.present
@@ -204,8 +206,8 @@ class Roster:
         if member.holdings is not None and not member.holdings.equal(ready.holdings):
             self._bar(member, "its rows changed since the run began; match ids again")
             return
-        returned = member.life == hello.life
-        member.present, member.life, member.holdings = True, hello.life, ready.holdings
+        returned = member.began == hello.life
+        member.present, member.began, member.holdings = True, hello.life, ready.holdings
         member.peer.take_pending()
         lost = self.counters.update - ready.applied
         since = member.left_at if returned else ready.step
@@ -224,7 +226,8 @@ class Roster:
         )
 
     def _welcome(self, member: Member, hello: Hello) -> Ready:
-        step = -1 if hello.life == member.life else self.step
+        step = -1 if hello.life == member.began else self.step
+        member.peer.life = hello.life
         training = self.terms.training.get(member.peer.name, torch.zeros(0, dtype=torch.int32))
         question = Begin(self._turn(), self.terms.run, step, self.terms.settings, training)
         usual, member.peer.deadline.usual = member.peer.deadline.usual, None

@@ -47,9 +47,8 @@ parties = ["left", "right"]
 state = "coordinator"
 revoked = "certs/ca.crl"
 test = {test}
-minimum = 1
+minimum = {minimum}
 checkpoint_steps = 20
-health = "127.0.0.1:0"
 release = ["left", "right"]
 [tls]
 authority = "certs/ca.crt"
@@ -87,19 +86,15 @@ def run_federated(out: Path, console: Console, train: TrainConfig = TRAIN) -> No
     folder = Folder(out).create()
     if any(out.iterdir()):
         raise RunError(f"{out}: expected an empty folder; choose another --out")
-    write_tables(out)
-    authority = make_authority(out / "certs")
-    authority.issue("coordinator", hosts=("localhost", "127.0.0.1"))
-    for name in PARTIES:
-        authority.issue(name)
+    write_files(out)
     console.print(
         "Three processes on loopback over mutual TLS: a coordinator with the labels, two parties\n"
         "with one half of the digits each. In the middle one party is killed and started again."
     )
     started = time.monotonic()
-    with _Processes(out, console, train) as processes:
+    with Processes(out, console, train) as processes:
         processes.start()
-        steps = processes.kill_and_restart("right")
+        steps = _kill_and_restart(processes, "right")
         processes.wait()
     seconds = time.monotonic() - started
     ours: list[dict[str, Any]] = folder_lines(out)
@@ -114,8 +109,15 @@ def run_federated(out: Path, console: Console, train: TrainConfig = TRAIN) -> No
         raise RunError(f"expected accuracy within {WITHIN:.0%} of one process, got {gap:+.2%}")
 
 
-def write_tables(out: Path) -> None:
-    """Write each side's table: a half of the digits with gaps, rows shuffled, some absent."""
+def write_files(out: Path) -> None:
+    """Write certificates, labels, and each party's table.
+
+    A table is a half of the digits with gaps, its rows shuffled and some of them absent.
+    """
+    authority = make_authority(out / "certs")
+    authority.issue("coordinator", hosts=("localhost", "127.0.0.1"))
+    for name in PARTIES:
+        authority.issue(name)
     images, y = load_digits(return_X_y=True)
     halves = np.split(images.reshape(-1, 8, 8), 2, axis=2)
     masks, _ = scenario(len(y), [32, 32], OVERLAP, RATE, SEED)
@@ -152,14 +154,15 @@ def folder_lines(out: Path) -> list[dict[str, Any]]:
     return lines
 
 
-class _Processes:
+class Processes:
     """Coordinator and parties; whatever still runs at the end is stopped."""
 
-    def __init__(self, out: Path, console: Console, train: TrainConfig) -> None:
-        self.out, self.console, self.train = out, console, train
+    def __init__(self, out: Path, console: Console, train: TrainConfig, minimum: int = 1) -> None:
+        """Write the configurations; `minimum` parties keep the training going."""
+        self.out, self.console, self.train, self.minimum = out, console, train, minimum
         self.running: dict[str, subprocess.Popen[str]] = {}
 
-    def __enter__(self) -> "_Processes":
+    def __enter__(self) -> "Processes":
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -168,33 +171,27 @@ class _Processes:
                 process.kill()
             process.wait()
 
-    def start(self) -> None:
-        """Start the coordinator, see where it listens, start the parties."""
+    def start(self, port: int = 0, dial: int = 0) -> None:
+        """Start the coordinator, see where it listens, start the parties; 0 = any port."""
         said = {
             "test": TEST,
+            "minimum": self.minimum,
             "epochs": self.train.epochs,
             "batch": self.train.batch,
             "rate": self.train.learning_rate,
             "seed": self.train.seed,
         }
-        (self.out / "coordinator.toml").write_text(COORDINATOR.format(port=0, **said))
-        self._launch("coordinator", "coordinator", "coordinator.toml")
-        address = self._event("listening")["address"]
-        port = address.rpartition(":")[2]
+        (self.out / "coordinator.toml").write_text(COORDINATOR.format(port=port, **said))
+        self.launch("coordinator")
+        found = self.event("listening")["address"].rpartition(":")[2]
         for name in PARTIES:
-            (self.out / f"{name}.toml").write_text(PARTY.format(port=port, name=name))
-            self._launch(name, "party", f"{name}.toml")
+            (self.out / f"{name}.toml").write_text(PARTY.format(port=dial or found, name=name))
+            self.launch(name)
 
-    def kill_and_restart(self, name: str) -> int:
-        """Kill a party some way through the run, and start it again."""
-        wanted = KILLED_AT * self.train.epochs
-        self._event("epoch", lambda event: event["epoch"] >= wanted)
+    def kill(self, name: str) -> None:
+        """Kill a process as a power cut would."""
         self.running[name].send_signal(signal.SIGKILL)
         self.running[name].wait()
-        self.console.print(f"[bold]killed {name} (SIGKILL); starting it again[/bold]")
-        self._launch(name, "party", f"{name}.toml")
-        last = self._event("epoch", lambda event: event["epoch"] == self.train.epochs)
-        return int(last["step"])
 
     def wait(self) -> None:
         """Wait for everybody to end well."""
@@ -202,9 +199,11 @@ class _Processes:
             if process.wait(120):
                 raise RunError(f"{name}: ended with code {process.returncode}; see its log.jsonl")
 
-    def _launch(self, name: str, command: str, config: str) -> None:
+    def launch(self, name: str) -> None:
+        """Start a side's command."""
+        command = "party" if name in PARTIES else "coordinator"
         process = subprocess.Popen(
-            [sys.executable, "-m", "xvfl", command, config],
+            [sys.executable, "-m", "xvfl", command, f"{name}.toml"],
             cwd=self.out,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -222,7 +221,8 @@ class _Processes:
                     text = line.rstrip()[: self.console.width - 8]
                     self.console.print(f"[dim]{process.pid}[/dim] {text}", highlight=False)
 
-    def _event(self, kind: str, holds: Any = lambda event: True) -> dict[str, Any]:
+    def event(self, kind: str, holds: Any = lambda event: True) -> dict[str, Any]:
+        """Wait for an event in the coordinator's log."""
         while True:
             for event in read_log(self.out / "coordinator"):
                 if event["event"] == kind and holds(event):
@@ -230,6 +230,16 @@ class _Processes:
             if (code := self.running["coordinator"].poll()) is not None:
                 raise RunError(f"the coordinator ended with code {code}; see its log.jsonl")
             time.sleep(0.1)
+
+
+def _kill_and_restart(processes: Processes, name: str) -> int:
+    wanted = KILLED_AT * processes.train.epochs
+    processes.event("epoch", lambda event: event["epoch"] >= wanted)
+    processes.kill(name)
+    processes.console.print(f"[bold]killed {name} (SIGKILL); starting it again[/bold]")
+    processes.launch(name)
+    last = processes.event("epoch", lambda event: event["epoch"] == processes.train.epochs)
+    return int(last["step"])
 
 
 def _table(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> Table:
