@@ -6,6 +6,7 @@ Shapes: N rows; dense, hashed and raw as a party's layout counts them.
 import json
 import os
 import zipfile
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -99,14 +100,15 @@ def save_task(task: Task, path: Path) -> None:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
         raise InputError(f"{path}: could not be written ({error.strerror or error})") from error
 
 
 def load_task(path: Path) -> Task:
     """Read a task written by `save_task`."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         about = json.loads(str(arrays["about"]))
     except FileNotFoundError as error:
