@@ -80,10 +80,12 @@ def ask_parties(
     path: Path,
     note: Note = lambda event: None,
     wait_s: float = 600.0,
+    then: str | None = "matched",
 ) -> CoordinatorAlignment:
     """Match the labelled ids with every party's; keep each as soon as it is known.
 
-    What the file at `path` says of other parties stays, unless the labels have changed.
+    What the file at `path` says of other parties stays, unless the labels have changed. A party
+    is told that this is all, unless training comes `then`.
     """
     found = _begun(path, ids, columns, config.rule)
     for name, line in lines.items():
@@ -95,7 +97,8 @@ def ask_parties(
             raise MatchingError(f"matching with party {name!r}: {error}") from error
         found = replace(found, matches={**found.matches, name: match})
         found.save(path)
-        ask.end("matched")
+        if then is not None:
+            ask.end(then)
         held = int((match.handles >= 0).sum())
         note({"event": "matched", "party": name, "rows": held, "party_ids": match.party_ids})
     return found
@@ -171,7 +174,7 @@ def _wait_for(name: str, line: Transport, wait_s: float) -> None:
         time.sleep(LOOK_S)
 
 
-def _no_run(settings: Settings) -> Workplace:
+def _no_run(settings: Settings, training: Tensor) -> Workplace:
     raise WireError("this party only matches ids now; start `xvfl party` there to train")
 
 

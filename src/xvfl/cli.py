@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from xvfl.commands import align, certs, data
+from xvfl.commands import align, certs, data, federation
 from xvfl.errors import DataWarning, InputError, XVFLError, unknown
 from xvfl.version import VERSION
 
@@ -22,7 +22,8 @@ app = typer.Typer(
 )
 app.add_typer(data.app, name="data")
 app.add_typer(certs.app, name="certs")
-app.command()(align.align)
+for _command in (align.align, federation.coordinator, federation.party, federation.status):
+    app.command()(_command)
 INTERRUPTED = 130
 
 
@@ -76,6 +77,13 @@ def demo(
     workers: Annotated[
         int, typer.Option(help="Processes side by side; 0 = one a core.", min=0)
     ] = 0,
+    federated: Annotated[
+        bool,
+        typer.Option(
+            "--federated",
+            help="Coordinator and parties as processes of their own; one is killed on the way.",
+        ),
+    ] = False,
 ) -> None:
     """Two parties, real data, two minutes: what predicting alone costs and completion gives back.
 
@@ -85,6 +93,11 @@ def demo(
 
     With several seeds it also prints paired differences: `xvfl demo --seeds 5 --rates 0.5,0.9`.
     """
+    if federated:
+        from xvfl.commands.federation import demo_federated
+
+        demo_federated(out if out != Path("out/demo") else Path("out/federated"))
+        return
     from xvfl.experiments.demo import run_demo
 
     values = tuple(_rate(each) for each in rates.split(","))

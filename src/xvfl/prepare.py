@@ -80,14 +80,7 @@ def prepare(
             raise InputError(f"table options: {unknown('party', name, sources)}")
     held = {name: pd.Index(source_ids(source)) for name, source in sources.items()}
     ids = _matched(held, labels)
-    found = {label: _plain(label) for label in pd.unique(labels.loc[ids])}
-    if len({str(label) for label in found.values()}) < len(found):
-        raise InputError(
-            f"labels: expected texts or numbers, not both: {list(found.values())} look alike; "
-            "turn all of them into texts"
-        )
-    classes = sorted(found, key=lambda label: (str(type(label)), label))
-    y = torch.from_numpy(pd.Categorical(labels.loc[ids], categories=classes).codes.astype(np.int64))
+    classes, y = numbered(labels.loc[ids])
     train, validation, test = split(y, splits)
     training = set(np.asarray(ids, dtype=object)[train.numpy()])
     encoders = {
@@ -101,18 +94,31 @@ def prepare(
         own = torch.tensor([row in training for row in each.ids])
         shares[name] = full_at or full_share(tables[name].observed[own])
     rows = place(ids, encoded, tables, shares, y)
-    rows, (train, validation, test) = _weighed(rows, (train, validation, test), class_weight)
+    rows, (train, validation, test) = weighed(rows, (train, validation, test), class_weight)
     return Prepared(
         encoders,
         tables,
         shares,
-        [found[label] for label in classes],
+        classes,
         ids,
         rows,
         train,
         validation,
         test,
     )
+
+
+def numbered(labels: pd.Series) -> tuple[list[Any], Tensor]:
+    """List the classes, and give each row's class its number."""
+    found = {label: _plain(label) for label in pd.unique(labels)}
+    if len({str(label) for label in found.values()}) < len(found):
+        raise InputError(
+            f"labels: expected texts or numbers, not both: {list(found.values())} look alike; "
+            "turn all of them into texts"
+        )
+    order = sorted(found, key=lambda label: (str(type(label)), label))
+    y = torch.from_numpy(pd.Categorical(labels, categories=order).codes.astype(np.int64))
+    return [found[label] for label in order], y
 
 
 def check_names(sources: Mapping[str, Source]) -> None:
@@ -236,14 +242,20 @@ def _fit(source: Source, training: set[str], options: TableOptions, name: str) -
     own = take(source, [each for each in source_ids(source) if each in training])
     if not source_ids(own):
         raise InputError(f"party {name!r}: holds no training row; add rows or change the seed")
-    if isinstance(own, Images):
-        return ImageEncoder.fit(own.pixels, name)
-    return TableEncoder.fit(own, options, name)
+    return fit_encoder(own, options, name)
 
 
-def _weighed(
+def fit_encoder(training: Source, options: TableOptions, name: str) -> Encoder:
+    """Fit a party's encoder on its training rows."""
+    if isinstance(training, Images):
+        return ImageEncoder.fit(training.pixels, name)
+    return TableEncoder.fit(training, options, name)
+
+
+def weighed(
     rows: Rows, parts: tuple[Tensor, Tensor, Tensor], class_weight: str
 ) -> tuple[Rows, tuple[Tensor, Tensor, Tensor]]:
+    """Leave out rows that nobody saw anything of, and weigh the others by class."""
     known = rows.seen.any(1)
     lost = int((~known).sum())
     if lost:

@@ -4,13 +4,16 @@ File names count from the folder of the configuration.
 """
 
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
-from xvfl.config import TableOptions, build, read_config
+from xvfl.config import LossConfig, NetConfig, TableOptions, TrainConfig, build, read_config
 from xvfl.data.frames import SQL
-from xvfl.errors import ConfigError
+from xvfl.errors import ConfigError, unknown
+from xvfl.wire.codec import LARGEST
 from xvfl.wire.tls import Tls
 
 ALIGNMENT = "alignment.json"
@@ -49,6 +52,40 @@ class LabelsFile:
 
 
 @dataclass(frozen=True)
+class OwnParty:
+    """The label holder's own features: a party in the coordinator's process."""
+
+    name: str
+    """Its name among the parties."""
+    table: str
+    """A .csv or .parquet file, an .npz of images, or "sql:SELECT …" run by DuckDB."""
+    id: str | None = None
+    """The id column."""
+    options: TableOptions = TableOptions()
+    """How to read the columns."""
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """How long the coordinator waits for parties, in seconds."""
+
+    least: float = 5.0
+    """For an answer, in any case; a broken line may come back in this time."""
+    factor: float = 10.0
+    """Beyond that: so many times what the party usually needs."""
+    first: float = 60.0
+    """For an answer while nothing is known of the party."""
+    parties: float = 600.0
+    """For enough parties to be there, before giving up."""
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if value <= 0:
+                raise ConfigError(f"waiting.{each.name}: expected more than 0, got {value!r}")
+
+
+@dataclass(frozen=True)
 class CoordinatorFile:
     """What the coordinator's own configuration says."""
 
@@ -61,15 +98,51 @@ class CoordinatorFile:
     labels: LabelsFile
     """Where the labels are."""
     state: str = "state"
-    """Folder for what must last: alignment, checkpoints."""
+    """Folder for what must last: alignment, checkpoints, records, log, result."""
     revoked: str | None = None
     """The authority's revocation list."""
     matching: MatchingConfig = MatchingConfig()
     """How ids are matched."""
+    own: OwnParty | None = None
+    """The label holder's own features, if it has any."""
+    minimum: int = 1
+    """Parties needed to go on training when others are away."""
+    test: float = 0.2
+    """Share of the labelled rows held out for the final evaluation."""
+    net: NetConfig = NetConfig()
+    """Sizes of the nets."""
+    loss: LossConfig = LossConfig()
+    """Method and loss."""
+    train: TrainConfig = TrainConfig()
+    """Optimisation."""
+    waiting: Waiting = Waiting()
+    """Deadlines."""
+    checkpoint_steps: int = 50
+    """Steps between common checkpoints: what a party that is killed can lose at the most."""
+    release: tuple[str, ...] = ()
+    """Parties that get the head when training ends (D4); nobody by default."""
+    health: str | None = None
+    """HOST:PORT of the health and metrics page; none by default."""
+    largest_message: int = LARGEST
+    """Bytes of the largest message taken."""
+
+    @property
+    def everybody(self) -> tuple[str, ...]:
+        """Every party's name, the coordinator's own first."""
+        return ((self.own.name,) if self.own else ()) + self.parties
 
     def __post_init__(self) -> None:
-        if not self.parties or len(set(self.parties)) < len(self.parties):
-            raise ConfigError(f"parties: expected names, each once, got {list(self.parties)}")
+        if not self.parties or len(set(self.everybody)) < len(self.everybody):
+            raise ConfigError(f"parties: expected names, each once, got {list(self.everybody)}")
+        if not 1 <= self.minimum <= len(self.everybody):
+            raise ConfigError(
+                f"minimum: expected 1 to {len(self.everybody)} parties, got {self.minimum}"
+            )
+        if self.checkpoint_steps < 1:
+            raise ConfigError(f"checkpoint_steps: expected 1 or more, got {self.checkpoint_steps}")
+        for name in self.release:
+            if name not in self.everybody:
+                raise ConfigError(f"release: {unknown('party', name, self.everybody)}")
 
 
 @dataclass(frozen=True)
@@ -87,15 +160,30 @@ class PartyFile:
     options: TableOptions = TableOptions()
     """How to read the columns."""
     state: str = "state"
-    """Folder for what must last: alignment, checkpoints."""
+    """Folder for what must last: alignment, encoder, checkpoints, log, bundle."""
     matching: MatchingConfig = MatchingConfig()
     """How ids are matched."""
+    release_key: str | None = None
+    """The coordinator's public key (release.pub), to check a released head with."""
+    health: str | None = None
+    """HOST:PORT of the health and metrics page; none by default."""
+    give_up: float = 3600.0
+    """Seconds without a coordinator before giving up."""
+    largest_message: int = LARGEST
+    """Bytes of the largest message taken."""
+    device: Literal["auto", "cpu", "cuda"] = "cpu"
+    """Where to compute."""
 
 
-def read_side(path: Path) -> CoordinatorFile | PartyFile:
-    """Read a side's configuration: `listen` makes it the coordinator's, `coordinator` a party's."""
+def read_side(
+    path: Path, more: Mapping[str, Any] = MappingProxyType({})
+) -> CoordinatorFile | PartyFile:
+    """Read a side's configuration: `listen` makes it the coordinator's, `coordinator` a party's.
+
+    `more` gives what the file may leave out.
+    """
     try:
-        data = tomllib.loads(read_config(path))
+        data = {**more, **tomllib.loads(read_config(path))}
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from error
     if ("listen" in data) == ("coordinator" in data):
@@ -106,10 +194,12 @@ def read_side(path: Path) -> CoordinatorFile | PartyFile:
     if "listen" in data:
         side: CoordinatorFile = build(CoordinatorFile, data, str(path))
         labels = replace(side.labels, table=_table(side.labels.table, base))
-        side = replace(side, labels=labels, revoked=_file(side.revoked, base))
+        own = side.own and replace(side.own, table=_table(side.own.table, base))
+        side = replace(side, labels=labels, revoked=_file(side.revoked, base), own=own)
         return _placed(side, base)
     party: PartyFile = build(PartyFile, data, str(path))
-    return _placed(replace(party, table=_table(party.table, base)), base)
+    key = _file(party.release_key, base)
+    return _placed(replace(party, table=_table(party.table, base), release_key=key), base)
 
 
 def _placed(side: S, base: Path) -> S:

@@ -12,7 +12,7 @@ import pandas as pd
 from xvfl.config import Config, parse_config
 from xvfl.data.encode import read_images
 from xvfl.data.frames import check_output, read_labels, read_table, write_table
-from xvfl.errors import InputError, RunError, unknown
+from xvfl.errors import InputError, ModeError, RunError, unknown
 from xvfl.labels import labels_at_party
 from xvfl.methods import MODES, Mode
 from xvfl.metrics import all_metrics, majority_rate
@@ -23,6 +23,8 @@ from xvfl.training import Fitted, Plan, Show, choose_device, fit
 
 CONFIG = "config.toml"
 EVALUATION = "evaluation.json"
+ENCODER, BUNDLE = "encoder.json", "bundle"
+"""In a party's state folder: its encoder, and what it can predict with alone."""
 
 
 def train_run(
@@ -173,17 +175,46 @@ def predict_run(
     id_column: str | None,
 ) -> pd.DataFrame:
     """Predict tables from the command line and write the answers."""
-    model, _, config = open_run(folder)
+    bundle = find_bundle(folder)
+    if bundle is not None:
+        model, columns = Model.load(bundle), bundle.manifest().get("id", {})
+        if mode not in (None, "local"):
+            raise ModeError(
+                f"mode {mode!r}: the bundle of one party predicts in mode 'local' alone; "
+                "the others' nets are with the others"
+            )
+        mode = "local"
+    else:
+        model, _, config = open_run(folder)
+        columns = {name: party.id for name, party in config.parties.items()}
     check_output(output)
     sources = {}
     for name, table in inputs.items():
-        if name not in config.parties:
-            raise InputError(f"--input: {unknown('party', name, config.parties)}")
-        column = id_column or config.parties[name].id
-        sources[name] = read_source(table, column, name, fewest=0)
+        if name not in model.encoders:
+            raise InputError(f"--input: {unknown('party', name, model.encoders)}")
+        sources[name] = read_source(table, id_column or columns.get(name), name, fewest=0)
     frame = model.predict(sources, mode, party).frame()
     write_table(frame, output)
     return frame
+
+
+def find_bundle(folder: Folder) -> Folder | None:
+    """Find what a party can predict with alone, in its state folder; None for other folders."""
+    if folder.has(ENCODER) and not folder.has(f"{BUNDLE}/{MANIFEST}"):
+        raise ModeError(
+            f"{folder.path}: no head was released to this party, so it cannot predict alone; ask "
+            "the coordinator to name it under `release`"
+        )
+    inner = Folder(folder / BUNDLE) if folder.has(f"{BUNDLE}/{MANIFEST}") else folder
+    if not inner.has(MANIFEST):
+        return None
+    said = inner.manifest()
+    if said.get("side") == "coordinator":
+        raise ModeError(
+            f"{folder.path}: a coordinator's folder has the heads and no party's nets; predict "
+            "with a party's folder"
+        )
+    return inner if "bundle" in said else None
 
 
 def open_run(folder: Folder) -> tuple[Model, dict[str, Any], Config]:

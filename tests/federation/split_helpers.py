@@ -80,7 +80,7 @@ def endpoints(
         hello = Hello(0, f"life-{name}", False, len(table), "columns", "session")
         store = stores[i] if stores else Kept()
         found.append(
-            Endpoint(hello, lambda s, side=side, h=holdings: Workplace(side, h), store)  # type: ignore[misc]
+            Endpoint(hello, lambda s, t, side=side, h=holdings: Workplace(side, h), store)  # type: ignore[misc]
         )
     return found
 
@@ -90,6 +90,6 @@ def begun(lines: Sequence[Transport], names: Sequence[str], said: str, branches:
     peers = [Peer(name, line) for name, line in zip(names, lines, strict=True)]
     split = Split(peers, branches * D)
     for line in lines:
-        line.exchange(Begin(1, "run", 0, said)).result(30)
+        line.exchange(Begin(1, "run", 0, said, torch.zeros(0, dtype=torch.int32))).result(30)
     split.counters.turn = 1
     return split

@@ -2,8 +2,10 @@
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +16,8 @@ from tests.federation.split_helpers import Kept
 from tests.wire.lines import lines
 from xvfl.config import LossConfig, NetConfig, TrainConfig
 from xvfl.data.rows import Rows
-from xvfl.federation.ask import Peer
+from xvfl.errors import RunError
+from xvfl.federation.ask import Deadline, Peer
 from xvfl.federation.build import build_method, build_parties
 from xvfl.federation.endpoint import Endpoint, Settings, Workplace
 from xvfl.federation.fused import Fused
@@ -24,7 +27,8 @@ from xvfl.federation.predict import score
 from xvfl.federation.roster import Roster, Terms
 from xvfl.federation.train import Trainer
 from xvfl.methods import Method
-from xvfl.wire.messages import Hello
+from xvfl.wire.memory import Memory
+from xvfl.wire.messages import Begin, Hello, Message
 
 NET, LOSS, ROWS = NetConfig(embedding=8, hidden=16), LossConfig(), 240
 NAMES = ("p0", "p1")
@@ -97,7 +101,7 @@ def endpoint(side: PartySide, store: Kept, life: str = "first") -> Endpoint:
     count = len(side.table)
     holdings = torch.full((count,), 2, dtype=torch.uint8)
     hello = Hello(0, f"{side.name}-{life}", False, count, "columns", "session")
-    return Endpoint(hello, lambda settings: Workplace(side, holdings), store)
+    return Endpoint(hello, lambda settings, training: Workplace(side, holdings), store)
 
 
 def terms(train: TrainConfig, minimum: int = 2) -> Terms:
@@ -131,3 +135,179 @@ def test_two_hundred_steps_end_in_the_fused_weights(
         assert trainer.progress.step == 200
     pairs = zip(weights(made, method), expected, strict=True)
     assert max(float((ours - theirs).abs().max()) for ours, theirs in pairs) <= tolerance
+
+
+class Flaky(Memory):
+    """A line that can fall silent, before or after the party has heard the question."""
+
+    def __init__(self, end: Endpoint) -> None:
+        super().__init__(end.hello, end.handle)
+        self.end = end
+        self.silent: str | None = None
+        self.heard: list[tuple[int, int]] = []
+        """(turn, number) of every update that reached the party."""
+
+    def hello(self) -> Hello | None:
+        return None if self.silent else self.end.hello
+
+    def exchange(self, message: Message) -> "Future[Message]":
+        if self.silent == "before":
+            return Future()
+        before = self.end.applied
+        answer = super().exchange(message)
+        if self.end.applied != before and not isinstance(message, Begin):
+            self.heard += [(message.turn, each.number) for each in message.instructions]  # type: ignore[union-attr]
+        return Future() if self.silent else answer
+
+
+def federation(
+    train: TrainConfig, minimum: int = 1, patience: float = 20
+) -> tuple[Roster, Trainer, list[Flaky], list[dict[str, Any]], list[Kept]]:
+    """Build a roster over flaky lines, with short deadlines."""
+    made, method, rows = sides()
+    stores = [Kept(), Kept()]
+    flaky = [Flaky(endpoint(side, store)) for side, store in zip(made, stores, strict=True)]
+    events: list[dict[str, Any]] = []
+    peers = [
+        Peer(name, line, Deadline(0.2, 10, 5)) for name, line in zip(NAMES, flaky, strict=True)
+    ]
+    roster = Roster(peers, replace(terms(train, minimum), patience_s=patience), events.append)
+    roster.gather(2)
+    return roster, Trainer(roster, method, rows, train), flaky, events, stores
+
+
+@pytest.mark.parametrize("silent", ["before", "after"])
+@pytest.mark.parametrize("optimiser", ["adamw", "page"])
+def test_a_late_party_leaves_and_comes_back_and_no_update_is_made_twice(
+    silent: str, optimiser: str
+) -> None:
+    train = config(optimiser, epochs=2)
+    roster, trainer, flaky, events, _ = federation(train)
+    steps = trainer.run(lambda: 0.0)
+    for _ in range(4):
+        next(steps)
+    flaky[1].silent = silent
+    for _ in range(3):
+        next(steps)
+        assert roster.present == (0,)
+    flaky[1].silent = None
+    for _ in steps:
+        pass
+    roster.flush()
+    assert trainer.progress.step == 20 and roster.present == (0, 1)
+    assert [e["event"] for e in events] == ["joined", "joined", "left", "joined"]
+    left, back = events[2], events[3]
+    assert left["party"] == back["party"] == "p1" and left["step"] == 4
+    assert back["lost_steps"][0] == 4 and back["step"] == 7
+    for line in flaky:
+        numbers = [number for _, number in line.heard]
+        assert numbers == sorted(set(numbers))
+    first, last = back["lost_updates"]
+    assert not {n for _, n in flaky[1].heard} & set(range(first, last + 1))
+    assert {n for _, n in flaky[0].heard} == set(range(1, roster.counters.update + 1))
+
+
+def test_a_killed_party_comes_back_from_its_own_checkpoint() -> None:
+    train = config("adamw", epochs=2)
+    roster, trainer, flaky, events, stores = federation(train)
+    steps = trainer.run(lambda: 0.0)
+    for step in range(8):
+        next(steps)
+        if step == 4:
+            roster.flush(save=trainer.progress.step)
+    made, *_ = sides()
+    flaky[1].end = endpoint(made[1], stores[1], life="second")
+    flaky[1]._handle = flaky[1].end.handle
+    for _ in steps:
+        pass
+    joined = [e for e in events if e["event"] == "joined"]
+    assert joined[-1]["from_checkpoint"] == 5 and joined[-1]["lost_steps"] == [5, 7]
+    assert roster.losses.updates == {"p0": 0, "p1": joined[-1]["lost_updates"][1] - 5}
+    assert trainer.progress.step == 20
+
+
+def test_a_party_that_answers_nan_is_kept_out_and_the_others_go_on() -> None:
+    train = config("adamw", epochs=1)
+    roster, trainer, flaky, events, _ = federation(train)
+    steps = trainer.run(lambda: 0.0)
+    next(steps)
+    roster.flush()
+    with torch.no_grad():
+        next(iter(flaky[1].end.side.net.parameters())).fill_(torch.nan)
+    for _ in steps:
+        pass
+    assert trainer.progress.step == 10 and roster.present == (0,)
+    why = next(e["why"] for e in events if e["event"] == "refused")
+    assert "'p1' answered wrongly: embeddings: expected finite numbers" in why
+    assert flaky[1].end.over == f"refused: {why}"
+
+
+def test_too_few_parties_end_the_run_with_a_line() -> None:
+    _, trainer, flaky, _, _ = federation(config("adamw", epochs=1), minimum=2, patience=0.3)
+    steps = trainer.run(lambda: 0.0)
+    next(steps)
+    flaky[0].silent = "before"
+    with pytest.raises(RunError, match="expected 2 parties, but after 0 s p0 are away"):
+        next(steps)
+
+
+def test_changed_rows_are_refused() -> None:
+    train = config("adamw", epochs=1)
+    _, trainer, flaky, events, stores = federation(train)
+    next(trainer.run(lambda: 0.0))
+    made, *_ = sides()
+    other = endpoint(made[1], stores[1], life="second")
+    other._make = lambda s, t: Workplace(made[1], torch.ones(ROWS, dtype=torch.uint8))
+    flaky[1].end, flaky[1]._handle = other, other.handle
+    for _ in trainer.run(lambda: 0.0):
+        pass
+    assert any("its rows changed" in e.get("why", "") for e in events)
+
+
+def test_a_coordinator_started_again_goes_on_to_the_same_weights() -> None:
+    train = config("adamw", epochs=2)
+    roster, trainer, flaky, _, _ = federation(train)
+    for _ in trainer.run(lambda: 0.0):
+        pass
+    roster.flush()
+    expected = weights([line.end.side for line in flaky], trainer.method)
+
+    roster, trainer, flaky, _, _ = federation(train)
+    steps = trainer.run(lambda: 0.0)
+    for _ in range(7):
+        next(steps)
+    roster.flush(save=7)
+    tensors, progress = trainer.state()
+    kept = {name: value.clone() for name, value in tensors.items()}
+    update = roster.counters.update
+    for _ in range(5):
+        next(steps)
+
+    _, method, rows = sides()
+    events: list[dict[str, Any]] = []
+    peers = [Peer(name, line) for name, line in zip(NAMES, flaky, strict=True)]
+    roster = Roster(peers, terms(train, 1), events.append)
+    roster.step, roster.counters.update = 7, update
+    roster.gather(2)
+    trainer = Trainer(roster, method, rows, train)
+    trainer.restore(kept, progress)
+    for _ in trainer.run(lambda: 0.0):
+        pass
+    roster.flush()
+    assert all(e["lost_updates"] == [] and e["from_checkpoint"] == 7 for e in events)
+    ours = weights([line.end.side for line in flaky], method)
+    assert all(torch.equal(a, b) for a, b in zip(ours, expected, strict=True))
+
+
+def test_deadlines_follow_what_a_party_needs() -> None:
+    deadline = Deadline(least=1, factor=10, first=60)
+    assert deadline.seconds == 60
+    for _ in range(50):
+        deadline.observe(0.01)
+    assert deadline.seconds == 1
+    for _ in range(20):
+        deadline.observe(0.5)
+    assert 4 < deadline.seconds <= 5
+    for _ in range(400):
+        deadline.observe(0.01)
+    assert deadline.seconds == 1

@@ -54,9 +54,8 @@ def dialling(
     folder: Path, name: str, port: int, hello: Hello, handle: Callable[[bytes], bytes]
 ) -> Iterator[Dialler]:
     """Dial in from a thread."""
-    dialler = Dialler(
-        f"localhost:{port}", tls(folder, name), hello, handle, over=lambda: False, give_up_s=60
-    )
+    address, own = f"localhost:{port}", tls(folder, name)
+    dialler = Dialler(address, own, lambda: hello, handle, over=lambda: False, give_up_s=60)
     thread = threading.Thread(target=dialler.run, daemon=True)
     thread.start()
     try:

@@ -92,7 +92,8 @@ def _answer(side: "PartyFile", wait: float) -> None:
     ids = source_ids(source)
     end = answering(name, ids, source_columns(source), side.matching, path, _say)
     over = lambda: end.over is not None  # noqa: E731
-    Dialler(side.coordinator, side.tls, end.hello, end.handle, over, _say, give_up_s=wait).run()
+    hello = lambda: end.hello  # noqa: E731
+    Dialler(side.coordinator, side.tls, hello, end.handle, over, _say, give_up_s=wait).run()
     if not path.exists() or path.stat().st_mtime_ns == before:
         raise PartyError(f"the coordinator ended without matching: {end.over}")
     match = load_party(path).match

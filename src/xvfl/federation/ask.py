@@ -48,6 +48,8 @@ class Peer:
     name: str
     transport: Transport
     deadline: Deadline = field(default_factory=Deadline)
+    life: str = ""
+    """The process that was told of the run."""
     gradients: list[Gradient] = field(default_factory=list)
     instructions: list[Instruction] = field(default_factory=list)
     """What its next question carries."""
@@ -57,6 +59,11 @@ class Peer:
         taken = tuple(self.gradients), tuple(self.instructions)
         self.gradients, self.instructions = [], []
         return taken
+
+    def restarted(self) -> bool:
+        """Say whether another process is on the line than the one that was told of the run."""
+        hello = self.transport.hello()
+        return hello is not None and hello.life != self.life
 
     def checked(self, what: str, value: Tensor, shape: Sequence[int]) -> Tensor:
         """Check an answer's numbers; wrong ones are this party's fault."""
@@ -77,7 +84,7 @@ def ask(peers: Sequence[Peer], questions: Sequence[Message], answer: type[A]) ->
     answers, away = [], []
     for peer, future in open_:
         reply = _wait(peer, future, started)
-        if reply is None:
+        if reply is None or (isinstance(reply, Refusal) and peer.life and peer.restarted()):
             away.append(peer.name)
         elif isinstance(reply, Refusal):
             raise WireError(f"party {peer.name!r} refused: {reply.text}")

@@ -105,7 +105,7 @@ class Endpoint:
     def __init__(
         self,
         hello: Hello,
-        make: Callable[[Settings], Workplace],
+        make: Callable[[Settings, Tensor], Workplace],
         store: Store,
         note: Callable[[dict[str, Any]], None] = lambda event: None,
         other: Callable[[Match | Release], Message] | None = None,
@@ -118,10 +118,14 @@ class Endpoint:
         self._lock = threading.Lock()
         self._last: tuple[bytes, bytes] = (b"", b"")
         self._turn = 0
-        self._run = self._said = ""
+        self.run = ""
+        self.step = 0
+        """The training step it is at."""
+        self.refused = 0
+        """Messages refused so far."""
         self._side: PartySide | None = None
         self._holdings = torch.zeros(0, dtype=torch.uint8)
-        self._applied = self._step = 0
+        self._applied = self._kept = 0
         self._cuts: dict[int, _Cut] = {}
         self._embedded = 0
 
@@ -136,6 +140,15 @@ class Endpoint:
     def applied(self) -> int:
         """Number of the last update made."""
         return self._applied
+
+    def keep(self) -> None:
+        """Keep a checkpoint of what is done, before leaving of one's own will."""
+        with self._lock:
+            if self.run and self.step > self._kept:
+                self._holder.settle()
+                state = self._holder.state(self.side.name)
+                self._store.save(self.run, self.step, state, self._applied)
+                self._kept = self.step
 
     def handle(self, frame: bytes) -> bytes:
         """Answer a frame with a frame."""
@@ -152,6 +165,7 @@ class Endpoint:
             return reply
 
     def _refuse(self, frame: bytes, error: XVFLError) -> bytes:
+        self.refused += 1
         turn = codec.kind_and_turn(frame)[1] if len(frame) >= codec.OVERHEAD else 0
         self._note({"event": "refused", "turn": turn, "why": str(error)})
         return codec.encode(Refusal(turn, type(error).__name__, str(error)))
@@ -181,24 +195,25 @@ class Endpoint:
 
     def _begin(self, message: Begin) -> Ready:
         if message.step < 0:
-            if message.run != self._run:
-                raise WireError(f"Begin: expected run {self._run!r}, got {message.run!r}")
+            if message.run != self.run:
+                raise WireError(f"Begin: expected run {self.run!r}, got {message.run!r}")
             self._holder.settle()
             self._cuts.clear()
-            return Ready(message.turn, self._step, self._applied, self._holdings)
+            return Ready(message.turn, self._kept, self._applied, self._holdings)
         settings = parse_settings(message.settings)
-        workplace = self._make(settings)
+        check_handles(message.training, self.hello.rows)
+        workplace = self._make(settings, message.training.long())
         holder = Holder(workplace.side.net, settings.train)
         found = self._store.newest(message.run, message.step)
-        self._step, self._applied = 0, 0
+        self._kept, self._applied = 0, 0
         if found is not None:
-            self._step, tensors, self._applied = found
+            self._kept, tensors, self._applied = found
             holder.restore(workplace.side.name, tensors)
         workplace.side.holder = holder
         self._side, self._holdings = workplace.side, workplace.holdings
-        self._run, self._cuts = message.run, {}
-        self._note({"event": "began", "run": message.run, "step": self._step})
-        return Ready(message.turn, self._step, self._applied, self._holdings)
+        self.run, self._cuts, self.step = message.run, {}, self._kept
+        self._note({"event": "began", "run": message.run, "from_checkpoint": self._kept})
+        return Ready(message.turn, self._kept, self._applied, self._holdings)
 
     def _embed(self, message: Embed) -> Embedded:
         side = self.side
@@ -210,6 +225,7 @@ class Endpoint:
         if message.step < 0:
             raise WireError(f"Embed: expected a step of 0 or more, got {message.step}")
         self._finish(message.gradients, message.instructions)
+        self.step = message.step if message.training else self.step
         handles = message.handles.to(side.table.values.device).long()
         held = (handles >= 0).nonzero().flatten()
         side.net.train(message.training)
@@ -248,8 +264,8 @@ class Endpoint:
         self._finish(message.gradients, message.instructions)
         if message.save >= 0:
             state = self._holder.state(self.side.name)
-            self._store.save(self._run, message.save, state, self._applied)
-            self._step = message.save
+            self._store.save(self.run, message.save, state, self._applied)
+            self._kept = message.save
         return Done(message.turn, self._applied)
 
     def _check_finish(

@@ -6,10 +6,11 @@ what was done without it is lost to it, and noted.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 
 from xvfl.config import TrainConfig
@@ -39,6 +40,8 @@ class Terms:
     """Width of what a party sends for each row and view."""
     minimum: int
     """Parties needed to go on."""
+    training: Mapping[str, Tensor] = field(default_factory=dict)
+    """Each party's handles of the rows to train on; see `Begin`."""
     patience_s: float = 600.0
     """Seconds to wait for them."""
 
@@ -48,12 +51,14 @@ class Member:
     """A party, and what is known of its part in the run."""
 
     peer: Peer
-    life: str = ""
+    began: str = ""
     """The process that last began."""
     present: bool = False
     holdings: Tensor | None = None
     barred: str | None = None
     """Why it may not come back."""
+    left_at: int = 0
+    """The step at which it last left."""
 
 
 @dataclass
@@ -98,6 +103,8 @@ class Roster:
         until = time.monotonic() + self.terms.patience_s
         while True:
             for member in self.members:
+                if member.present and member.peer.restarted():
+                    self._leave(PartyError("it was started again", (member.peer.name,)))
                 self._let_in(member)
             if len(self.present) >= wanted:
                 return self.present
@@ -174,7 +181,7 @@ class Roster:
         for member in self.members:
             name = member.peer.name
             if name in error.parties and member.present:
-                member.present = False
+                member.present, member.left_at = False, self.step
                 member.peer.take_pending()
                 self.losses.left[name] = self.losses.left.get(name, 0) + 1
                 self._note({"event": "left", "party": name, "step": self.step, "why": str(error)})
@@ -199,9 +206,11 @@ class Roster:
         if member.holdings is not None and not member.holdings.equal(ready.holdings):
             self._bar(member, "its rows changed since the run began; match ids again")
             return
-        member.present, member.life, member.holdings = True, hello.life, ready.holdings
+        returned = member.began == hello.life
+        member.present, member.began, member.holdings = True, hello.life, ready.holdings
         member.peer.take_pending()
         lost = self.counters.update - ready.applied
+        since = member.left_at if returned else ready.step
         name = member.peer.name
         self.losses.updates[name] = self.losses.updates.get(name, 0) + lost
         self._note(
@@ -212,12 +221,15 @@ class Roster:
                 "from_checkpoint": ready.step,
                 "last_update": ready.applied,
                 "lost_updates": [ready.applied + 1, self.counters.update] if lost else [],
+                "lost_steps": [since, max(since, self.step - 1)] if lost else [],
             }
         )
 
     def _welcome(self, member: Member, hello: Hello) -> Ready:
-        step = -1 if hello.life == member.life else self.step
-        question = Begin(self._turn(), self.terms.run, step, self.terms.settings)
+        step = -1 if hello.life == member.began else self.step
+        member.peer.life = hello.life
+        training = self.terms.training.get(member.peer.name, torch.zeros(0, dtype=torch.int32))
+        question = Begin(self._turn(), self.terms.run, step, self.terms.settings, training)
         usual, member.peer.deadline.usual = member.peer.deadline.usual, None
         try:
             return ask([member.peer], [question], Ready)[0]

@@ -36,7 +36,7 @@ class Dialler:
         self,
         address: str,
         tls: Tls,
-        hello: Hello,
+        hello: Callable[[], Hello],
         handle: Callable[[bytes], bytes],
         over: Callable[[], bool],
         note: Callable[[dict[str, Any]], None] = lambda event: None,
@@ -105,7 +105,7 @@ class Dialler:
         ) as channel:
             call = channel.stream_stream(PATH)()
             try:
-                await call.write(codec.encode(self._hello))
+                await call.write(codec.encode(self._hello()))
                 while (frame := await call.read()) is not grpc.aio.EOF:
                     spoke = self.connected = True
                     reply = await loop.run_in_executor(None, self._handle, frame)

@@ -47,6 +47,8 @@ class Begin:
     """Where the run is; −1: go on as you are."""
     settings: str
     """The run's settings, JSON."""
+    training: Tensor
+    """(n,) int32: handles of the rows to train on; encoders are fitted on them alone."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""Coordinator and party as services: configuration, matching, training, release, monitoring."""

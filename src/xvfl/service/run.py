@@ -1,0 +1,325 @@
+"""A coordinator's run: train with whoever is there, checkpoint together, evaluate, release."""
+
+import json
+import math
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from threading import Event
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from xvfl.data.rows import Rows
+from xvfl.errors import PartyError, RunError
+from xvfl.federation.ask import Peer, ask
+from xvfl.federation.build import build_method, widths
+from xvfl.federation.endpoint import Settings
+from xvfl.federation.predict import Temperatures, answerable, calibrate, key, logits, score, ways
+from xvfl.federation.protocols import Reached
+from xvfl.federation.roster import Roster, Terms
+from xvfl.federation.split import Counters
+from xvfl.federation.train import Record, Trainer
+from xvfl.layout import Feature, Layout
+from xvfl.matching.alignment import CoordinatorAlignment
+from xvfl.methods import recipe
+from xvfl.methods.base import Method
+from xvfl.metrics import all_metrics
+from xvfl.prepare import Splits
+from xvfl.runs import CHECKPOINT, FORMAT, MANIFEST, MODEL, Folder
+from xvfl.service.labelled import labelled
+from xvfl.service.party import FINISHED
+from xvfl.service.release import signed, signing_key
+from xvfl.sides import CoordinatorFile
+from xvfl.version import VERSION
+from xvfl.wire.messages import Done
+
+Note = Callable[[Mapping[str, Any]], None]
+EVALUATION = "evaluation.json"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended."""
+
+    finished: bool
+    step: int
+    evaluation: list[dict[str, Any]]
+
+
+class Run:
+    """One run of a coordinator's folder."""
+
+    def __init__(
+        self,
+        config: CoordinatorFile,
+        folder: Folder,
+        labels: pd.Series,
+        alignment: CoordinatorAlignment,
+        peers: list[Peer],
+        counters: Counters,
+        note: Note,
+    ) -> None:
+        """Wait for the parties it needs, and take up the last checkpoint."""
+        self.config, self.folder, self.note = config, folder, note
+        names = config.everybody
+        self.labelled = labelled(
+            labels,
+            alignment,
+            names,
+            Splits(config.test, config.train.validation, config.train.seed),
+        )
+        saved, about = self._saved()
+        self.name = str(about.get("run") or secrets.token_hex(6))
+        layouts = {name: _stand_in(image) for name, image in self._images(peers, about).items()}
+        embedding, hidden = widths(layouts, config.net)
+        self.net = replace(config.net, embedding=embedding, hidden=hidden)
+        self.method: Method = build_method(
+            layouts, len(self.labelled.classes), self.net, config.loss, [config.train.seed]
+        )
+        self.images = {name: layout.image is not None for name, layout in layouts.items()}
+        self.roster = Roster(peers, self._terms(), self._noted)
+        self.roster.counters = counters
+        self._take_up(saved, about)
+        rows, (train, validation, test) = self.labelled.rows(
+            self._holdings(), config.train.class_weight
+        )
+        self.validation, self.test = rows.take(validation), rows.take(test)
+        self.prior = torch.bincount(rows.y[train], minlength=len(self.labelled.classes)).double()
+        self.prior /= self.prior.sum()
+        self.trainer = Trainer(self.roster, self.method, rows.take(train), config.train)
+        if saved:
+            self.trainer.restore(saved, about["progress"])
+            note({"event": "resumed", "step": self.trainer.progress.step, "run": self.name})
+        else:
+            note({"event": "began", "run": self.name, "rows": len(rows)})
+        self._started, self._saved_at = time.monotonic(), self.trainer.progress.step
+
+    def run(self, stop: Event) -> Outcome:
+        """Train to the end or until asked to stop, with common checkpoints on the way."""
+        if not self.trainer.progress.step:
+            self._checkpoint()
+        for record in self.trainer.run(self._score):
+            step = self.trainer.progress.step
+            if record.kind == "epoch":
+                self._record(record)
+            if stop.is_set():
+                break
+            if step - self._saved_at >= self.config.checkpoint_steps:
+                self._checkpoint()
+        self._checkpoint()
+        if stop.is_set():
+            self.note({"event": "stopped", "step": self.trainer.progress.step})
+            return Outcome(False, self.trainer.progress.step, [])
+        return self._finish()
+
+    def status(self) -> dict[str, Any]:
+        """Say where the run stands; numbers become metrics."""
+        progress = self.trainer.progress
+        members = self.roster.members
+        traffic = {m.peer.name: m.peer.transport.traffic() for m in members}
+        best = progress.best_score
+        return {
+            "healthy": len(self.roster.present) >= self.config.minimum,
+            "side": "coordinator",
+            "run": self.name,
+            "epoch": progress.epoch,
+            "epochs": self.config.train.epochs,
+            "step": progress.step,
+            "best_score": best if math.isfinite(best) else None,
+            "checkpoint_step": self._saved_at,
+            "batches_begun_again": self.roster.losses.batches,
+            "seconds": round(time.monotonic() - self._started, 1),
+            "party_present": {m.peer.name: int(m.present) for m in members},
+            "party_left": {n: self.roster.losses.left.get(n, 0) for n in traffic},
+            "party_lost_updates": {n: self.roster.losses.updates.get(n, 0) for n in traffic},
+            "party_bytes_sent": {name: sent for name, (sent, _) in traffic.items()},
+            "party_bytes_received": {name: got for name, (_, got) in traffic.items()},
+            "party_deadline_seconds": {m.peer.name: m.peer.deadline.seconds for m in members},
+        }
+
+    def _score(self) -> float:
+        return score(self.method, self.roster, self.validation)
+
+    def _noted(self, event: dict[str, Any]) -> None:
+        self.note(event)
+
+    def _terms(self) -> Terms:
+        config = self.config
+        weight = config.loss.our_weights[1]
+        said = Settings(
+            config.train.seed,
+            config.loss.method,
+            self.net,
+            config.train,
+            weight,
+            config.loss.full_at,
+        )
+        return Terms(
+            self.name,
+            json.dumps(asdict(said)),
+            self.net.embedding * recipe(config.loss.method).branches,
+            config.minimum,
+            self.labelled.training(),
+            config.waiting.parties,
+        )
+
+    def _images(self, peers: list[Peer], about: dict[str, Any]) -> dict[str, bool]:
+        known: dict[str, bool] = dict(about.get("images", {}))
+        until = time.monotonic() + self.config.waiting.parties
+        for peer in peers:
+            while peer.name not in known:
+                hello = peer.transport.hello()
+                if hello is not None:
+                    known[peer.name] = hello.image
+                elif time.monotonic() > until:
+                    raise RunError(f"party {peer.name!r} did not come; start it with `xvfl party`")
+                else:
+                    time.sleep(0.05)
+        return known
+
+    def _saved(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        if self.folder.has(MANIFEST):
+            raise RunError(f"{self.folder.path}: this run is finished; choose another folder")
+        if not self.folder.has(CHECKPOINT):
+            return {}, {}
+        return self.folder.load_tensors(CHECKPOINT)
+
+    def _take_up(self, saved: dict[str, Tensor], about: dict[str, Any]) -> None:
+        """Gather everybody for a new run; for an old one, as many as are needed to go on."""
+        wanted = len(self.config.everybody)
+        if saved:
+            said = about["settings"]
+            if said != self.roster.terms.settings or about["parties"] != list(self.roster.names):
+                raise RunError(
+                    f"{self.folder.path}: the configuration changed since this run began; "
+                    "put it back, or choose another folder"
+                )
+            self.roster.counters.update, self.roster.step = about["update"], about["step"]
+            for member in self.roster.members:
+                member.holdings = saved.pop(f"holdings/{member.peer.name}")
+            wanted = self.config.minimum
+        self.roster.gather(wanted)
+
+    def _holdings(self) -> dict[str, Tensor]:
+        found = {}
+        for member in self.roster.members:
+            assert member.holdings is not None
+            found[member.peer.name] = member.holdings
+        return found
+
+    def _checkpoint(self) -> None:
+        """Have everybody keep a checkpoint of this step, then keep this side's."""
+        step = self.trainer.progress.step
+        self.roster.flush(save=step)
+        tensors, progress = self.trainer.state()
+        tensors |= {f"holdings/{name}": value for name, value in self._holdings().items()}
+        about = {
+            "run": self.name,
+            "step": step,
+            "update": self.roster.counters.update,
+            "progress": progress,
+            "settings": self.roster.terms.settings,
+            "parties": list(self.roster.names),
+            "images": self.images,
+        }
+        self.folder.save_tensors(CHECKPOINT, tensors, about)
+        self._saved_at = step
+        self.note({"event": "checkpoint", "step": step})
+
+    def _record(self, record: Record) -> None:
+        progress = record.progress
+        line = {
+            "kind": "epoch",
+            "epoch": progress.epoch,
+            "step": progress.step,
+            "best_epoch": progress.best_epoch + 1,
+            **record.values,
+            "parties": len(self.roster.present),
+            "seconds": round(time.monotonic() - self._started, 3),
+        }
+        self.folder.append_record(line)
+        self.note({"event": "epoch", **line})
+
+    def _finish(self) -> Outcome:
+        self.trainer.load_best()
+        self.roster.flush()
+        temperatures = calibrate(self.method, self.roster, self.validation)
+        rows = self.test if len(self.test) else self.validation
+        lines = evaluation(self.method, self.roster, rows)
+        self._release(temperatures)
+        self._keep(temperatures)
+        self.folder.write_json(EVALUATION, {"lines": lines})
+        self.roster.end(FINISHED)
+        self.note({"event": FINISHED, "step": self.trainer.progress.step})
+        return Outcome(True, self.trainer.progress.step, lines)
+
+    def _about(self, temperatures: Temperatures) -> dict[str, Any]:
+        return {
+            "run": self.name,
+            "classes": self.labelled.classes,
+            "prior": self.prior.tolist(),
+            "temperatures": temperatures,
+            "loss": asdict(self.config.loss),
+        }
+
+    def _keep(self, temperatures: Temperatures) -> None:
+        """Write what the coordinator has of the model: the heads, and how to read them."""
+        with self.folder.together():
+            self.folder.save_tensors(MODEL, self.method.heads.state_dict(), {})
+            manifest = {
+                "format": FORMAT,
+                "version": VERSION,
+                "side": "coordinator",
+                "parties": list(self.roster.names),
+                "net": asdict(self.net),
+                "seed": self.config.train.seed,
+                **self._about(temperatures),
+            }
+            self.folder.write_json(MANIFEST, manifest)
+
+    def _release(self, temperatures: Temperatures) -> None:
+        """Give named parties the head, on purpose (D4)."""
+        signing = signing_key(self.folder)
+        for place, name in enumerate(self.roster.names):
+            if name not in self.config.release:
+                continue
+            member = self.roster.members[place]
+            local = key("local", name)
+            about = {**self._about({local: temperatures.get(local, 1.0)}), "party": name}
+            self.roster.counters.turn += 1
+            question = signed(signing, self.roster.counters.turn, self.method, place, about)
+            try:
+                if not member.present:
+                    raise PartyError("it is away")
+                ask([member.peer], [question], Done)
+                self.note({"event": "released", "party": name})
+            except (PartyError, ValueError) as error:
+                self.note({"event": "not released", "party": name, "why": str(error)})
+
+
+def evaluation(method: Method, federation: Reached, rows: Rows) -> list[dict[str, Any]]:
+    """Measure every way to predict on rows it was not trained on."""
+    lines = []
+    for mode, party in ways(method, federation):
+        asked = answerable(rows, mode, party).nonzero().flatten()
+        name = "all" if mode == "collaborative" else federation.names[party]
+        if not len(asked):
+            continue
+        try:
+            out = logits(method, federation, rows.take(asked), mode, party)
+        except PartyError as error:
+            lines.append({"mode": mode, "party": name, "rows": 0, "why": str(error)})
+            continue
+        proba = torch.softmax(out.double(), -1).numpy()
+        metrics = all_metrics(proba, rows.y[asked].numpy())
+        lines.append({"mode": mode, "party": name, "rows": len(asked), **metrics})
+    return lines
+
+
+def _stand_in(image: bool) -> Layout:
+    """Stand for a layout that only its party knows: the heads' kind is all it decides here."""
+    return Layout(image=(1, 1, 1)) if image else Layout((Feature("x", "numeric", 1),))

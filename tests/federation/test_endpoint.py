@@ -1,0 +1,249 @@
+"""A party behind its endpoint: what it refuses, and that a refusal changes nothing."""
+
+import random
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.federation.split_helpers import Kept, endpoints, problem, settings
+from xvfl.config import TrainConfig
+from xvfl.federation.endpoint import Endpoint
+from xvfl.wire import codec
+from xvfl.wire.messages import (
+    Backward,
+    Begin,
+    Complete,
+    Completed,
+    CueGradient,
+    Done,
+    Embed,
+    Embedded,
+    End,
+    Flush,
+    Gradient,
+    Hello,
+    Instruction,
+    Message,
+    Ready,
+    Refusal,
+)
+
+NONE = torch.zeros(0, dtype=torch.int32)
+ROWS = torch.tensor([0, -1, 2, 1], dtype=torch.int32)
+STEP = Instruction(1, "plain", 0.1)
+
+
+def party(train: TrainConfig | None = None) -> Endpoint:
+    """Give a party that has begun a run."""
+    end = endpoints(problem(2))[0]
+    assert isinstance(say(end, Begin(1, "run", 0, settings(train), NONE)), Ready)
+    return end
+
+
+def say(end: Endpoint, message: Message) -> Any:
+    """Say something to a party and hear its answer."""
+    return codec.decode(end.handle(codec.encode(message)))
+
+
+def embed(turn: int, **more: Any) -> Embed:
+    """Ask for embeddings."""
+    given = {"gradients": (), "instructions": (), "step": 3, "training": True}
+    return Embed(turn, **{**given, "views": ("plain",), "handles": ROWS, **more})
+
+
+def cue(rows: int = 4) -> Tensor:
+    """Draw a cue."""
+    return torch.randn(rows, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+
+
+WHOLE = torch.zeros(4, dtype=torch.bool)
+
+
+def state(end: Endpoint) -> tuple[Any, ...]:
+    """Take everything a message could change."""
+    side = end.side
+    assert side.holder is not None
+    tensors = {
+        **side.holder.state("p"),
+        **{f"grad/{n}": p.grad for n, p in side.net.named_parameters()},
+    }
+    plain = {name: None if value is None else value.clone() for name, value in tensors.items()}
+    return plain, end.applied, end.step, end._turn, sorted(end._cuts), end.over
+
+
+def same(a: tuple[Any, ...], b: tuple[Any, ...]) -> bool:
+    """Compare two states."""
+    tensors = a[0].keys() == b[0].keys() and all(
+        (x is None and b[0][n] is None) or torch.equal(x, b[0][n]) for n, x in a[0].items()
+    )
+    return tensors and a[1:] == b[1:]
+
+
+def test_a_step_and_its_update() -> None:
+    end = party()
+    made = say(end, embed(2))
+    assert isinstance(made, Embedded) and made.values.shape == (3, 1, 5)
+    done = say(end, Complete(3, 2, cue(), WHOLE))
+    assert isinstance(done, Completed) and done.values.shape == (4, 5)
+    back = say(end, Backward(4, Gradient(3, torch.ones_like(done.values))))
+    assert isinstance(back, CueGradient) and back.values.abs().sum() > 0
+    before = state(end)[0]
+    update = Flush(5, (Gradient(2, torch.ones_like(made.values)),), (STEP,), -1)
+    assert say(end, update) == Done(5, 1)
+    after = state(end)[0]
+    assert any(not torch.equal(before[n], after[n]) for n in before if n.startswith("net/"))
+
+
+def test_asked_again_it_gives_the_same_answer_and_does_nothing_twice() -> None:
+    end = party()
+    made = say(end, embed(2))
+    gradient = (Gradient(2, torch.ones_like(made.values)),)
+    question = codec.encode(embed(3, gradients=gradient, instructions=(STEP,), step=4))
+    first = end.handle(question)
+    before = state(end)
+    for _ in range(3):
+        assert end.handle(question) == first
+    assert same(before, state(end)) and end.applied == 1
+
+
+def gradient(end: Endpoint, change: Callable[[Tensor], Tensor]) -> tuple[Gradient, ...]:
+    return (Gradient(2, change(torch.ones(3, 1, 5, dtype=torch.float64))),)
+
+
+WRONG: dict[str, tuple[Callable[[Endpoint], Message], str]] = {
+    "stale": (lambda end: embed(2, step=9), "after 3, got 2: stale or replayed"),
+    "replayed under another name": (lambda end: Flush(3, (), (), -1), "stale or replayed"),
+    "handles out of range": (
+        lambda end: embed(9, handles=torch.tensor([99], dtype=torch.int32)),
+        "match ids again",
+    ),
+    "handles of another type": (lambda end: embed(9, handles=torch.tensor([1])), "int32"),
+    "no views": (lambda end: embed(9, views=()), "expected views among"),
+    "unknown view": (lambda end: embed(9, views=("raw",)), "expected views among"),
+    "negative step": (lambda end: embed(9, step=-1), "step of 0 or more"),
+    "gradient of an unknown ticket": (
+        lambda end: embed(9, gradients=(Gradient(8, torch.ones(3, 1, 5)),)),
+        "used up or unknown",
+    ),
+    "gradient twice": (lambda end: embed(9, gradients=2 * gradient(end, lambda g: g)), "once"),
+    "gradient with NaN": (
+        lambda end: embed(9, gradients=gradient(end, lambda g: g * torch.nan)),
+        "NaN or infinity",
+    ),
+    "gradient of another shape": (
+        lambda end: embed(9, gradients=gradient(end, lambda g: g[:2])),
+        r"expected shape \(3, 1, 5\), got \(2, 1, 5\)",
+    ),
+    "gradient of another type": (
+        lambda end: embed(9, gradients=gradient(end, lambda g: g.float())),
+        "float64, got torch.float32",
+    ),
+    "update made before": (
+        lambda end: embed(9, instructions=(Instruction(0, "plain", 0.1),)),
+        "made already",
+    ),
+    "update of another optimiser": (
+        lambda end: embed(9, instructions=(Instruction(1, "fresh", 0.1),)),
+        "this run's optimiser",
+    ),
+    "unknown update": (lambda end: embed(9, instructions=(Instruction(1, "wipe", 0.1),)), "wipe"),
+    "learning rate NaN": (
+        lambda end: embed(9, instructions=(Instruction(1, "plain", float("nan")),)),
+        "learning rate",
+    ),
+    "cue with infinity": (lambda end: Complete(9, 2, cue() / 0, WHOLE), "NaN or infinity"),
+    "cue of another shape": (lambda end: Complete(9, 2, cue(5), WHOLE), "expected shape"),
+    "whole of another type": (lambda end: Complete(9, 2, cue(), WHOLE.int()), "bool"),
+    "completion of a used ticket": (lambda end: Complete(9, 7, cue(), WHOLE), "unknown"),
+    "backward of an embedding": (
+        lambda end: Backward(9, gradient(end, lambda g: g)[0]),
+        "not a completion",
+    ),
+    "a party's message": (lambda end: Ready(9, 0, 0, NONE), "expected a coordinator's message"),
+    "another hello": (lambda end: Hello(9, "x", False, 1, "", ""), "a coordinator's message"),
+    "another run": (lambda end: Begin(9, "other", -1, "", NONE), "expected run 'run'"),
+    "settings that are none": (lambda end: Begin(9, "run", 0, "[", NONE), "JSON"),
+    "settings with an unknown key": (lambda end: Begin(9, "run", 0, '{"seeds": 1}', NONE), "seed"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_message_is_refused_and_changes_nothing(name: str) -> None:
+    end = party()
+    say(end, embed(2))
+    say(end, Complete(3, 2, cue(), WHOLE))
+    make, said = WRONG[name]
+    before = state(end)
+    reply = say(end, make(end))
+    assert isinstance(reply, Refusal), name
+    assert re.search(said, reply.text), reply.text
+    assert same(before, state(end))
+
+
+def test_before_a_run_only_begin_is_answered() -> None:
+    end = endpoints(problem(2))[0]
+    for message in (embed(1), Complete(1, 1, cue(), WHOLE), Flush(1, (), (), 3)):
+        assert "expected Begin first" in say(end, message).text
+
+
+def test_ten_thousand_random_and_mutated_frames_change_nothing() -> None:
+    end = party()
+    say(end, embed(2))
+    frames = [
+        codec.encode(embed(3, instructions=(STEP,), gradients=gradient(end, lambda g: g))),
+        codec.encode(Complete(3, 2, cue(), WHOLE)),
+        codec.encode(Flush(3, (), (STEP,), 5)),
+        codec.encode(End(3, "over")),
+    ]
+    before, rng = state(end), random.Random(5)
+    for turn in range(10_000):
+        if turn % 2:
+            frame = rng.randbytes(rng.randrange(200))
+        else:
+            damaged = bytearray(rng.choice(frames))
+            for _ in range(rng.randint(1, 3)):
+                damaged[rng.randrange(len(damaged))] ^= 1 << rng.randrange(8)
+            frame = bytes(damaged)
+        if frame in frames:
+            continue
+        assert isinstance(codec.decode(end.handle(frame)), Refusal)
+    assert same(before, state(end)) and end.refused >= 9_900
+
+
+def test_a_checkpoint_is_taken_up_again() -> None:
+    stores = [Kept(), Kept()]
+    made = problem(2)
+    end = endpoints(made, stores=stores)[0]
+    say(end, Begin(1, "run", 0, settings(), NONE))
+    values = say(end, embed(2)).values
+    say(end, Flush(3, (Gradient(2, values),), (STEP,), 7))
+    kept = {name: value.clone() for name, value in end.side.net.state_dict().items()}
+    values = say(end, embed(4, step=7)).values
+    say(end, Flush(5, (Gradient(4, values),), (replace(STEP, number=2),), -1))
+    assert end.applied == 2
+    again = say(end, Begin(6, "run", 30, settings(), NONE))
+    assert (again.step, again.applied) == (7, 1)
+    assert all(torch.equal(kept[n], v) for n, v in end.side.net.state_dict().items())
+    fresh = say(end, Begin(7, "another", 30, settings(), NONE))
+    assert (fresh.step, fresh.applied) == (0, 0)
+    early = say(end, Begin(8, "run", 6, settings(), NONE))
+    assert early.step == 0
+
+
+def test_a_page_step_given_up_between_its_passes() -> None:
+    end = party(TrainConfig(optimiser="page"))
+    values = say(end, embed(2)).values
+    say(end, Flush(3, (Gradient(2, values),), (Instruction(1, "fresh", 0.1),), -1))
+    before = {name: value.clone() for name, value in end.side.net.state_dict().items()}
+    values = say(end, embed(4)).values
+    say(end, Flush(5, (Gradient(4, values),), (Instruction(2, "look_back", 0.1),), -1))
+    now = end.side.net.state_dict()
+    assert not all(torch.equal(before[name], now[name]) for name in before)
+    assert say(end, Begin(6, "run", -1, "", NONE)).applied == 2
+    now = end.side.net.state_dict()
+    assert all(torch.equal(before[name], now[name]) for name in before)

@@ -1,0 +1,298 @@
+"""What every transport does, and what gRPC does besides: broken lines, strangers, refusals."""
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import torch
+
+from tests.federation.split_helpers import endpoints, problem, settings
+from tests.wire.lines import TRANSPORTS, certificates, dialling, lines, listening, tls, wait_until
+from tests.wire.proxy import proxy
+from xvfl.errors import PartyError, WireError
+from xvfl.federation.endpoint import Endpoint
+from xvfl.wire import codec
+from xvfl.wire.dial import Dialler
+from xvfl.wire.listen import Line, Listener
+from xvfl.wire.messages import Begin, Done, Embed, Hello, Match, Matched, Message, Ready, Refusal
+from xvfl.wire.tls import PATH
+from xvfl.wire.transport import Transport
+
+NONE = torch.zeros(0, dtype=torch.int32)
+HELLO = Hello(0, "life", False, 3, "columns", "session")
+BEGIN = Begin(1, "run", 0, settings(), NONE)
+
+
+def echo(frame: bytes) -> bytes:
+    """Answer a match with its own body."""
+    message: Any = codec.decode(frame)
+    return codec.encode(Matched(message.turn, message.body))
+
+
+@pytest.fixture(params=TRANSPORTS)
+def line(request: pytest.FixtureRequest, authority: Path) -> Iterator[tuple[Transport, Endpoint]]:
+    """One party behind each transport."""
+    end = endpoints(problem(2))[0]
+    with lines(request.param, ["p0"], [end], authority) as found:
+        yield found[0], end
+
+
+def ask(line: Transport, message: Message) -> Message:
+    return line.exchange(message).result(20)
+
+
+def test_a_question_gets_its_answer(line: tuple[Transport, Endpoint]) -> None:
+    transport, end = line
+    assert transport.hello() == end.hello
+    ready = ask(transport, BEGIN)
+    assert isinstance(ready, Ready) and ready.turn == 1
+    sent, received = transport.traffic()
+    assert sent == len(codec.encode(BEGIN)) and received == len(codec.encode(ready))
+
+
+def test_a_refusal_is_an_answer(line: tuple[Transport, Endpoint]) -> None:
+    transport, _ = line
+    refused = ask(transport, Embed(5, (), (), 0, True, ("plain",), NONE))
+    assert isinstance(refused, Refusal) and "Begin first" in refused.text
+    assert isinstance(ask(transport, BEGIN), Ready)
+
+
+def test_asked_again_it_gives_the_same_answer(line: tuple[Transport, Endpoint]) -> None:
+    transport, end = line
+    ask(transport, BEGIN)
+    rows = torch.arange(3, dtype=torch.int32)
+    question = Embed(2, (), (), 0, True, ("plain", "masked", "self"), rows)
+    first, again = (codec.encode(ask(transport, question)) for _ in range(2))
+    assert first == again and end.refused == 0
+
+
+def test_a_message_beyond_grpcs_own_limit(authority: Path) -> None:
+    body = bytes(9 * 2**20)
+    with (
+        listening(authority, ["p0"]) as listener,
+        dialling(authority, "p0", listener.port, HELLO, echo),
+    ):
+        found = listener.lines["p0"]
+        wait_until(found.hello)
+        reply = ask(found, Match(1, body))
+        assert isinstance(reply, Matched) and reply.body == body
+
+
+def test_a_cut_line_comes_back_and_nothing_is_done_twice(authority: Path) -> None:
+    done: list[int] = []
+
+    def slow(frame: bytes) -> bytes:
+        done.append(codec.decode(frame).turn)
+        time.sleep(0.3)
+        return echo(frame)
+
+    with (
+        listening(authority, ["p0"]) as listener,
+        proxy(listener.port) as between,
+        dialling(authority, "p0", between.port, HELLO, cached(slow)),
+    ):
+        found = listener.lines["p0"]
+        wait_until(found.hello)
+        for turn in range(1, 4):
+            answer = found.exchange(Match(turn, b"x"))
+            wait_until(lambda turn=turn: turn in done)
+            assert between.cut() == 1
+            assert isinstance(answer.result(20), Matched)
+    assert done == [1, 2, 3]
+
+
+def cached(handle: Any) -> Any:
+    """Keep the last answer, as an endpoint does."""
+    last: dict[bytes, bytes] = {}
+    lock = threading.Lock()
+
+    def answer(frame: bytes) -> bytes:
+        with lock:
+            if frame not in last:
+                last[frame] = handle(frame)
+            return last[frame]
+
+    return answer
+
+
+def test_a_party_that_started_afresh_does_not_answer_what_was_asked_before(authority: Path) -> None:
+    go = threading.Event()
+
+    def hangs(frame: bytes) -> bytes:
+        go.wait(20)
+        return echo(frame)
+
+    other = Hello(0, "another life", False, 3, "columns", "session")
+    with (
+        listening(authority, ["p0"]) as listener,
+        proxy(listener.port) as between,
+        dialling(authority, "p0", between.port, HELLO, hangs),
+    ):
+        found = listener.lines["p0"]
+        wait_until(found.hello)
+        answer = found.exchange(Match(1, b""))
+        wait_until(lambda: found.traffic()[0])
+        between.refuse = True
+        between.cut()
+        with dialling(authority, "p0", listener.port, other, echo):
+            assert isinstance(answer.exception(20), PartyError)
+            wait_until(found.hello)
+            assert found.hello() == other
+            assert isinstance(ask(found, Match(2, b"")), Matched)
+        go.set()
+
+
+def refused(
+    folder: Path, name: str, listener: Listener, hello: Hello = HELLO, own: Path | None = None
+) -> str:
+    """Dial in, expect to be turned away, and give the line that this side says."""
+    address = f"localhost:{listener.port}"
+    never = lambda: False  # noqa: E731
+    dialler = Dialler(address, tls(own or folder, name), lambda: hello, echo, never, give_up_s=0.5)
+    with pytest.raises((PartyError, Exception)) as caught:
+        dialler.run()
+    return str(caught.value)
+
+
+def test_a_name_that_is_not_on_the_list(authority: Path) -> None:
+    events: list[dict[str, Any]] = []
+    with listening(authority, ["p0"], note=events.append) as listener:
+        said = refused(authority, "p1", listener)
+    assert "'p1' is not on this coordinator's list: p0" in said
+    assert [e["party"] for e in events if e["event"] == "refused"] == ["?"]
+    assert "p1" in next(e["why"] for e in events if e["event"] == "refused")
+
+
+def test_a_second_party_of_the_same_name(authority: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xvfl.wire.dial.TWICE_S", 0.5)
+    events: list[dict[str, Any]] = []
+    with (
+        listening(authority, ["p0"], note=events.append) as listener,
+        dialling(authority, "p0", listener.port, HELLO, echo),
+    ):
+        found = listener.lines["p0"]
+        wait_until(found.hello)
+        second = Hello(0, "the second", False, 3, "columns", "session")
+        said = refused(authority, "p0", listener, second)
+        assert "another party of this name is connected already" in said
+        assert found.hello() == HELLO
+        assert isinstance(ask(found, Match(1, b"")), Matched)
+    assert any(e["event"] == "refused" and e["party"] == "p0" for e in events)
+
+
+def test_what_a_party_says_of_itself_may_be_refused(authority: Path) -> None:
+    def welcome(name: str, hello: Hello) -> None:
+        raise WireError(f"party {name!r}: its columns changed since it first came")
+
+    with listening(authority, ["p0"], welcome=welcome) as listener:
+        assert "its columns changed" in refused(authority, "p0", listener)
+
+
+def test_a_stranger_authority_gets_nowhere(authority: Path, tmp_path: Path) -> None:
+    stranger = certificates(tmp_path / "other", ["p0"])
+    events: list[dict[str, Any]] = []
+    with listening(authority, ["p0"], note=events.append) as listener:
+        assert "no coordinator at" in refused(authority, "p0", listener, own=stranger)
+        assert listener.lines["p0"].hello() is None
+    assert not [e for e in events if e["event"] == "connected"]
+
+
+def test_plain_tcp_and_plain_http2_get_nowhere(authority: Path) -> None:
+    with listening(authority, ["p0"]) as listener:
+        with socket.create_connection(("localhost", listener.port)) as plain:
+            plain.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            plain.settimeout(10)
+            assert b"200" not in plain.recv(1000)
+        with grpc.insecure_channel(f"localhost:{listener.port}") as channel:
+            call = channel.stream_stream(PATH)(iter([codec.encode(HELLO)]), timeout=5)
+            with pytest.raises(grpc.RpcError) as caught:
+                next(call)
+            assert caught.value.code() in (
+                grpc.StatusCode.UNAVAILABLE,
+                grpc.StatusCode.DEADLINE_EXCEEDED,
+            )
+        assert listener.lines["p0"].hello() is None
+
+
+@pytest.mark.parametrize(
+    ("frame", "said"),
+    [
+        (codec.encode(HELLO)[:2] + b"\x09\0" + codec.encode(HELLO)[4:], "protocol version 1"),
+        (codec.encode(Done(1, 1)), "expected Hello first"),
+        (b"nonsense", "or more, got 8"),
+        (bytes(2**21), "larger than max|Received message larger"),
+    ],
+)
+def test_wrong_first_words(authority: Path, frame: bytes, said: str) -> None:
+    with listening(authority, ["p0"], largest=2**20) as listener:
+        credentials = tls(authority, "p0").for_client()
+        with grpc.secure_channel(f"localhost:{listener.port}", credentials) as channel:
+            call = channel.stream_stream(PATH)(iter([frame]), timeout=10)
+            with pytest.raises(grpc.RpcError, match=said):
+                next(call)
+        assert listener.lines["p0"].hello() is None
+
+
+def test_a_wrong_answer_ends_the_line_and_is_logged(authority: Path) -> None:
+    events: list[dict[str, Any]] = []
+    with listening(authority, ["p0"], note=events.append) as listener:
+        found = listener.lines["p0"]
+        said: list[str] = []
+
+        def run() -> None:
+            said.append(answer_with(authority, listener, b"XV nonsense that is no frame at all"))
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        wait_until(found.hello)
+        found.exchange(Match(1, b""))
+        thread.join(20)
+        assert "refused" in said[0] and "version" in said[0]
+    assert any(e["event"] == "refused" and e["party"] == "p0" for e in events)
+
+
+def answer_with(folder: Path, listener: Listener, reply: bytes) -> str:
+    """Be a party that answers with these bytes, and give the line it ends with."""
+    never = lambda: False  # noqa: E731
+    address = f"localhost:{listener.port}"
+    dialler = Dialler(address, tls(folder, "p0"), lambda: HELLO, lambda frame: reply, never)
+    with pytest.raises(PartyError) as caught:
+        dialler.run()
+    return str(caught.value)
+
+
+def test_an_answer_that_comes_too_late_frees_the_line(authority: Path) -> None:
+    go = threading.Event()
+
+    def late(frame: bytes) -> bytes:
+        go.wait(20)
+        return echo(frame)
+
+    with (
+        listening(authority, ["p0"]) as listener,
+        dialling(authority, "p0", listener.port, HELLO, late),
+    ):
+        found: Line = listener.lines["p0"]
+        wait_until(found.hello)
+        answer = found.exchange(Match(1, b""))
+        time.sleep(0.1)
+        assert found.hello() is None and not answer.done()
+        go.set()
+        wait_until(found.hello)
+        assert answer.done()
+
+
+def test_a_port_in_use(authority: Path) -> None:
+    from xvfl.errors import RunError
+
+    with (
+        listening(authority, ["p0"]) as listener,
+        pytest.raises(RunError, match="is the port in use"),
+        listening(authority, ["p0"], address=f"localhost:{listener.port}"),
+    ):
+        pass
