@@ -87,6 +87,8 @@ class Roster:
         self.losses = Losses()
         self._training = True
         self._active: tuple[int, ...] = ()
+        self._keepers: set[str] = set()
+        self._last_keep = 0
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -147,7 +149,24 @@ class Roster:
 
     def update(self, update: Update) -> None:
         """Have the parties of the last batch update their weights."""
-        self._split([i for i in self._active if self.members[i].present]).update(update)
+        told = [i for i in self._active if self.members[i].present]
+        self._split(told).update(update)
+        if update.kind == "keep":
+            self._keepers = {self.members[i].peer.name for i in told}
+            self._last_keep = self.counters.update
+
+    @property
+    def agreed(self) -> bool:
+        """Whether all who are here remember the same best weights."""
+        return {self.members[i].peer.name for i in self.present} <= self._keepers
+
+    def keep_state(self) -> tuple[int, list[str]]:
+        """Give who remembers the best weights, and since which update."""
+        return self._last_keep, sorted(self._keepers)
+
+    def restore_keep(self, state: Sequence[Any]) -> None:
+        """Take up what `keep_state` gave."""
+        self._last_keep, self._keepers = int(state[0]), set(state[1])
 
     def flush(self, save: int = -1) -> None:
         """Have everybody finish the last step; `save` names the checkpoint they keep."""
@@ -209,6 +228,8 @@ class Roster:
         returned = member.began == hello.life
         member.present, member.began, member.holdings = True, hello.life, ready.holdings
         member.peer.take_pending()
+        if ready.applied < self._last_keep:
+            self._keepers.discard(member.peer.name)
         lost = self.counters.update - ready.applied
         since = member.left_at if returned else ready.step
         name = member.peer.name

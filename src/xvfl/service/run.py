@@ -108,7 +108,11 @@ class Run:
                 self._record(record)
             if stop.is_set():
                 break
-            if step - self._saved_at >= self.config.checkpoint_steps:
+            # What is best is kept at once: a party killed later must not come back with another.
+            best = (
+                record.kind == "epoch" and record.progress.best_epoch == record.progress.epoch - 1
+            )
+            if best or step - self._saved_at >= self.config.checkpoint_steps:
                 self._checkpoint()
         self._checkpoint()
         if stop.is_set():
@@ -199,6 +203,7 @@ class Run:
                     "put it back, or choose another folder"
                 )
             self.roster.counters.update, self.roster.step = about["update"], about["step"]
+            self.roster.restore_keep(about["keep"])
             for member in self.roster.members:
                 member.holdings = saved.pop(f"holdings/{member.peer.name}")
             wanted = self.config.minimum
@@ -221,6 +226,7 @@ class Run:
             "run": self.name,
             "step": step,
             "update": self.roster.counters.update,
+            "keep": self.roster.keep_state(),
             "progress": progress,
             "settings": self.roster.terms.settings,
             "parties": list(self.roster.names),
@@ -245,7 +251,10 @@ class Run:
         self.note({"event": "epoch", **line})
 
     def _finish(self) -> Outcome:
-        self.trainer.load_best()
+        if self.roster.agreed:
+            self.trainer.load_best()
+        else:
+            self.note({"event": "last weights taken", "why": "a party missed the best epoch"})
         self.roster.flush()
         temperatures = calibrate(self.method, self.roster, self.validation)
         rows = self.test if len(self.test) else self.validation
