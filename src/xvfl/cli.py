@@ -196,9 +196,9 @@ def train(
 def evaluate(run: Annotated[Path, typer.Argument(help="A finished run folder.")]) -> None:
     """Evaluate a run on the rows it held out, in every mode.
 
-    `local`: a party alone. `assisted`: a party helped by the embeddings of parties that hold the
-    row in full; `peers` are those parties without it. `collaborative`: all together. Writes
-    evaluation.json and evaluation.png into the run folder.
+    `local`: a party alone. `assisted`: a party that has gaps, with the embeddings of parties that
+    hold the row in full; `peers` are those parties without it. `collaborative`: all together.
+    Writes evaluation.json and evaluation.png into the run folder.
 
     xvfl evaluate run
     """
