@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from threading import Event
 from types import FrameType
+from typing import Any
 
 import pandas as pd
 import torch
@@ -49,12 +50,16 @@ def serve_coordinator(config: CoordinatorFile, show: bool = True) -> Outcome:
         stop = stack.enter_context(_stoppable())
         side = _Side(config, folder, labels, log)
         stack.callback(side.close)
+        runs: list[Run] = []
+        if config.health is not None:
+            monitor = Monitor(config.health, lambda: runs[0].status() if runs else side.status())
+            stack.callback(monitor.close)
+            log.note({"event": "health", "port": monitor.port})
         alignment = side.align()
         stack.enter_context(small_kernels(TABLE, torch.device("cpu")))
         stack.enter_context(torch.random.fork_rng(devices=[]))
         run = Run(config, folder, labels, alignment, side.peers, side.counters, log.note)
-        if config.health is not None:
-            stack.callback(Monitor(config.health, run.status).close)
+        runs.append(run)
         return run.run(stop)
 
 
@@ -92,6 +97,18 @@ class _Side:
     def close(self) -> None:
         """Hang up."""
         self.listener.close()
+
+    def status(self) -> dict[str, Any]:
+        """Say who has come, before training begins."""
+        come = {peer.name: int(peer.transport.hello() is not None) for peer in self.peers}
+        known = self.alignment.matches if self.alignment else {}
+        return {
+            "healthy": True,
+            "side": "coordinator",
+            "waiting": True,
+            "party_present": come,
+            "party_matched": {name: int(name in known) for name in come},
+        }
 
     def align(self) -> CoordinatorAlignment:
         """Match ids with every party that has not been matched yet."""
