@@ -208,10 +208,10 @@ def digits(count: int, shuffled: bool = False) -> tuple[dict[str, PartyTable], R
     return tables, Rows(handles, everywhere, everywhere, labels, torch.ones(count))
 
 
-def masked(observed: Tensor, party: str, step: int) -> Tensor:
+def masked(observed: Tensor, party: str, step: int, which: int = 0) -> Tensor:
     """Draw again what a party masked in a step."""
     rows, raw = observed.shape
-    draws = Draws([SEED], party, "mask")
+    draws = Draws([SEED], party, "mask", which)
     return drop_features(observed, draws.uniform(step, rows, 1 + raw, observed.device))
 
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.federation.split_helpers import Kept
 from tests.small import SOURCE, frames, refused
@@ -47,6 +48,7 @@ authority = "certs/ca.crt"
 certificate = "certs/{name}.crt"
 key = "certs/{name}.key"
 """
+NO_ROWS = torch.zeros(0, dtype=torch.int32)
 LABELLED, IDS = ["a", "b", "c"], ["C", "d", " a "]
 
 
@@ -150,14 +152,14 @@ def test_two_rules_are_refused_on_both_sides(tmp_path: Path) -> None:
 
 def test_a_party_that_only_matches_does_not_train(tmp_path: Path) -> None:
     end = answering("p0", IDS, ["x"], MatchingConfig(), tmp_path / "p0.json")
-    settings = json.dumps({"seed": 0, "net": {}, "train": {}})
-    reply = codec.decode(end.handle(codec.encode(Begin(1, "run", 0, settings))))
+    settings = json.dumps({"seed": 0, "method": "xvfl", "net": {}, "train": {}})
+    reply = codec.decode(end.handle(codec.encode(Begin(1, "run", 0, settings, NO_ROWS))))
     assert isinstance(reply, Refusal) and "only matches ids now" in reply.text
 
 
 def test_a_party_that_trains_does_not_match_unless_told(tmp_path: Path) -> None:
     hello = Hello(0, "life", False, 3, "", "")
-    plain = Endpoint(hello, lambda settings: pytest.fail("no run"), Kept())
+    plain = Endpoint(hello, lambda settings, training: pytest.fail("no run"), Kept())
     with pytest.raises(MatchingError, match="refused: expected a coordinator's message, got Match"):
         over = {"p0": Memory(hello, plain.handle)}
         ask_parties(over, LABELLED, ["y"], MatchingConfig(), tmp_path / "c.json")

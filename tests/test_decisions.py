@@ -346,7 +346,7 @@ def test_D6_a_full_rows_gap_is_never_a_target(layout: Layout) -> None:
         objectives.append(objective.detach())
         side = federation.sides[0]
         made = torch.rand(2, *side._x.shape[1:], dtype=torch.float64, requires_grad=True)
-        (gradient,) = torch.autograd.grad(side._error(made), made)
+        (gradient,) = torch.autograd.grad(side._error(made, 1), made)
         there = side.net.spread(side._observed).expand_as(made)
         assert torch.equal(gradient != 0, there)
     assert objectives[0] == objectives[1]

@@ -25,8 +25,8 @@ from tests.small import (
 from xvfl.runs import CHECKPOINT, MODEL, Folder
 from xvfl.training import Update
 
-STEPS = 9
-"""Three epochs of three steps, with the small configuration."""
+STEPS = 6
+"""Three epochs of two steps, with the small configuration."""
 
 
 @pytest.mark.parametrize("optimiser", ["adamw", "sgd", "page"])

@@ -47,6 +47,8 @@ class Options:
     reconstruction: float = 0.0
     stop_gradient: bool = False
     detach_cue: bool = False
+    cross_completion: bool = True
+    concat: bool = False
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,14 @@ def total(terms: Sequence[Tensor]) -> Tensor:
 def mean(vectors: Sequence[Tensor]) -> Tensor:
     """Average one vector or more."""
     return total(vectors) / len(vectors)
+
+
+def joined(parts: dict[int, Tensor], k: int, concat: bool) -> Tensor:
+    """Make a head's input of some parties' vectors: their mean, or blocks with zeros between."""
+    if not concat:
+        return mean(list(parts.values()))
+    nothing = torch.zeros_like(next(iter(parts.values())))
+    return torch.cat([parts.get(i, nothing) for i in range(k)])
 
 
 def cross_entropy(logits: Tensor, y: int) -> Tensor:
@@ -129,33 +139,55 @@ def cross_completed(
     return made
 
 
-def decision(head: Head, row: Row, E: list[Tensor], E_: list[Tensor | None]) -> Tensor:
+def decision(
+    head: Head, row: Row, E: list[Tensor], E_: list[Tensor | None], concat: bool = False
+) -> Tensor:
     """Add the active cross-entropies of a row (eq. l_ce_aligned_non_aligned_k, D1, D2)."""
     k = len(E)
     M = [i for i in range(k) if row.full[i]]
-    terms = [cross_entropy(head(E[i]), row.y) for i in M]
-    if len(M) >= 2:
-        terms.append(cross_entropy(head(mean([E[i] for i in M])), row.y))
+    inputs = own_and_joint(M, E)
     if len(M) == k:
         for i in range(k):
-            swapped = [E_[j] if j == i else E[j] for j in range(k)]
-            terms.append(cross_entropy(head(mean(_there(swapped))), row.y))
+            inputs.append({j: _there(E_)[j] if j == i else E[j] for j in range(k)})
     else:
         filled = [E[i] if i in M or E_[i] is None else E_[i] for i in range(k)]
-        terms.append(cross_entropy(head(mean(_there(filled))), row.y))
-    return total(terms)
+        inputs.append(dict(enumerate(_there(filled))))
+    return total([cross_entropy(head(joined(each, k, concat)), row.y) for each in inputs])
+
+
+def own_and_joint(M: list[int], E: list[Tensor]) -> list[dict[int, Tensor]]:
+    """List who decides alone, and together where there are several."""
+    inputs = [{i: E[i]} for i in M]
+    return [*inputs, {i: E[i] for i in M}] if len(M) >= 2 else inputs
+
+
+def decision_uncompleted(head: Head, row: Row, E: list[Tensor], concat: bool = False) -> Tensor:
+    """Add the active cross-entropies of a row without cross completion: no two are the same."""
+    M = [i for i, full in enumerate(row.full) if full]
+    saw = [i for i, o in enumerate(row.o) if any(o)]
+    inputs = own_and_joint(M, E)
+    if sorted(set(M) | set(saw)) != M:
+        inputs.append({i: E[i] for i in saw})
+    return total([cross_entropy(head(joined(each, len(E), concat)), row.y) for each in inputs])
 
 
 def dsalign(
-    head: Head, row: Row, E: list[Tensor], E_: list[Tensor | None], stop_gradient: bool
+    head: Head,
+    row: Row,
+    E: list[Tensor],
+    E_: list[Tensor | None],
+    stop_gradient: bool,
+    concat: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Both alignment losses of a row (eq. DSAlign_1_k, DSAlign_2_k); 0 unless it is aligned."""
-    first, second = [], []
+    first, second, k = [], [], len(E)
     if all(row.full):
-        joint = head(mean(E))
-        for own, completed in zip(E, _there(E_), strict=True):
-            real = head(own)
-            first.append(mse(head(completed), real.detach() if stop_gradient else real))
+        joint = head(joined(dict(enumerate(E)), k, concat))
+        for i, (own, completed) in enumerate(zip(E, E_, strict=True)):
+            real = head(joined({i: own}, k, concat))
+            if completed is not None:
+                made = head(joined({i: completed}, k, concat))
+                first.append(mse(made, real.detach() if stop_gradient else real))
             second.append(mse(real, joint.detach() if stop_gradient else joint))
     return total(first), total(second)
 
@@ -172,28 +204,32 @@ def loss(
     head: Head,
     rows: Sequence[Row],
     options: Options,
-    masks: Sequence[Sequence[list[bool]]] = (),
+    masks: Sequence[Sequence[list[list[bool]]]] = (),
 ) -> Terms:
-    """Average every term over the batch; `masks[b][i]` is what row b keeps of party i's features.
+    """Average every term over the batch; `masks[b][i]`: what copies of row b keep of party i's.
 
-    Self completion counts a party's decision on its masked row, half before and once after it
-    completes the row from its own embedding.
+    Self completion counts a party's decision on each masked copy of a row, before and after it
+    completes the copy from its own embedding.
     """
     sums: list[list[Tensor]] = [[], [], [], []]
     for b, row in enumerate(rows):
         E = [embed(party, x, o) for party, x, o in zip(parties, row.x, row.o, strict=True)]
-        E_ = cross_completed(parties, row, E, options.detach_cue)
-        first, second = dsalign(head, row, E, E_, options.stop_gradient)
+        concat, k = options.concat, len(parties)
+        if options.cross_completion:
+            E_ = cross_completed(parties, row, E, options.detach_cue)
+            decided = decision(head, row, E, E_, concat)
+        else:
+            E_ = [None] * k
+            decided = decision_uncompleted(head, row, E, concat)
+        first, second = dsalign(head, row, E, E_, options.stop_gradient, concat)
         alone = []
         if options.self_completion:
             for i, party in enumerate(parties):
-                if any(row.o[i]):
-                    cue, _, after = self_completed(party, row.x[i], masks[b][i])
-                    alone.append(cross_entropy(head(cue), row.y) / 2)
-                    alone.append(cross_entropy(head(after), row.y))
-        for terms, term in zip(
-            sums, (decision(head, row, E, E_), first, second, total(alone)), strict=True
-        ):
+                for mask in masks[b][i] if any(row.o[i]) else []:
+                    cue, _, after = self_completed(party, row.x[i], mask)
+                    alone.append(cross_entropy(head(joined({i: cue}, k, concat)), row.y))
+                    alone.append(cross_entropy(head(joined({i: after}, k, concat)), row.y))
+        for terms, term in zip(sums, (decided, first, second, total(alone)), strict=True):
             terms.append(row.weight * term)
     averages = [total(terms) / len(rows) for terms in sums]
     return Terms(
@@ -213,7 +249,7 @@ def reconstruction(
     rows: Sequence[Row],
     i: int,
     options: Options,
-    masks: Sequence[Sequence[list[bool]]],
+    masks: Sequence[Sequence[list[list[bool]]]],
 ) -> Tensor:
     """Mean squared error of XCom_i over the cells its own party observed, for each kind of cue.
 
@@ -224,9 +260,11 @@ def reconstruction(
         E = [embed(each, x, o) for each, x, o in zip(parties, row.x, row.o, strict=True)]
         cue = cue_of(row, E, i)
         cue = torch.zeros_like(E[i]) if cue is None else cue
-        guesses = [party.xcom(cue.detach() if options.detach_cue else cue)]
+        guesses = []
+        if options.cross_completion:
+            guesses.append(party.xcom(cue.detach() if options.detach_cue else cue))
         if options.self_completion:
-            guesses.append(self_completed(party, row.x[i], masks[b][i])[1])
+            guesses += [self_completed(party, row.x[i], mask)[1] for mask in masks[b][i]]
         for column, feature in enumerate(party.columns):
             if row.o[i][feature]:
                 cells += 1

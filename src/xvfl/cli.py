@@ -1,4 +1,4 @@
-"""The command line: `xvfl demo`, `init`, `train`, `evaluate`, `predict`."""
+"""The command line: `xvfl demo`, `init`, `train`, `evaluate`, `predict`, `data`."""
 
 import sys
 import warnings
@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from xvfl.commands import align, certs, federation
+from xvfl.commands import align, certs, data, federation
 from xvfl.errors import DataWarning, InputError, XVFLError, unknown
 from xvfl.version import VERSION
 
@@ -20,6 +20,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
+app.add_typer(data.app, name="data")
 app.add_typer(certs.app, name="certs")
 for _command in (align.align, federation.coordinator, federation.party, federation.status):
     app.command()(_command)

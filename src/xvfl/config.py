@@ -85,11 +85,15 @@ class NetConfig:
     """Width of hidden layers in heads, table bottoms and completers; tables 128, images 256."""
     blocks: int = 4
     """Residual blocks of image bottoms."""
+    channels: int = 32
+    """Channels of the first of them, a multiple of 8; later ones have up to eight times as many."""
 
     def __post_init__(self) -> None:
         _require(self.embedding >= 0, "embedding", "0 (by data kind) or a width", self.embedding)
         _require(self.hidden >= 0, "hidden", "0 (by data kind) or a width", self.hidden)
         _require(self.blocks >= 1, "blocks", "at least 1", self.blocks)
+        wide = self.channels > 0 and self.channels % 8 == 0
+        _require(wide, "channels", "a multiple of 8", self.channels)
 
 
 @dataclass(frozen=True)
@@ -103,8 +107,10 @@ class LossConfig:
     lambda2: float | tuple[float, ...] = 0.1
     """Weight of DSAlign₂; several values are searched by validation."""
     self_completion: float = 1.0
-    """Weight of each party deciding alone from a masked and self-completed row; 0 = the paper's
-    loss, whatever `reconstruction` says."""
+    """Weight of each party deciding alone from masked and self-completed copies of a row; 0 = the
+    paper's loss, whatever `masks` and `reconstruction` say."""
+    masks: int = 2
+    """Masked copies of a row in a step."""
     reconstruction: float = 0.3
     """Weight of each completer reproducing what its own party observed."""
     stop_gradient: bool = False
@@ -137,6 +143,7 @@ class LossConfig:
         share, heat = self.distillation, self.distillation_temperature
         _require(0 <= share <= 1, "distillation", "a share from 0 to 1", share)
         _require(heat > 0, "distillation_temperature", "above 0", heat)
+        _require(self.masks >= 1, "masks", "at least 1", self.masks)
         _require(
             self.full_at is None or 0 < self.full_at <= 1,
             "full_at",

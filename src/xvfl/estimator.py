@@ -56,6 +56,10 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         stop_gradient: bool = False,
         detach_cue: bool = False,
         reconstruction: float = 0.3,
+        cross_completion: bool = True,
+        aggregation: str = "mean",
+        distillation: float = 0.5,
+        distillation_temperature: float = 2.0,
         full_at: float | None = None,
         embedding: int = 0,
         hidden: int = 0,
@@ -93,6 +97,10 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.stop_gradient = stop_gradient
         self.detach_cue = detach_cue
         self.reconstruction = reconstruction
+        self.cross_completion = cross_completion
+        self.aggregation = aggregation
+        self.distillation = distillation
+        self.distillation_temperature = distillation_temperature
         self.full_at = full_at
         self.embedding = embedding
         self.hidden = hidden

@@ -114,6 +114,15 @@ def filled(
     return join.everyone(torch.where((full | ~has_cue).unsqueeze(-1), E, E_))
 
 
+def both_ways(E_: Tensor, own: Tensor, seen: Tensor) -> Tensor:
+    """Average a party's completions from its peers' cue and from its own. (B, k, d)
+
+    Ours, not the paper's: the two know different things of the row. A party that saw nothing of it
+    has no cue of its own.
+    """
+    return torch.where(seen.unsqueeze(-1), (E_ + own) / 2, E_)
+
+
 @dataclass(frozen=True)
 class Logits:
     """What the head says of every embedding the loss looks at."""
@@ -211,13 +220,13 @@ def dsalign_joint(
 
 
 def self_completion(logits: Tensor, seen: Tensor, y: Tensor) -> Tensor:
-    """Make each party decide alone from a masked row: ½ ℓ(h(cue)) + ℓ(h(f_i(x̂_i))). (B,)
+    """Make each party decide alone from masked copies of a row: Σ ℓ(h(cue)) + ℓ(h(f_i(x̂_i))). (B,)
 
-    Ours, not the paper's. The cue is f_i(masked x_i), and x̂_i is completed from it. `logits`
-    (B, k·2, C) holds the two party by party; a row counts where the party saw any of it.
+    Ours, not the paper's. A cue is f_i(masked x_i), and x̂_i is completed from it. `logits`
+    (B, k·v, C) holds the v decisions of each party; a row counts where the party saw any of it.
     """
-    before, after = cross_entropy(logits, y).view(*seen.shape, 2).unbind(-1)
-    return ((before / 2 + after) * seen).sum(1)
+    each = cross_entropy(logits, y).view(*seen.shape, -1)
+    return (each.sum(-1) * seen).sum(1)
 
 
 def overall(

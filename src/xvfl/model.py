@@ -98,7 +98,8 @@ class Model:
         return explain(asked, rows, encoded, wanted, at, proba, self._known_by_all())
 
     def _known_by_all(self) -> Known:
-        return Known(self.classes, self.prior, "assisted" in self.method.modes)
+        cross = "assisted" in self.method.modes
+        return Known(self.classes, self.prior, cross or self.loss.our_weights[0] > 0, cross)
 
     def complete(
         self, sources: Mapping[str, Source], party: str, ids: Sequence[str] | None = None
@@ -110,7 +111,10 @@ class Model:
         """
         self._known(sources)
         if "assisted" not in self.method.modes:
-            raise ModeError(f"{self.loss.method} completes nothing; train with xvfl+ or xvfl")
+            raise ModeError(
+                f"{self.loss.method} as trained here completes nothing from other parties; "
+                "train with xvfl+ or xvfl, with cross_completion"
+            )
         if party not in sources:
             raise ModeError(f"complete: expected a table of {party!r}, got {list(sources)}")
         given = [name for name in self.encoders if name in sources]

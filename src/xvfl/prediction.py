@@ -67,6 +67,8 @@ class Known:
     prior: list[float]
     completes: bool
     """Whether its method fills gaps at all."""
+    cross: bool
+    """Whether it fills them from other parties."""
 
 
 def row_ids(sources: Mapping[str, Source], given: Sequence[str], party: str | None) -> list[str]:
@@ -99,14 +101,15 @@ def explain(
     nowhere = np.asarray(~(who & seen).any(1))
     mode = np.where(nowhere, "prior", np.where(alone, "local", asked.mode))
     by = ["+".join(np.asarray(list(encoded))[row]) for row in who & ~nowhere[:, None]]
-    share = _completed_share(asked, full, encoded, ids, at) * said.completes
+    filled = ~full & (seen | said.cross) & said.completes
+    share = _completed_share(asked, filled, encoded, ids, at)
     notes = _notes(ids, encoded)
     for flag, text in ((alone & ~nowhere, ALONE), (nowhere, NOWHERE)):
         for row in flag.nonzero()[0]:
             notes[row] = _join(notes[row], text)
     proba = np.where(nowhere[:, None], np.asarray(said.prior), proba)
     share = np.where(nowhere, 0.0, share)
-    moved = np.where(nowhere, 0, _moved(asked, seen, full, at, said.completes))
+    moved = np.where(nowhere, 0, _moved(asked, seen, full, at, said.cross))
     return Prediction(list(ids), list(said.classes), proba, mode.tolist(), by, share, moved, notes)
 
 
@@ -126,7 +129,7 @@ def _contributors(asked: Asked, seen: Bools, full: Bools, at: int) -> Bools:
     return who
 
 
-def _moved(asked: Asked, seen: Bools, full: Bools, at: int, completes: bool) -> NDArray[np.int64]:
+def _moved(asked: Asked, seen: Bools, full: Bools, at: int, cross: bool) -> NDArray[np.int64]:
     """Count embeddings per row: each E up, and for each completed party a cue down and Ẽ up.
 
     In `assisted` the completed party keeps its Ẽ.
@@ -139,7 +142,7 @@ def _moved(asked: Asked, seen: Bools, full: Bools, at: int, completes: bool) -> 
         return peers
     if asked.mode == "assisted":
         return np.where(full[:, at] | (peers == 0), 0, peers + 1)
-    if not completes:
+    if not cross:
         return saw
     some = fulls > 0
     givers = np.where(some, fulls, saw)
@@ -163,7 +166,7 @@ def _join(first: str, second: str) -> str:
 
 
 def _completed_share(
-    asked: Asked, full: Bools, encoded: Mapping[str, Encoded], ids: Sequence[str], at: int
+    asked: Asked, filled: Bools, encoded: Mapping[str, Encoded], ids: Sequence[str], at: int
 ) -> NDArray[np.float64]:
     missing, total = np.zeros(len(ids)), 0
     for i, each in enumerate(encoded.values()):
@@ -172,6 +175,6 @@ def _completed_share(
         raw = each.observed.shape[1]
         where = pd.Index(each.ids).get_indexer(pd.Index(ids))
         counts = np.append(each.observed.sum(1), 0)
-        missing += np.where(full[:, i], 0, raw - counts[where])
+        missing += np.where(filled[:, i], raw - counts[where], 0)
         total += raw
     return missing / max(total, 1)

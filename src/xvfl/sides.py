@@ -4,8 +4,10 @@ File names count from the folder of the configuration.
 """
 
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
 from xvfl.config import LossConfig, NetConfig, TableOptions, TrainConfig, build, read_config
@@ -173,10 +175,15 @@ class PartyFile:
     """Where to compute."""
 
 
-def read_side(path: Path) -> CoordinatorFile | PartyFile:
-    """Read a side's configuration: `listen` makes it the coordinator's, `coordinator` a party's."""
+def read_side(
+    path: Path, more: Mapping[str, Any] = MappingProxyType({})
+) -> CoordinatorFile | PartyFile:
+    """Read a side's configuration: `listen` makes it the coordinator's, `coordinator` a party's.
+
+    `more` gives what the file may leave out.
+    """
     try:
-        data = tomllib.loads(read_config(path))
+        data = {**more, **tomllib.loads(read_config(path))}
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from error
     if ("listen" in data) == ("coordinator" in data):

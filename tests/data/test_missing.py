@@ -1,6 +1,7 @@
 """Missing features drawn on purpose: exact counts, nested rates, named randomness."""
 
 from collections import Counter
+from typing import Any
 
 import pytest
 import torch
@@ -9,11 +10,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from xvfl.data.missing import (
+    Scenario,
+    blocks,
     drop_features,
     exact_gaps,
     incomplete_parties,
     scenario,
 )
+from xvfl.errors import ConfigError
+from xvfl.layout import Feature, Layout
 from xvfl.streams import Draws, stream
 
 SEEDS = st.integers(0, 2**32)
@@ -126,3 +131,145 @@ def test_the_rate_is_drawn_per_row_between_0_and_1() -> None:
 def drawn(seed: int, observed: Tensor) -> Tensor:
     rows, raw = observed.shape
     return Draws([seed], "mask").uniform(0, rows, 1 + raw, observed.device)
+
+
+def table(features: int) -> Layout:
+    return Layout(tuple(Feature(str(i), "numeric", 1) for i in range(features)))
+
+
+KINDS = st.sampled_from(["uniform", "blocks"])
+
+
+@given(st.integers(1, 40), FEATURES, SHARES, SHARES, KINDS, SEEDS)
+def test_every_kind_hits_the_same_rows_with_the_same_counts(
+    rows: int, features: list[int], overlap: float, rate: float, kind: str, seed: int
+) -> None:
+    layouts = [table(count) for count in features]
+    observed, incomplete = Scenario(overlap, rate, kind).draw(rows, layouts, seed)  # type: ignore[arg-type]
+    plain, who = scenario(rows, features, overlap, rate, seed)
+    assert torch.equal(incomplete, who)
+    for mask, other in zip(observed, plain, strict=True):
+        assert torch.equal(mask.sum(1), other.sum(1))
+        assert kind == "blocks" or torch.equal(mask, other)
+
+
+def slow_uniform(rows: int, features: list[int], rate: float, seed: int) -> list[Tensor]:
+    """Draw each party's masks from its named stream, plainly."""
+    who = incomplete_parties(rows, len(features), 0.4, stream("cpu", seed, "who"))
+    return [
+        exact_gaps(rows, count, rate, stream("cpu", seed, "what", i)) | ~who[:, i : i + 1]
+        for i, count in enumerate(features)
+    ]
+
+
+@given(st.integers(1, 40), FEATURES, SHARES, SEEDS)
+def test_uniform_masks_are_named_by_seed_and_party(
+    rows: int, features: list[int], rate: float, seed: int
+) -> None:
+    found, _ = scenario(rows, features, 0.4, rate, seed)
+    assert all(map(torch.equal, found, slow_uniform(rows, features, rate, seed)))
+
+
+@given(st.integers(1, 60), st.integers(1, 9), SHARES, SHARES, SHARES, SEEDS)
+def test_above_misses_exactly_the_largest_known_values(
+    rows: int, features: int, overlap: float, rate: float, gaps: float, seed: int
+) -> None:
+    rng = torch.Generator().manual_seed(seed)
+    # Few distinct values: ties are the rule.
+    values = torch.randint(0, 4, (rows, features), generator=rng).float()
+    values[torch.rand(values.shape, generator=rng) < gaps] = torch.nan
+    drawn = Scenario(overlap, rate, "above").draw(rows, [table(features)] * 2, seed, [values] * 2)
+    for party, mask in enumerate(drawn[0]):
+        here = drawn[1][:, party]
+        assert mask[~here].all()
+        for kept, column in zip(mask[here].T, values[here].T, strict=True):
+            known = ~column.isnan()
+            assert (~kept).sum() == round(rate * int(known.sum()))
+            assert known[~kept].all()
+            if (~kept).any() and (kept & known).any():
+                assert column[~kept].min() >= column[kept & known].max()
+
+
+def test_above_draws_among_equal_values() -> None:
+    values = [torch.zeros(2000, 3)] * 2
+    masks = [
+        Scenario(0.0, 0.5, "above").draw(2000, [table(3)] * 2, seed, values)[0][0]
+        for seed in (0, 1)
+    ]
+    assert not torch.equal(*masks)
+    assert not torch.equal(masks[0][:, 0], masks[0][:, 1])
+
+
+@given(st.integers(1, 30), FEATURES, SHARES, SHARES, st.sampled_from(["above", "blocks"]), SEEDS)
+def test_a_higher_rate_only_adds_gaps_of_every_kind(
+    rows: int, features: list[int], one: float, two: float, kind: str, seed: int
+) -> None:
+    rng = torch.Generator().manual_seed(seed)
+    values = [torch.rand(rows, count, generator=rng) for count in features]
+    layouts = [table(count) for count in features]
+    few, many = (
+        Scenario(0.3, rate, kind).draw(rows, layouts, seed, values)[0]  # type: ignore[arg-type]
+        for rate in sorted((one, two))
+    )
+    assert not any((more & ~less).any() for less, more in zip(few, many, strict=True))
+
+
+def test_blocks_of_a_table_are_neighbours_and_go_whole() -> None:
+    assert blocks(table(9)).tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert blocks(table(1)).tolist() == [0]
+    observed, incomplete = Scenario(0.0, 1 / 3, "blocks").draw(500, [table(9)] * 2, seed=0)
+    for party, mask in enumerate(observed):
+        parts = mask[incomplete[:, party]].reshape(-1, 3, 3)
+        assert (parts.all(2) | (~parts).all(2)).all()
+        assert (~parts[:, :, 0]).sum(0).min() > 50, "each block in its turn"
+
+
+def test_blocks_of_an_image_are_square_patches() -> None:
+    strip = Layout(image=(3, 8, 12))
+    observed, incomplete = Scenario(0.0, 0.5, "blocks").draw(40, [strip] * 2, seed=0)
+    assert blocks(strip).unique().tolist() == list(range(6))
+    patches = observed[0][incomplete[:, 0]].reshape(-1, 2, 4, 3, 4)
+    assert (patches.all((2, 4)) | (~patches).all((2, 4))).all()
+    assert (~patches).sum((1, 2, 3, 4)).tolist() == [48] * len(patches)
+
+
+@given(st.integers(1, 400), st.floats(0, 0.25), SEEDS)
+def test_imbalance_has_exact_counts(rows: int, overlap: float, seed: int) -> None:
+    scene = Scenario(overlap, 0.5, imbalance=0.8)
+    observed, incomplete = scene.draw(rows, [table(4), table(6)], seed)
+    aligned = round(overlap * rows)
+    assert (~incomplete.any(1)).sum() == aligned
+    assert not incomplete.all(1).any()
+    first, second = (~incomplete).sum(0).tolist()
+    assert first == min(max(round(0.8 * (1 + overlap) * rows), aligned), rows)
+    assert first + second == rows + aligned
+    assert ((~observed[0]).sum(1) == 2 * incomplete[:, 0]).all()
+    assert ((~observed[1]).sum(1) == 3 * incomplete[:, 1]).all()
+
+
+def test_imbalance_of_the_protocol() -> None:
+    _, incomplete = Scenario(0.2, 0.5, imbalance=0.8).draw(1000, [table(4)] * 2, seed=1)
+    assert (~incomplete).sum(0).tolist() == [960, 240]
+    assert (~incomplete).all(1).sum() == 200
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"overlap": 1.2, "rate": 0}, "expected overlap from 0 to 1, got 1.2"),
+        ({"overlap": 0.4, "rate": -1}, "expected rate from 0 to 1, got -1"),
+        ({"overlap": 0.4, "rate": 0, "kind": "abov"}, "did you mean 'above'"),
+        ({"overlap": 0.4, "rate": 0, "imbalance": 0.8}, "cannot share more than 0.25 of them"),
+        ({"overlap": 0.1, "rate": 0, "imbalance": 1.0}, "expected imbalance between 0 and 1"),
+    ],
+)
+def test_impossible_scenarios_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Scenario(**settings)
+
+
+def test_scenarios_say_what_they_lack() -> None:
+    with pytest.raises(ConfigError, match="give them"):
+        Scenario(0.4, 0.5, "above").draw(5, [table(2)] * 2, seed=0)
+    with pytest.raises(ConfigError, match="for two parties, got 3"):
+        Scenario(0.1, 0.5, imbalance=0.8).draw(5, [table(2)] * 3, seed=0)

@@ -42,7 +42,8 @@ def test_folded_sees_no_case_form_or_spaces(text: str) -> None:
     fold = RULES["folded"]
     for form in ("NFC", "NFD", "NFKC", "NFKD"):
         assert fold(unicodedata.normalize(form, text)) == fold(text)
-    assert fold(f"  {text}\n") == fold(text) == fold(text.casefold())
+    assert fold(f"  {text}\n") == fold(text)
+    assert fold(unicodedata.normalize("NFD", text).casefold()) == fold(text)
 
 
 def test_ids_that_become_the_same_are_named() -> None:

@@ -19,15 +19,11 @@ from tests.conftest import (
     NUMBERS,
     D,
     Problem,
-    accuracies,
-    digits,
     make_problem,
     masked,
     smooth,
-    train,
 )
 from xvfl import XVFLClassifier
-from xvfl.config import LossConfig
 from xvfl.errors import ModeError
 from xvfl.methods.laser import Laser, nested_subsets, subset_weights
 from xvfl.streams import Draws
@@ -165,23 +161,6 @@ def test_prediction_uses_the_observed_parties_and_their_heads() -> None:
     expected = sum(heads[i](mean).softmax(-1) for i in (0, 1, 3)) / 3
     joint = method.logits(problem.federation(), problem.rows, "collaborative", 0)
     torch.testing.assert_close(joint[0].softmax(-1), expected)
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_64_rows_are_learned_by_heart(method: str) -> None:
-    tables, rows = digits(64)
-    found = accuracies(*train(LossConfig(method=method), tables, rows, epochs=400), rows)
-    assert len(found) == 5 and set(found.values()) == {1.0}, found
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_shuffled_labels_leave_test_rows_at_chance(method: str) -> None:
-    tables, rows = digits(500, shuffled=True)
-    first, rest = torch.arange(500).split([128, 372])
-    trained, federation = train(LossConfig(method=method), tables, rows.take(first), epochs=10)
-    spread = math.sqrt(2 / 9 / len(rest))
-    found = accuracies(trained, federation, rows.take(rest))
-    assert all(abs(share - 1 / CLASSES) < 4 * spread for share in found.values()), found
 
 
 def parties(k: int) -> tuple[dict[str, pd.DataFrame], pd.Series]:

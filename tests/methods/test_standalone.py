@@ -1,7 +1,5 @@
 """Standalone: every party by itself, on the rows it holds in full."""
 
-import math
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -14,14 +12,10 @@ from tests.conftest import (
     MIXED,
     NUMBERS,
     D,
-    accuracies,
-    digits,
     make_problem,
     smooth,
-    train,
 )
 from xvfl import XVFLClassifier
-from xvfl.config import LossConfig
 from xvfl.errors import ModeError
 from xvfl.methods.standalone import Standalone
 
@@ -67,21 +61,6 @@ def test_gaps_are_zero_filled_at_prediction() -> None:
     for b, row in enumerate(problem.twin_rows()):
         alone = heads[0](twin.embed(problem.twin_parties()[0], row.x[0], row.o[0]))
         torch.testing.assert_close(out[b], alone, rtol=1e-12, atol=1e-12)
-
-
-def test_64_rows_are_learned_by_heart() -> None:
-    tables, rows = digits(64)
-    found = accuracies(*train(LossConfig(method="standalone"), tables, rows, epochs=400), rows)
-    assert found == {"local/0": 1.0, "local/1": 1.0}
-
-
-def test_shuffled_labels_leave_test_rows_at_chance() -> None:
-    tables, rows = digits(500, shuffled=True)
-    first, rest = torch.arange(500).split([128, 372])
-    trained = train(LossConfig(method="standalone"), tables, rows.take(first), epochs=10)
-    spread = math.sqrt(2 / 9 / len(rest))
-    found = accuracies(*trained, rows.take(rest))
-    assert all(abs(share - 1 / CLASSES) < 4 * spread for share in found.values()), found
 
 
 def fitted() -> tuple[XVFLClassifier, dict[str, pd.DataFrame], pd.Series]:

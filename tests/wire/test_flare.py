@@ -12,12 +12,14 @@ from safetensors.torch import load_file
 
 from tests.conftest import SEED
 from tests.federation.split_helpers import endpoints, method_of, problem
-from tests.small import SOURCE
+from tests.small import SOURCE, frames
 from tests.wire.flare_job import METHOD, RECONSTRUCTION, SITES, STEPS, TRAIN, weights
 from xvfl.errors import ConfigError, PartyError, WireError
 from xvfl.federation.fused import Fused
 from xvfl.federation.party import PartySide
 from xvfl.federation.train import Trainer
+from xvfl.matching import load_party
+from xvfl.runs import Folder
 from xvfl.wire import codec
 from xvfl.wire.messages import Done, End, Hello
 
@@ -58,6 +60,43 @@ def test_200_steps_over_flare_end_in_the_fused_weights(kind: str, tmp_path: Path
             moved = max(float((expected[key] - start[key]).abs().max()) for key in start)
     print(f"{kind}: {STEPS} steps, weights differ from the fused run's by {worst:.1e}")
     assert worst <= 1e-5 and moved > 0.1
+
+
+SERVER = """
+parties = ["bank", "shop"]
+labels = { table = "labels.csv", id = "customer", column = "churned" }
+net = { embedding = 8, hidden = 16 }
+train = { epochs = 3, batch = 32, device = "cpu" }
+"""
+PARTY = """
+table = "{name}.csv"
+id = "customer"
+state = "{name}"
+"""
+
+
+def test_the_example_trains_from_each_sides_own_configuration(tmp_path: Path) -> None:
+    bank, shop, y = frames()
+    bank.reset_index().to_csv(tmp_path / "bank.csv", index=False)
+    shop.reset_index().to_csv(tmp_path / "shop.csv", index=False)
+    y.reset_index().to_csv(tmp_path / "labels.csv", index=False)
+    (tmp_path / "server.toml").write_text(SERVER)
+    for name in ("bank", "shop"):
+        (tmp_path / f"{name}.toml").write_text(PARTY.format(name=name))
+    command = [sys.executable, str(SOURCE.parent / "examples" / "flare_job.py")]
+    command += ["--server", str(tmp_path / "server.toml")]
+    for name in ("bank", "shop"):
+        command += ["--site", f"{name}={tmp_path / name}.toml"]
+    environment = os.environ | {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, timeout=300)
+    assert done.returncode == 0, done.stdout.decode()[-2000:] + done.stderr.decode()[-2000:]
+    lines = Folder(tmp_path / "state").read_json("evaluation.json")["lines"]
+    assert {line["mode"] for line in lines} >= {"local", "collaborative"}
+    assert len(Folder(tmp_path / "state").records()) == 3
+    for name in ("bank", "shop"):
+        assert list((tmp_path / name).glob("checkpoint-*.safetensors"))
+        kept = load_party(tmp_path / name / "alignment.json")
+        assert len(kept.match.rows) == len(bank if name == "bank" else shop)
 
 
 class Site:

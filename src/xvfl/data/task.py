@@ -6,7 +6,8 @@ Shapes: N rows; dense, hashed and raw as a party's layout counts them.
 import json
 import os
 import zipfile
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,17 @@ class Task:
 
     def __len__(self) -> int:
         return len(self.y)
+
+    def only(self, rows: NDArray[np.int64]) -> "Task":
+        """Leave only these rows."""
+        return replace(
+            self,
+            values={party: each[rows] for party, each in self.values.items()},
+            y=self.y[rows],
+            observed={party: each[rows] for party, each in self.observed.items()},
+            codes={party: each[rows] for party, each in self.codes.items()},
+            test=None if self.test is None else self.test[rows],
+        )
 
     def seen(self, party: str) -> NDArray[np.bool_]:
         """Say which raw features of a party are there. (N, raw)"""
@@ -99,14 +111,15 @@ def save_task(task: Task, path: Path) -> None:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
         raise InputError(f"{path}: could not be written ({error.strerror or error})") from error
 
 
 def load_task(path: Path) -> Task:
     """Read a task written by `save_task`."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         about = json.loads(str(arrays["about"]))
     except FileNotFoundError as error:

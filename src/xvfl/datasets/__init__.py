@@ -5,14 +5,18 @@ Images need numpy alone (JPEG files Pillow, too), tables pandas: only what is as
 
 import hashlib
 import json
+import warnings
+from contextlib import suppress
 from importlib import import_module
+from lzma import LZMAError
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 from xvfl.data.task import Task, load_task, save_task
 from xvfl.datasets.pictures import SIDE
 from xvfl.datasets.source import DataSet, Found, cache_folder, data_folders
-from xvfl.errors import InputError, unknown
+from xvfl.errors import DataWarning, InputError, XVFLError, unknown
 
 __all__ = ["DATASETS", "cached", "data_set", "find", "prepare"]
 
@@ -23,6 +27,7 @@ DATASETS: dict[str, str] = {
     "bank": "xvfl.datasets.bank",
     "avazu": "xvfl.datasets.avazu",
     "physionet2012": "xvfl.datasets.physionet2012",
+    "mimic3": "xvfl.datasets.mimic3",
 }
 
 
@@ -53,11 +58,26 @@ def prepare(name: str, parties: int = 2, data: Path | None = None) -> Task:
     if found is None:
         raise each.absent(data_folders(data))
     path = cached(each, found, parties)
-    if path.is_file():
+    # A damaged one is made again.
+    with suppress(InputError):
         return load_task(path)
-    task = each.build(found.form.read(found.files), parties)
-    save_task(task, path)
+    task = each.build(_read(found), parties)
+    try:
+        save_task(task, path)
+    except InputError as error:
+        warnings.warn(f"not kept for the next time: {error}", DataWarning, stacklevel=2)
     return task
+
+
+def _read(found: Found[Any]) -> Any:
+    try:
+        return found.form.read(found.files)
+    except XVFLError:
+        raise
+    except (OSError, EOFError, ValueError, KeyError, BadZipFile, LZMAError) as error:
+        raise InputError(
+            f"{found.files[0]}: cannot be read ({error}); it may be cut short: get it again"
+        ) from error
 
 
 def cached(data: DataSet[Any], found: Found[Any], parties: int) -> Path:

@@ -22,8 +22,9 @@ def members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, by
         else:
             raise InputError(f"{path}: expected a folder, a .zip or a .tar.gz")
     except (OSError, EOFError, tarfile.TarError, zipfile.BadZipFile) as error:
+        reason = " ".join(str(error).split())
         raise InputError(
-            f"{path}: cannot be read ({error}); get it again, it may be cut short"
+            f"{path}: cannot be read ({reason}); it may be cut short: get it again"
         ) from error
 
 

@@ -71,6 +71,7 @@ DATA_SET = DataSet(
     name="avazu",
     title="Avazu: an advertisement is clicked or not",
     rows=40_428_967,
+    size=1_124_000_000,
     licence="Kaggle competition rules; no redistribution",
     page="https://www.kaggle.com/c/avazu-ctr-prediction/data",
     forms=(

@@ -53,6 +53,7 @@ DATA_SET = DataSet(
     name="bank",
     title="Bank Marketing: a client takes the deposit or not",
     rows=45_211,
+    size=4_610_348,
     licence="CC BY 4.0",
     page="https://archive.ics.uci.edu/dataset/222/bank+marketing",
     forms=(

@@ -39,7 +39,7 @@ def read_packs(files: Sequence[Path]) -> Pictures:
     """Read the packs, five of training images and one of test images."""
     pixels, y = [], []
     for path in files:
-        with np.load(path) as pack:
+        with path.open("rb") as file, np.load(file) as pack:
             pixels.append(unpack(pack["d"]))
             y.append(pack["y"].astype(np.int64))
     test = np.repeat([path == files[-1] for path in files], [len(each) for each in y])
@@ -50,6 +50,7 @@ DATA_SET = DataSet(
     name="cifar10",
     title="CIFAR-10: ten classes of small images",
     rows=60_000,
+    size=170_052_171,
     licence="none stated; free for research, cite the 2009 report",
     page="https://www.cs.toronto.edu/~kriz/cifar.html",
     forms=(

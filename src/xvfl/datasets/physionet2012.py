@@ -125,6 +125,7 @@ DATA_SET = DataSet(
     name="physionet2012",
     title="PhysioNet/CinC Challenge 2012: death in hospital",
     rows=12_000,
+    size=20_122_914,
     licence="ODC-By 1.0",
     page="https://physionet.org/content/challenge-2012/1.0.0/",
     forms=(

@@ -40,8 +40,6 @@ class Form(Generic[T]):
     files: tuple[str, ...]
     """Files or folders below the data folder, all needed; `a|b` is either."""
     read: Callable[[Sequence[Path]], T]
-    optional: tuple[str, ...] = ()
-    """Files used where they are there."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +73,8 @@ class DataSet(Generic[T]):
     name: str
     title: str
     rows: int
+    size: int
+    """Bytes of the publisher's files, about."""
     licence: str
     page: str
     forms: tuple[Form[T], ...]
@@ -97,8 +97,7 @@ class DataSet(Generic[T]):
             for root in (folder / self.name, folder):
                 files = [_either(root, each) for each in form.files]
                 if all(files):
-                    more = [_either(root, each) for each in form.optional]
-                    return Found(form, tuple(path for path in (*files, *more) if path))
+                    return Found(form, tuple(path for path in files if path))
         return None
 
     def absent(self, folders: Sequence[Path]) -> InputError:
@@ -127,7 +126,12 @@ def data_folders(data: Path | None = None) -> list[Path]:
     if data is not None:
         return [data]
     named = os.environ.get("XVFL_DATA")
-    return [*([Path(named)] if named else []), cache_folder() / "data"]
+    return [*([Path(named)] if named else []), downloaded()]
+
+
+def downloaded() -> Path:
+    """Say where downloads go: never into XVFL_DATA, which may be shared."""
+    return cache_folder() / "data"
 
 
 def cache_folder() -> Path:

@@ -48,7 +48,7 @@ def read_folders(files: Sequence[Path]) -> Pictures:
 
 def read_pack(files: Sequence[Path]) -> Pictures:
     """Read the pack of original JPEG files."""
-    with np.load(files[0]) as pack:
+    with files[0].open("rb") as file, np.load(file) as pack:
         blob, ends = pack["blob"].tobytes(), pack["off"]
         y, test = pack["y"].astype(np.int64), pack["val"].astype(bool)
         names = pack["name"].astype(str)
@@ -65,6 +65,7 @@ DATA_SET = DataSet(
     name="tinyimagenet5",
     title="TinyImageNet-5: five classes of Tiny ImageNet-200",
     rows=2_750,
+    size=248_100_043,
     licence="ImageNet terms: non-commercial research and education",
     page="http://cs231n.stanford.edu/tiny-imagenet-200.zip",
     forms=(

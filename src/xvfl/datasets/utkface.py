@@ -37,7 +37,7 @@ def read_packs(files: Sequence[Path]) -> Pictures:
     """Read the three packs of 64 × 64 pixels."""
     pixels, names = [], []
     for path in files:
-        with np.load(path) as pack:
+        with path.open("rb") as file, np.load(file) as pack:
             pixels.append(halve(unpack(pack["d"])))
             names += pack["name"].astype(str).tolist()
     return _pictures(np.concatenate(pixels), names)
@@ -59,6 +59,7 @@ DATA_SET = DataSet(
     name="utkface",
     title="UTKFace, aligned and cropped: gender of a face",
     rows=23_705,
+    size=106_634_631,
     licence="non-commercial research only; copyright stays with the image owners",
     page="https://susanqq.github.io/UTKFace/",
     forms=(

@@ -1,6 +1,6 @@
 """One method on one data set in several scenarios at once: rows, masks, nets, training.
 
-The runs of a trial differ in seed, missing rate and overlap alone, so their nets have one shape:
+The runs of a trial differ in seed and scenario alone, so their nets have one shape:
 they are stacked, and the rows of all runs go through them together. Torch and numpy alone.
 Shapes: R runs, N rows of a run, k parties.
 """
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from xvfl import maths
 from xvfl.config import LossConfig, NetConfig, TrainConfig
-from xvfl.data.missing import scenario
+from xvfl.data.missing import Kind, Scenario
 from xvfl.data.rows import PartyTable, Rows
 from xvfl.data.task import Task
 from xvfl.federation.build import build_method, build_parties
@@ -42,11 +42,22 @@ class Setting:
     train: TrainConfig = TrainConfig()
     keep: Literal["last", "best"] = "best"
     """Test the weights of the last epoch, or of the best one on validation rows held out."""
+    kind: Kind = "uniform"
+    """What goes missing (`data.missing.Scenario`)."""
+    imbalance: float | None = None
+    """Of training rows, with two parties: the first one's part of all rows held in full."""
 
     @property
     def shape(self) -> "Setting":
         """What runs of one trial have in common."""
-        return replace(self, rate=0.0, seed=0, overlap=0.0, train=replace(self.train, seed=0))
+        plain = replace(self, rate=0.0, seed=0, overlap=0.0, kind="uniform", imbalance=None)
+        return replace(plain, train=replace(self.train, seed=0))
+
+    def scenario(self, part: "Part") -> Scenario:
+        """Say what is missing in a part's rows; test rows are all non-aligned."""
+        if part in ("test", "whole"):
+            return Scenario(0.0, self.rate, self.kind)
+        return Scenario(self.overlap, self.rate, self.kind, self.imbalance)
 
 
 class Trial:
@@ -57,7 +68,7 @@ class Trial:
     ) -> None:
         """Draw the rows and masks of every run and build the nets."""
         if len({each.shape for each in settings}) != 1:
-            raise ValueError("the settings of a trial differ in more than seed, rate and overlap")
+            raise ValueError("the settings of a trial differ in more than seed and scenario")
         self.task, self.settings, one = task, tuple(settings), settings[0]
         self.device = device or torch.device("cpu")
         self.seeds = [each.seed for each in settings]
@@ -154,13 +165,13 @@ class Drawn:
         self._ends = torch.tensor([len(part) for part in parts.values()]).cumsum(0).tolist()
         self._names = list(parts)
         self.base = torch.cat(list(parts.values()))
-        raw = [layout.raw for layout in task.layouts.values()]
         masks, incomplete = [], []
         for name, part in parts.items():
             whole = name == "whole"
-            overlap = 0.0 if name in ("test", "whole") else setting.overlap
             seed = seed_of(setting.seed, "test" if whole else name)
-            made, who = scenario(len(part), raw, overlap, setting.rate, seed)
+            made, who = setting.scenario(name).draw(
+                len(part), list(task.layouts.values()), seed, _values(task, setting, part)
+            )
             masks.append([torch.ones_like(mask) if whole else mask for mask in made])
             incomplete.append(who)
         self.masks = [torch.cat(party) for party in zip(*masks, strict=True)]
@@ -173,6 +184,12 @@ class Drawn:
         """Give the place of a part among the rows."""
         at = self._names.index(part)
         return slice(self._ends[at - 1] if at else 0, self._ends[at])
+
+
+def _values(task: Task, setting: Setting, rows: Tensor) -> list[Tensor] | None:
+    if setting.kind != "above":
+        return None
+    return [torch.from_numpy(task.raw_values(party))[rows] for party in task.layouts]
 
 
 def divide(task: Task, setting: Setting) -> dict[Part, Tensor]:

@@ -49,7 +49,8 @@ def build_parties(
         seed_modules(CPU, seed, name, "init")
         own = (bottoms or {}).get(name)
         each = [
-            own_net(own, layout, d) or nets.bottom(layout, d, hidden, config.blocks)
+            own_net(own, layout, d)
+            or nets.bottom(layout, d, hidden, config.blocks, config.channels)
             for _ in range(needs.branches)
         ]
         bottom = each[0] if needs.branches == 1 else nets.Branches(each)

@@ -83,7 +83,7 @@ class PartySide:
         self.net = net
         self.table = table
         self.seeds = tuple(seeds)
-        self._masks = Draws(seeds, name, "mask")
+        self._draws: list[Draws] = []
         self.reconstruction = reconstruction
         self.holder: Holder | None = None
         """Its net's optimiser, once training has begun."""
@@ -94,45 +94,58 @@ class PartySide:
         """Embed the rows in each view. (B, v, d)
 
         `plain`: as observed; `masked`: with more features dropped at random, in training only;
-        `self`: the masked row completed from its own embedding.
+        `self`: a masked row completed from its own embedding. The first `self` belongs to the first
+        `masked`, and so on: each pair has a mask of its own.
         """
         seed_modules(handles.device, self.seeds[0], self.name, step, "embed")
         rows = self.table.take(handles)
         self._x, self._observed, self._step = self.net.encode(rows), rows.observed, step
         self.objective = None
-        masks = {"plain": rows.observed}
-        if set(views) != {"plain"}:
-            masks["masked"] = self._masked(rows.observed, step)
-        if "plain" not in views:
-            del masks["plain"]
-        x = torch.stack([self._x] * len(masks), 1).flatten(0, 1)
-        given = torch.stack(list(masks.values()), 1).flatten(0, 1)
-        stacked = self.net.embed(x, given).view(len(handles), len(masks), -1)
-        made = dict(zip(masks, stacked.unbind(1), strict=True))
+        drawn = max(views.count("masked"), views.count("self"))
+        masked = [self._masked(rows.observed, step, which) for which in range(drawn)]
+        masks = [rows.observed, *masked] if "plain" in views else masked
+        E = self.net.embed(_copies(self._x, len(masks)), torch.stack(masks, 1).flatten(0, 1))
+        each = E.view(len(handles), len(masks), -1).unbind(1)
+        own: Sequence[Tensor] = ()
         if "self" in views:
-            made["self"] = self._complete(made["masked"], masks["masked"])
-        return torch.stack([made[view] for view in views], 1)
+            own = self._complete(each[-drawn:], masked)
+        made = {"plain": iter(each), "masked": iter(each[len(each) - drawn :]), "self": iter(own)}
+        return torch.stack([next(made[view]) for view in views], 1)
 
     def complete(self, cue: Tensor, whole: Tensor) -> Tensor:
         """Embed the rows completed from a cue; `whole` rows keep nothing they observed. (B, d)"""
         seed_modules(cue.device, self.seeds[0], self.name, self._step, "complete")
-        return self._complete(cue, self._observed & ~whole.unsqueeze(1))
+        return self._complete([cue], [self._observed & ~whole.unsqueeze(1)])[0]
 
-    def _masked(self, observed: Tensor, step: int | Tensor) -> Tensor:
+    def _masked(self, observed: Tensor, step: int | Tensor, which: int) -> Tensor:
         if not self.net.training:
             return observed
+        while len(self._draws) <= which:
+            self._draws.append(Draws(self.seeds, self.name, "mask", len(self._draws)))
         rows, raw = observed.shape
-        return drop_features(observed, self._masks.uniform(step, rows, 1 + raw, observed.device))
+        drawn = self._draws[which].uniform(step, rows, 1 + raw, observed.device)
+        return drop_features(observed, drawn)
 
-    def _complete(self, cue: Tensor, observed: Tensor) -> Tensor:
-        embedded, completed = self.net.complete(self._x, observed, cue)
+    def _complete(self, cues: Sequence[Tensor], kept: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Complete the rows from each cue, beside what is kept of them."""
+        copies = len(cues)
+        cue, keep = torch.stack(tuple(cues), 1), torch.stack(tuple(kept), 1)
+        embedded, completed = self.net.complete(
+            _copies(self._x, copies), keep.flatten(0, 1), cue.flatten(0, 1)
+        )
         if self.reconstruction and self.net.training:
-            loss = self.reconstruction * self._error(completed)
+            loss = self.reconstruction * copies * self._error(completed, copies)
             self.objective = loss if self.objective is None else self.objective + loss
-        return embedded
+        return embedded.view(len(self._x), copies, -1).unbind(1)
 
-    def _error(self, completed: Tensor) -> Tensor:
-        target = self.net.spread(self._observed).expand_as(completed).to(completed.dtype)
-        error = (completed - self._x.detach()).square() * target
+    def _error(self, completed: Tensor, copies: int) -> Tensor:
+        target = self.net.spread(_copies(self._observed, copies)).expand_as(completed)
+        weight = target.to(completed.dtype)
+        error = (completed - _copies(self._x.detach(), copies)).square() * weight
         each = (len(self.seeds), -1)
-        return (error.view(each).sum(1) / target.reshape(each).sum(1).clamp(min=1)).sum()
+        return (error.view(each).sum(1) / weight.reshape(each).sum(1).clamp(min=1)).sum()
+
+
+def _copies(x: Tensor, count: int) -> Tensor:
+    """Repeat every row, its copies next to each other: rows of a run stay together."""
+    return x if count == 1 else x.repeat_interleave(count, 0)

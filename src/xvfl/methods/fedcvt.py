@@ -40,7 +40,7 @@ class Settings:
 class Memory(nn.Module):
     """The latest aligned rows as both parties represented them, kept with the heads for prediction.
 
-    It has `size` slots for each run: rows (runs, size, 2, w), valid (runs, size).
+    Buffers hold `size` slots for each run, and say which of them are taken.
     """
 
     rows: Tensor
@@ -49,16 +49,15 @@ class Memory(nn.Module):
     def __init__(self, width: int, size: int = 256, runs: int = 1) -> None:
         """Make room for `size` rows of each run; w is `width`."""
         super().__init__()
-        self.size = size
         self.register_buffer("rows", torch.zeros(runs, size, 2, width))
         self.register_buffer("valid", torch.zeros(runs, size, dtype=torch.bool))
 
     @torch.no_grad()
     def refresh(self, R: Tensor, aligned: Tensor) -> None:
         """Put aligned rows (runs, B, 2, w) before the older ones, and forget what has no slot."""
-        rows = torch.cat([R, self.rows.to(R.dtype)], 1)
-        valid = torch.cat([aligned, self.valid], 1)
-        first = valid.byte().argsort(dim=1, descending=True, stable=True)[:, : self.size]
+        rows, valid = torch.cat([R, self.rows], 1), torch.cat([aligned, self.valid], 1)
+        size = self.valid.shape[1]
+        first = valid.byte().argsort(dim=1, descending=True, stable=True)[:, :size]
         slots = first[..., None, None].expand(-1, -1, *R.shape[2:])
         self.rows.copy_(rows.gather(1, slots))
         self.valid.copy_(valid.gather(1, first))

@@ -28,6 +28,7 @@ class Weights:
     detach_cue: bool = False
     cross_completion: bool = True
     aggregation: str = "mean"
+    masks: int = 2
 
 
 ALL_MODES = frozenset[Mode](("local", "assisted", "collaborative", "peers"))
@@ -57,7 +58,8 @@ class XVFL:
     def loss(self, federation: Federation, rows: Rows) -> dict[str, Tensor]:
         """Name the terms: decision, dsalign1, dsalign2 and, where it weighs anything, self."""
         w = self.weights
-        views: list[View] = ["plain", "masked", "self"] if w.self_completion else ["plain"]
+        alone: list[View] = ["masked", "self"] * w.masks if w.self_completion else []
+        views: list[View] = ["plain", *alone]
         made = federation.embed(rows, views)
         shared = self._completed if w.cross_completion else self._uncompleted
         per_row = shared(federation, rows, made[:, :, 0])
@@ -97,11 +99,27 @@ class XVFL:
             return self._decide(self.join.over(best, rows.seen))
         cue, has_cue = maths.cues(E, maths.sources(rows.full, rows.seen))
         E_ = federation.complete(cue, torch.zeros_like(rows.full[:, 0]))
-        if mode == "assisted":
-            alone = rows.full | ~maths.cues(E, rows.full)[1]
-            helped = torch.where(alone.unsqueeze(-1), best, E_)
-            return self._decide(self.join.alone(helped)[:, party])
-        return self._decide(maths.filled(best, E_, rows.full, has_cue, self.join))
+        if self.weights.self_completion:
+            E_ = maths.both_ways(E_, best, rows.seen)
+        if mode == "collaborative":
+            return self._decide(maths.filled(best, E_, rows.full, has_cue, self.join))
+        return self._assisted(E, best, E_, rows.full, party)
+
+    def _assisted(self, E: Tensor, best: Tensor, E_: Tensor, full: Tensor, party: int) -> Tensor:
+        """Decide for one party: as alone where it is full or nobody else is, else with a cue.
+
+        The paper's reading is h(Ẽ_i). With self completion the party takes the mean of Ẽ_i and the
+        embeddings its cue is made of, as far as one party can go towards the joint decision.
+        """
+        peers = maths.others(full, party)
+        alone = (full[:, party] | ~peers.any(1)).unsqueeze(-1)
+        own = torch.zeros_like(full).index_fill(1, torch.tensor([party], device=full.device), True)
+        helped = torch.where(own.unsqueeze(-1), E_, E)
+        if self.weights.self_completion:
+            together = self.join.over(helped, peers | own)
+        else:
+            together = self.join.alone(E_)[:, party]
+        return self._decide(torch.where(alone, self.join.alone(best)[:, party], together))
 
     def _alone(self, federation: Federation, rows: Rows) -> tuple[Tensor, Tensor]:
         """Embed as observed, and with what a party can do by itself about its gaps. (B, k, d)"""

@@ -27,13 +27,13 @@ Build = nn.Module | Callable[[Layout, int], nn.Module]
 """A user's own net: a module, or a function of the party's layout and the embedding width d."""
 
 
-def bottom(layout: Layout, d: int, hidden: int, blocks: int) -> nn.Module:
+def bottom(layout: Layout, d: int, hidden: int, blocks: int, channels: int = 32) -> nn.Module:
     """Build the default f_i: three layers for tables, residual blocks for images.
 
     Its input is the encoded features followed by one flag per raw feature (an image: one channel).
     """
     if layout.image is not None:
-        return ResidualBottom(layout.image[0] + 1, d, blocks)
+        return ResidualBottom(layout.image[0] + 1, d, blocks, channels)
     return mlp([layout.encoded + layout.raw, hidden, hidden, d])
 
 

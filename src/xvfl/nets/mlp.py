@@ -7,8 +7,16 @@ from torch import nn
 
 
 def mlp(widths: Sequence[int]) -> nn.Sequential:
-    """Stack linear layers with ReLU between them; no normalisation over the batch."""
+    """Stack linear layers with ReLU between them; no normalisation over the batch.
+
+    Layers before a ReLU begin so that signals keep their size (K. He et al. 2015): with torch's own
+    choice they fade, and deep heads hardly learn.
+    """
     layers: list[nn.Module] = []
     for fan_in, fan_out in pairwise(widths):
-        layers += [nn.Linear(fan_in, fan_out), nn.ReLU()]
+        linear = nn.Linear(fan_in, fan_out)
+        nn.init.kaiming_uniform_(linear.weight, nonlinearity="relu")
+        nn.init.zeros_(linear.bias)
+        layers += [linear, nn.ReLU()]
+    layers[-2] = nn.Linear(widths[-2], widths[-1])
     return nn.Sequential(*layers[:-1])

@@ -15,7 +15,7 @@ from typing import Any
 from nvflare.collab import CollabCallError, collab
 from nvflare.collab.api.exceptions import RunAborted
 
-from xvfl.errors import ConfigError, PartyError, WireError
+from xvfl.errors import ConfigError, PartyError, RunError, WireError
 from xvfl.wire import codec
 from xvfl.wire.messages import Hello, Message
 from xvfl.wire.transport import Transport
@@ -76,18 +76,22 @@ class SiteLine:
                     answer.set_exception(PartyError(str(error), (self._site.name,)))
                     return
                 time.sleep(AGAIN_S)
-            except (RunAborted, WireError) as error:
+            except WireError as error:
                 answer.set_exception(PartyError(str(error), (self._site.name,)))
+                return
+            except RunAborted:
+                answer.set_exception(RunError("the FLARE job was aborted"))
                 return
 
 
 class Party:
     """What a job runs at a site: a party's endpoint, for the server alone."""
 
-    def __init__(self, build: str) -> None:
+    def __init__(self, build: str = "xvfl.service.flare:endpoint") -> None:
         """Name the function, "module:function", that makes the endpoint of a site.
 
-        It is given the site's name and the job's properties for this site.
+        It is given the site's name and the job's properties for this site; by default it reads the
+        party's configuration that the property `config` names.
         """
         self.build = build
         self._endpoint: Any = None
@@ -114,8 +118,12 @@ class Party:
 class Coordinator:
     """What a job runs at the server: a run over the sites' lines."""
 
-    def __init__(self, run: str) -> None:
-        """Name the function, "module:function", that runs; it is given the lines by site."""
+    def __init__(self, run: str = "xvfl.service.flare:run") -> None:
+        """Name the function, "module:function", that runs.
+
+        It is given the lines by site and the job's properties for the server; by default it reads
+        the coordinator's configuration that the property `config` names.
+        """
         self.run = run
 
     @collab.main

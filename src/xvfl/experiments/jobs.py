@@ -1,0 +1,182 @@
+"""Which runs a figure of the paper is made of. Torch and numpy alone.
+
+A job is a run on a data set; the figures are functions from a data set and a budget to jobs. The
+same run in two figures is one job, so it is made once.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from xvfl.config import LossConfig, NetConfig, TrainConfig
+from xvfl.errors import ConfigError
+from xvfl.experiments.trial import Setting
+from xvfl.methods import METHODS
+
+RATES = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
+OURS = "xvfl+"
+TABLES = ("bank", "avazu", "physionet2012", "mimic3")
+IMAGES = ("cifar10", "utkface", "tinyimagenet5")
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much work a run and a figure may be: the same for every method."""
+
+    train_rows: int
+    """Training rows drawn once from the data set; 0 = all of them."""
+    test_rows: int
+    """Test rows drawn once; 0 = all of them."""
+    epochs: int
+    seeds: int
+    rates: tuple[float, ...]
+    """R_miss of the figure over missing rates."""
+    batch: int = 0
+    learning_rate: float = 2e-3
+    net: NetConfig = NetConfig()
+
+
+FULL: dict[str, Budget] = {
+    **dict.fromkeys(TABLES, Budget(0, 0, 20, 5, RATES)),
+    **dict.fromkeys(IMAGES, Budget(16_000, 4_000, 20, 3, (0.0, 0.5, 0.9, 1.0), 200, 5e-4)),
+}
+"""Budgets of the published results."""
+SMALL = NetConfig(embedding=32, hidden=64, blocks=2, channels=8)
+QUICK: dict[str, Budget] = {
+    **dict.fromkeys(TABLES, Budget(4_000, 2_000, 6, 2, (0.0, 0.5, 0.9, 1.0), 128)),
+    **dict.fromkeys(IMAGES, Budget(800, 250, 4, 1, (0.0, 0.9), 50, 1e-3, SMALL)),
+}
+"""Budgets of a first look on two cores."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run on a data set."""
+
+    dataset: str
+    parties: int
+    train_rows: int
+    test_rows: int
+    setting: Setting
+
+
+def missing_rates(dataset: str, budget: Budget) -> list[Job]:
+    """Every method at every missing rate, two parties (P1, P2, P4, P5)."""
+    return jobs(dataset, budget, rates=budget.rates)
+
+
+def mode_gap(dataset: str, budget: Budget) -> list[Job]:
+    """Independent against collaborative prediction at R_miss 0.9 (P3)."""
+    return jobs(dataset, budget, rates=(0.9,))
+
+
+def overlap(dataset: str, budget: Budget) -> list[Job]:
+    """Shares 0.2, 0.4 and 0.8 of aligned training rows, at R_miss 0.5."""
+    shares = (0.2, 0.4, 0.8)
+    return [job for share in shares for job in jobs(dataset, budget, rates=(0.5,), overlap=share)]
+
+
+def imbalance(dataset: str, budget: Budget) -> list[Job]:
+    """Parties that hold rows in full 80 : 20 and share 0.2 of them, at R_miss 0.5 (P7)."""
+    return jobs(dataset, budget, rates=(0.5,), overlap=0.2, share=0.8)
+
+
+def four_parties(dataset: str, budget: Budget) -> list[Job]:
+    """Four parties, as the paper: λ1 = λ2 = 0.01, batch 100 (P8)."""
+    return jobs(
+        dataset,
+        replace(budget, batch=100),
+        rates=[rate for rate in (0.0, 0.3, 0.5, 0.7, 1.0)],
+        parties=4,
+        weights={"lambda1": 0.01, "lambda2": 0.01},
+    )
+
+
+ABLATIONS: dict[str, dict[str, object]] = {
+    "xvfl+": {},
+    "without cross completion": {"cross_completion": False},
+    "without DSAlign1": {"lambda1": 0.0},
+    "without DSAlign2": {"lambda2": 0.0},
+    "without self completion": {"self_completion": 0.0},
+    "without reconstruction": {"reconstruction": 0.0},
+    "one masked copy": {"masks": 1},
+    "concatenation": {"aggregation": "concat"},
+}
+
+
+def ablations(dataset: str, budget: Budget) -> list[Job]:
+    """`xvfl+` with one part taken away at a time, at R_miss 0.5 and 0.9."""
+    return [
+        job
+        for name, changes in ABLATIONS.items()
+        for job in jobs(
+            dataset, budget, rates=(0.5, 0.9), methods=(OURS,), weights=changes, name=name
+        )
+    ]
+
+
+def kinds(dataset: str, budget: Budget) -> list[Job]:
+    """Features missing not at random, and in whole blocks, at R_miss 0.5."""
+    made = [jobs(dataset, budget, rates=(0.5,), kind=kind) for kind in ("above", "blocks")]
+    return [job for some in made for job in some]
+
+
+FIGURES: dict[str, Callable[[str, Budget], list[Job]]] = {
+    "missing-rates": missing_rates,
+    "mode-gap": mode_gap,
+    "overlap": overlap,
+    "imbalance": imbalance,
+    "four-parties": four_parties,
+    "ablations": ablations,
+    "kinds": kinds,
+}
+"""The figures made of many runs."""
+
+
+def jobs(
+    dataset: str,
+    budget: Budget,
+    *,
+    rates: Sequence[float],
+    overlap: float = 0.4,
+    parties: int = 2,
+    methods: Sequence[str] | None = None,
+    weights: dict[str, object] | None = None,
+    name: str | None = None,
+    kind: str = "uniform",
+    share: float | None = None,
+) -> list[Job]:
+    """List the runs of every method (that takes so many parties) at every rate and seed."""
+    chosen = methods or [m for m in METHODS if parties == 2 or m != "fedcvt"]
+    train = TrainConfig(
+        epochs=budget.epochs, batch=budget.batch, learning_rate=budget.learning_rate, patience=0
+    )
+    return [
+        Job(
+            dataset,
+            parties,
+            budget.train_rows,
+            budget.test_rows,
+            Setting(
+                name or method,
+                rate,
+                seed,
+                overlap,
+                budget.net,
+                LossConfig(method=method, **(weights or {})),  # type: ignore[arg-type]
+                replace(train, seed=seed),
+                kind=kind,  # type: ignore[arg-type]
+                imbalance=share,
+            ),
+        )
+        for method in chosen
+        for seed in range(budget.seeds)
+        for rate in rates
+    ]
+
+
+def budget_of(dataset: str, quick: bool) -> Budget:
+    """Find a data set's budget."""
+    table = QUICK if quick else FULL
+    if dataset not in table:
+        raise ConfigError(f"data set {dataset!r}: expected one of {', '.join(table)}")
+    return table[dataset]

@@ -1,0 +1,72 @@
+"""Small federations whose parties have several bottoms, in double precision."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from tests import twin
+from tests.conftest import CLASSES, D, Problem, make_problem, smooth
+from xvfl.federation.party import PartyNet
+from xvfl.layout import Layout
+from xvfl.methods import Method
+from xvfl.nets import Branches, NoCompleter
+
+
+def head(blocks: int, seed: int) -> nn.Module:
+    """Draw a head over so many embeddings of width d."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return smooth(blocks * D, CLASSES).double()
+
+
+def heads(count: int, blocks: int = 1, seed: int = 50) -> nn.ModuleList:
+    """Draw several."""
+    return nn.ModuleList([head(blocks, seed + i) for i in range(count)])
+
+
+def two_branches(layouts: Sequence[Layout], holdings: Sequence[str], seed: int = 0) -> Problem:
+    """Draw a problem like `make_problem`, each party with two bottoms and no completer."""
+    problem = make_problem(layouts, holdings, seed)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        parties = [
+            PartyNet(
+                layout,
+                Branches([smooth(layout.encoded + layout.raw, D) for _ in range(2)]),
+                NoCompleter(),
+            ).double()
+            for layout in layouts
+        ]
+    return replace(problem, parties=parties)
+
+
+def embedded(problem: Problem) -> list[list[Tensor]]:
+    """Embed each row at each party, one at a time. [row][party]"""
+    parties = problem.twin_parties()
+    return [
+        [twin.embed(party, row.x[i], row.o[i]) for i, party in enumerate(parties)]
+        for row in problem.twin_rows()
+    ]
+
+
+def agree(problem: Problem, method: Method, expected: dict[str, Tensor]) -> None:
+    """Compare every term of a method's loss with the slow one, and the gradients of the sum."""
+    problem = replace(problem, head=method.heads)
+    found = method.loss(problem.federation(), problem.rows)
+    assert found.keys() == expected.keys()
+    for name, term in found.items():
+        torch.testing.assert_close(term, expected[name], rtol=1e-12, atol=1e-12)
+    torch.stack(list(found.values())).sum().backward()
+    fast = problem.gradients()
+    twin.total(list(expected.values())).backward()
+    for name, slow in problem.gradients().items():
+        torch.testing.assert_close(fast[name], slow, rtol=1e-10, atol=1e-12)
+    assert all(gradient.isfinite().all() for gradient in fast.values())
+
+
+def weighted_mean(problem: Problem, of_row: Sequence[Sequence[Tensor]]) -> Tensor:
+    """Add each row's terms, and average the rows with their weights."""
+    rows = zip(problem.twin_rows(), of_row, strict=True)
+    return twin.total([row.weight * twin.total(terms) for row, terms in rows]) / len(problem.rows)
