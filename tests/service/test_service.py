@@ -40,7 +40,8 @@ id = "customer"
 embedding = 8
 hidden = 16
 [train]
-epochs = 3
+epochs = 12
+learning_rate = 0.01
 batch = 32
 patience = 0
 device = "cpu"
@@ -145,8 +146,7 @@ def test_it_trains_and_evaluates(finished: Path) -> None:
         ("collaborative", "all"),
     }
     records = (finished / "main" / "records.jsonl").read_text().splitlines()
-    assert len(records) == 3
-    assert "finished already" not in records[0]
+    assert len(records) == 12
     assert "finished; choose another folder" in refused(
         "coordinator", finished / "coordinator.toml", "--quiet"
     )
@@ -196,6 +196,32 @@ def test_an_unreleased_party_says_so(finished: Path) -> None:
     bank = ("--input", f"bank={finished / 'bank.csv'}", "--output", finished / "no.csv")
     assert "no head was released to this party" in refused("predict", finished / "main/bank", *bank)
     assert "a coordinator's folder" in refused("predict", finished / "main", *bank)
+
+
+def test_a_party_added_later_starts_beside_warm_ones(finished: Path) -> None:
+    more = pd.read_csv(finished / "shop.csv").rename(
+        columns={"spent": "calls", "visits": "minutes"}
+    )
+    more.to_csv(finished / "stranger.csv", index=False)
+    config = COORDINATOR.replace('["shop"]', '["shop", "stranger"]', 1)
+    config = config.replace('state = "main"', 'state = "again"\nwarm_start = "main"')
+    config = config.replace('name = "bank"', 'name = "bank"').replace("epochs = 12", "epochs = 1")
+    (finished / "again.toml").write_text(config.replace('release = ["shop"]\n', ""))
+    main = start(finished, "coordinator", "again.toml")
+    address = str(wait_for(finished / "again", "listening", main)["address"])
+    running = []
+    for name in ("shop", "stranger"):
+        text = SHOP.replace("PORT", address.rpartition(":")[2]).replace("shop", name)
+        (finished / f"{name}.toml").write_text(text)
+        running.append(start(finished, "party", f"{name}.toml"))
+    for each in (main, *running):
+        _, err = each.communicate(timeout=120)
+        assert each.returncode == 0, err
+    log = read_log(finished / "again")
+    assert [e["party"] for e in log if e["event"] == "matched"] == ["stranger"]
+    warm = [e["found"] for e in read_log(finished / "shop") if e["event"] == "warm start"]
+    cold = [e["found"] for e in read_log(finished / "stranger") if e["event"] == "warm start"]
+    assert warm == [True] and cold == [False]
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """`xvfl coordinator`: matches ids, trains with whoever is there, evaluates, releases."""
 
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -131,7 +132,10 @@ class _Side:
         own = self.config.own
         if own is None:
             return {}
-        folder = Folder(self.folder / own.name).create()
+        folder, warm = Folder(self.folder / own.name), self.config.warm_start
+        if warm is not None and not folder.path.exists() and (Path(warm) / own.name).is_dir():
+            shutil.copytree(Path(warm) / own.name, folder.path)
+        folder.create()
         source = read_source(own.table, own.id, own.name)
         work = PartyWork(
             Own(own.name, source, own.options, folder, self.config.matching, own.id),
@@ -140,9 +144,14 @@ class _Side:
         return {own.name: Memory(work.endpoint.hello, work.endpoint.handle)}
 
     def _known_alignment(self) -> CoordinatorAlignment | None:
-        if not self.folder.has(ALIGNMENT):
+        warm = self.config.warm_start
+        places = [self.folder, *([Folder(warm)] if warm else [])]
+        known = next((each for each in places if each.has(ALIGNMENT)), None)
+        if known is None:
             return None
-        found = load_coordinator(self.folder / ALIGNMENT)
+        found = load_coordinator(known / ALIGNMENT)
+        if known is not self.folder:
+            found.save(self.folder / ALIGNMENT)
         found.labels.check([self.config.labels.column], list(self.labels.index), "labels")
         return found
 
