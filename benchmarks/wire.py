@@ -94,7 +94,8 @@ def over_grpc(folder: Path, rows: int, count: int) -> tuple[float, float, float]
     listener = Listener("localhost:0", tls(folder, "coordinator"), PARTIES, peers.check)
     spawn = multiprocessing.get_context("spawn")
     running = [
-        spawn.Process(target=serve, args=(name, listener.port, folder, rows)) for name in PARTIES
+        spawn.Process(target=serve, args=(name, listener.port, folder, rows), daemon=True)
+        for name in PARTIES
     ]
     for each in running:
         each.start()
@@ -104,7 +105,7 @@ def over_grpc(folder: Path, rows: int, count: int) -> tuple[float, float, float]
     roster.gather(2)
     trainer = Trainer(roster, made.method, made.rows("train"), train)
     steps = trainer.run(lambda: 0.0)
-    timed(steps, 0)
+    timed(steps, 1)
     before = sum(sum(line.traffic()) for line in lines)
     seconds = timed(steps, count)
     after = sum(sum(line.traffic()) for line in lines)
@@ -126,7 +127,10 @@ def raw(folder: Path, payload: int, count: int) -> float:
     ).start()
     spawn = multiprocessing.get_context("spawn")
     port = started.result(30)
-    running = [spawn.Process(target=bare, args=(name, port, folder, payload)) for name in PARTIES]
+    running = [
+        spawn.Process(target=bare, args=(name, port, folder, payload), daemon=True)
+        for name in PARTIES
+    ]
     for each in running:
         each.start()
     seconds = result.result(120)

@@ -119,6 +119,8 @@ class CoordinatorFile:
     """Deadlines."""
     checkpoint_steps: int = 50
     """Steps between common checkpoints: what a party that is killed can lose at the most."""
+    warm_start: str | None = None
+    """State folder of a finished run to take alignment, heads and the parties' weights from."""
     release: tuple[str, ...] = ()
     """Parties that get the head when training ends (D4); nobody by default."""
     health: str | None = None
@@ -195,7 +197,8 @@ def read_side(
         side: CoordinatorFile = build(CoordinatorFile, data, str(path))
         labels = replace(side.labels, table=_table(side.labels.table, base))
         own = side.own and replace(side.own, table=_table(side.own.table, base))
-        side = replace(side, labels=labels, revoked=_file(side.revoked, base), own=own)
+        side = replace(side, labels=labels, own=own, revoked=_file(side.revoked, base))
+        side = replace(side, warm_start=_file(side.warm_start, base))
         return _placed(side, base)
     party: PartyFile = build(PartyFile, data, str(path))
     key = _file(party.release_key, base)

@@ -17,7 +17,7 @@ from torch import Tensor
 from xvfl.config import NetConfig, TrainConfig, build
 from xvfl.errors import WireError, XVFLError
 from xvfl.federation.checks import check_handles, check_instructions, check_tensor
-from xvfl.federation.holder import Holder, Kind, Update
+from xvfl.federation.holder import Holder, Kind, Update, under
 from xvfl.federation.page import Page
 from xvfl.federation.party import PartySide
 from xvfl.methods.base import View
@@ -46,6 +46,8 @@ from xvfl.wire.messages import (
 COMPUTING = threading.Lock()
 """Torch has one random stream a process: parties in one process compute one after the other."""
 MOST_TICKETS = 8
+LATEST = 2**62
+"""A step after every other."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,8 @@ class Settings:
     """Weight of the party's own objective."""
     full_at: float | None = None
     """Observed share at which a row counts as full; by default the party chooses."""
+    warm: str = ""
+    """A finished run whose weights to begin with, where the party took part in it."""
 
 
 @dataclass(frozen=True)
@@ -209,11 +213,25 @@ class Endpoint:
         if found is not None:
             self._kept, tensors, self._applied = found
             holder.restore(workplace.side.name, tensors)
+        elif settings.warm:
+            self._warm(workplace.side, settings.warm)
         workplace.side.holder = holder
         self._side, self._holdings = workplace.side, workplace.holdings
         self.run, self._cuts, self.step = message.run, {}, self._kept
         self._note({"event": "began", "run": message.run, "from_checkpoint": self._kept})
         return Ready(message.turn, self._kept, self._applied, self._holdings)
+
+    def _warm(self, side: PartySide, run: str) -> None:
+        """Take the weights of an earlier run, if they are here and fit."""
+        found = self._store.newest(run, LATEST)
+        if found is not None:
+            try:
+                side.net.load_state_dict(under(found[1], f"net/{side.name}/"))
+            except RuntimeError as error:
+                raise WireError(
+                    f"Begin: the weights of run {run!r} do not fit ({error})"
+                ) from error
+        self._note({"event": "warm start", "run": run, "found": found is not None})
 
     def _embed(self, message: Embed) -> Embedded:
         side = self.side

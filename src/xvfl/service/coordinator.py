@@ -1,5 +1,6 @@
 """`xvfl coordinator`: matches ids, trains with whoever is there, evaluates, releases."""
 
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -7,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from threading import Event
 from types import FrameType
+from typing import Any
 
 import pandas as pd
 import torch
@@ -49,12 +51,16 @@ def serve_coordinator(config: CoordinatorFile, show: bool = True) -> Outcome:
         stop = stack.enter_context(_stoppable())
         side = _Side(config, folder, labels, log)
         stack.callback(side.close)
+        runs: list[Run] = []
+        if config.health is not None:
+            monitor = Monitor(config.health, lambda: runs[0].status() if runs else side.status())
+            stack.callback(monitor.close)
+            log.note({"event": "health", "port": monitor.port})
         alignment = side.align()
         stack.enter_context(small_kernels(TABLE, torch.device("cpu")))
         stack.enter_context(torch.random.fork_rng(devices=[]))
         run = Run(config, folder, labels, alignment, side.peers, side.counters, log.note)
-        if config.health is not None:
-            stack.callback(Monitor(config.health, run.status).close)
+        runs.append(run)
         return run.run(stop)
 
 
@@ -93,6 +99,18 @@ class _Side:
         """Hang up."""
         self.listener.close()
 
+    def status(self) -> dict[str, Any]:
+        """Say who has come, before training begins."""
+        come = {peer.name: int(peer.transport.hello() is not None) for peer in self.peers}
+        known = self.alignment.matches if self.alignment else {}
+        return {
+            "healthy": True,
+            "side": "coordinator",
+            "waiting": True,
+            "party_present": come,
+            "party_matched": {name: int(name in known) for name in come},
+        }
+
     def align(self) -> CoordinatorAlignment:
         """Match ids with every party that has not been matched yet."""
         known = self.alignment.matches if self.alignment else {}
@@ -114,7 +132,10 @@ class _Side:
         own = self.config.own
         if own is None:
             return {}
-        folder = Folder(self.folder / own.name).create()
+        folder, warm = Folder(self.folder / own.name), self.config.warm_start
+        if warm is not None and not folder.path.exists() and (Path(warm) / own.name).is_dir():
+            shutil.copytree(Path(warm) / own.name, folder.path)
+        folder.create()
         source = read_source(own.table, own.id, own.name)
         work = PartyWork(
             Own(own.name, source, own.options, folder, self.config.matching, own.id),
@@ -123,9 +144,14 @@ class _Side:
         return {own.name: Memory(work.endpoint.hello, work.endpoint.handle)}
 
     def _known_alignment(self) -> CoordinatorAlignment | None:
-        if not self.folder.has(ALIGNMENT):
+        warm = self.config.warm_start
+        places = [self.folder, *([Folder(warm)] if warm else [])]
+        known = next((each for each in places if each.has(ALIGNMENT)), None)
+        if known is None:
             return None
-        found = load_coordinator(self.folder / ALIGNMENT)
+        found = load_coordinator(known / ALIGNMENT)
+        if known is not self.folder:
+            found.save(self.folder / ALIGNMENT)
         found.labels.check([self.config.labels.column], list(self.labels.index), "labels")
         return found
 

@@ -80,6 +80,7 @@ class Run:
         self.method: Method = build_method(
             layouts, len(self.labelled.classes), self.net, config.loss, [config.train.seed]
         )
+        self.warm = str(json.loads(about["settings"])["warm"]) if saved else self._warm_start()
         self.images = {name: layout.image is not None for name, layout in layouts.items()}
         self.roster = Roster(peers, self._terms(), self._noted)
         self.roster.counters = counters
@@ -151,6 +152,23 @@ class Run:
     def _noted(self, event: dict[str, Any]) -> None:
         self.note(event)
 
+    def _warm_start(self) -> str:
+        """Take the heads of a finished run, and name it for the parties to do the same."""
+        if self.config.warm_start is None:
+            return ""
+        folder = Folder(self.config.warm_start)
+        said = folder.manifest()
+        tensors, _ = folder.load_tensors(MODEL)
+        try:
+            self.method.heads.load_state_dict(tensors)
+        except RuntimeError as error:
+            raise RunError(
+                f"warm_start: the heads in {folder.path} do not fit this run ({error}); they must "
+                "be of the same method and widths"
+            ) from error
+        self.note({"event": "warm start", "run": said["run"]})
+        return str(said["run"])
+
     def _terms(self) -> Terms:
         config = self.config
         weight = config.loss.our_weights[1]
@@ -161,6 +179,7 @@ class Run:
             config.train,
             weight,
             config.loss.full_at,
+            self.warm,
         )
         return Terms(
             self.name,
@@ -255,7 +274,7 @@ class Run:
             self.trainer.load_best()
         else:
             self.note({"event": "last weights taken", "why": "a party missed the best epoch"})
-        self.roster.flush()
+        self.roster.flush(save=self.trainer.progress.step)
         temperatures = calibrate(self.method, self.roster, self.validation)
         rows = self.test if len(self.test) else self.validation
         lines = evaluation(self.method, self.roster, rows)

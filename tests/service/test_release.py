@@ -1,0 +1,66 @@
+"""Release: only what the coordinator signed, for this party, is taken."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from xvfl.config import LossConfig
+from xvfl.errors import ConfigError, WireError
+from xvfl.methods import Parts, make_method
+from xvfl.runs import Folder
+from xvfl.service.release import KEY, PUBLIC, _verified, check_releasable, signed, signing_key
+from xvfl.wire.messages import Release
+
+
+def released(folder: Path) -> Release:
+    parts = Parts(lambda width: torch.nn.Linear(width, 3), 2, 4, (0,))
+    method = make_method(LossConfig(), parts)
+    return signed(signing_key(Folder(folder)), 7, method, 0, {"party": "shop", "run": "r"})
+
+
+def test_what_was_signed_is_taken(tmp_path: Path) -> None:
+    message = released(tmp_path)
+    said = _verified(message, tmp_path / PUBLIC)
+    assert said == {"party": "shop", "run": "r", "tensors": ["weight", "bias"]}
+    again = released(tmp_path)
+    assert (tmp_path / KEY).stat().st_mode & 0o777 == 0o600
+    assert _verified(again, tmp_path / PUBLIC)["run"] == "r"
+
+
+def test_what_was_changed_is_not(tmp_path: Path) -> None:
+    message = released(tmp_path)
+    weight = message.tensors[0].clone()
+    weight[0, 0] += 1e-3
+    manifest = json.dumps({**json.loads(message.manifest), "party": "bank"})
+    for wrong in (
+        replace(message, tensors=(weight, *message.tensors[1:])),
+        replace(message, manifest=manifest),
+        replace(message, signature=bytes(64)),
+    ):
+        with pytest.raises(WireError, match="its signature is not the coordinator's"):
+            _verified(wrong, tmp_path / PUBLIC)
+
+
+def test_another_coordinators_key(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    message = released(tmp_path)
+    released(tmp_path / "other")
+    with pytest.raises(WireError, match="is another's"):
+        _verified(message, tmp_path / "other" / PUBLIC)
+
+
+def test_no_key_to_check_with(tmp_path: Path) -> None:
+    with pytest.raises(WireError, match="name it as `release_key`"):
+        _verified(released(tmp_path), None)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        _verified(released(tmp_path), tmp_path / "missing.pub")
+
+
+@pytest.mark.parametrize("method", ["vanilla", "iavfl", "fedcvt"])
+def test_heads_that_no_party_could_use_alone_are_not_promised(method: str) -> None:
+    with pytest.raises(ConfigError, match="of no use"):
+        check_releasable(LossConfig(method=method), ["shop"])  # type: ignore[arg-type]
+    check_releasable(LossConfig(method=method), [])  # type: ignore[arg-type]

@@ -1,0 +1,311 @@
+"""Coordinator and party as an operator runs them: commands, folders, refusals, release."""
+
+import json
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.small import SOURCE, refused, xvfl
+from xvfl.certs import make_authority
+from xvfl.service.log import read_log
+
+COORDINATOR = """\
+listen = "127.0.0.1:0"
+parties = ["shop"]
+revoked = "certs/ca.crl"
+state = "main"
+release = ["shop"]
+health = "127.0.0.1:0"
+checkpoint_steps = 5
+[tls]
+authority = "certs/ca.crt"
+certificate = "certs/coordinator.crt"
+key = "certs/coordinator.key"
+[labels]
+table = "labels.csv"
+id = "customer"
+column = "churned"
+[own]
+name = "bank"
+table = "bank.csv"
+id = "customer"
+[net]
+embedding = 8
+hidden = 16
+[train]
+epochs = 12
+learning_rate = 0.01
+batch = 32
+patience = 0
+device = "cpu"
+"""
+SHOP = """\
+coordinator = "localhost:PORT"
+table = "shop.csv"
+id = "customer"
+state = "shop"
+release_key = "main/release.pub"
+[tls]
+authority = "certs/ca.crt"
+certificate = "certs/shop.crt"
+key = "certs/shop.key"
+"""
+
+
+def write(folder: Path) -> None:
+    """Write tables of two organisations, labels, certificates and the coordinator's side."""
+    rng = np.random.default_rng(3)
+    ids = [f"c{i:03}" for i in range(240)]
+    x = rng.normal(size=(240, 4))
+    churned = np.where(x[:, 0] + x[:, 2] > 0, "yes", "no")
+    bank = pd.DataFrame({"customer": ids, "income": x[:, 0], "age": x[:, 1]})
+    shop = pd.DataFrame({"customer": ids, "spent": x[:, 2], "visits": x[:, 3]})
+    bank.iloc[20:].sample(frac=1, random_state=1).to_csv(folder / "bank.csv", index=False)
+    shop.iloc[:210].sample(frac=1, random_state=2).to_csv(folder / "shop.csv", index=False)
+    pd.DataFrame({"customer": ids, "churned": churned}).to_csv(folder / "labels.csv", index=False)
+    authority = make_authority(folder / "certs")
+    authority.issue("coordinator", hosts=("localhost",))
+    for name in ("shop", "stranger"):
+        authority.issue(name)
+    (folder / "coordinator.toml").write_text(COORDINATOR)
+
+
+def start(folder: Path, *arguments: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "xvfl", *arguments],
+        cwd=folder,
+        env={"PYTHONPATH": str(SOURCE), "PATH": "/usr/bin:/bin"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_for(folder: Path, event: str, process: "subprocess.Popen[str]") -> dict[str, object]:
+    """Wait for an event in a side's log."""
+    until = time.monotonic() + 60
+    while True:
+        for each in read_log(folder):
+            if each["event"] == event:
+                return each
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < until, event
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder where a coordinator with features of its own and a party have trained."""
+    folder = tmp_path_factory.mktemp("federation")
+    write(folder)
+    main = start(folder, "coordinator", "coordinator.toml")
+    address = str(wait_for(folder / "main", "listening", main)["address"])
+    port = wait_for(folder / "main", "health", main)["port"]
+    said = xvfl("status", f"127.0.0.1:{port}")
+    assert said.code == 0 and "waiting" in said.out and "shop 0" in said.out
+    (folder / "shop.toml").write_text(SHOP.replace("PORT", address.rpartition(":")[2]))
+    shop = start(folder, "party", "shop.toml")
+    seen = scrape(int(str(port)), main)
+    out, err = main.communicate(timeout=120)
+    assert main.returncode == 0, err
+    assert "collaborative" in out
+    shop.communicate(timeout=60)
+    assert shop.returncode == 0
+    (folder / "seen.json").write_text(json.dumps(seen))
+    return folder
+
+
+def scrape(port: int, process: "subprocess.Popen[str]") -> list[str]:
+    """Look at health and metrics once training has begun."""
+    while process.poll() is None:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as reply:
+                metrics = reply.read().decode()
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as reply:
+                health = reply.read().decode()
+        except OSError:
+            continue
+        if "xvfl_step" in metrics:
+            return [metrics, health]
+        time.sleep(0.01)
+    raise AssertionError("ended before it could be looked at")
+
+
+def test_it_trains_and_evaluates(finished: Path) -> None:
+    lines = json.loads((finished / "main" / "evaluation.json").read_text())["lines"]
+    assert {(line["mode"], line["party"]) for line in lines} >= {
+        ("local", "bank"),
+        ("local", "shop"),
+        ("collaborative", "all"),
+    }
+    records = (finished / "main" / "records.jsonl").read_text().splitlines()
+    assert len(records) == 12
+    assert "finished; choose another folder" in refused(
+        "coordinator", finished / "coordinator.toml", "--quiet"
+    )
+
+
+def test_health_and_metrics(finished: Path) -> None:
+    metrics, health = json.loads((finished / "seen.json").read_text())
+    assert health == "ok\n"
+    assert 'xvfl_party_present{party="shop"} 1' in metrics
+    assert 'xvfl_party_bytes_sent{party="shop"}' in metrics
+    for line in metrics.splitlines():
+        name, value = line.rsplit(" ", 1)
+        assert name.startswith("xvfl_")
+        float(value)
+
+
+def test_the_log_is_structured_and_says_the_story(finished: Path) -> None:
+    events = [each["event"] for each in read_log(finished / "main")]
+    story = ["listening", "matched", "joined", "checkpoint", "epoch", "released", "finished"]
+    at = [events.index(each) for each in story]
+    assert at == sorted(at), events
+    assert events.index("connected") < events.index("joined")
+
+
+def test_no_side_has_the_others_files(finished: Path) -> None:
+    ours = {path.name for path in (finished / "shop").rglob("*") if path.is_file()}
+    assert {"alignment.json", "encoder.json", "log.jsonl"} <= ours
+    assert not ours & {"evaluation.json", "records.jsonl", "release.key"}
+    secret = (finished / "main" / "release.key").stat().st_mode & 0o777
+    assert secret == 0o600
+
+
+def test_a_released_party_predicts_alone(finished: Path) -> None:
+    out = finished / "answers.csv"
+    said = xvfl(
+        "predict", finished / "shop", "--input", f"shop={finished / 'shop.csv'}", "--output", out
+    )
+    assert said.code == 0, said.err
+    answers = pd.read_csv(out)
+    assert len(answers) == 210 and set(answers["mode"]) == {"local"}
+    truth = pd.read_csv(finished / "labels.csv").set_index("customer")["churned"]
+    right = answers["prediction"].to_numpy() == truth.loc[answers["id"]].to_numpy()
+    assert right.mean() > 0.6
+
+
+def test_an_unreleased_party_says_so(finished: Path) -> None:
+    bank = ("--input", f"bank={finished / 'bank.csv'}", "--output", finished / "no.csv")
+    assert "no head was released to this party" in refused("predict", finished / "main/bank", *bank)
+    assert "a coordinator's folder" in refused("predict", finished / "main", *bank)
+
+
+def test_a_party_added_later_starts_beside_warm_ones(finished: Path) -> None:
+    more = pd.read_csv(finished / "shop.csv").rename(
+        columns={"spent": "calls", "visits": "minutes"}
+    )
+    more.to_csv(finished / "stranger.csv", index=False)
+    config = COORDINATOR.replace('["shop"]', '["shop", "stranger"]', 1)
+    config = config.replace('state = "main"', 'state = "again"\nwarm_start = "main"')
+    config = config.replace('name = "bank"', 'name = "bank"').replace("epochs = 12", "epochs = 1")
+    (finished / "again.toml").write_text(config.replace('release = ["shop"]\n', ""))
+    main = start(finished, "coordinator", "again.toml")
+    address = str(wait_for(finished / "again", "listening", main)["address"])
+    running = []
+    for name in ("shop", "stranger"):
+        text = SHOP.replace("PORT", address.rpartition(":")[2]).replace("shop", name)
+        (finished / f"{name}.toml").write_text(text)
+        running.append(start(finished, "party", f"{name}.toml"))
+    for each in (main, *running):
+        _, err = each.communicate(timeout=120)
+        assert each.returncode == 0, err
+    log = read_log(finished / "again")
+    assert [e["party"] for e in log if e["event"] == "matched"] == ["stranger"]
+    warm = [e["found"] for e in read_log(finished / "shop") if e["event"] == "warm start"]
+    cold = [e["found"] for e in read_log(finished / "stranger") if e["event"] == "warm start"]
+    assert warm == [True] and cold == [False]
+
+
+@pytest.fixture
+def coordinator(finished: Path) -> Iterator["Callable[[], subprocess.Popen[str]]"]:
+    """The same coordinator, ready for another run in its folder."""
+    (finished / "main" / "manifest.json").unlink(missing_ok=True)
+    (finished / "main" / "checkpoint.safetensors").unlink(missing_ok=True)
+    running: list[subprocess.Popen[str]] = []
+
+    def begin() -> "subprocess.Popen[str]":
+        (finished / "main" / "log.jsonl").unlink(missing_ok=True)
+        running.append(start(finished, "coordinator", "coordinator.toml"))
+        address = str(wait_for(finished / "main", "listening", running[-1])["address"])
+        (finished / "shop.toml").write_text(SHOP.replace("PORT", address.rpartition(":")[2]))
+        return running[-1]
+
+    yield begin
+    for process in running:
+        process.kill()
+        process.communicate()
+
+
+def test_another_session_is_refused_on_both_sides(
+    finished: Path, coordinator: "Callable[[], subprocess.Popen[str]]"
+) -> None:
+    kept = finished / "shop" / "alignment.json"
+    before = kept.read_text()
+    kept.unlink()
+    coordinator()
+    try:
+        line = refused("party", finished / "shop.toml", "--quiet")
+    finally:
+        kept.write_text(before)
+    assert "refused: party 'shop': its ids were matched in session" in line
+    why = [e["why"] for e in read_log(finished / "main") if e["event"] == "refused"]
+    assert "match again" in why[0]
+
+
+def test_changed_tables_are_refused(finished: Path) -> None:
+    table = finished / "shop.csv"
+    before = table.read_text()
+    try:
+        table.write_text("\n".join(before.splitlines()[:-1]) + "\n")
+        line = refused("party", finished / "shop.toml", "--quiet")
+        assert "changed since its ids were matched: 209 rows, then 210" in line
+        table.write_text(before.replace("visits", "calls", 1))
+        assert "columns gone: 'visits'" in refused("party", finished / "shop.toml", "--quiet")
+    finally:
+        table.write_text(before)
+
+
+def test_a_stranger_is_refused_by_name(
+    finished: Path, coordinator: "Callable[[], subprocess.Popen[str]]"
+) -> None:
+    coordinator()
+    text = (finished / "shop.toml").read_text()
+    text = text.replace("shop.crt", "stranger.crt").replace("shop.key", "stranger.key")
+    (finished / "stranger.toml").write_text(text.replace('state = "shop"', 'state = "strange"'))
+    line = refused("party", finished / "stranger.toml", "--quiet")
+    assert "'stranger' is not on this coordinator's list: shop" in line
+
+
+@pytest.mark.parametrize(
+    ("command", "change", "said"),
+    [
+        ("coordinator", ("minimum", "minimun = 1\n"), "did you mean 'minimum'"),
+        ("coordinator", ("minimum", "minimum = 3\n"), "expected 1 to 2 parties, got 3"),
+        ("coordinator", ("release", 'release = ["bnak"]\n'), "did you mean 'bank'"),
+        ("coordinator", ("loss", '[loss]\nmethod = "vanilla"\n'), "its head is of no use to one"),
+        ("party", ("", ""), "this is the coordinator's"),
+    ],
+)
+def test_wrong_configurations(
+    finished: Path, tmp_path: Path, command: str, change: tuple[str, str], said: str
+) -> None:
+    lines = (
+        COORDINATOR.replace('release = ["shop"]\n', "") if change[0] == "release" else COORDINATOR
+    )
+    table = change[1].startswith("[")
+    config = finished / "wrong.toml"
+    config.write_text(lines + change[1] if table else change[1] + lines)
+    assert said in refused(command, config)
+
+
+def test_nobody_to_ask_about_the_status() -> None:
+    assert "nobody answers" in refused("status", "127.0.0.1:1")
+    assert "expected HOST:PORT" in refused("status", "here")
