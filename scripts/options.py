@@ -1,4 +1,4 @@
-"""Keep the tables of docs/configuration.md equal to the configuration classes.
+"""Keep the tables of the docs equal to the configuration classes.
 
 `python scripts/options.py` writes them; as a hook of mkdocs it refuses to build stale ones.
 """
@@ -13,9 +13,11 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
 from xvfl import config as xc  # noqa: E402
+from xvfl import sides  # noqa: E402
 from xvfl.template import field_docs  # noqa: E402
 
-PAGE = ROOT / "docs" / "configuration.md"
+PAGES = {ROOT / "docs" / "configuration.md": xc, ROOT / "docs" / "federation.md": sides}
+"""Each page, and the module whose classes it shows."""
 BLOCK = re.compile(r"<!-- options: (\w+) -->\n.*?<!-- end -->", re.DOTALL)
 
 
@@ -41,22 +43,22 @@ def ranges() -> str:
     return "\n".join(lines)
 
 
-def written(text: str) -> str:
-    """Give the page with every table made anew."""
+def written(page: Path) -> str:
+    """Give a page with every table made anew."""
 
     def block(found: re.Match[str]) -> str:
         name = found[1]
-        body = ranges() if name == "LAMBDA_RANGES" else table(getattr(xc, name))
+        body = ranges() if name == "LAMBDA_RANGES" else table(getattr(PAGES[page], name))
         return f"<!-- options: {name} -->\n\n{body}\n\n<!-- end -->"
 
-    return BLOCK.sub(block, text)
+    return BLOCK.sub(block, page.read_text(encoding="utf-8"))
 
 
 def on_pre_build(config: Any) -> None:
     """Refuse to build a page that no longer says what the classes say."""
-    text = PAGE.read_text(encoding="utf-8")
-    if written(text) != text:
-        raise SystemExit(f"{PAGE.name}: its tables are stale; run python scripts/options.py")
+    for page in PAGES:
+        if written(page) != page.read_text(encoding="utf-8"):
+            raise SystemExit(f"{page.name}: its tables are stale; run python scripts/options.py")
 
 
 def _default(value: Any) -> str:
@@ -74,4 +76,5 @@ def _default(value: Any) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(written(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    for each in PAGES:
+        each.write_text(written(each), encoding="utf-8")

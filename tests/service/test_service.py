@@ -205,7 +205,7 @@ def test_a_party_added_later_starts_beside_warm_ones(finished: Path) -> None:
     more.to_csv(finished / "stranger.csv", index=False)
     config = COORDINATOR.replace('["shop"]', '["shop", "stranger"]', 1)
     config = config.replace('state = "main"', 'state = "again"\nwarm_start = "main"')
-    config = config.replace('name = "bank"', 'name = "bank"').replace("epochs = 12", "epochs = 1")
+    config = config.replace("epochs = 12", "epochs = 1")
     (finished / "again.toml").write_text(config.replace('release = ["shop"]\n', ""))
     main = start(finished, "coordinator", "again.toml")
     address = str(wait_for(finished / "again", "listening", main)["address"])

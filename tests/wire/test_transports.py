@@ -4,6 +4,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ import torch
 from tests.federation.split_helpers import endpoints, problem, settings
 from tests.wire.lines import TRANSPORTS, certificates, dialling, lines, listening, tls, wait_until
 from tests.wire.proxy import proxy
-from xvfl.errors import PartyError, WireError
+from xvfl.certs import make_authority
+from xvfl.errors import PartyError, RunError, WireError
 from xvfl.federation.endpoint import Endpoint
 from xvfl.wire import codec
 from xvfl.wire.dial import Dialler
@@ -153,7 +155,7 @@ def refused(
     """Dial in, expect to be turned away, and give the line that this side says."""
     address = f"localhost:{listener.port}"
     never = lambda: False  # noqa: E731
-    dialler = Dialler(address, tls(own or folder, name), lambda: hello, echo, never, give_up_s=0.5)
+    dialler = Dialler(address, tls(own or folder, name), lambda: hello, echo, never, give_up_s=10)
     with pytest.raises((PartyError, Exception)) as caught:
         dialler.run()
     return str(caught.value)
@@ -197,9 +199,27 @@ def test_a_stranger_authority_gets_nowhere(authority: Path, tmp_path: Path) -> N
     stranger = certificates(tmp_path / "other", ["p0"])
     events: list[dict[str, Any]] = []
     with listening(authority, ["p0"], note=events.append) as listener:
-        assert "no coordinator at" in refused(authority, "p0", listener, own=stranger)
+        said = refused(authority, "p0", listener, own=stranger)
+        assert "certificate is not of the authority trusted here" in said
+        (stranger / "ca.crt").write_bytes((authority / "ca.crt").read_bytes())
+        said = refused(authority, "p0", listener, own=stranger)
+        assert "hung up when it saw this party's certificate: it is of another authority" in said
         assert listener.lines["p0"].hello() is None
     assert not [e for e in events if e["event"] == "connected"]
+
+
+def test_expired_and_future_certificates(tmp_path: Path) -> None:
+    made = make_authority(tmp_path / "ca", now=datetime.now(UTC) - timedelta(days=400))
+    made.issue("coordinator", hosts=("localhost",))
+    made.issue("p0", days=10, now=datetime.now(UTC) - timedelta(days=300))
+    made.issue("p1", now=datetime.now(UTC) + timedelta(days=3))
+    made.issue("p2")
+    with listening(tmp_path / "ca", ["p0", "p1", "p2"]) as listener:
+        assert "certificate expired on" in refused(tmp_path / "ca", "p0", listener)
+        said = refused(tmp_path / "ca", "p1", listener)
+        assert "is not valid before" in said and "is this clock right?" in said
+        made.revoke("p2")
+        assert "is revoked" in refused(tmp_path / "ca", "p2", listener)
 
 
 def test_plain_tcp_and_plain_http2_get_nowhere(authority: Path) -> None:
@@ -288,8 +308,6 @@ def test_an_answer_that_comes_too_late_frees_the_line(authority: Path) -> None:
 
 
 def test_a_port_in_use(authority: Path) -> None:
-    from xvfl.errors import RunError
-
     with (
         listening(authority, ["p0"]) as listener,
         pytest.raises(RunError, match="is the port in use"),
