@@ -1,4 +1,4 @@
-"""The command line: `xvfl demo`, `init`, `train`, `evaluate`, `predict`, `data`."""
+"""The command line: `demo`, `init`, `train`, `evaluate`, `predict`, and those in `commands`."""
 
 import sys
 import warnings
@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from xvfl.commands import align, certs, data, federation
+from xvfl.commands import reproduce as figures
 from xvfl.errors import DataWarning, InputError, XVFLError, unknown
 from xvfl.version import VERSION
 
@@ -22,7 +23,13 @@ app = typer.Typer(
 )
 app.add_typer(data.app, name="data")
 app.add_typer(certs.app, name="certs")
-for _command in (align.align, federation.coordinator, federation.party, federation.status):
+for _command in (
+    figures.reproduce,
+    align.align,
+    federation.coordinator,
+    federation.party,
+    federation.status,
+):
     app.command()(_command)
 INTERRUPTED = 130
 
