@@ -260,6 +260,8 @@ def test_small_pieces_by_hand() -> None:
     everyone = torch.ones_like(full)
     assert (maths.filled(E, E_, full, everyone) * 3).tolist() == [[10.0, 11.0]]
     assert (maths.filled(E, E_, ~everyone, alone) * 3).tolist() == [[10.0, 11.0]]
+    made = maths.both_ways(E_, E, torch.tensor([[True, True, False]]))
+    assert made.tolist() == [[[1.5, 1.0], [3.5, 3.0], [6.0, 6.0]]]
     x, guess = torch.tensor([[1.0, 2.0]]), torch.tensor([[8.0, 9.0]])
     assert maths.merge(x, guess, torch.tensor([[True, False]])).tolist() == [[1.0, 9.0]]
 

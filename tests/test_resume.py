@@ -15,6 +15,7 @@ from tests.small import (
     CONFIG,
     SOURCE,
     assert_same_weights,
+    checkpoint,
     no_scraps,
     refused,
     stop_at,
@@ -121,6 +122,19 @@ def test_power_cut_before_the_first_checkpoint(tmp_path: Path) -> None:
     with (out / "records.jsonl").open("a") as file:
         file.write('{"kind": "epo')
     assert "--resume" in refused("train", config, "--out", out)
+    train(config, out, resume=True)
+    assert_same_weights(out, tmp_path / "whole")
+
+
+def test_power_cut_between_the_record_of_an_epoch_and_the_next_checkpoint(tmp_path: Path) -> None:
+    config = write_all(tmp_path)
+    train(config, tmp_path / "whole")
+    out = tmp_path / "cut"
+    train(config, out, show=stop_at(4))
+    last_of_its_epoch = checkpoint(out)
+    train(config, out, resume=True, show=stop_at(5))
+    assert len(Folder(out).records()) == 2
+    (out / CHECKPOINT).write_bytes(last_of_its_epoch)
     train(config, out, resume=True)
     assert_same_weights(out, tmp_path / "whole")
 

@@ -1,4 +1,4 @@
-"""The command line: `xvfl demo`, `init`, `train`, `evaluate`, `predict`, `data`."""
+"""The command line: `demo`, `init`, `train`, `evaluate`, `predict`, and those in `commands`."""
 
 import sys
 import warnings
@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from xvfl.commands import align, certs, data, federation
+from xvfl.commands import reproduce as figures
 from xvfl.errors import DataWarning, InputError, XVFLError, unknown
 from xvfl.version import VERSION
 
@@ -22,7 +23,13 @@ app = typer.Typer(
 )
 app.add_typer(data.app, name="data")
 app.add_typer(certs.app, name="certs")
-for _command in (align.align, federation.coordinator, federation.party, federation.status):
+for _command in (
+    figures.reproduce,
+    align.align,
+    federation.coordinator,
+    federation.party,
+    federation.status,
+):
     app.command()(_command)
 INTERRUPTED = 130
 
@@ -189,9 +196,9 @@ def train(
 def evaluate(run: Annotated[Path, typer.Argument(help="A finished run folder.")]) -> None:
     """Evaluate a run on the rows it held out, in every mode.
 
-    `local`: a party alone. `assisted`: a party helped by the embeddings of parties that hold the
-    row in full; `peers` are those parties without it. `collaborative`: all together. Writes
-    evaluation.json and evaluation.png into the run folder.
+    `local`: a party alone. `assisted`: a party that has gaps, with the embeddings of parties that
+    hold the row in full; `peers` are those parties without it. `collaborative`: all together.
+    Writes evaluation.json and evaluation.png into the run folder.
 
     xvfl evaluate run
     """

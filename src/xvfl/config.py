@@ -107,10 +107,10 @@ class LossConfig:
     lambda2: float | tuple[float, ...] = 0.1
     """Weight of DSAlign₂; several values are searched by validation."""
     self_completion: float = 1.0
-    """Weight of each party deciding alone from masked and self-completed copies of a row; 0 = the
-    paper's loss, whatever `masks` and `reconstruction` say."""
+    """Weight of each party deciding alone from a masked copy of a row, as it is and completed; 0 =
+    the paper's loss and predictions, whatever `masks` and `reconstruction` say."""
     masks: int = 2
-    """Masked copies of a row in a step."""
+    """Masked copies of every row in a step of self completion."""
     reconstruction: float = 0.3
     """Weight of each completer reproducing what its own party observed."""
     stop_gradient: bool = False

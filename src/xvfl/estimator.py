@@ -53,6 +53,7 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         lambda1: float | Sequence[float] = 0.1,
         lambda2: float | Sequence[float] = 0.1,
         self_completion: float = 1.0,
+        masks: int = 2,
         stop_gradient: bool = False,
         detach_cue: bool = False,
         reconstruction: float = 0.3,
@@ -64,6 +65,7 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         embedding: int = 0,
         hidden: int = 0,
         blocks: int = 4,
+        channels: int = 32,
         epochs: int = 60,
         batch: int = 0,
         optimiser: str = "adamw",
@@ -94,6 +96,7 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.lambda1 = lambda1
         self.lambda2 = lambda2
         self.self_completion = self_completion
+        self.masks = masks
         self.stop_gradient = stop_gradient
         self.detach_cue = detach_cue
         self.reconstruction = reconstruction
@@ -105,6 +108,7 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.embedding = embedding
         self.hidden = hidden
         self.blocks = blocks
+        self.channels = channels
         self.epochs = epochs
         self.batch = batch
         self.optimiser = optimiser

@@ -235,8 +235,8 @@ class _Keeper:
                 "began; give it what it began with, or train into another folder"
             )
         self.trainer.restore(tensors, about["progress"])
-        step = self.trainer.progress.step
-        self.folder.keep_records(lambda each: each.get("step", 0) <= step)
+        ended = self.trainer.progress.epoch
+        self.folder.keep_records(lambda each: each.get("epoch", 0) <= ended)
 
 
 def _fingerprint(prepared: Prepared, plan: Plan) -> str:

@@ -34,7 +34,7 @@ ALONE = {
 }
 TOGETHER = {
     "X-VFL, all together": ("#1b9e77", "-", "o"),
-    "X-VFL, assisted": ("#7570b3", "-", "D"),
+    "X-VFL, assisted": ("#7570b3", "--", "D"),
     "peers alone": ("#7570b3", ":", "x"),
     "random-mask training, together": ("#1f78b4", "-", "^"),
     "same model, zero fill, together": ("#1b9e77", ":", "v"),
@@ -59,13 +59,14 @@ Only 40 % of the training rows are whole at both; in the others one party misses
 features, the <em>missing rate</em>. In every test row one party misses that share too. Three ways
 to predict:</p>
 <ul><li><b>alone</b> (<code>local</code>): the incomplete party by itself; nothing crosses the wire;
-</li><li><b>assisted</b>: still that party, helped by the embedding of the other;
-<em>peers alone</em> is what the other knows without it;</li>
+</li><li><b>assisted</b>: still that party, with the embedding of the other; with two parties that
+is the joint decision, made at one of them. Without a gap it asks nobody. <em>Peers alone</em> is
+what the other knows without it;</li>
 <li><b>all together</b> (<code>collaborative</code>): both embeddings, the gaps completed.</li></ul>
 <img alt="accuracy over missing rates" src="{_embed(plots["accuracy.png"])}">
 {_accuracy_table(rows, rates, seeds)}
 <p>Lines that share a model share a colour. A party that predicts alone has a real ceiling: what is
-missing everywhere cannot be known. <em>Assisted</em> mostly relays what the peer knows, which is
+missing everywhere cannot be known. Most of what <em>assisted</em> knows is the peer's, which is
 why the peer alone is always shown beside it. <em>Random-mask training</em> is LASER-VFL trained on
 randomly masked inputs with zero fill, the strongest simple rival we know.</p>
 {_gap_section(gaps)}
@@ -81,7 +82,7 @@ every figure is also in metrics.json.</p>
 
 def accuracy_plot(rows: Rows, rates: Sequence[float], spread: bool) -> Figure:
     """Draw accuracy over missing rates: alone on the left, with the peer on the right."""
-    figure, axes = plt.subplots(1, 2, figsize=(11, 4.3), layout="constrained")
+    figure, axes = plt.subplots(1, 2, figsize=(11, 4.8), layout="constrained")
     titles = ("a party alone", "with the other party")
     for axis, lines, title in zip(axes, (ALONE, TOGETHER), titles, strict=True):
         for name, (colour, line, marker) in lines.items():
@@ -93,7 +94,8 @@ def accuracy_plot(rows: Rows, rates: Sequence[float], spread: bool) -> Figure:
         axis.set(title=title, xlabel="missing rate", ylabel="accuracy in %")
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(alpha=0.25)
-        axis.legend(frameon=False, loc="upper right", fontsize=9)
+        below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.13), "ncols": 2}
+        axis.legend(frameon=False, fontsize=9, **below)
     return figure
 
 

@@ -5,7 +5,7 @@ A file only grows, a line at a time, so a cut run loses at most what it was doin
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import MISSING, fields, is_dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,23 @@ PROTOCOL = 1
 
 
 def key(job: Job) -> str:
-    """Name a run by all that decides its result."""
-    text = json.dumps([PROTOCOL, asdict(job)], sort_keys=True)
+    """Name a run by all that decides its result; what is left at its default goes unsaid.
+
+    So an option that comes later does not change the names of earlier runs.
+    """
+    text = json.dumps([PROTOCOL, said(job)], sort_keys=True)
     return blake2b(text.encode(), digest_size=10).hexdigest()
+
+
+def said(data: Any) -> Any:
+    """Give a dataclass as a mapping without the fields that are at their defaults."""
+    if not is_dataclass(data):
+        return data
+    return {
+        each.name: said(getattr(data, each.name))
+        for each in fields(data)
+        if each.default is MISSING or getattr(data, each.name) != each.default
+    }
 
 
 class Store:

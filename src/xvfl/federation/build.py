@@ -57,7 +57,8 @@ def build_parties(
         if not needs.completes:
             return PartyNet(layout, bottom, nets.NoCompleter())
         completer = own_net((completers or {}).get(name), layout, d)
-        return PartyNet(layout, bottom, completer or nets.completer(layout, d, hidden))
+        made = completer or nets.completer(layout, d, hidden, config.channels)
+        return PartyNet(layout, bottom, made)
 
     return {
         name: cast(PartyNet, stack([one(name, layout, seed) for seed in seeds]))

@@ -42,8 +42,8 @@ def head(width: int, hidden: int, classes: int, image: bool) -> nn.Module:
     return mlp([width, *[hidden] * (5 if image else 2), classes])
 
 
-def completer(layout: Layout, d: int, hidden: int) -> nn.Module:
+def completer(layout: Layout, d: int, hidden: int, channels: int = 32) -> nn.Module:
     """Build the default XCom_i: a trunk for the data kind, then outputs typed by the layout."""
     if layout.image is not None:
-        return Completer(ImageTrunk(d, layout.image), layout)
+        return Completer(ImageTrunk(d, layout.image, 2 * channels), layout)
     return Completer(mlp([d, hidden, hidden, layout.encoded]), layout)

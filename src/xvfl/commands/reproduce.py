@@ -1,0 +1,80 @@
+"""`xvfl reproduce`: the paper's figures, run again."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from xvfl.errors import ConfigError
+
+
+def reproduce(
+    figure: Annotated[
+        str | None, typer.Argument(help="Name of the figure; `report` writes one page of all.")
+    ] = None,
+    dataset: Annotated[str | None, typer.Option(help="Name of the data set.")] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A first look: few rows and epochs, minutes on a CPU.")
+    ] = False,
+    listed: Annotated[bool, typer.Option("--list", help="List the figures.")] = False,
+    out: Annotated[Path, typer.Option(help="Folder of runs and figures.")] = Path("out/reproduce"),
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    workers: Annotated[int, typer.Option(help="Processes on a CPU; 0 = one a core.")] = 0,
+) -> None:
+    """Make a figure of the paper on a data set: all methods, all modes, paired differences.
+
+    Runs are kept in --out as they come: a command stopped and given again goes on where it was, and
+    runs that several figures share are made once.
+
+    xvfl reproduce missing-rates --dataset bank --quick
+    """
+    console = Console()
+    if listed:
+        console.print(_list())
+        return
+    if figure is None:
+        raise ConfigError("reproduce: expected a figure; `xvfl reproduce --list` shows them")
+    if figure == "report":
+        from xvfl.experiments.results_page import write_page
+
+        console.print(f"wrote {write_page(out)}")
+        return
+    if dataset is None:
+        raise ConfigError(f"reproduce {figure}: expected --dataset; `xvfl data list` shows them")
+    _make(figure, dataset, quick, out, device, workers, console)
+
+
+def _make(
+    figure: str, dataset: str, quick: bool, out: Path, device: str, workers: int, console: Console
+) -> None:
+    from xvfl.experiments.reproduce import Request, reproduce
+
+    if device not in ("auto", "cpu", "cuda"):
+        raise ConfigError(f"--device: expected auto, cpu or cuda, got {device!r}")
+    request = Request(figure, dataset, quick, out, device, workers)
+    total = len(request.jobs())
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=console) as bar:
+        task = bar.add_task("runs", total=total)
+
+        def done(count: int, of: int, what: str) -> None:
+            bar.update(task, completed=count, description=what)
+
+        written = reproduce(request, done)
+    for path in written:
+        console.print(f"wrote {path}")
+
+
+def _list() -> Table:
+    from xvfl.experiments.jobs import FIGURES
+
+    table = Table(title="figures")
+    table.add_column("name", no_wrap=True)
+    table.add_column("what it shows")
+    for name, jobs in FIGURES.items():
+        table.add_row(name, (jobs.__doc__ or "").strip())
+    table.add_row("report", "One page, RESULTS.md, of all figures that are there.")
+    return table

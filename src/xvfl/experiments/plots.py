@@ -1,0 +1,114 @@
+"""The figures as pictures."""
+
+from collections.abc import Sequence
+
+import matplotlib
+
+matplotlib.use("Agg")
+import numpy as np
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from xvfl.experiments.compare import mean
+from xvfl.experiments.runner import Result
+from xvfl.experiments.summary import MODES, Axis, by_place, methods_of
+
+COLOURS = {
+    "xvfl+": "#d95f02",
+    "xvfl": "#e6ab02",
+    "laser+mask": "#1f78b4",
+    "laser": "#a6cee3",
+    "fedcvt": "#7570b3",
+    "iavfl": "#66a61e",
+    "vanilla": "#999999",
+    "standalone": "#444444",
+}
+MARKERS = dict(zip(COLOURS, "os^vD<>x", strict=True))
+TITLES = {
+    "local": "local: a party alone",
+    "assisted": "assisted by its peers",
+    "peers": "peers alone",
+    "collaborative": "collaborative: all together",
+}
+
+
+def lines(results: Sequence[Result], axis: Axis, metric: str, title: str) -> Figure:
+    """Draw every mode over an axis of numbers, one line a method."""
+    modes = [mode for mode in MODES if any(mode in each.metrics for each in results)]
+    figure, axes = plt.subplots(
+        1, len(modes), figsize=(4 * len(modes), 4), layout="constrained", sharey=True, squeeze=False
+    )
+    for at, mode in zip(axes[0], modes, strict=True):
+        for method in methods_of(results):
+            _line(at, results, axis, (method, mode), metric)
+        at.set(title=TITLES[mode], xlabel=axis.label)
+        at.grid(alpha=0.25)
+        at.spines[["top", "right"]].set_visible(False)
+    axes[0][0].set_ylabel(f"{metric} in %")
+    handles, names = axes[0][0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside lower center", ncols=8, frameon=False)
+    figure.suptitle(title)
+    return figure
+
+
+def _line(
+    at: Axes, results: Sequence[Result], axis: Axis, way: tuple[str, str], metric: str
+) -> None:
+    places, means, deviations = [], [], []
+    for place, some in by_place(results, axis).items():
+        mine = [r for r in some if r.setting.method == way[0] and way[1] in r.metrics]
+        if mine:
+            found = mean(mine, way, mine[0].setting.rate, metric)
+            places.append(place)
+            means.append(100 * found.mean)
+            deviations.append(100 * found.deviation)
+    if places:
+        colour = COLOURS.get(way[0], "#555555")
+        at.errorbar(
+            places,
+            means,
+            yerr=deviations,
+            label=way[0],
+            color=colour,
+            marker=MARKERS.get(way[0], "."),
+            markersize=5,
+            linewidth=2.2 if way[0] == "xvfl+" else 1.2,
+            capsize=2,
+        )
+
+
+def bars(results: Sequence[Result], axis: Axis, metric: str, title: str) -> Figure:
+    """Draw every mode as bars, one group a method (and place, where there are several)."""
+    modes = [mode for mode in MODES if any(mode in each.metrics for each in results)]
+    groups = [
+        (place, method)
+        for place, some in by_place(results, axis).items()
+        for method in methods_of(some)
+    ]
+    many = len({place for place, _ in groups}) > 1
+    width = max(6, 0.75 * len(groups) + 2)
+    figure, at = plt.subplots(figsize=(width, 4.2), layout="constrained")
+    shades = dict(zip(MODES, ("#d95f02", "#7570b3", "#bbbbbb", "#1b9e77"), strict=True))
+    for index, mode in enumerate(modes):
+        heights, errors = [], []
+        for place, method in groups:
+            some = by_place(results, axis)[place]
+            mine = [r for r in some if r.setting.method == method and mode in r.metrics]
+            found = mean(mine, (method, mode), mine[0].setting.rate, metric) if mine else None
+            heights.append(100 * found.mean if found else np.nan)
+            errors.append(100 * found.deviation if found else 0.0)
+        where = np.arange(len(groups)) + (index - (len(modes) - 1) / 2) * 0.8 / len(modes)
+        at.bar(where, heights, 0.8 / len(modes), yerr=errors, label=mode, color=shades[mode])
+    names = [f"{method}\n{place}" if many else method for place, method in groups]
+    at.set_xticks(np.arange(len(groups)), names, fontsize=8)
+    if many:
+        at.tick_params("x", rotation=30)
+        for label in at.get_xticklabels():
+            label.set_horizontalalignment("right")
+    finite = [bar.get_height() for bar in at.patches if np.isfinite(bar.get_height())]  # type: ignore[attr-defined]
+    at.set_ylim(max(0, min(finite) - 8), min(100, max(finite) + 5))
+    at.set(ylabel=f"{metric} in %", title=title)
+    at.spines[["top", "right"]].set_visible(False)
+    at.legend(frameon=False, ncols=4, loc="upper center")
+    return figure

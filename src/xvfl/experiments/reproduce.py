@@ -1,0 +1,176 @@
+"""`xvfl reproduce`: make a figure's runs, then its numbers, tables and picture.
+
+A folder holds the runs of every data set (`runs/NAME.jsonl`) and, for each figure and data set,
+the numbers (`.json`), the tables (`.md`) and the picture (`.png`).
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from matplotlib import pyplot as plt
+
+from xvfl.data.task import Task
+from xvfl.errors import ConfigError, unknown
+from xvfl.experiments import plots, summary
+from xvfl.experiments.execute import Done, execute
+from xvfl.experiments.jobs import FIGURES, Budget, Job, budget_of
+from xvfl.experiments.runner import Result
+from xvfl.experiments.store import Store, key
+from xvfl.runs import Folder
+
+
+@dataclass(frozen=True)
+class Request:
+    """A figure of a data set, and how to make it."""
+
+    figure: str
+    dataset: str
+    quick: bool
+    out: Path
+    device: str = "auto"
+    workers: int = 0
+
+    @property
+    def command(self) -> str:
+        """The command that makes it again."""
+        quick = " --quick" if self.quick else ""
+        return f"xvfl reproduce {self.figure} --dataset {self.dataset}{quick}"
+
+    @property
+    def name(self) -> str:
+        """What its files are called."""
+        return f"{self.figure}/{self.dataset}{'-quick' if self.quick else ''}"
+
+    @property
+    def budget(self) -> Budget:
+        """What its runs may cost."""
+        return budget_of(self.dataset, self.quick)
+
+    def jobs(self) -> list[Job]:
+        """List its runs."""
+        if self.figure not in FIGURES:
+            raise ConfigError(unknown("figure", self.figure, FIGURES))
+        return FIGURES[self.figure](self.dataset, self.budget)
+
+    def store(self) -> Store:
+        """Open the results of its data set."""
+        return Store(self.out / "runs" / f"{self.dataset}.jsonl")
+
+
+@cache
+def prepared(name: str, parties: int) -> Task:
+    """Read a data set, prepared or from where it is."""
+    from xvfl.datasets import prepare
+
+    return prepare(name, parties)
+
+
+def reproduce(request: Request, done: Done) -> list[Path]:
+    """Make what is missing of a figure, and write its files."""
+    jobs, store = request.jobs(), request.store()
+    device = request.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    todo = store.missing(jobs)
+    done(len(jobs) - len(todo), len(jobs), "found")
+    if todo:
+        found = len(jobs) - len(todo)
+
+        def report(count: int, total: int, what: str) -> None:
+            done(found + count, len(jobs), what)
+
+        execute(todo, store, prepared, device, request.workers, report)
+    return write(request)
+
+
+def write(request: Request) -> list[Path]:
+    """Write the files of a figure from the runs that are there."""
+    jobs, store = request.jobs(), request.store()
+    results = store.get(jobs)
+    if not results:
+        raise ConfigError(f"{request.name}: no runs are there yet; {request.command} makes them")
+    axis = summary.AXES[request.figure]
+    facts = about(request, results, jobs, store)
+    metric = summary.metric_of(request.dataset)
+    standing = summary.standing(results, metric, judged(results))
+    folder = Folder(request.out)
+    target = request.out / request.name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    picture = draw(request, results, metric)
+    picture.savefig(target.with_suffix(".png"), dpi=130)
+    plt.close(picture)
+    numbers = {
+        **facts,
+        "judged": {"metric": metric, "rates": judged(results)},
+        "standing": [asdict(each) for each in standing],
+        "numbers": summary.numbers(results, axis),
+    }
+    folder.write_text(f"{request.name}.json", json.dumps(numbers, indent=1) + "\n")
+    folder.write_text(f"{request.name}.md", "\n".join(page(request, results, facts)) + "\n")
+    return [target.with_suffix(ending) for ending in (".png", ".json", ".md")]
+
+
+def judged(results: Sequence[Result]) -> tuple[float, ...]:
+    """Choose the rates that decide who is ahead: 0.5 and 0.9 where both were run."""
+    there = {each.setting.rate for each in results}
+    wanted = tuple(rate for rate in summary.JUDGED if rate in there)
+    return wanted or (max(there),)
+
+
+def about(
+    request: Request, results: Sequence[Result], jobs: Sequence[Job], store: Store
+) -> dict[str, Any]:
+    """Say what the runs were: rows, epochs, seeds, time, hardware."""
+    records = [store.results[key(job)] for job in jobs if key(job) in store.results]
+    return {
+        "command": request.command,
+        "budget": asdict(request.budget),
+        "runs": len(results),
+        "of": len(jobs),
+        "seconds": round(sum(each.seconds for each in results), 1),
+        "hardware": sorted({each["hardware"] for each in records}),
+        "majority": results[0].majority,
+    }
+
+
+def draw(request: Request, results: Sequence[Result], metric: str) -> Any:
+    """Draw a figure: lines over numbers, bars elsewhere."""
+    axis = summary.AXES[request.figure]
+    title = f"{request.figure.replace('-', ' ')}: {request.dataset}"
+    several = len(summary.by_place(results, axis)) > 1 and axis.name in ("rate", "overlap")
+    picture: Callable[..., Any] = plots.lines if several else plots.bars
+    if request.figure == "ablations":
+        picture = plots.bars
+    return picture(results, axis, metric, title)
+
+
+def page(request: Request, results: Sequence[Result], facts: dict[str, Any]) -> list[str]:
+    """Lay out a figure's tables."""
+    axis, metric = summary.AXES[request.figure], summary.metric_of(request.dataset)
+    budget, name = request.budget, Path(request.name).name
+    rows = f"{budget.train_rows or 'all'} training and {budget.test_rows or 'all'} test rows"
+    lines = [
+        f"`{request.command}`: {facts['runs']} runs of {facts['of']}; {rows}, {budget.epochs} "
+        f"epochs, {budget.seeds} seeds; {facts['seconds']:.0f} s on {', '.join(facts['hardware'])}."
+        f" Test rows non-aligned; majority class {100 * facts['majority']:.1f} %.",
+        "",
+        f"![{request.figure} on {request.dataset}]({name}.png)",
+        "",
+    ]
+    for mode in summary.MODES:
+        if not any(mode in each.metrics for each in results):
+            continue
+        for each in dict.fromkeys((metric, "accuracy")):
+            lines += [f"**{mode}**, {each} in %:", ""]
+            lines += [*summary.table(results, axis, mode, each), ""]
+    if request.figure in ("missing-rates", "four-parties"):
+        rates = judged(results)
+        over = " and ".join(f"{rate:g}" for rate in rates)
+        lines += [f"Paired differences in {metric} points at R_miss {over}, ± standard error:", ""]
+        lines += [*summary.standing_table(summary.standing(results, metric, rates)), ""]
+    return lines

@@ -1,0 +1,92 @@
+"""`xvfl reproduce`: files of a figure from its runs, and who is ahead."""
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.experiments.test_many import small_task
+from tests.small import refused, xvfl
+from xvfl.config import NetConfig
+from xvfl.experiments import jobs as figures
+from xvfl.experiments import reproduce
+from xvfl.experiments.claims import CLAIMS, verdict_of_demand
+from xvfl.experiments.compare import Difference, standings
+from xvfl.experiments.jobs import QUICK, Budget
+from xvfl.experiments.results_page import write_page
+
+TINY = Budget(0, 0, 1, 2, (0.0, 0.5, 0.9, 1.0), 32, 1e-2, NetConfig(embedding=4, hidden=4))
+
+
+@pytest.fixture
+def bank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put a small task in the place of Bank, with small budgets."""
+    monkeypatch.setattr(reproduce, "prepared", lambda name, parties: small_task())
+    monkeypatch.setitem(figures.FULL, "bank", TINY)
+    monkeypatch.setitem(QUICK, "bank", replace(TINY, seeds=1))
+
+
+def test_a_figure_its_files_and_its_page(bank: None, tmp_path: Path) -> None:
+    request = reproduce.Request("missing-rates", "bank", False, tmp_path, "cpu", 1)
+    told: list[tuple[int, int, str]] = []
+    written = reproduce.reproduce(request, lambda *said: told.append(said))
+    assert told[0] == (0, 64, "found") and told[-1][:2] == (64, 64)
+    assert all(path.exists() for path in written) and {p.suffix for p in written} == {
+        ".png",
+        ".json",
+        ".md",
+    }
+    numbers = json.loads((tmp_path / "missing-rates" / "bank.json").read_text())
+    ways = {(row["method"], row["way"]) for row in numbers["numbers"]}
+    for method in figures.METHODS:
+        assert (method, "local") in ways
+    assert ("xvfl+", "assisted") in ways and ("xvfl+", "peers") in ways
+    assert ("laser", "assisted") not in ways
+    assert {each["rival"] for each in numbers["standing"]} >= {"laser+mask", "peers alone"}
+    again: list[tuple[int, int, str]] = []
+    reproduce.reproduce(request, lambda *said: again.append(said))
+    assert again == [(64, 64, "found")]
+    page = write_page(tmp_path).read_text()
+    assert "| bank | local |" in page and "missing-rates/bank.png" in page
+    assert "n/a" in page and "P6" in page and "| open |" in page
+
+
+def test_claims_without_runs_are_open() -> None:
+    assert all(answer({}).verdict == "open" for answer in CLAIMS.values())
+    assert verdict_of_demand({}) == []
+
+
+def test_holm_raises_the_bar_with_the_number_of_rivals() -> None:
+    clear, near, none = Difference(1.0, 0.1), Difference(0.21, 0.1), Difference(0.1, 0.1)
+    assert standings({"a": near}) == {"a": "ahead"}
+    assert standings({"a": near, "b": none}) == {"a": "level", "b": "level"}
+    assert standings({"a": near, "b": clear}) == {"a": "ahead", "b": "ahead"}
+    behind = Difference(-1.0, 0.1)
+    assert standings({"a": behind, "b": clear, "c": none}) == {
+        "a": "behind",
+        "b": "ahead",
+        "c": "level",
+    }
+
+
+def test_the_command_lists_and_refuses(tmp_path: Path) -> None:
+    assert "missing-rates" in xvfl("reproduce", "--list").out
+    assert "--list" in refused("reproduce")
+    assert "--dataset" in refused("reproduce", "overlap")
+    assert "missing-rates" in refused("reproduce", "missing-rate", "--dataset", "bank")
+    assert "tinyimagenet5" in refused("reproduce", "overlap", "--dataset", "tinyimagenet")
+    assert "cuda" in refused("reproduce", "overlap", "--dataset", "bank", "--device", "gpu")
+
+
+@pytest.mark.skipif("XVFL_DATA" not in os.environ, reason="XVFL_DATA does not name the data")
+def test_bank_from_the_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = Budget(300, 200, 1, 1, (0.9,), 64, 1e-2, NetConfig(embedding=4, hidden=4))
+    monkeypatch.setitem(QUICK, "bank", small)
+    monkeypatch.setenv("XVFL_CACHE", str(tmp_path / "cache"))
+    said = xvfl(
+        "reproduce", "mode-gap", "--dataset", "bank", "--quick", "--workers", 1, "--out", tmp_path
+    )
+    assert said.code == 0, said
+    assert (tmp_path / "mode-gap" / "bank-quick.png").stat().st_size > 5000
