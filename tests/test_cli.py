@@ -53,6 +53,14 @@ HELP = {
         ["RUN", "--input", "--output", "--mode", "--party", "--id"],
         "xvfl predict RUN --mode local --party shop --input shop=new.csv",
     ),
+    "align": (["CONFIG", "--party", "--wait"], "xvfl align bank.toml"),
+    "coordinator": (["CONFIG", "--quiet"], "xvfl coordinator coordinator.toml"),
+    "party": (["CONFIG", "--quiet"], "xvfl party bank.toml"),
+    "status": (["ADDRESS", "--json"], "xvfl status localhost:7480"),
+    "reproduce": (
+        ["FIGURE", "--dataset", "--quick", "--list", "--out", "--device", "--workers"],
+        "xvfl reproduce missing-rates --dataset bank --quick",
+    ),
 }
 
 

@@ -43,7 +43,7 @@ FULL: dict[str, Budget] = {
 SMALL = NetConfig(embedding=32, hidden=64, blocks=2, channels=8)
 QUICK: dict[str, Budget] = {
     **dict.fromkeys(TABLES, Budget(4_000, 2_000, 6, 2, (0.0, 0.5, 0.9, 1.0), 128)),
-    **dict.fromkeys(IMAGES, Budget(800, 250, 4, 1, (0.0, 0.9), 50, 1e-3, SMALL)),
+    **dict.fromkeys(IMAGES, Budget(500, 250, 4, 1, (0.0, 0.9), 50, 1e-3, SMALL)),
 }
 """Budgets of a first look on two cores."""
 
