@@ -43,7 +43,7 @@ def quick() -> Iterator[None]:
 
 
 def config(optimiser: str, epochs: int) -> TrainConfig:
-    rate = 2e-3 if optimiser == "adamw" else 2e-2
+    rate = {"adamw": 2e-3, "sgd": 3e-3, "page": 2e-2}[optimiser]
     return TrainConfig(
         epochs=epochs,
         batch=24,
@@ -114,7 +114,7 @@ CASES = [
     ("adamw", "grpc", torch.float64, 1e-12),
     ("sgd", "grpc", torch.float32, 1e-5),
 ]
-"""AdamW in single precision drifts apart once rounding has flipped a ReLU."""
+"""In single precision AdamW, or SGD at a high rate, drifts apart once rounding flips a ReLU."""
 
 
 @pytest.mark.parametrize(("optimiser", "kind", "dtype", "tolerance"), CASES)

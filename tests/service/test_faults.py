@@ -19,6 +19,7 @@ from xvfl.service.demo import (
     Processes,
     folder_lines,
     in_one_process,
+    mean_accuracy,
     write_files,
 )
 from xvfl.service.log import read_log
@@ -68,7 +69,7 @@ def test_faults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         processes.wait()
     log = read_log(tmp_path / "coordinator")
     ours, theirs = folder_lines(tmp_path), in_one_process(tmp_path, train)
-    together = [line["accuracy"] for line in (*ours, *theirs) if line["mode"] == "collaborative"]
+    together = [mean_accuracy(ours), mean_accuracy(theirs)]
     with capsys.disabled():
         show(table, log, together)
     assert any(event["event"] == "finished" for event in log)

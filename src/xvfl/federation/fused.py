@@ -68,6 +68,6 @@ class Fused:
         for holder in self.holders.values():
             holder.update(update)
 
-    def attempt(self, method: Method, rows: Rows, work: Work[T]) -> T:
+    def attempt(self, method: Method, rows: Rows, work: Work[T], alone: int | None = None) -> T:
         """Do some work on a batch: here every party is always there."""
         return work(self, method, rows)

@@ -21,8 +21,11 @@ class Reached(Protocol):
     def train(self, on: bool) -> None:
         """Switch every party's net to training or to prediction."""
 
-    def attempt(self, method: Method, rows: Rows, work: Work[T]) -> T:
-        """Do some work on a batch with the parties that can be reached (D7)."""
+    def attempt(self, method: Method, rows: Rows, work: Work[T], alone: int | None = None) -> T:
+        """Do some work on a batch with the parties that can be reached (D7).
+
+        Where the work needs one party alone, the others need not be asked.
+        """
 
 
 class Trained(Reached, Protocol):

@@ -125,12 +125,14 @@ class Roster:
         """Say whether the next batches are for training or for prediction."""
         self._training = on
 
-    def attempt(self, method: Method, rows: Rows, work: Work[T]) -> T:
+    def attempt(self, method: Method, rows: Rows, work: Work[T], alone: int | None = None) -> T:
         """Do some work on a batch, again and with fewer parties when some are lost on the way."""
         if self._training:
             self.step = int(rows.step)
         while True:
             here = self.gather(self.terms.minimum)
+            if alone in here:
+                here = (alone,)
             whole = len(here) == len(self.members)
             split = self._split(here)
             split.train(self._training)
@@ -144,12 +146,14 @@ class Roster:
                 self._leave(error)
                 self.losses.batches += 1
                 continue
-            self._active = here
+            if self._training:
+                self._active = here
             return done
 
     def update(self, update: Update) -> None:
-        """Have the parties of the last batch update their weights."""
-        told = [i for i in self._active if self.members[i].present]
+        """Have the parties of the last batch update their weights; all keep or load the best."""
+        asked = self.present if update.kind in ("keep", "best") else self._active
+        told = [i for i in asked if self.members[i].present]
         self._split(told).update(update)
         if update.kind == "keep":
             self._keepers = {self.members[i].peer.name for i in told}

@@ -152,7 +152,7 @@ class Split:
         pending = [peer.take_pending() for peer in self.peers]
         ask(self.peers, [Flush(turn, *each, save) for each in pending], Done)
 
-    def attempt(self, method: Method, rows: Rows, work: Work[T]) -> T:
+    def attempt(self, method: Method, rows: Rows, work: Work[T], alone: int | None = None) -> T:
         """Do some work on a batch with these parties, all of which must be there."""
         self._cuts.clear()
         return work(self, method, rows)

@@ -101,9 +101,8 @@ def run_federated(out: Path, console: Console, train: TrainConfig = TRAIN) -> No
     theirs = in_one_process(out, train)
     console.print(_table(ours, theirs))
     _losses(out, console)
-    together = [line["accuracy"] for line in (*ours, *theirs) if line["mode"] == "collaborative"]
-    gap = together[0] - together[1]
-    console.print(f"{steps} steps in {seconds:.0f} s; all together: {100 * gap:+.2f} points")
+    gap = mean_accuracy(ours) - mean_accuracy(theirs)
+    console.print(f"{steps} steps in {seconds:.0f} s; mean of the lines: {100 * gap:+.2f} points")
     folder.write_json("metrics.json", {"federated": ours, "one_process": theirs, "gap": gap})
     if abs(gap) > WITHIN:
         raise RunError(f"expected accuracy within {WITHIN:.0%} of one process, got {gap:+.2%}")
@@ -146,6 +145,11 @@ def in_one_process(out: Path, train: TrainConfig) -> list[dict[str, Any]]:
     ]
     with torch.random.fork_rng(devices=[]):
         return evaluation(fitted.model.method, Fused(sides), prepared.rows.take(prepared.test))
+
+
+def mean_accuracy(lines: list[dict[str, Any]]) -> float:
+    """Average over the ways to predict: one way alone scatters by a point on so few rows."""
+    return float(np.mean([line["accuracy"] for line in lines]))
 
 
 def folder_lines(out: Path) -> list[dict[str, Any]]:
