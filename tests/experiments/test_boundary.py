@@ -61,7 +61,7 @@ def test_a_plane_keeps_what_lies_in_it() -> None:
     assert 0.5 < bd.Plane.of(off).explained < 0.95
 
 
-def test_more_weight_draws_own_and_joint_decisions_together_and_regions_are_the_heads() -> None:
+def test_more_weight_draws_own_and_joint_decisions_together() -> None:
     found = {}
     for weight in (0.0, 10.0):
         runs = [bd.setting(weight, 0, NetConfig(), SHORT)]
@@ -73,8 +73,9 @@ def test_more_weight_draws_own_and_joint_decisions_together_and_regions_are_the_
 
 
 def test_the_figure_is_made_and_drawn_and_its_regions_are_exact(tmp_path: Path) -> None:
-    wide = {w: [bd.setting(w, s, NetConfig(), SHORT) for s in (0, 1)] for w in bd.WEIGHTS}
-    flat = {w: [bd.setting(w, 0, bd.DRAWN, SHORT)] for w in bd.WEIGHTS}
+    once = replace(SHORT, epochs=1)
+    wide = {w: [bd.setting(w, s, NetConfig(), once) for s in (0, 1)] for w in bd.WEIGHTS}
+    flat = {w: [bd.setting(w, 0, bd.DRAWN, once)] for w in bd.WEIGHTS}
     made = bd.compute(wide, flat, CPU, lambda _: None)
     keep(tmp_path, bd.NAME, {}, CPU, lambda: made)
     assert draw_boundary.draw(tmp_path).stat().st_size > 10_000
