@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from xvfl.config import LossConfig, NetConfig, TrainConfig
-from xvfl.experiments.demo import digits
+from xvfl.experiments.digits import digits
 from xvfl.experiments.trial import Setting, Trial
 
 

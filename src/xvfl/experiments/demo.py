@@ -1,7 +1,6 @@
 """`xvfl demo`: a two-minute story on real data, two parties, three ways to predict.
 
-The data are scanned handwritten digits (E. Alpaydin, C. Kaynak; UCI), 1,797 images of 8 × 8 grey
-values, in the copy that comes inside scikit-learn. One party holds the left half, the other the
+The data are scanned handwritten digits (`digits`). One party holds the left half, the other the
 right; 40 % of the training rows are whole at both, in the others one party misses features.
 """
 
@@ -20,17 +19,16 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
-from sklearn.datasets import load_digits
 
 from xvfl.config import LossConfig, TrainConfig
 from xvfl.data.task import Task
 from xvfl.experiments import report
 from xvfl.experiments.compare import Way, difference, mean
+from xvfl.experiments.digits import digits
 from xvfl.experiments.runner import ZERO_FILL, Result, run
 from xvfl.experiments.trial import Setting, Trial
 from xvfl.federation.complete import completed
 from xvfl.federation.kernels import small_kernels
-from xvfl.layout import Feature, Layout
 from xvfl.runs import Folder
 from xvfl.version import VERSION
 
@@ -58,17 +56,6 @@ RIVALS = (
 )
 TRAIN = TrainConfig(epochs=40, batch=128, learning_rate=5e-3, device="cpu")
 PICTURES = 8
-
-
-def digits() -> Task:
-    """Split the digits between two parties."""
-    images, y = load_digits(return_X_y=True)
-    images = (images.reshape(-1, 8, 8) / 16).astype(np.float32)
-    halves = {"left": images[:, :, :4], "right": images[:, :, 4:]}
-    layout = Layout(tuple(Feature(f"pixel {i}", "numeric", 1) for i in range(32)))
-    values = {name: half.reshape(len(y), 32).copy() for name, half in halves.items()}
-    layouts = dict.fromkeys(halves, layout)
-    return Task("digits", layouts, values, y.astype(np.int64), test_share=0.3)
 
 
 def settings(seeds: int, rates: Sequence[float], first: int = 0) -> list[Setting]:
