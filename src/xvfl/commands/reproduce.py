@@ -42,9 +42,21 @@ def reproduce(
 
         console.print(f"wrote {write_page(out)}")
         return
+    from xvfl.experiments.reproduce import SPECIAL, reproduce_special
+
+    _check_device(device)
+    if figure in SPECIAL:
+        for path in reproduce_special(figure, quick, out, device, console.print):
+            console.print(f"wrote {path}")
+        return
     if dataset is None:
         raise ConfigError(f"reproduce {figure}: expected --dataset; `xvfl data list` shows them")
     _make(figure, dataset, quick, out, device, workers, console)
+
+
+def _check_device(device: str) -> None:
+    if device not in ("auto", "cpu", "cuda"):
+        raise ConfigError(f"--device: expected auto, cpu or cuda, got {device!r}")
 
 
 def _make(
@@ -52,8 +64,6 @@ def _make(
 ) -> None:
     from xvfl.experiments.reproduce import Request, reproduce
 
-    if device not in ("auto", "cpu", "cuda"):
-        raise ConfigError(f"--device: expected auto, cpu or cuda, got {device!r}")
     request = Request(figure, dataset, quick, out, device, workers)
     total = len(request.jobs())
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
@@ -70,11 +80,14 @@ def _make(
 
 def _list() -> Table:
     from xvfl.experiments.jobs import FIGURES
+    from xvfl.experiments.reproduce import SPECIAL
 
     table = Table(title="figures")
     table.add_column("name", no_wrap=True)
     table.add_column("what it shows")
     for name, jobs in FIGURES.items():
         table.add_row(name, (jobs.__doc__ or "").strip())
+    for name, (_, _, shows) in SPECIAL.items():
+        table.add_row(name, shows)
     table.add_row("report", "One page, RESULTS.md, of all figures that are there.")
     return table

@@ -16,7 +16,16 @@ from matplotlib import pyplot as plt
 
 from xvfl.data.task import Task
 from xvfl.errors import ConfigError, unknown
-from xvfl.experiments import plots, summary
+from xvfl.experiments import (
+    boundary,
+    confidence,
+    draw_boundary,
+    draw_confidence,
+    draw_rounds,
+    plots,
+    rounds,
+    summary,
+)
 from xvfl.experiments.execute import Done, execute
 from xvfl.experiments.jobs import FIGURES, Budget, Job, budget_of
 from xvfl.experiments.runner import Result
@@ -174,3 +183,38 @@ def page(request: Request, results: Sequence[Result], facts: dict[str, Any]) -> 
         lines += [f"Paired differences in {metric} points at R_miss {over}, ± standard error:", ""]
         lines += [*summary.standing_table(summary.standing(results, metric, rates)), ""]
     return lines
+
+
+SPECIAL: dict[str, tuple[Callable[..., dict[str, Any]], Callable[[Path], Path], str]] = {
+    "confidence": (
+        confidence.make,
+        draw_confidence.draw,
+        "One image with a half absent: alone, with XCom, both; Grad-CAM; and all images (P9).",
+    ),
+    "boundary": (
+        boundary.make,
+        draw_boundary.draw,
+        "Decision regions with and without DSAlign, on scanned digits.",
+    ),
+    "rounds": (
+        rounds.make,
+        draw_rounds.draw,
+        "PAGE against SGD in rounds of communication (P10).",
+    ),
+}
+"""The figures that are not grids of runs: how they are made and drawn, and what they show."""
+
+
+def reproduce_special(
+    name: str, quick: bool, out: Path, device: str, tell: Callable[[str], None]
+) -> list[Path]:
+    """Make and draw a figure of its own kind."""
+    chosen = device
+    if device == "auto":
+        chosen = "cuda" if torch.cuda.is_available() else "cpu"
+    make, draw_it, _ = SPECIAL[name]
+    folder = out / f"{name}{'-quick' if quick else ''}"
+    folder.mkdir(parents=True, exist_ok=True)
+    make(folder, quick, torch.device(chosen), prepared, tell)
+    picture = draw_it(folder)
+    return [picture, folder / f"{name}.json"]
