@@ -5,6 +5,7 @@ A claim is `reproduced`, `partly`, `not` or `open` (the runs are not made yet), 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -211,6 +212,42 @@ CLAIMS: dict[str, Callable[[Runs], Answer]] = {
     "P7": fair_parties,
     "P8": four_parties,
 }
+
+
+def lifted_confidence(figures: Mapping[str, Any]) -> Answer:
+    """P9: XCom lifts one image's confidence 0.728 → 0.977 (both parties: 0.962)."""
+    parts, rises = [], []
+    for method, found in figures["methods"].items():
+        one = found["example"]["confidence"]
+        parts.append(
+            f"{method}, chosen image: {one['single']:.3f} → {one['single-xcom']:.3f} "
+            f"(both {one['both']:.3f})"
+        )
+        for party, measured in found["absent"].items():
+            cases = measured["cases"]
+            before, after = (cases[c]["confidence"]["mean"] for c in ("single", "single-xcom"))
+            rises.append(after - before)
+            parts.append(f"all images, {party} absent: {before:.3f} → {after:.3f}")
+    return Answer("reproduced" if min(rises) > 0.02 else "partly", "; ".join(parts))
+
+
+def faster_page(figures: Mapping[str, Any]) -> Answer:
+    """P10: ‖∇L‖² falls as O(1/√T) with SGD-type, O(1/T) with PAGE-type."""
+    fitted = figures["known problem"]["exponent"]
+    text = f"known problem, exponents of T: SGD {fitted['sgd']:.2f}, PAGE {fitted['page']:.2f}"
+    real = figures["digits"]
+    text += "; digits, loss at the last round: " + ", ".join(
+        f"{name} {found['last loss']:.2f}" for name, found in real.items() if "last loss" in found
+    )
+    good = fitted["sgd"] <= -0.45 and fitted["page"] <= -0.9
+    return Answer("reproduced" if good else "partly", text)
+
+
+OF_THEIR_OWN: dict[str, Callable[[Mapping[str, Any]], Answer]] = {
+    "confidence": lifted_confidence,
+    "rounds": faster_page,
+}
+"""Claims answered by the figures that are not grids of runs."""
 
 
 def verdict_of_demand(runs: Runs) -> list[str]:

@@ -4,7 +4,8 @@ from pathlib import Path
 
 from xvfl.experiments import claims
 from xvfl.experiments.jobs import FIGURES, FULL
-from xvfl.experiments.reproduce import Request, about, page, write
+from xvfl.experiments.kept import read
+from xvfl.experiments.reproduce import SPECIAL, Request, about, page, write
 from xvfl.experiments.runner import Result
 from xvfl.runs import Folder
 from xvfl.version import VERSION
@@ -48,7 +49,11 @@ def write_page(out: Path) -> Path:
         beside = f"]({request.figure}/"
         body = [line.replace("](", beside) if line.startswith("![") else line for line in lines]
         sections += [f"## {request.figure}: {request.dataset}", "", *body]
-    text = [HEAD.format(version=VERSION), *_demand(runs), *_claims(runs), *sections]
+    for name in SPECIAL:
+        if (out / name / f"{name}.png").exists():
+            sections += [f"## {name}", "", SPECIAL[name][2], "", f"`xvfl reproduce {name}`", ""]
+            sections += [f"![{name}]({name}/{name}.png)", ""]
+    text = [HEAD.format(version=VERSION), *_demand(runs), *_claims(runs, out), *sections]
     Folder(out).write_text("RESULTS.md", "\n".join(text) + "\n")
     return out / "RESULTS.md"
 
@@ -70,9 +75,13 @@ def _demand(runs: claims.Runs) -> list[str]:
     return lines
 
 
-def _claims(runs: claims.Runs) -> list[str]:
+def _claims(runs: claims.Runs, out: Path) -> list[str]:
     lines = ["## The paper's claims", "", "| claim | answer | figures |", "|---|---|---|"]
-    for answer in claims.CLAIMS.values():
-        found = answer(runs)
-        lines.append(f"| {(answer.__doc__ or '').strip()} | {found.verdict} | {found.figures} |")
+    answers = [(answer.__doc__, answer(runs)) for answer in claims.CLAIMS.values()]
+    for name, answer in claims.OF_THEIR_OWN.items():
+        found = read(out / name, name)
+        record = found[0]["figures"] if found else None
+        answers.append((answer.__doc__, answer(record) if record else claims.OPEN))
+    for claim, found_ in answers:
+        lines.append(f"| {(claim or '').strip()} | {found_.verdict} | {found_.figures} |")
     return [*lines, ""]
