@@ -59,7 +59,7 @@ def _in_words(found: dict[str, dict[str, float]]) -> str:
         return f"{100 * found[name]['mean']:.1f} ± {100 * found[name]['deviation']:.1f} %"
 
     return (
-        f"right alone {cell('accuracy own')}, together {cell('accuracy joint')}\n"
+        f"correct alone {cell('accuracy own')}, together {cell('accuracy joint')}\n"
         f"alone decides as together {cell('agreement')}"
     )
 
@@ -81,4 +81,4 @@ def _panel(axis: Axes, shown: dict[str, NDArray[Any]], at: int) -> None:
         axis.text(across, up, str(y), fontsize=5, ha="center", va="center", color="#333333")
     axis.plot(*points[wrong].T, "x", color="#D55E00", markersize=4, markeredgewidth=0.9)
     axis.set(xticks=[], yticks=[])
-    axis.set_title(f"{100 * (1 - wrong.mean()):.1f} % right", fontsize=10)
+    axis.set_title(f"{100 * (1 - wrong.mean()):.1f} % correct", fontsize=10)
