@@ -1,6 +1,7 @@
 """Coordinator and party as an operator runs them: commands, folders, refusals, release."""
 
 import json
+import socket
 import subprocess
 import sys
 import time
@@ -282,6 +283,19 @@ def test_a_stranger_is_refused_by_name(
     (finished / "stranger.toml").write_text(text.replace('state = "shop"', 'state = "strange"'))
     line = refused("party", finished / "stranger.toml", "--quiet")
     assert "'stranger' is not on this coordinator's list: shop" in line
+    (why,) = [e["why"] for e in read_log(finished / "main") if e["event"] == "refused"]
+    assert "'stranger' is not on this coordinator's list" in why
+
+
+def test_plain_tcp_is_in_the_log(
+    finished: Path, coordinator: "Callable[[], subprocess.Popen[str]]"
+) -> None:
+    process = coordinator()
+    address = str(wait_for(finished / "main", "listening", process)["address"])
+    with socket.create_connection(("localhost", int(address.rpartition(":")[2]))) as plain:
+        plain.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        event = wait_for(finished / "main", "refused", process)
+    assert "TLS handshake: it does not speak TLS" in str(event["why"])
 
 
 @pytest.mark.parametrize(

@@ -286,6 +286,24 @@ def answer_with(folder: Path, listener: Listener, reply: bytes) -> str:
     return str(caught.value)
 
 
+def test_a_closed_line_hangs_up_and_the_party_may_come_back(authority: Path) -> None:
+    events: list[dict[str, Any]] = []
+    count = lambda kind: sum(each["event"] == kind for each in events)  # noqa: E731
+    with (
+        listening(authority, ["p0"], note=events.append) as listener,
+        dialling(authority, "p0", listener.port, HELLO, echo) as dialler,
+    ):
+        found = listener.lines["p0"]
+        for times in range(1, 4):
+            wait_until(found.hello)
+            assert isinstance(ask(found, Match(times, b"")), Matched)
+            found.close()
+            wait_until(lambda times=times: count("disconnected") == times)
+            wait_until(lambda times=times: count("connected") == times + 1)
+        dialler.stop()
+    assert count("refused") == 0
+
+
 def test_an_answer_that_comes_too_late_frees_the_line(authority: Path) -> None:
     go = threading.Event()
 

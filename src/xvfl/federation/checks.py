@@ -9,7 +9,7 @@ from torch import Tensor
 
 from xvfl.errors import WireError
 from xvfl.federation.holder import Kind
-from xvfl.wire.messages import Instruction
+from xvfl.wire.messages import Instruction, Ready
 
 PAGE_KINDS = frozenset(("fresh", "look_back", "correct"))
 
@@ -51,3 +51,18 @@ def check_instructions(instructions: Sequence[Instruction], applied: int, page: 
         if not (math.isfinite(each.rate) and each.rate >= 0):
             raise WireError(f"update: expected a learning rate of 0 or more, got {each.rate}")
         applied = each.number
+
+
+def check_ready(ready: Ready, step: int, update: int) -> None:
+    """Refuse a place in the run that is not there yet, and holdings that are none."""
+    if not (0 <= ready.step <= step and 0 <= ready.applied <= update):
+        raise WireError(
+            f"Ready: expected a step up to {step} and an update up to {update}, got {ready.step} "
+            f"and {ready.applied}"
+        )
+    held = ready.holdings
+    if held.dtype != torch.uint8 or held.dim() != 1 or (len(held) and int(held.max()) > 2):
+        raise WireError(
+            f"Ready: expected holdings (n,) uint8 of 0, 1 or 2, got {held.dtype} "
+            f"{tuple(held.shape)}; run the same version of xvfl on both sides"
+        )

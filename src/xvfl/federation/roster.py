@@ -15,8 +15,9 @@ from torch import Tensor
 
 from xvfl.config import TrainConfig
 from xvfl.data.rows import Rows
-from xvfl.errors import PartyError, RunError
+from xvfl.errors import PartyError, RunError, WireError
 from xvfl.federation.ask import Peer, ask
+from xvfl.federation.checks import check_ready
 from xvfl.federation.holder import Holder, Update
 from xvfl.federation.split import Counters, Split
 from xvfl.methods.base import Method, Work
@@ -226,8 +227,8 @@ class Roster:
         except PartyError as error:
             self._note({"event": "not let in", "party": member.peer.name, "why": str(error)})
             return
-        if member.holdings is not None and not member.holdings.equal(ready.holdings):
-            self._bar(member, "its rows changed since the run began; match ids again")
+        if (fault := self._fault(member, ready)) is not None:
+            self._bar(member, fault)
             return
         returned = member.began == hello.life
         member.present, member.began, member.holdings = True, hello.life, ready.holdings
@@ -249,6 +250,17 @@ class Roster:
                 "lost_steps": [since, max(since, self.step - 1)] if lost else [],
             }
         )
+
+    def _fault(self, member: Member, ready: Ready) -> str | None:
+        """Say what is wrong with where a party says it stands."""
+        try:
+            # A checkpoint is named by the step that comes next.
+            check_ready(ready, self.step + 1, self.counters.update)
+        except WireError as error:
+            return str(error)
+        if member.holdings is not None and not member.holdings.equal(ready.holdings):
+            return "its rows changed since the run began; match ids again"
+        return None
 
     def _welcome(self, member: Member, hello: Hello) -> Ready:
         step = -1 if hello.life == member.began else self.step

@@ -29,6 +29,7 @@ from xvfl.service.release import check_releasable
 from xvfl.service.run import Outcome, Run
 from xvfl.service.work import Own, PartyWork
 from xvfl.sides import ALIGNMENT, CoordinatorFile
+from xvfl.wire.handshakes import noted_handshakes
 from xvfl.wire.listen import Listener
 from xvfl.wire.memory import Memory
 from xvfl.wire.messages import Hello
@@ -49,6 +50,7 @@ def serve_coordinator(config: CoordinatorFile, show: bool = True) -> Outcome:
     )
     with ExitStack() as stack:
         stop = stack.enter_context(_stoppable())
+        stack.enter_context(noted_handshakes(log.note))
         side = _Side(config, folder, labels, log)
         stack.callback(side.close)
         runs: list[Run] = []

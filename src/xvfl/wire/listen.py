@@ -8,6 +8,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 import grpc
@@ -56,7 +57,13 @@ class Line:
 
     def _drop(self) -> None:
         if self._stream is not None:
-            self._stream.cancel()
+            ending = self.end(self._stream, grpc.StatusCode.UNAVAILABLE, HUNG_UP)
+            self._loop.create_task(ending).add_done_callback(lambda done: done.exception())
+
+    async def end(self, stream: Any, code: grpc.StatusCode, text: str) -> None:
+        """End a stream after what is being written to it: gRPC cannot do both at once."""
+        async with self._writing if stream is self._stream else asyncio.Lock():
+            await stream.abort(code, text)
 
     def _ask(self, frame: bytes, turn: int, answer: Future[Message]) -> None:
         self._open = (frame, turn, answer)
@@ -64,11 +71,11 @@ class Line:
 
     def _send_open(self) -> None:
         if self._open is not None and self._stream is not None:
-            task = self._loop.create_task(self._write(self._stream, self._open[0]))
-            task.add_done_callback(lambda done: done.exception())
+            writing = self._write(self._stream, self._writing, self._open[0])
+            self._loop.create_task(writing).add_done_callback(lambda done: done.exception())
 
-    async def _write(self, stream: Any, frame: bytes) -> None:
-        async with self._writing:
+    async def _write(self, stream: Any, turn: asyncio.Lock, frame: bytes) -> None:
+        async with turn:
             try:
                 await stream.write(frame)
                 self._sent += len(frame)
@@ -82,7 +89,7 @@ class Line:
             self._open = None
             if not answer.done():
                 answer.set_exception(PartyError(f"party {self.name!r} restarted", (self.name,)))
-        self._stream, self._hello = stream, hello
+        self._stream, self._hello, self._writing = stream, hello, asyncio.Lock()
         self._send_open()
 
     def disconnect(self, stream: Any) -> bool:
@@ -172,14 +179,17 @@ class Listener:
             line = self.lines[name]
             hello = await self._first(frames)
             if line.taken_by(hello):
-                await self._refuse(stream, name, grpc.StatusCode.ALREADY_EXISTS, TWICE)
+                self._note({"event": "refused", "party": name, "why": TWICE})
+                await stream.abort(grpc.StatusCode.ALREADY_EXISTS, TWICE)
             self._welcome(name, hello)
             line.connect(stream, hello)
             self._note({"event": "connected", "party": name, "life": hello.life})
             async for frame in frames:
                 line.hear(frame, self._largest)
         except XVFLError as error:
-            await self._refuse(stream, name, grpc.StatusCode.FAILED_PRECONDITION, str(error))
+            self._note({"event": "refused", "party": name, "why": str(error)})
+            ends = stream.abort if line is None else partial(line.end, stream)
+            await ends(grpc.StatusCode.FAILED_PRECONDITION, str(error))
         finally:
             if line is not None and line.disconnect(stream):
                 self._note({"event": "disconnected", "party": name})
@@ -203,9 +213,6 @@ class Listener:
             return message
         raise WireError("expected Hello first, got nothing")
 
-    async def _refuse(self, stream: Any, name: str, code: grpc.StatusCode, text: str) -> None:
-        self._note({"event": "refused", "party": name, "why": text})
-        await stream.abort(code, text)
-
 
 TWICE = "another party of this name is connected already; stop one of them"
+HUNG_UP = "the coordinator hung up"

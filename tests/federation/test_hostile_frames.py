@@ -1,0 +1,209 @@
+"""The coordinator under fire: frames that no party would send change nothing, and are logged."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack
+from copy import deepcopy
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import torch
+from torch import Tensor
+
+from tests.conftest import D, Problem
+from tests.federation.split_helpers import endpoints, method_of, problem, settings
+from tests.federation.test_split import assert_equal, fused_gradients, split_gradients
+from tests.wire.lines import dialling, listening, tls, wait_until
+from xvfl.federation.ask import Peer
+from xvfl.federation.roster import Roster, Terms
+from xvfl.methods import Method
+from xvfl.wire import codec
+from xvfl.wire.listen import Listener
+from xvfl.wire.memory import Memory
+from xvfl.wire.messages import Done, Embedded, Hello, Match, Matched, Ready
+from xvfl.wire.tls import PATH
+
+FRAMES, OVER_GRPC = 10_000, 300
+STRANGE, TURN = "p2", 77
+"""A party on the list that sends nonsense, and the turn of the question it is asked."""
+HELLO = Hello(0, "strange", False, 3, "columns", "session")
+VALID = [
+    codec.encode(each)
+    for each in (
+        HELLO,
+        Ready(TURN, 0, 0, torch.ones(9, dtype=torch.uint8)),
+        Embedded(TURN, 0, torch.randn(4, 3, D)),
+        Done(TURN, 1),
+        Matched(TURN, bytes(range(200))),
+    )
+]
+
+
+def damaged(rng: random.Random) -> bytes:
+    """Flip bits of a frame, cut it short, splice two, or make one up."""
+    while True:
+        a, b = bytearray(rng.choice(VALID)), rng.choice(VALID)
+        how = rng.choice(("flip", "cut", "splice", "random"))
+        if how == "flip":
+            for _ in range(rng.randint(1, 4)):
+                a[rng.randrange(len(a))] ^= 1 << rng.randrange(8)
+        elif how == "cut":
+            a = a[: rng.randrange(len(a))]
+        elif how == "splice":
+            a = a[: rng.randrange(len(a))] + b[rng.randrange(len(b)) :]
+        else:
+            a = bytearray(rng.randbytes(rng.randrange(300)))
+        if bytes(a) not in VALID:
+            return bytes(a)
+
+
+class Stream:
+    """Stands for a gRPC stream where ten thousand real ones would take too long."""
+
+    def __init__(self, certificate: bytes) -> None:
+        self._certificate = certificate
+
+    def auth_context(self) -> dict[str, list[bytes]]:
+        return {"x509_pem_cert": [self._certificate]}
+
+    async def write(self, frame: bytes) -> None:
+        """Take a question."""
+
+    async def abort(self, code: grpc.StatusCode, text: str) -> None:
+        raise grpc.aio.AbortError(text)
+
+
+@dataclass
+class Meeting:
+    """A coordinator with two parties at work, and a third name on its list."""
+
+    made: Problem
+    method: Method
+    listener: Listener
+    roster: Roster
+    folder: Path
+    events: list[dict[str, Any]]
+
+    def state(self) -> tuple[Any, ...]:
+        members = [replace(each, peer=None) for each in self.roster.members]  # type: ignore[arg-type]
+        pending = [(m.peer.gradients, m.peer.instructions) for m in self.roster.members]
+        heard = [self.listener.lines[name].hello() for name in self.made.names]
+        roster = (self.roster.counters, self.roster.losses, self.roster.step)
+        return deepcopy((roster, [str(asdict(each)) for each in members], pending, heard))
+
+    def weights(self) -> list[Tensor]:
+        nets = [*self.made.parties, self.method.heads]
+        return [each.detach().clone() for net in nets for each in net.parameters()]
+
+    def refused(self) -> int:
+        return sum(each["event"] == "refused" for each in self.events)
+
+
+@pytest.fixture
+def meeting(authority: Path) -> Iterator[Meeting]:
+    made, events = problem(2), []  # type: ignore[var-annotated]
+    with ExitStack() as stack:
+        names = [*made.names, STRANGE]
+        listener = stack.enter_context(listening(authority, names, note=events.append))
+        for name, end in zip(made.names, endpoints(made, 0.7), strict=True):
+            stack.enter_context(dialling(authority, name, listener.port, end.hello, end.handle))
+        peers = [Peer(name, listener.lines[name]) for name in made.names]
+        roster = Roster(peers, Terms("run", settings(), D, 2, patience_s=20), events.append)
+        roster.gather(2)
+        yield Meeting(made, method_of(made, "xvfl+"), listener, roster, authority, events)
+
+
+async def flood(meeting: Meeting, rng: random.Random) -> None:
+    """Send damaged first words in everybody's name, and damaged answers in the strange one's."""
+    shown = {n: (meeting.folder / f"{n}.crt").read_bytes() for n in meeting.listener.lines}
+    for count in range(FRAMES):
+        bad = damaged(rng)
+        frames = [bad] if count % 2 else [VALID[0], bad]
+        name = rng.choice(list(shown)) if count % 2 else STRANGE
+        with pytest.raises(grpc.aio.AbortError):
+            await meeting.listener._join(one_by_one(frames), Stream(shown[name]))
+
+
+async def one_by_one(frames: list[bytes]) -> AsyncIterator[bytes]:
+    for frame in frames:
+        yield frame
+
+
+def flood_grpc(meeting: Meeting, rng: random.Random) -> None:
+    """Do the same over a real connection."""
+    address = f"localhost:{meeting.listener.port}"
+    with grpc.secure_channel(address, tls(meeting.folder, STRANGE).for_client()) as channel:
+        for count in range(OVER_GRPC):
+            bad = damaged(rng)
+            frames = [bad] if count % 2 else [VALID[0], bad]
+            with pytest.raises(grpc.RpcError) as caught:
+                for _ in channel.stream_stream(PATH)(iter(frames), timeout=20):
+                    pass
+            assert caught.value.code() == grpc.StatusCode.FAILED_PRECONDITION
+
+
+def test_ten_thousand_random_and_mutated_frames_change_nothing(meeting: Meeting) -> None:
+    rng, line = random.Random(3), meeting.listener.lines[STRANGE]
+    expected = fused_gradients(meeting.made, meeting.method, 0.7)
+    asked = line.exchange(Match(TURN, b"?"))
+    state, weights = meeting.state(), meeting.weights()
+    running = asyncio.run_coroutine_threadsafe(flood(meeting, rng), meeting.listener._loop)
+    running.result(300)
+    assert meeting.refused() == FRAMES
+    flood_grpc(meeting, rng)
+    wait_until(lambda: meeting.refused() == FRAMES + OVER_GRPC)
+    assert all(each["why"] for each in meeting.events if each["event"] == "refused")
+    assert meeting.state() == state and not asked.done() and line.hello() is None
+    assert all(torch.equal(a, b) for a, b in zip(meeting.weights(), weights, strict=True))
+
+    ours = meeting.roster.attempt(
+        meeting.method,
+        meeting.made.rows,
+        lambda split, method, rows: split_gradients(meeting.made, method, split),  # type: ignore[arg-type]
+    )
+    assert_equal(ours, expected, 1e-12)
+
+
+def answering(ready: Ready) -> tuple[Roster, list[dict[str, Any]]]:
+    """Let in a party that answers `Begin` with this."""
+
+    def handle(frame: bytes) -> bytes:
+        message = codec.decode(frame)
+        return codec.encode(replace(ready, turn=message.turn))
+
+    events: list[dict[str, Any]] = []
+    peers = [Peer("p0", Memory(HELLO, handle))]
+    roster = Roster(peers, Terms("run", settings(), D, 1, patience_s=0.1), events.append)
+    roster.step, roster.counters.update = 10, 10
+    roster._let_in(roster.members[0])
+    return roster, events
+
+
+HOLDINGS = torch.tensor([0, 1, 2], dtype=torch.uint8)
+READY = Ready(0, 5, 7, HOLDINGS)
+WRONG = {
+    "holdings of another type": replace(READY, holdings=HOLDINGS.float()),
+    "holdings of another shape": replace(READY, holdings=HOLDINGS[None]),
+    "holdings out of range": replace(READY, holdings=HOLDINGS + 1),
+    "a step to come": replace(READY, step=12),
+    "a step before the first": replace(READY, step=-1),
+    "an update to come": replace(READY, applied=11),
+    "an update before the first": replace(READY, applied=-1),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_party_that_says_it_stands_where_it_cannot_is_kept_out(name: str) -> None:
+    roster, events = answering(WRONG[name])
+    assert not roster.present and roster.members[0].holdings is None
+    assert [each["event"] for each in events] == ["refused"]
+    assert "Ready: expected" in events[0]["why"] and roster.losses.updates == {}
+
+
+def test_a_party_that_stands_where_it_can_is_let_in() -> None:
+    roster, events = answering(READY)
+    assert roster.present == (0,) and events[0]["lost_updates"] == [8, 10]
