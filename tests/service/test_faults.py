@@ -17,6 +17,7 @@ from xvfl.service.demo import (
     PARTIES,
     TRAIN,
     Processes,
+    all_together,
     folder_lines,
     in_one_process,
     mean_accuracy,
@@ -79,14 +80,57 @@ def test_faults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert not [e for e in read_log(tmp_path / name) if "made already" in e.get("why", "")]
 
 
+@pytest.mark.filterwarnings("ignore:5 of 1797 labelled ids", "ignore:party ")
+def test_training_goes_on_without_a_killed_party(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Kill a random party at a random step, with one party being enough; let it come back."""
+    rng, whole = random.Random(23), TRAIN.epochs
+    write_files(tmp_path)
+    whom, at = rng.choice(PARTIES), rng.randrange(3, whole // 3)
+    with (
+        (tmp_path / "shown").open("w") as shown,
+        Processes(tmp_path, Console(file=shown, width=200), TRAIN, minimum=1) as processes,
+    ):
+        processes.start()
+        step = processes.event("epoch", lambda e: e["epoch"] >= at)["step"]
+        time.sleep(rng.random() / 2)
+        processes.kill(whom)
+        left = processes.event("left", lambda e: e["party"] == whom and e["step"] >= step)
+        processes.event("epoch", lambda e: e["parties"] == 1 and e["step"] > left["step"])
+        processes.launch(whom)
+        processes.wait()
+    log = read_log(tmp_path / "coordinator")
+    ours, theirs = folder_lines(tmp_path), in_one_process(tmp_path, TRAIN)
+    together = [mean_accuracy(ours), mean_accuracy(theirs)]
+    with capsys.disabled():
+        show([(step, "kill", whom)], log, together)
+        print(f"all together: {all_together(ours):.3f}, without faults {all_together(theirs):.3f}")
+    epochs = [event for event in log if event["event"] == "epoch"]
+    assert [event["epoch"] for event in epochs] == list(range(1, whole + 1))
+    assert {event["step"] - (event["epoch"] * epochs[0]["step"]) for event in epochs} == {0}
+    back = next(e for e in log if e["event"] == "joined" and e["step"] > left["step"])
+    assert back["party"] == whom and epochs[-1]["parties"] == 2
+    first, last = back["lost_updates"]
+    assert first == back["last_update"] + 1 and last - first >= back["step"] - left["step"] - 1
+    assert back["from_checkpoint"] <= left["step"] and back["lost_steps"][1] == back["step"] - 1
+    assert_losses(log)
+    for name in PARTIES:
+        assert not [e for e in read_log(tmp_path / name) if "made already" in e.get("why", "")]
+    assert abs(together[0] - together[1]) <= 0.01
+
+
 def assert_losses(log: list[dict[str, Any]]) -> None:
     """See that what each party lost reaches back no further than its last checkpoint."""
-    saved = [0]
+    saved, left = [0], dict[str, int]()
     for event in log:
         if event["event"] == "checkpoint":
             saved.append(event["step"])
+        if event["event"] == "left":
+            left[event["party"]] = saved[-3:][0]
         if event["event"] == "joined" and event["lost_updates"]:
-            assert event["from_checkpoint"] in saved[-3:]
+            oldest = left.pop(event["party"], saved[-3:][0])
+            assert oldest <= event["from_checkpoint"] and event["from_checkpoint"] in saved
             first, last = event["lost_steps"]
             assert event["from_checkpoint"] <= first <= last <= event["step"]
 
