@@ -14,6 +14,7 @@ from xvfl.config import LossConfig, NetConfig, TableOptions, TrainConfig, build,
 from xvfl.data.frames import SQL
 from xvfl.errors import ConfigError, unknown
 from xvfl.wire.codec import LARGEST
+from xvfl.wire.packing import Payload
 from xvfl.wire.tls import Tls
 
 ALIGNMENT = "alignment.json"
@@ -127,6 +128,8 @@ class CoordinatorFile:
     """HOST:PORT of the health and metrics page; none by default."""
     largest_message: int = LARGEST
     """Bytes of the largest message taken."""
+    payload: Payload = "float32"
+    """How embeddings, cues and gradients travel; all but float32 are smaller and rounded."""
 
     @property
     def everybody(self) -> tuple[str, ...]:
@@ -142,6 +145,11 @@ class CoordinatorFile:
             )
         if self.checkpoint_steps < 1:
             raise ConfigError(f"checkpoint_steps: expected 1 or more, got {self.checkpoint_steps}")
+        if self.payload != "float32" and self.train.optimiser == "page":
+            raise ConfigError(
+                f"payload: expected 'float32' with the optimiser 'page', got {self.payload!r}: it "
+                "adds up small differences of gradients, which rounding would drown"
+            )
         for name in self.release:
             if name not in self.everybody:
                 raise ConfigError(f"release: {unknown('party', name, self.everybody)}")

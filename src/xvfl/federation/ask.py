@@ -11,6 +11,7 @@ from torch import Tensor
 from xvfl.errors import PartyError, WireError
 from xvfl.federation.checks import check_tensor
 from xvfl.wire.messages import Gradient, Instruction, Message, Refusal
+from xvfl.wire.packing import Packer
 from xvfl.wire.transport import Transport
 
 A = TypeVar("A")
@@ -53,6 +54,7 @@ class Peer:
     gradients: list[Gradient] = field(default_factory=list)
     instructions: list[Instruction] = field(default_factory=list)
     """What its next question carries."""
+    packer: Packer = field(default_factory=Packer)
 
     def take_pending(self) -> tuple[tuple[Gradient, ...], tuple[Instruction, ...]]:
         """Take what waits to go out, once."""
@@ -66,9 +68,9 @@ class Peer:
         return hello is not None and hello.life != self.life
 
     def checked(self, what: str, value: Tensor, shape: Sequence[int]) -> Tensor:
-        """Check an answer's numbers; wrong ones are this party's fault."""
+        """Unpack an answer's numbers and check them; wrong ones are this party's fault."""
         try:
-            return check_tensor(what, value, shape, None)
+            return check_tensor(what, self.packer.unpack(value, what), shape, None)
         except WireError as error:
             text = f"party {self.name!r} answered wrongly: {error}"
             raise PartyError(text, (self.name,), wrong=True) from error

@@ -8,7 +8,7 @@ Shapes: B rows of a batch, H of them held here, v views, d embedding width.
 import json
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, get_args
 
 import torch
@@ -42,6 +42,7 @@ from xvfl.wire.messages import (
     Refusal,
     Release,
 )
+from xvfl.wire.packing import Packer, Payload
 
 COMPUTING = threading.Lock()
 """Torch has one random stream a process: parties in one process compute one after the other."""
@@ -66,6 +67,8 @@ class Settings:
     """Observed share at which a row counts as full; by default the party chooses."""
     warm: str = ""
     """A finished run whose weights to begin with, where the party took part in it."""
+    payload: Payload = "float32"
+    """How embeddings, cues and gradients travel, both ways."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,8 @@ class _Cut:
     """What went out, with the graph that made it."""
 
     output: Tensor
+    handles: Tensor
+    """(B,) of the batch; −1 a row not held."""
     held: Tensor | None = None
     """Rows of the batch that travel; none of an embedding's other rows do."""
     cue: Tensor | None = None
@@ -132,6 +137,7 @@ class Endpoint:
         self._applied = self._kept = 0
         self._cuts: dict[int, _Cut] = {}
         self._embedded = 0
+        self._packer = Packer()
 
     @property
     def side(self) -> PartySide:
@@ -218,6 +224,7 @@ class Endpoint:
         workplace.side.holder = holder
         self._side, self._holdings = workplace.side, workplace.holdings
         self.run, self._cuts, self.step = message.run, {}, self._kept
+        self._packer = Packer(settings.payload)
         self._note({"event": "began", "run": message.run, "from_checkpoint": self._kept})
         return Ready(message.turn, self._kept, self._applied, self._holdings)
 
@@ -235,51 +242,51 @@ class Endpoint:
 
     def _embed(self, message: Embed) -> Embedded:
         side = self.side
-        self._check_finish(message.gradients, message.instructions)
+        gradients = self._check_finish(message.gradients, message.instructions)
         check_handles(message.handles, len(side.table))
         known = get_args(View)
         if not message.views or not set(message.views) <= set(known):
             raise WireError(f"Embed: expected views among {known}, got {message.views}")
         if message.step < 0:
             raise WireError(f"Embed: expected a step of 0 or more, got {message.step}")
-        self._finish(message.gradients, message.instructions)
+        self._finish(gradients, message.instructions)
         self.step = message.step if message.training else self.step
         handles = message.handles.to(side.table.values.device).long()
         held = (handles >= 0).nonzero().flatten()
         side.net.train(message.training)
         with torch.set_grad_enabled(message.training):
             output = side.embed(handles, list(message.views), message.step)  # type: ignore[arg-type]
-        self._keep(message.turn, _Cut(output, held, training=message.training))
-        return Embedded(message.turn, self._applied, output.detach()[held])
+        self._keep(message.turn, _Cut(output, handles, held, training=message.training))
+        return Embedded(message.turn, self._applied, self._packer.pack(output[held]))
 
     def _complete(self, message: Complete) -> Completed:
         side, cut = self.side, self._cut(message.ticket)
         if message.ticket != self._embedded:
             raise WireError(f"Complete: expected ticket {self._embedded}, got {message.ticket}")
         rows, width = len(cut.output), cut.output.shape[-1]
-        check_tensor("cue", message.cue, (rows, width), cut.output.dtype)
+        cue = self._packer.unpack(message.cue, "cue")
+        check_tensor("cue", cue, (rows, width), cut.output.dtype)
         check_tensor("whole", message.whole, (rows,), torch.bool)
         training = side.net.training
-        cue = message.cue.to(cut.output.device).requires_grad_(training)
+        cue = cue.to(cut.output.device).requires_grad_(training)
         with torch.set_grad_enabled(training):
             output = side.complete(cue, message.whole.to(cue.device))
-        self._keep(message.turn, _Cut(output, None, cue, training))
-        return Completed(message.turn, output.detach())
+        self._keep(message.turn, _Cut(output, cut.handles, None, cue, training))
+        return Completed(message.turn, self._packer.pack(output))
 
     def _backward(self, message: Backward) -> CueGradient:
-        cut = self._checked(message.gradient)
+        given = self._opened(message.gradient)
+        cut = self._cuts[given.ticket]
         if cut.cue is None:
-            raise WireError(f"Backward: ticket {message.gradient.ticket} is not a completion")
-        del self._cuts[message.gradient.ticket]
-        self._run_back([(cut, message.gradient)], retain=True)
-        gradient = cut.cue.grad
-        return CueGradient(
-            message.turn, torch.zeros_like(cut.cue) if gradient is None else gradient
-        )
+            raise WireError(f"Backward: ticket {given.ticket} is not a completion")
+        del self._cuts[given.ticket]
+        self._run_back([(cut, given)], retain=True)
+        gradient = torch.zeros_like(cut.cue) if cut.cue.grad is None else cut.cue.grad
+        return CueGradient(message.turn, self._packer.pack_gradient("cue", gradient, cut.handles))
 
     def _flush(self, message: Flush) -> Done:
-        self._check_finish(message.gradients, message.instructions)
-        self._finish(message.gradients, message.instructions)
+        gradients = self._check_finish(message.gradients, message.instructions)
+        self._finish(gradients, message.instructions)
         if message.save >= 0:
             state = self._holder.state(self.side.name)
             self._store.save(self.run, message.save, state, self._applied)
@@ -288,13 +295,13 @@ class Endpoint:
 
     def _check_finish(
         self, gradients: tuple[Gradient, ...], instructions: tuple[Instruction, ...]
-    ) -> None:
+    ) -> tuple[Gradient, ...]:
+        """Refuse what cannot be done; give the gradients unpacked."""
         page = isinstance(self._holder.optimiser, Page)
         check_instructions(instructions, self._applied, page)
-        for gradient in gradients:
-            self._checked(gradient)
         if len({gradient.ticket for gradient in gradients}) < len(gradients):
             raise WireError("gradients: expected each ticket once")
+        return tuple(self._opened(gradient) for gradient in gradients)
 
     def _finish(
         self, gradients: tuple[Gradient, ...], instructions: tuple[Instruction, ...]
@@ -347,12 +354,14 @@ class Endpoint:
             )
         return self._cuts[ticket]
 
-    def _checked(self, gradient: Gradient) -> _Cut:
+    def _opened(self, gradient: Gradient) -> Gradient:
+        """Unpack a gradient and check it against what it is of."""
         cut = self._cut(gradient.ticket)
-        check_tensor("gradient", gradient.values, cut.shape, cut.output.dtype)
+        values = self._packer.unpack(gradient.values, "gradient")
+        check_tensor("gradient", values, cut.shape, cut.output.dtype)
         if not cut.training:
             raise WireError(f"gradient: ticket {gradient.ticket} was not made for training")
-        return cut
+        return replace(gradient, values=values)
 
 
 def parse_settings(text: str) -> Settings:

@@ -22,6 +22,7 @@ from xvfl.federation.holder import Holder, Update
 from xvfl.federation.split import Counters, Split
 from xvfl.methods.base import Method, Work
 from xvfl.wire.messages import Begin, Done, End, Hello, Ready
+from xvfl.wire.packing import Packer, Payload
 
 T = TypeVar("T")
 Note = Callable[[dict[str, Any]], None]
@@ -45,6 +46,8 @@ class Terms:
     """Each party's handles of the rows to train on; see `Begin`."""
     patience_s: float = 600.0
     """Seconds to wait for them."""
+    payload: Payload = "float32"
+    """How tensors travel; the settings say the same."""
 
 
 @dataclass
@@ -80,6 +83,8 @@ class Roster:
     ) -> None:
         """Wait for nobody yet; `gather` does."""
         self.members = [Member(peer) for peer in peers]
+        for peer in peers:
+            peer.packer = Packer(terms.payload)
         self.terms, self._note = terms, note
         self.counters = Counters()
         self.step = 0

@@ -40,6 +40,8 @@ class _Cut:
 
     ticket: int
     leaf: Tensor
+    handles: Tensor
+    """(B, k): the rows, as each party knows them."""
     held: tuple[Tensor, ...] = ()
     """Rows of the batch that each party holds; of an embedding."""
     cues: Tensor | None = None
@@ -98,15 +100,16 @@ class Split:
             values = peer.checked("embeddings", answer.values, shape).to(rows.y.device)
             made.append(values.new_zeros(len(rows), *shape[1:]).index_copy(0, at, values))
         leaf = torch.stack(made, 1).requires_grad_(self.training)
-        self._cuts.append(_Cut(turn, leaf, held))
+        self._cuts.append(_Cut(turn, leaf, handles, held))
         return leaf
 
     def complete(self, cues: Tensor, whole: Tensor) -> Tensor:
         """Embed the batch just embedded, completed from each party's cue. (B, k, d)"""
         turn = self._turn()
-        ticket = next(cut.ticket for cut in reversed(self._cuts) if cut.cues is None)
+        embedded = next(cut for cut in reversed(self._cuts) if cut.cues is None)
         questions = [
-            Complete(turn, ticket, cues[:, i].detach(), whole) for i in range(len(self.peers))
+            Complete(turn, embedded.ticket, peer.packer.pack(cues[:, i]), whole)
+            for i, peer in enumerate(self.peers)
         ]
         answers = ask(self.peers, questions, Completed)
         shape = (len(cues), self.width)
@@ -115,7 +118,7 @@ class Split:
             for peer, answer in zip(self.peers, answers, strict=True)
         ]
         leaf = torch.stack(made, 1).to(cues.device).requires_grad_(self.training)
-        self._cuts.append(_Cut(turn, leaf, cues=cues))
+        self._cuts.append(_Cut(turn, leaf, embedded.handles, cues=cues))
         return leaf
 
     def backward(self, loss: Tensor) -> None:
@@ -124,11 +127,9 @@ class Split:
         owed: list[list[Gradient]] = [[] for _ in self.peers]
         for cut in reversed(self._cuts):
             total = torch.zeros_like(cut.leaf) if cut.leaf.grad is None else cut.leaf.grad
-            parts = [
-                total[:, i] if cut.cues is not None else total[cut.held[i], i]
-                for i in range(len(self.peers))
+            gradients = [
+                Gradient(cut.ticket, self._packed(i, cut, total)) for i in range(len(self.peers))
             ]
-            gradients = [Gradient(cut.ticket, part) for part in parts]
             if cut.cues is not None and cut.cues.requires_grad:
                 back = self._cue_gradients(gradients, cut.cues)
                 torch.autograd.backward(cut.cues, back, retain_graph=True)
@@ -156,6 +157,13 @@ class Split:
         """Do some work on a batch with these parties, all of which must be there."""
         self._cuts.clear()
         return work(self, method, rows)
+
+    def _packed(self, party: int, cut: _Cut, total: Tensor) -> Tensor:
+        packer, handles = self.peers[party].packer, cut.handles[:, party]
+        if cut.cues is not None:
+            return packer.pack_gradient("completed", total[:, party], handles)
+        held = cut.held[party]
+        return packer.pack_gradient("embedded", total[held, party], handles[held.cpu()])
 
     def _cue_gradients(self, gradients: Sequence[Gradient], cues: Tensor) -> Tensor:
         turn = self._turn()

@@ -180,6 +180,7 @@ class Run:
             weight,
             config.loss.full_at,
             self.warm,
+            config.payload,
         )
         return Terms(
             self.name,
@@ -188,6 +189,7 @@ class Run:
             config.minimum,
             self.labelled.training(),
             config.waiting.parties,
+            said.payload,
         )
 
     def _images(self, peers: list[Peer], about: dict[str, Any]) -> dict[str, bool]:

@@ -1,0 +1,149 @@
+"""What smaller payloads save and cost: bytes of a step, and accuracy, on the demo's digits.
+
+    python benchmarks/payloads.py [--seeds 3] [--epochs 20] [--out payloads.json]
+
+xvfl+ over the memory transport, half of the features missing; the same runs with each payload, int8
+once more without error feedback. Bytes are those of all frames of training, both ways.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from xvfl.config import LossConfig, NetConfig, TrainConfig
+from xvfl.experiments.digits import digits
+from xvfl.experiments.runner import test
+from xvfl.experiments.trial import Setting, Trial
+from xvfl.federation.ask import Peer
+from xvfl.federation.endpoint import Endpoint, Settings, Workplace
+from xvfl.federation.kernels import small_kernels
+from xvfl.federation.party import PartySide
+from xvfl.federation.roster import Roster, Terms
+from xvfl.federation.train import Trainer
+from xvfl.wire.memory import Memory
+from xvfl.wire.messages import Hello
+from xvfl.wire.packing import Packer, Payload
+
+NET = NetConfig(embedding=64, hidden=128)
+MODES = ("local", "assisted", "collaborative")
+RUNS: tuple[tuple[Payload, bool], ...] = (
+    ("float32", True),
+    ("bf16", True),
+    ("fp16", True),
+    ("int8", True),
+    ("int8", False),
+)
+
+
+class Nowhere:
+    """Keeps no checkpoints."""
+
+    def save(self, *given: Any) -> None:
+        """Forget it."""
+
+    def newest(self, run: str, step: int) -> None:
+        """Give none."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One run."""
+
+    payload: Payload
+    feedback: bool
+    seed: int
+    bytes_a_step: float
+    loss: float
+    """Of the last epoch."""
+    accuracy: dict[str, float]
+
+
+class Plain(Endpoint):
+    """A party that gives no feedback."""
+
+    def _begin(self, message: Any) -> Any:
+        ready = super()._begin(message)
+        self._packer = Packer(self._packer.payload, feedback=False)
+        return ready
+
+
+def line_to(side: PartySide, feedback: bool) -> Memory:
+    """Put a party behind an endpoint in this process."""
+    holdings = torch.zeros(len(side.table), dtype=torch.uint8)
+    hello = Hello(0, side.name, False, len(side.table), "", "")
+    kind = Endpoint if feedback else Plain
+    end = kind(hello, lambda settings, training: Workplace(side, holdings), Nowhere())  # type: ignore[arg-type]
+    return Memory(hello, end.handle)
+
+
+def run(payload: Payload, feedback: bool, seed: int, epochs: int) -> Line:
+    """Train and test once."""
+    train = TrainConfig(epochs=epochs, seed=seed, patience=0, device="cpu")
+    trial = Trial(digits(), [Setting("xvfl+", 0.5, seed, net=NET, train=train, keep="last")])
+    said = Settings(seed, "xvfl+", NET, train, LossConfig().our_weights[1], payload=payload)
+    lines = {side.name: line_to(side, feedback) for side in trial.federation.sides}
+    terms = Terms("run", json.dumps(asdict(said)), 64, 2, payload=payload)
+    peers = [Peer(*each) for each in lines.items()]
+    roster = Roster(peers, terms)
+    for peer in peers:
+        peer.packer = Packer(payload, feedback)
+    roster.gather(2)
+    trainer = Trainer(roster, trial.method, trial.rows("train"), train)
+    before = sum(sum(line.traffic()) for line in lines.values())
+    last = [each for each in trainer.run(lambda: 0.0) if each.kind == "epoch"][-1]
+    roster.flush()
+    sent = sum(sum(line.traffic()) for line in lines.values()) - before
+    trial.federation = roster  # type: ignore[assignment]
+    found = test(trial)[0]
+    accuracy = {mode: found[mode]["accuracy"] for mode in MODES}
+    steps = trainer.progress.step
+    loss = sum(value for name, value in last.values.items() if name != "score")
+    return Line(payload, feedback, seed, sent / steps, loss, accuracy)
+
+
+def report(lines: list[Line]) -> str:
+    """Lay the means out over the seeds, with their standard deviations, as Markdown."""
+    whole = statistics.mean(each.bytes_a_step for each in lines if each.payload == "float32")
+    rows = ["| payload | bytes a step | share | loss | " + " | ".join(MODES) + " |"]
+    rows.append("|---|" + "---:|" * (3 + len(MODES)))
+    for payload, feedback in RUNS:
+        mine = [each for each in lines if (each.payload, each.feedback) == (payload, feedback)]
+        sent = statistics.mean(each.bytes_a_step for each in mine)
+        cells = [f"{statistics.mean(each.loss for each in mine):.4f}"]
+        for mode in MODES:
+            of_mode = [100 * each.accuracy[mode] for each in mine]
+            spread = statistics.stdev(of_mode) if len(mine) > 1 else 0.0
+            cells.append(f"{statistics.mean(of_mode):.2f} ± {spread:.2f}")
+        name = f"`{payload}`" + ("" if feedback else ", no feedback")
+        rows.append(f"| {name} | {sent:,.0f} | {sent / whole:.3f} | {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def main() -> None:
+    """Print the table, and keep the runs where asked."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    started = time.perf_counter()
+    lines = []
+    with small_kernels(digits().layouts, torch.device("cpu")), torch.random.fork_rng(devices=[]):
+        for seed in range(given.seeds):
+            for payload, feedback in RUNS:
+                lines.append(run(payload, feedback, seed, given.epochs))
+    print(report(lines))
+    print(f"{given.seeds} seeds, {given.epochs} epochs, {time.perf_counter() - started:.0f} s")
+    if given.out is not None:
+        given.out.write_text(json.dumps([asdict(each) for each in lines], indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
