@@ -1,6 +1,6 @@
 """What smaller payloads save and cost: bytes of a step, and accuracy, on the demo's digits.
 
-    python benchmarks/payloads.py [--seeds 3] [--epochs 20] [--out payloads.json]
+    python benchmarks/payloads.py [--seeds 0 1 2] [--epochs 10] [--out payloads.json]
 
 xvfl+ over the memory transport, half of the features missing; the same runs with each payload, int8
 once more without error feedback. Bytes are those of all frames of training, both ways.
@@ -9,6 +9,7 @@ once more without error feedback. Bytes are those of all frames of training, bot
 import argparse
 import json
 import statistics
+import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -128,19 +129,21 @@ def report(lines: list[Line]) -> str:
 def main() -> None:
     """Print the table, and keep the runs where asked."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     torch.set_num_threads(1)
     started = time.perf_counter()
     lines = []
     with small_kernels(digits().layouts, torch.device("cpu")), torch.random.fork_rng(devices=[]):
-        for seed in range(given.seeds):
+        for seed in given.seeds:
             for payload, feedback in RUNS:
                 lines.append(run(payload, feedback, seed, given.epochs))
+                print(lines[-1], f"{time.perf_counter() - started:.0f} s", file=sys.stderr)
     print(report(lines))
-    print(f"{given.seeds} seeds, {given.epochs} epochs, {time.perf_counter() - started:.0f} s")
+    seconds = time.perf_counter() - started
+    print(f"seeds {given.seeds}, {given.epochs} epochs, {seconds:.0f} s")
     if given.out is not None:
         given.out.write_text(json.dumps([asdict(each) for each in lines], indent=1) + "\n")
 

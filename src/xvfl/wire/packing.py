@@ -2,7 +2,7 @@
 
     float32   as computed; nothing is lost
     bf16      the first half of each float32
-    fp16      half floats over a power of two, its exponent the row's last number
+    fp16      half floats over a power of two, whose exponent is the row's last number
     int8      whole numbers of steps, the row's largest being 127 of them; the step, a float32, is
               the row's last 4 bytes
 A row is the last dimension: (..., d). A row that is not finite comes back as one that is not, so
