@@ -101,7 +101,11 @@ def test_the_figure_is_made_and_drawn(tmp_path: Path) -> None:
     told: list[str] = []
     cpu = torch.device("cpu")
     record = keep(
-        tmp_path, cf.NAME, {}, cpu, lambda: cf.look_at_all(pictures(), todo, cpu, told.append)
+        tmp_path,
+        cf.NAME,
+        {},
+        cpu,
+        lambda: cf.look_at_all(tmp_path, pictures(), todo, cpu, told.append),
     )
     found = record["figures"]["methods"]["xvfl+"]["absent"]["right"]
     each = [seed["cases"]["both"]["accuracy"] for seed in found["seeds"]]

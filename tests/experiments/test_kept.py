@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from xvfl.errors import RunError
 from xvfl.experiments.drawn import draw_once
-from xvfl.experiments.kept import Made, keep, read
+from xvfl.experiments.kept import Made, keep, piece, read
 
 CPU = torch.device("cpu")
 
@@ -60,6 +60,15 @@ def test_damage_or_arrays_of_another_figure_have_it_made_again(
     else:
         (tmp_path / name.replace("one", "two")).replace(path)
     assert keep(tmp_path, "one", {"x": 1}, CPU, count)["figures"]["times"] == 3
+
+
+def test_pieces_are_told_apart_by_their_configuration(tmp_path: Path) -> None:
+    count = Count()
+    for _ in range(2):
+        for x in (1, 2):
+            made = piece(tmp_path, {"x": x}, CPU, count)
+            assert made.figures["times"] == x and made.arrays["a"].tolist() == [0, 1, 2]
+    assert count.made == 2
 
 
 def test_a_picture_is_drawn_again_only_when_its_figure_changed(tmp_path: Path) -> None:

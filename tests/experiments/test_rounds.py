@@ -81,7 +81,7 @@ def test_summaries_choose_the_least_loss_and_outlive_divergence() -> None:
 def test_the_figure_is_made_and_drawn(tmp_path: Path) -> None:
     todo = {(a, s): [rd.setting(a, s, 0, 256)] for a in rd.ALGORITHMS for s in (0.001, 0.01)}
     figures, arrays = rd.known(40)
-    real, curves = rd.on_digits(todo, 8, 2, CPU, lambda _: None)
+    real, curves = rd.on_digits(tmp_path, todo, 8, 2, CPU, lambda _: None)
     assert real["work"]["page"] == PagePlan.default(256).gradients_per_step
     assert curves["digits/page"].shape == (1, 2, 5)
     made = Made({"known problem": figures, "digits": real}, {**arrays, **curves})

@@ -8,6 +8,7 @@ Shapes: N images, C classes; pictures are both halves side by side.
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from xvfl.experiments.compare import Difference
 from xvfl.experiments.execute import Load, subset
 from xvfl.experiments.gradcam import grad_cam
 from xvfl.experiments.jobs import FULL, SMALL, Budget, Job, jobs
-from xvfl.experiments.kept import Made, Tell, keep
+from xvfl.experiments.kept import Made, Tell, keep, piece
 from xvfl.experiments.trial import Trial
 from xvfl.federation.kernels import small_kernels
 from xvfl.federation.party import PartyNet
@@ -99,7 +100,7 @@ def make(out: Path, quick: bool, device: torch.device, load: Load, tell: Tell) -
 
     def compute() -> Made:
         task = subset(load(dataset, 2), budget.train_rows, budget.test_rows)
-        return look_at_all(halved(task) if quick else task, todo, device, tell)
+        return look_at_all(out, halved(task) if quick else task, todo, device, tell)
 
     return keep(out, NAME, config, device, compute)
 
@@ -111,7 +112,9 @@ def halved(task: Task) -> Task:
     return replace(task, values=values, layouts=layouts)
 
 
-def look_at_all(task: Task, todo: Sequence[Job], device: torch.device, tell: Tell) -> Made:
+def look_at_all(
+    out: Path, task: Task, todo: Sequence[Job], device: torch.device, tell: Tell
+) -> Made:
     """Train every job and look at its test images; the example is of each method's first seed."""
     figures: dict[str, Any] = {}
     arrays: dict[str, NDArray[Any]] = {}
@@ -119,30 +122,21 @@ def look_at_all(task: Task, todo: Sequence[Job], device: torch.device, tell: Tel
         looks = []
         for job in [job for job in todo if job.setting.method == method]:
             tell(f"{method} on {job.dataset}, seed {job.setting.seed}")
-            looks.append(look(task, job, device))
-        arrays |= {f"{method}/{key}": value for key, value in looks[0].picture.items()}
+            config = {"figure": NAME, "job": asdict(job), "image": task.layouts["left"].image}
+            looks.append(piece(out, config, device, partial(look, task, job, device)))
+        arrays |= {f"{method}/{key}": value for key, value in looks[0].arrays.items()}
         figures[method] = {
-            "example": looks[0].example,
+            "example": looks[0].figures["example"],
             "absent": {
-                party: average([each.measures[party] for each in looks]) for party in task.layouts
+                party: average([each.figures["absent"][party] for each in looks])
+                for party in task.layouts
             },
         }
     return Made({"paper": PAPER, "choice": CHOICE, "methods": figures}, arrays)
 
 
-@dataclass(frozen=True)
-class Look:
-    """What one training shows."""
-
-    measures: dict[str, dict[str, Any]]
-    """Over all test images, by the party that is absent."""
-    example: dict[str, Any]
-    """The chosen image, its left half absent."""
-    picture: dict[str, NDArray[np.float32]]
-
-
-def look(task: Task, job: Job, device: torch.device) -> Look:
-    """Train one job, measure all test images and choose one."""
+def look(task: Task, job: Job, device: torch.device) -> Made:
+    """Train one job, measure all test images by the party that is absent, and choose one."""
     with torch.random.fork_rng(devices=[]), small_kernels(task.layouts, device):
         trial = Trial(task, [job.setting], device)
         trial.train()
@@ -150,7 +144,8 @@ def look(task: Task, job: Job, device: torch.device) -> Look:
         at = nearest(*found[0])
         shown = picture(trial, 0, at)
     measures = {party: measure(*each) for party, each in zip(task.layouts, found, strict=True)}
-    return Look(measures, describe(*found[0], at, job.dataset), shown)
+    example = describe(*found[0], at, job.dataset)
+    return Made({"absent": measures, "example": example}, dict(shown))
 
 
 def pair_of(trial: Trial, absent: int) -> Pair:

@@ -22,6 +22,8 @@ from xvfl.errors import RunError
 from xvfl.experiments.execute import hardware
 from xvfl.experiments.store import PROTOCOL
 
+PIECES = "pieces"
+"""Folder of the pieces of unfinished figures; it can go once they are made."""
 Tell = Callable[[str], None]
 """Told in words what is being done."""
 
@@ -63,6 +65,18 @@ def keep(
     _whole(out / f"{name}.json", lambda path: path.write_text(text, encoding="utf-8"))
     plain: dict[str, Any] = json.loads(text)
     return plain
+
+
+def piece(
+    out: Path, config: Mapping[str, Any], device: torch.device, compute: Callable[[], Made]
+) -> Made:
+    """Give one piece of a figure that is long in the making, from disk where it was made before."""
+    folder, name = out / PIECES, key(config)
+    keep(folder, name, config, device, compute)
+    found = read(folder, name)
+    if found is None:
+        raise RunError(f"{folder / name}.json: changed while it was read; make the figure again")
+    return Made(found[0]["figures"], found[1])
 
 
 def key(config: Mapping[str, Any]) -> str:
