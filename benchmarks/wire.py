@@ -113,7 +113,8 @@ def over_grpc(folder: Path, rows: int, count: int) -> tuple[float, float, float]
     for each in running:
         each.join(30)
     listener.close()
-    per_row = 4 * 64 * (3 + 3 + 1 + 1 + 1 + 1)
+    views = 1 + 2 * LossConfig().masks
+    per_row = 4 * 64 * (2 * views + 4)
     own = len(PARTIES) * trainer.batch * per_row
     return seconds, (after - before) / (WARM + count), own
 
