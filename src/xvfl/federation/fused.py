@@ -36,17 +36,26 @@ class Fused:
         """Leave only the reachable parties (D7); goes with `Rows.only`."""
         return Fused([self.sides[i] for i in parties])
 
-    def embed(self, rows: Rows, views: Sequence[View]) -> Tensor:
+    def embed(self, rows: Rows, views: Sequence[View], wanted: Tensor | None = None) -> Tensor:
         """Embed a batch at every party, in each view. (B, k, v, d)"""
         embedded = [
-            side.embed(rows.handles[:, i], views, rows.step) for i, side in enumerate(self.sides)
+            side.embed(handles, views, rows.step, want)
+            for side, handles, want in zip(
+                self.sides, rows.handles.unbind(1), self._each(wanted), strict=True
+            )
         ]
         return torch.stack(embedded, 1)
 
-    def complete(self, cues: Tensor, whole: Tensor) -> Tensor:
+    def complete(self, cues: Tensor, whole: Tensor, wanted: Tensor | None = None) -> Tensor:
         """Embed the batch just embedded, completed from each party's cue. (B, k, d)"""
-        completed = [side.complete(cues[:, i], whole) for i, side in enumerate(self.sides)]
+        completed = [
+            side.complete(cue, whole, want)
+            for side, cue, want in zip(self.sides, cues.unbind(1), self._each(wanted), strict=True)
+        ]
         return torch.stack(completed, 1)
+
+    def _each(self, wanted: Tensor | None) -> Sequence[Tensor | None]:
+        return [None] * len(self.sides) if wanted is None else wanted.unbind(1)
 
     def backward(self, loss: Tensor) -> None:
         """Send the gradients of the loss, and of the parties' own objectives, to every net."""

@@ -15,6 +15,7 @@ from xvfl.data.rows import PartyTable
 from xvfl.federation.holder import Holder
 from xvfl.layout import Layout
 from xvfl.methods.base import View
+from xvfl.nets.picked import row_wise, where_wanted
 from xvfl.streams import Draws, seed_modules
 
 
@@ -60,8 +61,12 @@ class PartyNet(nn.Module):
     def complete(self, x: Tensor, observed: Tensor, cue: Tensor) -> tuple[Tensor, Tensor]:
         """Complete rows from a cue: Ẽ = f_i(x̂) (B, d), and the completer's own X̃ (B, p)."""
         completed = self.completer(cue)
+        return self.embed_completed(x, observed, completed), completed
+
+    def embed_completed(self, x: Tensor, observed: Tensor, completed: Tensor) -> Tensor:
+        """Apply f_i to rows whose gaps are completed: Ẽ = f_i(x̂). (B, d)"""
         merged = maths.merge(x, completed, self.spread(observed))
-        return self.embed(merged, torch.ones_like(observed)), completed
+        return self.embed(merged, torch.ones_like(observed))
 
 
 class PartySide:
@@ -85,13 +90,20 @@ class PartySide:
         self.seeds = tuple(seeds)
         self._draws: list[Draws] = []
         self.reconstruction = reconstruction
+        self._picks = all(row_wise(each) for each in (net.bottom, net.completer))
         self.holder: Holder | None = None
         """Its net's optimiser, once training has begun."""
         self.objective: Tensor | None = None
         """What the party minimises beside the coordinator's loss; made by each step."""
 
-    def embed(self, handles: Tensor, views: Sequence[View], step: int | Tensor) -> Tensor:
-        """Embed the rows in each view. (B, v, d)
+    def embed(
+        self,
+        handles: Tensor,
+        views: Sequence[View],
+        step: int | Tensor,
+        wanted: Tensor | None = None,
+    ) -> Tensor:
+        """Embed the rows in each view, or those that are `wanted` (B, v). (B, v, d)
 
         `plain`: as observed; `masked`: with more features dropped at random, in training only;
         `self`: a masked row completed from its own embedding. The first `self` belongs to the first
@@ -104,18 +116,39 @@ class PartySide:
         drawn = max(views.count("masked"), views.count("self"))
         masked = [self._masked(rows.observed, step, which) for which in range(drawn)]
         masks = [rows.observed, *masked] if "plain" in views else masked
-        E = self.net.embed(_copies(self._x, len(masks)), torch.stack(masks, 1).flatten(0, 1))
+        looked_at = self._looked_at(views, wanted, drawn)
+        E = where_wanted(
+            self.net.embed,
+            looked_at,
+            _copies(self._x, len(masks)),
+            torch.stack(masks, 1).flatten(0, 1),
+        )
         each = E.view(len(handles), len(masks), -1).unbind(1)
         own: Sequence[Tensor] = ()
         if "self" in views:
-            own = self._complete(each[-drawn:], masked)
+            after = None if looked_at is None else looked_at[:, -drawn:]
+            own = self._complete(each[-drawn:], masked, after)
         made = {"plain": iter(each), "masked": iter(each[len(each) - drawn :]), "self": iter(own)}
         return torch.stack([next(made[view]) for view in views], 1)
 
-    def complete(self, cue: Tensor, whole: Tensor) -> Tensor:
-        """Embed the rows completed from a cue; `whole` rows keep nothing they observed. (B, d)"""
+    def complete(self, cue: Tensor, whole: Tensor, wanted: Tensor | None = None) -> Tensor:
+        """Embed the rows completed from a cue, or those that are `wanted` (B,). (B, d)
+
+        Rows to complete `whole` keep nothing they observed.
+        """
         seed_modules(cue.device, self.seeds[0], self.name, self._step, "complete")
-        return self._complete([cue], [self._observed & ~whole.unsqueeze(1)])[0]
+        looked_at = wanted.unsqueeze(1) if wanted is not None and self._picks else None
+        return self._complete([cue], [self._observed & ~whole.unsqueeze(1)], looked_at)[0]
+
+    def _looked_at(self, views: Sequence[View], wanted: Tensor | None, drawn: int) -> Tensor | None:
+        """Say which copies any wanted view is made of: plain, then the masked ones. (B, copies)"""
+        if wanted is None or not self._picks:
+            return None
+        copies = [wanted[:, i] for i, view in enumerate(views) if view == "plain"]
+        for which in range(drawn):
+            made = [_nth(views, view, which) for view in ("masked", "self")]
+            copies.append(wanted[:, [i for i in made if i is not None]].any(1))
+        return torch.stack(copies, 1)
 
     def _masked(self, observed: Tensor, step: int | Tensor, which: int) -> Tensor:
         if not self.net.training:
@@ -126,14 +159,19 @@ class PartySide:
         drawn = self._draws[which].uniform(step, rows, 1 + raw, observed.device)
         return drop_features(observed, drawn)
 
-    def _complete(self, cues: Sequence[Tensor], kept: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Complete the rows from each cue, beside what is kept of them."""
-        copies = len(cues)
+    def _complete(
+        self, cues: Sequence[Tensor], kept: Sequence[Tensor], wanted: Tensor | None
+    ) -> Sequence[Tensor]:
+        """Complete the rows from each cue, beside what is kept of them; `wanted` (B, cues)."""
+        copies, reproduces = len(cues), self.reconstruction > 0 and self.net.training
         cue, keep = torch.stack(tuple(cues), 1), torch.stack(tuple(kept), 1)
-        embedded, completed = self.net.complete(
-            _copies(self._x, copies), keep.flatten(0, 1), cue.flatten(0, 1)
-        )
-        if self.reconstruction and self.net.training:
+        looked_at = wanted
+        if wanted is not None and reproduces:
+            looked_at = wanted | self._observed.any(1, keepdim=True)
+        completed = where_wanted(self.net.completer, looked_at, cue.flatten(0, 1))
+        x, observed = _copies(self._x, copies), keep.flatten(0, 1)
+        embedded = where_wanted(self.net.embed_completed, wanted, x, observed, completed)
+        if reproduces:
             loss = self.reconstruction * copies * self._error(completed, copies)
             self.objective = loss if self.objective is None else self.objective + loss
         return embedded.view(len(self._x), copies, -1).unbind(1)
@@ -144,6 +182,12 @@ class PartySide:
         error = (completed - _copies(self._x.detach(), copies)).square() * weight
         each = (len(self.seeds), -1)
         return (error.view(each).sum(1) / weight.reshape(each).sum(1).clamp(min=1)).sum()
+
+
+def _nth(views: Sequence[View], view: View, which: int) -> int | None:
+    """Find the place of a view's copy among the views."""
+    places = [i for i, each in enumerate(views) if each == view]
+    return places[which] if which < len(places) else None
 
 
 def _copies(x: Tensor, count: int) -> Tensor:

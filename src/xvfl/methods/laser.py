@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from xvfl import maths
 from xvfl.data.rows import Rows
-from xvfl.methods.base import Federation, Mode
+from xvfl.methods.base import Federation, Mode, View
 from xvfl.streams import Draws
 
 
@@ -41,7 +41,8 @@ class Laser:
 
     def loss(self, federation: Federation, rows: Rows) -> dict[str, Tensor]:
         """Sum the sampled subset losses of every observed party."""
-        E = federation.embed(rows, ["masked" if self.masks else "plain"])[:, :, 0]
+        view: View = "masked" if self.masks else "plain"
+        E = federation.embed(rows, [view], rows.seen.unsqueeze(2))[:, :, 0]
         k = E.shape[1]
         total = torch.zeros_like(rows.weight)
         for i, head in enumerate(self._each):

@@ -31,8 +31,10 @@ class Vanilla:
 
     def loss(self, federation: Federation, rows: Rows) -> dict[str, Tensor]:
         """Take the joint cross-entropy of the aligned rows."""
-        E = federation.embed(rows, ["plain"])[:, :, 0]
-        joint = maths.cross_entropy(self.heads(E.flatten(1)), rows.y) * rows.full.all(1)
+        aligned = rows.full.all(1)
+        wanted = aligned.view(-1, 1, 1).expand(*rows.full.shape, 1)
+        E = federation.embed(rows, ["plain"], wanted)[:, :, 0]
+        joint = maths.cross_entropy(self.heads(E.flatten(1)), rows.y) * aligned
         return {"joint": (joint * rows.weight).mean()}
 
     def logits(self, federation: Federation, rows: Rows, mode: Mode, party: int) -> Tensor:
