@@ -32,13 +32,16 @@ class PartyTable:
         """Give the rows at the handles; handle −1 is a row the party does not hold."""
         if not len(self):
             return self._nothing(len(handles))
-        at = handles.clamp(min=0)
-        held = (handles >= 0).unsqueeze(1)
-        return replace(
-            self,
-            values=self.values[at],
-            codes=self.codes[at],
-            observed=self.observed[at] & held,
+        held = handles >= 0
+        # On a GPU nobody waits to learn whether every row is held.
+        everything = handles.device.type == "cpu" and bool(held.all())
+        at = handles if everything else handles.clamp(min=0)
+        observed = self.observed.index_select(0, at)
+        return PartyTable(
+            self.layout,
+            self.values.index_select(0, at),
+            self.codes.index_select(0, at),
+            observed if everything else observed & held.unsqueeze(1),
         )
 
     def _nothing(self, rows: int) -> "PartyTable":
@@ -84,11 +87,11 @@ class Rows:
     def take(self, index: Tensor, step: int | Tensor = 0) -> "Rows":
         """Give the rows at the index, as the batch of a step."""
         return Rows(
-            self.handles[index],
-            self.full[index],
-            self.seen[index],
-            self.y[index],
-            self.weight[index],
+            self.handles.index_select(0, index),
+            self.full.index_select(0, index),
+            self.seen.index_select(0, index),
+            self.y.index_select(0, index),
+            self.weight.index_select(0, index),
             step,
             self.runs,
         )

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from xvfl.config import NetConfig, TrainConfig, build
 from xvfl.errors import WireError, XVFLError
+from xvfl.federation.calls import alone
 from xvfl.federation.checks import check_handles, check_instructions, check_tensor
 from xvfl.federation.holder import Holder, Kind, Update, under
 from xvfl.federation.page import Page
@@ -255,7 +256,8 @@ class Endpoint:
         held = (handles >= 0).nonzero().flatten()
         side.net.train(message.training)
         with torch.set_grad_enabled(message.training):
-            output = side.embed(handles, list(message.views), message.step)  # type: ignore[arg-type]
+            work = side.embed(handles, list(message.views), message.step)  # type: ignore[arg-type]
+            output = alone(work)
         self._keep(message.turn, _Cut(output, handles, held, training=message.training))
         return Embedded(message.turn, self._applied, self._packer.pack(output[held]))
 
@@ -270,7 +272,7 @@ class Endpoint:
         training = side.net.training
         cue = cue.to(cut.output.device).requires_grad_(training)
         with torch.set_grad_enabled(training):
-            output = side.complete(cue, message.whole.to(cue.device))
+            output = alone(side.complete(cue, message.whole.to(cue.device)))
         self._keep(message.turn, _Cut(output, cut.handles, None, cue, training))
         return Completed(message.turn, self._packer.pack(output))
 
@@ -315,7 +317,7 @@ class Endpoint:
             self._holder.update(Update(_kind(each.kind), each.rate))
             self._applied = each.number
         if not instructions:
-            self._holder.optimiser.zero_grad(set_to_none=True)
+            self._holder.forget()
 
     def _run_back(self, pairs: list[tuple[_Cut, Gradient]], retain: bool) -> None:
         """Run gradients back through what was sent, and the party's own objective with them."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from xvfl.config import TrainConfig
 from xvfl.data.rows import Rows
@@ -124,8 +124,9 @@ class Roster:
                 )
             time.sleep(LOOK_S)
 
-    def begin(self, config: TrainConfig) -> None:
-        """Do nothing: a party makes its optimiser when it is let in."""
+    def begin(self, config: TrainConfig, heads: nn.Module) -> Holder:
+        """Hold the heads alone: a party makes its optimiser when it is let in."""
+        return Holder(heads, config)
 
     def train(self, on: bool) -> None:
         """Say whether the next batches are for training or for prediction."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from xvfl.config import TrainConfig
 from xvfl.data.rows import Rows
@@ -73,8 +73,9 @@ class Split:
         """The parties' names."""
         return tuple(peer.name for peer in self.peers)
 
-    def begin(self, config: TrainConfig) -> None:
-        """Do nothing: a party makes its optimiser when it begins a run."""
+    def begin(self, config: TrainConfig, heads: nn.Module) -> Holder:
+        """Hold the heads alone: a party makes its optimiser when it begins a run."""
+        return Holder(heads, config)
 
     def train(self, on: bool) -> None:
         """Say whether the next batches are for training or for prediction."""
