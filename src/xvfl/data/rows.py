@@ -30,19 +30,17 @@ class PartyTable:
 
     def take(self, handles: Tensor) -> "PartyTable":
         """Give the rows at the handles; handle −1 is a row the party does not hold."""
-        if not len(self):
+        if not len(self) or not len(handles):
             return self._nothing(len(handles))
-        held = handles >= 0
         # On a GPU nobody waits to learn whether every row is held.
-        everything = handles.device.type == "cpu" and bool(held.all())
-        at = handles if everything else handles.clamp(min=0)
-        observed = self.observed.index_select(0, at)
-        return PartyTable(
-            self.layout,
-            self.values.index_select(0, at),
-            self.codes.index_select(0, at),
-            observed if everything else observed & held.unsqueeze(1),
-        )
+        if handles.device.type == "cpu" and int(handles.min()) >= 0:
+            return self._at(handles)
+        rows = self._at(handles.clamp(min=0))
+        return replace(rows, observed=rows.observed & (handles >= 0).unsqueeze(1))
+
+    def _at(self, places: Tensor) -> "PartyTable":
+        parts = (self.values, self.codes, self.observed)
+        return PartyTable(self.layout, *(part.index_select(0, places) for part in parts))
 
     def _nothing(self, rows: int) -> "PartyTable":
         parts = (self.values, self.codes, self.observed)

@@ -59,7 +59,10 @@ class Fused:
         return torch.stack([alone(work) for work in works], 1)
 
     def _each(self, wanted: Tensor | None) -> Sequence[Tensor | None]:
-        return [None] * len(self.sides) if wanted is None else wanted.unbind(1)
+        """Give every party its part, nothing where all is wanted; a GPU is not asked for that."""
+        if wanted is None or (wanted.device.type == "cpu" and bool(wanted.all())):
+            return [None] * len(self.sides)
+        return wanted.unbind(1)
 
     def backward(self, loss: Tensor) -> None:
         """Send the gradients of the loss, and of the parties' own objectives, to every net."""

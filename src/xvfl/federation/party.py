@@ -53,7 +53,7 @@ class PartyNet(nn.Module):
         Given means that a value stands there, observed or completed; where none does, the neutral
         0 stands, and the flag tells it from a real 0 (D3).
         """
-        flags = given.to(x.dtype)
+        flags = given.view(torch.uint8).to(x.dtype)  # From bool it would take three times as long.
         return self._flagged(x * self.spread(flags), flags)
 
     def merged(self, x: Tensor, observed: Tensor, completed: Tensor) -> Tensor:

@@ -34,8 +34,8 @@ class Vanilla:
         aligned = rows.full.all(1)
         wanted = aligned.view(-1, 1, 1).expand(*rows.full.shape, 1)
         E = federation.embed(rows, ["plain"], wanted)[:, :, 0]
-        joint = maths.cross_entropy(self.heads(E.flatten(1)), rows.y) * aligned
-        return {"joint": (joint * rows.weight).mean()}
+        joint = maths.cross_entropy(self.heads(E.flatten(1)), rows.y)
+        return {"joint": (joint * (rows.weight * aligned)).mean()}
 
     def logits(self, federation: Federation, rows: Rows, mode: Mode, party: int) -> Tensor:
         """Decide a batch from what was seen, or from one party's embedding alone. (B, C)"""

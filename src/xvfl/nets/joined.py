@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from xvfl.nets.picked import row_wise
 from xvfl.nets.stacked import rebuilt
 
-MOST_WEIGHTS = 1 << 14
+MOST_WEIGHTS = 1 << 12
 """Of a net. Above, copying weights costs more than the calls it saves."""
 
 
