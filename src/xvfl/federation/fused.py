@@ -10,6 +10,7 @@ from xvfl.config import TrainConfig
 from xvfl.data.rows import Rows
 from xvfl.federation.holder import Holder, Update
 from xvfl.federation.party import PartySide
+from xvfl.federation.precision import quicken
 from xvfl.methods.base import Method, View, Work
 
 T = TypeVar("T")
@@ -56,6 +57,7 @@ class Fused:
     def begin(self, config: TrainConfig) -> None:
         """Give every party its optimiser."""
         for side in self.sides:
+            quicken(side.net, config)
             side.holder = Holder(side.net, config)
 
     def train(self, on: bool) -> None:

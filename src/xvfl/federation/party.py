@@ -31,6 +31,8 @@ class PartyNet(nn.Module):
         self.vectors = nn.ModuleList([nn.Embedding(f.buckets, f.width) for f in layout.hashed])
         at = torch.tensor(layout.feature_of_column, dtype=torch.long)
         self.register_buffer("columns", at, persistent=False)
+        self.bf16 = False
+        """Whether bottom and completer compute in bf16; everything outside them is float32."""
 
     def encode(self, rows: PartyTable) -> Tensor:
         """Turn codes into their vectors and put them behind the numbers. (B, p)"""
@@ -55,13 +57,23 @@ class PartyNet(nn.Module):
         flags = given.to(x.dtype)
         if self.layout.image is not None:
             flags = flags.view(-1, 1, *self.layout.image[1:])
-        return cast(Tensor, self.bottom(torch.cat([x, flags], 1)))
+        return self._compute(self.bottom, torch.cat([x, flags], 1))
 
     def complete(self, x: Tensor, observed: Tensor, cue: Tensor) -> tuple[Tensor, Tensor]:
         """Complete rows from a cue: Ẽ = f_i(x̂) (B, d), and the completer's own X̃ (B, p)."""
-        completed = self.completer(cue)
+        completed = self._compute(self.completer, cue)
         merged = maths.merge(x, completed, self.spread(observed))
         return self.embed(merged, torch.ones_like(observed)), completed
+
+    def _compute(self, net: nn.Module, x: Tensor) -> Tensor:
+        if not self.bf16:
+            return cast(Tensor, net(x))
+        if x.dim() == 4:
+            x = x.contiguous(memory_format=torch.channels_last)
+        run = net if self.training else net.forward  # compiled for training's shapes alone
+        with torch.autocast(x.device.type, torch.bfloat16, cache_enabled=False):
+            out = run(x)
+        return cast(Tensor, out.to(x.dtype))
 
 
 class PartySide:
@@ -143,7 +155,7 @@ class PartySide:
         weight = target.to(completed.dtype)
         error = (completed - _copies(self._x.detach(), copies)).square() * weight
         each = (len(self.seeds), -1)
-        return (error.view(each).sum(1) / weight.reshape(each).sum(1).clamp(min=1)).sum()
+        return (error.reshape(each).sum(1) / weight.reshape(each).sum(1).clamp(min=1)).sum()
 
 
 def _copies(x: Tensor, count: int) -> Tensor:
