@@ -142,7 +142,7 @@ def test_many_runs_at_once_step_on_any_device() -> None:
     step = gpu.training(gpu.drawn_table(60), runs[:3], torch.device("cpu"), captured=False)
     next(step)
     small = NetConfig(8, 8, blocks=1, channels=8)
-    image = [replace(gpu.settings("xvfl", small, config(10))[0], train=gpu.best(config(10)))]
+    image = gpu.settings("xvfl", small, config(10))[:1]
     next(gpu.training(gpu.drawn_images(20), image, torch.device("cpu"), captured=False))
 
 

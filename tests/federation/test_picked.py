@@ -4,10 +4,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.conftest import SEED, Problem
+from tests.conftest import IMAGE, MIXED, NUMBERS, SEED, Problem
 from tests.federation.split_helpers import method_of, problem
+from xvfl import nets
 from xvfl.federation.fused import Fused
 from xvfl.federation.party import PartySide
+from xvfl.layout import Layout
 from xvfl.methods import METHODS
 from xvfl.nets.picked import row_wise, where_wanted
 
@@ -34,12 +36,12 @@ def learned(
     fused = Fused([PartySide(*of_party, [SEED], weight) for of_party in each])
     fused.train(True)
     fused.backward(sum(method.loss(fused, made.rows).values()))
-    nets = dict(zip(made.names, made.parties, strict=True)) | {"heads": method.heads}
+    holders = dict(zip(made.names, made.parties, strict=True)) | {"heads": method.heads}
     found = {
         f"{holder}.{key}".replace("bottom.1.", "bottom."): torch.zeros_like(weight)
         if weight.grad is None
         else weight.grad
-        for holder, net in nets.items()
+        for holder, net in holders.items()
         for key, weight in net.named_parameters()
     }
     return found, sum(rows)
@@ -79,6 +81,12 @@ def test_rows_that_are_not_wanted_are_zeros_without_gradients() -> None:
     assert torch.equal(where_wanted(net, None, x), net(x))
     assert torch.equal(where_wanted(net, torch.ones(4, dtype=torch.bool), x), net(x))
     assert where_wanted(net, torch.zeros(4, dtype=torch.bool), x).shape == (4, 2)
+
+
+@pytest.mark.parametrize("layout", [NUMBERS, MIXED, IMAGE])
+def test_the_default_nets_work_row_by_row(layout: Layout) -> None:
+    assert row_wise(nets.bottom(layout, 8, 8, 2)) and row_wise(nets.completer(layout, 8, 8))
+    assert row_wise(nets.head(8, 8, 2, image=layout.image is not None))
 
 
 @pytest.mark.parametrize("layer", [nn.Dropout(0.1), nn.BatchNorm1d(3), nn.Softmax(0)])

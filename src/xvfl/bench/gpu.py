@@ -1,7 +1,7 @@
 """What `xvfl bench` times on a GPU: steps eager, captured, and of many runs at once."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -61,7 +61,7 @@ def images(plan: Plan) -> Outcome:
     methods: tuple[MethodName, ...] = ("xvfl", "xvfl+")
     for method in methods:
         plain = settings(method, NetConfig(), config(200))[:1]
-        quick = [replace(each, train=best(each.train)) for each in plain]
+        quick = [replace(each, train=replace(each.train, precision="bf16")) for each in plain]
         contenders = {
             "eager float32": training(task, plain, CUDA, captured=False),
             "captured float32": training(task, plain, CUDA, captured=True),
@@ -77,12 +77,6 @@ def images(plan: Plan) -> Outcome:
         claim = Claim(f"images, {method}: eager float32 / best", faster, IMAGES, True)
         found += Outcome(lines, (claim,))
     return found
-
-
-def best(train: TrainConfig) -> TrainConfig:
-    """Choose bf16 where the trainer knows of it."""
-    knows = "precision" in {each.name for each in fields(train)}
-    return replace(train, **{"precision": "bf16"}) if knows else train  # type: ignore[arg-type]
 
 
 def settings(method: MethodName, net: NetConfig, train: TrainConfig) -> list[Setting]:

@@ -5,7 +5,7 @@ call by call. Driven `together`, the parties' works go in step, so that the same
 of one shape is one stacked call.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,9 +20,15 @@ class Call:
     """A net to apply to rows."""
 
     net: nn.Module
+    apply: Callable[[Tensor], Tensor]
+    """Applies it as its party does."""
     x: Tensor
-    wanted: Tensor | None = None
+    wanted: Tensor | None
     """The rows whose answer somebody looks at; None = all."""
+
+    def answer(self) -> Tensor:
+        """Do it by itself."""
+        return where_wanted(self.apply, self.wanted, self.x)
 
 
 Calls = Generator[Call, Tensor, Tensor]
@@ -33,8 +39,7 @@ def alone(work: Calls) -> Tensor:
     answer: Tensor | None = None
     try:
         while True:
-            call = work.send(answer)  # type: ignore[arg-type]
-            answer = where_wanted(call.net, call.wanted, call.x)
+            answer = work.send(answer).answer()  # type: ignore[arg-type]
     except StopIteration as done:
         made: Tensor = done.value
         return made
@@ -67,7 +72,7 @@ class Together:
             self._joined[nets] = join(nets)
         joined = self._joined[nets]
         if joined is None:
-            return [where_wanted(call.net, call.wanted, call.x) for call in calls]
+            return [call.answer() for call in calls]
         x = torch.stack([call.x for call in calls])
         out: Tensor = joined(x.flatten(0, 1))
         return out.view(len(calls), -1, *out.shape[1:]).unbind(0)

@@ -21,6 +21,7 @@ from xvfl.federation.checks import check_handles, check_instructions, check_tens
 from xvfl.federation.holder import Holder, Kind, Update, under
 from xvfl.federation.page import Page
 from xvfl.federation.party import PartySide
+from xvfl.federation.precision import quicken
 from xvfl.methods.base import View
 from xvfl.wire import codec
 from xvfl.wire.messages import (
@@ -214,6 +215,7 @@ class Endpoint:
         settings = parse_settings(message.settings)
         check_handles(message.training, self.hello.rows)
         workplace = self._make(settings, message.training.long())
+        quicken(workplace.side.net, settings.train)
         holder = Holder(workplace.side.net, settings.train)
         found = self._store.newest(message.run, message.step)
         self._kept, self._applied = 0, 0

@@ -11,6 +11,7 @@ from xvfl.data.rows import Rows
 from xvfl.federation.calls import Calls, Together, alone
 from xvfl.federation.holder import Holder, Update, advance, optimiser, trainable
 from xvfl.federation.party import PartySide
+from xvfl.federation.precision import quicken
 from xvfl.methods.base import Method, View, Work
 
 T = TypeVar("T")
@@ -71,6 +72,8 @@ class Fused:
 
     def begin(self, config: TrainConfig, heads: nn.Module) -> Holder:
         """Give all parties and the heads one optimiser; weights do not bear on each other in it."""
+        for side in self.sides:
+            quicken(side.net, config)
         nets = [*(side.net for side in self.sides), heads]
         self._optimiser = optimiser([w for net in nets for w in trainable(net)], config)
         for side in self.sides:

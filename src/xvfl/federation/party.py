@@ -4,6 +4,7 @@ Shapes: B rows, p encoded columns, d embedding width, v views.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import cast
 
 import torch
@@ -33,6 +34,8 @@ class PartyNet(nn.Module):
         self.vectors = nn.ModuleList([nn.Embedding(f.buckets, f.width) for f in layout.hashed])
         at = torch.tensor(layout.feature_of_column, dtype=torch.long)
         self.register_buffer("columns", at, persistent=False)
+        self.bf16 = False
+        """Whether bottom and completer compute in bf16; everything outside them is float32."""
 
     def encode(self, rows: PartyTable) -> Tensor:
         """Turn codes into their vectors and put them behind the numbers. (B, p)"""
@@ -68,12 +71,23 @@ class PartyNet(nn.Module):
 
     def embed(self, x: Tensor, given: Tensor) -> Tensor:
         """Apply f_i to encoded features, each raw one flagged as given or not. (B, d)"""
-        return cast(Tensor, self.bottom(self.given(x, given)))
+        return self.compute(self.bottom, self.given(x, given))
 
     def complete(self, x: Tensor, observed: Tensor, cue: Tensor) -> tuple[Tensor, Tensor]:
         """Complete rows from a cue: Ẽ = f_i(x̂) (B, d), and the completer's own X̃ (B, p)."""
-        completed = self.completer(cue)
-        return self.bottom(self.merged(x, observed, completed)), completed
+        completed = self.compute(self.completer, cue)
+        return self.compute(self.bottom, self.merged(x, observed, completed)), completed
+
+    def compute(self, net: nn.Module, x: Tensor) -> Tensor:
+        """Apply bottom or completer in the precision they compute in."""
+        if not self.bf16:
+            return cast(Tensor, net(x))
+        if x.dim() == 4:
+            x = x.contiguous(memory_format=torch.channels_last)
+        run = net if self.training else net.forward  # compiled for training's shapes alone
+        with torch.autocast(x.device.type, torch.bfloat16, cache_enabled=False):
+            out = run(x)
+        return cast(Tensor, out.to(x.dtype))
 
 
 class PartySide:
@@ -125,7 +139,7 @@ class PartySide:
         masks = [rows.observed, *masked] if "plain" in views else masked
         looked_at = self._looked_at(views, wanted, drawn)
         x = self.net.given(_copies(self._x, len(masks)), _beside(masks))
-        E = yield Call(self.net.bottom, x, looked_at)
+        E = yield self._call(self.net.bottom, x, looked_at)
         if len(views) == len(masks) == 1:
             return E.unsqueeze(1)
         each = E.view(len(handles), len(masks), -1).unbind(1)
@@ -180,19 +194,22 @@ class PartySide:
         looked_at = wanted
         if wanted is not None and reproduces:
             looked_at = wanted | self._observed.any(1, keepdim=True)
-        completed = yield Call(self.net.completer, cue, looked_at)
+        completed = yield self._call(self.net.completer, cue, looked_at)
         if reproduces:
             loss = self.reconstruction * copies * self._error(completed, copies)
             self.objective = loss if self.objective is None else self.objective + loss
         x = self.net.merged(_copies(self._x, copies), kept, completed)
-        return (yield Call(self.net.bottom, x, wanted))
+        return (yield self._call(self.net.bottom, x, wanted))
+
+    def _call(self, net: nn.Module, x: Tensor, wanted: Tensor | None) -> Call:
+        return Call(net, partial(self.net.compute, net), x, wanted)
 
     def _error(self, completed: Tensor, copies: int) -> Tensor:
         target = self.net.spread(_copies(self._observed, copies)).expand_as(completed)
         weight = target.to(completed.dtype)
         error = (completed - _copies(self._x.detach(), copies)).square() * weight
         each = (len(self.seeds), -1)
-        return (error.view(each).sum(1) / weight.reshape(each).sum(1).clamp(min=1)).sum()
+        return (error.reshape(each).sum(1) / weight.reshape(each).sum(1).clamp(min=1)).sum()
 
 
 def _nth(views: Sequence[View], view: View, which: int) -> int | None:

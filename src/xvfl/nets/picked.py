@@ -12,12 +12,13 @@ from torch import Tensor, nn
 
 from xvfl.nets.blocks import Blocks, Branches
 from xvfl.nets.completers import Completer, ImageTrunk, NoCompleter, TypedOutput
+from xvfl.nets.norm import GroupNorm
 from xvfl.nets.resnet import Block, ResidualBottom
 
 ROW_WISE: frozenset[type[nn.Module]] = frozenset(
     (
         *(nn.Sequential, nn.ModuleList, nn.Identity, nn.Flatten),
-        *(nn.Linear, nn.Embedding, nn.Conv2d, nn.GroupNorm, nn.LayerNorm),
+        *(nn.Linear, nn.Embedding, nn.Conv2d, nn.GroupNorm, GroupNorm, nn.LayerNorm),
         *(nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Sigmoid, nn.Tanh),
         *(Blocks, Branches, Block, ResidualBottom),
         *(Completer, ImageTrunk, NoCompleter, TypedOutput),
