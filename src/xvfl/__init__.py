@@ -9,8 +9,8 @@ from typing import Any
 
 from xvfl.version import VERSION as __version__
 
-# Torch's allocator on ARM hands freed memory back after 10 ms, so that every training step would ask
-# for its gradients' pages anew: an eighth of a step. It reads this when torch is first imported.
+# Torch's allocator on ARM hands freed memory back after 10 ms, and every training step would ask
+# for its gradients' pages anew: an eighth of a step. Read when torch is first imported.
 os.environ.setdefault("MIMALLOC_PURGE_DELAY", "10000")
 
 __all__ = [
