@@ -41,7 +41,7 @@ class Fused:
 
     def embed(self, rows: Rows, views: Sequence[View], wanted: Tensor | None = None) -> Tensor:
         """Embed a batch at every party, in each view. (B, k, v, d)"""
-        handles, wants = rows.handles.unbind(1), self._each(wanted)
+        handles, wants = rows.handles.T.contiguous(), self._each(wanted)
         return self._do(
             side.embed(handles[i], views, rows.step, wants[i]) for i, side in enumerate(self.sides)
         )
