@@ -125,7 +125,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder of the results")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--workers", type=int, default=0)
-    parser.add_argument("--methods", default="", help="only these, separated by commas")
+    parser.add_argument(
+        "--methods", default="", help="only these, in this order, separated by commas"
+    )
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--seconds", type=float, default=np.inf, help="begin nothing after these")
     given = parser.parse_args()
@@ -134,10 +136,12 @@ def main() -> None:
         store = Store(given.out / f"{dataset}.jsonl")
         for figure in given.figures.split(","):
             todo = store.missing(FIGURES[figure](dataset, budget_of(dataset, given.quick)))
+            if given.methods:
+                order = given.methods.split(",")
+                todo = [job for job in todo if job.setting.method in order]
+                todo.sort(key=lambda job: order.index(job.setting.method))
             for name, some in groupby(todo, _together):
                 jobs, began = list(some), time.monotonic()
-                if given.methods and jobs[0].setting.method not in given.methods.split(","):
-                    continue
                 if began - started > given.seconds:
                     return
                 load = partial(load_from, given.tasks)
