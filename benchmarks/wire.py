@@ -31,7 +31,8 @@ from xvfl.experiments.trial import Setting, Trial
 from xvfl.federation.ask import Peer
 from xvfl.federation.endpoint import Endpoint, Settings, Workplace
 from xvfl.federation.kernels import small_kernels
-from xvfl.federation.roster import Roster, Terms
+from xvfl.federation.members import Terms
+from xvfl.federation.roster import Roster
 from xvfl.federation.train import Trainer
 from xvfl.wire.dial import Dialler
 from xvfl.wire.listen import Listener

@@ -142,4 +142,4 @@ def test_a_party_that_answers_in_another_payload_is_at_fault() -> None:
     peer = trainer.federation.members[0].peer  # type: ignore[attr-defined]
     with pytest.raises(PartyError, match="bfloat16") as caught:
         peer.checked("embeddings", torch.ones(3, 1, 8), (3, 1, 8))
-    assert caught.value.wrong
+    assert caught.value.fault == "wrong"

@@ -18,9 +18,10 @@ from xvfl.errors import PartyError, RunError
 from xvfl.federation.ask import Peer, ask
 from xvfl.federation.build import build_method, widths
 from xvfl.federation.endpoint import Settings
+from xvfl.federation.members import Terms
 from xvfl.federation.predict import Temperatures, answerable, calibrate, key, logits, score, ways
 from xvfl.federation.protocols import Reached
-from xvfl.federation.roster import Roster, Terms
+from xvfl.federation.roster import Roster
 from xvfl.federation.split import Counters
 from xvfl.federation.train import Record, Trainer
 from xvfl.layout import Feature, Layout
@@ -140,6 +141,8 @@ class Run:
             "seconds": round(time.monotonic() - self._started, 1),
             "party_present": {m.peer.name: int(m.present) for m in members},
             "party_left": {n: self.roster.losses.left.get(n, 0) for n in traffic},
+            "party_refusals": {n: self.roster.losses.refusals.get(n, 0) for n in traffic},
+            "party_kept_out": {m.peer.name: int(m.barred is not None) for m in members},
             "party_lost_updates": {n: self.roster.losses.updates.get(n, 0) for n in traffic},
             "party_bytes_sent": {name: sent for name, (sent, _) in traffic.items()},
             "party_bytes_received": {name: got for name, (_, got) in traffic.items()},
@@ -190,6 +193,7 @@ class Run:
             self.labelled.training(),
             config.waiting.parties,
             said.payload,
+            self.labelled.matched(),
         )
 
     def _images(self, peers: list[Peer], about: dict[str, Any]) -> dict[str, bool]:
