@@ -24,8 +24,8 @@ from sklearn.datasets import load_digits
 from xvfl.certs import make_authority
 from xvfl.data.missing import scenario
 from xvfl.service.demo import OVERLAP, PARTY, RATE, SEED, TEST, TRAIN
+from xvfl.service.evaluation import EVALUATION
 from xvfl.service.log import read_log
-from xvfl.service.run import EVALUATION
 
 NAMES = tuple(f"row{i}" for i in range(8))
 COORDINATOR = f"""\

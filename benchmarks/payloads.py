@@ -22,11 +22,12 @@ from xvfl.experiments.digits import digits
 from xvfl.experiments.runner import test
 from xvfl.experiments.trial import Setting, Trial
 from xvfl.federation.ask import Peer
-from xvfl.federation.endpoint import Endpoint, Settings, Workplace
+from xvfl.federation.endpoint import Endpoint, Workplace
 from xvfl.federation.kernels import small_kernels
 from xvfl.federation.members import Terms
 from xvfl.federation.party import PartySide
 from xvfl.federation.roster import Roster
+from xvfl.federation.settings import Settings
 from xvfl.federation.train import Trainer
 from xvfl.wire.memory import Memory
 from xvfl.wire.messages import Hello

@@ -13,8 +13,9 @@ from tests.federation.test_roster import LOSS, NAMES, NET, config, endpoint, sid
 from xvfl.config import TrainConfig
 from xvfl.errors import PartyError
 from xvfl.federation.ask import Peer
-from xvfl.federation.endpoint import Endpoint, Settings
+from xvfl.federation.endpoint import Endpoint
 from xvfl.federation.roster import Roster
+from xvfl.federation.settings import Settings
 from xvfl.federation.train import Trainer
 from xvfl.methods import Method
 from xvfl.wire import codec

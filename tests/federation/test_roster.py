@@ -20,13 +20,14 @@ from xvfl.data.rows import Rows
 from xvfl.errors import RunError, WireError
 from xvfl.federation.ask import Deadline, Peer
 from xvfl.federation.build import build_method, build_parties
-from xvfl.federation.endpoint import Endpoint, Settings, Workplace
+from xvfl.federation.endpoint import Endpoint, Workplace
 from xvfl.federation.fused import Fused
 from xvfl.federation.kernels import small_kernels
 from xvfl.federation.members import MOST_REFUSALS, Terms
 from xvfl.federation.party import PartyNet, PartySide
 from xvfl.federation.predict import score
 from xvfl.federation.roster import Roster
+from xvfl.federation.settings import Settings
 from xvfl.federation.train import Trainer
 from xvfl.methods import Method
 from xvfl.wire.memory import Memory

@@ -29,8 +29,8 @@ from xvfl.federation.fused import Fused
 from xvfl.federation.party import PartySide
 from xvfl.prepare import Splits, prepare
 from xvfl.runs import Folder
+from xvfl.service.evaluation import EVALUATION, evaluation
 from xvfl.service.log import read_log
-from xvfl.service.run import EVALUATION, evaluation
 from xvfl.training import Plan, fit
 
 PARTIES = ("left", "right")
