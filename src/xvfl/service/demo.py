@@ -45,6 +45,8 @@ KILLED_AT = 0.3
 """Share of the steps after which a party is killed."""
 WITHIN = 0.01
 """How far from the run in one process the accuracy may be."""
+WAIT_S = 600.0
+"""Seconds for what is left of a run, on a machine that is busy besides."""
 COORDINATOR = """\
 listen = "127.0.0.1:{port}"
 parties = ["left", "right"]
@@ -209,7 +211,7 @@ class Processes:
     def wait(self) -> None:
         """Wait for everybody to end well."""
         for name, process in self.running.items():
-            if process.wait(120):
+            if process.wait(WAIT_S):
                 raise RunError(f"{name}: ended with code {process.returncode}; see its log.jsonl")
 
     def launch(self, name: str) -> None:
