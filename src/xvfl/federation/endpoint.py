@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from xvfl.errors import WireError, XVFLError
+from xvfl.federation.calls import alone
 from xvfl.federation.checks import check_handles, check_instructions, check_tensor
 from xvfl.federation.holder import Holder, Kind, Update, under
 from xvfl.federation.page import Page
@@ -218,7 +219,8 @@ class Endpoint:
         held = (handles >= 0).nonzero().flatten()
         side.net.train(message.training)
         with torch.set_grad_enabled(message.training):
-            output = side.embed(handles, list(message.views), message.step)  # type: ignore[arg-type]
+            work = side.embed(handles, list(message.views), message.step)  # type: ignore[arg-type]
+            output = alone(work)
         self._tickets.keep(message.turn, Cut(output, handles, held, training=message.training))
         return Embedded(message.turn, self._applied, self._packer.pack(output[held]))
 
@@ -231,7 +233,7 @@ class Endpoint:
         training = side.net.training
         cue = cue.to(cut.output.device).requires_grad_(training)
         with torch.set_grad_enabled(training):
-            output = side.complete(cue, message.whole.to(cue.device))
+            output = alone(side.complete(cue, message.whole.to(cue.device)))
         self._tickets.keep(message.turn, Cut(output, cut.handles, None, cue, training))
         return Completed(message.turn, self._packer.pack(output))
 
@@ -273,7 +275,7 @@ class Endpoint:
             self._holder.update(Update(_kind(each.kind), each.rate))
             self._applied = each.number
         if not instructions:
-            self._holder.optimiser.zero_grad(set_to_none=True)
+            self._holder.forget()
 
     def _run_back(self, pairs: list[tuple[Cut, Gradient]], retain: bool) -> None:
         objective, self.side.objective = self.side.objective, None

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
+from torch import nn
 
 from xvfl.config import TrainConfig
 from xvfl.data.rows import Rows
@@ -88,8 +89,9 @@ class Roster:
             why = "; ".join(f"{name} is kept out: {why}" for name, why in out.items())
             raise RunError(f"expected {wanted} parties, but {why}; mend it and resume the run")
 
-    def begin(self, config: TrainConfig) -> None:
-        """Do nothing: a party makes its optimiser when it is let in."""
+    def begin(self, config: TrainConfig, heads: nn.Module) -> Holder:
+        """Hold the heads alone: a party makes its optimiser when it is let in."""
+        return Holder(heads, config)
 
     def train(self, on: bool) -> None:
         """Say whether the next batches are for training or for prediction."""

@@ -24,6 +24,10 @@ class TypedOutput(nn.Module):
             else:
                 self.runs.append((feature.kind, feature.width))
 
+    def extra_repr(self) -> str:
+        """Tell one layout's outputs from another's."""
+        return str(self.runs)
+
     def forward(self, raw: Tensor) -> Tensor:
         """Map raw outputs (B, p) to values in each feature's range (B, p)."""
         parts = torch.split(raw, [width for _, width in self.runs], 1)
