@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from xvfl import maths
 from xvfl.data.missing import drop_features
-from xvfl.data.rows import PartyTable
+from xvfl.data.rows import PartyTable, Table
 from xvfl.federation.holder import Holder
 from xvfl.layout import Layout
 from xvfl.methods.base import View
@@ -71,7 +71,7 @@ class PartySide:
         self,
         name: str,
         net: PartyNet,
-        table: PartyTable,
+        table: Table,
         seeds: Sequence[int],
         reconstruction: float = 0.0,
     ) -> None:
@@ -105,7 +105,7 @@ class PartySide:
         masked = [self._masked(rows.observed, step, which) for which in range(drawn)]
         masks = [rows.observed, *masked] if "plain" in views else masked
         E = self.net.embed(_copies(self._x, len(masks)), torch.stack(masks, 1).flatten(0, 1))
-        each = E.view(len(handles), len(masks), -1).unbind(1)
+        each = E.view(len(handles), len(masks), E.shape[-1]).unbind(1)
         own: Sequence[Tensor] = ()
         if "self" in views:
             own = self._complete(each[-drawn:], masked)
@@ -136,7 +136,7 @@ class PartySide:
         if self.reconstruction and self.net.training:
             loss = self.reconstruction * copies * self._error(completed, copies)
             self.objective = loss if self.objective is None else self.objective + loss
-        return embedded.view(len(self._x), copies, -1).unbind(1)
+        return embedded.view(len(self._x), copies, embedded.shape[-1]).unbind(1)
 
     def _error(self, completed: Tensor, copies: int) -> Tensor:
         target = self.net.spread(_copies(self._observed, copies)).expand_as(completed)
