@@ -215,7 +215,7 @@ class Endpoint:
             raise WireError(f"Embed: expected a step of 0 or more, got {message.step}")
         self._finish(gradients, message.instructions)
         self.step = message.step if message.training else self.step
-        handles = message.handles.to(side.table.values.device).long()
+        handles = message.handles.to(side.table.device).long()
         held = (handles >= 0).nonzero().flatten()
         side.net.train(message.training)
         with torch.set_grad_enabled(message.training):
