@@ -163,7 +163,7 @@ class PartySide:
     def _seed(self, step: int | Tensor, what: str) -> None:
         """Name the draws of dropout; nets that work row by row make none."""
         if not self.row_wise:
-            seed_modules(self.table.values.device, self.seeds[0], self.name, step, what)
+            seed_modules(self.table.device, self.seeds[0], self.name, step, what)
 
     def _looked_at(self, views: Sequence[View], wanted: Tensor | None, drawn: int) -> Tensor | None:
         """Say which copies any wanted view is made of: plain, then the masked ones. (B, copies)"""
