@@ -12,7 +12,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -121,21 +121,32 @@ def run(task: Task, metric: str, payload: Payload, feedback: bool, seed: int, ep
 
 
 def report(lines: list[Line]) -> str:
-    """Lay the means out over the seeds, with their standard deviations, as Markdown."""
-    whole = statistics.mean(each.bytes_a_step for each in lines if each.payload == "float32")
-    rows = ["| payload | bytes a step | share | loss | " + " | ".join(MODES) + " |"]
-    rows.append("|---|" + "---:|" * (3 + len(MODES)))
+    """Lay the means out over the seeds, with their standard deviations, as Markdown.
+
+    The last column compares collaborative prediction with that of `float32`, seed by seed.
+    """
+    plain = {each.seed: each for each in lines if each.payload == "float32"}
+    whole = statistics.mean(each.bytes_a_step for each in plain.values())
+    rows = ["| payload | bytes a step | share | loss | " + " | ".join(MODES) + " | difference |"]
+    rows.append("|---|" + "---:|" * (4 + len(MODES)))
     for payload, feedback in RUNS:
         mine = [each for each in lines if (each.payload, each.feedback) == (payload, feedback)]
         sent = statistics.mean(each.bytes_a_step for each in mine)
         cells = [f"{statistics.mean(each.loss for each in mine):.4f}"]
-        for mode in MODES:
-            of_mode = [100 * each.measured[mode] for each in mine]
-            spread = statistics.stdev(of_mode) if len(mine) > 1 else 0.0
-            cells.append(f"{statistics.mean(of_mode):.2f} ± {spread:.2f}")
+        cells += [_spread([each.measured[mode] for each in mine]) for mode in MODES]
+        together = MODES[-1]
+        pairs = [(each.measured[together], plain[each.seed].measured[together]) for each in mine]
+        cells.append("" if payload == "float32" else _spread([a - b for a, b in pairs], "+"))
         name = f"`{payload}`" + ("" if feedback else ", no feedback")
         rows.append(f"| {name} | {sent:,.0f} | {sent / whole:.3f} | {' | '.join(cells)} |")
     return "\n".join(rows)
+
+
+def _spread(values: Sequence[float], sign: str = "") -> str:
+    """Show the mean and the standard deviation, in %."""
+    points = [100 * value for value in values]
+    spread = statistics.stdev(points) if len(points) > 1 else 0.0
+    return f"{statistics.mean(points):{sign}.2f} ± {spread:.2f}"
 
 
 def main() -> None:

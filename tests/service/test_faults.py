@@ -5,7 +5,6 @@ import re
 import signal
 import socket
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from xvfl.service.demo import (
 )
 from xvfl.service.log import read_log
 
-EPOCHS = 40
+EPOCHS = TRAIN.epochs
 
 
 def free_port() -> int:
@@ -37,7 +36,7 @@ def free_port() -> int:
 @pytest.mark.filterwarnings("ignore:5 of 1797 labelled ids", "ignore:party ")
 def test_faults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Five kills of random parties, one of the coordinator, three cuts, one stall."""
-    train, rng = replace(TRAIN, epochs=EPOCHS), random.Random(11)
+    rng = random.Random(11)
     write_files(tmp_path)
     faults = ["kill"] * 5 + ["coordinator"] + ["cut"] * 3 + ["stall"]
     rng.shuffle(faults)
@@ -47,7 +46,7 @@ def test_faults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with (
         (tmp_path / "shown").open("w") as shown,
         proxy(port) as between,
-        Processes(tmp_path, Console(file=shown, width=200), train, minimum=2) as processes,
+        Processes(tmp_path, Console(file=shown, width=200), TRAIN, minimum=2) as processes,
     ):
         processes.start(port, between.port)
         for epoch, fault in zip(at, faults, strict=True):
@@ -69,7 +68,7 @@ def test_faults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
             table.append((step, fault, whom))
         processes.wait()
     log = read_log(tmp_path / "coordinator")
-    ours, theirs = folder_lines(tmp_path), in_one_process(tmp_path, train)
+    ours, theirs = folder_lines(tmp_path), in_one_process(tmp_path, TRAIN)
     gaps = gaps_between(ours, theirs)
     with capsys.disabled():
         show(table, log, gaps)
@@ -85,9 +84,9 @@ def test_training_goes_on_without_a_killed_party(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Kill a random party at a random step, with one party being enough; let it come back."""
-    rng, whole = random.Random(23), TRAIN.epochs
+    rng = random.Random(23)
     write_files(tmp_path)
-    whom, at = rng.choice(PARTIES), rng.randrange(3, whole // 3)
+    whom, at = rng.choice(PARTIES), rng.randrange(3, EPOCHS // 3)
     with (
         (tmp_path / "shown").open("w") as shown,
         Processes(tmp_path, Console(file=shown, width=200), TRAIN, minimum=1) as processes,
@@ -106,7 +105,7 @@ def test_training_goes_on_without_a_killed_party(
     with capsys.disabled():
         show([(step, "kill", whom)], log, gaps)
     epochs = [event for event in log if event["event"] == "epoch"]
-    assert [event["epoch"] for event in epochs] == list(range(1, whole + 1))
+    assert [event["epoch"] for event in epochs] == list(range(1, EPOCHS + 1))
     assert {event["step"] - (event["epoch"] * epochs[0]["step"]) for event in epochs} == {0}
     back = next(e for e in log if e["event"] == "joined" and e["step"] > left["step"])
     assert back["party"] == whom and epochs[-1]["parties"] == 2
