@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from xvfl.data.parquet import ParquetTable
-from xvfl.data.together import together
+from xvfl.data.together import ahead, together
 from xvfl.data.write import TableWriter
 from xvfl.methods import Mode
 from xvfl.model import Model
@@ -52,7 +52,7 @@ def predict_stream(
     ):
         walk = together(given, asked.party, Path(folder))
         progress(0, walk.rows)
-        for ids, sources in walk.pieces:
+        for ids, sources in ahead(walk.pieces):
             frame = model.predict(sources, asked.mode, asked.party, ids).frame()
             writer.add(frame)
             answered.add(frame)

@@ -5,9 +5,10 @@ is first dealt out into files, one for each piece of the walk.
 """
 
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -15,6 +16,7 @@ import pandas as pd
 from xvfl.data.matched import Ids, Whole, read_places
 from xvfl.data.parquet import ROWS_AT_ONCE, ParquetTable
 
+T = TypeVar("T")
 PLACE = "\0place"
 """A column of dealt rows; no file has one of this name."""
 
@@ -113,10 +115,20 @@ def _pieces(
     for number in range(max(1, -(-rows // ROWS_AT_ONCE))):
         frame = next(leading, None)
         found = {first: tables[first].empty() if frame is None else frame}
-        start = number * ROWS_AT_ONCE
-        ids: dict[int, str] = dict(enumerate(found[first].index, start))
+        ids: list[str] = found[first].index.tolist()
+        more: dict[int, str] = {}
         for name, folder in dealt.items():
             places, found[name] = _dealt(tables[name], folder, number)
-            new = places >= start + len(found[first])
-            ids |= dict(zip(places[new].tolist(), found[name].index[new], strict=True))
-        yield [ids[place] for place in sorted(ids)], {name: found[name] for name in tables}
+            new = places >= number * ROWS_AT_ONCE + len(ids)
+            more |= dict(zip(places[new].tolist(), found[name].index[new], strict=True))
+        ids += [more[place] for place in sorted(more)]
+        yield ids, {name: found[name] for name in tables}
+
+
+def ahead(pieces: Iterator[T]) -> Iterator[T]:
+    """Read the next piece in a thread while the last one is worked on."""
+    with ThreadPoolExecutor(1) as thread:
+        waiting = thread.submit(next, pieces, None)
+        while (piece := waiting.result()) is not None:
+            waiting = thread.submit(next, pieces, None)
+            yield piece
