@@ -1,10 +1,11 @@
 """What smaller payloads save and cost: bytes of a step, and how good the model becomes.
 
-    python benchmarks/payloads.py [--data digits] [--seeds 0 1 2] [--epochs 10] [--out FILE]
+    python benchmarks/payloads.py [--data digits] [--rows N] [--seeds 0 1 2] [--epochs 10]
 
 xvfl+ over the memory transport, half of the features missing; the same runs with each payload, int8
 once more without error feedback. Bytes are those of all frames of training, both ways. `--data` is
-`digits` (accuracy) or `bank` (XVFL_DATA; AUROC, for one class is rare).
+`digits` (accuracy) or `bank` (XVFL_DATA; AUROC, for one class is rare); `--rows` takes so many rows
+of `bank` to train on and as many to test on.
 """
 
 import argparse
@@ -23,6 +24,7 @@ from xvfl.config import LossConfig, NetConfig, TrainConfig
 from xvfl.data.task import Task
 from xvfl.datasets import prepare
 from xvfl.experiments.digits import digits
+from xvfl.experiments.execute import subset
 from xvfl.experiments.runner import test
 from xvfl.experiments.trial import Setting, Trial
 from xvfl.federation.ask import Peer
@@ -153,6 +155,7 @@ def main() -> None:
     """Print the table, and keep the runs where asked."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--data", choices=DATA, default="digits")
+    parser.add_argument("--rows", type=int, default=0)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--out", type=Path)
@@ -161,7 +164,7 @@ def main() -> None:
     started = time.perf_counter()
     lines = []
     load, metric = DATA[given.data]
-    task = load()
+    task = subset(load(), given.rows, given.rows)
     with small_kernels(task.layouts, torch.device("cpu")), torch.random.fork_rng(devices=[]):
         for seed in given.seeds:
             for payload, feedback in RUNS:

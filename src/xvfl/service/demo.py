@@ -38,8 +38,8 @@ Lines = list[dict[str, Any]]
 PARTIES = ("left", "right")
 OVERLAP, RATE, ABSENT, SEED = 0.4, 0.5, 0.05, 0
 TRAIN = TrainConfig(epochs=60, batch=64, learning_rate=1e-3, patience=0, device="cpu", seed=SEED)
-"""A rate at which two runs that differ in rounding alone end in the same decisions: at five times
-it they part by more than a point, with or without a fault."""
+"""The rate is low so that runs which part, by rounding or by a fault, end in nearly the same
+decisions; at higher ones they scatter by about a point."""
 TEST = 0.3
 KILLED_AT = 0.3
 """Share of the steps after which a party is killed."""
