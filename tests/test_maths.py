@@ -284,7 +284,7 @@ def test_overall_adds_the_three_losses() -> None:
     E = federation.embed(rows, ["plain"])[:, :, 0]
     cue, has_cue = maths.cues(E, maths.sources(rows.full, rows.seen))
     E_ = federation.complete(cue, rows.full.all(1))
-    out = maths.decide(problem.head, E, E_, rows.full, has_cue)
+    out = maths.decided(problem.head(maths.to_decide(E, E_, rows.full, has_cue)))
     per_row = sum(maths.overall(out, rows.full, rows.y, 0.7, 1.3).values())
     found = (per_row * rows.weight).mean()
     terms, _ = slow(problem, LAMBDAS)

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from xvfl.commands import align, certs, data, federation
+from xvfl.commands import align, bench, certs, data, federation
 from xvfl.commands import reproduce as figures
 from xvfl.errors import DataWarning, InputError, XVFLError, unknown
 from xvfl.version import VERSION
@@ -25,6 +25,7 @@ app.add_typer(data.app, name="data")
 app.add_typer(certs.app, name="certs")
 for _command in (
     figures.reproduce,
+    bench.bench,
     align.align,
     federation.coordinator,
     federation.party,

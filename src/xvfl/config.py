@@ -184,6 +184,8 @@ class TrainConfig:
     """Makes the run reproducible bit for bit on one machine."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to compute."""
+    precision: Literal["float32", "bf16"] = "float32"
+    """How the parties' nets compute on a GPU: bf16 is faster, images most of all."""
 
     def __post_init__(self) -> None:
         _require(self.epochs >= 1, "epochs", "at least 1", self.epochs)

@@ -21,8 +21,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-Head = Callable[[Tensor], Tensor]
-
 
 def mean_over(E: Tensor, members: Tensor) -> Tensor:
     """Average E over the member parties of each row; zero where there is none. (B, d)"""
@@ -139,14 +137,28 @@ class Logits:
     """h((Σ_{i∉M} Ẽ_i + Σ_{j∈M} E_j) / k), (B, C)"""
 
 
-def decide(
-    head: Head, E: Tensor, E_: Tensor, full: Tensor, has_cue: Tensor, join: Aggregation = MEAN
-) -> Logits:
-    """Put every embedding the loss looks at through the head, in one stacked call."""
-    k = E.shape[1]
+def to_decide(
+    E: Tensor, E_: Tensor, full: Tensor, has_cue: Tensor, join: Aggregation = MEAN
+) -> Tensor:
+    """Stack every input of the head that the loss looks at, for one call. (B, 3k + 2, n)"""
     joint = join.over(E, full).unsqueeze(1)
     means = filled(E, E_, full, has_cue, join).unsqueeze(1)
-    out = head(torch.cat([join.alone(E), join.alone(E_), join.swapped(E, E_), joint, means], 1))
+    return torch.cat([join.alone(E), join.alone(E_), join.swapped(E, E_), joint, means], 1)
+
+
+def looked_at(full: Tensor) -> Tensor:
+    """Say which of the stacked inputs a term of the row looks at; others may be left out.
+
+    As `to_decide` stacks them. (B, 3k + 2)
+    """
+    aligned = full.all(1, keepdim=True)
+    everyone = aligned.expand_as(full)
+    return torch.cat([full, everyone, everyone, full.sum(1, keepdim=True) >= 2, ~aligned], 1)
+
+
+def decided(out: Tensor) -> Logits:
+    """Name what the head says of the inputs that `to_decide` stacks. (B, 3k + 2, C)"""
+    k = (out.shape[1] - 2) // 3
     own, completed, swap, rest = torch.split(out, [k, k, k, 2], 1)
     return Logits(own, rest[:, 0], completed, swap, rest[:, 1])
 
@@ -163,13 +175,23 @@ class UncompletedLogits:
     """h(mean of E over the parties that observed anything), (B, C)"""
 
 
-def decide_uncompleted(
-    head: Head, E: Tensor, full: Tensor, seen: Tensor, join: Aggregation = MEAN
-) -> UncompletedLogits:
-    """Put what is left to look at without Ẽ through the head, in one stacked call."""
-    k = E.shape[1]
+def to_decide_uncompleted(
+    E: Tensor, full: Tensor, seen: Tensor, join: Aggregation = MEAN
+) -> Tensor:
+    """Stack the inputs of the head that are left without Ẽ. (B, k + 2, n)"""
     joint, saw = join.over(E, full).unsqueeze(1), join.over(E, seen).unsqueeze(1)
-    own, rest = torch.split(head(torch.cat([join.alone(E), joint, saw], 1)), [k, 2], 1)
+    return torch.cat([join.alone(E), joint, saw], 1)
+
+
+def looked_at_uncompleted(full: Tensor, seen: Tensor) -> Tensor:
+    """Say which of those inputs a term of the row looks at. (B, k + 2)"""
+    several, partial = full.sum(1, keepdim=True) >= 2, (seen & ~full).any(1, keepdim=True)
+    return torch.cat([full, several, partial], 1)
+
+
+def decided_uncompleted(out: Tensor) -> UncompletedLogits:
+    """Name what the head says of the inputs that `to_decide_uncompleted` stacks. (B, k + 2, C)"""
+    own, rest = torch.split(out, [out.shape[1] - 2, 2], 1)
     return UncompletedLogits(own, rest[:, 0], rest[:, 1])
 
 

@@ -40,6 +40,13 @@ class Draws:
         """Name the draws by the runs' seeds and what they are for."""
         self._keys = torch.tensor([seed_of(seed, *purpose) for seed in seeds])
 
+    @classmethod
+    def joined(cls, several: Sequence["Draws"]) -> "Draws":
+        """Draw the numbers of several purposes at once, one purpose after the other."""
+        made = cls(())
+        made._keys = torch.cat([each._keys for each in several])
+        return made
+
     def uniform(self, step: int | Tensor, rows: int, columns: int, device: torch.device) -> Tensor:
         """Draw a step's numbers in [0, 1) for the rows of all runs, run after run. (rows, columns)
 

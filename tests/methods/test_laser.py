@@ -70,8 +70,9 @@ def test_subset_weights_by_hand() -> None:
     torch.testing.assert_close(subset_weights(seen), torch.tensor(expected, dtype=torch.float64))
 
 
-def numbers(seed: int, rows: int, columns: int) -> Tensor:
-    return Draws([seed], "subsets").uniform(0, rows, columns, torch.device("cpu"))
+def numbers(seed: int, rows: int, parties: int) -> Tensor:
+    drawn = Draws([seed], "subsets").uniform(0, rows, parties**2, torch.device("cpu"))
+    return drawn.view(rows, parties, parties)
 
 
 SEEN = st.lists(st.booleans(), min_size=2, max_size=5).filter(any)
@@ -83,7 +84,7 @@ def test_subsets_are_nested_and_hold_the_party(
 ) -> None:
     observed = [i for i, on in enumerate(seen) if on]
     party = data.draw(st.sampled_from(observed))
-    drawn = nested_subsets(torch.tensor([seen] * 8), party, numbers(seed, 8, len(seen)))
+    drawn = nested_subsets(torch.tensor([seen] * 8), numbers(seed, 8, len(seen)))[:, party]
     for of_row in drawn.tolist():
         members = [{i for i, on in enumerate(mask) if on} for mask in of_row]
         assert [len(each) for each in members] == [
@@ -97,7 +98,7 @@ def test_subsets_are_nested_and_hold_the_party(
 @pytest.mark.parametrize("party", [0, 3])
 def test_subsets_of_each_size_are_uniform(seen: list[bool], party: int) -> None:
     draws = 3000
-    drawn = nested_subsets(torch.tensor([seen] * draws), party, numbers(3, draws, len(seen)))
+    drawn = nested_subsets(torch.tensor([seen] * draws), numbers(3, draws, len(seen)))[:, party]
     observed = [i for i, on in enumerate(seen) if on]
     for size in range(1, len(observed) + 1):
         counts = Counter(tuple(mask.nonzero().flatten().tolist()) for mask in drawn[:, size - 1])

@@ -16,11 +16,11 @@ from tests.wire.proxy import proxy
 from xvfl.service.demo import (
     PARTIES,
     TRAIN,
+    WITHIN,
     Processes,
-    all_together,
     folder_lines,
+    gaps_between,
     in_one_process,
-    mean_accuracy,
     write_files,
 )
 from xvfl.service.log import read_log
@@ -70,11 +70,11 @@ def test_faults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         processes.wait()
     log = read_log(tmp_path / "coordinator")
     ours, theirs = folder_lines(tmp_path), in_one_process(tmp_path, train)
-    together = [mean_accuracy(ours), mean_accuracy(theirs)]
+    gaps = gaps_between(ours, theirs)
     with capsys.disabled():
-        show(table, log, together)
+        show(table, log, gaps)
     assert any(event["event"] == "finished" for event in log)
-    assert abs(together[0] - together[1]) <= 0.01
+    assert max(map(abs, gaps.values())) <= WITHIN
     assert_losses(log)
     for name in PARTIES:
         assert not [e for e in read_log(tmp_path / name) if "made already" in e.get("why", "")]
@@ -96,28 +96,29 @@ def test_training_goes_on_without_a_killed_party(
         step = processes.event("epoch", lambda e: e["epoch"] >= at)["step"]
         time.sleep(rng.random() / 2)
         processes.kill(whom)
-        left = processes.event("left", lambda e: e["party"] == whom and e["step"] >= step)
+        left = processes.event("left", lambda e: e["party"] == whom and e["step"] >= step - 1)
         processes.event("epoch", lambda e: e["parties"] == 1 and e["step"] > left["step"])
         processes.launch(whom)
         processes.wait()
     log = read_log(tmp_path / "coordinator")
     ours, theirs = folder_lines(tmp_path), in_one_process(tmp_path, TRAIN)
-    together = [mean_accuracy(ours), mean_accuracy(theirs)]
+    gaps = gaps_between(ours, theirs)
     with capsys.disabled():
-        show([(step, "kill", whom)], log, together)
-        print(f"all together: {all_together(ours):.3f}, without faults {all_together(theirs):.3f}")
+        show([(step, "kill", whom)], log, gaps)
     epochs = [event for event in log if event["event"] == "epoch"]
     assert [event["epoch"] for event in epochs] == list(range(1, whole + 1))
     assert {event["step"] - (event["epoch"] * epochs[0]["step"]) for event in epochs} == {0}
     back = next(e for e in log if e["event"] == "joined" and e["step"] > left["step"])
     assert back["party"] == whom and epochs[-1]["parties"] == 2
     first, last = back["lost_updates"]
-    assert first == back["last_update"] + 1 and last - first >= back["step"] - left["step"] - 1
-    assert back["from_checkpoint"] <= left["step"] and back["lost_steps"][1] == back["step"] - 1
+    # It may be missed in a batch, or by the checkpoint of the epoch's end, before the next one.
+    gone = max(left["step"], step)
+    assert first == back["last_update"] + 1 and last - first >= back["step"] - gone - 1
+    assert back["from_checkpoint"] <= gone and back["lost_steps"][1] == back["step"] - 1
     assert_losses(log)
     for name in PARTIES:
         assert not [e for e in read_log(tmp_path / name) if "made already" in e.get("why", "")]
-    assert abs(together[0] - together[1]) <= 0.01
+    assert max(map(abs, gaps.values())) <= WITHIN
 
 
 def assert_losses(log: list[dict[str, Any]]) -> None:
@@ -135,7 +136,7 @@ def assert_losses(log: list[dict[str, Any]]) -> None:
             assert event["from_checkpoint"] <= first <= last <= event["step"]
 
 
-def show(table: list[tuple[Any, ...]], log: list[dict[str, Any]], together: list[float]) -> None:
+def show(table: list[tuple[Any, ...]], log: list[dict[str, Any]], gaps: dict[str, float]) -> None:
     """Print what was done and what it cost."""
     print("\n step  fault        whom")
     for step, fault, whom in table:
@@ -144,4 +145,5 @@ def show(table: list[tuple[Any, ...]], log: list[dict[str, Any]], together: list
         if event["event"] in ("left", "resumed") or event.get("lost_updates"):
             rest = {k: v for k, v in event.items() if k not in ("time", "event", "why")}
             print(f"  {event['event']:8} {re.sub(r'[{}]', '', str(rest))}")
-    print(f"accuracy with faults {together[0]:.3f}, without {together[1]:.3f}")
+    for name, gap in gaps.items():
+        print(f"accuracy with faults less without, {name}: {100 * gap:+.2f} points")

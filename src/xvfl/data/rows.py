@@ -69,16 +69,17 @@ class PartyTable:
 
     def take(self, handles: Tensor) -> "PartyTable":
         """Give the rows at the handles; handle −1 is a row the party does not hold."""
-        if not len(self):
+        if not len(self) or not len(handles):
             return self._nothing(len(handles))
-        at = handles.clamp(min=0)
-        held = (handles >= 0).unsqueeze(1)
-        return replace(
-            self,
-            values=self.values[at],
-            codes=self.codes[at],
-            observed=self.observed[at] & held,
-        )
+        # On a GPU nobody waits to learn whether every row is held.
+        if handles.device.type == "cpu" and int(handles.min()) >= 0:
+            return self._at(handles)
+        rows = self._at(handles.clamp(min=0))
+        return replace(rows, observed=rows.observed & (handles >= 0).unsqueeze(1))
+
+    def _at(self, places: Tensor) -> "PartyTable":
+        parts = (self.values, self.codes, self.observed)
+        return PartyTable(self.layout, *(part.index_select(0, places) for part in parts))
 
     def _nothing(self, rows: int) -> "PartyTable":
         parts = (self.values, self.codes, self.observed)
@@ -128,11 +129,11 @@ class Rows:
     def take(self, index: Tensor, step: int | Tensor = 0) -> "Rows":
         """Give the rows at the index, as the batch of a step."""
         return Rows(
-            self.handles[index],
-            self.full[index],
-            self.seen[index],
-            self.y[index],
-            self.weight[index],
+            self.handles.index_select(0, index),
+            self.full.index_select(0, index),
+            self.seen.index_select(0, index),
+            self.y.index_select(0, index),
+            self.weight.index_select(0, index),
             step,
             self.runs,
         )

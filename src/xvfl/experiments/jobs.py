@@ -6,6 +6,7 @@ same run in two figures is one job, so it is made once.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from xvfl.config import LossConfig, NetConfig, TrainConfig
 from xvfl.errors import ConfigError
@@ -13,6 +14,7 @@ from xvfl.experiments.trial import Setting
 from xvfl.methods import METHODS
 
 RATES = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
+SOME_RATES = (0.0, 0.5, 0.9, 1.0)
 OURS = "xvfl+"
 TABLES = ("bank", "avazu", "physionet2012", "mimic3")
 IMAGES = ("cifar10", "utkface", "tinyimagenet5")
@@ -33,11 +35,14 @@ class Budget:
     batch: int = 0
     learning_rate: float = 2e-3
     net: NetConfig = NetConfig()
+    precision: Literal["float32", "bf16"] = "float32"
 
 
 FULL: dict[str, Budget] = {
     **dict.fromkeys(TABLES, Budget(0, 0, 20, 5, RATES)),
-    **dict.fromkeys(IMAGES, Budget(16_000, 4_000, 20, 3, (0.0, 0.5, 0.9, 1.0), 200, 5e-4)),
+    "cifar10": Budget(16_000, 4_000, 20, 3, SOME_RATES, 200, 5e-4, precision="bf16"),
+    "utkface": Budget(12_000, 4_000, 16, 3, SOME_RATES, 200, 5e-4, precision="bf16"),
+    "tinyimagenet5": Budget(0, 0, 60, 5, SOME_RATES, 200, 5e-4, precision="bf16"),
 }
 """Budgets of the published results."""
 SMALL = NetConfig(embedding=32, hidden=64, blocks=2, channels=8)
@@ -148,7 +153,11 @@ def jobs(
     """List the runs of every method (that takes so many parties) at every rate and seed."""
     chosen = methods or [m for m in METHODS if parties == 2 or m != "fedcvt"]
     train = TrainConfig(
-        epochs=budget.epochs, batch=budget.batch, learning_rate=budget.learning_rate, patience=0
+        epochs=budget.epochs,
+        batch=budget.batch,
+        learning_rate=budget.learning_rate,
+        patience=0,
+        precision=budget.precision,
     )
     return [
         Job(

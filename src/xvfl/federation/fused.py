@@ -1,15 +1,17 @@
 """The federation in one process: parties called directly, the graph intact."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from xvfl.config import TrainConfig
 from xvfl.data.rows import Rows
-from xvfl.federation.holder import Holder, Update
+from xvfl.federation.calls import Calls, Together, alone
+from xvfl.federation.holder import Holder, Update, advance, optimiser, trainable
 from xvfl.federation.party import PartySide
+from xvfl.federation.precision import quicken
 from xvfl.methods.base import Method, View, Work
 
 T = TypeVar("T")
@@ -21,6 +23,7 @@ class Fused:
     def __init__(self, sides: Sequence[PartySide]) -> None:
         """Join the parties, in the order of the rows' columns."""
         self.sides = tuple(sides)
+        self._together = Together()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -36,38 +39,62 @@ class Fused:
         """Leave only the reachable parties (D7); goes with `Rows.only`."""
         return Fused([self.sides[i] for i in parties])
 
-    def embed(self, rows: Rows, views: Sequence[View]) -> Tensor:
+    def embed(self, rows: Rows, views: Sequence[View], wanted: Tensor | None = None) -> Tensor:
         """Embed a batch at every party, in each view. (B, k, v, d)"""
-        embedded = [
-            side.embed(rows.handles[:, i], views, rows.step) for i, side in enumerate(self.sides)
-        ]
-        return torch.stack(embedded, 1)
+        handles, wants = rows.handles.unbind(1), self._each(wanted)
+        return self._do(
+            side.embed(handles[i], views, rows.step, wants[i]) for i, side in enumerate(self.sides)
+        )
 
-    def complete(self, cues: Tensor, whole: Tensor) -> Tensor:
+    def complete(self, cues: Tensor, whole: Tensor, wanted: Tensor | None = None) -> Tensor:
         """Embed the batch just embedded, completed from each party's cue. (B, k, d)"""
-        completed = [side.complete(cues[:, i], whole) for i, side in enumerate(self.sides)]
-        return torch.stack(completed, 1)
+        each, wants = cues.unbind(1), self._each(wanted)
+        return self._do(
+            side.complete(each[i], whole, wants[i]) for i, side in enumerate(self.sides)
+        )
+
+    def _do(self, works: Iterable[Calls]) -> Tensor:
+        """Do the parties' works: together where no net draws random numbers of its own."""
+        if all(side.row_wise for side in self.sides):
+            return torch.stack(self._together(list(works)), 1)
+        return torch.stack([alone(work) for work in works], 1)
+
+    def _each(self, wanted: Tensor | None) -> Sequence[Tensor | None]:
+        """Give every party its part, nothing where all is wanted; a GPU is not asked for that."""
+        if wanted is None or (wanted.device.type == "cpu" and bool(wanted.all())):
+            return [None] * len(self.sides)
+        return wanted.unbind(1)
 
     def backward(self, loss: Tensor) -> None:
         """Send the gradients of the loss, and of the parties' own objectives, to every net."""
         own = [side.objective for side in self.sides if side.objective is not None]
-        torch.stack([loss, *own]).sum().backward()  # type: ignore[no-untyped-call]
+        sum(own, loss).backward()  # type: ignore[no-untyped-call]
 
-    def begin(self, config: TrainConfig) -> None:
-        """Give every party its optimiser."""
+    def begin(self, config: TrainConfig, heads: nn.Module) -> Holder:
+        """Give all parties and the heads one optimiser; weights do not bear on each other in it."""
         for side in self.sides:
-            side.holder = Holder(side.net, config)
+            quicken(side.net, config)
+        nets = [*(side.net for side in self.sides), heads]
+        self._optimiser = optimiser([w for net in nets for w in trainable(net)], config)
+        for side in self.sides:
+            side.holder = Holder(side.net, config, self._optimiser)
+        return Holder(heads, config, self._optimiser)
 
     def train(self, on: bool) -> None:
         """Switch every party's net to training or to prediction."""
         for side in self.sides:
-            side.net.train(on)
+            if side.net.training != on:
+                side.net.train(on)
 
     def update(self, update: Update) -> None:
-        """Have every party update its weights from the gradients of the last `backward`."""
+        """Have every holder, the heads' too, move by the gradients of the last `backward`."""
+        if update.kind not in ("keep", "best"):
+            advance(self._optimiser, update)
         for holder in self.holders.values():
             holder.update(update)
 
     def attempt(self, method: Method, rows: Rows, work: Work[T], alone: int | None = None) -> T:
-        """Do some work on a batch: here every party is always there."""
-        return work(self, method, rows)
+        """Do some work on a batch, with everybody or with the one party that it takes."""
+        if alone is None:
+            return work(self, method, rows)
+        return work(self.only([alone]), method.only([alone]), rows.only([alone]))

@@ -4,7 +4,7 @@ Every party holds its own net, the coordinator the heads. The training loop neve
 it tells every holder the same `Update`, in this process or over a wire.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -32,45 +32,37 @@ class Update:
 
 
 class Holder:
-    """One net with its optimiser."""
+    """One net with its optimiser, which holders of one process may share."""
 
-    def __init__(self, net: nn.Module, config: TrainConfig) -> None:
-        """Hold a net, on the device where it is."""
+    def __init__(
+        self, net: nn.Module, config: TrainConfig, shared: Optimizer | None = None
+    ) -> None:
+        """Hold a net, on the device where it is; somebody else steps a `shared` optimiser."""
         self.net = net
-        self.optimiser = optimiser(net, config)
+        self.weights = trainable(net)
+        self.optimiser = shared or optimiser(self.weights, config)
+        self._shares = shared is not None
         self.best: dict[str, Tensor] = {}
 
     def update(self, update: Update) -> None:
         """Do what an update says, and forget the gradients it used."""
         if update.kind == "keep":
             self.best = {key: v.detach().clone() for key, v in self.net.state_dict().items()}
-            return
-        if update.kind == "best":
+        elif update.kind == "best":
             self.load_best()
-            return
-        for group in self.optimiser.param_groups:
-            group["lr"] = update.rate
-        if update.kind != "plain":
-            self._page(update.kind)
-        if update.kind != "look_back":
-            self.optimiser.step()
-        self.optimiser.zero_grad(set_to_none=True)
+        elif not self._shares:
+            advance(self.optimiser, update)
 
-    def _page(self, kind: Kind) -> None:
-        if not isinstance(self.optimiser, Page):
-            raise RunError(f"update {kind!r}: expected PAGE, got {type(self.optimiser).__name__}")
-        if kind == "fresh":
-            self.optimiser.refresh()
-        elif kind == "look_back":
-            self.optimiser.look_back()
-        else:
-            self.optimiser.correct()
+    def forget(self) -> None:
+        """Forget the gradients of a step that was not finished."""
+        for weight in self.weights:
+            weight.grad = None
 
     def settle(self) -> None:
         """Leave a step that will not be finished: its gradients, and a look back of PAGE's."""
         if isinstance(self.optimiser, Page):
             self.optimiser.give_up()
-        self.optimiser.zero_grad(set_to_none=True)
+        self.forget()
 
     def load_best(self) -> None:
         """Put the best weights back, where there are any."""
@@ -81,7 +73,8 @@ class Holder:
         """Give every tensor needed to go on, under the holder's name."""
         tensors = {f"net/{name}/{key}": value for key, value in self.net.state_dict().items()}
         tensors |= {f"best/{name}/{key}": value for key, value in self.best.items()}
-        for at, slots in self.optimiser.state_dict()["state"].items():
+        for at, weight in enumerate(self.weights):
+            slots = self.optimiser.state.get(weight, {})
             tensors |= {
                 f"optimiser/{name}/{at}/{key}": v for key, v in slots.items() if v is not None
             }
@@ -93,15 +86,49 @@ class Holder:
         self.best = under(tensors, f"best/{name}/")
         slots: dict[int, dict[str, Tensor]] = {}
         for key, value in under(tensors, f"optimiser/{name}/").items():
-            at, slot = key.split("/", 1)
-            slots.setdefault(int(at), {})[slot] = value
-        fresh = self.optimiser.state_dict()
-        self.optimiser.load_state_dict({**fresh, "state": slots})
+            number, slot = key.split("/", 1)
+            slots.setdefault(int(number), {})[slot] = value
+        known = self.optimiser.state_dict()
+        everyone = [weight for group in self.optimiser.param_groups for weight in group["params"]]
+        places = {weight: at for at, weight in enumerate(everyone)}
+        for at, weight in enumerate(self.weights):
+            known["state"].pop(places[weight], None)
+            if at in slots:
+                known["state"][places[weight]] = slots[at]
+        self.optimiser.load_state_dict(known)
 
 
-def optimiser(net: nn.Module, config: TrainConfig) -> Optimizer:
-    """Build one holder's optimiser."""
-    weights = [parameter for parameter in net.parameters() if parameter.requires_grad]
+def trainable(net: nn.Module) -> list[nn.Parameter]:
+    """List the weights that training moves."""
+    return [parameter for parameter in net.parameters() if parameter.requires_grad]
+
+
+def advance(optimiser: Optimizer, update: Update) -> None:
+    """Move an optimiser's weights as an update says, and forget the gradients it used."""
+    for group in optimiser.param_groups:
+        group["lr"] = update.rate
+    if update.kind != "plain":
+        _page(optimiser, update.kind)
+    if update.kind != "look_back":
+        optimiser.step()
+    for group in optimiser.param_groups:
+        for weight in group["params"]:
+            weight.grad = None
+
+
+def _page(optimiser: Optimizer, kind: Kind) -> None:
+    if not isinstance(optimiser, Page):
+        raise RunError(f"update {kind!r}: expected PAGE, got {type(optimiser).__name__}")
+    if kind == "fresh":
+        optimiser.refresh()
+    elif kind == "look_back":
+        optimiser.look_back()
+    else:
+        optimiser.correct()
+
+
+def optimiser(weights: Sequence[nn.Parameter], config: TrainConfig) -> Optimizer:
+    """Build an optimiser of these weights."""
     rate, decay = config.learning_rate, config.weight_decay
     if config.optimiser == "sgd":
         return SGD(weights, rate, momentum=config.momentum, weight_decay=decay)

@@ -4,6 +4,7 @@ Shapes: B rows, p encoded columns, d embedding width, v views.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import cast
 
 import torch
@@ -12,9 +13,11 @@ from torch import Tensor, nn
 from xvfl import maths
 from xvfl.data.missing import drop_features
 from xvfl.data.rows import PartyTable, Table
+from xvfl.federation.calls import Call, Calls
 from xvfl.federation.holder import Holder
 from xvfl.layout import Layout
 from xvfl.methods.base import View
+from xvfl.nets.picked import row_wise
 from xvfl.streams import Draws, seed_modules
 
 
@@ -31,6 +34,8 @@ class PartyNet(nn.Module):
         self.vectors = nn.ModuleList([nn.Embedding(f.buckets, f.width) for f in layout.hashed])
         at = torch.tensor(layout.feature_of_column, dtype=torch.long)
         self.register_buffer("columns", at, persistent=False)
+        self.bf16 = False
+        """Whether bottom and completer compute in bf16; everything outside them is float32."""
 
     def encode(self, rows: PartyTable) -> Tensor:
         """Turn codes into their vectors and put them behind the numbers. (B, p)"""
@@ -38,30 +43,51 @@ class PartyNet(nn.Module):
         return torch.cat([rows.values, *found], 1) if found else rows.values
 
     def spread(self, observed: Tensor) -> Tensor:
-        """Spread a mask of raw features over their encoded columns (an image: its channels)."""
+        """Spread marks of raw features over their encoded columns (an image: its channels)."""
         if self.layout.image is not None:
             return observed.view(-1, 1, *self.layout.image[1:])
         if self.layout.raw == self.layout.encoded:
             return observed
-        return observed[:, self.columns]
+        return observed.index_select(1, self.columns)
 
-    def embed(self, x: Tensor, given: Tensor) -> Tensor:
-        """Apply f_i to encoded features, each raw one flagged as given or not. (B, d)
+    def given(self, x: Tensor, given: Tensor) -> Tensor:
+        """Make f_i's input of encoded features, each raw one flagged as given or not.
 
         Given means that a value stands there, observed or completed; where none does, the neutral
         0 stands, and the flag tells it from a real 0 (D3).
         """
-        x = x * self.spread(given).to(x.dtype)
-        flags = given.to(x.dtype)
+        flags = given.view(torch.uint8).to(x.dtype)  # From bool it would take three times as long.
+        return self._flagged(x * self.spread(flags), flags)
+
+    def merged(self, x: Tensor, observed: Tensor, completed: Tensor) -> Tensor:
+        """Make f_i's input x̂_i of rows whose gaps are completed."""
+        filled = maths.merge(x, completed, self.spread(observed))
+        return self._flagged(filled, torch.ones_like(observed, dtype=x.dtype))
+
+    def _flagged(self, x: Tensor, flags: Tensor) -> Tensor:
         if self.layout.image is not None:
             flags = flags.view(-1, 1, *self.layout.image[1:])
-        return cast(Tensor, self.bottom(torch.cat([x, flags], 1)))
+        return torch.cat([x, flags], 1)
+
+    def embed(self, x: Tensor, given: Tensor) -> Tensor:
+        """Apply f_i to encoded features, each raw one flagged as given or not. (B, d)"""
+        return self.compute(self.bottom, self.given(x, given))
 
     def complete(self, x: Tensor, observed: Tensor, cue: Tensor) -> tuple[Tensor, Tensor]:
         """Complete rows from a cue: Ẽ = f_i(x̂) (B, d), and the completer's own X̃ (B, p)."""
-        completed = self.completer(cue)
-        merged = maths.merge(x, completed, self.spread(observed))
-        return self.embed(merged, torch.ones_like(observed)), completed
+        completed = self.compute(self.completer, cue)
+        return self.compute(self.bottom, self.merged(x, observed, completed)), completed
+
+    def compute(self, net: nn.Module, x: Tensor) -> Tensor:
+        """Apply bottom or completer in the precision they compute in."""
+        if not self.bf16:
+            return cast(Tensor, net(x))
+        if x.dim() == 4:
+            x = x.contiguous(memory_format=torch.channels_last)
+        run = net if self.training else net.forward  # compiled for training's shapes alone
+        with torch.autocast(x.device.type, torch.bfloat16, cache_enabled=False):
+            out = run(x)
+        return cast(Tensor, out.to(x.dtype))
 
 
 class PartySide:
@@ -85,37 +111,69 @@ class PartySide:
         self.seeds = tuple(seeds)
         self._draws: list[Draws] = []
         self.reconstruction = reconstruction
+        self.row_wise = all(row_wise(each) for each in (net.bottom, net.completer))
         self.holder: Holder | None = None
         """Its net's optimiser, once training has begun."""
         self.objective: Tensor | None = None
         """What the party minimises beside the coordinator's loss; made by each step."""
 
-    def embed(self, handles: Tensor, views: Sequence[View], step: int | Tensor) -> Tensor:
-        """Embed the rows in each view. (B, v, d)
+    def embed(
+        self,
+        handles: Tensor,
+        views: Sequence[View],
+        step: int | Tensor,
+        wanted: Tensor | None = None,
+    ) -> Calls:
+        """Embed the rows in each view, or those that are `wanted` (B, v). (B, v, d)
 
         `plain`: as observed; `masked`: with more features dropped at random, in training only;
         `self`: a masked row completed from its own embedding. The first `self` belongs to the first
         `masked`, and so on: each pair has a mask of its own.
         """
-        seed_modules(handles.device, self.seeds[0], self.name, step, "embed")
+        self._seed(step, "embed")
         rows = self.table.take(handles)
         self._x, self._observed, self._step = self.net.encode(rows), rows.observed, step
         self.objective = None
         drawn = max(views.count("masked"), views.count("self"))
         masked = [self._masked(rows.observed, step, which) for which in range(drawn)]
         masks = [rows.observed, *masked] if "plain" in views else masked
-        E = self.net.embed(_copies(self._x, len(masks)), torch.stack(masks, 1).flatten(0, 1))
+        looked_at = self._looked_at(views, wanted, drawn)
+        x = self.net.given(_copies(self._x, len(masks)), _beside(masks))
+        E = yield self._call(self.net.bottom, x, looked_at)
+        if len(views) == len(masks) == 1:
+            return E.unsqueeze(1)
         each = E.view(len(handles), len(masks), E.shape[-1]).unbind(1)
         own: Sequence[Tensor] = ()
         if "self" in views:
-            own = self._complete(each[-drawn:], masked)
+            after = None if looked_at is None else looked_at[:, -drawn:]
+            completed = yield from self._complete(_beside(each[-drawn:]), _beside(masked), after)
+            own = completed.view(len(handles), drawn, completed.shape[-1]).unbind(1)
         made = {"plain": iter(each), "masked": iter(each[len(each) - drawn :]), "self": iter(own)}
         return torch.stack([next(made[view]) for view in views], 1)
 
-    def complete(self, cue: Tensor, whole: Tensor) -> Tensor:
-        """Embed the rows completed from a cue; `whole` rows keep nothing they observed. (B, d)"""
-        seed_modules(cue.device, self.seeds[0], self.name, self._step, "complete")
-        return self._complete([cue], [self._observed & ~whole.unsqueeze(1)])[0]
+    def complete(self, cue: Tensor, whole: Tensor, wanted: Tensor | None = None) -> Calls:
+        """Embed the rows completed from a cue, or those that are `wanted` (B,). (B, d)
+
+        Rows to complete `whole` keep nothing they observed.
+        """
+        self._seed(self._step, "complete")
+        looked_at = wanted.unsqueeze(1) if wanted is not None and self.row_wise else None
+        return self._complete(cue, self._observed & ~whole.unsqueeze(1), looked_at)
+
+    def _seed(self, step: int | Tensor, what: str) -> None:
+        """Name the draws of dropout; nets that work row by row make none."""
+        if not self.row_wise:
+            seed_modules(self.table.device, self.seeds[0], self.name, step, what)
+
+    def _looked_at(self, views: Sequence[View], wanted: Tensor | None, drawn: int) -> Tensor | None:
+        """Say which copies any wanted view is made of: plain, then the masked ones. (B, copies)"""
+        if wanted is None or not self.row_wise:
+            return None
+        copies = [wanted[:, i] for i, view in enumerate(views) if view == "plain"]
+        for which in range(drawn):
+            made = [_nth(views, view, which) for view in ("masked", "self")]
+            copies.append(wanted[:, [i for i in made if i is not None]].any(1))
+        return torch.stack(copies, 1)
 
     def _masked(self, observed: Tensor, step: int | Tensor, which: int) -> Tensor:
         if not self.net.training:
@@ -126,24 +184,43 @@ class PartySide:
         drawn = self._draws[which].uniform(step, rows, 1 + raw, observed.device)
         return drop_features(observed, drawn)
 
-    def _complete(self, cues: Sequence[Tensor], kept: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Complete the rows from each cue, beside what is kept of them."""
-        copies = len(cues)
-        cue, keep = torch.stack(tuple(cues), 1), torch.stack(tuple(kept), 1)
-        embedded, completed = self.net.complete(
-            _copies(self._x, copies), keep.flatten(0, 1), cue.flatten(0, 1)
-        )
-        if self.reconstruction and self.net.training:
+    def _complete(self, cue: Tensor, kept: Tensor, wanted: Tensor | None) -> Calls:
+        """Embed copies of the rows completed from their cues, beside what is kept of them.
+
+        Cues, what is kept and the answer have a row for each copy; `wanted` is (B, copies).
+        """
+        copies = len(cue) // len(self._x)
+        reproduces = self.reconstruction > 0 and self.net.training
+        looked_at = wanted
+        if wanted is not None and reproduces:
+            looked_at = wanted | self._observed.any(1, keepdim=True)
+        completed = yield self._call(self.net.completer, cue, looked_at)
+        if reproduces:
             loss = self.reconstruction * copies * self._error(completed, copies)
             self.objective = loss if self.objective is None else self.objective + loss
-        return embedded.view(len(self._x), copies, embedded.shape[-1]).unbind(1)
+        x = self.net.merged(_copies(self._x, copies), kept, completed)
+        return (yield self._call(self.net.bottom, x, wanted))
+
+    def _call(self, net: nn.Module, x: Tensor, wanted: Tensor | None) -> Call:
+        return Call(net, partial(self.net.compute, net), x, wanted)
 
     def _error(self, completed: Tensor, copies: int) -> Tensor:
         target = self.net.spread(_copies(self._observed, copies)).expand_as(completed)
         weight = target.to(completed.dtype)
         error = (completed - _copies(self._x.detach(), copies)).square() * weight
         each = (len(self.seeds), -1)
-        return (error.view(each).sum(1) / weight.reshape(each).sum(1).clamp(min=1)).sum()
+        return (error.reshape(each).sum(1) / weight.reshape(each).sum(1).clamp(min=1)).sum()
+
+
+def _nth(views: Sequence[View], view: View, which: int) -> int | None:
+    """Find the place of a view's copy among the views."""
+    places = [i for i, each in enumerate(views) if each == view]
+    return places[which] if which < len(places) else None
+
+
+def _beside(copies: Sequence[Tensor]) -> Tensor:
+    """Put copies of the rows into one tensor, those of a row next to each other."""
+    return copies[0] if len(copies) == 1 else torch.stack(tuple(copies), 1).flatten(0, 1)
 
 
 def _copies(x: Tensor, count: int) -> Tensor:

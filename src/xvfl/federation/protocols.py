@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Protocol, TypeVar
 
+from torch import nn
+
 from xvfl.config import TrainConfig
 from xvfl.data.rows import Rows
 from xvfl.federation.holder import Holder, Update
@@ -35,8 +37,8 @@ class Trained(Reached, Protocol):
     def holders(self) -> Mapping[str, Holder]:
         """The parties' holders, those of them that are in this process."""
 
-    def begin(self, config: TrainConfig) -> None:
-        """Give every party its optimiser."""
+    def begin(self, config: TrainConfig, heads: nn.Module) -> Holder:
+        """Give every party its optimiser; hold the coordinator's heads."""
 
     def update(self, update: Update) -> None:
         """Have every party update its weights from the gradients of the last `backward`."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from xvfl.config import TrainConfig
 from xvfl.data.rows import Rows
@@ -73,15 +73,16 @@ class Split:
         """The parties' names."""
         return tuple(peer.name for peer in self.peers)
 
-    def begin(self, config: TrainConfig) -> None:
-        """Do nothing: a party makes its optimiser when it begins a run."""
+    def begin(self, config: TrainConfig, heads: nn.Module) -> Holder:
+        """Hold the heads alone: a party makes its optimiser when it begins a run."""
+        return Holder(heads, config)
 
     def train(self, on: bool) -> None:
         """Say whether the next batches are for training or for prediction."""
         self.training = on
 
-    def embed(self, rows: Rows, views: Sequence[View]) -> Tensor:
-        """Embed a batch at every party, in each view. (B, k, v, d)"""
+    def embed(self, rows: Rows, views: Sequence[View], wanted: Tensor | None = None) -> Tensor:
+        """Embed a batch at every party, in each view, wanted or not. (B, k, v, d)"""
         turn, handles = self._turn(), rows.handles.cpu().int()
         step = int(rows.step)
         questions = []
@@ -103,7 +104,7 @@ class Split:
         self._cuts.append(_Cut(turn, leaf, handles, held))
         return leaf
 
-    def complete(self, cues: Tensor, whole: Tensor) -> Tensor:
+    def complete(self, cues: Tensor, whole: Tensor, wanted: Tensor | None = None) -> Tensor:
         """Embed the batch just embedded, completed from each party's cue. (B, k, d)"""
         turn = self._turn()
         embedded = next(cut for cut in reversed(self._cuts) if cut.cues is None)

@@ -69,8 +69,7 @@ class Trainer:
         self.rows = rows
         self.config = config
         self.progress = Progress()
-        self.heads = Holder(method.heads, config)
-        federation.begin(config)
+        self.heads = federation.begin(config, method.heads)
         self.seeds = tuple(seeds) if seeds else (config.seed,)
         self.rows_of_run = len(rows) // len(self.seeds)
         self.batch = min(config.batch_of(self.rows_of_run), self.rows_of_run)
@@ -102,12 +101,14 @@ class Trainer:
         rate = learning_rate(step, self.batches * self.config.epochs, self.config)
         index = order(at * self.batch, (at + 1) * self.batch)
         self.federation.train(True)
-        self.method.heads.train()
+        if not self.method.heads.training:
+            self.method.heads.train()
         if self._capture and self._captured is None:
             self._captured = CapturedStep(self._learn, index, rate)
         terms = (self._captured or self._learn)(index, step, rate)
         for name, value in terms.items():
-            self._sums[name] = self._sums.get(name, torch.zeros_like(value)) + value
+            known = self._sums.get(name)
+            self._sums[name] = value.clone() if known is None else known + value
         self.progress = replace(self.progress, batch=at + 1, step=step + 1)
         return Record("step", self.progress, {"lr": rate})
 
@@ -137,10 +138,11 @@ class Trainer:
 
     def _backward(self, rows: Rows) -> dict[str, Tensor]:
         def work(federation: Federation, method: Method, rows: Rows) -> dict[str, Tensor]:
-            self.heads.optimiser.zero_grad(set_to_none=True)
+            self.heads.forget()
             terms = method.loss(federation, rows)
-            total = torch.stack(list(terms.values())).sum()
-            federation.backward(total * len(self.seeds))
+            first, *rest = terms.values()
+            total = sum(rest, first)
+            federation.backward(total * len(self.seeds) if len(self.seeds) > 1 else total)
             return {name: term.detach() for name, term in terms.items()}
 
         return self.federation.attempt(self.method, rows, work)

@@ -27,11 +27,17 @@ class Federation(Protocol):
     def names(self) -> tuple[str, ...]:
         """The parties that are there, in the order of the rows' columns."""
 
-    def embed(self, rows: Rows, views: Sequence[View]) -> Tensor:
-        """Embed a batch at every party, in each view. (B, k, v, d)"""
+    def embed(self, rows: Rows, views: Sequence[View], wanted: Tensor | None = None) -> Tensor:
+        """Embed a batch at every party, in each view. (B, k, v, d)
 
-    def complete(self, cues: Tensor, whole: Tensor) -> Tensor:
-        """Embed the batch just embedded, completed from each party's cue. (B, k, d)"""
+        Where not `wanted` (B, k, v), the answer may be anything finite.
+        """
+
+    def complete(self, cues: Tensor, whole: Tensor, wanted: Tensor | None = None) -> Tensor:
+        """Embed the batch just embedded, completed from each party's cue. (B, k, d)
+
+        Where not `wanted` (B, k), the answer may be anything finite.
+        """
 
     def backward(self, loss: Tensor) -> None:
         """Send the gradients of the loss to every party."""

@@ -42,7 +42,9 @@ class IAVFL:
 
     def loss(self, federation: Federation, rows: Rows) -> dict[str, Tensor]:
         """Name the teacher's loss and the sum of the students'."""
-        taught, own = federation.embed(rows, ["plain"])[:, :, 0].chunk(2, -1)
+        taught, own = federation.embed(rows, ["plain"], rows.full.unsqueeze(2))[:, :, 0].chunk(
+            2, -1
+        )
         aligned = rows.full.all(1)
         teacher = self._teacher(taught.flatten(1))
         students = torch.stack([head(own[:, i]) for i, head in enumerate(self._students)], 1)

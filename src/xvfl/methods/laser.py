@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from xvfl import maths
 from xvfl.data.rows import Rows
-from xvfl.methods.base import Federation, Mode
+from xvfl.methods.base import Federation, Mode, View
+from xvfl.nets.joined import join
 from xvfl.streams import Draws
 
 
@@ -32,7 +33,8 @@ class Laser:
         self._each = heads
         self.masks = masks
         self._seeds = tuple(seeds)
-        self._draws = [Draws(seeds, "subsets", i) for i in range(len(heads))]
+        self._draws = Draws.joined([Draws(seeds, "subsets", i) for i in range(len(heads))])
+        self._joined = join(list(heads))
 
     def only(self, parties: Sequence[int]) -> "Laser":
         """Leave only the heads of the reachable parties (D7); goes with `Rows.only`."""
@@ -41,18 +43,24 @@ class Laser:
 
     def loss(self, federation: Federation, rows: Rows) -> dict[str, Tensor]:
         """Sum the sampled subset losses of every observed party."""
-        E = federation.embed(rows, ["masked" if self.masks else "plain"])[:, :, 0]
+        view: View = "masked" if self.masks else "plain"
+        E = federation.embed(rows, [view], rows.seen.unsqueeze(2))[:, :, 0]
         k = E.shape[1]
-        total = torch.zeros_like(rows.weight)
-        for i, head in enumerate(self._each):
-            drawn = self._draws[i].uniform(rows.step, len(rows), k, E.device)
-            subsets = nested_subsets(rows.seen, i, drawn)
-            means = torch.stack([maths.mean_over(E, subsets[:, s]) for s in range(k)], 1)
-            losses = maths.cross_entropy(head(means), rows.y)
-            total = total + (
-                losses * subset_weights(rows.seen).to(E.dtype) * rows.seen[:, i, None]
-            ).sum(1)
+        drawn = self._draws.uniform(rows.step, k * len(rows), k, E.device).view(k, -1, k)
+        subsets = nested_subsets(rows.seen, drawn.transpose(0, 1)).to(E.dtype)
+        means = subsets.flatten(1, 2) @ E / subsets.sum(-1).clamp(min=1).view(len(rows), -1, 1)
+        out = self._out(means.view(*subsets.shape[:3], -1))
+        weights = subset_weights(rows.seen).to(E.dtype).unsqueeze(1) * rows.seen.unsqueeze(2)
+        total = (maths.cross_entropy(out, rows.y) * weights).sum((1, 2))
         return {"subsets": (total * rows.weight).mean()}
+
+    def _out(self, means: Tensor) -> Tensor:
+        """Let each party's head decide its own means. (B, k, k, n) to (B, k, k, C)"""
+        if self._joined is None:
+            return torch.stack([head(means[:, i]) for i, head in enumerate(self._each)], 1)
+        rows, k = means.shape[:2]
+        out: Tensor = self._joined(means.transpose(0, 1).flatten(0, 2))
+        return out.view(k, rows, k, -1).transpose(0, 1)
 
     def logits(self, federation: Federation, rows: Rows, mode: Mode, party: int) -> Tensor:
         """Decide a batch by one head alone, or by the mean over the members' heads. (B, C)"""
@@ -66,17 +74,18 @@ class Laser:
         return maths.mean_over(shares, members).clamp(min=1e-12).log()
 
 
-def nested_subsets(seen: Tensor, party: int, drawn: Tensor) -> Tensor:
-    """Give, for each size s = 1…k, a uniform subset of the observed parties with `party`. (B, k, k)
+def nested_subsets(seen: Tensor, drawn: Tensor) -> Tensor:
+    """Give, for each party and size s = 1…k, a uniform subset of the observed ones with the party.
 
-    `drawn` (B, k), in [0, 1), orders the parties. Sizes beyond the number observed repeat the whole
-    observed set; their weight is 0.
+    `drawn` (B, k, k), in [0, 1): the last numbers of a row and party order the parties. Sizes
+    beyond the number observed repeat the whole observed set; their weight is 0. (B, k, k, k)
     """
-    order = drawn.masked_fill(~seen, 2.0)
-    order[:, party] = -1.0
-    rank = order.argsort(1).argsort(1)
-    sizes = torch.arange(1, seen.shape[1] + 1, device=seen.device)
-    return (rank.unsqueeze(1) < sizes.view(1, -1, 1)) & seen.unsqueeze(1)
+    k = seen.shape[1]
+    own = torch.eye(k, dtype=torch.bool, device=seen.device)
+    order = drawn.masked_fill(~seen.unsqueeze(1), 2.0).masked_fill(own, -1.0)
+    rank = order.argsort(-1).argsort(-1)
+    sizes = torch.arange(1, k + 1, device=seen.device)
+    return (rank.unsqueeze(2) < sizes.view(-1, 1)) & seen.view(-1, 1, 1, k)
 
 
 def subset_weights(seen: Tensor) -> Tensor:

@@ -30,7 +30,7 @@ class Standalone:
 
     def loss(self, federation: Federation, rows: Rows) -> dict[str, Tensor]:
         """Sum the parties' own cross-entropies on the rows they hold in full."""
-        E = federation.embed(rows, ["plain"])[:, :, 0]
+        E = federation.embed(rows, ["plain"], rows.full.unsqueeze(2))[:, :, 0]
         out = torch.stack([head(E[:, i]) for i, head in enumerate(self._each)], 1)
         own = (maths.cross_entropy(out, rows.y) * rows.full).sum(1)
         return {"own": (own * rows.weight).mean()}

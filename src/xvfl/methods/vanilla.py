@@ -31,9 +31,11 @@ class Vanilla:
 
     def loss(self, federation: Federation, rows: Rows) -> dict[str, Tensor]:
         """Take the joint cross-entropy of the aligned rows."""
-        E = federation.embed(rows, ["plain"])[:, :, 0]
-        joint = maths.cross_entropy(self.heads(E.flatten(1)), rows.y) * rows.full.all(1)
-        return {"joint": (joint * rows.weight).mean()}
+        aligned = rows.full.all(1)
+        wanted = aligned.view(-1, 1, 1).expand(*rows.full.shape, 1)
+        E = federation.embed(rows, ["plain"], wanted)[:, :, 0]
+        joint = maths.cross_entropy(self.heads(E.flatten(1)), rows.y)
+        return {"joint": (joint * (rows.weight * aligned)).mean()}
 
     def logits(self, federation: Federation, rows: Rows, mode: Mode, party: int) -> Tensor:
         """Decide a batch from what was seen, or from one party's embedding alone. (B, C)"""

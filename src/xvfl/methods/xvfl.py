@@ -15,6 +15,7 @@ from xvfl import maths
 from xvfl.data.rows import Rows
 from xvfl.methods.base import Federation, Mode, View
 from xvfl.nets import Blocks
+from xvfl.nets.picked import row_wise, where_wanted
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,8 @@ class Weights:
     masks: int = 2
 
 
+Asked = tuple[Tensor, Tensor]
+"""Inputs of the head (B, s, n), and which of them a term looks at (B, s)."""
 ALL_MODES = frozenset[Mode](("local", "assisted", "collaborative", "peers"))
 UNCOMPLETED = frozenset[Mode](("local", "collaborative"))
 
@@ -46,6 +49,7 @@ class XVFL:
         self.heads = heads
         self.weights = weights
         self.completing = completing
+        self._picks = row_wise(heads)
         self.join = maths.AGGREGATIONS[weights.aggregation]
         with_cues = ALL_MODES if weights.cross_completion else ALL_MODES - {"assisted"}
         self.modes: frozenset[Mode] = with_cues if completing else UNCOMPLETED
@@ -59,42 +63,70 @@ class XVFL:
         """Name the terms: decision, dsalign1, dsalign2 and, where it weighs anything, self."""
         w = self.weights
         alone: list[View] = ["masked", "self"] * w.masks if w.self_completion else []
-        views: list[View] = ["plain", *alone]
-        made = federation.embed(rows, views)
+        source = maths.sources(rows.full, rows.seen) if w.cross_completion else rows.seen
+        seen = rows.seen.unsqueeze(2).expand(-1, -1, len(alone))
+        wanted = torch.cat([source.unsqueeze(2), seen], 2)
+        made = federation.embed(rows, ["plain", *alone], wanted)
+        own = self.join.alone(made[:, :, 1:]).flatten(1, 2), seen.flatten(1)
         shared = self._completed if w.cross_completion else self._uncompleted
-        per_row = shared(federation, rows, made[:, :, 0])
+        per_row, out = shared(federation, rows, source, made[:, :, 0], own)
         if w.self_completion:
-            views_out = self.heads(self.join.alone(made[:, :, 1:]).flatten(1, 2))
-            per_row["self"] = w.self_completion * maths.self_completion(
-                views_out, rows.seen, rows.y
-            )
+            per_row["self"] = w.self_completion * maths.self_completion(out, rows.seen, rows.y)
         return {name: (term * rows.weight).mean() for name, term in per_row.items()}
 
-    def _completed(self, federation: Federation, rows: Rows, E: Tensor) -> dict[str, Tensor]:
-        w = self.weights
-        cue, has_cue = maths.cues(
-            E.detach() if w.detach_cue else E, maths.sources(rows.full, rows.seen)
+    def _completed(
+        self, federation: Federation, rows: Rows, source: Tensor, E: Tensor, own: Asked
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """Name the paper's terms of each row; and decide what each party has made by itself."""
+        w, aligned = self.weights, rows.full.all(1)
+        cue, has_cue = maths.cues(E.detach() if w.detach_cue else E, source)
+        wanted = aligned.unsqueeze(1) | ~rows.full & has_cue
+        E_ = federation.complete(cue, aligned, wanted)
+        shared = maths.to_decide(E, E_, rows.full, has_cue, self.join)
+        out, alone = self._out((shared, maths.looked_at(rows.full)), own)
+        terms = maths.overall(
+            maths.decided(out),
+            rows.full,
+            rows.y,
+            w.lambda1,
+            w.lambda2,
+            stop_gradient=w.stop_gradient,
         )
-        E_ = federation.complete(cue, rows.full.all(1))
-        out = maths.decide(self.heads, E, E_, rows.full, has_cue, self.join)
-        return maths.overall(
-            out, rows.full, rows.y, w.lambda1, w.lambda2, stop_gradient=w.stop_gradient
-        )
+        return terms, alone
 
-    def _uncompleted(self, federation: Federation, rows: Rows, E: Tensor) -> dict[str, Tensor]:
+    def _uncompleted(
+        self, federation: Federation, rows: Rows, source: Tensor, E: Tensor, own: Asked
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """Do the same where cross completion is off."""
         w = self.weights
-        out = maths.decide_uncompleted(self.heads, E, rows.full, rows.seen, self.join)
-        return maths.overall_uncompleted(
-            out, rows.full, rows.seen, rows.y, w.lambda2, stop_gradient=w.stop_gradient
+        shared = maths.to_decide_uncompleted(E, rows.full, source, self.join)
+        wanted = maths.looked_at_uncompleted(rows.full, source)
+        out, alone = self._out((shared, wanted), own)
+        terms = maths.overall_uncompleted(
+            maths.decided_uncompleted(out),
+            rows.full,
+            rows.seen,
+            rows.y,
+            w.lambda2,
+            stop_gradient=w.stop_gradient,
         )
+        return terms, alone
+
+    def _out(self, *asked: Asked) -> Sequence[Tensor]:
+        """Put all inputs of a step through the head, in one call."""
+        x = torch.cat([each for each, _ in asked], 1)
+        wanted = torch.cat([each for _, each in asked], 1) if self._picks else None
+        out = where_wanted(self.heads, wanted, x.flatten(0, 1)).view(*x.shape[:2], -1)
+        return torch.split(out, [each.shape[1] for each, _ in asked], 1)
 
     def logits(self, federation: Federation, rows: Rows, mode: Mode, party: int) -> Tensor:
         """Decide a batch: alone, assisted, by all, or by the full peers of `party`. (B, C)"""
+        if mode == "peers":
+            E = federation.embed(rows, ["plain"])[:, :, 0]
+            return self._decide(self.join.over(E, maths.others(rows.full, party)))
         E, best = self._alone(federation, rows)
         if mode == "local":
             return self._decide(self.join.alone(best)[:, party])
-        if mode == "peers":
-            return self._decide(self.join.over(E, maths.others(rows.full, party)))
         if not (self.completing and self.weights.cross_completion):
             return self._decide(self.join.over(best, rows.seen))
         cue, has_cue = maths.cues(E, maths.sources(rows.full, rows.seen))

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from xvfl.layout import Kind, Layout
+from xvfl.nets.norm import GroupNorm
 
 
 class TypedOutput(nn.Module):
@@ -22,6 +23,10 @@ class TypedOutput(nn.Module):
                 self.runs[-1] = (feature.kind, self.runs[-1][1] + feature.width)
             else:
                 self.runs.append((feature.kind, feature.width))
+
+    def extra_repr(self) -> str:
+        """Tell one layout's outputs from another's."""
+        return str(self.runs)
 
     def forward(self, raw: Tensor) -> Tensor:
         """Map raw outputs (B, p) to values in each feature's range (B, p)."""
@@ -48,7 +53,7 @@ class ImageTrunk(nn.Module):
         self.first = nn.Conv2d(width, width, 3, 1, 1)
         self.second = nn.Conv2d(width, width // 2, 3, 1, 1)
         self.out = nn.Conv2d(width // 2, channels, 3, 1, 1)
-        self.norms = nn.ModuleList([nn.GroupNorm(8, width), nn.GroupNorm(8, width // 2)])
+        self.norms = nn.ModuleList([GroupNorm(8, width), GroupNorm(8, width // 2)])
 
     def forward(self, cue: Tensor) -> Tensor:
         """Map cues (B, d) to images (B, channels, height, width)."""

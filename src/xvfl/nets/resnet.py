@@ -5,6 +5,8 @@ from typing import cast
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from xvfl.nets.norm import GroupNorm
+
 
 class Block(nn.Module):
     """Two 3×3 convolutions with group normalisation and a shortcut."""
@@ -12,9 +14,9 @@ class Block(nn.Module):
     def __init__(self, fan_in: int, fan_out: int, stride: int) -> None:
         super().__init__()
         self.first = nn.Conv2d(fan_in, fan_out, 3, stride, 1, bias=False)
-        self.first_norm = nn.GroupNorm(8, fan_out)
+        self.first_norm = GroupNorm(8, fan_out)
         self.second = nn.Conv2d(fan_out, fan_out, 3, 1, 1, bias=False)
-        self.second_norm = nn.GroupNorm(8, fan_out)
+        self.second_norm = GroupNorm(8, fan_out)
         same = stride == 1 and fan_in == fan_out
         self.shortcut = nn.Identity() if same else nn.Conv2d(fan_in, fan_out, 1, stride, bias=False)
 
@@ -33,7 +35,7 @@ class ResidualBottom(nn.Module):
         stages = min(4, blocks)
         sizes = [width * 2 ** (i * stages // blocks) for i in range(blocks)]
         self.stem = nn.Conv2d(channels, width, 3, 1, 1, bias=False)
-        self.stem_norm = nn.GroupNorm(8, width)
+        self.stem_norm = GroupNorm(8, width)
         before = [width, *sizes[:-1]]
         self.blocks = nn.Sequential(
             *[Block(a, b, 1 if a == b else 2) for a, b in zip(before, sizes, strict=True)]

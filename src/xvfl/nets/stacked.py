@@ -6,7 +6,7 @@ Shapes: R runs, B rows of a run.
 """
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 import torch
@@ -43,7 +43,9 @@ class StackedEmbedding(nn.Module):
         return nn.functional.embedding(at, self.weight.view(runs * buckets, width))
 
 
-LEAVES: dict[type[nn.Module], Callable[[Sequence[nn.Module]], nn.Module]] = {
+Leaves = Mapping[type[nn.Module], Callable[[Sequence[nn.Module]], nn.Module]]
+"""How layers with weights become one, by their type."""
+LEAVES: Leaves = {
     nn.Linear: cast(Callable[[Sequence[nn.Module]], nn.Module], StackedLinear),
     nn.Embedding: cast(Callable[[Sequence[nn.Module]], nn.Module], StackedEmbedding),
 }
@@ -51,16 +53,19 @@ LEAVES: dict[type[nn.Module], Callable[[Sequence[nn.Module]], nn.Module]] = {
 
 def stack(nets: Sequence[nn.Module]) -> nn.Module:
     """Make one net of several of one shape; a single one stays as it is."""
+    return nets[0] if len(nets) == 1 else rebuilt(nets, LEAVES)
+
+
+def rebuilt(nets: Sequence[nn.Module], leaves: Leaves) -> nn.Module:
+    """Build a net like each of these, its layers with weights made of theirs."""
     first = nets[0]
-    if len(nets) == 1:
-        return first
-    if type(first) in LEAVES:
-        return LEAVES[type(first)](nets)
+    if type(first) in leaves:
+        return leaves[type(first)](nets)
     if next(first.parameters(recurse=False), None) is not None:
         raise NotImplementedError(f"{type(first).__name__} cannot be stacked; train one run a time")
     made = copy.copy(first)
     made._modules = {
-        name: stack([cast(nn.Module, net._modules[name]) for net in nets])
+        name: rebuilt([cast(nn.Module, net._modules[name]) for net in nets], leaves)
         for name in first._modules
     }
     return made

@@ -1,0 +1,35 @@
+"""Run sections of the bench."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+
+from xvfl.bench import gpu, sections
+from xvfl.bench.outcome import Outcome
+from xvfl.bench.sections import FULL, QUICK, Plan
+from xvfl.errors import ConfigError, unknown
+
+ON_GPU: dict[str, Callable[[Plan], Outcome]] = {"gpu": gpu.table, "images": gpu.images}
+SECTIONS: dict[str, Callable[[Plan], Outcome]] = {**sections.SECTIONS, **ON_GPU}
+
+
+def bench(
+    wanted: Sequence[str], quick: bool, tell: Callable[[str], None] = lambda name: None
+) -> Outcome:
+    """Time sections by name, or all that this machine can; `tell` hears which one begins.
+
+    What was promised is of the full shapes: a quick bench judges nothing.
+    """
+    for name in wanted:
+        if name not in SECTIONS:
+            raise ConfigError(unknown("section", name, SECTIONS))
+        if name in ON_GPU and not torch.cuda.is_available():
+            raise ConfigError(f"section {name!r}: expected a GPU, found none; leave it out")
+    here = [name for name in SECTIONS if name not in ON_GPU or torch.cuda.is_available()]
+    found, plan = Outcome(), QUICK if quick else FULL
+    with torch.random.fork_rng(devices=[]):
+        for name in wanted or here:
+            tell(name)
+            found += SECTIONS[name](plan)
+    return replace(found, claims=()) if quick else found
