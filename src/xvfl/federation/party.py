@@ -189,7 +189,7 @@ class PartySide:
 
         Cues, what is kept and the answer have a row for each copy; `wanted` is (B, copies).
         """
-        copies = len(cue) // len(self._x)
+        copies = len(cue) // max(len(self._x), 1)
         reproduces = self.reconstruction > 0 and self.net.training
         looked_at = wanted
         if wanted is not None and reproduces:
