@@ -61,6 +61,7 @@ HELP = {
         ["FIGURE", "--dataset", "--quick", "--list", "--out", "--device", "--workers"],
         "xvfl reproduce missing-rates --dataset bank --quick",
     ),
+    "bench": (["SECTIONS", "--quick", "--out"], "xvfl bench paper public"),
 }
 
 

@@ -3,10 +3,15 @@
 The names below load on first use, so that the training core imports with torch and numpy alone.
 """
 
+import os
 from importlib import import_module
 from typing import Any
 
 from xvfl.version import VERSION as __version__
+
+# Torch's allocator on ARM hands freed memory back after 10 ms, and every training step would ask
+# for its gradients' pages anew: an eighth of a step. Read when torch is first imported.
+os.environ.setdefault("MIMALLOC_PURGE_DELAY", "10000")
 
 __all__ = [
     "DataWarning",

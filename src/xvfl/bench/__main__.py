@@ -3,8 +3,13 @@
 import argparse
 from pathlib import Path
 
-from xvfl.bench.outcome import CLAIMS, LINES, text
+from xvfl.bench.outcome import CLAIMS, LINES, Outcome, text
 from xvfl.bench.run import SECTIONS, bench
+
+
+def show(section: str, found: Outcome) -> None:
+    """Print what a section found."""
+    print(text(LINES, [line.cells() for line in found.lines]), "\n", flush=True)
 
 
 def main() -> None:
@@ -14,9 +19,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="tiny shapes, seconds")
     parser.add_argument("--out", type=Path, default=Path("out/bench.json"))
     given = parser.parse_args()
-    found = bench(given.sections, given.quick, lambda name: print(name, flush=True))
+    found = bench(given.sections, given.quick, show)
     found.write(given.out)
-    print(text(LINES, [line.cells() for line in found.lines]))
     if found.claims:
         print(text(CLAIMS, [claim.cells() for claim in found.claims]))
 

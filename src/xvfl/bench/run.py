@@ -17,10 +17,8 @@ BY_NAME: dict[str, Callable[[Plan], Outcome]] = {"big": big}
 SECTIONS: dict[str, Callable[[Plan], Outcome]] = {**sections.SECTIONS, **ON_GPU, **BY_NAME}
 
 
-def bench(
-    wanted: Sequence[str], quick: bool, tell: Callable[[str], None] = lambda name: None
-) -> Outcome:
-    """Time sections by name, or all that this machine can; `tell` hears which one begins.
+def bench(wanted: Sequence[str], quick: bool, tell: Callable[[str, Outcome], None]) -> Outcome:
+    """Time sections by name, or all that this machine can; `tell` hears what each found.
 
     What was promised is of the full shapes: a quick bench judges nothing.
     """
@@ -33,6 +31,7 @@ def bench(
     found, plan = Outcome(), QUICK if quick else FULL
     with torch.random.fork_rng(devices=[]):
         for name in wanted or usual:
-            tell(name)
-            found += SECTIONS[name](plan)
+            one = SECTIONS[name](plan)
+            tell(name, one)
+            found += one
     return replace(found, claims=()) if quick else found

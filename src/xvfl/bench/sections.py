@@ -88,9 +88,8 @@ def public(plan: Plan) -> Outcome:
 def parties(plan: Plan) -> Outcome:
     """Time X-VFL's step as parties grow in number."""
     cases = {f"k = {k}": tables(parties=k, d=plan.d, rows=500) for k in plan.parties}
-    times = _small(
-        {name: steps(Drawn.of(shape).trainer("xvfl")) for name, shape in cases.items()}, plan
-    )
+    each = {name: steps(Drawn.of(shape).trainer("xvfl")) for name, shape in cases.items()}
+    times = _small(each, _briefly(plan))
     few, many = "k = 4", "k = 32"
     found = Outcome(_grown("parties", times))
     if many not in cases:
@@ -110,7 +109,7 @@ def growth(plan: Plan) -> Outcome:
     found = Outcome()
     for section, cases in families.items():
         each = {name: steps(Drawn.of(shape).trainer("xvfl")) for name, shape in cases.items()}
-        found += Outcome(_grown(section, _small(each, plan)))
+        found += Outcome(_grown(section, _small(each, _briefly(plan))))
     return found
 
 
@@ -143,7 +142,12 @@ def _small(contenders: Mapping[str, Iterator[object]], plan: Plan) -> Times:
 
 def _longer(plan: Plan) -> Plan:
     """Take more of steps that are short."""
-    return replace(plan, rounds=2 * plan.rounds, steps=5 * plan.steps)
+    return replace(plan, steps=5 * plan.steps)
+
+
+def _briefly(plan: Plan) -> Plan:
+    """Take fewer of steps that are long."""
+    return replace(plan, rounds=min(plan.rounds, 7), steps=1)
 
 
 def _lines(section: str, case: str, times: Times, to: str) -> tuple[Line, ...]:

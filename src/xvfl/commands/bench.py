@@ -1,5 +1,6 @@
 """`xvfl bench`: what a step costs on this machine."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -25,18 +26,24 @@ def bench(
 
     xvfl bench paper public
     """
-    from xvfl.bench.outcome import CLAIMS, LINES
+    from xvfl.bench.outcome import CLAIMS, LINES, Outcome
     from xvfl.bench.run import bench as run
 
     console = Console()
-    with console.status("timing") as status:
-        found = run(sections or [], quick, lambda name: status.update(f"timing {name}"))
+
+    def show(section: str, one: Outcome) -> None:
+        console.print(_table(LINES, [line.cells() for line in one.lines]))
+
+    with console.status("timing; contenders take turns"):
+        found = run(sections or [], quick, show)
     found.write(out)
-    for header, rows in ((LINES, found.lines), (CLAIMS, found.claims)):
-        if not rows:
-            continue
-        table = Table(*header)
-        for row in rows:
-            table.add_row(*row.cells())
-        console.print(table)
+    if found.claims:
+        console.print(_table(CLAIMS, [claim.cells() for claim in found.claims]))
     console.print(f"wrote {out}")
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    table = Table(*header)
+    for row in rows:
+        table.add_row(*row)
+    return table
