@@ -1,9 +1,11 @@
-"""What smaller payloads save and cost: bytes of a step, and accuracy, on the demo's digits.
+"""What smaller payloads save and cost: bytes of a step, and how good the model becomes.
 
-    python benchmarks/payloads.py [--seeds 0 1 2] [--epochs 10] [--out payloads.json]
+    python benchmarks/payloads.py [--data digits] [--rows N] [--seeds 0 1 2] [--epochs 10]
 
 xvfl+ over the memory transport, half of the features missing; the same runs with each payload, int8
-once more without error feedback. Bytes are those of all frames of training, both ways.
+once more without error feedback. Bytes are those of all frames of training, both ways. `--data` is
+`digits` (accuracy) or `bank` (XVFL_DATA; AUROC, for one class is rare); `--rows` takes so many rows
+of `bank` to train on and as many to test on.
 """
 
 import argparse
@@ -11,6 +13,7 @@ import json
 import statistics
 import sys
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,14 +21,19 @@ from typing import Any
 import torch
 
 from xvfl.config import LossConfig, NetConfig, TrainConfig
+from xvfl.data.task import Task
+from xvfl.datasets import prepare
 from xvfl.experiments.digits import digits
+from xvfl.experiments.execute import subset
 from xvfl.experiments.runner import test
 from xvfl.experiments.trial import Setting, Trial
 from xvfl.federation.ask import Peer
-from xvfl.federation.endpoint import Endpoint, Settings, Workplace
+from xvfl.federation.endpoint import Endpoint, Workplace
 from xvfl.federation.kernels import small_kernels
+from xvfl.federation.members import Terms
 from xvfl.federation.party import PartySide
-from xvfl.federation.roster import Roster, Terms
+from xvfl.federation.roster import Roster
+from xvfl.federation.settings import Settings
 from xvfl.federation.train import Trainer
 from xvfl.wire.memory import Memory
 from xvfl.wire.messages import Hello
@@ -33,6 +41,11 @@ from xvfl.wire.packing import Packer, Payload
 
 NET = NetConfig(embedding=64, hidden=128)
 MODES = ("local", "assisted", "collaborative")
+DATA: dict[str, tuple[Callable[[], Task], str]] = {
+    "digits": (digits, "accuracy"),
+    "bank": (lambda: prepare("bank"), "auroc"),
+}
+"""Data sets, and what is measured on each."""
 RUNS: tuple[tuple[Payload, bool], ...] = (
     ("float32", True),
     ("bf16", True),
@@ -62,7 +75,8 @@ class Line:
     bytes_a_step: float
     loss: float
     """Of the last epoch."""
-    accuracy: dict[str, float]
+    measured: dict[str, float]
+    """In each mode."""
 
 
 class Plain(Endpoint):
@@ -83,10 +97,10 @@ def line_to(side: PartySide, feedback: bool) -> Memory:
     return Memory(hello, end.handle)
 
 
-def run(payload: Payload, feedback: bool, seed: int, epochs: int) -> Line:
+def run(task: Task, metric: str, payload: Payload, feedback: bool, seed: int, epochs: int) -> Line:
     """Train and test once."""
     train = TrainConfig(epochs=epochs, seed=seed, patience=0, device="cpu")
-    trial = Trial(digits(), [Setting("xvfl+", 0.5, seed, net=NET, train=train, keep="last")])
+    trial = Trial(task, [Setting("xvfl+", 0.5, seed, net=NET, train=train, keep="last")])
     said = Settings(seed, "xvfl+", NET, train, LossConfig().our_weights[1], payload=payload)
     lines = {side.name: line_to(side, feedback) for side in trial.federation.sides}
     terms = Terms("run", json.dumps(asdict(said)), 64, 2, payload=payload)
@@ -102,33 +116,46 @@ def run(payload: Payload, feedback: bool, seed: int, epochs: int) -> Line:
     sent = sum(sum(line.traffic()) for line in lines.values()) - before
     trial.federation = roster  # type: ignore[assignment]
     found = test(trial)[0]
-    accuracy = {mode: found[mode]["accuracy"] for mode in MODES}
+    measured = {mode: found[mode][metric] for mode in MODES}
     steps = trainer.progress.step
     loss = sum(value for name, value in last.values.items() if name != "score")
-    return Line(payload, feedback, seed, sent / steps, loss, accuracy)
+    return Line(payload, feedback, seed, sent / steps, loss, measured)
 
 
 def report(lines: list[Line]) -> str:
-    """Lay the means out over the seeds, with their standard deviations, as Markdown."""
-    whole = statistics.mean(each.bytes_a_step for each in lines if each.payload == "float32")
-    rows = ["| payload | bytes a step | share | loss | " + " | ".join(MODES) + " |"]
-    rows.append("|---|" + "---:|" * (3 + len(MODES)))
+    """Lay the means out over the seeds, with their standard deviations, as Markdown.
+
+    The last column compares collaborative prediction with that of `float32`, seed by seed.
+    """
+    plain = {each.seed: each for each in lines if each.payload == "float32"}
+    whole = statistics.mean(each.bytes_a_step for each in plain.values())
+    rows = ["| payload | bytes a step | share | loss | " + " | ".join(MODES) + " | difference |"]
+    rows.append("|---|" + "---:|" * (4 + len(MODES)))
     for payload, feedback in RUNS:
         mine = [each for each in lines if (each.payload, each.feedback) == (payload, feedback)]
         sent = statistics.mean(each.bytes_a_step for each in mine)
         cells = [f"{statistics.mean(each.loss for each in mine):.4f}"]
-        for mode in MODES:
-            of_mode = [100 * each.accuracy[mode] for each in mine]
-            spread = statistics.stdev(of_mode) if len(mine) > 1 else 0.0
-            cells.append(f"{statistics.mean(of_mode):.2f} ± {spread:.2f}")
+        cells += [_spread([each.measured[mode] for each in mine]) for mode in MODES]
+        together = MODES[-1]
+        pairs = [(each.measured[together], plain[each.seed].measured[together]) for each in mine]
+        cells.append("" if payload == "float32" else _spread([a - b for a, b in pairs], "+"))
         name = f"`{payload}`" + ("" if feedback else ", no feedback")
         rows.append(f"| {name} | {sent:,.0f} | {sent / whole:.3f} | {' | '.join(cells)} |")
     return "\n".join(rows)
 
 
+def _spread(values: Sequence[float], sign: str = "") -> str:
+    """Show the mean and the standard deviation, in %."""
+    points = [100 * value for value in values]
+    spread = statistics.stdev(points) if len(points) > 1 else 0.0
+    return f"{statistics.mean(points):{sign}.2f} ± {spread:.2f}"
+
+
 def main() -> None:
     """Print the table, and keep the runs where asked."""
     parser = argparse.ArgumentParser()
+    parser.add_argument("--data", choices=DATA, default="digits")
+    parser.add_argument("--rows", type=int, default=0)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--out", type=Path)
@@ -136,14 +163,18 @@ def main() -> None:
     torch.set_num_threads(1)
     started = time.perf_counter()
     lines = []
-    with small_kernels(digits().layouts, torch.device("cpu")), torch.random.fork_rng(devices=[]):
+    load, metric = DATA[given.data]
+    task = subset(load(), given.rows, given.rows)
+    with small_kernels(task.layouts, torch.device("cpu")), torch.random.fork_rng(devices=[]):
         for seed in given.seeds:
             for payload, feedback in RUNS:
-                lines.append(run(payload, feedback, seed, given.epochs))
+                lines.append(run(task, metric, payload, feedback, seed, given.epochs))
                 print(lines[-1], f"{time.perf_counter() - started:.0f} s", file=sys.stderr)
     print(report(lines))
     seconds = time.perf_counter() - started
-    print(f"seeds {given.seeds}, {given.epochs} epochs, {seconds:.0f} s")
+    print(
+        f"{given.data}: {metric} in %, seeds {given.seeds}, {given.epochs} epochs, {seconds:.0f} s"
+    )
     if given.out is not None:
         given.out.write_text(json.dumps([asdict(each) for each in lines], indent=1) + "\n")
 

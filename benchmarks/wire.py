@@ -29,9 +29,11 @@ from xvfl.config import LossConfig, NetConfig, TrainConfig
 from xvfl.experiments.demo import digits
 from xvfl.experiments.trial import Setting, Trial
 from xvfl.federation.ask import Peer
-from xvfl.federation.endpoint import Endpoint, Settings, Workplace
+from xvfl.federation.endpoint import Endpoint, Workplace
 from xvfl.federation.kernels import small_kernels
-from xvfl.federation.roster import Roster, Terms
+from xvfl.federation.members import Terms
+from xvfl.federation.roster import Roster
+from xvfl.federation.settings import Settings
 from xvfl.federation.train import Trainer
 from xvfl.wire.dial import Dialler
 from xvfl.wire.listen import Listener

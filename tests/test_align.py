@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -106,6 +107,26 @@ def test_three_processes_match_their_ids(federation: Path) -> None:
                 assert table.index[kept.match.rows[handle]] == labelled[row]
     log = (federation / "shop" / "alignment.json").read_text()
     assert not any(each in log for each in ("c050", "C050"))
+
+
+def test_a_refused_handshake_is_logged(federation: Path) -> None:
+    coordinator = start(federation / "coordinator.toml")
+    port = read_side(federation / "coordinator.toml").listen.rpartition(":")[2]  # type: ignore[union-attr]
+    until = time.monotonic() + 60
+    while True:
+        try:
+            with socket.create_connection(("localhost", int(port)), timeout=10) as plain:
+                plain.sendall(b"GET / HTTP/1.1\r\n\r\n")
+                assert plain.recv(1000) == b""
+            break
+        except ConnectionRefusedError:
+            assert time.monotonic() < until and coordinator.poll() is None
+            time.sleep(0.05)
+    for party in [start(federation / f"{name}.toml") for name in ("bank", "shop")]:
+        finish(party)
+    _, err = coordinator.communicate(timeout=120)
+    assert coordinator.returncode == 0, err
+    assert "event=refused  party=?  why=TLS handshake: it does not speak TLS" in err
 
 
 def _written(folder: Path, name: str) -> list[str]:

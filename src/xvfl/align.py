@@ -14,7 +14,8 @@ from typing import Any
 from torch import Tensor
 
 from xvfl.errors import MatchingError, PartyError, RunError, WireError
-from xvfl.federation.endpoint import Endpoint, Settings, Workplace
+from xvfl.federation.endpoint import Endpoint, Workplace
+from xvfl.federation.settings import Settings
 from xvfl.matching import (
     CoordinatorAlignment,
     CoordinatorMatch,

@@ -248,18 +248,20 @@ def predict(
 
     Every row answers with its prediction and calibrated probabilities, the mode used, the parties
     that contributed, the share of features completed, and notes: a category never seen, a value
-    far outside the training range, a row observed nowhere.
+    far outside the training range, a row observed nowhere. Parquet files are read and answered in a
+    stream, whatever their size.
 
     xvfl predict RUN --mode local --party shop --input shop=new.csv --output answers.csv
     """
+    from xvfl.progress import row_bar
     from xvfl.runs import Folder
     from xvfl.workflow import predict_run
 
     inputs = _pairs(input, "--input")
-    frame = predict_run(Folder(run), inputs, mode, party, output, id)  # type: ignore[arg-type]
-    used = ", ".join(f"{count} {name}" for name, count in frame["mode"].value_counts().items())
-    flagged = int((frame["notes"] != "").sum())
-    print(f"wrote {len(frame)} rows to {output} ({used}; {flagged} with notes)")
+    with row_bar() as progress:
+        said = predict_run(Folder(run), inputs, mode, party, output, id, progress)  # type: ignore[arg-type]
+    used = ", ".join(f"{count} {name}" for name, count in said.modes.most_common())
+    print(f"wrote {said.rows} rows to {output} ({used}; {said.flagged} with notes)")
 
 
 def _pairs(given: list[str], option: str) -> dict[str, str]:

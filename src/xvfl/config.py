@@ -215,6 +215,8 @@ class Config:
     """Who takes part, with which table."""
     test: float = 0.2
     """Share of the labelled rows held out for `xvfl evaluate`."""
+    streamed: bool | Literal["auto"] = "auto"
+    """Keep Parquet tables on disk while training; "auto" = those of more than 100 million cells."""
     net: NetConfig = NetConfig()
     """Sizes of the nets."""
     loss: LossConfig = LossConfig()
@@ -317,6 +319,8 @@ def _value(hint: Any, value: Any, where: str) -> Any:
 
 
 def _words(hint: Any) -> str:
+    if get_origin(hint) is Literal:
+        return " or ".join(map(repr, get_args(hint)))
     plain = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
     if get_origin(hint) is tuple:
         return f"a list ({_words(get_args(hint)[0])} each)"

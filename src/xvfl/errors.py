@@ -6,7 +6,7 @@ XVFLError                 everything below; the command line prints it as one li
 ├── RunError              a run folder is missing, cut short, of another version, or unwritable
 ├── ModeError             a prediction was asked for in a way this model cannot answer
 ├── WireError             a message is damaged, out of order, of another version or not as agreed
-├── PartyError            a party is away, or too few are there to go on
+├── PartyError            a party is away, refuses or answers wrongly, or too few are there
 ├── MatchingError         a message of private id matching is not what the protocol says
 └── CertificateError      a certificate, key or revocation list cannot be made, read or trusted
 
@@ -15,6 +15,10 @@ Each message says what was expected, what arrived, and what to do.
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import Literal
+
+Fault = Literal["away", "refused", "wrong"]
+"""How a party failed: gave no answer in time, would not answer, or answered wrongly."""
 
 
 class XVFLError(Exception):
@@ -42,12 +46,12 @@ class WireError(XVFLError, ValueError):
 
 
 class PartyError(XVFLError, RuntimeError):
-    """A party is away, or too few are there to go on."""
+    """A party is away, refuses or answers wrongly, or too few are there to go on."""
 
-    def __init__(self, text: str, parties: tuple[str, ...] = (), wrong: bool = False) -> None:
-        """Say what happened, to whom, and whether it was there but answered wrongly."""
+    def __init__(self, text: str, parties: tuple[str, ...] = (), fault: Fault = "away") -> None:
+        """Say what happened, to whom, and how they failed."""
         super().__init__(text)
-        self.parties, self.wrong = parties, wrong
+        self.parties, self.fault = parties, fault
 
 
 class MatchingError(XVFLError, ValueError):

@@ -1,6 +1,6 @@
 """A trained model: predict in every mode, complete tables, save, load."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -83,7 +83,7 @@ class Model:
         ids: Sequence[str] | None = None,
     ) -> Prediction:
         """Predict the rows of the given tables (or the given ids), with anything missing."""
-        asked = self._asked(sources, mode, party)
+        asked = self.asked(sources, mode, party)
         if asked.party is not None and asked.mode == "local":
             sources = {asked.party: sources[asked.party]}
         given = [name for name in self.encoders if name in sources]
@@ -195,7 +195,8 @@ class Model:
             raise RunError(f"{folder.path}: its weights do not fit its nets ({error})") from error
         return model
 
-    def _asked(self, sources: Mapping[str, Source], mode: Mode | None, party: str | None) -> Asked:
+    def asked(self, sources: Collection[str], mode: Mode | None, party: str | None) -> Asked:
+        """Say what is asked for where these parties' tables are given."""
         self._known(sources)
         if mode is not None and mode not in (*MODES, "peers"):
             raise ModeError(unknown("mode", str(mode), MODES))
@@ -217,7 +218,7 @@ class Model:
             raise ModeError(f"mode {mode!r} of {party!r}: expected its table, got {list(sources)}")
         return Asked(mode, party)
 
-    def _known(self, sources: Mapping[str, Source]) -> None:
+    def _known(self, sources: Collection[str]) -> None:
         if not sources:
             raise InputError(f"expected at least one party's table; parties: {list(self.encoders)}")
         for name in sources:

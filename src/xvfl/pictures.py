@@ -12,7 +12,7 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
 from xvfl.errors import RunError
-from xvfl.workflow import Evaluation
+from xvfl.evaluation import Evaluation
 
 COLOURS = {
     "local": "#d95f02",

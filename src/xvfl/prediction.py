@@ -100,7 +100,7 @@ def explain(
     who = _contributors(asked, seen, full, at)
     nowhere = np.asarray(~(who & seen).any(1))
     mode = np.where(nowhere, "prior", np.where(alone, "local", asked.mode))
-    by = ["+".join(np.asarray(list(encoded))[row]) for row in who & ~nowhere[:, None]]
+    by = _joined(list(encoded), who & ~nowhere[:, None])
     filled = ~full & (seen | said.cross) & said.completes
     share = _completed_share(asked, filled, encoded, ids, at)
     notes = _notes(ids, encoded)
@@ -115,6 +115,13 @@ def explain(
 
 ALONE = "no full peer: decided alone"
 NOWHERE = "observed nowhere: the class prior"
+
+
+def _joined(names: Sequence[str], who: Bools) -> list[str]:
+    """Name those marked in each row, joined by +; rows are many, ways to mark them few."""
+    patterns, which = np.unique(who, axis=0, return_inverse=True)
+    texts = ["+".join(np.asarray(names)[pattern]) for pattern in patterns]
+    return [texts[i] for i in which.reshape(-1).tolist()]
 
 
 def _contributors(asked: Asked, seen: Bools, full: Bools, at: int) -> Bools:

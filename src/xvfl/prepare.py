@@ -4,10 +4,12 @@ Each party's encoder is fitted on its own training rows and sees nothing else; t
 learns who holds which labelled row how well.
 """
 
+import json
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -54,6 +56,23 @@ class Prepared:
         """Share of each class among the training rows."""
         counts = torch.bincount(self.rows.y[self.train], minlength=len(self.classes))
         return [float(count) / len(self.train) for count in counts]
+
+    def training(self, device: torch.device) -> Rows:
+        """Give the rows to train on."""
+        return self.rows.to(device).take(self.train.to(device))
+
+    def validating(self, device: torch.device) -> Rows:
+        """Give the rows to validate on."""
+        return self.rows.to(device).take(self.validation.to(device))
+
+    def identity(self) -> str:
+        """Tell these rows from any others."""
+        said = [self.ids, self.train.tolist(), self.validation.tolist(), self.rows.y.tolist()]
+        digest = blake2b(json.dumps(said).encode(), digest_size=16)
+        for table in self.tables.values():
+            for part in (table.values, table.codes, table.observed):
+                digest.update(part.numpy().tobytes())
+        return digest.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -121,7 +140,7 @@ def numbered(labels: pd.Series) -> tuple[list[Any], Tensor]:
     return [found[label] for label in order], y
 
 
-def check_names(sources: Mapping[str, Source]) -> None:
+def check_names(sources: Collection[str]) -> None:
     """Refuse fewer than two parties, and names that cannot be file names."""
     if len(sources) < 2:
         raise InputError(f"expected two parties or more, got {list(sources)}")

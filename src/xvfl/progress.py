@@ -53,3 +53,15 @@ def progress_bar(
                 bar.update(task, said=f"{said} (best: epoch {progress.best_epoch + 1})")
 
         yield show
+
+
+@contextmanager
+def row_bar() -> Iterator[Callable[[int, int], None]]:
+    """Show how many rows are done and how long the rest will take."""
+    if not somebody_looks():
+        yield lambda done, total: None
+        return
+    columns = (TextColumn("predicting"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("rows", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -62,6 +62,26 @@ class Draws:
         return bits.view(rows, columns).to(torch.float32) * 2.0**-24
 
 
+def shuffled(places: Tensor, count: int, *name: int | str) -> Tensor:
+    """Say where a shuffle of `count` things puts those at the given places, without a list of all.
+
+    A Feistel network over an even number of bits is a permutation of [0, 4^b); what falls outside
+    [0, count) is sent round again until it falls inside.
+    """
+    half = max(1, (max(count - 1, 1).bit_length() + 1) // 2)
+    low = (1 << half) - 1
+    keys = [seed_of(*name, turn) for turn in range(4)]
+    moved = places.clone()
+    outside = torch.ones_like(moved, dtype=torch.bool)
+    while bool(outside.any()):
+        left, right = moved[outside] >> half, moved[outside] & low
+        for key in keys:
+            left, right = right, left ^ (_mix(right + key) & low)
+        moved[outside] = (left << half) | right
+        outside = moved >= count
+    return moved
+
+
 def _mix(x: Tensor) -> Tensor:
     """Scramble 64-bit integers one by one (splitmix64, G. Steele, D. Lea, C. Flood 2014)."""
     x = x + _GOLDEN

@@ -34,6 +34,8 @@ def template(parties: Mapping[str, str], id_column: str, label_party: str, label
         "",
         "# Share of the labelled rows held out for `xvfl evaluate`.",
         "test = 0.2",
+        "# Keep Parquet tables on disk while training: true, false, or those that are large.",
+        '# streamed = "auto"',
         "",
         "[labels]",
         f"column = {_toml(label)}",

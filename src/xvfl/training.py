@@ -24,8 +24,8 @@ from xvfl.federation.predict import calibrate, score
 from xvfl.federation.train import Record, Trainer
 from xvfl.model import Model
 from xvfl.own_nets import OwnNets
-from xvfl.prepare import Prepared
 from xvfl.runs import CHECKPOINT, FORMAT, Folder
+from xvfl.trainable import Trainable
 
 CHECKPOINT_SECONDS = 15.0
 """Seconds between checkpoints, at the end of an epoch."""
@@ -67,7 +67,7 @@ Show = Callable[[Update], None]
 
 
 def fit(
-    prepared: Prepared,
+    prepared: Trainable,
     plan: Plan,
     folder: Folder | None = None,
     resume: bool = False,
@@ -100,7 +100,7 @@ def choose_device(name: str) -> torch.device:
 
 
 def _fit_one(
-    prepared: Prepared,
+    prepared: Trainable,
     plan: Plan,
     folder: Folder | None,
     resume: bool,
@@ -122,9 +122,8 @@ def _fit_one(
     for net in model.holders.values():
         net.to(device)
     federation = _federation(model, prepared, plan, device)
-    rows = prepared.rows.to(device)
-    validation = rows.take(prepared.validation.to(device))
-    trainer = Trainer(federation, model.method, rows.take(prepared.train.to(device)), plan.train)
+    validation = prepared.validating(device)
+    trainer = Trainer(federation, model.method, prepared.training(device), plan.train)
     keeper = _Keeper(folder, trainer, _fingerprint(prepared, plan))
     if resume:
         keeper.resume()
@@ -145,7 +144,7 @@ def _fit_one(
     return Fitted(model, records, interrupted, trainer.progress.best_epoch < 0)
 
 
-def _federation(model: Model, prepared: Prepared, plan: Plan, device: torch.device) -> Fused:
+def _federation(model: Model, prepared: Trainable, plan: Plan, device: torch.device) -> Fused:
     weight = plan.loss.our_weights[1]
     sides = [
         PartySide(name, net, prepared.tables[name].to(device), [plan.train.seed], weight)
@@ -155,7 +154,7 @@ def _federation(model: Model, prepared: Prepared, plan: Plan, device: torch.devi
 
 
 def _search(
-    prepared: Prepared, plan: Plan, folder: Folder | None, show: Show, stop: threading.Event
+    prepared: Trainable, plan: Plan, folder: Folder | None, show: Show, stop: threading.Event
 ) -> LossConfig:
     pairs = list(itertools.product(_several(plan.loss.lambda1), _several(plan.loss.lambda2)))
     if len(pairs) == 1:
@@ -239,7 +238,7 @@ class _Keeper:
         self.folder.keep_records(lambda each: each.get("epoch", 0) <= ended)
 
 
-def _fingerprint(prepared: Prepared, plan: Plan) -> str:
+def _fingerprint(prepared: Trainable, plan: Plan) -> str:
     train = asdict(plan.train)
     train.pop("device")
     said: Mapping[str, Any] = {
@@ -249,15 +248,9 @@ def _fingerprint(prepared: Prepared, plan: Plan) -> str:
         "train": train,
         "encoders": {name: each.to_dict() for name, each in prepared.encoders.items()},
         "classes": [str(label) for label in prepared.classes],
-        "ids": prepared.ids,
-        "rows": [prepared.train.tolist(), prepared.validation.tolist()],
-        "y": prepared.rows.y.tolist(),
+        "rows": prepared.identity(),
     }
-    digest = blake2b(json.dumps(said, sort_keys=True).encode(), digest_size=16)
-    for table in prepared.tables.values():
-        for part in (table.values, table.codes, table.observed):
-            digest.update(part.numpy().tobytes())
-    return digest.hexdigest()
+    return blake2b(json.dumps(said, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 @contextmanager

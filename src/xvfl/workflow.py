@@ -1,24 +1,36 @@
 """What the commands do: train from a configuration, evaluate and predict from a run folder."""
 
-from collections.abc import Mapping
-from contextlib import chdir
-from dataclasses import asdict, dataclass
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import chdir, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from xvfl.config import Config, parse_config
 from xvfl.data.encode import read_images
-from xvfl.data.frames import check_output, read_labels, read_table, write_table
+from xvfl.data.frames import read_labels, read_table
+from xvfl.data.parquet import is_parquet, open_parquet
+from xvfl.data.write import check_output, write_table
 from xvfl.errors import InputError, ModeError, RunError, unknown
+from xvfl.evaluation import Evaluation, Part, evaluate
 from xvfl.labels import labels_at_party
-from xvfl.methods import MODES, Mode
-from xvfl.metrics import all_metrics, majority_rate
+from xvfl.methods import Mode
 from xvfl.model import Model
-from xvfl.prepare import Prepared, Source, Splits, prepare, source_ids, take
+from xvfl.prepare import Prepared, Source, Splits, prepare, take
 from xvfl.runs import CHECKPOINT, MANIFEST, RECORDS, Folder
+from xvfl.scoring import Answered, Progress, predict_stream
+from xvfl.streamed import (
+    Streamed,
+    StreamedTables,
+    cached,
+    clear,
+    keep_held_out,
+    open_tables,
+    streamed_parts,
+    wanted,
+)
 from xvfl.training import Fitted, Plan, Show, choose_device, fit
 
 CONFIG = "config.toml"
@@ -41,33 +53,64 @@ def train_run(
         )
     choose_device(config.train.device)
     base = config_path.resolve().parent
-    prepared = prepare_run(config, base)
-    folder.create()
-    if not folder.has(CHECKPOINT):
+    with prepared_run(config, base, folder) as prepared:
+        folder.create()
+        if not folder.has(CHECKPOINT):
+            folder.write_text(CONFIG, text)
+        plan = Plan(config.net, config.loss, config.train)
+        fitted = fit(prepared, plan, folder, resume, show)
         folder.write_text(CONFIG, text)
-    plan = Plan(config.net, config.loss, config.train)
-    fitted = fit(prepared, plan, folder, resume, show)
-    folder.write_text(CONFIG, text)
     if not fitted.interrupted:
-        test = [prepared.ids[i] for i in prepared.test.tolist()]
-        held_out = test or [prepared.ids[i] for i in prepared.validation.tolist()]
         more = {
             "base": str(base),
             "id": {name: party.id for name, party in config.parties.items() if party.id},
-            "held_out": held_out,
-            "held_out_is": "test" if test else "validation",
+            **_held_out(prepared, folder),
         }
         fitted.model.save(folder, more)
+        clear(folder.path)
     return fitted
 
 
-def prepare_run(config: Config, base: Path) -> Prepared:
-    """Read the tables a configuration names and prepare them."""
-    sources, labels = read_run(config, base)
+def _held_out(prepared: Prepared | Streamed, folder: Folder) -> dict[str, Any]:
+    if isinstance(prepared, Streamed):
+        test = prepared.about.parts.test > 0
+        held_out: list[str] | str = keep_held_out(folder.path)
+    else:
+        test = len(prepared.test) > 0
+        rows = prepared.test if test else prepared.validation
+        held_out = [prepared.ids[i] for i in rows.tolist()]
+    return {"held_out": held_out, "held_out_is": "test" if test else "validation"}
+
+
+@contextmanager
+def prepared_run(config: Config, base: Path, folder: Folder) -> Iterator[Prepared | Streamed]:
+    """Read the tables a configuration names and prepare them, in memory or beside the run."""
     options = {name: party.options for name, party in config.parties.items()}
     splits = Splits(config.test, config.train.validation, config.train.seed)
-    weight = config.train.class_weight
-    return prepare(sources, labels, options, splits, config.loss.full_at, weight)
+    full_at, weight = config.loss.full_at, config.train.class_weight
+    if is_streamed(config, base):
+        tables = run_tables(config, base)
+        streamed = cached(tables, options, splits, full_at, weight, folder.path)
+        with closing(streamed):
+            yield streamed
+        return
+    sources, labels = read_run(config, base)
+    yield prepare(sources, labels, options, splits, full_at, weight)
+
+
+def is_streamed(config: Config, base: Path) -> bool:
+    """Say whether a run keeps its tables on disk."""
+    tables = [party.table for party in config.parties.values()]
+    own = config.labels.table
+    return wanted(config.streamed, [*tables, *([own] if own is not None else [])], base)
+
+
+def run_tables(config: Config, base: Path) -> StreamedTables:
+    """Open the Parquet tables a configuration names."""
+    labels = config.labels
+    parties = {name: (party.table, party.id) for name, party in config.parties.items()}
+    own = (str(labels.table), labels.id)
+    return open_tables(parties, labels.party or own, labels.column, base)
 
 
 def read_run(config: Config, base: Path) -> tuple[dict[str, Source], pd.Series]:
@@ -91,31 +134,6 @@ def read_source(table: str, id_column: str | None, party: str, fewest: int = 1) 
     return read_table(table, id_column=id_column, party=party, fewest=fewest)
 
 
-@dataclass(frozen=True)
-class Line:
-    """One line of an evaluation: a way to predict and how well it did."""
-
-    mode: str
-    party: str
-    rows: int
-    bytes_per_row: float
-    """Embeddings that cross between organisations, at 4 bytes a number."""
-    metrics: dict[str, float]
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """How a model did on rows it was not trained on."""
-
-    rows_are: str
-    majority: float
-    lines: list[Line]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Give a JSON form."""
-        return asdict(self)
-
-
 def evaluate_run(folder: Folder) -> Evaluation:
     """Evaluate a run on the rows it held out, in every mode, and keep the figures beside it."""
     model, said, config = open_run(folder)
@@ -125,45 +143,29 @@ def evaluate_run(folder: Folder) -> Evaluation:
             f"{folder.path}: trained from tables in {base}, which is not there any more; "
             "put them back, or use `xvfl predict`"
         )
-    sources, labels = read_run(config, base)
-    labels = labels[labels.isin(model.classes)]
-    held = [each for each in said["held_out"] if each in labels.index]
-    if not held:
-        raise InputError(f"{folder.path}: none of the held-out ids is in the tables any more")
-    result = evaluate(
-        model, {n: take(s, held) for n, s in sources.items()}, labels.loc[held], said["held_out_is"]
-    )
+    with held_out_parts(folder, model, said, config) as parts:
+        result = evaluate(model, parts, said["held_out_is"])
     folder.write_json(EVALUATION, result.to_dict())
     return result
 
 
-def evaluate(
-    model: Model, sources: Mapping[str, Source], labels: pd.Series, rows_are: str
-) -> Evaluation:
-    """Predict in every mode the model has and compare with the labels."""
-    lines = []
-    for mode in (*MODES, "peers"):
-        if mode not in model.method.modes:
-            continue
-        for party in [None] if mode == "collaborative" else list(sources):
-            if party is None or source_ids(sources[party]):
-                lines.append(_line(model, sources, labels, mode, party))
-    order = {"local": 0, "assisted": 1, "peers": 2, "collaborative": 3}
-    lines.sort(key=lambda line: order[line.mode])
-    y = np.asarray(pd.Categorical(labels, categories=model.classes).codes)
-    return Evaluation(rows_are, majority_rate(y), lines)
-
-
-def _line(
-    model: Model, sources: Mapping[str, Source], labels: pd.Series, mode: Mode, party: str | None
-) -> Line:
-    said = model.predict(sources, mode, party)
-    common = pd.Index(said.ids).get_indexer(labels.index)
-    common = common[common >= 0]
-    y = pd.Categorical(labels.loc[[said.ids[i] for i in common]], categories=model.classes).codes
-    metrics = all_metrics(said.proba[common], np.asarray(y, dtype=np.int64))
-    moved = float(said.moved.mean()) * model.width * 4
-    return Line(mode, party or "all", len(common), round(moved, 1), metrics)
+@contextmanager
+def held_out_parts(
+    folder: Folder, model: Model, said: Mapping[str, Any], config: Config
+) -> Iterator[Iterable[Part]]:
+    """Read the rows a run held out: all at once, or piece by piece where they were streamed."""
+    base, held_out = Path(said["base"]), said["held_out"]
+    if isinstance(held_out, str):
+        tables = run_tables(config, base)
+        with tempfile.TemporaryDirectory(prefix=".xvfl-", dir=folder.path) as space:
+            yield streamed_parts(tables, folder / held_out, model.classes, Path(space))
+        return
+    sources, labels = read_run(config, base)
+    labels = labels[labels.isin(model.classes)]
+    held = [each for each in held_out if each in labels.index]
+    if not held:
+        raise InputError(f"{folder.path}: none of the held-out ids is in the tables any more")
+    yield [({name: take(source, held) for name, source in sources.items()}, labels.loc[held])]
 
 
 def predict_run(
@@ -173,8 +175,9 @@ def predict_run(
     party: str | None,
     output: Path,
     id_column: str | None,
-) -> pd.DataFrame:
-    """Predict tables from the command line and write the answers."""
+    progress: Progress,
+) -> Answered:
+    """Predict tables from the command line and write the answers; Parquet files in a stream."""
     bundle = find_bundle(folder)
     if bundle is not None:
         model, columns = Model.load(bundle), bundle.manifest().get("id", {})
@@ -188,14 +191,22 @@ def predict_run(
         model, _, config = open_run(folder)
         columns = {name: party.id for name, party in config.parties.items()}
     check_output(output)
-    sources = {}
-    for name, table in inputs.items():
+    for name in inputs:
         if name not in model.encoders:
             raise InputError(f"--input: {unknown('party', name, model.encoders)}")
-        sources[name] = read_source(table, id_column or columns.get(name), name, fewest=0)
+    ids = {name: id_column or columns.get(name) for name in inputs}
+    if all(is_parquet(table) for table in inputs.values()):
+        tables = {
+            name: open_parquet(Path(table), ids[name], f"party {name!r}")
+            for name, table in inputs.items()
+        }
+        return predict_stream(model, tables, mode, party, output, progress)
+    sources = {name: read_source(each, ids[name], name, 0) for name, each in inputs.items()}
     frame = model.predict(sources, mode, party).frame()
     write_table(frame, output)
-    return frame
+    answered = Answered()
+    answered.add(frame)
+    return answered
 
 
 def find_bundle(folder: Folder) -> Folder | None:

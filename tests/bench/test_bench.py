@@ -180,3 +180,25 @@ def test_a_section_that_is_not_there_is_refused() -> None:
 def test_outcomes_add_up() -> None:
     one = Outcome((), (Claim("a", 1.0, 2.0, True),))
     assert len((one + one).claims) == 2
+
+
+def test_big_tables_are_measured_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    from xvfl import big_tables
+    from xvfl.bench import run
+    from xvfl.bench.sections import FULL
+
+    asked = []
+
+    def measured(rows: int, folder: Path, steps: int) -> dict[str, float]:
+        asked.append((rows, steps))
+        return {"steps_mb": 700.0 + rows / 1e6}
+
+    rates = {"streamed_step_ms": 50.0, "of_memory_rate": 0.9}
+    rates |= {"predicted_rows_s": 2e4, "of_model_rate": 0.6}
+    monkeypatch.setattr(big_tables, "measure", measured)
+    monkeypatch.setattr(big_tables, "rates", lambda folder, steps: rates)
+    found = run.BY_NAME["big"](FULL)
+    assert asked == [(1_000_000, 500), (4_000_000, 500)]
+    assert [claim.met for claim in found.claims] == [True, True]
+    assert found.claims[0].value == pytest.approx(704 / 701)
+    assert "big" in run.SECTIONS and "big" not in {**run.sections.SECTIONS, **run.ON_GPU}

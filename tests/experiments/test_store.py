@@ -1,6 +1,8 @@
 """Jobs and their results on disk."""
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,7 +13,8 @@ from tests.experiments.test_many import small_task
 from xvfl.config import NetConfig
 from xvfl.data.task import Task, save_task
 from xvfl.errors import ConfigError
-from xvfl.experiments.execute import execute, load_from, subset
+from xvfl.experiments.dispatch import hardware, here, in_processes, on_ray, subset
+from xvfl.experiments.execute import choose_dispatch, execute, load_from
 from xvfl.experiments.jobs import FIGURES, QUICK, Budget, budget_of, jobs, missing_rates
 from xvfl.experiments.store import Store, key
 
@@ -52,10 +55,10 @@ def test_a_key_changes_with_what_decides_the_result_alone() -> None:
 def test_results_are_found_again_and_nothing_runs_twice(tmp_path: Path) -> None:
     todo = jobs("small", TINY, rates=(0.5,), methods=("laser", "vanilla"))
     path, told = tmp_path / "runs" / "small.jsonl", []
-    execute(todo[:1], Store(path), load, "cpu", 1, lambda *said: told.append(said))
+    execute(todo[:1], Store(path), load, "cpu", here, lambda *said: told.append(said))
     again = Store(path)
     assert again.missing(todo) == todo[1:] and told == [(1, 1, "laser at 0.5")]
-    execute(again.missing(todo), again, load, "cpu", 1, lambda *_: None)
+    execute(again.missing(todo), again, load, "cpu", here, lambda *_: None)
     found = Store(path).get(todo)
     assert [each.setting for each in found] == [job.setting for job in todo]
     assert 0 <= found[0].metrics["local"]["accuracy"] <= 1
@@ -64,12 +67,12 @@ def test_results_are_found_again_and_nothing_runs_twice(tmp_path: Path) -> None:
 def test_a_line_cut_short_is_run_again_and_harms_no_other(tmp_path: Path) -> None:
     todo = jobs("small", TINY, rates=(0.5, 0.9), methods=("laser",))
     path = tmp_path / "small.jsonl"
-    execute(todo, Store(path), load, "cpu", 1, lambda *_: None)
+    execute(todo, Store(path), load, "cpu", here, lambda *_: None)
     whole = path.read_text()
     path.write_text(whole[:-30])
     store = Store(path)
     assert store.missing(todo) == todo[1:]
-    execute(todo[1:], store, load, "cpu", 1, lambda *_: None)
+    execute(todo[1:], store, load, "cpu", here, lambda *_: None)
     assert not Store(path).missing(todo)
     lines = [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
     assert len(lines) == 2
@@ -80,9 +83,60 @@ def test_processes_give_what_one_gives(tmp_path: Path) -> None:
     todo = jobs("small", TINY, rates=(0.5, 0.9), methods=("laser",))
     load_ = partial(load_from, tmp_path)
     one, two = Store(tmp_path / "one.jsonl"), Store(tmp_path / "two.jsonl")
-    execute(todo, one, load_, "cpu", 1, lambda *_: None)
-    execute(todo, two, load_, "cpu", 2, lambda *_: None)
+    execute(todo, one, load_, "cpu", here, lambda *_: None)
+    execute(todo, two, load_, "cpu", in_processes(2), lambda *_: None)
     assert [each.metrics for each in one.get(todo)] == [each.metrics for each in two.get(todo)]
+
+
+def test_a_ray_cluster_gives_what_one_process_gives(tmp_path: Path) -> None:
+    # A cluster starts at once or, on a machine that forbids it, not at all.
+    ray = pytest.importorskip("ray", reason="the extra xvfl[ray] is not installed")
+    done = subprocess.run(
+        [sys.executable, "-c", CLUSTER, str(tmp_path)], capture_output=True, text=True, timeout=300
+    )
+    if done.returncode == NO_CLUSTER:
+        pytest.skip(f"ray {ray.__version__} starts no cluster here: {done.stderr[-200:]}")
+    assert done.returncode == 0, done.stderr
+    todo = jobs("small", TINY, rates=(0.5, 0.9), methods=("laser",))
+    one, there = Store(tmp_path / "one.jsonl"), Store(tmp_path / "ray.jsonl")
+    execute(todo, one, load, "cpu", here, lambda *_: None)
+    assert [each.metrics for each in one.get(todo)] == [each.metrics for each in there.get(todo)]
+    assert {each["hardware"] for each in there.results.values()} == {hardware("cpu")}
+
+
+def test_a_cluster_that_is_not_there_is_refused() -> None:
+    pytest.importorskip("ray", reason="the extra xvfl[ray] is not installed")
+    todo = jobs("small", TINY, rates=(0.5,), methods=("laser",))
+    with pytest.raises(ConfigError, match="found none; start one with `ray start --head`"):
+        next(on_ray("auto")([todo], load, "cpu"))
+
+
+def test_where_runs_are_made_follows_what_is_asked_for() -> None:
+    assert choose_dispatch("cpu", 1) is here and choose_dispatch("cuda", 4) is here
+    assert choose_dispatch("cpu", 3) is not here
+    assert choose_dispatch("cpu", 1, "auto") is not here
+
+
+NO_CLUSTER = 77
+CLUSTER = f"""
+import sys, warnings
+import ray
+try:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        ray.init(num_cpus=2, include_dashboard=False, object_store_memory=100_000_000)
+except Exception as error:
+    print(error, file=sys.stderr)
+    sys.exit({NO_CLUSTER})
+from pathlib import Path
+from tests.experiments.test_store import TINY, jobs, load
+from xvfl.experiments.dispatch import on_ray
+from xvfl.experiments.execute import execute
+from xvfl.experiments.store import Store
+todo = jobs("small", TINY, rates=(0.5, 0.9), methods=("laser",))
+execute(todo, Store(Path(sys.argv[1]) / "ray.jsonl"), load, "cpu", on_ray("auto"), lambda *_: None)
+ray.shutdown()
+"""
 
 
 def test_subsets_keep_training_and_test_rows_apart() -> None:

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from tests.conftest import CLASSES, MIXED, NUMBERS, SEED, D, Problem, make_problem, smooth
 from xvfl.config import LossConfig, NetConfig, TrainConfig
 from xvfl.federation.ask import Peer
-from xvfl.federation.endpoint import Endpoint, Settings, Workplace
+from xvfl.federation.endpoint import Endpoint, Workplace
 from xvfl.federation.party import PartySide
+from xvfl.federation.settings import Settings
 from xvfl.federation.split import Split
 from xvfl.methods import Method, Parts, make_method
 from xvfl.wire.messages import Begin, Hello

@@ -73,7 +73,7 @@ def state(end: Endpoint) -> tuple[Any, ...]:
         **{f"grad/{n}": p.grad for n, p in side.net.named_parameters()},
     }
     plain = {name: None if value is None else value.clone() for name, value in tensors.items()}
-    return plain, end.applied, end.step, end._turn, sorted(end._cuts), end.over
+    return plain, end.applied, end.step, end._turn, sorted(end._tickets._cuts), end.over
 
 
 def same(a: tuple[Any, ...], b: tuple[Any, ...]) -> bool:

@@ -19,7 +19,8 @@ from tests.federation.split_helpers import endpoints, method_of, problem, settin
 from tests.federation.test_split import assert_equal, fused_gradients, split_gradients
 from tests.wire.lines import dialling, listening, tls, wait_until
 from xvfl.federation.ask import Peer
-from xvfl.federation.roster import Roster, Terms
+from xvfl.federation.members import Terms
+from xvfl.federation.roster import Roster
 from xvfl.methods import Method
 from xvfl.wire import codec
 from xvfl.wire.listen import Listener
@@ -179,7 +180,7 @@ def answering(ready: Ready) -> tuple[Roster, list[dict[str, Any]]]:
     peers = [Peer("p0", Memory(HELLO, handle))]
     roster = Roster(peers, Terms("run", settings(), D, 1, patience_s=0.1), events.append)
     roster.step, roster.counters.update = 10, 10
-    roster._let_in(roster.members[0])
+    roster._let_in(roster.members[0], needed=True)
     return roster, events
 
 

@@ -1,7 +1,8 @@
 """Training over transports: the fused run's weights, faults on the way, checkpoints."""
 
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -16,19 +17,21 @@ from tests.federation.split_helpers import Kept
 from tests.wire.lines import lines
 from xvfl.config import LossConfig, NetConfig, TrainConfig
 from xvfl.data.rows import Rows
-from xvfl.errors import RunError
+from xvfl.errors import RunError, WireError
 from xvfl.federation.ask import Deadline, Peer
 from xvfl.federation.build import build_method, build_parties
-from xvfl.federation.endpoint import Endpoint, Settings, Workplace
+from xvfl.federation.endpoint import Endpoint, Workplace
 from xvfl.federation.fused import Fused
 from xvfl.federation.kernels import small_kernels
+from xvfl.federation.members import MOST_REFUSALS, Terms
 from xvfl.federation.party import PartyNet, PartySide
 from xvfl.federation.predict import score
-from xvfl.federation.roster import Roster, Terms
+from xvfl.federation.roster import Roster
+from xvfl.federation.settings import Settings
 from xvfl.federation.train import Trainer
 from xvfl.methods import Method
 from xvfl.wire.memory import Memory
-from xvfl.wire.messages import Begin, Hello, Message
+from xvfl.wire.messages import Backward, Begin, Complete, Embed, Flush, Hello, Message
 
 NET, LOSS, ROWS = NetConfig(embedding=8, hidden=16), LossConfig(), 240
 NAMES = ("p0", "p1")
@@ -240,6 +243,114 @@ def test_a_party_that_answers_nan_is_kept_out_and_the_others_go_on() -> None:
     why = next(e["why"] for e in events if e["event"] == "refused")
     assert "'p1' answered wrongly: embeddings: expected finite numbers" in why
     assert flaky[1].end.over == f"refused: {why}"
+
+
+class Refusing(Endpoint):
+    """A party that refuses some of what it is asked."""
+
+    refuses: Callable[[Message], bool] = staticmethod(lambda message: False)
+
+    def _answer(self, message: Message) -> Message:
+        if self.refuses(message):
+            raise WireError("not today")
+        return super()._answer(message)
+
+
+def refusing(line: Flaky, refuses: Callable[[Message], bool]) -> None:
+    """Have the party on a line refuse some of what it is asked."""
+    line.end.__class__, line.end.refuses = Refusing, refuses  # type: ignore[assignment,attr-defined]
+
+
+@pytest.mark.parametrize("kind", [Embed, Complete, Backward, Flush])
+def test_a_party_that_refuses_sits_out_the_batch_and_comes_back(kind: type[Any]) -> None:
+    roster, trainer, flaky, events, _ = federation(config("adamw", epochs=2))
+    steps = trainer.run(lambda: 0.0)
+    for _ in range(4):
+        next(steps)
+    once = iter([True])
+    refusing(flaky[1], lambda message: isinstance(message, kind) and next(once, False))
+    if kind is Flush:
+        roster.flush()
+    for at in range(4, 7):
+        next(steps)
+        assert roster.present == ((0,) if at == 4 and kind is not Flush else (0, 1))
+    for _ in steps:
+        pass
+    assert trainer.progress.step == 20 and roster.losses.refusals == {"p1": 1}
+    left = next(e for e in events if e["event"] == "left")
+    assert left["party"] == "p1" and left["why"] == "party 'p1' refused: not today"
+    assert [e["event"] for e in events] == ["joined", "joined", "left", "joined"]
+    numbers = [number for _, number in flaky[1].heard]
+    assert numbers == sorted(set(numbers))
+
+
+def test_a_party_that_always_refuses_is_kept_out_and_the_others_go_on() -> None:
+    roster, trainer, flaky, events, _ = federation(config("adamw", epochs=2))
+    steps = trainer.run(lambda: 0.0)
+    next(steps)
+    refusing(flaky[1], lambda message: isinstance(message, Embed))
+    for _ in steps:
+        pass
+    assert trainer.progress.step == 20 and roster.present == (0,)
+    assert [e["step"] for e in events if e["event"] == "left"] == [1, 2, 4, 7, 11]
+    assert roster.losses.refusals == {"p1": MOST_REFUSALS}
+    assert flaky[1].end.over == "refused: party 'p1' refused: not today"
+
+
+def test_refusals_end_a_run_that_needs_the_party(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xvfl.federation.members.PAUSE_S", 0.01)
+    roster, trainer, flaky, _, _ = federation(config("adamw", epochs=2), minimum=2)
+    steps = trainer.run(lambda: 0.0)
+    next(steps)
+    left = iter(range(2))
+    refusing(flaky[1], lambda message: isinstance(message, Embed) and next(left, None) is not None)
+    next(steps)
+    assert roster.losses.refusals == {"p1": 2} and roster.present == (0, 1)
+    refusing(flaky[1], lambda message: isinstance(message, Embed))
+    with pytest.raises(RunError, match="expected 2 parties, but p1 is kept out: .*not today"):
+        next(steps)
+
+
+def test_a_party_that_refuses_to_begin_is_asked_again_a_few_times_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("xvfl.federation.members.PAUSE_S", 0.01)
+    made, *_ = sides()
+    ends = [endpoint(side, Kept()) for side in made]
+    flaky = [Flaky(end) for end in ends]
+    refusing(flaky[1], lambda message: isinstance(message, Begin))
+    events: list[dict[str, Any]] = []
+    peers = [Peer(name, line) for name, line in zip(NAMES, flaky, strict=True)]
+    roster = Roster(peers, terms(config("adamw", epochs=1)), events.append)
+    with pytest.raises(RunError, match="expected 2 parties, but p1 is kept out: .*not today"):
+        roster.gather(2)
+    assert [e["event"] for e in events if e.get("party") == "p1"] == [
+        *["not let in"] * MOST_REFUSALS,
+        "refused",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("holdings", "words"),
+    [
+        (torch.ones(ROWS - 1), "expected holdings of the 240 rows that were matched, got 239"),
+        (torch.ones(0), "expected holdings of the 240 rows that were matched, got 0"),
+        (torch.ones(ROWS, 1), r"expected holdings \(n,\) uint8 of 0, 1 or 2, got torch.uint8 "),
+        (torch.full((ROWS,), 3), r"expected holdings \(n,\) uint8 of 0, 1 or 2"),
+    ],
+)
+def test_holdings_of_other_rows_than_matched_are_refused(holdings: Tensor, words: str) -> None:
+    made, *_ = sides()
+    ends = [endpoint(side, Kept()) for side in made]
+    ends[1]._make = lambda s, t: Workplace(made[1], holdings.to(torch.uint8))
+    events: list[dict[str, Any]] = []
+    peers = [Peer(name, Flaky(end)) for name, end in zip(NAMES, ends, strict=True)]
+    agreed = replace(terms(config("adamw", epochs=1)), rows=dict.fromkeys(NAMES, ROWS))
+    roster = Roster(peers, agreed, events.append)
+    with pytest.raises(RunError, match=words):
+        roster.gather(2)
+    assert [e["party"] for e in events if e["event"] == "refused"] == ["p1"]
+    assert re.search(words, ends[1].over or "")
 
 
 def test_too_few_parties_end_the_run_with_a_line() -> None:

@@ -109,6 +109,16 @@ def test_a_mode_it_does_not_have_is_refused(loss: LossConfig) -> None:
 
 
 @pytest.mark.parametrize("loss", EVERY, ids=named)
+def test_a_party_decides_the_same_whether_its_peers_are_asked_or_not(loss: LossConfig) -> None:
+    method, federation, rows = small_federation(loss, SEED)
+    federation.train(False)
+    for party in range(len(federation.names)):
+        with torch.no_grad():
+            asked = method.logits(federation, rows, "local", party).float()
+        torch.testing.assert_close(logits(method, federation, rows, "local", party), asked)
+
+
+@pytest.mark.parametrize("loss", EVERY, ids=named)
 def test_stacked_runs_lose_the_mean_of_what_each_loses_alone(loss: LossConfig) -> None:
     """Nets of two seeds, different rows in each run, and the random draws of training."""
     halves = torch.tensor([0, 1, 2, 3, 4, 5, 6, 7]), torch.tensor([8, 8, 10, 11, 9, 9, 8, 15])

@@ -5,7 +5,6 @@ import re
 import signal
 import socket
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +15,16 @@ from tests.wire.proxy import proxy
 from xvfl.service.demo import (
     PARTIES,
     TRAIN,
+    WITHIN,
     Processes,
-    all_together,
     folder_lines,
+    gaps_between,
     in_one_process,
-    mean_accuracy,
     write_files,
 )
 from xvfl.service.log import read_log
 
-EPOCHS = 40
+EPOCHS = TRAIN.epochs
 
 
 def free_port() -> int:
@@ -37,7 +36,7 @@ def free_port() -> int:
 @pytest.mark.filterwarnings("ignore:5 of 1797 labelled ids", "ignore:party ")
 def test_faults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Five kills of random parties, one of the coordinator, three cuts, one stall."""
-    train, rng = replace(TRAIN, epochs=EPOCHS), random.Random(11)
+    rng = random.Random(11)
     write_files(tmp_path)
     faults = ["kill"] * 5 + ["coordinator"] + ["cut"] * 3 + ["stall"]
     rng.shuffle(faults)
@@ -47,7 +46,7 @@ def test_faults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with (
         (tmp_path / "shown").open("w") as shown,
         proxy(port) as between,
-        Processes(tmp_path, Console(file=shown, width=200), train, minimum=2) as processes,
+        Processes(tmp_path, Console(file=shown, width=200), TRAIN, minimum=2) as processes,
     ):
         processes.start(port, between.port)
         for epoch, fault in zip(at, faults, strict=True):
@@ -69,12 +68,12 @@ def test_faults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
             table.append((step, fault, whom))
         processes.wait()
     log = read_log(tmp_path / "coordinator")
-    ours, theirs = folder_lines(tmp_path), in_one_process(tmp_path, train)
-    together = [mean_accuracy(ours), mean_accuracy(theirs)]
+    ours, theirs = folder_lines(tmp_path), in_one_process(tmp_path, TRAIN)
+    gaps = gaps_between(ours, theirs)
     with capsys.disabled():
-        show(table, log, together)
+        show(table, log, gaps)
     assert any(event["event"] == "finished" for event in log)
-    assert abs(together[0] - together[1]) <= 0.01
+    assert max(map(abs, gaps.values())) <= WITHIN
     assert_losses(log)
     for name in PARTIES:
         assert not [e for e in read_log(tmp_path / name) if "made already" in e.get("why", "")]
@@ -85,9 +84,9 @@ def test_training_goes_on_without_a_killed_party(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Kill a random party at a random step, with one party being enough; let it come back."""
-    rng, whole = random.Random(23), TRAIN.epochs
+    rng = random.Random(23)
     write_files(tmp_path)
-    whom, at = rng.choice(PARTIES), rng.randrange(3, whole // 3)
+    whom, at = rng.choice(PARTIES), rng.randrange(3, EPOCHS // 3)
     with (
         (tmp_path / "shown").open("w") as shown,
         Processes(tmp_path, Console(file=shown, width=200), TRAIN, minimum=1) as processes,
@@ -96,28 +95,29 @@ def test_training_goes_on_without_a_killed_party(
         step = processes.event("epoch", lambda e: e["epoch"] >= at)["step"]
         time.sleep(rng.random() / 2)
         processes.kill(whom)
-        left = processes.event("left", lambda e: e["party"] == whom and e["step"] >= step)
+        left = processes.event("left", lambda e: e["party"] == whom and e["step"] >= step - 1)
         processes.event("epoch", lambda e: e["parties"] == 1 and e["step"] > left["step"])
         processes.launch(whom)
         processes.wait()
     log = read_log(tmp_path / "coordinator")
     ours, theirs = folder_lines(tmp_path), in_one_process(tmp_path, TRAIN)
-    together = [mean_accuracy(ours), mean_accuracy(theirs)]
+    gaps = gaps_between(ours, theirs)
     with capsys.disabled():
-        show([(step, "kill", whom)], log, together)
-        print(f"all together: {all_together(ours):.3f}, without faults {all_together(theirs):.3f}")
+        show([(step, "kill", whom)], log, gaps)
     epochs = [event for event in log if event["event"] == "epoch"]
-    assert [event["epoch"] for event in epochs] == list(range(1, whole + 1))
+    assert [event["epoch"] for event in epochs] == list(range(1, EPOCHS + 1))
     assert {event["step"] - (event["epoch"] * epochs[0]["step"]) for event in epochs} == {0}
     back = next(e for e in log if e["event"] == "joined" and e["step"] > left["step"])
     assert back["party"] == whom and epochs[-1]["parties"] == 2
     first, last = back["lost_updates"]
-    assert first == back["last_update"] + 1 and last - first >= back["step"] - left["step"] - 1
-    assert back["from_checkpoint"] <= left["step"] and back["lost_steps"][1] == back["step"] - 1
+    # It may be missed in a batch, or by the checkpoint of the epoch's end, before the next one.
+    gone = max(left["step"], step)
+    assert first == back["last_update"] + 1 and last - first >= back["step"] - gone - 1
+    assert back["from_checkpoint"] <= gone and back["lost_steps"][1] == back["step"] - 1
     assert_losses(log)
     for name in PARTIES:
         assert not [e for e in read_log(tmp_path / name) if "made already" in e.get("why", "")]
-    assert abs(together[0] - together[1]) <= 0.01
+    assert max(map(abs, gaps.values())) <= WITHIN
 
 
 def assert_losses(log: list[dict[str, Any]]) -> None:
@@ -135,7 +135,7 @@ def assert_losses(log: list[dict[str, Any]]) -> None:
             assert event["from_checkpoint"] <= first <= last <= event["step"]
 
 
-def show(table: list[tuple[Any, ...]], log: list[dict[str, Any]], together: list[float]) -> None:
+def show(table: list[tuple[Any, ...]], log: list[dict[str, Any]], gaps: dict[str, float]) -> None:
     """Print what was done and what it cost."""
     print("\n step  fault        whom")
     for step, fault, whom in table:
@@ -144,4 +144,5 @@ def show(table: list[tuple[Any, ...]], log: list[dict[str, Any]], together: list
         if event["event"] in ("left", "resumed") or event.get("lost_updates"):
             rest = {k: v for k, v in event.items() if k not in ("time", "event", "why")}
             print(f"  {event['event']:8} {re.sub(r'[{}]', '', str(rest))}")
-    print(f"accuracy with faults {together[0]:.3f}, without {together[1]:.3f}")
+    for name, gap in gaps.items():
+        print(f"accuracy with faults less without, {name}: {100 * gap:+.2f} points")

@@ -158,6 +158,8 @@ def test_health_and_metrics(finished: Path) -> None:
     assert health == "ok\n"
     assert 'xvfl_party_present{party="shop"} 1' in metrics
     assert 'xvfl_party_bytes_sent{party="shop"}' in metrics
+    assert 'xvfl_party_refusals{party="shop"} 0' in metrics
+    assert 'xvfl_party_kept_out{party="shop"} 0' in metrics
     for line in metrics.splitlines():
         name, value = line.rsplit(" ", 1)
         assert name.startswith("xvfl_")

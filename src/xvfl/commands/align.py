@@ -46,11 +46,10 @@ def align(
 
 def _ask(side: "CoordinatorFile", wanted: list[str] | None, wait: float) -> None:
     from xvfl.align import ask_parties
-    from xvfl.certs import Peers
     from xvfl.data.frames import read_labels
     from xvfl.errors import InputError, unknown
+    from xvfl.service.listening import listening
     from xvfl.sides import ALIGNMENT
-    from xvfl.wire.listen import Listener
 
     for name in wanted or ():
         if name not in side.parties:
@@ -59,15 +58,11 @@ def _ask(side: "CoordinatorFile", wanted: list[str] | None, wait: float) -> None
         side.labels.table, id_column=side.labels.id, column=side.labels.column, where="labels"
     )
     path = Path(side.state) / ALIGNMENT
-    peers = Peers(Path(side.tls.authority), Path(side.revoked) if side.revoked else None)
-    listener = Listener(side.listen, side.tls, side.parties, peers.check, _say)
-    try:
+    with listening(side, _say) as listener:
         lines = {name: listener.lines[name] for name in wanted or side.parties}
         found = ask_parties(
             lines, list(labels.index), [side.labels.column], side.matching, path, _say, wait
         )
-    finally:
-        listener.close()
     for name in lines:
         match = found.matches[name]
         held = int((match.handles >= 0).sum())

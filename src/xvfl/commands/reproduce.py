@@ -1,7 +1,7 @@
 """`xvfl reproduce`: the paper's figures, run again."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -9,6 +9,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from xvfl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from xvfl.experiments.reproduce import Request
 
 
 def reproduce(
@@ -23,6 +26,10 @@ def reproduce(
     out: Annotated[Path, typer.Option(help="Folder of runs and figures.")] = Path("out/reproduce"),
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     workers: Annotated[int, typer.Option(help="Processes on a CPU; 0 = one a core.")] = 0,
+    ray: Annotated[
+        str | None,
+        typer.Option(help="Hand the runs to the Ray cluster at this address; auto = this one's."),
+    ] = None,
 ) -> None:
     """Make a figure of the paper on a data set: all methods, all modes, paired differences.
 
@@ -42,7 +49,7 @@ def reproduce(
 
         console.print(f"wrote {write_page(out)}")
         return
-    from xvfl.experiments.reproduce import SPECIAL, reproduce_special
+    from xvfl.experiments.reproduce import SPECIAL, Request, reproduce_special
 
     _check_device(device)
     if figure in SPECIAL:
@@ -51,7 +58,8 @@ def reproduce(
         return
     if dataset is None:
         raise ConfigError(f"reproduce {figure}: expected --dataset; `xvfl data list` shows them")
-    _make(figure, dataset, quick, out, device, workers, console)
+    request = Request(figure, dataset, quick, out, device, workers, ray)
+    _make(request, console)
 
 
 def _check_device(device: str) -> None:
@@ -59,12 +67,9 @@ def _check_device(device: str) -> None:
         raise ConfigError(f"--device: expected auto, cpu or cuda, got {device!r}")
 
 
-def _make(
-    figure: str, dataset: str, quick: bool, out: Path, device: str, workers: int, console: Console
-) -> None:
-    from xvfl.experiments.reproduce import Request, reproduce
+def _make(request: "Request", console: Console) -> None:
+    from xvfl.experiments.reproduce import reproduce
 
-    request = Request(figure, dataset, quick, out, device, workers)
     total = len(request.jobs())
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeRemainingColumn(), console=console) as bar:

@@ -116,7 +116,7 @@ class DateCodec:
     @classmethod
     def fit(cls, name: str, moments: pd.Series, scaling: Scaling, **form: Any) -> "DateCodec":
         """Fit the scale on UTC training dates."""
-        seconds = _seconds(moments)
+        seconds = seconds_of(moments)
         timed = bool(np.any(seconds % DAY != 0))
         return cls(name, fit_scale(seconds, scaling), timed, **form)
 
@@ -129,7 +129,7 @@ class DateCodec:
         """Place the dates in time, the week, the year and, if any, the day."""
         moments = as_dates(cells, self.format)
         observed = moments.notna().to_numpy(dtype=bool)
-        seconds = _seconds(moments)
+        seconds = seconds_of(moments)
         local = moments.dt.tz_convert(self.zone or "UTC").dt
         turns = [local.day_of_week / 7, (local.day_of_year - 1) / 365.25]
         if self.timed:
@@ -208,7 +208,12 @@ class HashedCodec:
     @classmethod
     def fit(cls, name: str, cells: pd.Series, width: int) -> "HashedCodec":
         """Count the distinct values of non-missing training cells."""
-        counts = as_text(cells).value_counts().rename_axis("value").reset_index(name="count")
+        return cls.of_counts(name, as_text(cells).value_counts(), width, value_type(cells))
+
+    @classmethod
+    def of_counts(cls, name: str, found: pd.Series, width: int, kind: ValueType) -> "HashedCodec":
+        """Build from how often each distinct value occurs."""
+        counts = found.rename_axis("value").reset_index(name="count")
         counts = counts.sort_values(["count", "value"], ascending=[False, True])
         vocabulary = tuple(counts["value"].head(LONGEST_VOCABULARY).tolist())
         buckets = 1 << (2 * len(counts) - 1).bit_length()
@@ -218,7 +223,7 @@ class HashedCodec:
             min(max(buckets, FEWEST_BUCKETS), MOST_BUCKETS),
             vocabulary,
             len(vocabulary) == len(counts),
-            value_type(cells),
+            kind,
         )
 
     @property
@@ -304,7 +309,8 @@ def _typed(values: tuple[str, ...], kind: ValueType) -> pd.Series:
     return texts if kind == "str" else texts.astype(np.int64 if kind == "int" else np.float64)
 
 
-def _seconds(moments: pd.Series) -> Floats:
+def seconds_of(moments: pd.Series) -> Floats:
+    """Give UTC dates as seconds since 1970, NaN where there is none."""
     plain = moments.dt.tz_localize(None).dt.as_unit("us").to_numpy(dtype="datetime64[us]")
     seconds = plain.astype(np.int64) / 1e6
     return np.where(np.isnat(plain), np.nan, seconds)

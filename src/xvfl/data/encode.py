@@ -74,25 +74,30 @@ class TableEncoder:
     @classmethod
     def fit(cls, frame: pd.DataFrame, options: TableOptions, party: str) -> "TableEncoder":
         """Fit on training rows, indexed by id; warn of columns that carry no information."""
-        _check_options(frame, options, party)
-        codecs: list[Codec] = []
-        left_out: dict[str, str] = {}
-        for name in frame.columns:
-            if name in options.drop:
-                continue
-            fitted = _fit_column(blank(frame[name], options.missing), options, party)
-            if isinstance(fitted, str):
-                left_out[name] = fitted
-            else:
-                codecs.append(fitted)
+        where = whose(frame, party)
+        check_options(frame.columns, options, party, where)
+        fitted = {
+            name: _fit_column(blank(frame[name], options.missing), options, party)
+            for name in frame.columns
+            if name not in options.drop
+        }
+        return cls.of_columns(party, fitted, options, where)
+
+    @classmethod
+    def of_columns(
+        cls, party: str, fitted: Mapping[str, Codec | str], options: TableOptions, where: str
+    ) -> "TableEncoder":
+        """Join the columns' codecs; one that carries no information says why instead."""
+        codecs = [each for each in fitted.values() if not isinstance(each, str)]
+        left_out = {name: each for name, each in fitted.items() if isinstance(each, str)}
         if not codecs:
             raise InputError(
-                f"{whose(frame, party)}: expected at least one column with two different values, "
-                f"but found none in {len(frame.columns)}; check the table and the columns dropped"
+                f"{where}: expected at least one column with two different values, but found none "
+                f"in {len(fitted)}; check the table and the columns dropped"
             )
         if left_out:
             reasons = ", ".join(f"{name!r} ({reason})" for name, reason in left_out.items())
-            warnings.warn(f"{whose(frame, party)}: left out {reasons}", DataWarning, stacklevel=2)
+            warnings.warn(f"{where}: left out {reasons}", DataWarning, stacklevel=3)
         return cls(party, codecs, options.missing, left_out)
 
     def encode(self, frame: pd.DataFrame) -> Encoded:
@@ -186,10 +191,13 @@ ENCODERS: dict[str, type[TableEncoder | ImageEncoder]] = {
 }
 
 
-def _check_options(frame: pd.DataFrame, options: TableOptions, party: str) -> None:
+def check_options(
+    columns: Sequence[str] | pd.Index, options: TableOptions, party: str, where: str
+) -> None:
+    """Refuse options that name a column that is not there, or one column twice."""
     for name in (*options.categorical, *options.numeric, *options.drop):
-        if name not in frame.columns:
-            raise InputError(f"{whose(frame, party)}: {unknown('column', name, frame.columns)}")
+        if name not in columns:
+            raise InputError(f"{where}: {unknown('column', name, columns)}")
     both = sorted(set(options.categorical) & set(options.numeric))
     if both:
         raise InputError(

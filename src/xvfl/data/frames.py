@@ -1,9 +1,8 @@
 """Bring any table to one form: a pandas frame indexed by string ids, with string column names."""
 
-import os
 import warnings
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -56,48 +55,26 @@ def read_labels(
     return _usable_labels(labels, where, fewest)
 
 
-def write_table(frame: pd.DataFrame, path: Path) -> None:
-    """Write a .csv or .parquet file whole or not at all; a named index becomes the first column."""
-    path = Path(path)
-    check_output(path)
-    plain = frame if frame.index.name is None else frame.reset_index()
-    writers: dict[str, Callable[[Path], Any]] = {
-        ".csv": lambda target: plain.to_csv(target, index=False),
-        ".parquet": lambda target: plain.to_parquet(target, index=False),
-    }
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        writers[path.suffix.lower()](temporary)
-        os.replace(temporary, path)
-    except OSError as error:
-        raise InputError(
-            f"{path}: cannot be written ({_reason(error)}); check the folder and the space left"
-        ) from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink()
-
-
-def check_output(path: Path) -> None:
-    """Refuse a name that `write_table` could not write to, before the work is done."""
-    if path.suffix.lower() not in (".csv", ".parquet"):
-        raise InputError(f"{path}: expected a name ending in .csv or .parquet; rename the file")
-    if not path.parent.is_dir():
-        raise InputError(f"{path}: cannot be written (no folder {path.parent}); make it first")
-
-
 def _read(source: Any, id_column: str | None, where: str, fewest: int = 1) -> pd.DataFrame:
     frame, where, own_index = _load(source, id_column, where)
-    names = pd.Index([str(name) for name in frame.columns])
-    _refuse_repeated(names, where)
-    frame = frame.set_axis(names, axis=1)
-    raw = _raw_ids(frame, id_column, own_index, where)
+    kept = indexed(frame, id_column, own_index, where)
     if len(frame) < fewest:
         raise InputError(
             f"{where}: expected at least one row, but there are none; check the source"
         )
+    return kept
+
+
+def indexed(
+    frame: pd.DataFrame, id_column: str | None, own_index: bool, where: str, start: int = 0
+) -> pd.DataFrame:
+    """Index a raw frame, the rows of a table from `start` on, by its ids as strings."""
+    names = pd.Index([str(name) for name in frame.columns])
+    refuse_repeated(names, where)
+    frame = frame.set_axis(names, axis=1)
+    raw = _raw_ids(frame, id_column, own_index, where)
     at = "index" if id_column is None else f"id column {id_column!r}"
-    ids = usable_ids(raw, f"{where}, {at}")
+    ids = usable_ids(raw, f"{where}, {at}", start)
     kept = frame.drop(columns=id_column) if id_column in frame.columns else frame
     kept = kept.set_axis(ids, axis=0)
     kept.attrs[WHERE] = where
@@ -145,8 +122,15 @@ def _read_file(path: Path, id_column: str, where: str) -> pd.DataFrame:
         )
     if not path.is_file():
         raise InputError(f"{where}: there is no such file; check the path")
-    try:
+    with reading(path, where):
         return read()
+
+
+@contextmanager
+def reading(path: Path, where: str) -> Iterator[None]:
+    """Say which file cannot be read, and why."""
+    try:
+        yield
     except InputError:
         raise
     except (OSError, ValueError, pd.errors.ParserWarning) as error:
@@ -160,7 +144,7 @@ def _read_csv(path: Path, id_column: str, where: str) -> pd.DataFrame:
     header = pd.read_csv(
         path, header=None, nrows=1, dtype=str, keep_default_na=False, encoding="utf-8-sig"
     )
-    _refuse_repeated(header.iloc[0], where)
+    refuse_repeated(header.iloc[0], where)
     with warnings.catch_warnings():
         # Rows longer than the header would otherwise shift silently by one column.
         warnings.simplefilter("error", pd.errors.ParserWarning)
@@ -177,7 +161,7 @@ def _read_csv(path: Path, id_column: str, where: str) -> pd.DataFrame:
 def _read_parquet(path: Path, where: str) -> pd.DataFrame:
     import pyarrow.parquet
 
-    _refuse_repeated(pyarrow.parquet.read_schema(path).names, where)
+    refuse_repeated(pyarrow.parquet.read_schema(path).names, where)
     return pd.read_parquet(path)
 
 
@@ -191,7 +175,7 @@ def _query(query: str, where: str) -> pd.DataFrame:
     with duckdb.connect(config=settings) as connection:
         try:
             result = connection.execute(query)
-            _refuse_repeated([str(part[0]) for part in result.description or []], where)
+            refuse_repeated([str(part[0]) for part in result.description or []], where)
             return result.df()
         except duckdb.Error as error:
             raise InputError(f"{where}: failed ({_reason(error)}); correct the query") from error
@@ -214,7 +198,8 @@ def _one_level(index: pd.Index, where: str) -> pd.Index:
     return index
 
 
-def _refuse_repeated(names: Iterable[Any], where: str) -> None:
+def refuse_repeated(names: Iterable[Any], where: str) -> None:
+    """Refuse two columns of one name."""
     columns = pd.Series([str(name) for name in names], dtype="str")
     repeated = sorted(set(columns[columns.duplicated()]))
     if repeated:
@@ -240,22 +225,26 @@ def _usable_labels(labels: pd.Series, where: str, fewest: int) -> pd.Series:
             DataWarning,
             stacklevel=3,
         )
-    kept = _plain_type(kept)
-    classes = kept.unique()
-    if len(classes) < fewest:
-        found = f"only class {classes[0]!s}" if len(classes) else "no label at all"
-        raise InputError(
-            f"{where}: expected at least {fewest} classes, but found {found}; check the column"
-        )
-    if types.is_float_dtype(kept.dtype) and len(classes) > max(MOST_CLASSES, len(kept) / 2):
-        raise InputError(
-            f"{where}: expected classes, but {len(classes)} distinct numbers in {len(kept)} rows "
-            "looks like a regression target; bin it into classes first"
-        )
+    kept = plain_type(kept)
+    check_classes(kept.drop_duplicates(), len(kept), where, fewest)
     return kept
 
 
-def _plain_type(labels: pd.Series) -> pd.Series:
+def check_classes(classes: pd.Series, rows: int, where: str, fewest: int) -> None:
+    """Refuse too few distinct labels, and numbers that look like a regression target."""
+    if len(classes) < fewest:
+        found = f"only class {classes.iloc[0]!s}" if len(classes) else "no label at all"
+        raise InputError(
+            f"{where}: expected at least {fewest} classes, but found {found}; check the column"
+        )
+    if types.is_float_dtype(classes.dtype) and len(classes) > max(MOST_CLASSES, rows / 2):
+        raise InputError(
+            f"{where}: expected classes, but {len(classes)} distinct numbers in {rows} rows "
+            "looks like a regression target; bin it into classes first"
+        )
+
+
+def plain_type(labels: pd.Series) -> pd.Series:
     """Undo what missing cells and nullable types do to a column; whole floats become ints."""
     if isinstance(labels.dtype, pd.CategoricalDtype):
         labels = labels.astype(labels.cat.categories.dtype)

@@ -95,15 +95,19 @@ def date_format(cells: pd.Series) -> str | None:
     _, texts = known(cells)
     if texts.empty or texts.str.contains("[-/:]").mean() < MOSTLY:
         return None
-    first = texts.iloc[0]
+    for guess in date_guesses(texts.iloc[0]):
+        if as_dates(texts, guess).notna().mean() >= MOSTLY:
+            return guess
+    return None
+
+
+def date_guesses(text: str) -> list[str]:
+    """List the formats in which a text may be a date, the likeliest first."""
     with warnings.catch_warnings():
         # Both readings of 02/01/2020 are tried on purpose.
         warnings.simplefilter("ignore", UserWarning)
-        guesses = [ISO, guess_datetime_format(first), guess_datetime_format(first, dayfirst=True)]
-    for guess in guesses:
-        if guess is not None and as_dates(texts, guess).notna().mean() >= MOSTLY:
-            return guess
-    return None
+        guesses = [ISO, guess_datetime_format(text), guess_datetime_format(text, dayfirst=True)]
+    return [each for each in dict.fromkeys(guesses) if each is not None]
 
 
 def as_dates(cells: pd.Series, form: str) -> pd.Series:

@@ -4,13 +4,47 @@ Shapes: N rows of the federation, n rows of one party, B rows of a batch, k part
 Imports torch alone, so that prepared data trains on machines where nothing can be installed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from xvfl.layout import Layout
+from xvfl.streams import stream
+
+
+class Table(Protocol):
+    """A party's encoded rows, in memory or on disk."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def device(self) -> torch.device:
+        """Where its rows are handed out."""
+
+    def take(self, handles: Tensor) -> "PartyTable":
+        """Give the rows at the handles; handle −1 is a row the party does not hold."""
+
+    def to(self, device: torch.device) -> "Table":
+        """Have its rows on a device."""
+
+
+class RowSource(Protocol):
+    """What the coordinator knows of rows, in memory or on disk."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def device(self) -> torch.device:
+        """Where its rows are handed out."""
+
+    def take(self, index: Tensor, step: int | Tensor = 0) -> "Rows":
+        """Give the rows at the index, as the batch of a step."""
+
+    def order(self, seeds: Sequence[int], epoch: int) -> Callable[[int, int], Tensor]:
+        """Shuffle an epoch of each run; the answer gives the rows from one place to another."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +61,11 @@ class PartyTable:
 
     def __len__(self) -> int:
         return len(self.values)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the rows are."""
+        return self.values.device
 
     def take(self, handles: Tensor) -> "PartyTable":
         """Give the rows at the handles; handle −1 is a row the party does not hold."""
@@ -82,6 +121,11 @@ class Rows:
     def __len__(self) -> int:
         return len(self.y)
 
+    @property
+    def device(self) -> torch.device:
+        """Where the rows are."""
+        return self.y.device
+
     def take(self, index: Tensor, step: int | Tensor = 0) -> "Rows":
         """Give the rows at the index, as the batch of a step."""
         return Rows(
@@ -93,6 +137,16 @@ class Rows:
             step,
             self.runs,
         )
+
+    def order(self, seeds: Sequence[int], epoch: int) -> Callable[[int, int], Tensor]:
+        """Shuffle the rows of each run; the answer gives those from one place to another."""
+        count = len(self) // len(seeds)
+        orders = [
+            torch.randperm(count, generator=stream("cpu", seed, "order", epoch)) + run * count
+            for run, seed in enumerate(seeds)
+        ]
+        order = torch.stack(orders).to(self.device)
+        return lambda start, stop: order[:, start:stop].flatten()
 
     def only(self, parties: Sequence[int]) -> "Rows":
         """Leave only the reachable parties (D7); a row that none of them saw weighs nothing."""

@@ -22,7 +22,7 @@ from xvfl.config import LossConfig, NetConfig, TrainConfig
 from xvfl.data.task import Task
 from xvfl.experiments.compare import Difference
 from xvfl.experiments.digits import digits
-from xvfl.experiments.execute import Load
+from xvfl.experiments.dispatch import Load
 from xvfl.experiments.kept import Made, Tell, keep
 from xvfl.experiments.trial import Setting, Trial
 from xvfl.federation.kernels import small_kernels

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from xvfl.data.task import Task
 from xvfl.datasets.pictures import halve
 from xvfl.experiments.compare import Difference
-from xvfl.experiments.execute import Load, subset
+from xvfl.experiments.dispatch import Load, subset
 from xvfl.experiments.gradcam import grad_cam
 from xvfl.experiments.jobs import FULL, SMALL, Budget, Job, jobs
 from xvfl.experiments.kept import Made, Tell, keep, piece

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from xvfl.errors import RunError
-from xvfl.experiments.execute import hardware
+from xvfl.experiments.dispatch import hardware
 from xvfl.experiments.store import PROTOCOL
 
 PIECES = "pieces"

@@ -26,7 +26,7 @@ from xvfl.experiments import (
     rounds,
     summary,
 )
-from xvfl.experiments.execute import Done, execute
+from xvfl.experiments.execute import Done, choose_dispatch, execute
 from xvfl.experiments.jobs import FIGURES, Budget, Job, budget_of
 from xvfl.experiments.runner import Result
 from xvfl.experiments.store import Store, key
@@ -43,6 +43,8 @@ class Request:
     out: Path
     device: str = "auto"
     workers: int = 0
+    ray: str | None = None
+    """Address of a Ray cluster that makes the runs."""
 
     @property
     def command(self) -> str:
@@ -93,7 +95,8 @@ def reproduce(request: Request, done: Done) -> list[Path]:
         def report(count: int, total: int, what: str) -> None:
             done(found + count, len(jobs), what)
 
-        execute(todo, store, prepared, device, request.workers, report)
+        dispatch = choose_dispatch(device, request.workers, request.ray)
+        execute(todo, store, prepared, device, dispatch, report)
     return write(request)
 
 

@@ -22,7 +22,7 @@ from xvfl.config import LossConfig, TrainConfig
 from xvfl.data.task import Task
 from xvfl.experiments.convergence import REPETITIONS, SMOOTH, STEP_SIZES
 from xvfl.experiments.digits import digits
-from xvfl.experiments.execute import Load
+from xvfl.experiments.dispatch import Load
 from xvfl.experiments.kept import Made, Tell, keep, piece
 from xvfl.experiments.known_problem import Estimate, run_page, run_sgd
 from xvfl.experiments.trial import Setting, Trial

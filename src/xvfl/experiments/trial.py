@@ -7,7 +7,7 @@ Shapes: R runs, N rows of a run, k parties.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from torch import Tensor
@@ -147,7 +147,8 @@ class Trial:
         )
 
     def _rows(self) -> Rows:
-        seen = torch.stack([side.table.observed.any(1) for side in self.federation.sides], 1)
+        tables = [cast(PartyTable, side.table) for side in self.federation.sides]
+        seen = torch.stack([table.observed.any(1) for table in tables], 1)
         full = torch.cat([run.full for run in self.drawn]).to(self.device) & seen
         handles = torch.arange(len(seen), device=self.device).unsqueeze(1).expand(seen.shape)
         base = torch.cat([run.base for run in self.drawn])

@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future, TimeoutError
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from torch import Tensor
 
@@ -73,34 +73,42 @@ class Peer:
             return check_tensor(what, self.packer.unpack(value, what), shape, None)
         except WireError as error:
             text = f"party {self.name!r} answered wrongly: {error}"
-            raise PartyError(text, (self.name,), wrong=True) from error
+            raise PartyError(text, (self.name,), "wrong") from error
 
 
 def ask(peers: Sequence[Peer], questions: Sequence[Message], answer: type[A]) -> list[A]:
-    """Ask every party its question at once; name all that did not answer in time."""
+    """Ask every party its question at once; name all that did not answer in time.
+
+    Of those that answered otherwise only one is named: it is dealt with first.
+    """
     started = time.monotonic()
     open_ = [
         (peer, peer.transport.exchange(question))
         for peer, question in zip(peers, questions, strict=True)
     ]
     answers, away = [], []
+    faults: list[PartyError] = []
     for peer, future in open_:
         reply = _wait(peer, future, started)
         if reply is None or (isinstance(reply, Refusal) and peer.life and peer.restarted()):
             away.append(peer.name)
-        elif isinstance(reply, Refusal):
-            raise WireError(f"party {peer.name!r} refused: {reply.text}")
         elif isinstance(reply, answer):
             answers.append(reply)
         else:
-            raise PartyError(
-                f"party {peer.name!r}: expected {answer.__name__}, got {type(reply).__name__}",
-                (peer.name,),
-                wrong=True,
-            )
+            faults.append(_fault(peer.name, reply, answer))
+    if faults:
+        raise faults[0]
     if away:
         raise PartyError(f"no answer in time from {', '.join(away)}", tuple(away))
     return answers
+
+
+def _fault(name: str, reply: Message, answer: type[Any]) -> PartyError:
+    """Say how a party answered otherwise than asked."""
+    if isinstance(reply, Refusal):
+        return PartyError(f"party {name!r} refused: {reply.text}", (name,), "refused")
+    text = f"party {name!r}: expected {answer.__name__}, got {type(reply).__name__}"
+    return PartyError(text, (name,), "wrong")
 
 
 def _wait(peer: Peer, future: Future[Message], started: float) -> Message | None:

@@ -53,8 +53,8 @@ def check_instructions(instructions: Sequence[Instruction], applied: int, page: 
         applied = each.number
 
 
-def check_ready(ready: Ready, step: int, update: int) -> None:
-    """Refuse a place in the run that is not there yet, and holdings that are none."""
+def check_ready(ready: Ready, step: int, update: int, rows: int | None) -> None:
+    """Refuse a place in the run that is not there yet, and holdings of other rows than matched."""
     if not (0 <= ready.step <= step and 0 <= ready.applied <= update):
         raise WireError(
             f"Ready: expected a step up to {step} and an update up to {update}, got {ready.step} "
@@ -65,4 +65,9 @@ def check_ready(ready: Ready, step: int, update: int) -> None:
         raise WireError(
             f"Ready: expected holdings (n,) uint8 of 0, 1 or 2, got {held.dtype} "
             f"{tuple(held.shape)}; run the same version of xvfl on both sides"
+        )
+    if rows is not None and len(held) != rows:
+        raise WireError(
+            f"Ready: expected holdings of the {rows} rows that were matched, got {len(held)}; "
+            "match ids again"
         )

@@ -5,16 +5,14 @@ answer is kept: a question that comes again gets it, and nothing is done twice.
 Shapes: B rows of a batch, H of them held here, v views, d embedding width.
 """
 
-import json
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol, get_args
 
 import torch
 from torch import Tensor
 
-from xvfl.config import NetConfig, TrainConfig, build
 from xvfl.errors import WireError, XVFLError
 from xvfl.federation.calls import alone
 from xvfl.federation.checks import check_handles, check_instructions, check_tensor
@@ -22,6 +20,8 @@ from xvfl.federation.holder import Holder, Kind, Update, under
 from xvfl.federation.page import Page
 from xvfl.federation.party import PartySide
 from xvfl.federation.precision import quicken
+from xvfl.federation.settings import Settings, parse_settings
+from xvfl.federation.tickets import Cut, Tickets, run_back
 from xvfl.methods.base import View
 from xvfl.wire import codec
 from xvfl.wire.messages import (
@@ -44,33 +44,12 @@ from xvfl.wire.messages import (
     Refusal,
     Release,
 )
-from xvfl.wire.packing import Packer, Payload
+from xvfl.wire.packing import Packer
 
 COMPUTING = threading.Lock()
 """Torch has one random stream a process: parties in one process compute one after the other."""
-MOST_TICKETS = 8
 LATEST = 2**62
 """A step after every other."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What a coordinator tells every party about a run."""
-
-    seed: int
-    method: str
-    """Decides which nets a party needs."""
-    net: NetConfig
-    """With its widths chosen."""
-    train: TrainConfig
-    reconstruction: float = 0.0
-    """Weight of the party's own objective."""
-    full_at: float | None = None
-    """Observed share at which a row counts as full; by default the party chooses."""
-    warm: str = ""
-    """A finished run whose weights to begin with, where the party took part in it."""
-    payload: Payload = "float32"
-    """How embeddings, cues and gradients travel, both ways."""
 
 
 @dataclass(frozen=True)
@@ -90,24 +69,6 @@ class Store(Protocol):
 
     def newest(self, run: str, step: int) -> tuple[int, dict[str, Tensor], int] | None:
         """Give the newest one of a run at or before a step: its step, tensors, last update."""
-
-
-@dataclass(frozen=True)
-class _Cut:
-    """What went out, with the graph that made it."""
-
-    output: Tensor
-    handles: Tensor
-    """(B,) of the batch; −1 a row not held."""
-    held: Tensor | None = None
-    """Rows of the batch that travel; none of an embedding's other rows do."""
-    cue: Tensor | None = None
-    training: bool = True
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        rows = len(self.output) if self.held is None else len(self.held)
-        return (rows, *self.output.shape[1:])
 
 
 class Endpoint:
@@ -137,8 +98,7 @@ class Endpoint:
         self._side: PartySide | None = None
         self._holdings = torch.zeros(0, dtype=torch.uint8)
         self._applied = self._kept = 0
-        self._cuts: dict[int, _Cut] = {}
-        self._embedded = 0
+        self._tickets = Tickets()
         self._packer = Packer()
 
     @property
@@ -210,7 +170,7 @@ class Endpoint:
             if message.run != self.run:
                 raise WireError(f"Begin: expected run {self.run!r}, got {message.run!r}")
             self._holder.settle()
-            self._cuts.clear()
+            self._tickets.clear()
             return Ready(message.turn, self._kept, self._applied, self._holdings)
         settings = parse_settings(message.settings)
         check_handles(message.training, self.hello.rows)
@@ -226,7 +186,8 @@ class Endpoint:
             self._warm(workplace.side, settings.warm)
         workplace.side.holder = holder
         self._side, self._holdings = workplace.side, workplace.holdings
-        self.run, self._cuts, self.step = message.run, {}, self._kept
+        self.run, self.step = message.run, self._kept
+        self._tickets.clear()
         self._packer = Packer(settings.payload)
         self._note({"event": "began", "run": message.run, "from_checkpoint": self._kept})
         return Ready(message.turn, self._kept, self._applied, self._holdings)
@@ -254,19 +215,17 @@ class Endpoint:
             raise WireError(f"Embed: expected a step of 0 or more, got {message.step}")
         self._finish(gradients, message.instructions)
         self.step = message.step if message.training else self.step
-        handles = message.handles.to(side.table.values.device).long()
+        handles = message.handles.to(side.table.device).long()
         held = (handles >= 0).nonzero().flatten()
         side.net.train(message.training)
         with torch.set_grad_enabled(message.training):
             work = side.embed(handles, list(message.views), message.step)  # type: ignore[arg-type]
             output = alone(work)
-        self._keep(message.turn, _Cut(output, handles, held, training=message.training))
+        self._tickets.keep(message.turn, Cut(output, handles, held, training=message.training))
         return Embedded(message.turn, self._applied, self._packer.pack(output[held]))
 
     def _complete(self, message: Complete) -> Completed:
-        side, cut = self.side, self._cut(message.ticket)
-        if message.ticket != self._embedded:
-            raise WireError(f"Complete: expected ticket {self._embedded}, got {message.ticket}")
+        side, cut = self.side, self._tickets.embedding(message.ticket)
         rows, width = len(cut.output), cut.output.shape[-1]
         cue = self._packer.unpack(message.cue, "cue")
         check_tensor("cue", cue, (rows, width), cut.output.dtype)
@@ -275,17 +234,14 @@ class Endpoint:
         cue = cue.to(cut.output.device).requires_grad_(training)
         with torch.set_grad_enabled(training):
             output = alone(side.complete(cue, message.whole.to(cue.device)))
-        self._keep(message.turn, _Cut(output, cut.handles, None, cue, training))
+        self._tickets.keep(message.turn, Cut(output, cut.handles, None, cue, training))
         return Completed(message.turn, self._packer.pack(output))
 
     def _backward(self, message: Backward) -> CueGradient:
-        given = self._opened(message.gradient)
-        cut = self._cuts[given.ticket]
-        if cut.cue is None:
-            raise WireError(f"Backward: ticket {given.ticket} is not a completion")
-        del self._cuts[given.ticket]
+        given = self._tickets.opened(message.gradient, self._packer)
+        cut, cue = self._tickets.take_completion(given.ticket)
         self._run_back([(cut, given)], retain=True)
-        gradient = torch.zeros_like(cut.cue) if cut.cue.grad is None else cut.cue.grad
+        gradient = torch.zeros_like(cue) if cue.grad is None else cue.grad
         return CueGradient(message.turn, self._packer.pack_gradient("cue", gradient, cut.handles))
 
     def _flush(self, message: Flush) -> Done:
@@ -305,79 +261,31 @@ class Endpoint:
         check_instructions(instructions, self._applied, page)
         if len({gradient.ticket for gradient in gradients}) < len(gradients):
             raise WireError("gradients: expected each ticket once")
-        return tuple(self._opened(gradient) for gradient in gradients)
+        return tuple(self._tickets.opened(gradient, self._packer) for gradient in gradients)
 
     def _finish(
         self, gradients: tuple[Gradient, ...], instructions: tuple[Instruction, ...]
     ) -> None:
         """Make the update of the last step; where none came, that step was given up."""
         if gradients:
-            self._run_back([(self._cuts[each.ticket], each) for each in gradients], retain=False)
+            self._run_back([(self._tickets.of(g.ticket), g) for g in gradients], retain=False)
         if gradients or instructions:
-            self._cuts.clear()
+            self._tickets.clear()
         for each in instructions:
             self._holder.update(Update(_kind(each.kind), each.rate))
             self._applied = each.number
         if not instructions:
             self._holder.forget()
 
-    def _run_back(self, pairs: list[tuple[_Cut, Gradient]], retain: bool) -> None:
-        """Run gradients back through what was sent, and the party's own objective with them."""
-        outputs, seeds = [], []
-        for cut, gradient in pairs:
-            values = gradient.values.to(cut.output.device)
-            if cut.held is not None:
-                values = torch.zeros_like(cut.output).index_copy(0, cut.held, values)
-            if cut.output.requires_grad:
-                outputs.append(cut.output)
-                seeds.append(values)
+    def _run_back(self, pairs: list[tuple[Cut, Gradient]], retain: bool) -> None:
         objective, self.side.objective = self.side.objective, None
-        if objective is not None:
-            outputs.append(objective)
-            seeds.append(torch.ones_like(objective))
-        if outputs:
-            torch.autograd.backward(outputs, seeds, retain_graph=retain)
-
-    def _keep(self, turn: int, cut: _Cut) -> None:
-        self._cuts[turn] = cut
-        if cut.cue is None:
-            self._embedded = turn
-        while len(self._cuts) > MOST_TICKETS:
-            del self._cuts[min(self._cuts)]
+        run_back(pairs, objective, retain)
 
     @property
     def _holder(self) -> Holder:
         holder = self.side.holder
         assert holder is not None
         return holder
-
-    def _cut(self, ticket: int) -> _Cut:
-        if ticket not in self._cuts:
-            raise WireError(
-                f"expected a ticket among {sorted(self._cuts)}, got {ticket}: used up or unknown"
-            )
-        return self._cuts[ticket]
-
-    def _opened(self, gradient: Gradient) -> Gradient:
-        """Unpack a gradient and check it against what it is of."""
-        cut = self._cut(gradient.ticket)
-        values = self._packer.unpack(gradient.values, "gradient")
-        check_tensor("gradient", values, cut.shape, cut.output.dtype)
-        if not cut.training:
-            raise WireError(f"gradient: ticket {gradient.ticket} was not made for training")
-        return replace(gradient, values=values)
-
-
-def parse_settings(text: str) -> Settings:
-    """Read a run's settings."""
-    try:
-        data = json.loads(text)
-    except ValueError as error:
-        raise WireError(f"Begin: expected settings in JSON ({error})") from error
-    if not isinstance(data, dict):
-        raise WireError("Begin: expected settings as a JSON object")
-    settings: Settings = build(Settings, data, "settings")
-    return settings
 
 
 def _kind(text: str) -> Kind:

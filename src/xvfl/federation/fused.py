@@ -94,5 +94,7 @@ class Fused:
             holder.update(update)
 
     def attempt(self, method: Method, rows: Rows, work: Work[T], alone: int | None = None) -> T:
-        """Do some work on a batch: here every party is always there."""
-        return work(self, method, rows)
+        """Do some work on a batch, with everybody or with the one party that it takes."""
+        if alone is None:
+            return work(self, method, rows)
+        return work(self.only([alone]), method.only([alone]), rows.only([alone]))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from xvfl import maths
 from xvfl.data.missing import drop_features
-from xvfl.data.rows import PartyTable
+from xvfl.data.rows import PartyTable, Table
 from xvfl.federation.calls import Call, Calls
 from xvfl.federation.holder import Holder
 from xvfl.layout import Layout
@@ -97,7 +97,7 @@ class PartySide:
         self,
         name: str,
         net: PartyNet,
-        table: PartyTable,
+        table: Table,
         seeds: Sequence[int],
         reconstruction: float = 0.0,
     ) -> None:
@@ -142,12 +142,12 @@ class PartySide:
         E = yield self._call(self.net.bottom, x, looked_at)
         if len(views) == len(masks) == 1:
             return E.unsqueeze(1)
-        each = E.view(len(handles), len(masks), -1).unbind(1)
+        each = E.view(len(handles), len(masks), E.shape[-1]).unbind(1)
         own: Sequence[Tensor] = ()
         if "self" in views:
             after = None if looked_at is None else looked_at[:, -drawn:]
             completed = yield from self._complete(_beside(each[-drawn:]), _beside(masked), after)
-            own = completed.view(len(handles), drawn, -1).unbind(1)
+            own = completed.view(len(handles), drawn, completed.shape[-1]).unbind(1)
         made = {"plain": iter(each), "masked": iter(each[len(each) - drawn :]), "self": iter(own)}
         return torch.stack([next(made[view]) for view in views], 1)
 
@@ -163,7 +163,7 @@ class PartySide:
     def _seed(self, step: int | Tensor, what: str) -> None:
         """Name the draws of dropout; nets that work row by row make none."""
         if not self.row_wise:
-            seed_modules(self.table.values.device, self.seeds[0], self.name, step, what)
+            seed_modules(self.table.device, self.seeds[0], self.name, step, what)
 
     def _looked_at(self, views: Sequence[View], wanted: Tensor | None, drawn: int) -> Tensor | None:
         """Say which copies any wanted view is made of: plain, then the masked ones. (B, copies)"""
@@ -189,7 +189,7 @@ class PartySide:
 
         Cues, what is kept and the answer have a row for each copy; `wanted` is (B, copies).
         """
-        copies = len(cue) // len(self._x)
+        copies = len(cue) // max(len(self._x), 1)
         reproduces = self.reconstruction > 0 and self.net.training
         looked_at = wanted
         if wanted is not None and reproduces:

@@ -2,16 +2,16 @@
 
 A batch that loses a party on the way is begun again with the others. A party that is away keeps
 out until it is on the line again and free; it then says where it stands, and goes on from there:
-what was done without it is lost to it, and noted.
+what was done without it is lost to it, and noted. One that refuses sits out the batch, the next
+time longer, and is kept out at last.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from xvfl.config import TrainConfig
 from xvfl.data.rows import Rows
@@ -19,60 +19,16 @@ from xvfl.errors import PartyError, RunError, WireError
 from xvfl.federation.ask import Peer, ask
 from xvfl.federation.checks import check_ready
 from xvfl.federation.holder import Holder, Update
+from xvfl.federation.members import MOST_REFUSALS, Losses, Member, Terms
 from xvfl.federation.split import Counters, Split
 from xvfl.methods.base import Method, Work
 from xvfl.wire.messages import Begin, Done, End, Hello, Ready
-from xvfl.wire.packing import Packer, Payload
+from xvfl.wire.packing import Packer
 
 T = TypeVar("T")
 Note = Callable[[dict[str, Any]], None]
 LOOK_S = 0.02
 """Seconds between looks at who has come, while too few are there."""
-
-
-@dataclass(frozen=True)
-class Terms:
-    """What a run demands of its parties."""
-
-    run: str
-    """Names the run; the parties' checkpoints bear it."""
-    settings: str
-    """JSON; see `endpoint.Settings`."""
-    width: int
-    """Width of what a party sends for each row and view."""
-    minimum: int
-    """Parties needed to go on."""
-    training: Mapping[str, Tensor] = field(default_factory=dict)
-    """Each party's handles of the rows to train on; see `Begin`."""
-    patience_s: float = 600.0
-    """Seconds to wait for them."""
-    payload: Payload = "float32"
-    """How tensors travel; the settings say the same."""
-
-
-@dataclass
-class Member:
-    """A party, and what is known of its part in the run."""
-
-    peer: Peer
-    began: str = ""
-    """The process that last began."""
-    present: bool = False
-    holdings: Tensor | None = None
-    barred: str | None = None
-    """Why it may not come back."""
-    left_at: int = 0
-    """The step at which it last left."""
-
-
-@dataclass
-class Losses:
-    """What went wrong so far, counted for whoever watches."""
-
-    left: dict[str, int] = field(default_factory=dict)
-    updates: dict[str, int] = field(default_factory=dict)
-    batches: int = 0
-    """Batches begun again."""
 
 
 class Roster:
@@ -95,6 +51,7 @@ class Roster:
         self._active: tuple[int, ...] = ()
         self._keepers: set[str] = set()
         self._last_keep = 0
+        self._batch = 0
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -113,9 +70,10 @@ class Roster:
             for member in self.members:
                 if member.present and member.peer.restarted():
                     self._leave(PartyError("it was started again", (member.peer.name,)))
-                self._let_in(member)
+                self._let_in(member, needed=len(self.present) < wanted)
             if len(self.present) >= wanted:
                 return self.present
+            self._see_enough(wanted)
             if time.monotonic() > until:
                 away = [m.peer.name for m in self.members if not m.present]
                 raise RunError(
@@ -123,6 +81,13 @@ class Roster:
                     f"{', '.join(away)} are away; start them and resume the run"
                 )
             time.sleep(LOOK_S)
+
+    def _see_enough(self, wanted: int) -> None:
+        """End the run when too few are left that may come back."""
+        out = {m.peer.name: m.barred for m in self.members if m.barred is not None}
+        if len(self.members) - len(out) < wanted:
+            why = "; ".join(f"{name} is kept out: {why}" for name, why in out.items())
+            raise RunError(f"expected {wanted} parties, but {why}; mend it and resume the run")
 
     def begin(self, config: TrainConfig, heads: nn.Module) -> Holder:
         """Hold the heads alone: a party makes its optimiser when it is let in."""
@@ -136,6 +101,7 @@ class Roster:
         """Do some work on a batch, again and with fewer parties when some are lost on the way."""
         if self._training:
             self.step = int(rows.step)
+        self._batch += 1
         while True:
             here = self.gather(self.terms.minimum)
             if alone in here:
@@ -153,6 +119,8 @@ class Roster:
                 self._leave(error)
                 self.losses.batches += 1
                 continue
+            for place in here:
+                self.members[place].refusals = 0
             if self._training:
                 self._active = here
             return done
@@ -215,8 +183,16 @@ class Roster:
                 member.peer.take_pending()
                 self.losses.left[name] = self.losses.left.get(name, 0) + 1
                 self._note({"event": "left", "party": name, "step": self.step, "why": str(error)})
-                if error.wrong:
-                    self._bar(member, str(error))
+                self._judge(member, error)
+
+    def _judge(self, member: Member, error: PartyError) -> None:
+        """Keep out who answers wrongly, or will not answer however often it is asked."""
+        if error.fault == "refused":
+            name = member.peer.name
+            self.losses.refusals[name] = self.losses.refusals.get(name, 0) + 1
+            member.refused(self._batch)
+        if error.fault == "wrong" or member.refusals >= MOST_REFUSALS:
+            self._bar(member, str(error))
 
     def _bar(self, member: Member, why: str) -> None:
         """Keep a party out for good, and tell it why; the others go on."""
@@ -224,14 +200,17 @@ class Roster:
         self._note({"event": "refused", "party": member.peer.name, "why": why})
         member.peer.transport.exchange(End(self._turn(), f"refused: {why}"))
 
-    def _let_in(self, member: Member) -> None:
+    def _let_in(self, member: Member, needed: bool) -> None:
         hello = None if member.present or member.barred else member.peer.transport.hello()
-        if hello is None:
+        if hello is None or member.rests(self._batch, needed):
             return
+        if member.peer.restarted():
+            member.refusals = 0
         try:
             ready = self._welcome(member, hello)
         except PartyError as error:
             self._note({"event": "not let in", "party": member.peer.name, "why": str(error)})
+            self._judge(member, error)
             return
         if (fault := self._fault(member, ready)) is not None:
             self._bar(member, fault)
@@ -261,7 +240,9 @@ class Roster:
         """Say what is wrong with where a party says it stands."""
         try:
             # A checkpoint is named by the step that comes next.
-            check_ready(ready, self.step + 1, self.counters.update)
+            check_ready(
+                ready, self.step + 1, self.counters.update, self.terms.rows.get(member.peer.name)
+            )
         except WireError as error:
             return str(error)
         if member.holdings is not None and not member.holdings.equal(ready.holdings):

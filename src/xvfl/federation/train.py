@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from xvfl.config import TrainConfig
-from xvfl.data.rows import Rows
+from xvfl.data.rows import Rows, RowSource
 from xvfl.federation.build import COORDINATOR
 from xvfl.federation.captured import CapturedStep
 from xvfl.federation.holder import Holder, Update, under
@@ -54,7 +54,7 @@ class Trainer:
         self,
         federation: Trained,
         method: Method,
-        rows: Rows,
+        rows: RowSource,
         config: TrainConfig,
         seeds: Sequence[int] | None = None,
         captured: bool = False,
@@ -91,24 +91,15 @@ class Trainer:
     def run(self, validate: Callable[[], float]) -> Iterator[Record]:
         """Train until the epochs are used up or validation stops improving."""
         while self.progress.epoch < self.config.epochs and not self.progress.stopped:
-            order = self._order(self.progress.epoch)
+            order = self.rows.order(self.seeds, self.progress.epoch)
             while self.progress.batch < self.batches:
                 yield self._step(order)
             yield self._end_epoch(validate())
 
-    def _order(self, epoch: int) -> Tensor:
-        """Shuffle the rows of each run. (runs, rows of a run)"""
-        count = self.rows_of_run
-        orders = [
-            torch.randperm(count, generator=stream("cpu", seed, "order", epoch)) + run * count
-            for run, seed in enumerate(self.seeds)
-        ]
-        return torch.stack(orders).to(self.rows.y.device)
-
-    def _step(self, order: Tensor) -> Record:
+    def _step(self, order: Callable[[int, int], Tensor]) -> Record:
         at, step = self.progress.batch, self.progress.step
         rate = learning_rate(step, self.batches * self.config.epochs, self.config)
-        index = order[:, at * self.batch : (at + 1) * self.batch].flatten()
+        index = order(at * self.batch, (at + 1) * self.batch)
         self.federation.train(True)
         if not self.method.heads.training:
             self.method.heads.train()
@@ -183,7 +174,7 @@ class Trainer:
     def restore(self, tensors: Mapping[str, Tensor], progress: Mapping[str, Any]) -> None:
         """Take up a state that `state` gave."""
         self.progress = Progress(**progress)
-        device = self.rows.y.device
+        device = self.rows.device
         self._sums = {key: value.to(device) for key, value in under(tensors, "sum/").items()}
         for name, holder in self.holders.items():
             holder.restore(name, tensors)

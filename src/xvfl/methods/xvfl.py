@@ -121,11 +121,12 @@ class XVFL:
 
     def logits(self, federation: Federation, rows: Rows, mode: Mode, party: int) -> Tensor:
         """Decide a batch: alone, assisted, by all, or by the full peers of `party`. (B, C)"""
+        if mode == "peers":
+            E = federation.embed(rows, ["plain"])[:, :, 0]
+            return self._decide(self.join.over(E, maths.others(rows.full, party)))
         E, best = self._alone(federation, rows)
         if mode == "local":
             return self._decide(self.join.alone(best)[:, party])
-        if mode == "peers":
-            return self._decide(self.join.over(E, maths.others(rows.full, party)))
         if not (self.completing and self.weights.cross_completion):
             return self._decide(self.join.over(best, rows.seen))
         cue, has_cue = maths.cues(E, maths.sources(rows.full, rows.seen))

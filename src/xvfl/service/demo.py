@@ -29,18 +29,24 @@ from xvfl.federation.fused import Fused
 from xvfl.federation.party import PartySide
 from xvfl.prepare import Splits, prepare
 from xvfl.runs import Folder
+from xvfl.service.evaluation import EVALUATION, evaluation
 from xvfl.service.log import read_log
-from xvfl.service.run import EVALUATION, evaluation
 from xvfl.training import Plan, fit
 
+Lines = list[dict[str, Any]]
+"""What was measured, a line for each way to predict."""
 PARTIES = ("left", "right")
 OVERLAP, RATE, ABSENT, SEED = 0.4, 0.5, 0.05, 0
-TRAIN = TrainConfig(epochs=60, batch=64, learning_rate=5e-3, patience=0, device="cpu", seed=SEED)
+TRAIN = TrainConfig(epochs=60, batch=64, learning_rate=1e-3, patience=0, device="cpu", seed=SEED)
+"""The rate is low so that runs which part, by rounding or by a fault, end in nearly the same
+decisions; at higher ones they scatter by about a point."""
 TEST = 0.3
 KILLED_AT = 0.3
 """Share of the steps after which a party is killed."""
 WITHIN = 0.01
 """How far from the run in one process the accuracy may be."""
+WAIT_S = 600.0
+"""Seconds for what is left of a run, on a machine that is busy besides."""
 COORDINATOR = """\
 listen = "127.0.0.1:{port}"
 parties = ["left", "right"]
@@ -48,7 +54,7 @@ state = "coordinator"
 revoked = "certs/ca.crl"
 test = {test}
 minimum = {minimum}
-checkpoint_steps = 20
+checkpoint_steps = 10
 release = ["left", "right"]
 [tls]
 authority = "certs/ca.crt"
@@ -97,19 +103,17 @@ def run_federated(out: Path, console: Console, train: TrainConfig = TRAIN) -> No
         steps = _kill_and_restart(processes, "right")
         processes.wait()
     seconds = time.monotonic() - started
-    ours: list[dict[str, Any]] = folder_lines(out)
+    ours: Lines = folder_lines(out)
     theirs = in_one_process(out, train)
     console.print(_table(ours, theirs))
     _losses(out, console)
-    gap = mean_accuracy(ours) - mean_accuracy(theirs)
-    together = all_together(ours) - all_together(theirs)
-    console.print(
-        f"{steps} steps in {seconds:.0f} s; against one process all together {100 * together:+.2f} "
-        f"points, mean of the lines {100 * gap:+.2f}"
-    )
-    folder.write_json("metrics.json", {"federated": ours, "one_process": theirs, "gap": gap})
-    if abs(gap) > WITHIN:
-        raise RunError(f"expected accuracy within {WITHIN:.0%} of one process, got {gap:+.2%}")
+    gaps = gaps_between(ours, theirs)
+    shown = ", ".join(f"{name} {100 * gap:+.2f}" for name, gap in gaps.items())
+    console.print(f"{steps} steps in {seconds:.0f} s; points from one process: {shown}")
+    folder.write_json("metrics.json", {"federated": ours, "one_process": theirs, "gaps": gaps})
+    if far := {name: gap for name, gap in gaps.items() if abs(gap) > WITHIN}:
+        found = ", ".join(f"{name} {gap:+.2%}" for name, gap in far.items())
+        raise RunError(f"expected accuracy within {WITHIN:.0%} of one process, got {found}")
 
 
 def write_files(out: Path) -> None:
@@ -135,7 +139,7 @@ def write_files(out: Path) -> None:
     pd.DataFrame({"id": ids, "digit": y}).to_csv(out / "labels.csv", index=False)
 
 
-def in_one_process(out: Path, train: TrainConfig) -> list[dict[str, Any]]:
+def in_one_process(out: Path, train: TrainConfig) -> Lines:
     """Train and evaluate the same configuration without any wire."""
     sources = {n: read_table(str(out / f"{n}.csv"), id_column="id", party=n) for n in PARTIES}
     labels = read_labels(str(out / "labels.csv"), id_column="id", column="digit", where="labels")
@@ -151,19 +155,17 @@ def in_one_process(out: Path, train: TrainConfig) -> list[dict[str, Any]]:
         return evaluation(fitted.model.method, Fused(sides), prepared.rows.take(prepared.test))
 
 
-def all_together(lines: list[dict[str, Any]]) -> float:
-    """Give the accuracy of collaborative prediction."""
-    return next(float(line["accuracy"]) for line in lines if line["mode"] == "collaborative")
+def gaps_between(ours: Lines, theirs: Lines) -> dict[str, float]:
+    """Compare two runs' accuracies: all together, and the mean over every way to predict."""
+    pairs = list(zip(ours, theirs, strict=True))
+    each = [a["accuracy"] - b["accuracy"] for a, b in pairs]
+    together = next(i for i, (a, _) in enumerate(pairs) if a["mode"] == "collaborative")
+    return {"collaborative": each[together], "mean of all lines": float(np.mean(each))}
 
 
-def mean_accuracy(lines: list[dict[str, Any]]) -> float:
-    """Average over the ways to predict: one way alone scatters by a point on so few rows."""
-    return float(np.mean([line["accuracy"] for line in lines]))
-
-
-def folder_lines(out: Path) -> list[dict[str, Any]]:
+def folder_lines(out: Path) -> Lines:
     """Read what the coordinator measured."""
-    lines: list[dict[str, Any]] = Folder(out / "coordinator").read_json(EVALUATION)["lines"]
+    lines: Lines = Folder(out / "coordinator").read_json(EVALUATION)["lines"]
     return lines
 
 
@@ -209,7 +211,7 @@ class Processes:
     def wait(self) -> None:
         """Wait for everybody to end well."""
         for name, process in self.running.items():
-            if process.wait(120):
+            if process.wait(WAIT_S):
                 raise RunError(f"{name}: ended with code {process.returncode}; see its log.jsonl")
 
     def launch(self, name: str) -> None:
@@ -255,7 +257,7 @@ def _kill_and_restart(processes: Processes, name: str) -> int:
     return int(last["step"])
 
 
-def _table(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> Table:
+def _table(ours: Lines, theirs: Lines) -> Table:
     table = Table(title="accuracy in % on held-out rows")
     for name in ("mode", "party", "rows", "three processes", "one process", "difference"):
         table.add_column(name, justify="left" if name in ("mode", "party") else "right")

@@ -35,6 +35,11 @@ class Labelled:
             found[name] = mine[mine >= 0].int()
         return found
 
+    def matched(self) -> dict[str, int]:
+        """Count the rows matched with each party."""
+        counts = (self.handles >= 0).sum(0).tolist()
+        return dict(zip(self.names, counts, strict=True))
+
     def rows(
         self, holdings: Mapping[str, Tensor], class_weight: str
     ) -> tuple[Rows, tuple[Tensor, Tensor, Tensor]]:
@@ -42,7 +47,7 @@ class Labelled:
         seen, full = [], []
         for i, name in enumerate(self.names):
             at = self.handles[:, i]
-            how = holdings[name][at.clamp(min=0)] if len(holdings[name]) else at.clamp(max=0)
+            how = holdings[name][at.clamp(min=0)]
             seen.append((at >= 0) & (how >= 1))
             full.append((at >= 0) & (how == 2))
         rows = Rows(

@@ -3,7 +3,6 @@
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -20,7 +19,6 @@ from xvfl.service.work import Own, PartyWork
 from xvfl.sides import PartyFile
 from xvfl.training import choose_device
 from xvfl.wire.dial import Dialler
-from xvfl.workflow import read_source
 
 FINISHED = "finished"
 TABLE = {"": Layout((Feature("x", "numeric", 1),))}
@@ -31,17 +29,7 @@ def serve_party(config: PartyFile, show: bool = True) -> None:
     name = peer_name(config.tls.read()[1])
     folder = Folder(config.state).create()
     log = Log(folder.path, name, show)
-    own = Own(
-        name,
-        read_source(config.table, config.id, name),
-        config.options,
-        folder,
-        config.matching,
-        config.id,
-        Path(config.release_key) if config.release_key else None,
-        config.device,
-    )
-    work = PartyWork(own, log.note)
+    work = PartyWork(Own.of(name, config, folder), log.note)
     endpoint = work.endpoint
     dialler = Dialler(
         config.coordinator,

@@ -24,8 +24,8 @@ from cryptography.hazmat.primitives.serialization import (
 
 from xvfl.config import LossConfig, build
 from xvfl.errors import ConfigError, RunError, WireError, XVFLError
-from xvfl.federation.endpoint import Settings
 from xvfl.federation.party import PartySide
+from xvfl.federation.settings import Settings
 from xvfl.methods.base import Method
 from xvfl.model import Model
 from xvfl.prepare import Encoder

@@ -5,7 +5,7 @@ import math
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from threading import Event
 from typing import Any
 
@@ -13,32 +13,25 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from xvfl.data.rows import Rows
-from xvfl.errors import PartyError, RunError
-from xvfl.federation.ask import Peer, ask
+from xvfl.errors import RunError
+from xvfl.federation.ask import Peer
 from xvfl.federation.build import build_method, widths
-from xvfl.federation.endpoint import Settings
-from xvfl.federation.predict import Temperatures, answerable, calibrate, key, logits, score, ways
-from xvfl.federation.protocols import Reached
-from xvfl.federation.roster import Roster, Terms
+from xvfl.federation.predict import calibrate, score
+from xvfl.federation.roster import Roster
 from xvfl.federation.split import Counters
 from xvfl.federation.train import Record, Trainer
-from xvfl.layout import Feature, Layout
 from xvfl.matching.alignment import CoordinatorAlignment
-from xvfl.methods import recipe
 from xvfl.methods.base import Method
-from xvfl.metrics import all_metrics
 from xvfl.prepare import Splits
-from xvfl.runs import CHECKPOINT, FORMAT, MANIFEST, MODEL, Folder
+from xvfl.runs import CHECKPOINT, MANIFEST, MODEL, Folder
+from xvfl.service.evaluation import EVALUATION, evaluation
 from xvfl.service.labelled import labelled
 from xvfl.service.party import FINISHED
-from xvfl.service.release import signed, signing_key
+from xvfl.service.result import Result
+from xvfl.service.terms import stand_ins, terms
 from xvfl.sides import CoordinatorFile
-from xvfl.version import VERSION
-from xvfl.wire.messages import Done
 
 Note = Callable[[Mapping[str, Any]], None]
-EVALUATION = "evaluation.json"
 
 
 @dataclass(frozen=True)
@@ -74,7 +67,7 @@ class Run:
         )
         saved, about = self._saved()
         self.name = str(about.get("run") or secrets.token_hex(6))
-        layouts = {name: _stand_in(image) for name, image in self._images(peers, about).items()}
+        layouts = stand_ins(peers, about.get("images", {}), config.waiting.parties)
         embedding, hidden = widths(layouts, config.net)
         self.net = replace(config.net, embedding=embedding, hidden=hidden)
         self.method: Method = build_method(
@@ -82,7 +75,8 @@ class Run:
         )
         self.warm = str(json.loads(about["settings"])["warm"]) if saved else self._warm_start()
         self.images = {name: layout.image is not None for name, layout in layouts.items()}
-        self.roster = Roster(peers, self._terms(), self._noted)
+        demanded = terms(config, self.net, self.labelled, self.name, self.warm)
+        self.roster = Roster(peers, demanded, note)
         self.roster.counters = counters
         self._take_up(saved, about)
         rows, (train, validation, test) = self.labelled.rows(
@@ -140,6 +134,8 @@ class Run:
             "seconds": round(time.monotonic() - self._started, 1),
             "party_present": {m.peer.name: int(m.present) for m in members},
             "party_left": {n: self.roster.losses.left.get(n, 0) for n in traffic},
+            "party_refusals": {n: self.roster.losses.refusals.get(n, 0) for n in traffic},
+            "party_kept_out": {m.peer.name: int(m.barred is not None) for m in members},
             "party_lost_updates": {n: self.roster.losses.updates.get(n, 0) for n in traffic},
             "party_bytes_sent": {name: sent for name, (sent, _) in traffic.items()},
             "party_bytes_received": {name: got for name, (_, got) in traffic.items()},
@@ -148,9 +144,6 @@ class Run:
 
     def _score(self) -> float:
         return score(self.method, self.roster, self.validation)
-
-    def _noted(self, event: dict[str, Any]) -> None:
-        self.note(event)
 
     def _warm_start(self) -> str:
         """Take the heads of a finished run, and name it for the parties to do the same."""
@@ -168,43 +161,6 @@ class Run:
             ) from error
         self.note({"event": "warm start", "run": said["run"]})
         return str(said["run"])
-
-    def _terms(self) -> Terms:
-        config = self.config
-        weight = config.loss.our_weights[1]
-        said = Settings(
-            config.train.seed,
-            config.loss.method,
-            self.net,
-            config.train,
-            weight,
-            config.loss.full_at,
-            self.warm,
-            config.payload,
-        )
-        return Terms(
-            self.name,
-            json.dumps(asdict(said)),
-            self.net.embedding * recipe(config.loss.method).branches,
-            config.minimum,
-            self.labelled.training(),
-            config.waiting.parties,
-            said.payload,
-        )
-
-    def _images(self, peers: list[Peer], about: dict[str, Any]) -> dict[str, bool]:
-        known: dict[str, bool] = dict(about.get("images", {}))
-        until = time.monotonic() + self.config.waiting.parties
-        for peer in peers:
-            while peer.name not in known:
-                hello = peer.transport.hello()
-                if hello is not None:
-                    known[peer.name] = hello.image
-                elif time.monotonic() > until:
-                    raise RunError(f"party {peer.name!r} did not come; start it with `xvfl party`")
-                else:
-                    time.sleep(0.05)
-        return known
 
     def _saved(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         if self.folder.has(MANIFEST):
@@ -280,76 +236,17 @@ class Run:
         temperatures = calibrate(self.method, self.roster, self.validation)
         rows = self.test if len(self.test) else self.validation
         lines = evaluation(self.method, self.roster, rows)
-        self._release(temperatures)
-        self._keep(temperatures)
+        result = Result(
+            self.name,
+            self.method,
+            self.labelled.classes,
+            self.prior,
+            temperatures,
+            self.config.loss,
+        )
+        result.release(self.folder, self.roster, self.config.release, self.note)
+        result.keep(self.folder, self.roster.names, self.net, self.config.train.seed)
         self.folder.write_json(EVALUATION, {"lines": lines})
         self.roster.end(FINISHED)
         self.note({"event": FINISHED, "step": self.trainer.progress.step})
         return Outcome(True, self.trainer.progress.step, lines)
-
-    def _about(self, temperatures: Temperatures) -> dict[str, Any]:
-        return {
-            "run": self.name,
-            "classes": self.labelled.classes,
-            "prior": self.prior.tolist(),
-            "temperatures": temperatures,
-            "loss": asdict(self.config.loss),
-        }
-
-    def _keep(self, temperatures: Temperatures) -> None:
-        """Write what the coordinator has of the model: the heads, and how to read them."""
-        with self.folder.together():
-            self.folder.save_tensors(MODEL, self.method.heads.state_dict(), {})
-            manifest = {
-                "format": FORMAT,
-                "version": VERSION,
-                "side": "coordinator",
-                "parties": list(self.roster.names),
-                "net": asdict(self.net),
-                "seed": self.config.train.seed,
-                **self._about(temperatures),
-            }
-            self.folder.write_json(MANIFEST, manifest)
-
-    def _release(self, temperatures: Temperatures) -> None:
-        """Give named parties the head, on purpose (D4)."""
-        signing = signing_key(self.folder)
-        for place, name in enumerate(self.roster.names):
-            if name not in self.config.release:
-                continue
-            member = self.roster.members[place]
-            local = key("local", name)
-            about = {**self._about({local: temperatures.get(local, 1.0)}), "party": name}
-            self.roster.counters.turn += 1
-            question = signed(signing, self.roster.counters.turn, self.method, place, about)
-            try:
-                if not member.present:
-                    raise PartyError("it is away")
-                ask([member.peer], [question], Done)
-                self.note({"event": "released", "party": name})
-            except (PartyError, ValueError) as error:
-                self.note({"event": "not released", "party": name, "why": str(error)})
-
-
-def evaluation(method: Method, federation: Reached, rows: Rows) -> list[dict[str, Any]]:
-    """Measure every way to predict on rows it was not trained on."""
-    lines = []
-    for mode, party in ways(method, federation):
-        asked = answerable(rows, mode, party).nonzero().flatten()
-        name = "all" if mode == "collaborative" else federation.names[party]
-        if not len(asked):
-            continue
-        try:
-            out = logits(method, federation, rows.take(asked), mode, party)
-        except PartyError as error:
-            lines.append({"mode": mode, "party": name, "rows": 0, "why": str(error)})
-            continue
-        proba = torch.softmax(out.double(), -1).numpy()
-        metrics = all_metrics(proba, rows.y[asked].numpy())
-        lines.append({"mode": mode, "party": name, "rows": len(asked), **metrics})
-    return lines
-
-
-def _stand_in(image: bool) -> Layout:
-    """Stand for a layout that only its party knows: the heads' kind is all it decides here."""
-    return Layout(image=(1, 1, 1)) if image else Layout((Feature("x", "numeric", 1),))

@@ -17,8 +17,9 @@ from xvfl.data.encode import Images, encoder_from_dict
 from xvfl.data.rows import full_share, is_full
 from xvfl.errors import InputError, WireError
 from xvfl.federation.build import build_parties
-from xvfl.federation.endpoint import Endpoint, Settings, Workplace
+from xvfl.federation.endpoint import Endpoint, Workplace
 from xvfl.federation.party import PartySide
+from xvfl.federation.settings import Settings
 from xvfl.matching.alignment import PartyAlignment, TableMark, load_party
 from xvfl.matching.party import PartyMatch
 from xvfl.matching.responder import Responder
@@ -26,10 +27,10 @@ from xvfl.prepare import Encoder, Source, as_table, encode, fit_encoder, source_
 from xvfl.runs import Folder
 from xvfl.service.release import take_release
 from xvfl.service.store import Checkpoints
-from xvfl.sides import ALIGNMENT, MatchingConfig
+from xvfl.sides import ALIGNMENT, MatchingConfig, PartyFile
 from xvfl.training import choose_device
 from xvfl.wire.messages import Done, Hello, Match, Matched, Message, Release
-from xvfl.workflow import ENCODER
+from xvfl.workflow import ENCODER, read_source
 
 Note = Callable[[dict[str, Any]], None]
 
@@ -47,6 +48,20 @@ class Own:
     """Its id column."""
     release_key: Path | None = None
     device: str = "cpu"
+
+    @classmethod
+    def of(cls, name: str, config: PartyFile, folder: Folder) -> "Own":
+        """Read what a party's configuration names."""
+        return cls(
+            name,
+            read_source(config.table, config.id, name),
+            config.options,
+            folder,
+            config.matching,
+            config.id,
+            Path(config.release_key) if config.release_key else None,
+            config.device,
+        )
 
 
 class PartyWork:
