@@ -5,7 +5,7 @@ Shapes: N images, H height, W width; pixels are uint8, channels R, G, B first.
 
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,6 +59,13 @@ def halve(pixels: Pixels) -> Pixels:
     blocks = pixels.reshape(n, channels, height // 2, 2, width // 2, 2)
     total: NDArray[np.uint16] = blocks.sum(axis=(3, 5), dtype=np.uint16)
     return ((total + 2) // 4).astype(np.uint8)
+
+
+def halved(task: Task) -> Task:
+    """Halve the height and width of every image: a quarter of the work."""
+    values = {party: halve(each) for party, each in task.values.items()}
+    layouts = {party: Layout(image=each.shape[1:]) for party, each in values.items()}
+    return replace(task, values=values, layouts=layouts)
 
 
 def from_jpeg(images: Sequence[bytes], side: int) -> Pixels:

@@ -7,7 +7,7 @@ Shapes: N images, C classes; pictures are both halves side by side.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from xvfl.data.task import Task
-from xvfl.datasets.pictures import halve
+from xvfl.datasets.pictures import halved
 from xvfl.experiments.compare import Difference
 from xvfl.experiments.dispatch import Load, subset
 from xvfl.experiments.gradcam import grad_cam
@@ -29,7 +29,6 @@ from xvfl.experiments.kept import Made, Tell, keep, piece
 from xvfl.experiments.trial import Trial
 from xvfl.federation.kernels import small_kernels
 from xvfl.federation.party import PartyNet
-from xvfl.layout import Layout
 from xvfl.metrics import all_metrics
 from xvfl.nets import ResidualBottom
 
@@ -103,13 +102,6 @@ def make(out: Path, quick: bool, device: torch.device, load: Load, tell: Tell) -
         return look_at_all(out, halved(task) if quick else task, todo, device, tell)
 
     return keep(out, NAME, config, device, compute)
-
-
-def halved(task: Task) -> Task:
-    """Halve the height and width of every image: a quarter of the work."""
-    values = {party: halve(each) for party, each in task.values.items()}
-    layouts = {party: Layout(image=each.shape[1:]) for party, each in values.items()}
-    return replace(task, values=values, layouts=layouts)
 
 
 def look_at_all(

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from xvfl.data.task import Task
+from xvfl.datasets.pictures import halved
 from xvfl.errors import ConfigError
 from xvfl.experiments.jobs import Job
 from xvfl.experiments.runner import Result, run_many
@@ -128,13 +129,16 @@ def task_of(load: Load, job: Job) -> Task:
     return _task(load, *_data_of(job))
 
 
-def _data_of(job: Job) -> tuple[str, int, int, int]:
-    return job.dataset, job.parties, job.train_rows, job.test_rows
+def _data_of(job: Job) -> tuple[str, int, int, int, bool]:
+    return job.dataset, job.parties, job.train_rows, job.test_rows, job.halved
 
 
 @cache
-def _task(load: Load, dataset: str, parties: int, train_rows: int, test_rows: int) -> Task:
-    return subset(load(dataset, parties), train_rows, test_rows)
+def _task(
+    load: Load, dataset: str, parties: int, train_rows: int, test_rows: int, halve: bool
+) -> Task:
+    task = subset(load(dataset, parties), train_rows, test_rows)
+    return halved(task) if halve else task
 
 
 def subset(task: Task, train_rows: int, test_rows: int) -> Task:

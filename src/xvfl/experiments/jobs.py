@@ -36,6 +36,8 @@ class Budget:
     learning_rate: float = 2e-3
     net: NetConfig = NetConfig()
     precision: Literal["float32", "bf16"] = "float32"
+    halved: bool = False
+    """Images at half their height and width."""
 
 
 FULL: dict[str, Budget] = {
@@ -48,7 +50,7 @@ FULL: dict[str, Budget] = {
 SMALL = NetConfig(embedding=32, hidden=64, blocks=2, channels=8)
 QUICK: dict[str, Budget] = {
     **dict.fromkeys(TABLES, Budget(4_000, 2_000, 6, 2, (0.0, 0.5, 0.9, 1.0), 128)),
-    **dict.fromkeys(IMAGES, Budget(500, 250, 4, 1, (0.0, 0.9), 50, 1e-3, SMALL)),
+    **dict.fromkeys(IMAGES, Budget(1_200, 500, 10, 1, (0.0, 0.9), 50, 2e-3, SMALL, halved=True)),
 }
 """Budgets of a first look on two cores."""
 
@@ -62,6 +64,7 @@ class Job:
     train_rows: int
     test_rows: int
     setting: Setting
+    halved: bool = False
 
 
 def missing_rates(dataset: str, budget: Budget) -> list[Job]:
@@ -176,6 +179,7 @@ def jobs(
                 kind=kind,  # type: ignore[arg-type]
                 imbalance=share,
             ),
+            budget.halved,
         )
         for method in chosen
         for seed in range(budget.seeds)
