@@ -24,7 +24,7 @@ from xvfl.config import LossConfig, NetConfig, TrainConfig
 from xvfl.data.task import Task
 from xvfl.datasets import prepare
 from xvfl.experiments.digits import digits
-from xvfl.experiments.execute import subset
+from xvfl.experiments.dispatch import subset
 from xvfl.experiments.runner import test
 from xvfl.experiments.trial import Setting, Trial
 from xvfl.federation.ask import Peer

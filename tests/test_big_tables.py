@@ -23,7 +23,7 @@ def test_tables_have_the_shape_they_are_said_to_have(folder: Path) -> None:
 
 def test_training_reports_memory_and_leaves_no_run(folder: Path) -> None:
     found = big_tables.train(folder, 3)
-    assert 50 < found["steps_mb"] <= 1.05 * found["peak_mb"]
+    assert 50 < found["steps_mb"] <= found["peak_mb"]
     assert not (folder / "run").exists()
 
 

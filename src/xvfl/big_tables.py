@@ -1,8 +1,7 @@
 """Measure tables larger than memory: resident memory by rows, and rates against memory's own.
 
 Every figure comes from a process of its own, `python -m xvfl.big_tables WHAT FOLDER NUMBER`, so
-that one does not see what another left behind. Rates are of processor time, which other work on
-the machine disturbs least.
+that one does not see what another left behind. Steps that are compared take turns.
 """
 
 import json
@@ -119,7 +118,7 @@ def train(folder: Path, steps: int) -> dict[str, float]:
 
     train_run(config, CONFIG, Folder(run), False, show)
     shutil.rmtree(run)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+    peak = _peak()
     return {"prepared_s": first - started, "steps_mb": max(memory), "peak_mb": peak}
 
 
@@ -138,7 +137,7 @@ def step(folder: Path, steps: int) -> dict[str, float]:
         times: dict[str, list[float]] = {name: [] for name in runs}
         for _ in range(steps):
             for name, each in runs.items():
-                times[name].append(_processor_time(lambda each=each: next(each)))  # type: ignore[misc]
+                times[name].append(_seconds(lambda each=each: next(each)))  # type: ignore[misc]
     prepared.close()
     streamed, memory = (float(np.sum(times[name][5:])) for name in ("streamed", "memory"))
     return {"streamed_step_ms": 1e3 * streamed / (steps - 5), "of_memory_rate": memory / streamed}
@@ -181,27 +180,30 @@ def predict(folder: Path, _: int) -> dict[str, float]:
     rows = prepared.training(CPU).take(index).only([0])
     side = PartySide("bank", model.parties["bank"], prepared.tables["bank"].take(index), [0])
     with small_kernels(model.layouts, CPU):
-        bare = _processor_time(
-            lambda: logits(model.method.only([0]), Fused([side]), rows, "local", 0)
-        )
+        bare = _seconds(lambda: logits(model.method.only([0]), Fused([side]), rows, "local", 0))
     prepared.close()
     bank = {"bank": tables["bank"]}
     output = folder / "answers.parquet"
-    spent = _processor_time(
+    spent = _seconds(
         lambda: predict_stream(model, bank, "local", "bank", output, lambda done, total: None)
     )
     rate = len(tables["bank"]) / spent
     return {
         "predicted_rows_s": rate,
         "of_model_rate": rate * bare / count,
-        "predict_peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3,
+        "predict_peak_mb": _peak(),
     }
 
 
-def _processor_time(work: Callable[[], object]) -> float:
-    started = time.process_time()
+def _seconds(work: Callable[[], object]) -> float:
+    started = time.perf_counter()
     work()
-    return time.process_time() - started
+    return time.perf_counter() - started
+
+
+def _peak() -> float:
+    kibibytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return kibibytes * 1024 / 1e6
 
 
 def _resident() -> float:

@@ -80,3 +80,12 @@ def test_completers_of_equal_widths_and_different_kinds_stay_apart() -> None:
 def test_parties_of_different_layouts_stay_apart() -> None:
     made = make_problem([NUMBERS, MIXED], ["FF"])
     assert join([net.bottom for net in made.parties]) is None
+
+
+def test_the_self_view_alone_is_what_it_is_beside_others() -> None:
+    made = make_problem([NUMBERS] * 2, [each[:2] for each in HOLDINGS])
+    federation = made.federation(1.0)
+    federation.train(False)
+    plain, own = federation.embed(made.rows, ["plain", "self"]).unbind(2)
+    assert torch.equal(federation.embed(made.rows, ["self"])[:, :, 0], own)
+    assert not torch.equal(own, plain)

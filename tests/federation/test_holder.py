@@ -55,3 +55,30 @@ def test_holders_that_share_an_optimiser_keep_and_restore_their_own_part() -> No
     for one, other in zip(holders, again, strict=True):
         assert torch.equal(one.net.weight, other.net.weight)  # type: ignore[arg-type]
         assert one.net.weight.grad is None
+
+
+def test_what_is_restored_lies_in_memory_as_the_weights_do() -> None:
+    torch.manual_seed(0)
+    x, config = torch.rand(2, 4, 5, 5), TrainConfig()
+
+    def begin() -> Holder:
+        torch.manual_seed(1)
+        net = nn.Conv2d(4, 8, 3)
+        net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return Holder(net, config)
+
+    def learn(holder: Holder) -> None:
+        holder.net(x).square().mean().backward()
+        holder.update(Update("plain", 0.1))
+
+    whole, parts = begin(), begin()
+    learn(whole)
+    learn(parts)
+    saved = {key: value.contiguous() for key, value in parts.state("left").items()}
+    again = begin()
+    again.restore("left", saved)
+    learn(whole)
+    learn(again)
+    torch.testing.assert_close(again.net.state_dict(), whole.net.state_dict())
+    weight = again.weights[0]
+    assert again.optimiser.state[weight]["exp_avg"].stride() == weight.stride()

@@ -1,5 +1,3 @@
-import warnings
-
 import pytest
 import torch
 from torch.nn import functional as F
@@ -36,21 +34,13 @@ def test_normalisation_keeps_the_precision_of_its_input() -> None:
     torch.testing.assert_close(out.float(), norm(x), atol=0.05, rtol=0)
 
 
-@pytest.mark.parametrize("training", [True, False])
-def test_bf16_nets_answer_in_float32_close_to_themselves(net: PartyNet, training: bool) -> None:
-    net.train(training)
+def test_a_net_that_was_quick_on_a_gpu_computes_in_float32_on_a_cpu(net: PartyNet) -> None:
     x, cue = torch.rand(4, *STRIP.image or ()), torch.randn(4, 16)
     observed = torch.rand(4, STRIP.raw) < 0.5
     exact, completed = net.complete(x, observed, cue)
-    net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     net.bf16 = True
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a CPU without bf16 says that it falls back
-        close, also = net.complete(x, observed, cue)
-    assert close.dtype == also.dtype == torch.float32
-    assert not torch.equal(close, exact)
-    torch.testing.assert_close(close, exact, atol=0.03, rtol=0.05)
-    torch.testing.assert_close(also, completed, atol=0.03, rtol=0.05)
+    also, too = net.complete(x, observed, cue)
+    assert torch.equal(also, exact) and torch.equal(too, completed)
 
 
 def test_on_a_cpu_nothing_changes(net: PartyNet) -> None:

@@ -15,7 +15,9 @@ def show(section: str, found: Outcome) -> None:
 def main() -> None:
     """Time what was asked for, print it, and write it as JSON."""
     parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("sections", nargs="*", help=f"among {', '.join(SECTIONS)}; none = all")
+    parser.add_argument(
+        "sections", nargs="*", help=f"among {', '.join(SECTIONS)}; none = all but big"
+    )
     parser.add_argument("--quick", action="store_true", help="tiny shapes, seconds")
     parser.add_argument("--out", type=Path, default=Path("out/bench.json"))
     given = parser.parse_args()

@@ -48,7 +48,7 @@ class Claim:
     def cells(self) -> tuple[str, ...]:
         """Give the claim as texts."""
         bound = f"{'≥' if self.at_least else '≤'} {self.target:g}"
-        return (self.what, f"{self.value:.2f}", bound, "yes" if self.met else "no")
+        return (self.what, f"{self.value:.3g}", bound, "yes" if self.met else "no")
 
 
 @dataclass(frozen=True)

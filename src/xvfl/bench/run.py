@@ -6,12 +6,17 @@ from dataclasses import replace
 import torch
 
 from xvfl.bench import gpu, sections
+from xvfl.bench.agreement import agreement
 from xvfl.bench.big import big
 from xvfl.bench.outcome import Outcome
 from xvfl.bench.sections import FULL, QUICK, Plan
 from xvfl.errors import ConfigError, unknown
 
-ON_GPU: dict[str, Callable[[Plan], Outcome]] = {"gpu": gpu.table, "images": gpu.images}
+ON_GPU: dict[str, Callable[[Plan], Outcome]] = {
+    "agreement": agreement,
+    "gpu": gpu.table,
+    "images": gpu.images,
+}
 BY_NAME: dict[str, Callable[[Plan], Outcome]] = {"big": big}
 """Sections that run only when they are asked for."""
 SECTIONS: dict[str, Callable[[Plan], Outcome]] = {**sections.SECTIONS, **ON_GPU, **BY_NAME}

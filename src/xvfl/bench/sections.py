@@ -77,7 +77,9 @@ def public(plan: Plan) -> Outcome:
             }
             times = _small(contenders, _longer(plan))
             faster = times.ratio(f"bare {method}", method)
-            claim = Claim(f"{name}, {method}: bare loop / ours", faster, 1.0, True)
+            claim = Claim(
+                f"{name}, {method}: bare loop, torch's default AdamW / ours", faster, 1.0, True
+            )
             found += Outcome(_lines("public", name, times, method), (claim,))
         ours: tuple[MethodName, ...] = ("vanilla", "laser", "xvfl", "xvfl+")
         times = _small({each: steps(drawn.trainer(each)) for each in ours}, _longer(plan))

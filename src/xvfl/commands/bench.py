@@ -12,7 +12,10 @@ from rich.table import Table
 def bench(
     sections: Annotated[
         list[str] | None,
-        typer.Argument(help="paper, public, parties, growth, memory, gpu, images; none = all."),
+        typer.Argument(
+            help="paper, public, parties, growth, memory; on a GPU agreement, gpu, images; none = "
+            "all of these. big: tables larger than memory."
+        ),
     ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Tiny shapes: seconds, to see that it runs.")

@@ -96,8 +96,18 @@ class Holder:
         for at, weight in enumerate(self.weights):
             known["state"].pop(places[weight], None)
             if at in slots:
-                known["state"][places[weight]] = slots[at]
+                known["state"][places[weight]] = _as(weight, slots[at])
         self.optimiser.load_state_dict(known)
+
+
+def _as(weight: Tensor, slots: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Lay an optimiser's memory out as the weight it belongs to: files keep no channels last."""
+    return {
+        key: torch.empty_like(weight, dtype=value.dtype).copy_(value)
+        if value.shape == weight.shape
+        else value
+        for key, value in slots.items()
+    }
 
 
 def trainable(net: nn.Module) -> list[nn.Parameter]:

@@ -35,7 +35,7 @@ class PartyNet(nn.Module):
         at = torch.tensor(layout.feature_of_column, dtype=torch.long)
         self.register_buffer("columns", at, persistent=False)
         self.bf16 = False
-        """Whether bottom and completer compute in bf16; everything outside them is float32."""
+        """Whether bottom and completer compute in bf16 on a GPU; all outside them is float32."""
 
     def encode(self, rows: PartyTable) -> Tensor:
         """Turn codes into their vectors and put them behind the numbers. (B, p)"""
@@ -80,12 +80,12 @@ class PartyNet(nn.Module):
 
     def compute(self, net: nn.Module, x: Tensor) -> Tensor:
         """Apply bottom or completer in the precision they compute in."""
-        if not self.bf16:
+        if not (self.bf16 and x.is_cuda):
             return cast(Tensor, net(x))
         if x.dim() == 4:
             x = x.contiguous(memory_format=torch.channels_last)
         run = net if self.training else net.forward  # compiled for training's shapes alone
-        with torch.autocast(x.device.type, torch.bfloat16, cache_enabled=False):
+        with torch.autocast("cuda", torch.bfloat16, cache_enabled=False):
             out = run(x)
         return cast(Tensor, out.to(x.dtype))
 
@@ -140,7 +140,7 @@ class PartySide:
         looked_at = self._looked_at(views, wanted, drawn)
         x = self.net.given(_copies(self._x, len(masks)), _beside(masks))
         E = yield self._call(self.net.bottom, x, looked_at)
-        if len(views) == len(masks) == 1:
+        if len(views) == len(masks) == 1 and "self" not in views:
             return E.unsqueeze(1)
         each = E.view(len(handles), len(masks), E.shape[-1]).unbind(1)
         own: Sequence[Tensor] = ()
@@ -172,7 +172,7 @@ class PartySide:
         copies = [wanted[:, i] for i, view in enumerate(views) if view == "plain"]
         for which in range(drawn):
             made = [_nth(views, view, which) for view in ("masked", "self")]
-            copies.append(wanted[:, [i for i in made if i is not None]].any(1))
+            copies.append(torch.stack([wanted[:, i] for i in made if i is not None], 1).any(1))
         return torch.stack(copies, 1)
 
     def _masked(self, observed: Tensor, step: int | Tensor, which: int) -> Tensor:

@@ -49,8 +49,12 @@ def cached(
 
 
 def keep_held_out(run: Path) -> str:
-    """Move the ids held out into the run's folder; give the file's name."""
-    (run / CACHE / HELD_OUT).replace(run / HELD_OUT)
+    """Move the ids held out into the run's folder; give the file's name.
+
+    A run whose end was cut short after this finds them moved already.
+    """
+    if (run / CACHE / HELD_OUT).exists():
+        (run / CACHE / HELD_OUT).replace(run / HELD_OUT)
     return HELD_OUT
 
 

@@ -1,0 +1,80 @@
+"""Whether the fast ways to train lose what the plain way loses: captured, many at once, in bf16."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from xvfl.bench.gpu import drawn_images, drawn_table, settings
+from xvfl.bench.outcome import Claim, Outcome
+from xvfl.bench.sections import Plan
+from xvfl.bench.shapes import config
+from xvfl.config import MethodName, NetConfig
+from xvfl.data.task import Task
+from xvfl.experiments.trial import Setting, Trial
+from xvfl.federation.train import Trainer
+from xvfl.methods import METHODS
+
+STEPS, BATCH, RUNS = 8, 50, 3
+FLOAT32, BF16 = 1e-4, 0.02
+"""How far apart losses may be, as a share of them, after some steps."""
+
+
+def agreement(plan: Plan) -> Outcome:
+    """Compare the loss over some steps, the plain way on this device, with the fast ways."""
+    found = Outcome()
+    for name in METHODS:
+        method: MethodName = name  # type: ignore[assignment]
+        found += _tables(method, torch.device("cuda"))
+    return found + _images("xvfl+", torch.device("cuda"))
+
+
+def _tables(method: MethodName, device: torch.device) -> Outcome:
+    task = drawn_table(rows_for(BATCH))
+    runs = settings(method, NetConfig(64, 64), config(BATCH, epochs=1))[:RUNS]
+    plain = [losses(task, [run], device, captured=False) for run in runs]
+    captured = losses(task, runs[:1], device, captured=True)
+    at_once = losses(task, runs, device, captured=True)
+    apart = {
+        "captured": _apart(captured, plain[0]),
+        f"{RUNS} runs at once": _apart(at_once, sum(plain) / RUNS),
+    }
+    return _claims(method, apart, FLOAT32)
+
+
+def _images(method: MethodName, device: torch.device) -> Outcome:
+    task = drawn_images(rows_for(BATCH))
+    run = settings(method, NetConfig(), config(BATCH, epochs=1))[0]
+    plain = losses(task, [run], device, captured=False)
+    quick = replace(run, train=replace(run.train, precision="bf16"))
+    apart = {"captured bf16": _apart(losses(task, [quick], device, captured=True), plain)}
+    return _claims(f"images, {method}", apart, BF16)
+
+
+def losses(task: Task, runs: Sequence[Setting], device: torch.device, captured: bool) -> float:
+    """Train the runs for an epoch; give their mean loss over its steps."""
+    trial = Trial(task, runs, device)
+    rows = trial.rows("train")
+    trainer = Trainer(
+        trial.federation, trial.method, rows, runs[0].train, trial.seeds, captured=captured
+    )
+    *_, epoch = trainer.run(lambda: 0.0)
+    return sum(value for name, value in epoch.values.items() if name != "score")
+
+
+def rows_for(batch: int) -> int:
+    """Give the rows of a task of which an epoch has enough steps; a fifth of them are for test."""
+    return STEPS * batch * 5 // 4
+
+
+def _apart(a: float, b: float) -> float:
+    return abs(a - b) / abs(b)
+
+
+def _claims(case: str, apart: dict[str, float], within: float) -> Outcome:
+    return Outcome(
+        claims=tuple(
+            Claim(f"{case}: loss, plain and {name}, apart", value, within, False)
+            for name, value in apart.items()
+        )
+    )

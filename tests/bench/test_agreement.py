@@ -1,0 +1,29 @@
+"""Losses of an epoch, the way `xvfl bench agreement` compares them on a GPU."""
+
+import pytest
+import torch
+
+from xvfl.bench.agreement import BATCH, STEPS, agreement, losses, rows_for
+from xvfl.bench.gpu import drawn_table, settings
+from xvfl.bench.sections import QUICK
+from xvfl.bench.shapes import config
+from xvfl.config import NetConfig
+
+CPU = torch.device("cpu")
+
+
+def test_runs_at_once_lose_the_mean_of_what_each_loses_alone() -> None:
+    task = drawn_table(rows_for(BATCH))
+    runs = settings("xvfl+", NetConfig(8, 8), config(BATCH, epochs=1))[:3]
+    alone = [losses(task, [run], CPU, captured=False) for run in runs]
+    assert len({round(each, 3) for each in alone}) == 3
+    assert losses(task, runs, CPU, captured=False) == pytest.approx(sum(alone) / 3, rel=1e-5)
+
+
+def test_an_epoch_has_the_steps_it_should() -> None:
+    assert rows_for(BATCH) * 0.8 // BATCH == STEPS
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_the_fast_ways_agree_with_the_plain_one() -> None:
+    assert [each.what for each in agreement(QUICK).claims if not each.met] == []
