@@ -80,6 +80,7 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         class_weight: str | None = None,
         seed: int = 0,
         device: str = "auto",
+        precision: str = "float32",
         bottoms: Mapping[str, Build] | None = None,
         completers: Mapping[str, Build] | None = None,
         head: nn.Module | None = None,
@@ -123,6 +124,7 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.class_weight = class_weight
         self.seed = seed
         self.device = device
+        self.precision = precision
         self.bottoms = bottoms
         self.completers = completers
         self.head = head
