@@ -50,7 +50,7 @@ FULL: dict[str, Budget] = {
 SMALL = NetConfig(embedding=32, hidden=64, blocks=2, channels=8)
 QUICK: dict[str, Budget] = {
     **dict.fromkeys(TABLES, Budget(4_000, 2_000, 6, 2, (0.0, 0.5, 0.9, 1.0), 128)),
-    **dict.fromkeys(IMAGES, Budget(1_200, 500, 10, 1, (0.0, 0.9), 50, 2e-3, SMALL, halved=True)),
+    **dict.fromkeys(IMAGES, Budget(1_000, 500, 8, 1, (0.0, 0.9), 50, 2e-3, SMALL, halved=True)),
 }
 """Budgets of a first look on two cores."""
 
