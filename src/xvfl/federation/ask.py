@@ -77,10 +77,7 @@ class Peer:
 
 
 def ask(peers: Sequence[Peer], questions: Sequence[Message], answer: type[A]) -> list[A]:
-    """Ask every party its question at once; name all that did not answer in time.
-
-    Of those that answered otherwise only one is named: it is dealt with first.
-    """
+    """Ask every party its question at once; name all that did not answer, and each one's fault."""
     started = time.monotonic()
     open_ = [
         (peer, peer.transport.exchange(question))
@@ -96,10 +93,10 @@ def ask(peers: Sequence[Peer], questions: Sequence[Message], answer: type[A]) ->
             answers.append(reply)
         else:
             faults.append(_fault(peer.name, reply, answer))
-    if faults:
-        raise faults[0]
     if away:
-        raise PartyError(f"no answer in time from {', '.join(away)}", tuple(away))
+        faults.append(PartyError(f"no answer in time from {', '.join(away)}", tuple(away)))
+    if faults:
+        raise PartyError.joined(faults)
     return answers
 
 
