@@ -218,6 +218,16 @@ def test_a_coordinator_started_again_goes_on_to_the_same_weights() -> None:
     assert all(torch.equal(a, b) for a, b in zip(ours, expected, strict=True))
 
 
+def test_a_party_that_answers_just_in_time_stretches_its_deadline_to_the_first_at_most() -> None:
+    deadline = Deadline(least=5, factor=10, first=60)
+    deadline.observe(1.5)
+    for _ in range(50):
+        deadline.observe(0.95 * deadline.seconds)
+        assert deadline.seconds <= 60
+    assert deadline.seconds == 60
+    assert Deadline(least=5, factor=10, first=1).seconds == 5
+
+
 def test_deadlines_follow_what_a_party_needs() -> None:
     deadline = Deadline(least=1, factor=10, first=60)
     assert deadline.seconds == 60

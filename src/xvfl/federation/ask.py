@@ -25,14 +25,16 @@ class Deadline:
     """Seconds to wait in any case; a broken line may come back in them."""
     factor: float = 10.0
     first: float = 60.0
-    """Seconds to wait while nothing is known."""
+    """Seconds to wait while nothing is known, and the most ever: who answers ever later, always
+    just in time, must not stretch its own deadline without end."""
     usual: float | None = None
     """A high quantile of its answers' seconds, forgetting slowly."""
 
     @property
     def seconds(self) -> float:
         """How long to wait now."""
-        return self.first if self.usual is None else max(self.least, self.factor * self.usual)
+        wanted = self.first if self.usual is None else self.factor * self.usual
+        return max(self.least, min(self.first, wanted))
 
     def observe(self, seconds: float) -> None:
         """Take in how long an answer took: up quickly, down slowly."""
