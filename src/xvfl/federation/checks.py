@@ -9,8 +9,11 @@ from torch import Tensor
 
 from xvfl.errors import WireError
 from xvfl.federation.holder import Kind
+from xvfl.methods.base import View
 from xvfl.wire.messages import Instruction, Ready
 
+MOST_VIEWS = 64
+"""Views of one batch; each costs a pass through a net."""
 PAGE_KINDS = frozenset(("fresh", "look_back", "correct"))
 
 
@@ -36,6 +39,20 @@ def check_handles(handles: Tensor, rows: int) -> None:
             f"handles: expected -1 to {rows - 1}, got {int(handles.min())} to "
             f"{int(handles.max())}; match ids again if rows were added or removed"
         )
+
+
+def check_views(views: Sequence[str], completes: bool) -> None:
+    """Refuse views that a party cannot make."""
+    known = get_args(View)
+    if not views or not set(views) <= set(known):
+        raise WireError(f"Embed: expected views among {known}, got {tuple(views)[:MOST_VIEWS]}")
+    if len(views) > MOST_VIEWS or views.count("plain") > 1:
+        raise WireError(
+            f"Embed: expected at most {MOST_VIEWS} views and one 'plain', got {len(views)} and "
+            f"{views.count('plain')}"
+        )
+    if "self" in views and not completes:
+        raise WireError("Embed: expected no view 'self': this run's method completes nothing")
 
 
 def check_instructions(instructions: Sequence[Instruction], applied: int, page: bool) -> None:
