@@ -6,10 +6,11 @@ from concurrent.futures import Future, TimeoutError
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 
 from xvfl.errors import PartyError, WireError
-from xvfl.federation.checks import check_tensor
+from xvfl.federation.checks import check_size, check_tensor
 from xvfl.wire.messages import Gradient, Instruction, Message, Refusal
 from xvfl.wire.packing import Packer
 from xvfl.wire.transport import Transport
@@ -69,10 +70,15 @@ class Peer:
         hello = self.transport.hello()
         return hello is not None and hello.life != self.life
 
-    def checked(self, what: str, value: Tensor, shape: Sequence[int]) -> Tensor:
-        """Unpack an answer's numbers and check them; wrong ones are this party's fault."""
+    def checked(self, what: str, value: Tensor, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """Unpack an answer's numbers and check them; wrong ones are this party's fault.
+
+        Unpacked numbers are float32, whatever the type that others compute in.
+        """
+        expected = dtype if self.packer.payload == "float32" else torch.float32
         try:
-            return check_tensor(what, self.packer.unpack(value, what), shape, None)
+            made = check_tensor(what, self.packer.unpack(value, what), shape, expected)
+            return check_size(what, made)
         except WireError as error:
             text = f"party {self.name!r} answered wrongly: {error}"
             raise PartyError(text, (self.name,), "wrong") from error

@@ -14,6 +14,8 @@ from xvfl.wire.messages import Instruction, Ready
 
 MOST_VIEWS = 64
 """Views of one batch; each costs a pass through a net."""
+LARGEST = 1e12
+"""Size of a number in a party's answer: its square must be finite in a loss over all rows."""
 PAGE_KINDS = frozenset(("fresh", "look_back", "correct"))
 
 
@@ -27,6 +29,16 @@ def check_tensor(
         raise WireError(f"{name}: expected {dtype}, got {value.dtype}")
     if value.is_floating_point() and not bool(torch.isfinite(value).all()):
         raise WireError(f"{name}: expected finite numbers, got NaN or infinity")
+    return value
+
+
+def check_size(name: str, value: Tensor) -> Tensor:
+    """Refuse numbers so large that the loss, and with it everybody's gradients, would be none."""
+    if value.numel() and float(value.abs().max()) > LARGEST:
+        raise WireError(
+            f"{name}: expected numbers up to {LARGEST:g}, got {float(value.abs().max()):g}; "
+            "its training has diverged"
+        )
     return value
 
 
