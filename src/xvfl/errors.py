@@ -13,7 +13,7 @@ XVFLError                 everything below; the command line prints it as one li
 Each message says what was expected, what arrived, and what to do.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import Literal
 
@@ -52,6 +52,18 @@ class PartyError(XVFLError, RuntimeError):
         """Say what happened, to whom, and how they failed."""
         super().__init__(text)
         self.parties, self.fault = parties, fault
+        self.each: tuple[PartyError, ...] = (self,)
+        """What happened, one by one, where parties failed in different ways."""
+
+    @classmethod
+    def joined(cls, errors: Sequence["PartyError"]) -> "PartyError":
+        """Tell of several at once."""
+        if len(errors) == 1:
+            return errors[0]
+        parties = tuple(name for error in errors for name in error.parties)
+        made = cls("; ".join(map(str, errors)), parties, errors[0].fault)
+        made.each = tuple(errors)
+        return made
 
 
 class MatchingError(XVFLError, ValueError):

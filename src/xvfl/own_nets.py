@@ -13,7 +13,7 @@ from xvfl.federation.party import PartyNet, PartySide
 from xvfl.federation.predict import ways
 from xvfl.layout import Layout
 from xvfl.methods import Method
-from xvfl.nets import Build, NoCompleter
+from xvfl.nets import Build
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def _try_party(name: str, net: PartyNet) -> int:
     given = torch.ones(2, layout.raw, dtype=torch.bool)
     try:
         embedded = net.eval().embed(torch.zeros(2, *shape), given)
-        if isinstance(net.completer, NoCompleter):
+        if not net.completes:
             return embedded.shape[1]
         completed = net.completer(embedded)
     except RuntimeError as error:

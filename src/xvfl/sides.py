@@ -75,7 +75,7 @@ class Waiting:
     factor: float = 10.0
     """Beyond that: so many times what the party usually needs."""
     first: float = 60.0
-    """For an answer while nothing is known of the party."""
+    """For an answer while nothing is known of the party, and the most that `factor` can come to."""
     parties: float = 600.0
     """For enough parties to be there, before giving up."""
 

@@ -2,8 +2,9 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, suppress
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -15,20 +16,26 @@ import torch
 from torch import Tensor
 
 from tests.conftest import D, Problem
+from tests.federation.mutations import damaged, sealed
 from tests.federation.split_helpers import endpoints, method_of, problem, settings
 from tests.federation.test_split import assert_equal, fused_gradients, split_gradients
 from tests.wire.lines import dialling, listening, tls, wait_until
+from xvfl.data.rows import Rows
+from xvfl.errors import WireError
 from xvfl.federation.ask import Peer
+from xvfl.federation.endpoint import Endpoint
+from xvfl.federation.holder import Update
 from xvfl.federation.members import Terms
 from xvfl.federation.roster import Roster
 from xvfl.methods import Method
+from xvfl.methods.base import Federation
 from xvfl.wire import codec
 from xvfl.wire.listen import Listener
 from xvfl.wire.memory import Memory
 from xvfl.wire.messages import Done, Embedded, Hello, Match, Matched, Ready
 from xvfl.wire.tls import PATH
 
-FRAMES, OVER_GRPC = 10_000, 300
+FRAMES, OVER_GRPC, SEALED = 5_000, 300, 5_000
 STRANGE, TURN = "p2", 77
 """A party on the list that sends nonsense, and the turn of the question it is asked."""
 HELLO = Hello(0, "strange", False, 3, "columns", "session")
@@ -42,24 +49,6 @@ VALID = [
         Matched(TURN, bytes(range(200))),
     )
 ]
-
-
-def damaged(rng: random.Random) -> bytes:
-    """Flip bits of a frame, cut it short, splice two, or make one up."""
-    while True:
-        a, b = bytearray(rng.choice(VALID)), rng.choice(VALID)
-        how = rng.choice(("flip", "cut", "splice", "random"))
-        if how == "flip":
-            for _ in range(rng.randint(1, 4)):
-                a[rng.randrange(len(a))] ^= 1 << rng.randrange(8)
-        elif how == "cut":
-            a = a[: rng.randrange(len(a))]
-        elif how == "splice":
-            a = a[: rng.randrange(len(a))] + b[rng.randrange(len(b)) :]
-        else:
-            a = bytearray(rng.randbytes(rng.randrange(300)))
-        if bytes(a) not in VALID:
-            return bytes(a)
 
 
 class Stream:
@@ -122,7 +111,7 @@ async def flood(meeting: Meeting, rng: random.Random) -> None:
     """Send damaged first words in everybody's name, and damaged answers in the strange one's."""
     shown = {n: (meeting.folder / f"{n}.crt").read_bytes() for n in meeting.listener.lines}
     for count in range(FRAMES):
-        bad = damaged(rng)
+        bad = damaged(rng, VALID)
         frames = [bad] if count % 2 else [VALID[0], bad]
         name = rng.choice(list(shown)) if count % 2 else STRANGE
         with pytest.raises(grpc.aio.AbortError):
@@ -139,7 +128,7 @@ def flood_grpc(meeting: Meeting, rng: random.Random) -> None:
     address = f"localhost:{meeting.listener.port}"
     with grpc.secure_channel(address, tls(meeting.folder, STRANGE).for_client()) as channel:
         for count in range(OVER_GRPC):
-            bad = damaged(rng)
+            bad = damaged(rng, VALID)
             frames = [bad] if count % 2 else [VALID[0], bad]
             with pytest.raises(grpc.RpcError) as caught:
                 for _ in channel.stream_stream(PATH)(iter(frames), timeout=20):
@@ -147,7 +136,7 @@ def flood_grpc(meeting: Meeting, rng: random.Random) -> None:
             assert caught.value.code() == grpc.StatusCode.FAILED_PRECONDITION
 
 
-def test_ten_thousand_random_and_mutated_frames_change_nothing(meeting: Meeting) -> None:
+def test_damaged_frames_change_nothing(meeting: Meeting) -> None:
     rng, line = random.Random(3), meeting.listener.lines[STRANGE]
     expected = fused_gradients(meeting.made, meeting.method, 0.7)
     asked = line.exchange(Match(TURN, b"?"))
@@ -167,6 +156,77 @@ def test_ten_thousand_random_and_mutated_frames_change_nothing(meeting: Meeting)
         lambda split, method, rows: split_gradients(meeting.made, method, split),  # type: ignore[arg-type]
     )
     assert_equal(ours, expected, 1e-12)
+
+
+async def flood_sealed(meeting: Meeting, rng: random.Random) -> int:
+    """Send whole frames around nonsense, as first words and as answers; count the answers heard."""
+    shown = {n: (meeting.folder / f"{n}.crt").read_bytes() for n in meeting.listener.lines}
+    heard = 0
+    for count in range(SEALED):
+        frames = [sealed(rng, VALID)] if count % 2 else [VALID[0], sealed(rng, VALID)]
+        name = rng.choice(list(shown)) if count % 2 else STRANGE
+        asked = meeting.listener.lines[STRANGE].exchange(Match(TURN, b"?"))
+        await asyncio.sleep(0)
+        with suppress(grpc.aio.AbortError):
+            await meeting.listener._join(one_by_one(frames), Stream(shown[name]))
+        heard += asked.done() and asked.exception() is None
+    return heard
+
+
+def test_whole_frames_around_nonsense_touch_nobody_else(meeting: Meeting) -> None:
+    state, weights = meeting.state(), meeting.weights()
+    running = asyncio.run_coroutine_threadsafe(
+        flood_sealed(meeting, random.Random(9)), meeting.listener._loop
+    )
+    assert running.result(300) > SEALED // 10
+    assert meeting.state() == state and meeting.roster.present == (0, 1)
+    assert all(torch.equal(a, b) for a, b in zip(meeting.weights(), weights, strict=True))
+
+
+def strange_answers(rng: random.Random, end: Endpoint) -> Callable[[bytes], bytes]:
+    """Answer as a party does, now and then with a whole frame around nonsense."""
+
+    def handle(frame: bytes) -> bytes:
+        true = end.handle(frame)
+        seldom = isinstance(codec.decode(true), Ready)
+        while rng.random() < (0.05 if seldom else 0.4):
+            made = sealed(rng, [true])
+            # The others `Line.hear` refuses or passes over.
+            with suppress(WireError):
+                if codec.decode(made).turn == codec.decode(true).turn:
+                    return made
+        return true
+
+    return handle
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_whatever_a_party_answers_the_others_go_on(dtype: torch.dtype) -> None:
+    rng, outcomes = random.Random(13), Counter[str]()
+    for _ in range(150):
+        made, events = problem(2, dtype), []  # type: ignore[var-annotated]
+        ends = endpoints(made, 0.7)
+        lines = [
+            Memory(ends[0].hello, ends[0].handle),
+            Memory(ends[1].hello, strange_answers(rng, ends[1])),
+        ]
+        peers = [Peer(name, line) for name, line in zip(made.names, lines, strict=True)]
+        roster = Roster(peers, Terms("run", settings(), D, 1, patience_s=20), events.append)
+        method = method_of(made, "xvfl+")
+        for _ in range(3):
+            roster.attempt(method, made.rows, one_step)
+            roster.update(Update("plain", 0.1))
+        roster.flush()
+        assert 0 in roster.present
+        assert {e["party"] for e in events if e["event"] in ("left", "refused")} <= {made.names[1]}
+        outcomes.update(e["event"] for e in events)
+    assert outcomes["left"] > 100 and outcomes["refused"] > 50
+
+
+def one_step(federation: Federation, method: Method, rows: Rows) -> None:
+    """Compute a batch's loss and send its gradients back."""
+    terms = method.loss(federation, rows)
+    federation.backward(torch.stack(list(terms.values())).sum())
 
 
 def answering(ready: Ready) -> tuple[Roster, list[dict[str, Any]]]:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from tests.conftest import SEED
+from tests.federation.roster_helpers import LOSS, NAMES, NET, config, endpoint, sides, terms
 from tests.federation.split_helpers import Kept
-from tests.federation.test_roster import LOSS, NAMES, NET, config, endpoint, sides, terms
 from xvfl.config import TrainConfig
 from xvfl.errors import PartyError
 from xvfl.federation.ask import Peer
@@ -142,5 +142,5 @@ def test_a_party_that_answers_in_another_payload_is_at_fault() -> None:
     trainer, _, _ = federation(config("adamw", 1), "bf16")
     peer = trainer.federation.members[0].peer  # type: ignore[attr-defined]
     with pytest.raises(PartyError, match="bfloat16") as caught:
-        peer.checked("embeddings", torch.ones(3, 1, 8), (3, 1, 8))
+        peer.checked("embeddings", torch.ones(3, 1, 8), (3, 1, 8), torch.float32)
     assert caught.value.fault == "wrong"

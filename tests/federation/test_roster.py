@@ -1,10 +1,7 @@
 """Training over transports: the fused run's weights, faults on the way, checkpoints."""
 
-import json
 import re
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,82 +9,29 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.conftest import CLASSES, SEED, digits
+from tests.federation.roster_helpers import (
+    NAMES,
+    ROWS,
+    Flaky,
+    config,
+    endpoint,
+    federation,
+    sides,
+    terms,
+    weights,
+)
 from tests.federation.split_helpers import Kept
 from tests.wire.lines import lines
-from xvfl.config import LossConfig, NetConfig, TrainConfig
-from xvfl.data.rows import Rows
-from xvfl.errors import RunError, WireError
+from xvfl.config import TrainConfig
+from xvfl.errors import RunError
 from xvfl.federation.ask import Deadline, Peer
-from xvfl.federation.build import build_method, build_parties
-from xvfl.federation.endpoint import Endpoint, Workplace
+from xvfl.federation.endpoint import Workplace
 from xvfl.federation.fused import Fused
-from xvfl.federation.kernels import small_kernels
-from xvfl.federation.members import MOST_REFUSALS, Terms
-from xvfl.federation.party import PartyNet, PartySide
 from xvfl.federation.predict import score
 from xvfl.federation.roster import Roster
-from xvfl.federation.settings import Settings
 from xvfl.federation.train import Trainer
-from xvfl.methods import Method
-from xvfl.wire.memory import Memory
-from xvfl.wire.messages import Backward, Begin, Complete, Embed, Flush, Hello, Message
 
-NET, LOSS, ROWS = NetConfig(embedding=8, hidden=16), LossConfig(), 240
-NAMES = ("p0", "p1")
-
-
-@pytest.fixture(autouse=True)
-def quick() -> Iterator[None]:
-    """Compute as real runs do."""
-    layouts = {name: table.layout for name, table in digits(2)[0].items()}
-    with small_kernels(layouts, torch.device("cpu")), torch.random.fork_rng(devices=[]):
-        yield
-
-
-def config(optimiser: str, epochs: int) -> TrainConfig:
-    rate = {"adamw": 2e-3, "sgd": 3e-3, "page": 2e-2}[optimiser]
-    return TrainConfig(
-        epochs=epochs,
-        batch=24,
-        optimiser=optimiser,
-        learning_rate=rate,
-        patience=0,
-        seed=SEED,  # type: ignore[arg-type]
-    )
-
-
-def nets() -> tuple[dict[str, PartyNet], Method]:
-    """Build the same nets every time."""
-    tables, _ = digits(ROWS)
-    layouts = {name: table.layout for name, table in zip(NAMES, tables.values(), strict=True)}
-    with torch.random.fork_rng(devices=[]):
-        parties = build_parties(layouts, NET, LOSS, [SEED])
-        return parties, build_method(layouts, CLASSES, NET, LOSS, [SEED])
-
-
-def sides(dtype: torch.dtype = torch.float32) -> tuple[list[PartySide], Method, Rows]:
-    """Put the parties to work on the digits, in a precision."""
-    tables, rows = digits(ROWS)
-    parties, method = nets()
-    method.heads.to(dtype)
-    weight = LOSS.our_weights[1]
-    made = [
-        PartySide(
-            name,
-            parties[name].to(dtype),
-            replace(table, values=table.values.to(dtype)),
-            [SEED],
-            weight,
-        )
-        for name, table in zip(NAMES, tables.values(), strict=True)
-    ]
-    return made, method, replace(rows, weight=rows.weight.to(dtype))
-
-
-def weights(made: list[PartySide], method: Method) -> list[Tensor]:
-    holders = [*(side.net for side in made), method.heads]
-    return [value.detach().clone() for net in holders for value in net.parameters()]
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 def fused(train: TrainConfig, dtype: torch.dtype) -> list[Tensor]:
@@ -98,18 +42,6 @@ def fused(train: TrainConfig, dtype: torch.dtype) -> list[Tensor]:
         pass
     trainer.load_best()
     return weights(made, method)
-
-
-def endpoint(side: PartySide, store: Kept, life: str = "first") -> Endpoint:
-    count = len(side.table)
-    holdings = torch.full((count,), 2, dtype=torch.uint8)
-    hello = Hello(0, f"{side.name}-{life}", False, count, "columns", "session")
-    return Endpoint(hello, lambda settings, training: Workplace(side, holdings), store)
-
-
-def terms(train: TrainConfig, minimum: int = 2) -> Terms:
-    said = Settings(SEED, "xvfl+", NET, train, LOSS.our_weights[1])
-    return Terms("run", json.dumps(asdict(said)), 8, minimum, patience_s=20)
 
 
 CASES = [
@@ -138,45 +70,6 @@ def test_two_hundred_steps_end_in_the_fused_weights(
         assert trainer.progress.step == 200
     pairs = zip(weights(made, method), expected, strict=True)
     assert max(float((ours - theirs).abs().max()) for ours, theirs in pairs) <= tolerance
-
-
-class Flaky(Memory):
-    """A line that can fall silent, before or after the party has heard the question."""
-
-    def __init__(self, end: Endpoint) -> None:
-        super().__init__(end.hello, end.handle)
-        self.end = end
-        self.silent: str | None = None
-        self.heard: list[tuple[int, int]] = []
-        """(turn, number) of every update that reached the party."""
-
-    def hello(self) -> Hello | None:
-        return None if self.silent else self.end.hello
-
-    def exchange(self, message: Message) -> "Future[Message]":
-        if self.silent == "before":
-            return Future()
-        before = self.end.applied
-        answer = super().exchange(message)
-        if self.end.applied != before and not isinstance(message, Begin):
-            self.heard += [(message.turn, each.number) for each in message.instructions]  # type: ignore[union-attr]
-        return Future() if self.silent else answer
-
-
-def federation(
-    train: TrainConfig, minimum: int = 1, patience: float = 20
-) -> tuple[Roster, Trainer, list[Flaky], list[dict[str, Any]], list[Kept]]:
-    """Build a roster over flaky lines, with short deadlines."""
-    made, method, rows = sides()
-    stores = [Kept(), Kept()]
-    flaky = [Flaky(endpoint(side, store)) for side, store in zip(made, stores, strict=True)]
-    events: list[dict[str, Any]] = []
-    peers = [
-        Peer(name, line, Deadline(0.2, 10, 5)) for name, line in zip(NAMES, flaky, strict=True)
-    ]
-    roster = Roster(peers, replace(terms(train, minimum), patience_s=patience), events.append)
-    roster.gather(2)
-    return roster, Trainer(roster, method, rows, train), flaky, events, stores
 
 
 @pytest.mark.parametrize("silent", ["before", "after"])
@@ -243,91 +136,6 @@ def test_a_party_that_answers_nan_is_kept_out_and_the_others_go_on() -> None:
     why = next(e["why"] for e in events if e["event"] == "refused")
     assert "'p1' answered wrongly: embeddings: expected finite numbers" in why
     assert flaky[1].end.over == f"refused: {why}"
-
-
-class Refusing(Endpoint):
-    """A party that refuses some of what it is asked."""
-
-    refuses: Callable[[Message], bool] = staticmethod(lambda message: False)
-
-    def _answer(self, message: Message) -> Message:
-        if self.refuses(message):
-            raise WireError("not today")
-        return super()._answer(message)
-
-
-def refusing(line: Flaky, refuses: Callable[[Message], bool]) -> None:
-    """Have the party on a line refuse some of what it is asked."""
-    line.end.__class__, line.end.refuses = Refusing, refuses  # type: ignore[assignment,attr-defined]
-
-
-@pytest.mark.parametrize("kind", [Embed, Complete, Backward, Flush])
-def test_a_party_that_refuses_sits_out_the_batch_and_comes_back(kind: type[Any]) -> None:
-    roster, trainer, flaky, events, _ = federation(config("adamw", epochs=2))
-    steps = trainer.run(lambda: 0.0)
-    for _ in range(4):
-        next(steps)
-    once = iter([True])
-    refusing(flaky[1], lambda message: isinstance(message, kind) and next(once, False))
-    if kind is Flush:
-        roster.flush()
-    for at in range(4, 7):
-        next(steps)
-        assert roster.present == ((0,) if at == 4 and kind is not Flush else (0, 1))
-    for _ in steps:
-        pass
-    assert trainer.progress.step == 20 and roster.losses.refusals == {"p1": 1}
-    left = next(e for e in events if e["event"] == "left")
-    assert left["party"] == "p1" and left["why"] == "party 'p1' refused: not today"
-    assert [e["event"] for e in events] == ["joined", "joined", "left", "joined"]
-    numbers = [number for _, number in flaky[1].heard]
-    assert numbers == sorted(set(numbers))
-
-
-def test_a_party_that_always_refuses_is_kept_out_and_the_others_go_on() -> None:
-    roster, trainer, flaky, events, _ = federation(config("adamw", epochs=2))
-    steps = trainer.run(lambda: 0.0)
-    next(steps)
-    refusing(flaky[1], lambda message: isinstance(message, Embed))
-    for _ in steps:
-        pass
-    assert trainer.progress.step == 20 and roster.present == (0,)
-    assert [e["step"] for e in events if e["event"] == "left"] == [1, 2, 4, 7, 11]
-    assert roster.losses.refusals == {"p1": MOST_REFUSALS}
-    assert flaky[1].end.over == "refused: party 'p1' refused: not today"
-
-
-def test_refusals_end_a_run_that_needs_the_party(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xvfl.federation.members.PAUSE_S", 0.01)
-    roster, trainer, flaky, _, _ = federation(config("adamw", epochs=2), minimum=2)
-    steps = trainer.run(lambda: 0.0)
-    next(steps)
-    left = iter(range(2))
-    refusing(flaky[1], lambda message: isinstance(message, Embed) and next(left, None) is not None)
-    next(steps)
-    assert roster.losses.refusals == {"p1": 2} and roster.present == (0, 1)
-    refusing(flaky[1], lambda message: isinstance(message, Embed))
-    with pytest.raises(RunError, match="expected 2 parties, but p1 is kept out: .*not today"):
-        next(steps)
-
-
-def test_a_party_that_refuses_to_begin_is_asked_again_a_few_times_only(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("xvfl.federation.members.PAUSE_S", 0.01)
-    made, *_ = sides()
-    ends = [endpoint(side, Kept()) for side in made]
-    flaky = [Flaky(end) for end in ends]
-    refusing(flaky[1], lambda message: isinstance(message, Begin))
-    events: list[dict[str, Any]] = []
-    peers = [Peer(name, line) for name, line in zip(NAMES, flaky, strict=True)]
-    roster = Roster(peers, terms(config("adamw", epochs=1)), events.append)
-    with pytest.raises(RunError, match="expected 2 parties, but p1 is kept out: .*not today"):
-        roster.gather(2)
-    assert [e["event"] for e in events if e.get("party") == "p1"] == [
-        *["not let in"] * MOST_REFUSALS,
-        "refused",
-    ]
 
 
 @pytest.mark.parametrize(
@@ -408,6 +216,16 @@ def test_a_coordinator_started_again_goes_on_to_the_same_weights() -> None:
     assert all(e["lost_updates"] == [] and e["from_checkpoint"] == 7 for e in events)
     ours = weights([line.end.side for line in flaky], method)
     assert all(torch.equal(a, b) for a, b in zip(ours, expected, strict=True))
+
+
+def test_a_party_that_answers_just_in_time_stretches_its_deadline_to_the_first_at_most() -> None:
+    deadline = Deadline(least=5, factor=10, first=60)
+    deadline.observe(1.5)
+    for _ in range(50):
+        deadline.observe(0.95 * deadline.seconds)
+        assert deadline.seconds <= 60
+    assert deadline.seconds == 60
+    assert Deadline(least=5, factor=10, first=1).seconds == 5
 
 
 def test_deadlines_follow_what_a_party_needs() -> None:

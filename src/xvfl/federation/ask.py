@@ -6,10 +6,11 @@ from concurrent.futures import Future, TimeoutError
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 
 from xvfl.errors import PartyError, WireError
-from xvfl.federation.checks import check_tensor
+from xvfl.federation.checks import check_size, check_tensor
 from xvfl.wire.messages import Gradient, Instruction, Message, Refusal
 from xvfl.wire.packing import Packer
 from xvfl.wire.transport import Transport
@@ -25,14 +26,16 @@ class Deadline:
     """Seconds to wait in any case; a broken line may come back in them."""
     factor: float = 10.0
     first: float = 60.0
-    """Seconds to wait while nothing is known."""
+    """Seconds to wait while nothing is known, and the most ever: who answers ever later, always
+    just in time, must not stretch its own deadline without end."""
     usual: float | None = None
     """A high quantile of its answers' seconds, forgetting slowly."""
 
     @property
     def seconds(self) -> float:
         """How long to wait now."""
-        return self.first if self.usual is None else max(self.least, self.factor * self.usual)
+        wanted = self.first if self.usual is None else self.factor * self.usual
+        return max(self.least, min(self.first, wanted))
 
     def observe(self, seconds: float) -> None:
         """Take in how long an answer took: up quickly, down slowly."""
@@ -67,20 +70,22 @@ class Peer:
         hello = self.transport.hello()
         return hello is not None and hello.life != self.life
 
-    def checked(self, what: str, value: Tensor, shape: Sequence[int]) -> Tensor:
-        """Unpack an answer's numbers and check them; wrong ones are this party's fault."""
+    def checked(self, what: str, value: Tensor, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """Unpack an answer's numbers and check them; wrong ones are this party's fault.
+
+        Unpacked numbers are float32, whatever the type that others compute in.
+        """
+        expected = dtype if self.packer.payload == "float32" else torch.float32
         try:
-            return check_tensor(what, self.packer.unpack(value, what), shape, None)
+            made = check_tensor(what, self.packer.unpack(value, what), shape, expected)
+            return check_size(what, made)
         except WireError as error:
             text = f"party {self.name!r} answered wrongly: {error}"
             raise PartyError(text, (self.name,), "wrong") from error
 
 
 def ask(peers: Sequence[Peer], questions: Sequence[Message], answer: type[A]) -> list[A]:
-    """Ask every party its question at once; name all that did not answer in time.
-
-    Of those that answered otherwise only one is named: it is dealt with first.
-    """
+    """Ask every party its question at once; name all that did not answer, and each one's fault."""
     started = time.monotonic()
     open_ = [
         (peer, peer.transport.exchange(question))
@@ -96,10 +101,10 @@ def ask(peers: Sequence[Peer], questions: Sequence[Message], answer: type[A]) ->
             answers.append(reply)
         else:
             faults.append(_fault(peer.name, reply, answer))
-    if faults:
-        raise faults[0]
     if away:
-        raise PartyError(f"no answer in time from {', '.join(away)}", tuple(away))
+        faults.append(PartyError(f"no answer in time from {', '.join(away)}", tuple(away)))
+    if faults:
+        raise PartyError.joined(faults)
     return answers
 
 

@@ -9,8 +9,13 @@ from torch import Tensor
 
 from xvfl.errors import WireError
 from xvfl.federation.holder import Kind
+from xvfl.methods.base import View
 from xvfl.wire.messages import Instruction, Ready
 
+MOST_VIEWS = 64
+"""Views of one batch; each costs a pass through a net."""
+LARGEST = 1e12
+"""Size of a number in a party's answer: its square must be finite in a loss over all rows."""
 PAGE_KINDS = frozenset(("fresh", "look_back", "correct"))
 
 
@@ -27,6 +32,16 @@ def check_tensor(
     return value
 
 
+def check_size(name: str, value: Tensor) -> Tensor:
+    """Refuse numbers so large that the loss, and with it everybody's gradients, would be none."""
+    if value.numel() and float(value.abs().max()) > LARGEST:
+        raise WireError(
+            f"{name}: expected numbers up to {LARGEST:g}, got {float(value.abs().max()):g}; "
+            "its training has diverged"
+        )
+    return value
+
+
 def check_handles(handles: Tensor, rows: int) -> None:
     """Refuse handles of rows that are not there."""
     if handles.dtype != torch.int32 or handles.dim() != 1:
@@ -36,6 +51,20 @@ def check_handles(handles: Tensor, rows: int) -> None:
             f"handles: expected -1 to {rows - 1}, got {int(handles.min())} to "
             f"{int(handles.max())}; match ids again if rows were added or removed"
         )
+
+
+def check_views(views: Sequence[str], completes: bool) -> None:
+    """Refuse views that a party cannot make."""
+    known = get_args(View)
+    if not views or not set(views) <= set(known):
+        raise WireError(f"Embed: expected views among {known}, got {tuple(views)[:MOST_VIEWS]}")
+    if len(views) > MOST_VIEWS or views.count("plain") > 1:
+        raise WireError(
+            f"Embed: expected at most {MOST_VIEWS} views and one 'plain', got {len(views)} and "
+            f"{views.count('plain')}"
+        )
+    if "self" in views and not completes:
+        raise WireError("Embed: expected no view 'self': this run's method completes nothing")
 
 
 def check_instructions(instructions: Sequence[Instruction], applied: int, page: bool) -> None:

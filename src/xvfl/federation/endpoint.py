@@ -1,25 +1,33 @@
 """A party behind a wire: answers messages with its own nets, optimiser and checkpoints.
 
-Every message is checked in full before anything changes; a wrong one ends in a refusal. The last
-answer is kept: a question that comes again gets it, and nothing is done twice.
+Every message is checked in full before anything changes; a wrong one ends in a refusal, and so does
+one that fails here in a way nobody thought of. The last answer is kept: a question that comes again
+gets it, and nothing is done twice.
 Shapes: B rows of a batch, H of them held here, v views, d embedding width.
 """
 
 import threading
-from collections.abc import Callable, Mapping
+import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, get_args
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from xvfl.errors import WireError, XVFLError
 from xvfl.federation.calls import alone
-from xvfl.federation.checks import check_handles, check_instructions, check_tensor
+from xvfl.federation.checks import (
+    check_handles,
+    check_instructions,
+    check_tensor,
+    check_views,
+)
 from xvfl.federation.holder import Holder, Kind, Update, under
 from xvfl.federation.page import Page
 from xvfl.federation.party import PartySide
 from xvfl.federation.precision import quicken
+from xvfl.federation.protocols import Store
 from xvfl.federation.settings import Settings, parse_settings
 from xvfl.federation.tickets import Cut, Tickets, run_back
 from xvfl.methods.base import View
@@ -50,6 +58,8 @@ COMPUTING = threading.Lock()
 """Torch has one random stream a process: parties in one process compute one after the other."""
 LATEST = 2**62
 """A step after every other."""
+LONGEST_WHY = 2000
+"""Characters of a refusal: it may quote what came."""
 
 
 @dataclass(frozen=True)
@@ -59,16 +69,6 @@ class Workplace:
     side: PartySide
     holdings: Tensor
     """(n,) uint8: how it holds the row of each handle; see `Ready`."""
-
-
-class Store(Protocol):
-    """Where a party keeps its checkpoints."""
-
-    def save(self, run: str, step: int, tensors: Mapping[str, Tensor], applied: int) -> None:
-        """Keep a checkpoint."""
-
-    def newest(self, run: str, step: int) -> tuple[int, dict[str, Tensor], int] | None:
-        """Give the newest one of a run at or before a step: its step, tensors, last update."""
 
 
 class Endpoint:
@@ -132,15 +132,22 @@ class Endpoint:
                 with COMPUTING:
                     reply = codec.encode(self._answer(message))
             except XVFLError as error:
-                return self._refuse(frame, error)
+                return self._refuse(frame, error, str(error))
+            except Exception as error:
+                self._tickets.clear()  # What is half done must not be gone on with.
+                self._note({"event": "failed", "trace": traceback.format_exc()})
+                # The error itself may hold this side's data: the other side gets its kind alone.
+                said = f"this party failed inside with {type(error).__name__}; its own log says how"
+                return self._refuse(frame, error, said)
             self._last, self._turn = (frame, reply), message.turn
             return reply
 
-    def _refuse(self, frame: bytes, error: XVFLError) -> bytes:
+    def _refuse(self, frame: bytes, error: Exception, why: str) -> bytes:
         self.refused += 1
         turn = codec.kind_and_turn(frame)[1] if len(frame) >= codec.OVERHEAD else 0
-        self._note({"event": "refused", "turn": turn, "why": str(error)})
-        return codec.encode(Refusal(turn, type(error).__name__, str(error)))
+        why = why[:LONGEST_WHY].encode(errors="replace").decode()
+        self._note({"event": "refused", "turn": turn, "why": why})
+        return codec.encode(Refusal(turn, type(error).__name__, why))
 
     def _answer(self, message: Message) -> Message:
         if message.turn <= self._turn and not (isinstance(message, Begin) and message.step >= 0):
@@ -178,15 +185,16 @@ class Endpoint:
         quicken(workplace.side.net, settings.train)
         holder = Holder(workplace.side.net, settings.train)
         found = self._store.newest(message.run, message.step)
-        self._kept, self._applied = 0, 0
+        kept = applied = 0
         if found is not None:
-            self._kept, tensors, self._applied = found
+            kept, tensors, applied = found
             holder.restore(workplace.side.name, tensors)
         elif settings.warm:
             self._warm(workplace.side, settings.warm)
         workplace.side.holder = holder
         self._side, self._holdings = workplace.side, workplace.holdings
-        self.run, self.step = message.run, self._kept
+        self.run, self.step = message.run, kept
+        self._kept, self._applied = kept, applied
         self._tickets.clear()
         self._packer = Packer(settings.payload)
         self._note({"event": "began", "run": message.run, "from_checkpoint": self._kept})
@@ -208,9 +216,7 @@ class Endpoint:
         side = self.side
         gradients = self._check_finish(message.gradients, message.instructions)
         check_handles(message.handles, len(side.table))
-        known = get_args(View)
-        if not message.views or not set(message.views) <= set(known):
-            raise WireError(f"Embed: expected views among {known}, got {message.views}")
+        check_views(message.views, side.net.completes)
         if message.step < 0:
             raise WireError(f"Embed: expected a step of 0 or more, got {message.step}")
         self._finish(gradients, message.instructions)
@@ -219,13 +225,15 @@ class Endpoint:
         held = (handles >= 0).nonzero().flatten()
         side.net.train(message.training)
         with torch.set_grad_enabled(message.training):
-            work = side.embed(handles, list(message.views), message.step)  # type: ignore[arg-type]
+            work = side.embed(handles, cast(tuple[View, ...], message.views), message.step)
             output = alone(work)
         self._tickets.keep(message.turn, Cut(output, handles, held, training=message.training))
         return Embedded(message.turn, self._applied, self._packer.pack(output[held]))
 
     def _complete(self, message: Complete) -> Completed:
         side, cut = self.side, self._tickets.embedding(message.ticket)
+        if not side.net.completes:
+            raise WireError("Complete: expected none: this run's method completes nothing")
         rows, width = len(cut.output), cut.output.shape[-1]
         cue = self._packer.unpack(message.cue, "cue")
         check_tensor("cue", cue, (rows, width), cut.output.dtype)
@@ -272,7 +280,7 @@ class Endpoint:
         if gradients or instructions:
             self._tickets.clear()
         for each in instructions:
-            self._holder.update(Update(_kind(each.kind), each.rate))
+            self._holder.update(Update(cast(Kind, each.kind), each.rate))
             self._applied = each.number
         if not instructions:
             self._holder.forget()
@@ -286,8 +294,3 @@ class Endpoint:
         holder = self.side.holder
         assert holder is not None
         return holder
-
-
-def _kind(text: str) -> Kind:
-    assert text in get_args(Kind)
-    return text  # type: ignore[return-value]

@@ -6,13 +6,14 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from xvfl.errors import Fault
 from xvfl.federation.ask import Peer
 from xvfl.wire.packing import Payload
 
 MOST_REFUSALS = 5
 """Refusals in succession after which a party is kept out."""
 PAUSE_S = 0.5
-"""Seconds before a party that refused, and is needed, is asked again; longer each time."""
+"""Seconds before a party that failed, and is needed, is asked again; longer each time."""
 
 
 @dataclass(frozen=True)
@@ -50,23 +51,30 @@ class Member:
     """Why it may not come back."""
     left_at: int = 0
     """The step at which it last left."""
+    faults: int = 0
+    """In succession, whichever process made them: one that starts again is no other party."""
     refusals: int = 0
-    """In succession, of one process."""
-    _refused_in: int = 0
-    _refused_at: float = 0.0
+    """Those among them that were refusals."""
+    _failed_in: int = 0
+    _failed_at: float = 0.0
 
-    def refused(self, batch: int) -> None:
-        """Take note that it refused a question of a batch."""
-        self.refusals += 1
-        self._refused_in, self._refused_at = batch, time.monotonic()
+    def failed(self, batch: int, fault: Fault) -> None:
+        """Take note that it failed in a batch."""
+        self.faults += 1
+        self.refusals += fault == "refused"
+        self._failed_in, self._failed_at = batch, time.monotonic()
+
+    def succeeded(self) -> None:
+        """Take note that it went through a batch."""
+        self.faults = self.refusals = 0
 
     def rests(self, batch: int, needed: bool) -> bool:
-        """Say whether it sits out: a batch for every refusal, or where it is needed a moment."""
-        if not self.refusals or self.peer.restarted():
+        """Say whether it sits out: a batch for every fault, or where it is needed a moment."""
+        if not self.faults:
             return False
         if needed:
-            return time.monotonic() < self._refused_at + PAUSE_S * self.refusals
-        return batch < self._refused_in + self.refusals
+            return time.monotonic() < self._failed_at + PAUSE_S * self.faults
+        return batch < self._failed_in + self.faults
 
 
 @dataclass

@@ -17,6 +17,7 @@ from xvfl.federation.calls import Call, Calls
 from xvfl.federation.holder import Holder
 from xvfl.layout import Layout
 from xvfl.methods.base import View
+from xvfl.nets.completers import NoCompleter
 from xvfl.nets.picked import row_wise
 from xvfl.streams import Draws, seed_modules
 
@@ -34,6 +35,7 @@ class PartyNet(nn.Module):
         self.vectors = nn.ModuleList([nn.Embedding(f.buckets, f.width) for f in layout.hashed])
         at = torch.tensor(layout.feature_of_column, dtype=torch.long)
         self.register_buffer("columns", at, persistent=False)
+        self.completes = not isinstance(completer, NoCompleter)
         self.bf16 = False
         """Whether bottom and completer compute in bf16 on a GPU; all outside them is float32."""
 

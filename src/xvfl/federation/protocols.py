@@ -1,9 +1,9 @@
-"""What training and prediction need of a federation, wherever its parties are."""
+"""What training needs of a federation, wherever its parties are, and a party of its own store."""
 
 from collections.abc import Mapping
 from typing import Protocol, TypeVar
 
-from torch import nn
+from torch import Tensor, nn
 
 from xvfl.config import TrainConfig
 from xvfl.data.rows import Rows
@@ -42,3 +42,13 @@ class Trained(Reached, Protocol):
 
     def update(self, update: Update) -> None:
         """Have every party update its weights from the gradients of the last `backward`."""
+
+
+class Store(Protocol):
+    """Where a party keeps its checkpoints."""
+
+    def save(self, run: str, step: int, tensors: Mapping[str, Tensor], applied: int) -> None:
+        """Keep a checkpoint."""
+
+    def newest(self, run: str, step: int) -> tuple[int, dict[str, Tensor], int] | None:
+        """Give the newest one of a run at or before a step: its step, tensors, last update."""

@@ -2,8 +2,8 @@
 
 A batch that loses a party on the way is begun again with the others. A party that is away keeps
 out until it is on the line again and free; it then says where it stands, and goes on from there:
-what was done without it is lost to it, and noted. One that refuses sits out the batch, the next
-time longer, and is kept out at last.
+what was done without it is lost to it, and noted. One that fails in a batch, however it does, sits
+that batch out, the next time longer; one that goes on refusing is kept out at last.
 """
 
 import time
@@ -69,7 +69,8 @@ class Roster:
         while True:
             for member in self.members:
                 if member.present and member.peer.restarted():
-                    self._leave(PartyError("it was started again", (member.peer.name,)))
+                    # Nothing was asked of it yet: it holds up no batch, and need not sit one out.
+                    self._leave(member, "it was started again")
                 self._let_in(member, needed=len(self.present) < wanted)
             if len(self.present) >= wanted:
                 return self.present
@@ -116,11 +117,11 @@ class Roster:
                     rows if whole else rows.only(here),
                 )
             except PartyError as error:
-                self._leave(error)
+                self._part(error)
                 self.losses.batches += 1
                 continue
             for place in here:
-                self.members[place].refusals = 0
+                self.members[place].succeeded()
             if self._training:
                 self._active = here
             return done
@@ -154,7 +155,7 @@ class Roster:
                 self._split(self.present).flush(save)
                 return
             except PartyError as error:
-                self._leave(error)
+                self._part(error)
 
     def end(self, reason: str) -> None:
         """Tell everybody that the run is over."""
@@ -164,7 +165,7 @@ class Roster:
                 ask(peers, [End(self._turn(), reason) for _ in peers], Done)
                 return
             except PartyError as error:
-                self._leave(error)
+                self._part(error)
 
     def _split(self, places: Sequence[int]) -> Split:
         return Split([self.members[i].peer for i in places], self.terms.width, self.counters)
@@ -173,24 +174,29 @@ class Roster:
         self.counters.turn += 1
         return self.counters.turn
 
-    def _leave(self, error: PartyError) -> None:
+    def _part(self, error: PartyError) -> None:
+        """Go on without those who failed, each for its own fault."""
         if not error.parties:
             raise error
-        for member in self.members:
-            name = member.peer.name
-            if name in error.parties and member.present:
-                member.present, member.left_at = False, self.step
-                member.peer.take_pending()
-                self.losses.left[name] = self.losses.left.get(name, 0) + 1
-                self._note({"event": "left", "party": name, "step": self.step, "why": str(error)})
-                self._judge(member, error)
+        for each in error.each:
+            for member in self.members:
+                if member.peer.name in each.parties and member.present:
+                    self._leave(member, str(each))
+                    self._judge(member, each)
+
+    def _leave(self, member: Member, why: str) -> None:
+        name = member.peer.name
+        member.present, member.left_at = False, self.step
+        member.peer.take_pending()
+        self.losses.left[name] = self.losses.left.get(name, 0) + 1
+        self._note({"event": "left", "party": name, "step": self.step, "why": why})
 
     def _judge(self, member: Member, error: PartyError) -> None:
-        """Keep out who answers wrongly, or will not answer however often it is asked."""
+        """Let rest who failed; keep out who answers wrongly, or will not answer at all."""
+        member.failed(self._batch, error.fault)
         if error.fault == "refused":
             name = member.peer.name
             self.losses.refusals[name] = self.losses.refusals.get(name, 0) + 1
-            member.refused(self._batch)
         if error.fault == "wrong" or member.refusals >= MOST_REFUSALS:
             self._bar(member, str(error))
 
@@ -204,8 +210,6 @@ class Roster:
         hello = None if member.present or member.barred else member.peer.transport.hello()
         if hello is None or member.rests(self._batch, needed):
             return
-        if member.peer.restarted():
-            member.refusals = 0
         try:
             ready = self._welcome(member, hello)
         except PartyError as error:

@@ -98,7 +98,8 @@ class Split:
         made = []
         for peer, answer, at in zip(self.peers, answers, held, strict=True):
             shape = (len(at), len(views), self.width)
-            values = peer.checked("embeddings", answer.values, shape).to(rows.y.device)
+            values = peer.checked("embeddings", answer.values, shape, rows.weight.dtype)
+            values = values.to(rows.y.device)
             made.append(values.new_zeros(len(rows), *shape[1:]).index_copy(0, at, values))
         leaf = torch.stack(made, 1).requires_grad_(self.training)
         self._cuts.append(_Cut(turn, leaf, handles, held))
@@ -115,7 +116,7 @@ class Split:
         answers = ask(self.peers, questions, Completed)
         shape = (len(cues), self.width)
         made = [
-            peer.checked("completed embeddings", answer.values, shape)
+            peer.checked("completed embeddings", answer.values, shape, cues.dtype)
             for peer, answer in zip(self.peers, answers, strict=True)
         ]
         leaf = torch.stack(made, 1).to(cues.device).requires_grad_(self.training)
@@ -170,7 +171,7 @@ class Split:
         turn = self._turn()
         answers = ask(self.peers, [Backward(turn, each) for each in gradients], CueGradient)
         made = [
-            peer.checked("cue gradient", answer.values, (len(cues), self.width))
+            peer.checked("cue gradient", answer.values, (len(cues), self.width), cues.dtype)
             for peer, answer in zip(self.peers, answers, strict=True)
         ]
         return torch.stack(made, 1).to(cues.device)

@@ -1,0 +1,136 @@
+"""Frames gone wrong: damaged on the way, or whole and sealed around what no side would send."""
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import Any
+from zlib import crc32
+
+import torch
+from torch import Tensor
+
+from xvfl.wire import codec
+from xvfl.wire.messages import Message
+
+
+def damaged(rng: random.Random, valid: Sequence[bytes]) -> bytes:
+    """Flip bits of a frame, cut it short, splice two, or make one up."""
+    while True:
+        a, b = bytearray(rng.choice(valid)), rng.choice(valid)
+        how = rng.choice(("flip", "cut", "splice", "random"))
+        if how == "flip":
+            _flip(rng, a, 0, len(a))
+        elif how == "cut":
+            a = a[: rng.randrange(len(a))]
+        elif how == "splice":
+            a = a[: rng.randrange(len(a))] + b[rng.randrange(len(b)) :]
+        else:
+            a = bytearray(rng.randbytes(rng.randrange(300)))
+        if bytes(a) not in valid:
+            return bytes(a)
+
+
+def sealed(rng: random.Random, valid: Sequence[bytes]) -> bytes:
+    """Change a frame's body, or what kind it says it is, and make its length and checksum right.
+
+    Half of them are changed byte by byte, mostly in front, where lengths, counts and types are;
+    half in a field's meaning, which bytes changed at random rarely reach.
+    """
+    while True:
+        a, b = bytearray(rng.choice(valid)), rng.choice(valid)
+        how = rng.choice(("odd", "odd", "odd", "flip", "cut", "splice", "kind"))
+        if how == "odd":
+            made = codec.encode(odd_message(rng, codec.decode(bytes(a))))
+        else:
+            made = seal(_body_changed(rng, how, a, b))
+        if made not in valid:
+            return made
+
+
+def _body_changed(rng: random.Random, how: str, a: bytearray, b: bytes) -> bytes:
+    start = codec.OVERHEAD
+    if how == "flip" and len(a) > start:
+        _flip(rng, a, start, min(len(a), rng.choice((60, 120, len(a)))))
+    elif how == "cut":
+        a = a[: rng.randrange(start, len(a) + 1)]
+    elif how == "splice":
+        a = a[: rng.randrange(start, len(a) + 1)] + b[rng.randrange(start, len(b) + 1) :]
+    elif how == "kind":
+        a[4:6] = b[4:6]
+    return bytes(a)
+
+
+INTEGERS = (-(2**63), -1, 0, 1, 2, 3, 5, 10, 2**31, 2**63 - 1)
+FLOATS = (math.nan, math.inf, -1.0, 0.0, 1e-300, 1e308)
+WORDS = (
+    "",
+    "plain",
+    "masked",
+    "self",
+    "fresh",
+    "look_back",
+    "correct",
+    "keep",
+    "best",
+    "run",
+    "{}",
+)
+
+
+def odd_message(rng: random.Random, message: Message) -> Message:
+    """Give one or two of a message's fields another value of their type."""
+    names = [each.name for each in fields(message) if each.name != "turn"]
+    chosen = rng.sample(names, min(len(names), rng.randint(1, 2)))
+    return replace(message, **{name: _odd(rng, getattr(message, name)) for name in chosen})
+
+
+def _odd(rng: random.Random, value: Any) -> Any:
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        return rng.choice(INTEGERS)
+    if isinstance(value, float):
+        return rng.choice(FLOATS)
+    if isinstance(value, str):
+        return rng.choice(WORDS)
+    if isinstance(value, bytes):
+        return rng.randbytes(rng.randrange(64))
+    if isinstance(value, Tensor):
+        return _odd_tensor(rng, value)
+    if isinstance(value, tuple):
+        drawn = [rng.choice(value) for _ in range(rng.randrange(5))] if value else []
+        return tuple(_odd(rng, each) if rng.random() < 0.5 else each for each in drawn)
+    name = rng.choice([each.name for each in fields(value)])
+    return replace(value, **{name: _odd(rng, getattr(value, name))})
+
+
+def _odd_tensor(rng: random.Random, value: Tensor) -> Tensor:
+    how = rng.choice(("rows", "shape", "type", "values"))
+    if how == "rows":
+        drawn = [rng.randrange(max(len(value), 1)) for _ in range(rng.randrange(6))]
+        return value[drawn] if len(value) else value.new_zeros(rng.randrange(3), *value.shape[1:])
+    if how == "shape":
+        return rng.choice((value[None], value.flatten(), value[:0], value.new_zeros(())))
+    if how == "type":
+        return value.to(rng.choice(tuple(codec.DTYPES.values())))
+    flat = value.flatten().clone()
+    if flat.is_floating_point() and len(flat):
+        most = torch.finfo(flat.dtype).max
+        flat[rng.randrange(len(flat))] = rng.choice((math.nan, math.inf, most, -most / 2, 0.0))
+    elif len(flat):
+        flat[rng.randrange(len(flat))] = rng.choice((0, 1, 2, 99))
+    return flat.view(value.shape)
+
+
+def seal(frame: bytes) -> bytes:
+    """Make a frame's length and checksum fit its body."""
+    body = frame[codec.OVERHEAD :]
+    magic, version, kind, turn, _ = codec.HEAD.unpack_from(frame)
+    head = codec.HEAD.pack(magic, version, kind, turn, len(body))
+    return head + codec.CRC.pack(crc32(body, crc32(head))) + body
+
+
+def _flip(rng: random.Random, frame: bytearray, start: int, end: int) -> None:
+    for _ in range(rng.randint(1, 4)):
+        frame[rng.randrange(start, end)] ^= 1 << rng.randrange(8)

@@ -1,0 +1,124 @@
+"""Rosters over lines that can fall silent, on two parties of the digits."""
+
+import json
+from concurrent.futures import Future
+from dataclasses import asdict, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tests.conftest import CLASSES, SEED, digits
+from tests.federation.split_helpers import Kept
+from xvfl.config import LossConfig, NetConfig, TrainConfig
+from xvfl.data.rows import Rows
+from xvfl.federation.ask import Deadline, Peer
+from xvfl.federation.build import build_method, build_parties
+from xvfl.federation.endpoint import Endpoint, Workplace
+from xvfl.federation.members import Terms
+from xvfl.federation.party import PartyNet, PartySide
+from xvfl.federation.roster import Roster
+from xvfl.federation.settings import Settings
+from xvfl.federation.train import Trainer
+from xvfl.methods import Method
+from xvfl.wire.memory import Memory
+from xvfl.wire.messages import Begin, Hello, Message
+
+NET, LOSS, ROWS = NetConfig(embedding=8, hidden=16), LossConfig(), 240
+NAMES = ("p0", "p1")
+
+
+def config(optimiser: str, epochs: int) -> TrainConfig:
+    rate = {"adamw": 2e-3, "sgd": 3e-3, "page": 2e-2}[optimiser]
+    return TrainConfig(
+        epochs=epochs,
+        batch=24,
+        optimiser=optimiser,
+        learning_rate=rate,
+        patience=0,
+        seed=SEED,  # type: ignore[arg-type]
+    )
+
+
+def nets() -> tuple[dict[str, PartyNet], Method]:
+    """Build the same nets every time."""
+    tables, _ = digits(ROWS)
+    layouts = {name: table.layout for name, table in zip(NAMES, tables.values(), strict=True)}
+    with torch.random.fork_rng(devices=[]):
+        parties = build_parties(layouts, NET, LOSS, [SEED])
+        return parties, build_method(layouts, CLASSES, NET, LOSS, [SEED])
+
+
+def sides(dtype: torch.dtype = torch.float32) -> tuple[list[PartySide], Method, Rows]:
+    """Put the parties to work on the digits, in a precision."""
+    tables, rows = digits(ROWS)
+    parties, method = nets()
+    method.heads.to(dtype)
+    weight = LOSS.our_weights[1]
+    made = [
+        PartySide(
+            name,
+            parties[name].to(dtype),
+            replace(table, values=table.values.to(dtype)),
+            [SEED],
+            weight,
+        )
+        for name, table in zip(NAMES, tables.values(), strict=True)
+    ]
+    return made, method, replace(rows, weight=rows.weight.to(dtype))
+
+
+def weights(made: list[PartySide], method: Method) -> list[Tensor]:
+    holders = [*(side.net for side in made), method.heads]
+    return [value.detach().clone() for net in holders for value in net.parameters()]
+
+
+def endpoint(side: PartySide, store: Kept, life: str = "first") -> Endpoint:
+    count = len(side.table)
+    holdings = torch.full((count,), 2, dtype=torch.uint8)
+    hello = Hello(0, f"{side.name}-{life}", False, count, "columns", "session")
+    return Endpoint(hello, lambda settings, training: Workplace(side, holdings), store)
+
+
+def terms(train: TrainConfig, minimum: int = 2) -> Terms:
+    said = Settings(SEED, "xvfl+", NET, train, LOSS.our_weights[1])
+    return Terms("run", json.dumps(asdict(said)), 8, minimum, patience_s=20)
+
+
+class Flaky(Memory):
+    """A line that can fall silent, before or after the party has heard the question."""
+
+    def __init__(self, end: Endpoint) -> None:
+        super().__init__(end.hello, end.handle)
+        self.end = end
+        self.silent: str | None = None
+        self.heard: list[tuple[int, int]] = []
+        """(turn, number) of every update that reached the party."""
+
+    def hello(self) -> Hello | None:
+        return None if self.silent else self.end.hello
+
+    def exchange(self, message: Message) -> "Future[Message]":
+        if self.silent == "before":
+            return Future()
+        before = self.end.applied
+        answer = super().exchange(message)
+        if self.end.applied != before and not isinstance(message, Begin):
+            self.heard += [(message.turn, each.number) for each in message.instructions]  # type: ignore[union-attr]
+        return Future() if self.silent else answer
+
+
+def federation(
+    train: TrainConfig, minimum: int = 1, patience: float = 20
+) -> tuple[Roster, Trainer, list[Flaky], list[dict[str, Any]], list[Kept]]:
+    """Build a roster over flaky lines, with short deadlines."""
+    made, method, rows = sides()
+    stores = [Kept(), Kept()]
+    flaky = [Flaky(endpoint(side, store)) for side, store in zip(made, stores, strict=True)]
+    events: list[dict[str, Any]] = []
+    peers = [
+        Peer(name, line, Deadline(0.2, 10, 5)) for name, line in zip(NAMES, flaky, strict=True)
+    ]
+    roster = Roster(peers, replace(terms(train, minimum), patience_s=patience), events.append)
+    roster.gather(2)
+    return roster, Trainer(roster, method, rows, train), flaky, events, stores

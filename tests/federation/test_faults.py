@@ -1,0 +1,195 @@
+"""Parties that refuse, fail together or start over and over again: the others go on."""
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from tests.federation.roster_helpers import (
+    NAMES,
+    Flaky,
+    config,
+    endpoint,
+    federation,
+    sides,
+    terms,
+)
+from tests.federation.split_helpers import Kept
+from xvfl.errors import PartyError, RunError, WireError
+from xvfl.federation.ask import Peer
+from xvfl.federation.endpoint import Endpoint
+from xvfl.federation.members import MOST_REFUSALS
+from xvfl.federation.roster import Roster
+from xvfl.wire.messages import Backward, Begin, Complete, Embed, Flush, Message
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+
+class Refusing(Endpoint):
+    """A party that refuses some of what it is asked."""
+
+    refuses: Callable[[Message], bool] = staticmethod(lambda message: False)
+
+    def _answer(self, message: Message) -> Message:
+        if self.refuses(message):
+            raise WireError("not today")
+        return super()._answer(message)
+
+
+def refusing(line: Flaky, refuses: Callable[[Message], bool]) -> None:
+    """Have the party on a line refuse some of what it is asked."""
+    line.end.__class__, line.end.refuses = Refusing, refuses  # type: ignore[assignment,attr-defined]
+
+
+@pytest.mark.parametrize("kind", [Embed, Complete, Backward, Flush])
+def test_a_party_that_refuses_sits_out_the_batch_and_comes_back(kind: type[Any]) -> None:
+    roster, trainer, flaky, events, _ = federation(config("adamw", epochs=2))
+    steps = trainer.run(lambda: 0.0)
+    for _ in range(4):
+        next(steps)
+    once = iter([True])
+    refusing(flaky[1], lambda message: isinstance(message, kind) and next(once, False))
+    if kind is Flush:
+        roster.flush()
+    for at in range(4, 7):
+        next(steps)
+        assert roster.present == ((0,) if at == 4 and kind is not Flush else (0, 1))
+    for _ in steps:
+        pass
+    assert trainer.progress.step == 20 and roster.losses.refusals == {"p1": 1}
+    left = next(e for e in events if e["event"] == "left")
+    assert left["party"] == "p1" and left["why"] == "party 'p1' refused: not today"
+    assert [e["event"] for e in events] == ["joined", "joined", "left", "joined"]
+    numbers = [number for _, number in flaky[1].heard]
+    assert numbers == sorted(set(numbers))
+
+
+def test_a_party_that_always_refuses_is_kept_out_and_the_others_go_on() -> None:
+    roster, trainer, flaky, events, _ = federation(config("adamw", epochs=2))
+    steps = trainer.run(lambda: 0.0)
+    next(steps)
+    refusing(flaky[1], lambda message: isinstance(message, Embed))
+    for _ in steps:
+        pass
+    assert trainer.progress.step == 20 and roster.present == (0,)
+    assert [e["step"] for e in events if e["event"] == "left"] == [1, 2, 4, 7, 11]
+    assert roster.losses.refusals == {"p1": MOST_REFUSALS}
+    assert flaky[1].end.over == "refused: party 'p1' refused: not today"
+
+
+def test_refusals_end_a_run_that_needs_the_party(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xvfl.federation.members.PAUSE_S", 0.01)
+    roster, trainer, flaky, _, _ = federation(config("adamw", epochs=2), minimum=2)
+    steps = trainer.run(lambda: 0.0)
+    next(steps)
+    left = iter(range(2))
+    refusing(flaky[1], lambda message: isinstance(message, Embed) and next(left, None) is not None)
+    next(steps)
+    assert roster.losses.refusals == {"p1": 2} and roster.present == (0, 1)
+    refusing(flaky[1], lambda message: isinstance(message, Embed))
+    with pytest.raises(RunError, match="expected 2 parties, but p1 is kept out: .*not today"):
+        next(steps)
+
+
+def test_a_party_that_refuses_to_begin_is_asked_again_a_few_times_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("xvfl.federation.members.PAUSE_S", 0.01)
+    made, *_ = sides()
+    ends = [endpoint(side, Kept()) for side in made]
+    flaky = [Flaky(end) for end in ends]
+    refusing(flaky[1], lambda message: isinstance(message, Begin))
+    events: list[dict[str, Any]] = []
+    peers = [Peer(name, line) for name, line in zip(NAMES, flaky, strict=True)]
+    roster = Roster(peers, terms(config("adamw", epochs=1)), events.append)
+    with pytest.raises(RunError, match="expected 2 parties, but p1 is kept out: .*not today"):
+        roster.gather(2)
+    assert [e["event"] for e in events if e.get("party") == "p1"] == [
+        *["not let in"] * MOST_REFUSALS,
+        "refused",
+    ]
+
+
+class Restarting(Flaky):
+    """A party that answers `Begin`, and starts again instead of embedding some rows."""
+
+    dies: Callable[[Message], bool] = staticmethod(lambda message: isinstance(message, Embed))
+    lives = 0
+
+    def exchange(self, message: Message) -> "Future[Message]":
+        if not self.dies(message):
+            return super().exchange(message)
+        self.lives += 1
+        assert self.lives < 50, "the batch is begun again and again"
+        made, *_ = sides()
+        self.end = endpoint(made[1], Kept(), life=f"life {self.lives}")
+        self._handle = self.end.handle
+        answer: Future[Message] = Future()
+        answer.set_exception(PartyError("party 'p1' restarted", ("p1",)))
+        return answer
+
+
+def test_a_party_that_starts_again_on_every_batch_does_not_hold_up_the_run() -> None:
+    _, trainer, flaky, events, _ = federation(config("adamw", epochs=2))
+    steps = trainer.run(lambda: 0.0)
+    next(steps)
+    flaky[1].__class__ = Restarting
+    for _ in steps:
+        pass
+    assert trainer.progress.step == 20
+    assert [e["step"] for e in events if e["event"] == "left"] == [1, 2, 4, 7, 11, 16]
+    assert flaky[1].end.over is None
+
+
+def test_a_party_that_dies_of_one_batch_sits_out_that_one() -> None:
+    roster, trainer, flaky, _, _ = federation(config("adamw", epochs=2))
+    steps = trainer.run(lambda: 0.0)
+    next(steps)
+    flaky[1].__class__ = Restarting
+    flaky[1].dies = lambda message: isinstance(message, Embed) and message.step == 4  # type: ignore[attr-defined]
+    present = [roster.present for _ in steps]
+    assert present.count((0,)) == 1 and present[3] == (0,)
+    assert flaky[1].lives == 1 and roster.losses.batches == 1  # type: ignore[attr-defined]
+
+
+def test_a_party_that_is_needed_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xvfl.federation.members.PAUSE_S", 0.01)
+    roster, trainer, flaky, _, _ = federation(config("adamw", epochs=2), minimum=2)
+    steps = trainer.run(lambda: 0.0)
+    next(steps)
+    flaky[1].__class__ = Restarting
+    left = iter(range(8))
+    flaky[1].dies = lambda message: isinstance(message, Embed) and next(left, None) is not None  # type: ignore[attr-defined]
+    for _ in steps:
+        assert roster.present == (0, 1)
+    assert trainer.progress.step == 20 and roster.losses.left == {"p1": 8}
+
+
+TOGETHER = {"refused": "party 'p0' refused: not today", "away": "no answer in time from p0"}
+
+
+@pytest.mark.parametrize("other", TOGETHER)
+def test_two_that_fail_together_are_both_named_and_what_they_lost_is_noted(other: str) -> None:
+    roster, trainer, flaky, events, _ = federation(config("adamw", epochs=2))
+    steps = trainer.run(lambda: 0.0)
+    for _ in range(4):
+        next(steps)
+    for line in flaky if other == "refused" else flaky[1:]:
+        once = iter([True])
+        refusing(line, lambda message, o=once: isinstance(message, Embed) and next(o, False))
+    if other == "away":
+        flaky[0].silent = "before"
+    next(steps)
+    flaky[0].silent = None
+    for _ in steps:
+        pass
+    roster.flush()
+    left = {e["party"]: e["why"] for e in events if e["event"] == "left" and e["step"] == 4}
+    assert left == {"p0": TOGETHER[other], "p1": "party 'p1' refused: not today"}
+    joined = [e for e in events if e["event"] == "joined" and e["lost_updates"]]
+    for name, line in zip(NAMES, flaky, strict=True):
+        spans = [e["lost_updates"] for e in joined if e["party"] == name]
+        lost = [number for first, last in spans for number in range(first, last + 1)]
+        made = [number for _, number in line.heard]
+        assert 4 in lost and sorted(made + lost) == list(range(1, roster.counters.update + 1))

@@ -1,0 +1,79 @@
+"""A party under fire: frames that no coordinator would send are answered or change nothing."""
+
+import random
+
+import torch
+
+from tests.federation.mutations import damaged, sealed
+from tests.federation.split_helpers import settings
+from tests.federation.test_endpoint import (
+    NONE,
+    STEP,
+    WHOLE,
+    cue,
+    embed,
+    gradient,
+    party,
+    same,
+    say,
+    state,
+)
+from xvfl.federation.endpoint import Endpoint
+from xvfl.wire import codec
+from xvfl.wire.messages import Backward, Begin, Complete, End, Flush, Gradient, Refusal
+
+DAMAGED, SEALED = 5_000, 5_000
+
+
+def at_work() -> Endpoint:
+    """Give a party with an embedding and a completion out."""
+    end = party()
+    say(end, embed(2))
+    say(end, Complete(3, 2, cue(), WHOLE))
+    return end
+
+
+def questions(end: Endpoint) -> list[bytes]:
+    """List every kind of question that such a party would answer."""
+    back = Gradient(3, torch.ones(4, 5, dtype=torch.float64))
+    views = ("plain", "masked", "self")
+    given = {"gradients": gradient(end, lambda g: g), "instructions": (STEP,)}
+    asked = (
+        embed(9, views=views, **given),
+        embed(9, training=False),
+        Complete(9, 2, cue(), WHOLE),
+        Backward(9, back),
+        Flush(9, given["gradients"], (STEP,), 5),
+        Begin(9, "run", 0, settings(), NONE),
+        Begin(9, "run", -1, "", NONE),
+        End(9, "over"),
+    )
+    return [codec.encode(each) for each in asked]
+
+
+def test_damaged_frames_change_nothing() -> None:
+    end, rng = at_work(), random.Random(5)
+    valid, before = questions(end), state(end)
+    for _ in range(DAMAGED):
+        assert isinstance(codec.decode(end.handle(damaged(rng, valid))), Refusal)
+    assert same(before, state(end)) and end.refused == DAMAGED
+
+
+def test_whole_frames_around_nonsense_are_answered_and_a_refusal_changes_nothing() -> None:
+    end, rng = at_work(), random.Random(7)
+    failed: list[str] = []
+    valid, before = questions(end), state(end)
+    end._note = lambda event: failed.append(event["trace"]) if "trace" in event else None
+    answered = refused = 0
+    for _ in range(SEALED):
+        frame = sealed(rng, valid)
+        reply = codec.decode(end.handle(frame))
+        if isinstance(reply, Refusal):
+            refused += 1
+            assert same(before, state(end)), codec.decode(frame)
+            continue
+        answered += 1
+        note, end = end._note, at_work()
+        end._note = note
+    assert not failed, failed[0]
+    assert refused > SEALED // 3 and answered > SEALED // 20
