@@ -143,7 +143,7 @@ class LossConfig:
         share, heat = self.distillation, self.distillation_temperature
         _require(0 <= share <= 1, "distillation", "a share from 0 to 1", share)
         _require(heat > 0, "distillation_temperature", "above 0", heat)
-        _require(self.masks >= 1, "masks", "at least 1", self.masks)
+        _require(1 <= self.masks <= 31, "masks", "from 1 to 31", self.masks)
         _require(
             self.full_at is None or 0 < self.full_at <= 1,
             "full_at",
