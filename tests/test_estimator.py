@@ -63,7 +63,7 @@ def test_the_number_of_masked_copies_is_a_parameter() -> None:
     assert (one.model_.loss.masks, two.model_.loss.masks) == (1, 2)
     ratio = two.history_[0]["self"] / one.history_[0]["self"]
     assert ratio == pytest.approx(2, rel=0.2), "each copy counts as much as the only one"
-    with pytest.raises(ConfigError, match="masks: expected at least 1, got 0"):
+    with pytest.raises(ConfigError, match="masks: expected from 1 to 31, got 0"):
         small(masks=0).fit(BOTH, Y)
 
 
