@@ -53,12 +53,12 @@ def write_page(out: Path) -> Path:
         if (out / name / f"{name}.png").exists():
             sections += [f"## {name}", "", SPECIAL[name][2], "", f"`xvfl reproduce {name}`", ""]
             sections += [f"![{name}]({name}/{name}.png)", ""]
-    text = [HEAD.format(version=VERSION), *_demand(runs), *_claims(runs, out), *sections]
+    text = [HEAD.format(version=VERSION), *_demand(runs, out), *_claims(runs, out), *sections]
     Folder(out).write_text("RESULTS.md", "\n".join(text) + "\n")
     return out / "RESULTS.md"
 
 
-def _demand(runs: claims.Runs) -> list[str]:
+def _demand(runs: claims.Runs, out: Path) -> list[str]:
     lines = [
         "## Where `xvfl+` stands",
         "",
@@ -71,8 +71,15 @@ def _demand(runs: claims.Runs) -> list[str]:
         "",
     ]
     if missing := claims.images_open(runs):
-        lines += [f"Not run yet: {', '.join(missing)}.", ""]
+        there = ", ".join(f"{name} ({_progress(name, out)})" for name in missing)
+        lines += [f"Not all runs are made yet: {there}.", ""]
     return lines
+
+
+def _progress(dataset: str, out: Path) -> str:
+    request = Request("missing-rates", dataset, False, out)
+    jobs = request.jobs()
+    return f"{len(jobs) - len(request.store().missing(jobs))} of {len(jobs)}"
 
 
 def _claims(runs: claims.Runs, out: Path) -> list[str]:
