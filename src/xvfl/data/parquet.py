@@ -37,10 +37,12 @@ class ParquetTable:
 
     @cached_property
     def names(self) -> list[str]:
-        """Every column of the file."""
+        """Every column of the file; an index that pandas stored is none, unless it holds the ids."""
         with reading(self.path, self.where):
-            names = [str(name) for name in self._file().schema_arrow.names]
-        refuse_repeated(names, self.where)
+            schema = self._file().schema_arrow
+        refuse_repeated(schema.names, self.where)
+        index = (schema.pandas_metadata or {}).get("index_columns", [])
+        names = [name for name in schema.names if name == self.id_column or name not in index]
         if self.id_column not in names:
             raise InputError(f"{self.where}: {unknown('id column', self.id_column, names)}")
         return names
