@@ -37,7 +37,7 @@ class ParquetTable:
 
     @cached_property
     def names(self) -> list[str]:
-        """Every column of the file; an index that pandas stored is none, unless it holds the ids."""
+        """Every column of the file; an index that pandas stored is none unless it holds ids."""
         with reading(self.path, self.where):
             schema = self._file().schema_arrow
         refuse_repeated(schema.names, self.where)
