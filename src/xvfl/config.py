@@ -185,7 +185,7 @@ class TrainConfig:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to compute."""
     precision: Literal["float32", "bf16"] = "float32"
-    """How the parties' nets compute on a GPU: bf16 is faster, images most of all."""
+    """How the parties' nets compute on a GPU: bf16 makes images faster."""
 
     def __post_init__(self) -> None:
         _require(self.epochs >= 1, "epochs", "at least 1", self.epochs)
