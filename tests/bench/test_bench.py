@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,13 +13,18 @@ from torch import Tensor, nn
 
 from tests.small import refused, xvfl
 from xvfl import maths
-from xvfl.bench import bare, floor, gpu, reference
+from xvfl.bench import bare, floor, gpu, grid, reference
 from xvfl.bench.outcome import Claim, Outcome
+from xvfl.bench.sections import FULL, QUICK
 from xvfl.bench.shapes import PUBLIC, Drawn, config, numbers, steps, tables
 from xvfl.bench.timing import Times, take_turns
 from xvfl.config import NetConfig
+from xvfl.data.task import save_task
+from xvfl.experiments.runner import Result
+from xvfl.experiments.trial import Setting
 from xvfl.federation.fused import Fused
 from xvfl.federation.train import Trainer
+from xvfl.methods import METHODS
 
 
 @pytest.fixture
@@ -185,7 +190,6 @@ def test_outcomes_add_up() -> None:
 def test_big_tables_are_measured_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     from xvfl import big_tables
     from xvfl.bench import run
-    from xvfl.bench.sections import FULL
 
     asked = []
 
@@ -202,3 +206,32 @@ def test_big_tables_are_measured_when_asked_for(monkeypatch: pytest.MonkeyPatch)
     assert [claim.met for claim in found.claims] == [True, True]
     assert found.claims[0].value == pytest.approx(704 / 701)
     assert "big" in run.SECTIONS and "big" not in {**run.sections.SECTIONS, **run.ON_GPU}
+
+
+def test_the_grid_is_made_anew_and_compared(tmp_path: Path) -> None:
+    """Three tiny tables, a seed and a rate; a second time against what the first time made."""
+    for name in grid.TABLES:
+        save_task(gpu.drawn_table(80), tmp_path / f"{name}-2.npz")
+    plan = replace(QUICK, tasks=tmp_path, results=tmp_path / "runs")
+    found = grid.grid(plan)
+    runs = len(grid.jobs_of("bank", plan))
+    assert [line.contender for line in found.lines] == [f"{runs} runs"] * 3
+    assert len(found.claims) == 1, "nothing is published, nothing is compared"
+
+
+def test_five_seeds_of_every_method_and_rate_are_the_grid() -> None:
+    settings = [job.setting for job in grid.jobs_of("bank", FULL)]
+    assert {each.seed for each in settings} == set(range(5))
+    assert len(settings) == 5 * 7 * len(METHODS)
+
+
+def test_accuracies_are_apart_in_errors_of_the_published_mean() -> None:
+    def made(values: Sequence[float]) -> list[Result]:
+        return [
+            Result(Setting("m", 0.5, seed), {"local": {"accuracy": value}}, 1.0, 0.5)
+            for seed, value in enumerate(values)
+        ]
+
+    published = made([0.7, 0.8, 0.9])
+    assert grid.apart(published, published) == [0.0]
+    assert grid.apart(made([0.8, 0.9, 1.0]), published) == [pytest.approx(0.1 / (0.1 / 3**0.5))]

@@ -1,13 +1,15 @@
 """`python -m xvfl.bench`: the bench on machines that have torch and numpy and nothing else."""
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 from xvfl.bench.outcome import CLAIMS, LINES, Outcome, text
 from xvfl.bench.run import SECTIONS, bench
+from xvfl.bench.sections import FULL, QUICK
 
 
-def show(section: str, found: Outcome) -> None:
+def show(found: Outcome) -> None:
     """Print what a section found."""
     print(text(LINES, [line.cells() for line in found.lines]), "\n", flush=True)
 
@@ -16,13 +18,15 @@ def main() -> None:
     """Time what was asked for, print it, and write it as JSON."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument(
-        "sections", nargs="*", help=f"among {', '.join(SECTIONS)}; none = all but big"
+        "sections", nargs="*", help=f"among {', '.join(SECTIONS)}; none = all but big and grid"
     )
     parser.add_argument("--quick", action="store_true", help="tiny shapes, seconds")
     parser.add_argument("--out", type=Path, default=Path("out/bench.json"))
+    parser.add_argument("--tasks", type=Path, help="grid: folder of prepared NAME-PARTIES.npz")
+    parser.add_argument("--results", type=Path, help="grid: folder of published runs")
     given = parser.parse_args()
-    found = bench(given.sections, given.quick, show)
-    found.write(given.out)
+    plan = replace(QUICK if given.quick else FULL, tasks=given.tasks, results=given.results)
+    found = bench(given.sections, plan, given.out, show)
     if found.claims:
         print(text(CLAIMS, [claim.cells() for claim in found.claims]))
 

@@ -4,7 +4,7 @@ import tempfile
 from pathlib import Path
 
 from xvfl.bench.outcome import Claim, Line, Outcome
-from xvfl.bench.sections import QUICK, Plan
+from xvfl.bench.sections import Plan
 
 ROWS, STEPS, RATE_STEPS = (1_000_000, 4_000_000), 500, 100
 EQUAL, RATE = 1.1, 0.8
@@ -17,7 +17,7 @@ def big(plan: Plan) -> Outcome:
     """
     from xvfl.big_tables import measure, rates
 
-    sizes, steps = (ROWS, STEPS) if plan != QUICK else ((2_000, 4_000), 5)
+    sizes, steps = (ROWS, STEPS) if not plan.quick else ((2_000, 4_000), 5)
     memory, found = [], {}
     for number, rows in enumerate(sizes):
         with tempfile.TemporaryDirectory() as folder:

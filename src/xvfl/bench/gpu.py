@@ -67,7 +67,7 @@ def images(plan: Plan) -> Outcome:
             "captured float32": training(task, plain, CUDA, captured=True),
             "captured bf16": training(task, quick, CUDA, captured=True),
         }
-        times = take_turns(contenders, plan.rounds, plan.gpu_steps // 5, WARM_UP + 3)
+        times = take_turns(contenders, plan.rounds, plan.gpu_steps // 2, WARM_UP + 3)
         to = "eager float32"
         lines = tuple(
             Line("images", method, name, times.median(name), ratio=times.ratio(name, to), to=to)

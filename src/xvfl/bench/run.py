@@ -2,14 +2,16 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 
 from xvfl.bench import gpu, sections
 from xvfl.bench.agreement import agreement
 from xvfl.bench.big import big
+from xvfl.bench.grid import grid
 from xvfl.bench.outcome import Outcome
-from xvfl.bench.sections import FULL, QUICK, Plan
+from xvfl.bench.sections import Plan
 from xvfl.errors import ConfigError, unknown
 
 ON_GPU: dict[str, Callable[[Plan], Outcome]] = {
@@ -17,15 +19,16 @@ ON_GPU: dict[str, Callable[[Plan], Outcome]] = {
     "gpu": gpu.table,
     "images": gpu.images,
 }
-BY_NAME: dict[str, Callable[[Plan], Outcome]] = {"big": big}
+BY_NAME: dict[str, Callable[[Plan], Outcome]] = {"big": big, "grid": grid}
 """Sections that run only when they are asked for."""
 SECTIONS: dict[str, Callable[[Plan], Outcome]] = {**sections.SECTIONS, **ON_GPU, **BY_NAME}
 
 
-def bench(wanted: Sequence[str], quick: bool, tell: Callable[[str, Outcome], None]) -> Outcome:
-    """Time sections by name, or all that this machine can; `tell` hears what each found.
+def bench(wanted: Sequence[str], plan: Plan, out: Path, tell: Callable[[Outcome], None]) -> Outcome:
+    """Time sections by name, or all that this machine can; what is found so far is on disk.
 
-    What was promised is of the full shapes: a quick bench judges nothing.
+    `tell` hears what each section found. What was promised is of the full shapes: a quick bench
+    judges nothing.
     """
     for name in wanted:
         if name not in SECTIONS:
@@ -33,10 +36,12 @@ def bench(wanted: Sequence[str], quick: bool, tell: Callable[[str, Outcome], Non
         if name in ON_GPU and not torch.cuda.is_available():
             raise ConfigError(f"section {name!r}: expected a GPU, found none; leave it out")
     usual = {**sections.SECTIONS, **(ON_GPU if torch.cuda.is_available() else {})}
-    found, plan = Outcome(), QUICK if quick else FULL
+    found = Outcome()
     with torch.random.fork_rng(devices=[]):
         for name in wanted or usual:
             one = SECTIONS[name](plan)
-            tell(name, one)
+            one = replace(one, claims=()) if plan.quick else one
+            tell(one)
             found += one
-    return replace(found, claims=()) if quick else found
+            found.write(out)
+    return found

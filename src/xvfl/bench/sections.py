@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 
@@ -26,11 +27,16 @@ class Plan:
     widths: tuple[int, ...] = (64, 128, 256, 512, 1024)
     batches: tuple[int, ...] = (50, 100, 200, 400, 800)
     tables: tuple[int, ...] = (1_000, 10_000, 100_000)
-    gpu_steps: int = 50
+    gpu_steps: int = 20
+    quick: bool = False
+    tasks: Path | None = None
+    """Folder of prepared data sets; None = they are read from where they are."""
+    results: Path | None = None
+    """Folder of published runs, to compare with."""
 
 
 FULL = Plan()
-QUICK = Plan(2, 1, 32, (2, 4), (16, 32), (50, 100), (1_000, 2_000), 10)
+QUICK = Plan(2, 1, 32, (2, 4), (16, 32), (50, 100), (1_000, 2_000), 10, quick=True)
 
 
 def paper(plan: Plan) -> Outcome:

@@ -1,6 +1,7 @@
 """`xvfl bench`: what a step costs on this machine."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -14,13 +15,16 @@ def bench(
         list[str] | None,
         typer.Argument(
             help="paper, public, parties, growth, memory; on a GPU agreement, gpu, images; none = "
-            "all of these. big: tables larger than memory."
+            "all of these. big: tables larger than memory; grid: every run of three real tables."
         ),
     ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Tiny shapes: seconds, to see that it runs.")
     ] = False,
     out: Annotated[Path, typer.Option(help="File of the figures.")] = Path("out/bench.json"),
+    results: Annotated[
+        Path | None, typer.Option(help="grid: folder of published runs to compare with.")
+    ] = None,
 ) -> None:
     """Time a training step beside a plain PyTorch writing of the same loss and beside its floor.
 
@@ -31,15 +35,16 @@ def bench(
     """
     from xvfl.bench.outcome import CLAIMS, LINES, Outcome
     from xvfl.bench.run import bench as run
+    from xvfl.bench.sections import FULL, QUICK
 
     console = Console()
 
-    def show(section: str, one: Outcome) -> None:
+    def show(one: Outcome) -> None:
         console.print(_table(LINES, [line.cells() for line in one.lines]))
 
     with console.status("timing; contenders take turns"):
-        found = run(sections or [], quick, show)
-    found.write(out)
+        plan = replace(QUICK if quick else FULL, results=results)
+        found = run(sections or [], plan, out, show)
     if found.claims:
         console.print(_table(CLAIMS, [claim.cells() for claim in found.claims]))
     console.print(f"wrote {out}")

@@ -30,6 +30,7 @@ class Budget:
     """Test rows drawn once; 0 = all of them."""
     epochs: int
     seeds: int
+    """Of every figure but that over missing rates, which has `more_seeds` besides."""
     rates: tuple[float, ...]
     """R_miss of the figure over missing rates."""
     batch: int = 0
@@ -38,10 +39,11 @@ class Budget:
     precision: Literal["float32", "bf16"] = "float32"
     halved: bool = False
     """Images at half their height and width."""
+    more_seeds: int = 0
 
 
 FULL: dict[str, Budget] = {
-    **dict.fromkeys(TABLES, Budget(0, 0, 20, 5, RATES)),
+    **dict.fromkeys(TABLES, Budget(0, 0, 20, 5, RATES, more_seeds=5)),
     "cifar10": Budget(16_000, 4_000, 20, 3, SOME_RATES, 200, 5e-4, precision="bf16"),
     "utkface": Budget(12_000, 4_000, 16, 3, SOME_RATES, 200, 5e-4, precision="bf16"),
     "tinyimagenet5": Budget(0, 0, 60, 5, SOME_RATES, 200, 5e-4, precision="bf16"),
@@ -69,6 +71,7 @@ class Job:
 
 def missing_rates(dataset: str, budget: Budget) -> list[Job]:
     """Every method at every missing rate, two parties (P1, P2, P4, P5)."""
+    budget = replace(budget, seeds=budget.seeds + budget.more_seeds)
     return jobs(dataset, budget, rates=budget.rates)
 
 

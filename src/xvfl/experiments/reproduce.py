@@ -144,6 +144,7 @@ def about(
         "budget": asdict(request.budget),
         "runs": len(results),
         "of": len(jobs),
+        "seeds": len({job.setting.seed for job in jobs}),
         "seconds": round(sum(each.seconds for each in results), 1),
         "hardware": sorted({each["hardware"] for each in records}),
         "majority": results[0].majority,
@@ -168,8 +169,8 @@ def page(request: Request, results: Sequence[Result], facts: dict[str, Any]) -> 
     rows = f"{budget.train_rows or 'all'} training and {budget.test_rows or 'all'} test rows"
     lines = [
         f"`{request.command}`: {facts['runs']} runs of {facts['of']}; {rows}, {budget.epochs} "
-        f"epochs, {budget.seeds} seeds; {facts['seconds']:.0f} s on {', '.join(facts['hardware'])}."
-        f" Test rows non-aligned; majority class {100 * facts['majority']:.1f} %.",
+        f"epochs, {facts['seeds']} seeds; {facts['seconds']:.0f} s on "
+        f"{', '.join(facts['hardware'])}. Test rows non-aligned; majority class {100 * facts['majority']:.1f} %.",
         "",
         f"![{request.figure} on {request.dataset}]({name}.png)",
         "",
