@@ -170,7 +170,8 @@ def page(request: Request, results: Sequence[Result], facts: dict[str, Any]) -> 
     lines = [
         f"`{request.command}`: {facts['runs']} runs of {facts['of']}; {rows}, {budget.epochs} "
         f"epochs, {facts['seeds']} seeds; {facts['seconds']:.0f} s on "
-        f"{', '.join(facts['hardware'])}. Test rows non-aligned; majority class {100 * facts['majority']:.1f} %.",
+        f"{', '.join(facts['hardware'])}. Test rows non-aligned; majority class "
+        f"{100 * facts['majority']:.1f} %.",
         "",
         f"![{request.figure} on {request.dataset}]({name}.png)",
         "",
