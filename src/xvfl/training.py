@@ -16,13 +16,16 @@ from typing import Any
 import torch
 
 from xvfl.config import LossConfig, NetConfig, TrainConfig
+from xvfl.data.rows import PartyTable, Rows, RowSource
 from xvfl.errors import ConfigError, RunError
 from xvfl.federation.fused import Fused
 from xvfl.federation.kernels import small_kernels
 from xvfl.federation.party import PartySide
 from xvfl.federation.predict import calibrate, score
 from xvfl.federation.train import Record, Trainer
+from xvfl.methods.base import Method
 from xvfl.model import Model
+from xvfl.nets.picked import row_wise
 from xvfl.own_nets import OwnNets
 from xvfl.runs import CHECKPOINT, FORMAT, Folder
 from xvfl.trainable import Trainable
@@ -123,7 +126,9 @@ def _fit_one(
         net.to(device)
     federation = _federation(model, prepared, plan, device)
     validation = prepared.validating(device)
-    trainer = Trainer(federation, model.method, prepared.training(device), plan.train)
+    rows = prepared.training(device)
+    captured = _fixed(federation, model.method, rows)
+    trainer = Trainer(federation, model.method, rows, plan.train, captured=captured)
     keeper = _Keeper(folder, trainer, _fingerprint(prepared, plan))
     if resume:
         keeper.resume()
@@ -151,6 +156,14 @@ def _federation(model: Model, prepared: Trainable, plan: Plan, device: torch.dev
         for name, net in model.parties.items()
     ]
     return Fused(sides)
+
+
+def _fixed(federation: Fused, method: Method, rows: RowSource) -> bool:
+    """Say whether steps can be captured: all rows lie on a GPU, and no net draws on its own."""
+    tables = [side.table for side in federation.sides]
+    resident = isinstance(rows, Rows) and all(isinstance(table, PartyTable) for table in tables)
+    nets = all(side.row_wise for side in federation.sides) and row_wise(method.heads)
+    return rows.device.type == "cuda" and resident and nets
 
 
 def _search(

@@ -3,7 +3,14 @@
 import pytest
 import torch
 
-from xvfl.bench.agreement import BATCH, STEPS, agreement, losses, rows_for
+from xvfl.bench.agreement import (
+    BATCH,
+    STEPS,
+    agreement,
+    losses,
+    losses_from_disk,
+    rows_for,
+)
 from xvfl.bench.gpu import drawn_table, settings
 from xvfl.bench.sections import QUICK
 from xvfl.bench.shapes import config
@@ -18,6 +25,22 @@ def test_runs_at_once_lose_the_mean_of_what_each_loses_alone() -> None:
     alone = [losses(task, [run], CPU, captured=False) for run in runs]
     assert len({round(each, 3) for each in alone}) == 3
     assert losses(task, runs, CPU, captured=False) == pytest.approx(sum(alone) / 3, rel=1e-5)
+
+
+def test_a_run_taken_up_halfway_loses_what_it_would_have_lost() -> None:
+    task = drawn_table(rows_for(BATCH))
+    run = settings("xvfl+", NetConfig(8, 8), config(BATCH, epochs=1))[:1]
+    whole = losses(task, run, CPU, captured=False)
+    assert losses(task, run, CPU, captured=False, cut=STEPS // 2) == whole
+
+
+def test_rows_from_disk_are_learned_in_another_order() -> None:
+    """The same rows, each once in an epoch: losses are close, and the same each time."""
+    task = drawn_table(rows_for(BATCH))
+    run = settings("xvfl+", NetConfig(64, 64), config(BATCH, epochs=1))[:1]
+    streamed = losses_from_disk("xvfl+", CPU)
+    assert streamed == pytest.approx(losses(task, run, CPU, captured=False), rel=0.05)
+    assert streamed == losses_from_disk("xvfl+", CPU)
 
 
 def test_an_epoch_has_the_steps_it_should() -> None:

@@ -1,10 +1,15 @@
-"""Whether the fast ways to train lose what the plain way loses: captured, many at once, in bf16."""
+"""Whether the fast ways to train lose what the plain way loses.
+
+They are: captured, also when taken up again halfway; many runs at once; images in bf16; rows that
+come from disk while a GPU works.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 
+from xvfl.bench.disk import on_disk
 from xvfl.bench.gpu import drawn_images, drawn_table, settings
 from xvfl.bench.outcome import Claim, Outcome
 from xvfl.bench.sections import Plan
@@ -26,7 +31,9 @@ def agreement(plan: Plan) -> Outcome:
     for name in METHODS:
         method: MethodName = name  # type: ignore[assignment]
         found += _tables(method, torch.device("cuda"))
-    return found + _images("xvfl+", torch.device("cuda"))
+    gpu, cpu = torch.device("cuda"), torch.device("cpu")
+    streamed = {"GPU": _apart(losses_from_disk("xvfl+", gpu), losses_from_disk("xvfl+", cpu))}
+    return found + _images("xvfl+", gpu) + _claims("xvfl+ from disk: CPU", streamed, FLOAT32)
 
 
 def _tables(method: MethodName, device: torch.device) -> Outcome:
@@ -34,9 +41,11 @@ def _tables(method: MethodName, device: torch.device) -> Outcome:
     runs = settings(method, NetConfig(64, 64), config(BATCH, epochs=1))[:RUNS]
     plain = [losses(task, [run], device, captured=False) for run in runs]
     captured = losses(task, runs[:1], device, captured=True)
+    resumed = losses(task, runs[:1], device, captured=True, cut=STEPS // 2)
     at_once = losses(task, runs, device, captured=True)
     apart = {
         "captured": _apart(captured, plain[0]),
+        "captured, resumed": _apart(resumed, plain[0]),
         f"{RUNS} runs at once": _apart(at_once, sum(plain) / RUNS),
     }
     return _claims(method, apart, FLOAT32)
@@ -51,13 +60,38 @@ def _images(method: MethodName, device: torch.device) -> Outcome:
     return _claims(f"images, {method}", apart, BF16)
 
 
-def losses(task: Task, runs: Sequence[Setting], device: torch.device, captured: bool) -> float:
-    """Train the runs for an epoch; give their mean loss over its steps."""
+def losses(
+    task: Task, runs: Sequence[Setting], device: torch.device, captured: bool, cut: int = 0
+) -> float:
+    """Train the runs for an epoch; give their mean loss over its steps.
+
+    After `cut` steps a new trainer takes the state up.
+    """
+    trainer = _trainer(task, runs, device, captured)
+    if cut:
+        for _ in zip(range(cut), trainer.run(lambda: 0.0), strict=False):
+            pass
+        state = trainer.state()
+        trainer = _trainer(task, runs, device, captured)
+        trainer.restore(*state)
+    return _loss(trainer)
+
+
+def losses_from_disk(method: MethodName, device: torch.device) -> float:
+    """Do the same with the rows in files."""
+    run = settings(method, NetConfig(64, 64), config(BATCH, epochs=1))[0]
+    trial = Trial(drawn_table(rows_for(BATCH)), [run], device)
+    with on_disk(trial, device) as rows:
+        return _loss(Trainer(trial.federation, trial.method, rows, run.train))
+
+
+def _trainer(task: Task, runs: Sequence[Setting], device: torch.device, captured: bool) -> Trainer:
     trial = Trial(task, runs, device)
     rows = trial.rows("train")
-    trainer = Trainer(
-        trial.federation, trial.method, rows, runs[0].train, trial.seeds, captured=captured
-    )
+    return Trainer(trial.federation, trial.method, rows, runs[0].train, trial.seeds, captured)
+
+
+def _loss(trainer: Trainer) -> float:
     *_, epoch = trainer.run(lambda: 0.0)
     return sum(value for name, value in epoch.values.items() if name != "score")
 

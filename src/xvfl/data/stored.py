@@ -65,12 +65,8 @@ class StoredTable:
         codes = np.ascontiguousarray(raw[:, dense : dense + hashed]).view(np.int32)
         flags = raw[:, dense + hashed : dense + hashed + self.layout.raw]
         observed = (flags != 0) & (at >= 0)[:, None]
-        return PartyTable(
-            self.layout,
-            torch.from_numpy(values),
-            torch.from_numpy(codes.reshape(len(at), -1).astype(np.int64)),
-            torch.from_numpy(observed),
-        ).to(self.device)
+        parts = (values, codes.reshape(len(at), -1).astype(np.int64), observed)
+        return PartyTable(self.layout, *(_on(self.device, torch.from_numpy(x)) for x in parts))
 
     def to(self, device: torch.device) -> "StoredTable":
         """Have rows handed to a device as they are taken."""
@@ -99,21 +95,17 @@ class StoredRows:
         return self.count
 
     def take(self, index: Tensor, step: int | Tensor = 0) -> Rows:
-        """Give the rows at the index, as the batch of a step."""
+        """Give the rows at the index, as the batch of a step; their handles stay on the CPU."""
         at = index.cpu() + self.start
         known = torch.from_numpy(self.file.take(at.numpy()).view(np.int32))
         y, observed = known[:, 0].long(), known[:, 1:]
         seen = observed > 0
         share = observed.float() / torch.tensor(self.raw, dtype=torch.float32)
         weight = torch.tensor(self.class_weight)[y] * seen.any(1)
-        return Rows(
-            torch.where(observed >= 0, at.unsqueeze(1), -1),
-            (share >= torch.tensor(self.full_at) - 1e-6) & seen,
-            seen,
-            y,
-            weight,
-            step,
-        ).to(self.device)
+        full = (share >= torch.tensor(self.full_at) - 1e-6) & seen
+        handles = torch.where(observed >= 0, at.unsqueeze(1), -1)
+        full, seen, y, weight = (_on(self.device, x) for x in (full, seen, y, weight))
+        return Rows(handles, full, seen, y, weight, step)
 
     def to(self, device: torch.device) -> "StoredRows":
         """Have rows handed to a device as they are taken."""
@@ -122,6 +114,11 @@ class StoredRows:
     def order(self, seeds: Sequence[int], epoch: int) -> Callable[[int, int], Tensor]:
         """Shuffle an epoch: blocks over the whole file, then the rows of each window of blocks."""
         return _Windows(self.count, self.file.block, seeds[0], epoch).rows
+
+
+def _on(device: torch.device, x: Tensor) -> Tensor:
+    """Bring rows to a device; nobody waits for a GPU to have them, nor for its steps before."""
+    return x if device.type == "cpu" else x.pin_memory().to(device, non_blocking=True)
 
 
 class _Windows:

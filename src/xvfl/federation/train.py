@@ -62,7 +62,7 @@ class Trainer:
         """Hold a run of `method` over training `rows`; the nets are on their device by now.
 
         With several `seeds` it holds as many runs at once: nets are stacked, rows come run after
-        run. `captured` steps are replayed as a CUDA graph.
+        run. `captured` steps are replayed as a CUDA graph, where the optimiser's can be.
         """
         self.federation = federation
         self.method = method
@@ -76,7 +76,7 @@ class Trainer:
         self.plan = PagePlan.default(self.batch, config.page_batch, config.page_probability)
         self._sums: dict[str, Tensor] = {}
         self._captured: CapturedStep | None = None
-        self._capture = captured and config.optimiser != "page"
+        self._capture = captured and config.optimiser in ("adam", "adamw")
 
     @property
     def holders(self) -> dict[str, Holder]:
