@@ -1,4 +1,6 @@
-"""Time a training step of the demo's task by threads and oneDNN; the reason for `small_kernels`.
+"""Time a training step by threads and oneDNN; the reason for `small_kernels`.
+
+Of the demo's table, and of strips of 16 × 8 pixels with the nets of `--quick`.
 
     python benchmarks/cpu_kernels.py
 
@@ -11,34 +13,50 @@ import time
 
 import torch
 
-from xvfl.config import LossConfig
+from xvfl.bench.gpu import drawn_images
+from xvfl.bench.shapes import config, steps
+from xvfl.config import LossConfig, NetConfig, TrainConfig
+from xvfl.data.task import Task
+from xvfl.datasets.pictures import halved
 from xvfl.experiments.demo import TRAIN, digits
+from xvfl.experiments.jobs import SMALL
 from xvfl.experiments.trial import Setting, Trial
 from xvfl.federation.train import Trainer
 
-WARM, TIMED = 20, 60
+WARM, TIMED = 2, 15
 
 
-def milliseconds(threads: int, onednn: bool) -> float:
+def table() -> tuple[Task, NetConfig, TrainConfig]:
+    """Give the demo's."""
+    return digits(), NetConfig(), TRAIN
+
+
+def strips() -> tuple[Task, NetConfig, TrainConfig]:
+    """Give images as `xvfl reproduce --quick` has them."""
+    return halved(drawn_images(400)), SMALL, config(50)
+
+
+def milliseconds(task: Task, net: NetConfig, train: TrainConfig, onednn: bool) -> float:
     """Give the median time of a step."""
-    torch.set_num_threads(threads)
-    torch.backends.mkldnn.enabled = onednn
-    trial = Trial(digits(), [Setting("xvfl+", 0.5, 0, loss=LossConfig(), train=TRAIN)])
-    trainer = Trainer(trial.federation, trial.method, trial.rows("train"), TRAIN)
-    steps = trainer.run(lambda: 0.0)
+    torch.backends.mkldnn.enabled = onednn  # type: ignore[assignment]
+    trial = Trial(task, [Setting("xvfl+", 0.5, 0, net=net, loss=LossConfig(), train=train)])
+    step = steps(Trainer(trial.federation, trial.method, trial.rows("train"), train))
     times = []
     for _ in range(WARM + TIMED):
         started = time.perf_counter()
-        next(steps)
+        next(step)
         times.append(1000 * (time.perf_counter() - started))
     return statistics.median(times[WARM:])
 
 
 def main() -> None:
     """Print a table."""
-    print("threads  oneDNN  ms/step")
-    for threads, onednn in itertools.product((1, torch.get_num_threads()), (True, False)):
-        print(f"{threads:7}  {'on' if onednn else 'off':>6}  {milliseconds(threads, onednn):7.1f}")
+    cores = torch.get_num_threads()
+    print("        threads  oneDNN  ms/step")
+    for make, threads, onednn in itertools.product((table, strips), (1, cores), (True, False)):
+        torch.set_num_threads(threads)
+        took = milliseconds(*make(), onednn)
+        print(f"{make.__name__:6}  {threads:7}  {'on' if onednn else 'off':>6}  {took:7.1f}")
 
 
 if __name__ == "__main__":

@@ -11,19 +11,19 @@ from xvfl.layout import Layout
 
 @contextmanager
 def small_kernels(layouts: Mapping[str, Layout], device: torch.device) -> Iterator[None]:
-    """Compute tables with one thread and, on ARM, without oneDNN; images and GPUs as they are.
+    """Compute tables with one thread; whatever has one thread on ARM, without oneDNN.
 
     Table nets multiply matrices of some hundred rows. A second thread gains them little and, on a
-    busy machine, spends its time waiting; oneDNN's set-up on ARM costs more than it saves
-    (docs/speed.md has the measurement).
+    busy machine, spends its time waiting. With one thread oneDNN's set-up on ARM costs more than it
+    saves, and so does its way back through convolutions (docs/speed.md has the measurements).
     """
-    small = device.type == "cpu" and all(layout.image is None for layout in layouts.values())
-    if not small:
+    if device.type != "cpu":
         yield
         return
     threads, onednn = torch.get_num_threads(), bool(torch.backends.mkldnn.enabled)
-    torch.set_num_threads(1)
-    if platform.machine() in ("aarch64", "arm64"):
+    if all(layout.image is None for layout in layouts.values()):
+        torch.set_num_threads(1)
+    if platform.machine() in ("aarch64", "arm64") and torch.get_num_threads() == 1:
         _set_onednn(False)
     try:
         yield
