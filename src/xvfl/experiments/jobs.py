@@ -43,7 +43,8 @@ class Budget:
 
 
 FULL: dict[str, Budget] = {
-    **dict.fromkeys(TABLES, Budget(0, 0, 20, 5, RATES, more_seeds=5)),
+    **dict.fromkeys(TABLES, Budget(0, 0, 20, 5, RATES)),
+    **dict.fromkeys(("bank", "physionet2012"), Budget(0, 0, 20, 5, RATES, more_seeds=5)),
     "cifar10": Budget(16_000, 4_000, 20, 3, SOME_RATES, 200, 5e-4, precision="bf16"),
     "utkface": Budget(12_000, 4_000, 16, 3, SOME_RATES, 200, 5e-4, precision="bf16"),
     "tinyimagenet5": Budget(0, 0, 60, 5, SOME_RATES, 200, 5e-4, precision="bf16"),
