@@ -93,10 +93,12 @@ def imbalance(dataset: str, budget: Budget) -> list[Job]:
 
 
 def four_parties(dataset: str, budget: Budget) -> list[Job]:
-    """Four parties, as the paper: λ1 = λ2 = 0.01, batch 100 (P8); of images half the rows."""
+    """Four parties, as the paper: λ1 = λ2 = 0.01, batch 100 (P8); images: half rows and epochs."""
+    if dataset in IMAGES:
+        budget = replace(budget, train_rows=budget.train_rows // 2, epochs=budget.epochs // 2)
     return jobs(
         dataset,
-        replace(budget, batch=100, train_rows=budget.train_rows // 2),
+        replace(budget, batch=100),
         rates=[rate for rate in (0.0, 0.3, 0.5, 0.7, 1.0)],
         parties=4,
         weights={"lambda1": 0.01, "lambda2": 0.01},
