@@ -21,8 +21,8 @@ accuracy does. *Ahead* and *behind* mean a paired mean difference over seeds bey
 errors, Holm-corrected over the rivals. How the recipe of `xvfl+` was chosen, on validation rows, is
 in [docs/methods](../docs/methods/xvfl-plus.md).
 
-Bank and PhysioNet 2012 have ten seeds over missing rates, not five: five had left `xvfl+` level with
-`laser+mask` in `local` on Bank (+0.13 ± 0.10 points), so five more were made of all methods.
+Bank and PhysioNet 2012 have ten seeds over missing rates, not five: five had left `xvfl+` level
+with `laser+mask` in `local` on Bank (+0.13 ± 0.10 points), so five more were made of all methods.
 """
 
 
