@@ -181,7 +181,7 @@ class TrainConfig:
     class_weight: Literal["none", "balanced"] = "none"
     """`balanced` makes every class weigh the same."""
     seed: int = 0
-    """Makes the run reproducible bit for bit on one machine."""
+    """Makes the run reproducible bit for bit on one machine; on a GPU but for rounding."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to compute."""
     precision: Literal["float32", "bf16"] = "float32"

@@ -55,7 +55,9 @@ class Draws:
         if self._keys.device != device:
             self._keys = self._keys.to(device)
         runs = len(self._keys)
-        run_step = _mix(self._keys + _mix(torch.as_tensor(step, device=device)))
+        # A number is filled in, not copied: a copy would wait for the device.
+        at = step if isinstance(step, Tensor) else torch.full((), step, device=device)
+        run_step = _mix(self._keys + _mix(at.to(device)))
         row = _mix(run_step.unsqueeze(1) + torch.arange(rows // runs, device=device))
         column = row.unsqueeze(2) + torch.arange(columns, device=device)
         bits = (_mix(column) >> 40) & 0xFFFFFF

@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Any
 
 import torch
+from torch import nn
 
 from xvfl.config import LossConfig, NetConfig, TrainConfig
 from xvfl.data.rows import PartyTable, Rows, RowSource
@@ -23,7 +24,6 @@ from xvfl.federation.kernels import small_kernels
 from xvfl.federation.party import PartySide
 from xvfl.federation.predict import calibrate, score
 from xvfl.federation.train import Record, Trainer
-from xvfl.methods.base import Method
 from xvfl.model import Model
 from xvfl.nets.picked import row_wise
 from xvfl.own_nets import OwnNets
@@ -127,7 +127,7 @@ def _fit_one(
     federation = _federation(model, prepared, plan, device)
     validation = prepared.validating(device)
     rows = prepared.training(device)
-    captured = _fixed(federation, model.method, rows)
+    captured = device.type == "cuda" and capturable(federation, rows, plan.own)
     trainer = Trainer(federation, model.method, rows, plan.train, captured=captured)
     keeper = _Keeper(folder, trainer, _fingerprint(prepared, plan))
     if resume:
@@ -158,12 +158,17 @@ def _federation(model: Model, prepared: Trainable, plan: Plan, device: torch.dev
     return Fused(sides)
 
 
-def _fixed(federation: Fused, method: Method, rows: RowSource) -> bool:
-    """Say whether steps can be captured: all rows lie on a GPU, and no net draws on its own."""
+def capturable(federation: Fused, rows: RowSource, own: OwnNets | None) -> bool:
+    """Say whether steps on a GPU can be captured: all rows lie there, and every net is known."""
     tables = [side.table for side in federation.sides]
     resident = isinstance(rows, Rows) and all(isinstance(table, PartyTable) for table in tables)
-    nets = all(side.row_wise for side in federation.sides) and row_wise(method.heads)
-    return rows.device.type == "cuda" and resident and nets
+    head = own is None or own.head is None or row_wise(own.head)
+    known = head and all(side.row_wise for side in federation.sides)
+    return resident and known and not any(_hooked(side.net) for side in federation.sides)
+
+
+def _hooked(net: nn.Module) -> bool:
+    return any(each._forward_hooks or each._forward_pre_hooks for each in net.modules())
 
 
 def _search(

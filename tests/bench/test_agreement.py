@@ -11,10 +11,12 @@ from xvfl.bench.agreement import (
     losses_from_disk,
     rows_for,
 )
+from xvfl.bench.disk import on_disk
 from xvfl.bench.gpu import drawn_table, settings
 from xvfl.bench.sections import QUICK
 from xvfl.bench.shapes import config
 from xvfl.config import NetConfig
+from xvfl.experiments.trial import Trial
 
 CPU = torch.device("cpu")
 
@@ -34,13 +36,24 @@ def test_a_run_taken_up_halfway_loses_what_it_would_have_lost() -> None:
     assert losses(task, run, CPU, captured=False, cut=STEPS // 2) == whole
 
 
-def test_rows_from_disk_are_learned_in_another_order() -> None:
-    """The same rows, each once in an epoch: losses are close, and the same each time."""
-    task = drawn_table(rows_for(BATCH))
-    run = settings("xvfl+", NetConfig(64, 64), config(BATCH, epochs=1))[:1]
-    streamed = losses_from_disk("xvfl+", CPU)
-    assert streamed == pytest.approx(losses(task, run, CPU, captured=False), rel=0.05)
-    assert streamed == losses_from_disk("xvfl+", CPU)
+def test_rows_on_disk_are_the_rows_in_memory() -> None:
+    run = settings("xvfl+", NetConfig(8, 8), config(BATCH, epochs=1))[:1]
+    kept, other = (Trial(drawn_table(rows_for(BATCH)), run, CPU) for _ in range(2))
+    known = kept.rows("train")
+    with on_disk(other, CPU) as stored:
+        index = stored.order([0], 0)(0, 2 * BATCH)
+        assert len(index.unique()) == 2 * BATCH
+        found, expected = stored.take(index), known.take(index)
+        for part in ("handles", "full", "seen", "y", "weight"):
+            torch.testing.assert_close(getattr(found, part), getattr(expected, part))
+        for here, there in zip(kept.federation.sides, other.federation.sides, strict=True):
+            for part in ("values", "codes", "observed"):
+                mine = getattr(here.table.take(expected.handles[:, 0]), part)
+                torch.testing.assert_close(getattr(there.table.take(index), part), mine)
+
+
+def test_a_run_from_disk_is_the_same_each_time() -> None:
+    assert losses_from_disk("xvfl+", CPU) == losses_from_disk("xvfl+", CPU)
 
 
 def test_an_epoch_has_the_steps_it_should() -> None:

@@ -1,10 +1,12 @@
 """The bench compares like with like, and runs."""
 
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,7 +22,11 @@ from xvfl.bench.shapes import PUBLIC, Drawn, config, numbers, steps, tables
 from xvfl.bench.timing import Times, take_turns
 from xvfl.config import NetConfig
 from xvfl.data.task import save_task
+from xvfl.errors import ConfigError
+from xvfl.experiments.dispatch import here
+from xvfl.experiments.execute import execute, load_from
 from xvfl.experiments.runner import Result
+from xvfl.experiments.store import Store
 from xvfl.experiments.trial import Setting
 from xvfl.federation.fused import Fused
 from xvfl.federation.train import Trainer
@@ -209,14 +215,20 @@ def test_big_tables_are_measured_when_asked_for(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_grid_is_made_anew_and_compared(tmp_path: Path) -> None:
-    """Three tiny tables, a seed and a rate; a second time against what the first time made."""
+    """Three tiny tables, a seed and a rate; and what was published is what is made again."""
     for name in grid.TABLES:
         save_task(gpu.drawn_table(80), tmp_path / f"{name}-2.npz")
     plan = replace(QUICK, tasks=tmp_path, results=tmp_path / "runs")
+    with pytest.raises(ConfigError, match="bank.jsonl: expected the 8 runs to compare with, got 0"):
+        grid.grid(plan)
+    for name in grid.TABLES:
+        store = Store(tmp_path / "runs" / f"{name}.jsonl")
+        load = partial(load_from, tmp_path)
+        execute(grid.jobs_of(name, plan), store, load, "cpu", here, lambda *_: None)
     found = grid.grid(plan)
-    runs = len(grid.jobs_of("bank", plan))
-    assert [line.contender for line in found.lines] == [f"{runs} runs"] * 3
-    assert len(found.claims) == 1, "nothing is published, nothing is compared"
+    assert [line.contender for line in found.lines][:3] == ["8 runs"] * 3
+    assert [claim.value for claim in found.claims[1:]] == [0, 0, 0]
+    assert all(line.value > 0 for line in found.lines if "within" in line.contender)
 
 
 def test_five_seeds_of_every_method_and_rate_are_the_grid() -> None:
@@ -234,4 +246,5 @@ def test_accuracies_are_apart_in_errors_of_the_published_mean() -> None:
 
     published = made([0.7, 0.8, 0.9])
     assert grid.apart(published, published) == [0.0]
+    assert grid.apart(made([0.9]), made([0.8])) == [math.inf], "one seed has no deviation"
     assert grid.apart(made([0.8, 0.9, 1.0]), published) == [pytest.approx(0.1 / (0.1 / 3**0.5))]

@@ -38,9 +38,14 @@ def test_a_net_that_was_quick_on_a_gpu_computes_in_float32_on_a_cpu(net: PartyNe
     x, cue = torch.rand(4, *STRIP.image or ()), torch.randn(4, 16)
     observed = torch.rand(4, STRIP.raw) < 0.5
     exact, completed = net.complete(x, observed, cue)
+    compiled: list[str] = []
+    for part in (net.bottom, net.completer):
+        part.compile(backend=lambda graph, inputs: compiled.append("") or graph.forward)
     net.bf16 = True
-    also, too = net.complete(x, observed, cue)
-    assert torch.equal(also, exact) and torch.equal(too, completed)
+    for mode in (True, False):
+        also, too = net.train(mode).complete(x, observed, cue)
+        assert torch.equal(also, exact) and torch.equal(too, completed)
+    assert not compiled
 
 
 def test_on_a_cpu_nothing_changes(net: PartyNet) -> None:

@@ -12,6 +12,7 @@ from xvfl.bench.shapes import config, numbers, steps
 from xvfl.bench.timing import take_turns
 from xvfl.config import LossConfig, MethodName, NetConfig, TrainConfig
 from xvfl.data.task import Task
+from xvfl.experiments.jobs import SMALL
 from xvfl.experiments.trial import Setting, Trial
 from xvfl.federation.captured import WARM_UP
 from xvfl.federation.train import Trainer
@@ -60,7 +61,7 @@ def images(plan: Plan) -> Outcome:
     task, found = drawn_images(2_000), Outcome()
     methods: tuple[MethodName, ...] = ("xvfl", "xvfl+")
     for method in methods:
-        plain = settings(method, NetConfig(), config(200))[:1]
+        plain = settings(method, SMALL if plan.quick else NetConfig(), config(200))[:1]
         quick = [replace(each, train=replace(each.train, precision="bf16")) for each in plain]
         contenders = {
             "eager float32": training(task, plain, CUDA, captured=False),

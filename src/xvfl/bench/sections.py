@@ -18,7 +18,7 @@ FASTER, FLOOR, GROWTH = 1.5, 1.4, 9.0
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is timed."""
+    """How much is timed, and where what is timed or compared lies."""
 
     rounds: int = 15
     steps: int = 3

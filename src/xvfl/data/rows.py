@@ -104,7 +104,10 @@ class Rows:
     """
 
     handles: Tensor
-    """(N, k) row number at each party, −1 where it does not hold the row."""
+    """(N, k) row number at each party, −1 where it does not hold the row.
+
+    In a batch of rows from disk they stay on the CPU, where their tables are read.
+    """
     full: Tensor
     """(N, k) bool: the row is full at the party (method.md, D6)."""
     seen: Tensor

@@ -30,7 +30,7 @@ class Budget:
     """Test rows drawn once; 0 = all of them."""
     epochs: int
     seeds: int
-    """Of every figure but that over missing rates, which has `more_seeds` besides."""
+    """Of every figure."""
     rates: tuple[float, ...]
     """R_miss of the figure over missing rates."""
     batch: int = 0
@@ -40,11 +40,13 @@ class Budget:
     halved: bool = False
     """Images at half their height and width."""
     more_seeds: int = 0
+    """Of the figure over missing rates alone, besides."""
 
 
+ON_TABLES = Budget(0, 0, 20, 5, RATES)
 FULL: dict[str, Budget] = {
-    **dict.fromkeys(TABLES, Budget(0, 0, 20, 5, RATES)),
-    **dict.fromkeys(("bank", "physionet2012"), Budget(0, 0, 20, 5, RATES, more_seeds=5)),
+    **dict.fromkeys(TABLES, ON_TABLES),
+    **dict.fromkeys(("bank", "physionet2012"), replace(ON_TABLES, more_seeds=5)),
     "cifar10": Budget(16_000, 4_000, 20, 3, SOME_RATES, 200, 5e-4, precision="bf16"),
     "utkface": Budget(12_000, 4_000, 16, 3, SOME_RATES, 200, 5e-4, precision="bf16"),
     "tinyimagenet5": Budget(0, 0, 60, 5, SOME_RATES, 200, 5e-4, precision="bf16"),

@@ -19,10 +19,8 @@ same nets, optimiser, epochs and rows, without tuning of its own. Where one clas
 Avazu, PhysioNet) AUROC decides and accuracy stands beside it with the majority rate; elsewhere
 accuracy does. *Ahead* and *behind* mean a paired mean difference over seeds beyond two standard
 errors, Holm-corrected over the rivals. How the recipe of `xvfl+` was chosen, on validation rows, is
-in [docs/methods](../docs/methods/xvfl-plus.md).
-
-Bank and PhysioNet 2012 have ten seeds over missing rates, not five: five had left `xvfl+` level
-with `laser+mask` in `local` on Bank (+0.13 ± 0.10 points), so five more were made of all methods.
+in [docs/methods](../docs/methods/xvfl-plus.md); rows, epochs and seeds, with their reasons, in
+[docs/reproduce](../docs/reproduce.md#the-budgets).
 """
 
 

@@ -15,7 +15,7 @@ from xvfl.experiments.runner import Result
 from xvfl.metrics import METRICS
 
 PROTOCOL = 1
-"""Changes when runs of one configuration would give other results."""
+"""Changes when runs of one configuration would give other results, but for how sums are rounded."""
 
 
 def key(job: Job) -> str:

@@ -4,7 +4,9 @@ A captured step reads its inputs from fixed places. Everything in it must have f
 must not wait for the device; the plain step stays and is what this one is compared with.
 """
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -19,9 +21,8 @@ WARM_UP = 3
 class CapturedStep:
     """A step that runs plainly for a while, then is captured and replayed."""
 
-    def __init__(self, learn: Learn, index: Tensor, rate: float) -> None:
+    def __init__(self, index: Tensor, rate: float) -> None:
         """Prepare the fixed inputs; `index` is an example of the rows' index."""
-        self._learn = learn
         self._index = torch.zeros_like(index)
         self._number = torch.zeros((), dtype=torch.long, device=index.device)
         self._rate = torch.full((), rate, device=index.device)
@@ -30,24 +31,40 @@ class CapturedStep:
         self._side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         self._done = 0
 
-    def __call__(self, index: Tensor, step: int, rate: float) -> dict[str, Tensor]:
-        """Make one step."""
+    def __call__(self, learn: Learn, index: Tensor, step: int, rate: float) -> dict[str, Tensor]:
+        """Make one step of `learn`, the same each time.
+
+        It is not kept: whoever owns it owns this too, and both should go at once.
+        """
         self._index.copy_(index)
         self._number.fill_(step)
         self._rate.fill_(rate)
         if self._done < WARM_UP:
             self._done += 1
-            return self._plain()
+            return self._plain(learn)
         if self._graph is None:
             self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph):
-                self._terms = self._learn(self._index, self._number, self._rate)
+            with _uncollected(), torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
+                self._terms = learn(self._index, self._number, self._rate)
         self._graph.replay()
         return self._terms
 
-    def _plain(self) -> dict[str, Tensor]:
+    def _plain(self, learn: Learn) -> dict[str, Tensor]:
         self._side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._side):
-            terms = self._learn(self._index, self._number, self._rate)
+            terms = learn(self._index, self._number, self._rate)
         torch.cuda.current_stream().wait_stream(self._side)
         return terms
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Keep the collector out of a capture: to free an older graph in one would break it."""
+    gc.collect()
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()

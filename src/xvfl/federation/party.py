@@ -82,11 +82,14 @@ class PartyNet(nn.Module):
 
     def compute(self, net: nn.Module, x: Tensor) -> Tensor:
         """Apply bottom or completer in the precision they compute in."""
-        if not (self.bf16 and x.is_cuda):
+        if not self.bf16:
             return cast(Tensor, net(x))
+        # `net` is compiled, for the fixed shapes of training on a GPU alone.
+        run = net if self.training and x.is_cuda else net.forward
+        if not x.is_cuda:
+            return cast(Tensor, run(x))
         if x.dim() == 4:
             x = x.contiguous(memory_format=torch.channels_last)
-        run = net if self.training else net.forward  # compiled for training's shapes alone
         with torch.autocast("cuda", torch.bfloat16, cache_enabled=False):
             out = run(x)
         return cast(Tensor, out.to(x.dtype))

@@ -62,7 +62,7 @@ class Trainer:
         """Hold a run of `method` over training `rows`; the nets are on their device by now.
 
         With several `seeds` it holds as many runs at once: nets are stacked, rows come run after
-        run. `captured` steps are replayed as a CUDA graph, where the optimiser's can be.
+        run. `captured` steps are replayed as a CUDA graph; those of Adam and AdamW can be.
         """
         self.federation = federation
         self.method = method
@@ -104,8 +104,11 @@ class Trainer:
         if not self.method.heads.training:
             self.method.heads.train()
         if self._capture and self._captured is None:
-            self._captured = CapturedStep(self._learn, index, rate)
-        terms = (self._captured or self._learn)(index, step, rate)
+            self._captured = CapturedStep(index, rate)
+        if self._captured is None:
+            terms = self._learn(index, step, rate)
+        else:
+            terms = self._captured(self._learn, index, step, rate)
         for name, value in terms.items():
             known = self._sums.get(name)
             self._sums[name] = value.clone() if known is None else known + value
