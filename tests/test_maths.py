@@ -37,7 +37,7 @@ from xvfl.nets import Blocks
 LAMBDAS = twin.Options(lambda1=0.7, lambda2=1.3)
 EVERYTHING = replace(LAMBDAS, self_completion=0.8, reconstruction=0.3)
 TWO = ["FF", "GF", "FP", "PF", "F-", "EF"]
-TERMS = ("decision", "dsalign1", "dsalign2", "self", "objectives")
+TERMS = ("decision", "dsalign1", "dsalign2", "self", "guidance", "objectives")
 
 
 def every_kind_of_row(k: int) -> list[str]:
@@ -69,6 +69,7 @@ def fast(problem: Problem, options: twin.Options) -> tuple[dict[str, Tensor], di
         options.detach_cue,
         options.cross_completion,
         "concat" if options.concat else "mean",
+        guidance=options.guidance,
     )
     federation = problem.federation(options.reconstruction)
     terms = XVFL(problem.head, weights).loss(federation, problem.rows)
@@ -77,6 +78,7 @@ def fast(problem: Problem, options: twin.Options) -> tuple[dict[str, Tensor], di
     zero = torch.zeros((), dtype=torch.float64)
     terms = {
         "self": zero,
+        "guidance": zero,
         "dsalign1": zero,
         **terms,
         "objectives": torch.stack([zero, *own]).detach().sum(),
@@ -91,7 +93,8 @@ def slow(problem: Problem, options: twin.Options) -> tuple[dict[str, Tensor], di
     )
     terms.total().backward()
     values = (terms.decision, terms.dsalign1, terms.dsalign2, terms.self_completion)
-    named = dict(zip(TERMS, (*values, twin.total(terms.reconstruction)), strict=True))
+    values += (terms.guidance, twin.total(terms.reconstruction))
+    named = dict(zip(TERMS, values, strict=True))
     return named, problem.gradients()
 
 
@@ -134,6 +137,14 @@ def test_self_completion_and_reconstruction_equal_the_twin(k: int) -> None:
     agree(problem, replace(LAMBDAS, reconstruction=0.3))
 
 
+@pytest.mark.parametrize("cross_completion", [False, True])
+@pytest.mark.parametrize("k", range(2, 6))
+def test_guidance_equals_the_twin(k: int, cross_completion: bool) -> None:
+    problem = make_problem([NUMBERS] * k, every_kind_of_row(k), seed=k)
+    agree(problem, replace(EVERYTHING, guidance=0.6, cross_completion=cross_completion))
+    agree(problem, replace(LAMBDAS, guidance=0.6, cross_completion=cross_completion))
+
+
 @pytest.mark.parametrize("concat", [False, True])
 @pytest.mark.parametrize("cross_completion", [False, True])
 @pytest.mark.parametrize("k", range(2, 5))
@@ -162,7 +173,7 @@ def batches(draw: st.DrawFn) -> Problem:
 @given(batches(), st.floats(0, 5), st.floats(0, 5))
 @settings(max_examples=15)
 def test_any_batch_equals_the_twin(problem: Problem, lambda1: float, lambda2: float) -> None:
-    agree(problem, replace(EVERYTHING, lambda1=lambda1, lambda2=lambda2))
+    agree(problem, replace(EVERYTHING, lambda1=lambda1, lambda2=lambda2, guidance=0.5))
 
 
 @pytest.mark.parametrize(
@@ -190,7 +201,7 @@ def test_two_parties_equal_the_paper(layouts: Sequence[Layout], rows: list[str])
             terms.append(row.weight * term)
     zero = torch.zeros((), dtype=torch.float64)
     terms = [twin.total(each) / len(rows) for each in by_hand]
-    expected = dict(zip(TERMS, (*terms, zero, zero), strict=True))
+    expected = dict(zip(TERMS, (*terms, zero, zero, zero), strict=True))
     twin.total(terms).backward()
     gradients = problem.gradients()
     for actual in (fast(problem, LAMBDAS), slow(problem, LAMBDAS)):

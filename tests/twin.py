@@ -5,6 +5,7 @@ sharing no line with the package. Names: `E` embeddings, `E_` completed ones, `M
 the row is full, `x` (p,) encoded features of one row at one party, `o` marks of its raw features.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -44,6 +45,7 @@ class Options:
     lambda1: float = 0.0
     lambda2: float = 0.0
     self_completion: float = 0.0
+    guidance: float = 0.0
     reconstruction: float = 0.0
     stop_gradient: bool = False
     detach_cue: bool = False
@@ -59,12 +61,13 @@ class Terms:
     dsalign1: Tensor
     dsalign2: Tensor
     self_completion: Tensor
+    guidance: Tensor
     reconstruction: list[Tensor]
 
     def total(self) -> Tensor:
         """Add everything that is minimised."""
-        shared = self.decision + self.dsalign1 + self.dsalign2 + self.self_completion
-        return shared + total(self.reconstruction)
+        shared = self.decision + self.dsalign1 + self.dsalign2
+        return shared + self.self_completion + self.guidance + total(self.reconstruction)
 
 
 def total(terms: Sequence[Tensor]) -> Tensor:
@@ -155,6 +158,18 @@ def decision(
     return total([cross_entropy(head(joined(each, k, concat)), row.y) for each in inputs])
 
 
+def together(
+    head: Head, row: Row, E: list[Tensor], E_: list[Tensor | None], options: Options
+) -> Tensor:
+    """Decide with all: real where full, else completed; without completion, who saw anything."""
+    k = len(E)
+    if options.cross_completion:
+        each = [E[i] if row.full[i] or E_[i] is None else E_[i] for i in range(k)]
+        return head(joined(dict(enumerate(_there(each))), k, options.concat))
+    saw = [i for i, o in enumerate(row.o) if any(o)]
+    return head(joined({i: E[i] for i in saw}, k, options.concat))
+
+
 def own_and_joint(M: list[int], E: list[Tensor]) -> list[dict[int, Tensor]]:
     """List who decides alone, and together where there are several."""
     inputs = [{i: E[i]} for i in M]
@@ -209,9 +224,10 @@ def loss(
     """Average every term over the batch; `masks[b][i]`: what copies of row b keep of party i's.
 
     Self completion counts a party's decision on each masked copy of a row, before and after it
-    completes the copy from its own embedding.
+    completes the copy from its own embedding; guidance holds the same decisions to what all parties
+    together say.
     """
-    sums: list[list[Tensor]] = [[], [], [], []]
+    sums: list[list[Tensor]] = [[], [], [], [], []]
     for b, row in enumerate(rows):
         E = [embed(party, x, o) for party, x, o in zip(parties, row.x, row.o, strict=True)]
         concat, k = options.concat, len(parties)
@@ -222,14 +238,20 @@ def loss(
             E_ = [None] * k
             decided = decision_uncompleted(head, row, E, concat)
         first, second = dsalign(head, row, E, E_, options.stop_gradient, concat)
-        alone = []
+        alone, guided = [], []
         if options.self_completion:
+            said = together(head, row, E, E_, options).detach()
             for i, party in enumerate(parties):
                 for mask in masks[b][i] if any(row.o[i]) else []:
                     cue, _, after = self_completed(party, row.x[i], mask)
-                    alone.append(cross_entropy(head(joined({i: cue}, k, concat)), row.y))
-                    alone.append(cross_entropy(head(joined({i: after}, k, concat)), row.y))
-        for terms, term in zip(sums, (decided, first, second, total(alone)), strict=True):
+                    for out in (head(joined({i: each}, k, concat)) for each in (cue, after)):
+                        alone.append(cross_entropy(out, row.y))
+                        guided += [
+                            math.exp(log) * cross_entropy(out, c)
+                            for c, log in enumerate(said.log_softmax(-1).tolist())
+                        ]
+        found = (decided, first, second, total(alone), total(guided))
+        for terms, term in zip(sums, found, strict=True):
             terms.append(row.weight * term)
     averages = [total(terms) / len(rows) for terms in sums]
     return Terms(
@@ -237,6 +259,7 @@ def loss(
         options.lambda1 * averages[1],
         options.lambda2 * averages[2],
         options.self_completion * averages[3],
+        options.guidance * averages[4],
         [
             options.reconstruction * reconstruction(parties, rows, i, options, masks)
             for i in range(len(parties))

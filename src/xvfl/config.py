@@ -111,6 +111,9 @@ class LossConfig:
     the paper's loss and predictions, whatever `masks` and `reconstruction` say."""
     masks: int = 2
     """Masked copies of every row in a step of self completion."""
+    guidance: float = 0.0
+    """Weight of what all parties together say of a row, beside its label, in what its masked copies
+    learn."""
     reconstruction: float = 0.3
     """Weight of each completer reproducing what its own party observed."""
     stop_gradient: bool = False
@@ -136,7 +139,7 @@ class LossConfig:
         return (self.self_completion, self.reconstruction) if ours else (0.0, 0.0)
 
     def __post_init__(self) -> None:
-        for name in ("lambda1", "lambda2", "self_completion", "reconstruction"):
+        for name in ("lambda1", "lambda2", "self_completion", "guidance", "reconstruction"):
             value = getattr(self, name)
             values = value if isinstance(value, tuple) else (value,)
             _require(bool(values) and min(values) >= 0, name, "a weight of 0 or more", value)

@@ -56,6 +56,7 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         masks: int = 2,
         stop_gradient: bool = False,
         detach_cue: bool = False,
+        guidance: float = 0.0,
         reconstruction: float = 0.3,
         cross_completion: bool = True,
         aggregation: str = "mean",
@@ -100,6 +101,7 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.masks = masks
         self.stop_gradient = stop_gradient
         self.detach_cue = detach_cue
+        self.guidance = guidance
         self.reconstruction = reconstruction
         self.cross_completion = cross_completion
         self.aggregation = aggregation

@@ -251,6 +251,31 @@ def self_completion(logits: Tensor, seen: Tensor, y: Tensor) -> Tensor:
     return (each.sum(-1) * seen).sum(1)
 
 
+def best(logits: Logits, full: Tensor) -> Tensor:
+    """Give what all parties together say of each row, its gaps completed. (B, C)"""
+    return torch.where(full.all(1, keepdim=True), logits.joint, logits.filled)
+
+
+def best_uncompleted(logits: UncompletedLogits, full: Tensor, seen: Tensor) -> Tensor:
+    """Give the same where nothing is completed: the mean over all that saw anything decides. (B, C)
+
+    Where nobody saw the row in part, those are its full parties, and one of them is its own.
+    """
+    several, partial = full.sum(1, keepdim=True) >= 2, (seen & ~full).any(1, keepdim=True)
+    one = (logits.own * full.unsqueeze(2)).sum(1)
+    return torch.where(partial, logits.seen, torch.where(several, logits.joint, one))
+
+
+def guidance(logits: Tensor, together: Tensor, seen: Tensor) -> Tensor:
+    """Make each party's masked copies decide as all parties together do: Σ ℓ(h(·), softmax). (B,)
+
+    Ours, not the paper's. `logits` as in `self_completion`; what all say (B, C) is held fixed.
+    """
+    target = together.detach().softmax(-1).unsqueeze(1)
+    each = -(target * logits.log_softmax(-1)).sum(-1).view(*seen.shape, -1)
+    return (each.sum(-1) * seen).sum(1)
+
+
 def overall(
     logits: Logits,
     full: Tensor,

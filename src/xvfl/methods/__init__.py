@@ -62,6 +62,7 @@ def _xvfl(config: LossConfig, parts: Parts) -> Method:
         config.cross_completion,
         config.aggregation,
         config.masks,
+        config.guidance,
     )
     side_by_side = config.aggregation == "concat"
     return XVFL(parts.joint() if side_by_side else parts.head(parts.width), weights)

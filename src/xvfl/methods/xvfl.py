@@ -30,10 +30,13 @@ class Weights:
     cross_completion: bool = True
     aggregation: str = "mean"
     masks: int = 2
+    guidance: float = 0.0
 
 
 Asked = tuple[Tensor, Tensor]
 """Inputs of the head (B, s, n), and which of them a term looks at (B, s)."""
+Decided = tuple[dict[str, Tensor], Tensor, Tensor]
+"""Terms of each row, decisions on what parties made alone (B, s, C), and together (B, C)."""
 ALL_MODES = frozenset[Mode](("local", "assisted", "collaborative", "peers"))
 UNCOMPLETED = frozenset[Mode](("local", "collaborative"))
 
@@ -60,7 +63,7 @@ class XVFL:
         return XVFL(heads, self.weights, self.completing)
 
     def loss(self, federation: Federation, rows: Rows) -> dict[str, Tensor]:
-        """Name the terms: decision, dsalign1, dsalign2 and, where it weighs anything, self."""
+        """Name the terms: decision, dsalign1, dsalign2; self and guidance where they weigh."""
         w = self.weights
         alone: list[View] = ["masked", "self"] * w.masks if w.self_completion else []
         source = maths.sources(rows.full, rows.seen) if w.cross_completion else rows.seen
@@ -69,48 +72,52 @@ class XVFL:
         made = federation.embed(rows, ["plain", *alone], wanted)
         own = self.join.alone(made[:, :, 1:]).flatten(1, 2), seen.flatten(1)
         shared = self._completed if w.cross_completion else self._uncompleted
-        per_row, out = shared(federation, rows, source, made[:, :, 0], own)
+        per_row, out, together = shared(federation, rows, source, made[:, :, 0], own)
         if w.self_completion:
             per_row["self"] = w.self_completion * maths.self_completion(out, rows.seen, rows.y)
+            if w.guidance:
+                per_row["guidance"] = w.guidance * maths.guidance(out, together, rows.seen)
         return {name: (term * rows.weight).mean() for name, term in per_row.items()}
 
     def _completed(
         self, federation: Federation, rows: Rows, source: Tensor, E: Tensor, own: Asked
-    ) -> tuple[dict[str, Tensor], Tensor]:
-        """Name the paper's terms of each row; and decide what each party has made by itself."""
+    ) -> Decided:
+        """Name the paper's terms of each row; decide what each party made alone, and together."""
         w, aligned = self.weights, rows.full.all(1)
         cue, has_cue = maths.cues(E.detach() if w.detach_cue else E, source)
         wanted = aligned.unsqueeze(1) | ~rows.full & has_cue
         E_ = federation.complete(cue, aligned, wanted)
         shared = maths.to_decide(E, E_, rows.full, has_cue, self.join)
         out, alone = self._out((shared, maths.looked_at(rows.full)), own)
+        decided = maths.decided(out)
         terms = maths.overall(
-            maths.decided(out),
+            decided,
             rows.full,
             rows.y,
             w.lambda1,
             w.lambda2,
             stop_gradient=w.stop_gradient,
         )
-        return terms, alone
+        return terms, alone, maths.best(decided, rows.full)
 
     def _uncompleted(
         self, federation: Federation, rows: Rows, source: Tensor, E: Tensor, own: Asked
-    ) -> tuple[dict[str, Tensor], Tensor]:
+    ) -> Decided:
         """Do the same where cross completion is off."""
         w = self.weights
         shared = maths.to_decide_uncompleted(E, rows.full, source, self.join)
         wanted = maths.looked_at_uncompleted(rows.full, source)
         out, alone = self._out((shared, wanted), own)
+        decided = maths.decided_uncompleted(out)
         terms = maths.overall_uncompleted(
-            maths.decided_uncompleted(out),
+            decided,
             rows.full,
             rows.seen,
             rows.y,
             w.lambda2,
             stop_gradient=w.stop_gradient,
         )
-        return terms, alone
+        return terms, alone, maths.best_uncompleted(decided, rows.full, rows.seen)
 
     def _out(self, *asked: Asked) -> Sequence[Tensor]:
         """Put all inputs of a step through the head, in one call."""
