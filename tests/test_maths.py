@@ -37,7 +37,7 @@ from xvfl.nets import Blocks
 LAMBDAS = twin.Options(lambda1=0.7, lambda2=1.3)
 EVERYTHING = replace(LAMBDAS, self_completion=0.8, reconstruction=0.3)
 TWO = ["FF", "GF", "FP", "PF", "F-", "EF"]
-TERMS = ("decision", "dsalign1", "dsalign2", "self", "guidance", "objectives")
+TERMS = ("decision", "dsalign1", "dsalign2", "self", "objectives")
 
 
 def every_kind_of_row(k: int) -> list[str]:
@@ -78,7 +78,6 @@ def fast(problem: Problem, options: twin.Options) -> tuple[dict[str, Tensor], di
     zero = torch.zeros((), dtype=torch.float64)
     terms = {
         "self": zero,
-        "guidance": zero,
         "dsalign1": zero,
         **terms,
         "objectives": torch.stack([zero, *own]).detach().sum(),
@@ -93,8 +92,7 @@ def slow(problem: Problem, options: twin.Options) -> tuple[dict[str, Tensor], di
     )
     terms.total().backward()
     values = (terms.decision, terms.dsalign1, terms.dsalign2, terms.self_completion)
-    values += (terms.guidance, twin.total(terms.reconstruction))
-    named = dict(zip(TERMS, values, strict=True))
+    named = dict(zip(TERMS, (*values, twin.total(terms.reconstruction)), strict=True))
     return named, problem.gradients()
 
 
@@ -201,7 +199,7 @@ def test_two_parties_equal_the_paper(layouts: Sequence[Layout], rows: list[str])
             terms.append(row.weight * term)
     zero = torch.zeros((), dtype=torch.float64)
     terms = [twin.total(each) / len(rows) for each in by_hand]
-    expected = dict(zip(TERMS, (*terms, zero, zero, zero), strict=True))
+    expected = dict(zip(TERMS, (*terms, zero, zero), strict=True))
     twin.total(terms).backward()
     gradients = problem.gradients()
     for actual in (fast(problem, LAMBDAS), slow(problem, LAMBDAS)):

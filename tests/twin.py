@@ -61,13 +61,12 @@ class Terms:
     dsalign1: Tensor
     dsalign2: Tensor
     self_completion: Tensor
-    guidance: Tensor
     reconstruction: list[Tensor]
 
     def total(self) -> Tensor:
         """Add everything that is minimised."""
-        shared = self.decision + self.dsalign1 + self.dsalign2
-        return shared + self.self_completion + self.guidance + total(self.reconstruction)
+        shared = self.decision + self.dsalign1 + self.dsalign2 + self.self_completion
+        return shared + total(self.reconstruction)
 
 
 def total(terms: Sequence[Tensor]) -> Tensor:
@@ -258,8 +257,8 @@ def loss(
         averages[0],
         options.lambda1 * averages[1],
         options.lambda2 * averages[2],
-        options.self_completion * averages[3],
-        options.guidance * averages[4],
+        options.self_completion
+        * ((1 - options.guidance) * averages[3] + options.guidance * averages[4]),
         [
             options.reconstruction * reconstruction(parties, rows, i, options, masks)
             for i in range(len(parties))

@@ -112,8 +112,8 @@ class LossConfig:
     masks: int = 2
     """Masked copies of every row in a step of self completion."""
     guidance: float = 0.0
-    """Weight of what all parties together say of a row, beside its label, in what its masked copies
-    learn."""
+    """Share of what all parties together say of a row, in place of its label, in what its masked
+    copies learn."""
     reconstruction: float = 0.3
     """Weight of each completer reproducing what its own party observed."""
     stop_gradient: bool = False
@@ -139,12 +139,14 @@ class LossConfig:
         return (self.self_completion, self.reconstruction) if ours else (0.0, 0.0)
 
     def __post_init__(self) -> None:
-        for name in ("lambda1", "lambda2", "self_completion", "guidance", "reconstruction"):
+        for name in ("lambda1", "lambda2", "self_completion", "reconstruction"):
             value = getattr(self, name)
             values = value if isinstance(value, tuple) else (value,)
             _require(bool(values) and min(values) >= 0, name, "a weight of 0 or more", value)
-        share, heat = self.distillation, self.distillation_temperature
-        _require(0 <= share <= 1, "distillation", "a share from 0 to 1", share)
+        for name in ("guidance", "distillation"):
+            share = getattr(self, name)
+            _require(0 <= share <= 1, name, "a share from 0 to 1", share)
+        heat = self.distillation_temperature
         _require(heat > 0, "distillation_temperature", "above 0", heat)
         _require(1 <= self.masks <= 31, "masks", "from 1 to 31", self.masks)
         _require(

@@ -63,20 +63,21 @@ class XVFL:
         return XVFL(heads, self.weights, self.completing)
 
     def loss(self, federation: Federation, rows: Rows) -> dict[str, Tensor]:
-        """Name the terms: decision, dsalign1, dsalign2; self and guidance where they weigh."""
+        """Name the terms: decision, dsalign1, dsalign2 and, where it weighs anything, self."""
         w = self.weights
-        alone: list[View] = ["masked", "self"] * w.masks if w.self_completion else []
+        views: list[View] = ["masked", "self"] * w.masks if w.self_completion else []
         source = maths.sources(rows.full, rows.seen) if w.cross_completion else rows.seen
-        seen = rows.seen.unsqueeze(2).expand(-1, -1, len(alone))
+        seen = rows.seen.unsqueeze(2).expand(-1, -1, len(views))
         wanted = torch.cat([source.unsqueeze(2), seen], 2)
-        made = federation.embed(rows, ["plain", *alone], wanted)
+        made = federation.embed(rows, ["plain", *views], wanted)
         own = self.join.alone(made[:, :, 1:]).flatten(1, 2), seen.flatten(1)
         shared = self._completed if w.cross_completion else self._uncompleted
         per_row, out, together = shared(federation, rows, source, made[:, :, 0], own)
         if w.self_completion:
-            per_row["self"] = w.self_completion * maths.self_completion(out, rows.seen, rows.y)
+            alone = maths.self_completion(out, rows.seen, rows.y)
             if w.guidance:
-                per_row["guidance"] = w.guidance * maths.guidance(out, together, rows.seen)
+                alone = torch.lerp(alone, maths.guidance(out, together, rows.seen), w.guidance)
+            per_row["self"] = w.self_completion * alone
         return {name: (term * rows.weight).mean() for name, term in per_row.items()}
 
     def _completed(
