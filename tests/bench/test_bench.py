@@ -186,6 +186,7 @@ def test_a_section_that_is_not_there_is_refused() -> None:
     assert "unknown section 'papers': did you mean 'paper'" in refused("bench", "papers")
     if not torch.cuda.is_available():
         assert "expected a GPU, found none" in refused("bench", "gpu")
+        assert "expected a GPU, found none" in refused("bench", "grid")
 
 
 def test_outcomes_add_up() -> None:
