@@ -33,7 +33,7 @@ def bench(wanted: Sequence[str], plan: Plan, out: Path, tell: Callable[[Outcome]
     for name in wanted:
         if name not in SECTIONS:
             raise ConfigError(unknown("section", name, SECTIONS))
-        needed = name in ON_GPU or name == "grid" and not plan.quick
+        needed = name in ON_GPU or (name == "grid" and not plan.quick)
         if needed and not torch.cuda.is_available():
             raise ConfigError(f"section {name!r}: expected a GPU, found none; leave it out")
     usual = {**sections.SECTIONS, **(ON_GPU if torch.cuda.is_available() else {})}
