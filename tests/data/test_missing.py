@@ -154,12 +154,14 @@ def test_every_kind_hits_the_same_rows_with_the_same_counts(
 
 
 def slow_uniform(rows: int, features: list[int], rate: float, seed: int) -> list[Tensor]:
-    """Draw each party's masks from its named stream, plainly."""
+    """Draw each party's masks from its named stream, plainly: those of lowest rank go missing."""
     who = incomplete_parties(rows, len(features), 0.4, stream("cpu", seed, "who"))
-    return [
-        exact_gaps(rows, count, rate, stream("cpu", seed, "what", i)) | ~who[:, i : i + 1]
-        for i, count in enumerate(features)
-    ]
+    masks = []
+    for i, count in enumerate(features):
+        drawn = torch.rand(rows, count, generator=stream("cpu", seed, "what", i))
+        rank = drawn.argsort(1).argsort(1)
+        masks.append((rank >= round(rate * count)) | ~who[:, i : i + 1])
+    return masks
 
 
 @given(st.integers(1, 40), FEATURES, SHARES, SEEDS)

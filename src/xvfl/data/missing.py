@@ -88,7 +88,7 @@ class Scenario:
             elif self.kind == "blocks":
                 kept = block_gaps(rows, blocks(layout), self.rate, rng)
             else:
-                kept = exact_gaps(rows, layout.raw, self.rate, rng)
+                kept = exact_gaps(rows, layout.raw, self.rate, rng, here)
             observed.append(kept | ~here.unsqueeze(1))
         return observed, incomplete
 
@@ -130,10 +130,19 @@ def unequal_parties(rows: int, overlap: float, share: float, rng: torch.Generato
     return drawn
 
 
-def exact_gaps(rows: int, features: int, rate: float, rng: torch.Generator) -> Tensor:
-    """Miss exactly round(rate · p) features of every row, uniformly drawn. (N, p)"""
-    order = torch.rand(rows, features, generator=rng).argsort(1).argsort(1)
-    return order >= round(rate * features)
+def exact_gaps(
+    rows: int, features: int, rate: float, rng: torch.Generator, here: Tensor | None = None
+) -> Tensor:
+    """Miss exactly round(rate · p) features of every row, uniformly drawn. (N, p)
+
+    With `here` (N,) only of those rows, and of each the same as if it were of all.
+    """
+    drawn = torch.rand(rows, features, generator=rng)
+    kept = torch.ones(rows, features, dtype=torch.bool)
+    some = torch.arange(rows) if here is None else here.nonzero().squeeze(1)
+    first = drawn[some].argsort(1)[:, : round(rate * features)]
+    kept[some] = kept[some].scatter(1, first, False)
+    return kept
 
 
 def smallest_values(values: Tensor, rate: float, rng: torch.Generator) -> Tensor:

@@ -55,8 +55,10 @@ class Setting:
 
     def scenario(self, part: "Part") -> Scenario:
         """Say what is missing in a part's rows; test rows are all non-aligned."""
-        if part in ("test", "whole"):
+        if part == "test":
             return Scenario(0.0, self.rate, self.kind)
+        if part == "whole":
+            return Scenario(0.0, 0.0)
         return Scenario(self.overlap, self.rate, self.kind, self.imbalance)
 
 
@@ -168,12 +170,11 @@ class Drawn:
         self.base = torch.cat(list(parts.values()))
         masks, incomplete = [], []
         for name, part in parts.items():
-            whole = name == "whole"
-            seed = seed_of(setting.seed, "test" if whole else name)
+            seed = seed_of(setting.seed, "test" if name == "whole" else name)
             made, who = setting.scenario(name).draw(
                 len(part), list(task.layouts.values()), seed, _values(task, setting, part)
             )
-            masks.append([torch.ones_like(mask) if whole else mask for mask in made])
+            masks.append(made)
             incomplete.append(who)
         self.masks = [torch.cat(party) for party in zip(*masks, strict=True)]
         self.incomplete = torch.cat(incomplete)
