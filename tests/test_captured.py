@@ -21,7 +21,7 @@ from xvfl.bench.shapes import config
 from xvfl.config import NetConfig
 from xvfl.experiments.trial import Trial
 from xvfl.federation import train as loop
-from xvfl.federation.captured import Learn
+from xvfl.federation.captured import CapturedStep, Learn
 from xvfl.federation.train import Trainer
 from xvfl.own_nets import OwnNets
 from xvfl.training import capturable
@@ -40,6 +40,14 @@ class Replayed:
     def __call__(self, learn: Learn, index: Tensor, step: int, rate: float) -> dict[str, Tensor]:
         Replayed.made += 1
         return learn(index, step, rate)
+
+
+class Counted(CapturedStep):
+    """A captured step that counts."""
+
+    def __call__(self, learn: Learn, index: Tensor, step: int, rate: float) -> dict[str, Tensor]:
+        Replayed.made += 1
+        return super().__call__(learn, index, step, rate)
 
 
 @pytest.fixture(autouse=True)
@@ -113,10 +121,12 @@ def test_on_a_cpu_nothing_is_captured(tmp_path: Path) -> None:
 def test_a_captured_training_ends_as_a_plain_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.undo()
-    how = write_all(tmp_path, CONFIG + 'device = "cuda"\n')
+    monkeypatch.setattr(loop, "CapturedStep", Counted)
+    how = write_all(tmp_path, CONFIG.replace('device = "cpu"', 'device = "cuda"'))
     captured = train(how, tmp_path / "captured")
+    assert Replayed.made == captured.records[-1]["step"]
     monkeypatch.setattr(training, "capturable", lambda *_: False)
     plain = train(how, tmp_path / "plain")
+    assert Replayed.made == captured.records[-1]["step"]
     for one, other in zip(captured.records, plain.records, strict=True):
         assert one["score"] == pytest.approx(other["score"], rel=1e-3)

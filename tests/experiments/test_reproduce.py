@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -51,6 +52,20 @@ def test_a_figure_its_files_and_its_page(bank: None, tmp_path: Path) -> None:
     page = write_page(tmp_path).read_text()
     assert "| bank | local |" in page and "missing-rates/bank.png" in page
     assert "n/a" in page and "P6" in page and "| open |" in page
+
+
+def test_the_published_page_is_what_the_command_writes(tmp_path: Path) -> None:
+    """And so are the numbers that the docs of methods quote."""
+    published = Path(__file__).resolve().parents[2] / "results"
+    again = tmp_path / "results"
+    shutil.copytree(published, again)
+    written = [again / "RESULTS.md", *again.glob("missing-rates/*.json")]
+    for path in written:
+        path.unlink()
+    write_page(again)
+    assert len(written) > 1
+    for path in written:
+        assert path.read_text() == (published / path.relative_to(again)).read_text(), path.name
 
 
 def test_claims_without_runs_are_open() -> None:

@@ -65,7 +65,7 @@ def _images(method: MethodName, device: torch.device) -> Outcome:
 def losses(
     task: Task, runs: Sequence[Setting], device: torch.device, captured: bool, cut: int = 0
 ) -> float:
-    """Train the runs for two epochs; give their mean loss over the second one's steps.
+    """Train the runs; give their mean loss over the steps of the last epoch.
 
     After `cut` steps a new trainer takes the state up.
     """

@@ -101,7 +101,7 @@ def four_parties(dataset: str, budget: Budget) -> list[Job]:
     return jobs(
         dataset,
         replace(budget, batch=100),
-        rates=[rate for rate in (0.0, 0.3, 0.5, 0.7, 1.0)],
+        rates=(0.0, 0.3, 0.5, 0.7, 1.0),
         parties=4,
         weights={"lambda1": 0.01, "lambda2": 0.01},
     )
