@@ -111,7 +111,7 @@ class LossConfig:
     the paper's loss and predictions, whatever `masks` and `reconstruction` say."""
     masks: int = 2
     """Masked copies of every row in a step of self completion."""
-    guidance: float = 0.0
+    guidance: float = 0.5
     """Share of what all parties together say of a row, in place of its label, in what its masked
     copies learn."""
     reconstruction: float = 0.3

@@ -56,7 +56,7 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         masks: int = 2,
         stop_gradient: bool = False,
         detach_cue: bool = False,
-        guidance: float = 0.0,
+        guidance: float = 0.5,
         reconstruction: float = 0.3,
         cross_completion: bool = True,
         aggregation: str = "mean",

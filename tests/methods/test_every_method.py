@@ -39,7 +39,7 @@ ABLATIONS = [
     {"lambda1": 0.0},
     {"lambda2": 0.0},
     {"self_completion": 0.0},
-    {"guidance": 0.5},
+    {"guidance": 0.0},
 ]
 EVERY = [LossConfig(method=name) for name in METHODS]
 EVERY += [LossConfig(method="xvfl+", **switch) for switch in ABLATIONS]

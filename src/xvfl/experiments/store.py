@@ -14,7 +14,7 @@ from xvfl.experiments.jobs import Job
 from xvfl.experiments.runner import Result
 from xvfl.metrics import METRICS
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Changes when runs of one configuration would give other results, but for how sums are rounded."""
 
 
