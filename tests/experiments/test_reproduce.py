@@ -51,6 +51,7 @@ def test_a_figure_its_files_and_its_page(bank: None, tmp_path: Path) -> None:
     assert again == [(64, 64, "found")]
     page = write_page(tmp_path).read_text()
     assert "| bank | local |" in page and "missing-rates/bank.png" in page
+    assert "(standings.png)" in page and (tmp_path / "standings.png").stat().st_size > 10_000
     assert "n/a" in page and "P6" in page and "| open |" in page
 
 

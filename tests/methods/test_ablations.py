@@ -130,7 +130,12 @@ def test_D7_side_by_side_an_unreachable_party_leaves_zeros(mode: Any) -> None:
 def test_switches_come_from_the_configuration() -> None:
     layouts, net = {"a": NUMBERS, "b": MIXED}, NetConfig(embedding=4, hidden=6)
     loss = LossConfig(
-        lambda1=0.0, lambda2=0.0, cross_completion=False, aggregation="concat", masks=3, guidance=0.2
+        lambda1=0.0,
+        lambda2=0.0,
+        cross_completion=False,
+        aggregation="concat",
+        masks=3,
+        guidance=0.2,
     )
     method = build_method(layouts, CLASSES, net, loss, [0])
     assert isinstance(method, XVFL) and isinstance(method.heads, Blocks)

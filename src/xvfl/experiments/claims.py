@@ -250,13 +250,19 @@ OF_THEIR_OWN: dict[str, Callable[[Mapping[str, Any]], Answer]] = {
 """Claims answered by the figures that are not grids of runs."""
 
 
-def verdict_of_demand(runs: Runs) -> list[str]:
+def standings(runs: Runs) -> dict[str, list[Standing]]:
+    """Compare `xvfl+` with every rival, by data set, where the runs over missing rates are made."""
+    return {
+        dataset: standing(results, metric_of(dataset), JUDGED)
+        for (figure, dataset), results in runs.items()
+        if figure == "missing-rates"
+    }
+
+
+def verdict_of_demand(stands: Mapping[str, Sequence[Standing]]) -> list[str]:
     """Say how `xvfl+` stands in each data set and mode: over all rivals, and the nearest one."""
     lines = []
-    for (figure, dataset), results in runs.items():
-        if figure != "missing-rates":
-            continue
-        found = standing(results, metric_of(dataset), JUDGED)
+    for dataset, found in stands.items():
         for mode in ("local", "collaborative"):
             rivals = [each for each in found if each.mode == mode]
             nearest = min(rivals, key=lambda each: each.gap.mean)

@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
-from xvfl.experiments import claims
+from matplotlib import pyplot as plt
+
+from xvfl.experiments import claims, plots
 from xvfl.experiments.jobs import FIGURES, FULL
 from xvfl.experiments.kept import read
 from xvfl.experiments.reproduce import SPECIAL, Request, about, page, write
@@ -10,6 +12,7 @@ from xvfl.experiments.runner import Result
 from xvfl.runs import Folder
 from xvfl.version import VERSION
 
+STANDINGS = "standings.png"
 HEAD = """# Results
 
 Made by `xvfl reproduce report --out results` (xvfl {version}) from the runs in `runs/`; each
@@ -60,6 +63,11 @@ def write_page(out: Path) -> Path:
 
 
 def _demand(runs: claims.Runs, out: Path) -> list[str]:
+    stands = claims.standings(runs)
+    if stands:
+        picture = plots.standings(stands)
+        picture.savefig(out / STANDINGS, dpi=130)
+        plt.close(picture)
     lines = [
         "## Where `xvfl+` stands",
         "",
@@ -68,8 +76,9 @@ def _demand(runs: claims.Runs, out: Path) -> list[str]:
         "",
         "| data set | mode | xvfl+ is | nearest rival | difference |",
         "|---|---|---|---|--:|",
-        *claims.verdict_of_demand(runs),
+        *claims.verdict_of_demand(stands),
         "",
+        *([f"![xvfl+ against every rival]({STANDINGS})", ""] if stands else []),
     ]
     if missing := claims.images_open(runs):
         there = ", ".join(f"{name} ({_progress(name, out)})" for name in missing)
