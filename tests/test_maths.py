@@ -1,6 +1,7 @@
 """X-VFL's loss and its gradients: against the slow twin, and against the paper's two clients."""
 
 import ast
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -273,6 +274,25 @@ def test_small_pieces_by_hand() -> None:
     assert made.tolist() == [[[1.5, 1.0], [3.5, 3.0], [6.0, 6.0]]]
     x, guess = torch.tensor([[1.0, 2.0]]), torch.tensor([[8.0, 9.0]])
     assert maths.merge(x, guess, torch.tensor([[True, False]])).tolist() == [[1.0, 9.0]]
+
+
+def test_guidance_by_hand() -> None:
+    full = torch.tensor([[True, True], [True, False], [False, False]])
+    joint, fill = (torch.full((3, 2), value) for value in (1.0, 2.0))
+    own = torch.tensor([3.0, 4.0]).view(1, 2, 1).expand(3, 2, 2)
+    every = maths.Logits(own, joint, own, own, fill)
+    assert maths.together(every, full)[:, 0].tolist() == [1.0, 2.0, 2.0]
+    some = maths.UncompletedLogits(own, joint, fill)
+    for seen, expected in (
+        (torch.ones_like(full), [1.0, 2.0, 2.0]),
+        (full, [1.0, 3.0, 0.0]),
+    ):
+        assert maths.together_uncompleted(some, full, seen)[:, 0].tolist() == expected
+    third = torch.tensor([[0.0, math.log(3)]])
+    said = torch.tensor([[[0.0, 0.0], [math.log(3), 0.0], [0.0, 0.0], [9.0, 0.0]]])
+    found = maths.guidance(said, third, torch.tensor([[True, False]]))
+    half, quarters = math.log(2), -0.25 * math.log(0.75) - 0.75 * math.log(0.25)
+    assert found.tolist() == pytest.approx([half + quarters])
 
 
 def test_cross_entropy_of_any_shape_equals_the_twin() -> None:

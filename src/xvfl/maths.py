@@ -251,12 +251,12 @@ def self_completion(logits: Tensor, seen: Tensor, y: Tensor) -> Tensor:
     return (each.sum(-1) * seen).sum(1)
 
 
-def best(logits: Logits, full: Tensor) -> Tensor:
+def together(logits: Logits, full: Tensor) -> Tensor:
     """Give what all parties together say of each row, its gaps completed. (B, C)"""
     return torch.where(full.all(1, keepdim=True), logits.joint, logits.filled)
 
 
-def best_uncompleted(logits: UncompletedLogits, full: Tensor, seen: Tensor) -> Tensor:
+def together_uncompleted(logits: UncompletedLogits, full: Tensor, seen: Tensor) -> Tensor:
     """Give the same where nothing is completed: the mean over all that saw anything decides. (B, C)
 
     Where nobody saw the row in part, those are its full parties, and one of them is its own.
@@ -266,12 +266,12 @@ def best_uncompleted(logits: UncompletedLogits, full: Tensor, seen: Tensor) -> T
     return torch.where(partial, logits.seen, torch.where(several, logits.joint, one))
 
 
-def guidance(logits: Tensor, together: Tensor, seen: Tensor) -> Tensor:
+def guidance(logits: Tensor, joint: Tensor, seen: Tensor) -> Tensor:
     """Make each party's masked copies decide as all parties together do: Σ ℓ(h(·), softmax). (B,)
 
     Ours, not the paper's. `logits` as in `self_completion`; what all say (B, C) is held fixed.
     """
-    target = together.detach().softmax(-1).unsqueeze(1)
+    target = joint.detach().softmax(-1).unsqueeze(1)
     each = -(target * logits.log_softmax(-1)).sum(-1).view(*seen.shape, -1)
     return (each.sum(-1) * seen).sum(1)
 
@@ -280,12 +280,15 @@ def overall(
     logits: Logits,
     full: Tensor,
     y: Tensor,
-    lambda1: float,
-    lambda2: float,
+    lambda1: float | Tensor,
+    lambda2: float | Tensor,
     *,
     stop_gradient: bool = False,
 ) -> dict[str, Tensor]:
-    """Weigh and name the three losses of each row; their sum is the loss (eq. overall_k). (B,)"""
+    """Weigh and name the three losses of each row; their sum is the loss (eq. overall_k). (B,)
+
+    λ1 and λ2 are numbers, or one for each row. (B,)
+    """
     return {
         "decision": decision(logits, full, y),
         "dsalign1": lambda1 * dsalign_completed(logits, full, stop_gradient),
@@ -298,7 +301,7 @@ def overall_uncompleted(
     full: Tensor,
     seen: Tensor,
     y: Tensor,
-    lambda2: float,
+    lambda2: float | Tensor,
     *,
     stop_gradient: bool = False,
 ) -> dict[str, Tensor]:

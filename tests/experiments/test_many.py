@@ -72,6 +72,23 @@ def test_every_method_ends_alone_as_among_others(method: str) -> None:
             assert found.metrics[way] == pytest.approx(metrics, abs=2e-4, nan_ok=True), way
 
 
+@pytest.mark.parametrize("changes", [{}, {"cross_completion": False}])
+def test_runs_of_several_lambdas_end_as_each_would_alone(changes: dict[str, object]) -> None:
+    task = small_task()
+    one, other, third = settings("xvfl+", keep="last", **changes)
+    todo = [
+        one,
+        replace(one, method="without", loss=replace(one.loss, lambda1=0.0, lambda2=0.0)),
+        replace(other, loss=replace(other.loss, lambda2=3.0)),
+        replace(third, loss=replace(third.loss, lambda1=2.0)),
+    ]
+    found = run_many(task, todo)
+    for setting, mine in zip(todo, found, strict=True):
+        for way, metrics in run(task, setting).metrics.items():
+            assert mine.metrics[way] == pytest.approx(metrics, abs=2e-4, nan_ok=True), way
+    assert found[0].metrics != found[1].metrics
+
+
 @pytest.mark.parametrize("changes", [{"aggregation": "concat"}, {"cross_completion": False}])
 def test_ablations_too(changes: dict[str, object]) -> None:
     task = small_task()
@@ -98,7 +115,7 @@ def test_stacked_weights_are_those_of_the_runs_alone() -> None:
 
 def test_runs_of_different_shapes_are_refused() -> None:
     todo = settings("xvfl+")
-    with pytest.raises(ValueError, match="seed and scenario"):
+    with pytest.raises(ValueError, match="seed, scenario and λ"):
         Trial(small_task(), [todo[0], replace(todo[1], net=NetConfig(embedding=4, hidden=8))])
 
 

@@ -24,6 +24,7 @@ from xvfl.experiments.compare import Difference
 from xvfl.experiments.digits import digits
 from xvfl.experiments.dispatch import Load
 from xvfl.experiments.kept import Made, Tell, keep
+from xvfl.experiments.store import said
 from xvfl.experiments.trial import Setting, Trial
 from xvfl.federation.kernels import small_kernels
 
@@ -87,7 +88,7 @@ def make(out: Path, quick: bool, device: torch.device, load: Load, tell: Tell) -
     config = {
         "data": "digits",
         "grid": [GRID, MARGIN],
-        "settings": [asdict(s) for group in (wide, flat) for some in group.values() for s in some],
+        "settings": [said(s) for group in (wide, flat) for some in group.values() for s in some],
     }
     return keep(out, NAME, config, device, lambda: compute(wide, flat, device, tell))
 

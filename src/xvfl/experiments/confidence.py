@@ -26,6 +26,7 @@ from xvfl.experiments.dispatch import Load, subset
 from xvfl.experiments.gradcam import grad_cam
 from xvfl.experiments.jobs import FULL, SMALL, Budget, Job, jobs
 from xvfl.experiments.kept import Made, Tell, keep, piece
+from xvfl.experiments.store import said
 from xvfl.experiments.trial import Trial
 from xvfl.federation.kernels import small_kernels
 from xvfl.federation.party import PartyNet
@@ -95,7 +96,7 @@ def make(out: Path, quick: bool, device: torch.device, load: Load, tell: Tell) -
     """Train with one half absent in the rows that are not aligned, and measure the three cases."""
     dataset, budget = ("tinyimagenet5", QUICK) if quick else ("cifar10", FULL["cifar10"])
     todo = jobs(dataset, budget, rates=(RATE,), methods=QUICK_METHODS if quick else METHODS)
-    config = {"jobs": [asdict(job) for job in todo], "halved": quick, "like": [CHOICE, NEAR]}
+    config = {"jobs": [said(job) for job in todo], "halved": quick, "like": [CHOICE, NEAR]}
 
     def compute() -> Made:
         task = subset(load(dataset, 2), budget.train_rows, budget.test_rows)
@@ -114,7 +115,7 @@ def look_at_all(
         looks = []
         for job in [job for job in todo if job.setting.method == method]:
             tell(f"{method} on {job.dataset}, seed {job.setting.seed}")
-            config = {"figure": NAME, "job": asdict(job), "image": task.layouts["left"].image}
+            config = {"figure": NAME, "job": said(job), "image": task.layouts["left"].image}
             looks.append(piece(out, config, device, partial(look, task, job, device)))
         arrays |= {f"{method}/{key}": value for key, value in looks[0].arrays.items()}
         figures[method] = {

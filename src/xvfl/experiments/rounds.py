@@ -25,6 +25,7 @@ from xvfl.experiments.digits import digits
 from xvfl.experiments.dispatch import Load
 from xvfl.experiments.kept import Made, Tell, keep, piece
 from xvfl.experiments.known_problem import Estimate, run_page, run_sgd
+from xvfl.experiments.store import said
 from xvfl.experiments.trial import Setting, Trial
 from xvfl.federation.kernels import small_kernels
 from xvfl.federation.page import PagePlan
@@ -53,7 +54,7 @@ def make(out: Path, quick: bool, device: torch.device, load: Load, tell: Tell) -
     }
     config = {
         "known": [asdict(SMOOTH), STEP_SIZES, KNOWN_BATCH, known_rounds, REPETITIONS],
-        "digits": [asdict(each) for group in todo.values() for each in group],
+        "digits": [said(each) for group in todo.values() for each in group],
         "rounds": [rounds, every, FITTED_FROM],
     }
 
@@ -166,7 +167,7 @@ def kept_curve(
         with torch.random.fork_rng(devices=[]), small_kernels(task.layouts, device):
             return Made({}, {"curve": curve(task, setting, rounds, every, device)})
 
-    config = {"figure": NAME, "run": asdict(setting), "rounds": [rounds, every]}
+    config = {"figure": NAME, "run": said(setting), "rounds": [rounds, every]}
     return piece(out, config, device, compute).arrays["curve"]
 
 

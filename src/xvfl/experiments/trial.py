@@ -1,6 +1,6 @@
 """One method on one data set in several scenarios at once: rows, masks, nets, training.
 
-The runs of a trial differ in seed and scenario alone, so their nets have one shape:
+The runs of a trial differ in seed, scenario and λ alone, so their nets have one shape:
 they are stacked, and the rows of all runs go through them together. Torch and numpy alone.
 Shapes: R runs, N rows of a run, k parties.
 """
@@ -22,7 +22,8 @@ from xvfl.federation.fused import Fused
 from xvfl.federation.party import PartySide
 from xvfl.federation.predict import answerable, logits
 from xvfl.federation.train import Trainer
-from xvfl.methods.base import Mode
+from xvfl.methods.base import Method, Mode
+from xvfl.methods.xvfl import XVFL
 from xvfl.streams import seed_of, stream
 
 Part = Literal["train", "validation", "test", "whole"]
@@ -51,7 +52,8 @@ class Setting:
     def shape(self) -> "Setting":
         """What runs of one trial have in common."""
         plain = replace(self, rate=0.0, seed=0, overlap=0.0, kind="uniform", imbalance=None)
-        return replace(plain, train=replace(self.train, seed=0))
+        loss = replace(self.loss, lambda1=0.0, lambda2=0.0)
+        return replace(plain, method=loss.method, loss=loss, train=replace(self.train, seed=0))
 
     def scenario(self, part: "Part") -> Scenario:
         """Say what is missing in a part's rows; test rows are all non-aligned."""
@@ -70,13 +72,13 @@ class Trial:
     ) -> None:
         """Draw the rows and masks of every run and build the nets."""
         if len({each.shape for each in settings}) != 1:
-            raise ValueError("the settings of a trial differ in more than seed and scenario")
+            raise ValueError("the settings of a trial differ in more than seed, scenario and λ")
         self.task, self.settings, one = task, tuple(settings), settings[0]
         self.device = device or torch.device("cpu")
         self.seeds = [each.seed for each in settings]
         self.drawn = [Drawn(task, each) for each in settings]
         nets = build_parties(task.layouts, one.net, one.loss, self.seeds)
-        self.method = build_method(task.layouts, task.classes, one.net, one.loss, self.seeds)
+        self.method = self._method()
         self.method.heads.to(self.device)
         sides = [
             PartySide(
@@ -126,6 +128,17 @@ class Trial:
             loss = maths.cross_entropy(out, rows.y).view(rows.runs, -1)
             losses.append((loss * asked).sum(1) / asked.sum(1).clamp(min=1))
         return -torch.stack(losses).mean(0)
+
+    def _method(self) -> Method:
+        """Build the method; where λ differs between runs, each has its own."""
+        one = self.settings[0]
+        made = build_method(self.task.layouts, self.task.classes, one.net, one.loss, self.seeds)
+        if isinstance(made, XVFL):
+            pairs = [(each.loss.lambda1, each.loss.lambda2) for each in self.settings]
+            if len(set(pairs)) > 1:
+                first, second = torch.tensor(pairs, dtype=torch.float64).T.to(self.device)
+                made.weights = replace(made.weights, lambda1=first, lambda2=second)
+        return made
 
     def _places(self, part: Part) -> list[Tensor]:
         count = len(self.drawn[0].base)

@@ -1,7 +1,7 @@
 """X-VFL: cross completion, decision subspace alignment, and self completion.
 
-The paper's loss is `maths.overall`; self completion is ours, with a weight, 0 = the paper. Its
-ablations are switches of the same method.
+The paper's loss is `maths.overall`; self completion, with guidance, is ours, with a weight, 0 = the
+paper. Its ablations are switches of the same method.
 Shapes: B rows, k parties, d embedding width, C classes.
 """
 
@@ -22,8 +22,9 @@ from xvfl.nets.picked import row_wise, where_wanted
 class Weights:
     """Weights and switches of the loss."""
 
-    lambda1: float
-    lambda2: float
+    lambda1: float | Tensor
+    """A number, or one for each of several runs. (R,)"""
+    lambda2: float | Tensor
     self_completion: float = 0.0
     stop_gradient: bool = False
     detach_cue: bool = False
@@ -95,11 +96,11 @@ class XVFL:
             decided,
             rows.full,
             rows.y,
-            w.lambda1,
-            w.lambda2,
+            _of_rows(w.lambda1, rows),
+            _of_rows(w.lambda2, rows),
             stop_gradient=w.stop_gradient,
         )
-        return terms, alone, maths.best(decided, rows.full)
+        return terms, alone, maths.together(decided, rows.full)
 
     def _uncompleted(
         self, federation: Federation, rows: Rows, source: Tensor, E: Tensor, own: Asked
@@ -115,10 +116,10 @@ class XVFL:
             rows.full,
             rows.seen,
             rows.y,
-            w.lambda2,
+            _of_rows(w.lambda2, rows),
             stop_gradient=w.stop_gradient,
         )
-        return terms, alone, maths.best_uncompleted(decided, rows.full, rows.seen)
+        return terms, alone, maths.together_uncompleted(decided, rows.full, rows.seen)
 
     def _out(self, *asked: Asked) -> Sequence[Tensor]:
         """Put all inputs of a step through the head, in one call."""
@@ -173,3 +174,10 @@ class XVFL:
     def _decide(self, E: Tensor) -> Tensor:
         out: Tensor = self.heads(E)
         return out
+
+
+def _of_rows(weight: float | Tensor, rows: Rows) -> float | Tensor:
+    """Spread each run's weight over its rows."""
+    if isinstance(weight, Tensor):
+        return weight.to(rows.weight).repeat_interleave(len(rows) // rows.runs)
+    return weight
