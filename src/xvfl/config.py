@@ -108,7 +108,7 @@ class LossConfig:
     """Weight of DSAlign₂; several values are searched by validation."""
     self_completion: float = 1.0
     """Weight of each party deciding alone from a masked copy of a row, as it is and completed; 0 =
-    the paper's loss and predictions, whatever `masks` and `reconstruction` say."""
+    the paper's loss and predictions, whatever `masks`, `guidance` and `reconstruction` say."""
     masks: int = 2
     """Masked copies of every row in a step of self completion."""
     guidance: float = 0.5

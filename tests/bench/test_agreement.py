@@ -17,6 +17,7 @@ from xvfl.bench.sections import QUICK
 from xvfl.bench.shapes import config
 from xvfl.config import NetConfig
 from xvfl.experiments.trial import Trial
+from xvfl.federation.train import Trainer
 
 CPU = torch.device("cpu")
 
@@ -57,7 +58,11 @@ def test_a_run_from_disk_is_the_same_each_time() -> None:
 
 
 def test_an_epoch_has_the_steps_it_should() -> None:
-    assert rows_for(BATCH) * 0.8 // BATCH == STEPS
+    run = settings("xvfl+", NetConfig(8, 8), config(BATCH, epochs=1))[0]
+    trial = Trial(drawn_table(rows_for(BATCH)), [run], CPU)
+    trainer = Trainer(trial.federation, trial.method, trial.rows("train"), run.train)
+    kinds = [record.kind for record in trainer.run(lambda: 0.0)]
+    assert kinds == ["step"] * STEPS + ["epoch"]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

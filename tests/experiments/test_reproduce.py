@@ -13,10 +13,10 @@ from tests.small import refused, xvfl
 from xvfl.config import NetConfig
 from xvfl.experiments import jobs as figures
 from xvfl.experiments import reproduce
-from xvfl.experiments.claims import CLAIMS, verdict_of_demand
-from xvfl.experiments.compare import Difference, standings
+from xvfl.experiments.compare import Difference, difference, standings
 from xvfl.experiments.jobs import QUICK, Budget
 from xvfl.experiments.results_page import write_page
+from xvfl.experiments.runner import Result
 
 TINY = Budget(0, 0, 1, 2, (0.0, 0.5, 0.9, 1.0), 32, 1e-2, NetConfig(embedding=4, hidden=4))
 
@@ -55,16 +55,39 @@ def test_a_figure_its_files_and_its_page(bank: None, tmp_path: Path) -> None:
     assert "n/a" in page and "P6" in page and "| open |" in page
 
 
+def test_differences_are_told_at_every_overlap(bank: None, tmp_path: Path) -> None:
+    request = reproduce.Request("overlap", "bank", False, tmp_path, "cpu", 1)
+    reproduce.reproduce(request, lambda *_: None)
+    stands = json.loads((tmp_path / "overlap" / "bank.json").read_text())["standing"]
+    assert {each["at"] for each in stands} == {"overlap 0.2", "overlap 0.4", "overlap 0.8"}
+    results = request.store().get(request.jobs())
+    for share in (0.2, 0.4, 0.8):
+        some = [each for each in results if each.setting.overlap == share]
+        gap = difference(some, ("xvfl+", "local"), ("laser", "local"), 0.5, "auroc")
+        said = [
+            each["gap"]["mean"]
+            for each in stands
+            if (each["at"], each["mode"], each["rival"]) == (f"overlap {share}", "local", "laser")
+        ]
+        assert said == [gap.mean]
+    page = (tmp_path / "overlap" / "bank.md").read_text()
+    assert "points at overlap 0.2, ± standard error" in page
+
+
+def test_four_parties_tell_their_own_budget(tmp_path: Path) -> None:
+    request = reproduce.Request("four-parties", "cifar10", False, tmp_path)
+    jobs = request.jobs()
+    one = Result(jobs[0].setting, {"local": {"accuracy": 0.5}}, 1.0, 0.1)
+    budget = reproduce.about(request, [one], jobs, request.store())["budget"]
+    assert (budget["train_rows"], budget["test_rows"]) == (8_000, 4_000)
+    assert (budget["train"]["epochs"], budget["train"]["batch"]) == (10, 100)
+
+
 def test_the_published_page_is_what_the_command_writes(tmp_path: Path) -> None:
     published = Path(__file__).resolve().parents[2] / "results"
     shutil.copytree(published, tmp_path / "results")
     (tmp_path / "results" / "RESULTS.md").unlink()
     assert write_page(tmp_path / "results").read_text() == (published / "RESULTS.md").read_text()
-
-
-def test_claims_without_runs_are_open() -> None:
-    assert all(answer({}).verdict == "open" for answer in CLAIMS.values())
-    assert verdict_of_demand({}) == []
 
 
 def test_holm_raises_the_bar_with_the_number_of_rivals() -> None:

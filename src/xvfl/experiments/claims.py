@@ -1,6 +1,7 @@
 """The paper's claims P1–P10, each answered from the runs that are there.
 
-A claim is `reproduced`, `partly`, `not` or `open` (the runs are not made yet), with the figures.
+A claim is `reproduced` where the paper's loss does what it says, `partly` where `xvfl+` alone does
+or a part of it holds, else `not`; `open` where the runs are not made yet.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -10,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from xvfl.experiments.compare import mean
-from xvfl.experiments.jobs import IMAGES, OURS
+from xvfl.experiments.jobs import OURS
 from xvfl.experiments.runner import Result
-from xvfl.experiments.summary import JUDGED, Standing, metric_of, standing
+from xvfl.experiments.summary import metric_of
 
 Runs = Mapping[tuple[str, str], Sequence[Result]]
 """Results by figure and data set."""
@@ -25,14 +26,24 @@ class Answer:
 
     verdict: str
     figures: str
+    reason: str = ""
+    """What we think it is due to, where it did not reproduce."""
 
 
 OPEN = Answer("open", "the runs are not made yet")
+OWN_GAPS = "the paper's loss never trains a party to decide from its own gappy rows"
+
+
+def _graded(paper: bool, ours: bool, figures: str, reason: str) -> Answer:
+    if paper:
+        return Answer("reproduced", figures)
+    return Answer("partly" if ours else "not", figures, reason)
 
 
 def best_everywhere(runs: Runs) -> Answer:
     """P1: X-VFL best of all methods, every rate, both modes."""
-    lines, shares = [], []
+    lines = []
+    shares: dict[str, list[float]] = {PAPER: [], OURS: []}
     for (figure, dataset), results in runs.items():
         if figure != "missing-rates":
             continue
@@ -45,12 +56,16 @@ def best_everywhere(runs: Runs) -> Answer:
                 f"{dataset}, {method}: best mean at {wins[0][0]} of {wins[0][1]} rates in local, "
                 f"{wins[1][0]} of {wins[1][1]} in collaborative"
             )
-            if method == PAPER:
-                shares.append(sum(w for w, _ in wins) / sum(of for _, of in wins))
+            shares[method].append(sum(w for w, _ in wins) / sum(of for _, of in wins))
     if not lines:
         return OPEN
-    verdict = "reproduced" if min(shares) == 1 else "partly" if max(shares) >= 0.5 else "not"
-    return Answer(verdict, "; ".join(lines))
+    return _graded(
+        min(shares[PAPER]) == 1,
+        max(shares[PAPER]) >= 0.5 or min(shares[OURS]) == 1,
+        "; ".join(lines),
+        f"{OWN_GAPS}, and the paper leaves out LASER with random masks, which does; λ1 = λ2 = 0.1 "
+        "for all sets, the paper's ranges were not searched",
+    )
 
 
 def _wins(results: Sequence[Result], method: str, mode: str, metric: str) -> tuple[int, int]:
@@ -76,8 +91,17 @@ def steady(runs: Runs) -> Answer:
             before, after = (_at(results, method, mode, rate) for rate in (0.0, 0.9))
             falls[f"{method} {mode}"] = 100 * (before - after)
     text = ", ".join(f"{name} {fall:.1f}" for name, fall in falls.items())
-    good = falls[f"{PAPER} assisted"] < 0.5
-    return Answer("partly" if good else "not", f"points lost from 0 to 0.9: {text}")
+    paper, ours = (
+        min(falls[f"{method} {mode}"] for mode in ("local", "assisted")) < 0.5
+        for method in (PAPER, OURS)
+    )
+    return _graded(
+        paper,
+        ours,
+        f"points lost from 0 to 0.9: {text}",
+        "alone, a tenth of the pixels is not a face; with its peers' help a party still learned "
+        "from 30 % fewer whole rows than at R_miss 0",
+    )
 
 
 def small_gap(runs: Runs) -> Answer:
@@ -90,8 +114,21 @@ def small_gap(runs: Runs) -> Answer:
         independent = "assisted" if method in (PAPER, OURS) else "local"
         pair = [100 * _at(results, method, mode, 0.9) for mode in (independent, "collaborative")]
         parts.append(f"{method} {pair[0]:.1f} ({independent}) / {pair[1]:.1f}")
-    gap = abs(_at(results, PAPER, "assisted", 0.9) - _at(results, PAPER, "collaborative", 0.9))
-    return Answer("partly" if gap < 0.01 else "not", "; ".join(parts))
+    ours, paper, *rivals = (
+        abs(_at(results, method, one, 0.9) - _at(results, method, "collaborative", 0.9))
+        for method, one in (
+            (OURS, "assisted"),
+            (PAPER, "assisted"),
+            *((name, "local") for name in ("vanilla", "iavfl", "laser")),
+        )
+    )
+    return _graded(
+        paper < 0.002 and min(rivals) > 0.2,
+        min(paper, ours) < 0.002,
+        "; ".join(parts),
+        "with two parties and a gap at one, `assisted` and `collaborative` of `xvfl+` are the same "
+        "decision; alone, the gap is as large as the baselines'",
+    )
 
 
 def _at(results: Sequence[Result], method: str, mode: str, rate: float) -> float:
@@ -109,40 +146,51 @@ def cifar_levels(runs: Runs) -> Answer:
         for mode in ("local", "assisted", "collaborative")
         if any(mode in each.metrics for each in results if each.setting.method == method)
     ]
-    good = (
-        _at(results, PAPER, "assisted", 0.5) > 0.45
-        and _at(results, PAPER, "collaborative", 0.5) > 0.65
+    low = _at(results, "laser", "local", 0.5) < 0.35
+    paper, ours = (
+        [
+            _at(results, method, "assisted", 0.5) > 0.45,
+            _at(results, method, "collaborative", 0.5) > 0.65,
+        ]
+        for method in (PAPER, OURS)
     )
-    return Answer("reproduced" if good else "not", ", ".join(parts))
+    return _graded(
+        all(paper) and low,
+        any(paper + ours),
+        ", ".join(parts),
+        "16,000 of the 50,000 training rows, 20 epochs and small nets leave every method lower; "
+        f"{OWN_GAPS}",
+    )
 
 
 def cifar_gain(runs: Runs) -> Answer:
     """P5: + 15 points on CIFAR-10."""
-    return _gain(runs, "cifar10", 15)
+    reason = f"LASER gives up less than in the paper, and {OWN_GAPS}"
+    return _gain(runs, "cifar10", 15, reason)
 
 
 def clinical_gain(runs: Runs) -> Answer:
     """P6: + 43 points on MIMIC-III; here PhysioNet 2012 stands in."""
-    return _gain(runs, "physionet2012", 43)
+    reason = (
+        "other patients, and AUROC where the paper has accuracy, of which 43 points are not left"
+    )
+    return _gain(runs, "physionet2012", 43, reason)
 
 
-def _gain(runs: Runs, dataset: str, claimed: float) -> Answer:
+def _gain(runs: Runs, dataset: str, claimed: float, reason: str) -> Answer:
     results = runs.get(("missing-rates", dataset))
     if not results:
         return OPEN
     metric = metric_of(dataset)
-    parts, best = [], -np.inf
+    parts, best = [], {PAPER: -np.inf, OURS: -np.inf}
     for mode in ("local", "collaborative"):
         for method in (PAPER, OURS):
             gains = _gains(results, method, mode, metric)
             rate = max(gains, key=lambda each: gains[each])
-            best = max(best, gains[rate])
+            best[method] = max(best[method], gains[rate])
             parts.append(f"{method} {mode} at most {gains[rate]:+.1f} (R_miss {rate:g})")
-    return Answer(
-        "reproduced" if best >= claimed else "not",
-        f"over the best of standalone, vanilla, iavfl, fedcvt and laser, in {metric} points: "
-        + "; ".join(parts),
-    )
+    text = f"over the best of standalone, vanilla, iavfl, fedcvt and laser, in {metric} points: "
+    return _graded(best[PAPER] >= claimed, best[OURS] >= claimed, text + "; ".join(parts), reason)
 
 
 def _gains(results: Sequence[Result], ours: str, mode: str, metric: str) -> dict[float, float]:
@@ -163,7 +211,8 @@ def fair_parties(runs: Runs) -> Answer:
     found = {d: r for (figure, d), r in runs.items() if figure == "imbalance"}
     if not found:
         return OPEN
-    parts, closer = [], []
+    parts = []
+    closer: dict[str, list[bool]] = {PAPER: [], OURS: []}
     for dataset, results in found.items():
         gaps = {}
         for method in dict.fromkeys(each.setting.method for each in results):
@@ -177,8 +226,15 @@ def fair_parties(runs: Runs) -> Answer:
         text = ", ".join(f"{method} {gap:+.1f}" for method, gap in gaps.items())
         parts.append(f"{dataset} (rich − poor party in local, points): {text}")
         baselines = [abs(g) for m, g in gaps.items() if m in ("standalone", "vanilla", "iavfl")]
-        closer.append(abs(gaps[PAPER]) < min(baselines) / 2)
-    return Answer("reproduced" if all(closer) else "not", "; ".join(parts))
+        for method, of_sets in closer.items():
+            of_sets.append(abs(gaps[method]) < min(baselines) / 2)
+    return _graded(
+        all(closer[PAPER]),
+        all(closer[OURS]),
+        "; ".join(parts),
+        "alone, a party can complete its gaps from its own features only, and those of one party "
+        "say more about the label than the other's, however many rows it has",
+    )
 
 
 def four_parties(runs: Runs) -> Answer:
@@ -186,20 +242,28 @@ def four_parties(runs: Runs) -> Answer:
     found = {d: r for (figure, d), r in runs.items() if figure == "four-parties"}
     if not found:
         return OPEN
-    parts, won = [], []
+    parts = []
+    won: dict[str, list[float]] = {PAPER: [], OURS: []}
     for dataset, results in found.items():
+        metric = metric_of(dataset)
         for method in (PAPER, OURS):
-            metric = metric_of(dataset)
             alone, all_ = (
                 _wins(results, method, mode, metric) for mode in ("local", "collaborative")
             )
             counts = f"local {alone[0]} of {alone[1]}, collaborative {all_[0]} of {all_[1]}"
-            parts.append(f"{dataset}, {method}: best mean in {counts}")
-            won.append((alone[0] + all_[0]) / (alone[1] + all_[1]))
+            gap = " / ".join(
+                f"{mode} {100 * mean(results, (method, mode), 0.7, metric).mean:.1f}"
+                for mode in ("local", "assisted", "collaborative")
+            )
+            parts.append(f"{dataset}, {method}: best mean in {counts}; at 0.7 {gap}")
+            won[method].append((alone[0] + all_[0]) / (alone[1] + all_[1]))
     complete = found.keys() >= {"cifar10", "physionet2012"}
-    if complete and min(won[::2]) == 1:
-        return Answer("reproduced", "; ".join(parts))
-    return Answer("partly" if max(won) > 0.5 else "not", "; ".join(parts))
+    return _graded(
+        complete and min(won[PAPER]) == 1,
+        max(won[PAPER]) >= 0.5 or min(won[OURS]) >= 0.5,
+        "; ".join(parts),
+        f"as with two parties: {OWN_GAPS}",
+    )
 
 
 CLAIMS: dict[str, Callable[[Runs], Answer]] = {
@@ -214,9 +278,14 @@ CLAIMS: dict[str, Callable[[Runs], Answer]] = {
 }
 
 
+LIFT = 0.02
+"""A rise of confidence that counts."""
+
+
 def lifted_confidence(figures: Mapping[str, Any]) -> Answer:
     """P9: XCom lifts one image's confidence 0.728 → 0.977 (both parties: 0.962)."""
-    parts, rises = [], []
+    parts = []
+    rises: dict[str, list[float]] = {}
     for method, found in figures["methods"].items():
         one = found["example"]["confidence"]
         parts.append(
@@ -226,9 +295,15 @@ def lifted_confidence(figures: Mapping[str, Any]) -> Answer:
         for party, measured in found["absent"].items():
             cases = measured["cases"]
             before, after = (cases[c]["confidence"]["mean"] for c in ("single", "single-xcom"))
-            rises.append(after - before)
+            rises.setdefault(method, []).append(after - before)
             parts.append(f"all images, {party} absent: {before:.3f} → {after:.3f}")
-    return Answer("reproduced" if min(rises) > 0.02 else "partly", "; ".join(parts))
+    return _graded(
+        min(rises[PAPER]) > LIFT,
+        max(each for of_method in rises.values() for each in of_method) > LIFT,
+        "; ".join(parts),
+        "a chosen image shows what completion can do; over all images it says what the half that "
+        "is there says already",
+    )
 
 
 def faster_page(figures: Mapping[str, Any]) -> Answer:
@@ -239,8 +314,14 @@ def faster_page(figures: Mapping[str, Any]) -> Answer:
     text += "; digits, loss at the last round: " + ", ".join(
         f"{name} {found['last loss']:.2f}" for name, found in real.items() if "last loss" in found
     )
-    good = fitted["sgd"] <= -0.45 and fitted["page"] <= -0.9
-    return Answer("reproduced" if good else "partly", text)
+    known = fitted["sgd"] <= -0.45 and fitted["page"] <= -0.9
+    return _graded(
+        known and real["page"]["last loss"] < real["sgd"]["last loss"],
+        known,
+        text,
+        "on digits, with as many gradients a round, PAGE needs smaller steps than SGD, and 400 "
+        "rounds are too few for its better exponent to tell",
+    )
 
 
 OF_THEIR_OWN: dict[str, Callable[[Mapping[str, Any]], Answer]] = {
@@ -248,42 +329,3 @@ OF_THEIR_OWN: dict[str, Callable[[Mapping[str, Any]], Answer]] = {
     "rounds": faster_page,
 }
 """Claims answered by the figures that are not grids of runs."""
-
-
-def standings(runs: Runs) -> dict[str, list[Standing]]:
-    """Compare `xvfl+` with every rival, by data set, where the runs over missing rates are made."""
-    return {
-        dataset: standing(results, metric_of(dataset), JUDGED)
-        for (figure, dataset), results in runs.items()
-        if figure == "missing-rates"
-    }
-
-
-def verdict_of_demand(stands: Mapping[str, Sequence[Standing]]) -> list[str]:
-    """Say how `xvfl+` stands in each data set and mode: over all rivals, and the nearest one."""
-    lines = []
-    for dataset, found in stands.items():
-        for mode in ("local", "collaborative"):
-            rivals = [each for each in found if each.mode == mode]
-            nearest = min(rivals, key=lambda each: each.gap.mean)
-            lines.append(_stands(dataset, mode, _all(rivals), nearest))
-        peers = next(each for each in found if each.rival == "peers alone")
-        lines.append(_stands(dataset, "assisted", peers.verdict, peers))
-    return lines
-
-
-def _all(rivals: Sequence[Standing]) -> str:
-    verdicts = {each.verdict for each in rivals}
-    if "behind" in verdicts:
-        return "behind"
-    return "ahead" if verdicts == {"ahead"} else "level"
-
-
-def _stands(dataset: str, mode: str, verdict: str, nearest: Standing) -> str:
-    gap = f"{100 * nearest.gap.mean:+.2f} ± {100 * nearest.gap.error:.2f}"
-    return f"| {dataset} | {mode} | {verdict} | {nearest.rival} | {gap} |"
-
-
-def images_open(runs: Runs) -> list[str]:
-    """List the image sets without runs."""
-    return [name for name in IMAGES if ("missing-rates", name) not in runs]

@@ -88,7 +88,11 @@ def difference(
     metric: str = "accuracy",
 ) -> Difference:
     """Compare two ways on the same seeds and masks."""
-    first, second = values(results, a, rates, metric), values(results, b, rates, metric)
+    return paired(values(results, a, rates, metric), values(results, b, rates, metric))
+
+
+def paired(first: Mapping[int, float], second: Mapping[int, float]) -> Difference:
+    """Take one metric from another, seed by seed."""
     gaps = np.array([first[seed] - second[seed] for seed in sorted(first.keys() & second.keys())])
     error = gaps.std(ddof=1) / math.sqrt(len(gaps)) if len(gaps) > 1 else math.nan
     return Difference(float(gaps.mean()), float(error))

@@ -52,7 +52,7 @@ FULL: dict[str, Budget] = {
 """Budgets of the published results."""
 SMALL = NetConfig(embedding=32, hidden=64, blocks=2, channels=8)
 QUICK: dict[str, Budget] = {
-    **dict.fromkeys(TABLES, Budget(4_000, 2_000, 6, 2, (0.0, 0.5, 0.9, 1.0), 128)),
+    **dict.fromkeys(TABLES, Budget(4_000, 2_000, 6, 2, SOME_RATES, 128)),
     **dict.fromkeys(IMAGES, Budget(1_000, 500, 8, 1, (0.0, 0.9), 50, 2e-3, SMALL, halved=True)),
 }
 """Budgets of a first look on two cores."""
@@ -145,6 +145,17 @@ FIGURES: dict[str, Callable[[str, Budget], list[Job]]] = {
     "kinds": kinds,
 }
 """The figures made of many runs."""
+
+
+PUBLISHED: dict[str, tuple[str, ...]] = {
+    "missing-rates": ("bank", "avazu", "physionet2012", "cifar10", "utkface", "tinyimagenet5"),
+    "overlap": ("bank", "physionet2012"),
+    "imbalance": ("physionet2012", "cifar10"),
+    "four-parties": ("physionet2012", "cifar10"),
+    "ablations": ("bank", "physionet2012"),
+    "kinds": ("physionet2012",),
+}
+"""What `results/` is to hold; the page says what of it is not made yet."""
 
 
 def jobs(

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from xvfl.experiments.compare import mean
 from xvfl.experiments.runner import Result
-from xvfl.experiments.summary import MODES, Axis, Standing, by_place, methods_of
+from xvfl.experiments.summary import COMPARED, MODES, Axis, Standing, by_place, methods_of
 
 COLOURS = {
     "xvfl+": "#d95f02",
@@ -116,29 +116,18 @@ def bars(results: Sequence[Result], axis: Axis, metric: str, title: str) -> Figu
 
 def standings(stands: Mapping[str, Sequence[Standing]]) -> Figure:
     """Draw how far ahead of each rival we are, data sets down, one panel a mode."""
-    modes = ("local", "assisted", "collaborative")
     figure, axes = plt.subplots(
         1,
-        len(modes),
+        len(COMPARED),
         figsize=(11, 1.6 + 0.45 * len(stands)),
         layout="constrained",
         sharex=True,
         sharey=True,
     )
-    for at, mode in zip(axes, modes, strict=True):
+    for at, mode in zip(axes, COMPARED, strict=True):
         at.axvline(0, color="black", linewidth=1)
         for row, found in enumerate(stands.values()):
-            for place, each in enumerate(one for one in found if one.mode == mode):
-                at.errorbar(
-                    100 * each.gap.mean,
-                    row - 0.3 + 0.08 * place,
-                    xerr=200 * each.gap.error,
-                    label=each.rival,
-                    color=COLOURS.get(each.rival, "#555555"),
-                    marker=MARKERS.get(each.rival, "P"),
-                    markersize=6,
-                    capsize=2,
-                )
+            _gaps(at, row, [each for each in found if each.mode == mode])
         at.set(title=TITLES[mode])
         at.set_xscale("symlog", linthresh=1)
         at.set_yticks(range(len(stands)), list(stands))
@@ -151,3 +140,17 @@ def standings(stands: Mapping[str, Sequence[Standing]]) -> Figure:
     figure.legend(known.values(), known, loc="outside lower center", ncols=8, frameon=False)
     axes[1].set_xlabel("points that xvfl+ is ahead, ± two standard errors")
     return figure
+
+
+def _gaps(at: Axes, row: int, found: Sequence[Standing]) -> None:
+    for place, each in enumerate(found):
+        at.errorbar(
+            100 * each.gap.mean,
+            row - 0.3 + 0.08 * place,
+            xerr=200 * each.gap.error,
+            label=each.rival,
+            color=COLOURS.get(each.rival, "#555555"),
+            marker=MARKERS.get(each.rival, "P"),
+            markersize=6,
+            capsize=2,
+        )

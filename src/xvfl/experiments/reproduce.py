@@ -109,7 +109,7 @@ def write(request: Request) -> list[Path]:
     axis = summary.AXES[request.figure]
     facts = about(request, results, jobs, store)
     metric = summary.metric_of(request.dataset)
-    standing = summary.standing(results, metric, judged(results))
+    stands = summary.compared(results, axis, metric)
     folder = Folder(request.out)
     target = request.out / request.name
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -118,20 +118,13 @@ def write(request: Request) -> list[Path]:
     plt.close(picture)
     numbers = {
         **facts,
-        "judged": {"metric": metric, "rates": judged(results)},
-        "standing": [asdict(each) for each in standing],
+        "judged": {"metric": metric, "rates": summary.judged(results)},
+        "standing": [{"at": at, **asdict(each)} for at, of in stands.items() for each in of],
         "numbers": summary.numbers(results, axis),
     }
     folder.write_text(f"{request.name}.json", json.dumps(numbers, indent=1) + "\n")
     folder.write_text(f"{request.name}.md", "\n".join(page(request, results, facts)) + "\n")
     return [target.with_suffix(ending) for ending in (".png", ".json", ".md")]
-
-
-def judged(results: Sequence[Result]) -> tuple[float, ...]:
-    """Choose the rates that decide who is ahead: 0.5 and 0.9 where both were run."""
-    there = {each.setting.rate for each in results}
-    wanted = tuple(rate for rate in summary.JUDGED if rate in there)
-    return wanted or (max(there),)
 
 
 def about(
@@ -141,7 +134,12 @@ def about(
     records = [store.results[key(job)] for job in jobs if key(job) in store.results]
     return {
         "command": request.command,
-        "budget": asdict(request.budget),
+        "budget": {
+            "train_rows": jobs[0].train_rows,
+            "test_rows": jobs[0].test_rows,
+            "net": asdict(jobs[0].setting.net),
+            "train": asdict(jobs[0].setting.train),
+        },
         "runs": len(results),
         "of": len(jobs),
         "seeds": len({job.setting.seed for job in jobs}),
@@ -165,10 +163,11 @@ def draw(request: Request, results: Sequence[Result], metric: str) -> Any:
 def page(request: Request, results: Sequence[Result], facts: dict[str, Any]) -> list[str]:
     """Lay out a figure's tables."""
     axis, metric = summary.AXES[request.figure], summary.metric_of(request.dataset)
-    budget, name = request.budget, Path(request.name).name
-    rows = f"{budget.train_rows or 'all'} training and {budget.test_rows or 'all'} test rows"
+    budget, name = facts["budget"], Path(request.name).name
+    rows = f"{budget['train_rows'] or 'all'} training and {budget['test_rows'] or 'all'} test rows"
+    epochs = budget["train"]["epochs"]
     lines = [
-        f"`{request.command}`: {facts['runs']} runs of {facts['of']}; {rows}, {budget.epochs} "
+        f"`{request.command}`: {facts['runs']} runs of {facts['of']}; {rows}, {epochs} "
         f"epochs, {facts['seeds']} seeds; {facts['seconds']:.0f} s on "
         f"{', '.join(facts['hardware'])}. Test rows non-aligned; majority class "
         f"{100 * facts['majority']:.1f} %.",
@@ -182,11 +181,10 @@ def page(request: Request, results: Sequence[Result], facts: dict[str, Any]) -> 
         for each in dict.fromkeys((metric, "accuracy")):
             lines += [f"**{mode}**, {each} in %:", ""]
             lines += [*summary.table(results, axis, mode, each), ""]
-    if request.figure in ("missing-rates", "four-parties"):
-        rates = judged(results)
-        over = " and ".join(f"{rate:g}" for rate in rates)
-        lines += [f"Paired differences in {metric} points at R_miss {over}, ± standard error:", ""]
-        lines += [*summary.standing_table(summary.standing(results, metric, rates)), ""]
+    for at, found in summary.compared(results, axis, metric).items():
+        if found:
+            lines += [f"Paired differences in {metric} points at {at}, ± standard error:", ""]
+            lines += [*summary.standing_table(found), ""]
     return lines
 
 

@@ -11,6 +11,8 @@ from xvfl.experiments.trial import Setting
 from xvfl.metrics import METRICS
 
 MODES = ("local", "assisted", "peers", "collaborative")
+COMPARED = ("local", "assisted", "collaborative")
+"""The modes in which methods are compared."""
 JUDGED = (0.5, 0.9)
 """The rates whose average decides who is ahead."""
 
@@ -110,7 +112,7 @@ class Standing:
 def standing(results: Sequence[Result], metric: str, rates: Sequence[float]) -> list[Standing]:
     """Compare us with every rival that has the mode, on the average over the rates."""
     found = []
-    for mode in ("local", "assisted", "collaborative"):
+    for mode in COMPARED:
         gaps = {}
         for rival in methods_of(results):
             there = values(results, (rival, mode), rates, metric)
@@ -125,9 +127,27 @@ def standing(results: Sequence[Result], metric: str, rates: Sequence[float]) -> 
     return found
 
 
+def compared(results: Sequence[Result], axis: Axis, metric: str) -> dict[str, list[Standing]]:
+    """Compare us with every rival over the judged rates, at each place of another axis apart."""
+    if axis == RATE:
+        rates = judged(results)
+        return {f"R_miss {' and '.join(map(_text, rates))}": standing(results, metric, rates)}
+    return {
+        f"{axis.label} {_text(place)}": standing(some, metric, judged(some))
+        for place, some in by_place(results, axis).items()
+    }
+
+
+def judged(results: Sequence[Result]) -> tuple[float, ...]:
+    """Choose the rates that decide who is ahead: 0.5 and 0.9 where both were run."""
+    there = {each.setting.rate for each in results}
+    wanted = tuple(rate for rate in JUDGED if rate in there)
+    return wanted or (max(there),)
+
+
 def standing_table(found: Sequence[Standing]) -> list[str]:
     """Lay out standings: rivals down, modes across."""
-    modes = [mode for mode in ("local", "assisted", "collaborative") if mode in _modes(found)]
+    modes = [mode for mode in COMPARED if mode in _modes(found)]
     lines = ["| xvfl+ minus | " + " | ".join(modes) + " |", "|---|" + "--:|" * len(modes)]
     for rival in dict.fromkeys(each.rival for each in found):
         cells = []

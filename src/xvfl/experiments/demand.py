@@ -1,0 +1,64 @@
+"""Where `xvfl+` stands: against every rival, and what is asked of it on UTKFace."""
+
+from collections.abc import Mapping, Sequence
+
+from xvfl.experiments.claims import Runs
+from xvfl.experiments.compare import mean, paired, values
+from xvfl.experiments.jobs import OURS
+from xvfl.experiments.summary import JUDGED, Standing, methods_of, metric_of, standing
+
+
+def standings(runs: Runs) -> dict[str, list[Standing]]:
+    """Compare `xvfl+` with every rival, by data set, where the runs over missing rates are made."""
+    return {
+        dataset: standing(results, metric_of(dataset), JUDGED)
+        for (figure, dataset), results in runs.items()
+        if figure == "missing-rates"
+    }
+
+
+def verdicts(stands: Mapping[str, Sequence[Standing]]) -> list[str]:
+    """Say how `xvfl+` stands in each data set and mode: over all rivals, and the nearest one."""
+    lines = []
+    for dataset, found in stands.items():
+        for mode in ("local", "collaborative"):
+            rivals = [each for each in found if each.mode == mode]
+            nearest = min(rivals, key=lambda each: each.gap.mean)
+            lines.append(_stands(dataset, mode, _all(rivals), nearest))
+        peers = next(each for each in found if each.rival == "peers alone")
+        lines.append(_stands(dataset, "assisted", peers.verdict, peers))
+    return lines
+
+
+def _all(rivals: Sequence[Standing]) -> str:
+    verdicts = {each.verdict for each in rivals}
+    if "behind" in verdicts:
+        return "behind"
+    return "ahead" if verdicts == {"ahead"} else "level"
+
+
+def _stands(dataset: str, mode: str, verdict: str, nearest: Standing) -> str:
+    gap = f"{100 * nearest.gap.mean:+.2f} ± {100 * nearest.gap.error:.2f}"
+    return f"| {dataset} | {mode} | {verdict} | {nearest.rival} | {gap} |"
+
+
+def on_utkface(runs: Runs) -> list[str]:
+    """Say what `xvfl+` loses on UTKFace with help, and where it begins."""
+    results = runs.get(("missing-rates", "utkface"))
+    if not results:
+        return []
+    before, after = (values(results, (OURS, "assisted"), rate, "accuracy") for rate in (0.0, 0.9))
+    lost = paired(after, before)
+    begins = []
+    for mode in ("local", "collaborative"):
+        there = [m for m in methods_of(results) if values(results, (m, mode), 0.0, "accuracy")]
+        means = {m: 100 * mean(results, (m, mode), 0.0, "accuracy").mean for m in there}
+        best = max(means, key=lambda each: means[each])
+        begins.append(f"{means[OURS]:.1f} in `{mode}` (best of all: {best}, {means[best]:.1f})")
+    return [
+        f"UTKFace, `assisted`, from R_miss 0 to 0.9: {100 * lost.mean:+.2f} ± "
+        f"{100 * lost.error:.2f} points (asked: less than 0.5 lost); at R_miss 0 `xvfl+` has "
+        + " and ".join(begins)
+        + ".",
+        "",
+    ]
