@@ -179,5 +179,5 @@ class XVFL:
 def _of_rows(weight: float | Tensor, rows: Rows) -> float | Tensor:
     """Spread each run's weight over its rows."""
     if isinstance(weight, Tensor):
-        return weight.to(rows.weight).repeat_interleave(len(rows) // rows.runs)
+        return weight.to(rows.weight).unsqueeze(1).expand(-1, len(rows) // rows.runs).flatten()
     return weight
