@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from xvfl.experiments import claims, demand
+from xvfl.experiments import claims, stands
 from xvfl.experiments.claims import Answer, Runs
 from xvfl.experiments.jobs import METHODS
 from xvfl.experiments.runner import Result
@@ -156,11 +156,11 @@ def test_rounds_are_judged_on_both_problems(page: float, loss: float, verdict: s
 
 def test_claims_without_runs_are_open() -> None:
     assert all(answer({}).verdict == "open" for answer in claims.CLAIMS.values())
-    assert demand.verdicts({}) == [] and demand.on_utkface({}) == []
+    assert stands.verdicts({}) == [] and stands.on_utkface({}) == []
 
 
 def test_the_page_says_what_is_lost_on_utkface() -> None:
     values = {"xvfl+ assisted": {"0": 0.88, "0.9": 0.87}, "laser local": {"0": 0.9}}
-    (line, _) = demand.on_utkface(both("utkface", "missing-rates", values))
+    (line, _) = stands.on_utkface(both("utkface", "missing-rates", values))
     assert "-1.00 ± 0.00 points" in line
     assert "50.0 in `local` (best of all: laser, 90.0)" in line

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from matplotlib import pyplot as plt
 
-from xvfl.experiments import claims, demand, plots
+from xvfl.experiments import claims, plots, stands
 from xvfl.experiments.jobs import FIGURES, FULL, PUBLISHED
 from xvfl.experiments.kept import read
 from xvfl.experiments.reproduce import SPECIAL, Request, about, page, write
@@ -58,12 +58,12 @@ def write_page(out: Path) -> Path:
         sections += [f"## {request.figure}: {request.dataset}", "", *body]
     for name in SPECIAL:
         sections += _special(name, out)
-    stands = demand.standings(runs)
-    if stands:
-        picture = plots.standings(stands)
+    compared = stands.standings(runs)
+    if compared:
+        picture = plots.standings(compared)
         picture.savefig(out / STANDINGS, dpi=130)
         plt.close(picture)
-    head = [HEAD.format(version=VERSION), *_demand(runs, stands), *_unfinished(out)]
+    head = [HEAD.format(version=VERSION), *_stands(runs, compared), *_unfinished(out)]
     text = [*head, *_claims(runs, out), *sections]
     Folder(out).write_text("RESULTS.md", "\n".join(text) + "\n")
     return out / "RESULTS.md"
@@ -87,7 +87,7 @@ def _special(name: str, out: Path) -> list[str]:
     ]
 
 
-def _demand(runs: claims.Runs, stands: Mapping[str, Sequence[Standing]]) -> list[str]:
+def _stands(runs: claims.Runs, compared: Mapping[str, Sequence[Standing]]) -> list[str]:
     return [
         "## Where `xvfl+` stands",
         "",
@@ -96,10 +96,10 @@ def _demand(runs: claims.Runs, stands: Mapping[str, Sequence[Standing]]) -> list
         "",
         "| data set | mode | xvfl+ is | nearest rival | difference |",
         "|---|---|---|---|--:|",
-        *demand.verdicts(stands),
+        *stands.verdicts(compared),
         "",
-        *([f"![xvfl+ against every rival]({STANDINGS})", ""] if stands else []),
-        *demand.on_utkface(runs),
+        *([f"![xvfl+ against every rival]({STANDINGS})", ""] if compared else []),
+        *stands.on_utkface(runs),
     ]
 
 

@@ -1,4 +1,4 @@
-"""Where `xvfl+` stands: against every rival, and what is asked of it on UTKFace."""
+"""Where `xvfl+` stands: against every rival, and by its aim on UTKFace."""
 
 from collections.abc import Mapping, Sequence
 
@@ -57,7 +57,7 @@ def on_utkface(runs: Runs) -> list[str]:
         begins.append(f"{means[OURS]:.1f} in `{mode}` (best of all: {best}, {means[best]:.1f})")
     return [
         f"UTKFace, `assisted`, from R_miss 0 to 0.9: {100 * lost.mean:+.2f} ± "
-        f"{100 * lost.error:.2f} points (asked: less than 0.5 lost); at R_miss 0 `xvfl+` has "
+        f"{100 * lost.error:.2f} points (the aim: less than 0.5 lost); at R_miss 0 `xvfl+` has "
         + " and ".join(begins)
         + ".",
         "",
