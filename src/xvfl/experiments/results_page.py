@@ -26,8 +26,8 @@ accuracy does. λ1 = λ2 = 0.1, with four parties 0.01 as the paper; its other r
 searched. *Ahead* and *behind* mean a paired mean difference over seeds beyond two standard
 errors, Holm-corrected over the rivals; of three seeds (CIFAR-10, UTKFace) that is weak evidence,
 Student's t would ask for 4.3 before any correction. How the recipe of `xvfl+` was chosen, on
-validation rows, is in [docs/methods](../docs/methods/xvfl-plus.md); rows, epochs and seeds, with their reasons, in
-[docs/reproduce](../docs/reproduce.md#the-budgets).
+validation rows, is in [docs/methods](../docs/methods/xvfl-plus.md); rows, epochs and seeds, with
+their reasons, in [docs/reproduce](../docs/reproduce.md#the-budgets).
 """
 
 
