@@ -12,7 +12,7 @@ from PIL import Image
 
 from tests.datasets.packs import needs_packs
 from xvfl.data.task import Task
-from xvfl.datasets import data_set, prepare
+from xvfl.datasets import cifar10, data_set, prepare
 from xvfl.datasets.pictures import halve, unpack
 from xvfl.errors import InputError
 
@@ -64,13 +64,20 @@ def test_cifar10_cut_short(tmp_path: Path) -> None:
     (folder / "data_batch_1.bin").write_bytes(b"\0" * 3072)
     with pytest.raises(InputError, match="expected data_batch_1.bin of 3073 bytes an image"):
         prepare("cifar10", 2, tmp_path)
+    for name in cifar10.BATCHES:
+        (folder / name).write_bytes(b"\xff" * 3073)
+    with pytest.raises(InputError, match="expected classes 0 to 9, found 255"):
+        prepare("cifar10", 2, tmp_path)
 
 
 def tiny_folders(root: Path) -> None:
-    """Write seven classes, of which the first five count; one image is grey."""
+    """Write seven classes, of which the first five count; one image is grey.
+
+    As some editors leave texts: with a mark at their start and an empty line at their end.
+    """
     wnids = [f"n0000000{i}" for i in (5, 3, 1, 7, 2, 4, 6)]
     (root / "val" / "images").mkdir(parents=True)
-    (root / "wnids.txt").write_text("\n".join(wnids) + "\n")
+    (root / "wnids.txt").write_text("\n".join(wnids) + "\n\n", "utf-8-sig")
     lines = []
     for i, wnid in enumerate(wnids):
         images = root / "train" / wnid / "images"
@@ -80,7 +87,7 @@ def tiny_folders(root: Path) -> None:
             (images / f"{wnid}_{number}.JPEG").write_bytes(jpeg((30 * i, 30 * i, 30 * i), 64, mode))
         (root / "val" / "images" / f"val_{i}.JPEG").write_bytes(jpeg((30 * i, 200, 0), 64))
         lines.append(f"val_{i}.JPEG\t{wnid}\t0\t0\t63\t63")
-    (root / "val" / "val_annotations.txt").write_text("\n".join(lines) + "\n")
+    (root / "val" / "val_annotations.txt").write_text("\n".join(lines) + "\n\n", "utf-8-sig")
 
 
 @pytest.mark.parametrize("archive", [True, False])
@@ -109,6 +116,8 @@ def test_utkface_names(tmp_path: Path, form: str) -> None:
         name = f"{age}_{gender}_{age % 5}_2017011617470{age:04}.jpg.chip.jpg"
         (folder / name).write_bytes(jpeg((10 * age, 100 * gender, 0), 200))
     (folder / "39_1_20170116174525125.jpg.chip.jpg").write_bytes(jpeg((0, 0, 0), 200))
+    (folder / "again").mkdir()
+    (folder / "again" / name).write_bytes(jpeg((0, 0, 0), 200))
     if form != "folder":
         with tarfile.open(tmp_path / form, "w:gz") as file:
             file.add(folder, "UTKFace")
@@ -117,6 +126,17 @@ def test_utkface_names(tmp_path: Path, form: str) -> None:
     assert np.abs(joined(task)[:, 1].mean((1, 2)) - 100 * task.y).max() < 4
     ages = np.rint(joined(task)[:, 0].mean((1, 2)) / 10)
     assert ages.tolist() == sorted(range(20), key=lambda age: f"{age}_"), "in the order of names"
+
+
+def test_two_odd_names_of_utkface_are_faces_too(tmp_path: Path) -> None:
+    (tmp_path / "UTKFace").mkdir()
+    for name in (
+        "24_0_1_20170116220224657 .jpg.chip.jpg",
+        "55_1_0_20170116232725357jpg.chip.jpg",
+        "61_1_20170109142408075.jpg.chip.jpg",
+    ):
+        (tmp_path / "UTKFace" / name).write_bytes(jpeg((0, 0, 0), 200))
+    assert prepare("utkface", 2, tmp_path).y.tolist() == [0, 1]
 
 
 def test_utkface_without_faces(tmp_path: Path) -> None:

@@ -96,6 +96,20 @@ def test_measurements_of_the_first_two_days(tmp_path: Path) -> None:
     assert frame["Urine__mean"][7] == 107.0
 
 
+def test_quotes_that_come_late_and_values_marked_as_errors(tmp_path: Path) -> None:
+    write(tmp_path)
+    before = read(tmp_path).frame["HR__max"]
+    path = tmp_path / "CHARTEVENTS.csv"
+    header, *lines = path.read_text().splitlines()
+    stay, item, at, _ = next(line for line in lines if ",211," in line).split(",")
+    nothing = f"{stay},1,{at},1,,"
+    wrong = [f"{stay},{item},{at},9999,1,", f'{stay},{item},{at},70,0,"so, so"']
+    plain = [f"{line},," for line in lines]
+    path.write_text("\n".join([f"{header},ERROR,VALUE", *plain, *[nothing] * 30_000, *wrong]))
+    after = read(tmp_path).frame["HR__max"]
+    assert after[1] == max(before[1], 70) and after.drop(1).equals(before.drop(1))
+
+
 @pytest.mark.filterwarnings("ignore::xvfl.errors.DataWarning")
 def test_mimic3_becomes_a_task(tmp_path: Path) -> None:
     write(tmp_path)

@@ -1,7 +1,12 @@
 """Found, cached, saved, listed: what all data sets share."""
 
+import gzip
+import io
 import os
 import re
+import tarfile
+import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -174,6 +179,61 @@ def test_a_damaged_or_unwritable_cache_does_no_harm(
     monkeypatch.setenv("XVFL_CACHE", str(tmp_path / "file"))
     with pytest.warns(DataWarning, match="not kept for the next time"):
         assert len(prepare("bank", 2, tmp_path)) == 50
+
+
+@pytest.mark.parametrize("place", [0.3, 0.5, 0.9])
+def test_a_cache_with_a_wrong_byte_does_no_harm(tmp_path: Path, place: float) -> None:
+    write_bank(bank_frame(2000), tmp_path)
+    with pytest.warns(DataWarning, match="2,000 rows, expected 45,211"):
+        first = prepare("bank", 2, tmp_path)
+    (kept,) = (Path(os.environ["XVFL_CACHE"]) / "prepared").iterdir()
+    damage(kept, place)
+    with pytest.warns(DataWarning, match="2,000 rows, expected 45,211"):
+        again = prepare("bank", 2, tmp_path)
+    assert np.array_equal(again.values["client"], first.values["client"])
+
+
+@pytest.mark.parametrize("place", [0.02, 0.3, 0.5, 0.9, 0.9999])
+@pytest.mark.parametrize("name", ["UTKFace.tar.gz", "UTKFace.zip", "train.gz"])
+def test_an_archive_with_a_wrong_byte_is_refused(tmp_path: Path, name: str, place: float) -> None:
+    path = tmp_path / name
+    noise = np.random.default_rng(0).bytes(50_000)
+    if name.endswith("tar.gz"):
+        with tarfile.open(path, "w:gz") as tar:
+            for i in range(10):
+                info = tarfile.TarInfo(f"UTKFace/{i}_0_0_2017.jpg.chip.jpg")
+                info.size = 5000
+                tar.addfile(info, io.BytesIO(noise[5000 * i :]))
+    elif name.endswith("zip"):
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            for i in range(10):
+                archive.writestr(f"UTKFace/{i}_0_0_2017.jpg.chip.jpg", noise[5000 * i :][:5000])
+    else:
+        path.write_bytes(gzip.compress(noise.hex().encode()))
+    damage(path, place)
+    with pytest.raises(InputError, match=f"{name}: cannot be read"):
+        prepare("avazu" if name == "train.gz" else "utkface", 2, tmp_path)
+
+
+def damage(path: Path, place: float) -> None:
+    data = bytearray(path.read_bytes())
+    data[int(place * len(data))] ^= 0xFF
+    path.write_bytes(data)
+
+
+def test_folders_with_nothing_or_a_link_to_nowhere(tmp_path: Path) -> None:
+    folder = tmp_path / "bank"
+    write_bank(bank_frame().iloc[:0], folder)
+    with pytest.raises(InputError, match="bank-full.csv: no row in it"):
+        prepare("bank", 2, tmp_path)
+    records = tmp_path / "set-a"
+    records.mkdir()
+    (records / "gone.txt").symlink_to(tmp_path / "nowhere")
+    found = find("bank", tmp_path)
+    assert found is not None
+    linked = replace(found, files=(records,)).identity()
+    (records / "here.txt").touch()
+    assert replace(found, files=(records,)).identity() != linked
 
 
 @pytest.mark.parametrize(

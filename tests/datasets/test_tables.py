@@ -77,6 +77,30 @@ def test_bank_csv(tmp_path: Path) -> None:
     assert np.all(np.diff(age[np.argsort(frame["age"], kind="stable")]) >= 0)
 
 
+@pytest.mark.parametrize("name", ["bank+marketing.zip", "bank.zip"])
+def test_bank_in_the_publisher_s_archive(tmp_path: Path, name: str) -> None:
+    write_bank(bank_frame(), tmp_path / "plain")
+    inner = tmp_path / "bank.zip"
+    with zipfile.ZipFile(inner, "w") as archive:
+        archive.write(tmp_path / "plain" / "bank-full.csv", "bank-full.csv")
+        archive.writestr("bank.csv", "another table")
+    if name != inner.name:
+        with zipfile.ZipFile(tmp_path / name, "w") as archive:
+            archive.write(inner, inner.name)
+        inner.unlink()
+    one, two = prepare("bank", 2, tmp_path / "plain"), prepare("bank", 2, tmp_path)
+    assert np.array_equal(one.y, two.y)
+    assert all(np.array_equal(one.values[party], two.values[party]) for party in one.layouts)
+
+
+def test_bank_with_answers_that_are_no_answers(tmp_path: Path) -> None:
+    frame = bank_frame()
+    frame.loc[7, "y"] = "Yes"
+    write_bank(frame, tmp_path)
+    with pytest.raises(InputError, match='expected "yes" or "no" in y, found \'Yes\''):
+        prepare("bank", 2, tmp_path)
+
+
 def test_bank_split_over_four(tmp_path: Path) -> None:
     write_bank(bank_frame(), tmp_path)
     two, four = (prepare("bank", parties, tmp_path) for parties in (2, 4))
@@ -124,13 +148,18 @@ def avazu_frame(rows: int) -> pd.DataFrame:
     return frame
 
 
-@pytest.mark.parametrize("name", ["train.csv", "train.gz"])
+@pytest.mark.parametrize("name", ["train.csv", "train.gz", "avazu-ctr-prediction.zip"])
 def test_avazu_csv(tmp_path: Path, name: str) -> None:
     frame = avazu_frame(300)
     text = frame.to_csv(index=False)
     (tmp_path / "avazu").mkdir()
     path = tmp_path / "avazu" / name
-    path.write_bytes(gzip.compress(text.encode()) if name.endswith("gz") else text.encode())
+    if name.endswith("zip"):
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("test.gz", b"another table")
+            archive.writestr("train.gz", gzip.compress(text.encode()))
+    else:
+        path.write_bytes(gzip.compress(text.encode()) if name.endswith("gz") else text.encode())
     task = prepare("avazu", 2, tmp_path)
     assert task.y.tolist() == frame["click"].tolist()
     assert task.test is not None and task.test.sum() == 60
@@ -247,6 +276,29 @@ def test_physionet_with_a_record_lost(tmp_path: Path) -> None:
     write_physionet(tmp_path, "folder")
     (tmp_path / "set-b" / "1105.txt").unlink()
     with pytest.raises(InputError, match="1 have none, first 1105"):
+        prepare("physionet2012", 2, tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore::xvfl.errors.DataWarning")
+def test_physionet_records_in_any_order(tmp_path: Path) -> None:
+    for folder, turn in ((tmp_path / "as they are", 1), (tmp_path / "turned", -1)):
+        folder.mkdir()
+        write_physionet(folder, "folder")
+        for path in folder.glob("set-*/*.txt"):
+            first, *lines = path.read_text().splitlines()
+            path.write_text("\n".join([first, *lines[::turn]]))
+    one, two = (prepare("physionet2012", 2, each) for each in sorted(tmp_path.iterdir()))
+    assert all(np.array_equal(one.values[party], two.values[party]) for party in one.layouts)
+
+
+def test_physionet_with_an_outcome_lost(tmp_path: Path) -> None:
+    write_physionet(tmp_path, "folder")
+    path = tmp_path / "Outcomes-c.txt"
+    path.write_text(path.read_text()[:-3])
+    with pytest.raises(InputError, match="Outcomes-c.txt: expected 0 or 1 in In-hospital_death"):
+        prepare("physionet2012", 2, tmp_path)
+    path.write_text("\n".join(line.rpartition(",")[0] for line in path.read_text().splitlines()))
+    with pytest.raises(InputError, match="Outcomes-c.txt: .* but In-hospital_death not there"):
         prepare("physionet2012", 2, tmp_path)
 
 

@@ -77,7 +77,8 @@ def get(
 
             fetch(download, folder, show)
             bar.update(line, completed=download.size, total=download.size)
-    print(f"{name} is in {folder / name}; next: xvfl data prepare {name}")
+    where = f" --data {folder}" if to else ""
+    print(f"{name} is in {folder / name}; next: xvfl data prepare {name}{where}")
 
 
 @app.command()

@@ -6,6 +6,7 @@ Shapes: N rows; dense, hashed and raw as a party's layout counts them.
 import json
 import os
 import zipfile
+import zlib
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -126,7 +127,7 @@ def load_task(path: Path) -> Task:
         raise InputError(
             f"{path}: no such file; `xvfl data prepare NAME --out FILE` writes one"
         ) from error
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise InputError(f"{path}: not a prepared data set ({error}); prepare it again") from error
     if about.get("format") != FORMAT:
         raise InputError(

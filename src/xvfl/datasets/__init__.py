@@ -6,6 +6,7 @@ Images need numpy alone (JPEG files Pillow, too), tables pandas: only what is as
 import hashlib
 import json
 import warnings
+import zlib
 from contextlib import suppress
 from importlib import import_module
 from lzma import LZMAError
@@ -29,6 +30,12 @@ DATASETS: dict[str, str] = {
     "physionet2012": "xvfl.datasets.physionet2012",
     "mimic3": "xvfl.datasets.mimic3",
 }
+
+UNREADABLE = (
+    OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, BadZipFile, LZMAError,
+    zlib.error,
+)  # fmt: skip
+"""What readers raise, each in its own way, where a file is cut short or damaged."""
 
 
 def data_set(name: str) -> DataSet[Any]:
@@ -61,7 +68,9 @@ def prepare(name: str, parties: int = 2, data: Path | None = None) -> Task:
     # A damaged one is made again.
     with suppress(InputError):
         return load_task(path)
-    task = each.build(_read(found), parties)
+    raw = _read(found)
+    _count(len(raw.y), found)
+    task = each.build(raw, parties)
     try:
         save_task(task, path)
     except InputError as error:
@@ -69,12 +78,28 @@ def prepare(name: str, parties: int = 2, data: Path | None = None) -> Task:
     return task
 
 
+def _count(rows: int, found: Found[Any]) -> None:
+    """Refuse a data set without rows; warn where some seem to be lost.
+
+    What has less than a hundredth of them is taken for an extract, made on purpose.
+    """
+    if not rows:
+        raise InputError(f"{found.files[0]}: no row in it; get it again")
+    if found.form.rows // 100 <= rows != found.form.rows > 0:
+        warnings.warn(
+            f"{found.files[0]}: {rows:,} rows, expected {found.form.rows:,}; if it should be the "
+            "whole data set, get it again",
+            DataWarning,
+            stacklevel=3,
+        )
+
+
 def _read(found: Found[Any]) -> Any:
     try:
         return found.form.read(found.files)
     except XVFLError:
         raise
-    except (OSError, EOFError, ValueError, KeyError, BadZipFile, LZMAError) as error:
+    except UNREADABLE as error:
         raise InputError(
             f"{found.files[0]}: cannot be read ({error}); it may be cut short: get it again"
         ) from error

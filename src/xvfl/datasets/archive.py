@@ -1,13 +1,16 @@
 """The members of a folder, a .zip or a .tar.gz, read in place: nothing is unpacked to disk."""
 
+import io
 import tarfile
 import zipfile
-from collections.abc import Callable, Iterator
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from xvfl.errors import InputError
 
 TAR = (".tar", ".tar.gz", ".tgz")
+AT_ONCE = 1 << 20
 
 
 def members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
@@ -21,7 +24,7 @@ def members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, by
             yield from _of_tar(path, wanted)
         else:
             raise InputError(f"{path}: expected a folder, a .zip or a .tar.gz")
-    except (OSError, EOFError, tarfile.TarError, zipfile.BadZipFile) as error:
+    except (OSError, EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error) as error:
         reason = " ".join(str(error).split())
         raise InputError(
             f"{path}: cannot be read ({reason}); it may be cut short: get it again"
@@ -48,3 +51,14 @@ def _of_tar(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, by
             content = file.extractfile(member) if wanted(member.name) else None
             if content is not None:
                 yield member.name, content.read()
+        # To the last byte: gzip's checksum stands at the end.
+        while file.fileobj is not None and file.fileobj.read(AT_ONCE):
+            pass
+
+
+def nested(data: bytes, names: Sequence[str]) -> bytes:
+    """Read a member of a .zip, or of a .zip inside it, and so on."""
+    for name in names:
+        with zipfile.ZipFile(io.BytesIO(data)) as file:
+            data = file.read(name)
+    return data

@@ -8,8 +8,11 @@ and `banner_pos` they go to the context; C14 and C17 to C21, which vary with the
 served, go to the side that knows the user.
 """
 
+import gzip
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+from zipfile import ZipFile
 
 import numpy as np
 import pandas as pd
@@ -36,11 +39,26 @@ SAMPLE, AT_ONCE = 100_000, 1_000_000
 
 
 def read_csv(files: Sequence[Path]) -> Table:
-    """Read the publisher's train.csv, plain or gzipped, and keep a sample."""
+    """Read the publisher's train.csv, plain or gzipped."""
+    return _sample(files[0], files[0])
+
+
+def read_zip(files: Sequence[Path]) -> Table:
+    """Read train.gz in the archive of all files."""
+    with (
+        ZipFile(files[0]) as archive,
+        archive.open("train.gz") as member,
+        gzip.open(member) as file,
+    ):
+        return _sample(file, files[0])
+
+
+def _sample(source: Any, path: Path) -> Table:
+    """Read in pieces what pandas can read, and keep a sample."""
     kept, chosen = pd.DataFrame(), np.zeros(0, dtype=np.uint64)
-    with pd.read_csv(files[0], dtype="str", chunksize=AT_ONCE) as chunks:
+    with pd.read_csv(source, dtype="str", chunksize=AT_ONCE) as chunks:
         for chunk in chunks:
-            need(chunk, NEEDED, files[0])
+            need(chunk, NEEDED, path)
             chosen = np.concatenate([chosen, ranks(chunk["id"].tolist(), "avazu sample")])
             kept = pd.concat([kept, chunk])
             smallest = np.sort(np.argsort(chosen, kind="stable")[:SAMPLE])
@@ -75,10 +93,12 @@ DATA_SET = DataSet(
     licence="Kaggle competition rules; no redistribution",
     page="https://www.kaggle.com/c/avazu-ctr-prediction/data",
     forms=(
-        Form(("train.csv|train.gz|train.csv.gz",), read_csv),
-        Form(("tabular/avazu_sample.parquet",), read_pack),
+        Form(("train.csv|train.gz|train.csv.gz",), read_csv, SAMPLE),
+        Form(("avazu-ctr-prediction.zip",), read_zip, SAMPLE),
+        Form(("tabular/avazu_sample.parquet",), read_pack, 84_871),
     ),
     build=_build,
     account="it needs a Kaggle account and accepted rules: "
-    "`kaggle competitions download -c avazu-ctr-prediction`, then train.gz into avazu/",
+    "`kaggle competitions download -c avazu-ctr-prediction`, then the .zip, or train.gz out of it, "
+    "into avazu/",
 )

@@ -5,6 +5,7 @@ does -1 in `pdays`, days since an earlier campaign reached the client.
 """
 
 from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,10 @@ import pandas as pd
 
 from xvfl.config import TableOptions
 from xvfl.data.task import Task
+from xvfl.datasets.archive import nested
 from xvfl.datasets.source import DataSet, Download, Form, fixed_share
 from xvfl.datasets.tables import Parties, Table, encode, need
+from xvfl.errors import InputError
 
 PERSON = ("age", "job", "marital", "education")
 ACCOUNTS = ("default", "balance", "housing", "loan")
@@ -24,11 +27,19 @@ PARTIES: dict[int, Parties] = {
     4: {"person": PERSON, "accounts": ACCOUNTS, "contact": CONTACT, "history": HISTORY},
 }
 FEATURES = PERSON + ACCOUNTS + CONTACT + HISTORY
+INSIDE = ("bank.zip", "bank-full.csv")
+"""Where the table lies in the publisher's archive."""
 
 
 def read_csv(files: Sequence[Path]) -> Table:
     """Read the publisher's bank-full.csv."""
-    return _table(pd.read_csv(files[0], sep=";"), files[0])
+    return _table(_csv(files[0]), files[0])
+
+
+def read_zip(files: Sequence[Path]) -> Table:
+    """Read the publisher's archive, or the one inside it."""
+    inside = INSIDE if files[0].name != INSIDE[0] else INSIDE[1:]
+    return _table(_csv(BytesIO(nested(files[0].read_bytes(), inside))), files[0])
 
 
 def read_pack(files: Sequence[Path]) -> Table:
@@ -36,10 +47,17 @@ def read_pack(files: Sequence[Path]) -> Table:
     return _table(pd.read_parquet(files[0]), files[0])
 
 
+def _csv(source: Path | BytesIO) -> pd.DataFrame:
+    return pd.read_csv(source, sep=";", index_col=False)
+
+
 def _table(raw: pd.DataFrame, path: Path) -> Table:
     need(raw, (*FEATURES, "y"), path)
     frame = raw[list(FEATURES)].copy()
     frame["pdays"] = frame["pdays"].where(frame["pdays"] >= 0)
+    said = sorted(set(raw["y"].astype("str")) - {"no", "yes"})
+    if said:
+        raise InputError(f'{path}: expected "yes" or "no" in y, found {said[0]!r}; get it again')
     y = (raw["y"] == "yes").to_numpy(dtype=bool).astype(np.int64)
     test = fixed_share([str(row) for row in range(len(raw))], "bank")
     return Table("bank", frame, y, test)
@@ -57,8 +75,9 @@ DATA_SET = DataSet(
     licence="CC BY 4.0",
     page="https://archive.ics.uci.edu/dataset/222/bank+marketing",
     forms=(
-        Form(("bank-full.csv",), read_csv),
-        Form(("tabular/bank_full.parquet",), read_pack),
+        Form(("bank-full.csv",), read_csv, 45_211),
+        Form(("bank+marketing.zip|bank.zip",), read_zip, 45_211),
+        Form(("tabular/bank_full.parquet",), read_pack, 45_211),
     ),
     build=_build,
     downloads=(
@@ -67,7 +86,7 @@ DATA_SET = DataSet(
             "bank/bank-full.csv",
             1_023_843,
             "sha256:d1513ec63b385506f7cfce9f2c5caa9fe99e7ba4e8c3fa264b3aaf0f849ed32d",
-            inside=("bank.zip", "bank-full.csv"),
+            inside=INSIDE,
         ),
     ),
 )

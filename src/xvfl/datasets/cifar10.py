@@ -12,6 +12,7 @@ from xvfl.errors import InputError
 
 BATCHES = (*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin")
 PACKS = (*(f"cifar10/train_{i}.npz" for i in range(5)), "cifar10/test.npz")
+CLASSES = 10
 RECORD = 1 + 3 * 32 * 32
 """Bytes of an image in the binary version: its class, then the red, green and blue planes."""
 
@@ -31,6 +32,10 @@ def read_binary(files: Sequence[Path]) -> Pictures:
         records.append(np.frombuffer(data, dtype=np.uint8).reshape(-1, RECORD))
     test = np.repeat([name == BATCHES[-1] for name in BATCHES], [len(each) for each in records])
     table = np.concatenate(records)
+    if table[:, 0].max() >= CLASSES:
+        raise InputError(
+            f"{files[0]}: expected classes 0 to 9, found {table[:, 0].max()}; get the archive again"
+        )
     pixels = table[:, 1:].reshape(-1, 3, 32, 32)
     return Pictures("cifar10", pixels, table[:, 0].astype(np.int64), test)
 
@@ -54,8 +59,8 @@ DATA_SET = DataSet(
     licence="none stated; free for research, cite the 2009 report",
     page="https://www.cs.toronto.edu/~kriz/cifar.html",
     forms=(
-        Form(("cifar-10-binary.tar.gz|cifar-10-batches-bin",), read_binary),
-        Form(PACKS, read_packs),
+        Form(("cifar-10-binary.tar.gz|cifar-10-batches-bin",), read_binary, 60_000),
+        Form(PACKS, read_packs, 60_000),
     ),
     build=strips,
     downloads=(

@@ -1,15 +1,16 @@
 """Download a file: resumable, checked, put into place only when whole and right."""
 
 import hashlib
-import io
 import os
 import zipfile
+import zlib
 from collections.abc import Callable
 from http.client import HTTPException
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
+from xvfl.datasets.archive import nested
 from xvfl.datasets.source import Download
 from xvfl.errors import InputError
 from xvfl.version import VERSION
@@ -43,9 +44,10 @@ def fetch(download: Download, folder: Path, show: Show = lambda done, total: Non
         raise InputError(f"{download.url}: the server says {error.code} {error.reason}") from error
     except (OSError, HTTPException) as error:
         reason = error if str(error) else type(error).__name__
+        there = _size(part)
+        how = f" to go on from {there:,} bytes" if there else f", or put {path} there by hand"
         raise InputError(
-            f"{download.url}: stopped ({reason}); run the same command again to go on from "
-            f"{_size(part):,} bytes"
+            f"{download.url}: stopped ({reason}); run the same command again{how}"
         ) from error
 
 
@@ -101,12 +103,8 @@ def _keep(download: Download, part: Path, path: Path) -> Path:
 def _member(part: Path, download: Download) -> bytes:
     """Read a member of a .zip, or of a .zip inside it."""
     try:
-        data = part.read_bytes()
-        for name in download.inside:
-            with zipfile.ZipFile(io.BytesIO(data)) as file:
-                data = file.read(name)
-        return data
-    except (KeyError, zipfile.BadZipFile) as error:
+        return nested(part.read_bytes(), download.inside)
+    except (KeyError, zipfile.BadZipFile, zlib.error) as error:
         part.unlink()
         raise InputError(
             f"{download.url}: expected {' > '.join(download.inside)} in it, but it is not "

@@ -1,7 +1,7 @@
 """MIMIC-III v1.4 (Johnson et al., 2016): death in hospital, as PhysioNet 2012 asks it.
 
-A row is the first intensive care stay of a hospital admission of an adult (16 years or more), of
-48 hours or more. Features are what was measured in its first 48 hours, summarised as in PhysioNet
+A row is the first intensive care stay of 48 hours or more of a hospital admission of an adult (16
+years or more). Features are what was measured in its first 48 hours, summarised as in PhysioNet
 2012, chosen to be the same parameters: laboratory values from LABEVENTS, urine from OUTPUTEVENTS,
 vital signs from CHARTEVENTS (the demo's pack has none), and what was known at admission. The
 items of both charting systems, CareVue and MetaVision, are joined. Test rows: 20 % of the patients.
@@ -104,9 +104,11 @@ select s.stay, m.parameter, try_cast(e.{value} as double) as value
 from {table} e join items m on e.itemid::bigint = m.itemid
                join stays s on e.hadm_id::bigint = s.stay
 where e.charttime::timestamp >= s.start and e.charttime::timestamp < s.start + interval 48 hour
-      and try_cast(e.{value} as double) > 0
+      and try_cast(e.{value} as double) > 0 and {right}
 order by s.stay, e.charttime::timestamp, e.itemid
 """
+RIGHT = "coalesce(try_cast(e.error as int), 0) = 0"
+"""Charted values that nobody marked as an error, in the table that has such marks."""
 
 
 def read(files: Sequence[Path]) -> Table:
@@ -141,7 +143,9 @@ def _table(path: Path) -> str:
     quoted = str(path).replace("'", "''")
     if path.suffix == ".parquet":
         return f"read_parquet('{quoted}')"
-    return f"read_csv('{quoted}', header = true, all_varchar = true)"
+    # The quote is named, for DuckDB looks for one in the first rows alone.
+    form = """header = true, all_varchar = true, delim = ',', quote = '"', escape = '"'"""
+    return f"read_csv('{quoted}', {form})"
 
 
 def _events(
@@ -149,7 +153,10 @@ def _events(
 ) -> pd.DataFrame:
     pairs = [(name, item) for name, numbers in items.items() for item in numbers]
     database.register("items", pd.DataFrame(pairs, columns=["parameter", "itemid"]))
-    found: pd.DataFrame = database.sql(EVENTS.format(table=table, value=value)).df()
+    columns = database.sql(f"select * from {table} limit 0").columns
+    right = RIGHT if "error" in map(str.lower, columns) else "true"
+    query = EVENTS.format(table=table, value=value, right=right)
+    found: pd.DataFrame = database.sql(query).df()
     return found
 
 
@@ -179,6 +186,7 @@ DATA_SET = DataSet(
         Form(tuple(f"clinical/mimic3_demo/{name}.parquet" for name in TABLES), read),
     ),
     build=_build,
+    version=2,
     account="it needs a credentialed PhysioNet account and a signed agreement; the open demo of "
     "100 patients has the same tables: https://physionet.org/content/mimiciii-demo/1.4/",
 )

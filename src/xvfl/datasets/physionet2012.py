@@ -19,7 +19,7 @@ from xvfl.data.task import Task
 from xvfl.datasets.archive import members
 from xvfl.datasets.source import DataSet, Download, Form
 from xvfl.datasets.summaries import SUMMARIES, summarise
-from xvfl.datasets.tables import Parties, Table, encode
+from xvfl.datasets.tables import Parties, Table, encode, need
 from xvfl.errors import InputError
 
 ADMISSION = ("Age", "Gender", "Height", "ICUType")
@@ -67,9 +67,9 @@ CHECKSUMS = {
 
 def read_records(files: Sequence[Path]) -> Table:
     """Read the publisher's sets of one text file a stay, and their outcomes."""
-    outcomes = pd.concat([pd.read_csv(path) for path in files[3:]], ignore_index=True)
-    sizes = [len(pd.read_csv(path)) for path in files[3:]]
-    test = np.repeat([name == "c" for name in SETS], sizes)
+    by_set = [_outcomes(path) for path in files[3:]]
+    outcomes = pd.concat(by_set, ignore_index=True)
+    test = np.repeat([name == "c" for name in SETS], [len(each) for each in by_set])
     events = pd.concat([_events(path) for path in files[:3]], ignore_index=True)
     stays = outcomes["RecordID"].tolist()
     lost = set(stays) - set(events["stay"])
@@ -86,6 +86,14 @@ def read_records(files: Sequence[Path]) -> Table:
     return _table(wide, outcomes[LABEL].to_numpy(dtype=np.int64), test)
 
 
+def _outcomes(path: Path) -> pd.DataFrame:
+    found = pd.read_csv(path)
+    need(found, ("RecordID", LABEL), path)
+    if not found[LABEL].isin((0, 1)).all():
+        raise InputError(f"{path}: expected 0 or 1 in {LABEL} of every stay; get it again")
+    return found
+
+
 def _events(path: Path) -> pd.DataFrame:
     """Read a set's records in the order of time: stay, time, parameter, value."""
     parts = []
@@ -96,7 +104,7 @@ def _events(path: Path) -> pd.DataFrame:
             parts.append(part.assign(stay=int(stay)))
     if not parts:
         raise InputError(f"{path}: expected records like 132539.txt, found none; get it again")
-    return pd.concat(parts, ignore_index=True)
+    return pd.concat(parts, ignore_index=True).sort_values(["stay", "time"], kind="stable")
 
 
 def read_pack(files: Sequence[Path]) -> Table:
@@ -135,8 +143,9 @@ DATA_SET = DataSet(
                 *(f"Outcomes-{s}.txt" for s in SETS),
             ),
             read_records,
+            12_000,
         ),
-        Form(("clinical/physionet2012_wide.parquet",), read_pack),
+        Form(("clinical/physionet2012_wide.parquet",), read_pack, 12_000),
     ),
     build=_build,
     downloads=tuple(

@@ -40,6 +40,8 @@ class Form(Generic[T]):
     files: tuple[str, ...]
     """Files or folders below the data folder, all needed; `a|b` is either."""
     read: Callable[[Sequence[Path]], T]
+    rows: int = 0
+    """Rows that come of it when nothing is lost; 0 = not known beforehand."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,8 @@ class Found(Generic[T]):
         lines = []
         for path in self.files:
             for each in [path, *sorted(path.rglob("*"))] if path.is_dir() else [path]:
+                if not each.exists():  # a link to nowhere
+                    continue
                 about = each.stat()
                 size = 0 if each.is_dir() else about.st_size
                 name = each.relative_to(path.parent).as_posix()
@@ -118,7 +122,15 @@ class DataSet(Generic[T]):
 
 def _either(root: Path, names: str) -> Path | None:
     paths = (root / name for name in names.split("|"))
-    return next((path for path in paths if path.exists()), None)
+    return next((path for path in paths if _there(path)), None)
+
+
+def _there(path: Path) -> bool:
+    """Say whether a file or folder of just that name is there, on any file system."""
+    try:
+        return path.exists() and path.name in os.listdir(path.parent)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be looked for ({error.strerror})") from error
 
 
 def data_folders(data: Path | None = None) -> list[Path]:
@@ -126,7 +138,7 @@ def data_folders(data: Path | None = None) -> list[Path]:
     if data is not None:
         return [data]
     named = os.environ.get("XVFL_DATA")
-    return [*([Path(named)] if named else []), downloaded()]
+    return [*([Path(named).expanduser()] if named else []), downloaded()]
 
 
 def downloaded() -> Path:
@@ -138,7 +150,7 @@ def cache_folder() -> Path:
     """Say where prepared data are kept: XVFL_CACHE, else the user's cache folder."""
     named = os.environ.get("XVFL_CACHE")
     if named:
-        return Path(named)
+        return Path(named).expanduser()
     base = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA")
     return (Path(base) if base else Path.home() / ".cache") / "xvfl"
 

@@ -21,12 +21,12 @@ CLASSES = 5
 def read_folders(files: Sequence[Path]) -> Pictures:
     """Read the publisher's folders or .zip: wnids.txt, train/, val/."""
     texts = dict(members(files[0], lambda n: n.endswith(("/wnids.txt", "/val_annotations.txt"))))
-    by_name = {name.rsplit("/", 1)[-1]: data.decode() for name, data in texts.items()}
+    by_name = {name.rsplit("/", 1)[-1]: data.decode("utf-8-sig") for name, data in texts.items()}
     if len(by_name) < 2:
         raise InputError(f"{files[0]}: expected wnids.txt and val/val_annotations.txt; get it anew")
     class_of = {wnid: i for i, wnid in enumerate(by_name["wnids.txt"].split()[:CLASSES])}
     validation = {}
-    for line in by_name["val_annotations.txt"].splitlines():
+    for line in filter(str.strip, by_name["val_annotations.txt"].splitlines()):
         file, wnid = line.split("\t")[:2]
         if wnid in class_of:
             validation[file] = class_of[wnid]
@@ -69,8 +69,8 @@ DATA_SET = DataSet(
     licence="ImageNet terms: non-commercial research and education",
     page="http://cs231n.stanford.edu/tiny-imagenet-200.zip",
     forms=(
-        Form(("tiny-imagenet-200|tiny-imagenet-200.zip",), read_folders),
-        Form(("tinyimagenet/tin5_wnids_order_jpeg.npz",), read_pack),
+        Form(("tiny-imagenet-200|tiny-imagenet-200.zip",), read_folders, 2_750),
+        Form(("tinyimagenet/tin5_wnids_order_jpeg.npz",), read_pack, 2_750),
     ),
     build=strips,
     downloads=(

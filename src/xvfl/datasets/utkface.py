@@ -16,21 +16,24 @@ from xvfl.datasets.pictures import Pictures, Pixels, from_jpeg, halve, strips, u
 from xvfl.datasets.source import DataSet, Form, fixed_share
 from xvfl.errors import InputError
 
-NAME = re.compile(r"(?P<age>\d+)_(?P<gender>[01])_(?P<race>[0-4])_\d+\.jpg(\.chip\.jpg)?$")
-"""[age]_[gender]_[race]_[date].jpg.chip.jpg; a few files lack the race and are left out."""
+NAME = re.compile(r"(?P<age>\d+)_(?P<gender>[01])_(?P<race>[0-4])_\d+ ?\.?jpg(\.chip\.jpg)?$")
+"""[age]_[gender]_[race]_[date].jpg.chip.jpg; a few files lack the race and are left out.
+
+One name of the publisher's has a blank before the first dot, one lacks that dot.
+"""
 
 
 def read_folder(files: Sequence[Path]) -> Pictures:
     """Read the publisher's folder or archive of JPEG files."""
-    pixels, names = [], []
+    pixels: dict[str, Pixels] = {}
     for name, data in members(files[0], lambda name: NAME.match(_file(name)) is not None):
-        names.append(_file(name))
-        pixels.append(halve(from_jpeg([data], 64)))
-    if not names:
+        if _file(name) not in pixels:  # some archives hold the same faces twice
+            pixels[_file(name)] = halve(from_jpeg([data], 64))
+    if not pixels:
         raise InputError(
             f"{files[0]}: expected files like 25_0_2_20170116.jpg.chip.jpg, found none"
         )
-    return _pictures(np.concatenate(pixels), names)
+    return _pictures(np.concatenate(list(pixels.values())), list(pixels))
 
 
 def read_packs(files: Sequence[Path]) -> Pictures:
@@ -63,10 +66,11 @@ DATA_SET = DataSet(
     licence="non-commercial research only; copyright stays with the image owners",
     page="https://susanqq.github.io/UTKFace/",
     forms=(
-        Form(("UTKFace|UTKFace.tar.gz|UTKFace.zip",), read_folder),
-        Form(tuple(f"utkface/utkface64_{i}.npz" for i in range(3)), read_packs),
+        Form(("UTKFace|UTKFace.tar.gz|UTKFace.zip",), read_folder, 23_705),
+        Form(tuple(f"utkface/utkface64_{i}.npz" for i in range(3)), read_packs, 23_704),
     ),
     build=strips,
+    version=2,
     account="the publisher hands it out through a form on its page: ask for the aligned and "
     "cropped faces, UTKFace.tar.gz",
 )
