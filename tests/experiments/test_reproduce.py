@@ -11,6 +11,8 @@ import pytest
 from tests.experiments.test_many import small_task
 from tests.small import refused, xvfl
 from xvfl.config import NetConfig
+from xvfl.data.task import Task
+from xvfl.errors import InputError, RunError
 from xvfl.experiments import jobs as figures
 from xvfl.experiments import reproduce
 from xvfl.experiments.compare import Difference, difference, standings
@@ -55,6 +57,36 @@ def test_a_figure_its_files_and_its_page(bank: None, tmp_path: Path) -> None:
     assert "n/a" in page and "P6" in page and "| open |" in page
 
 
+def test_other_data_are_other_runs(
+    bank: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = reproduce.Request("mode-gap", "bank", False, tmp_path, "cpu", 1)
+    reproduce.reproduce(request, lambda *_: None)
+    task = small_task()
+    other = replace(task, y=task.y[::-1].copy())
+    monkeypatch.setattr(reproduce, "prepared", lambda name, parties: other)
+    told: list[tuple[int, int, str]] = []
+    reproduce.reproduce(request, lambda *said: told.append(said))
+    assert told[0] == (0, 16, "found")
+
+    def gone(name: str, parties: int) -> Task:
+        raise InputError("not here")
+
+    monkeypatch.setattr(reproduce, "prepared", gone)
+    told.clear()
+    reproduce.reproduce(request, lambda *said: told.append(said))
+    assert told == [(16, 16, "found")], "what is whole is drawn without the data"
+
+
+def test_one_seed_has_no_errors_to_tell(bank: None, tmp_path: Path) -> None:
+    request = reproduce.Request("mode-gap", "bank", True, tmp_path, "cpu", 1)
+    reproduce.reproduce(request, lambda *_: None)
+    for ending in ("json", "md"):
+        assert "nan" not in (tmp_path / "mode-gap" / f"bank-quick.{ending}").read_text().lower()
+    with pytest.raises(RunError, match="no figure is whole"):
+        write_page(tmp_path)
+
+
 def test_differences_are_told_at_every_overlap(bank: None, tmp_path: Path) -> None:
     request = reproduce.Request("overlap", "bank", False, tmp_path, "cpu", 1)
     reproduce.reproduce(request, lambda *_: None)
@@ -86,7 +118,9 @@ def test_four_parties_tell_their_own_budget(tmp_path: Path) -> None:
 def test_the_published_page_is_what_the_command_writes(tmp_path: Path) -> None:
     published = Path(__file__).resolve().parents[2] / "results"
     shutil.copytree(published, tmp_path / "results")
-    (tmp_path / "results" / "RESULTS.md").unlink()
+    # Arrays for pictures need not be there, and those of CIFAR-10's images are not published.
+    for path in (tmp_path / "results" / "RESULTS.md", *(tmp_path / "results").rglob("*.npz")):
+        path.unlink()
     assert write_page(tmp_path / "results").read_text() == (published / "RESULTS.md").read_text()
 
 
@@ -110,6 +144,11 @@ def test_the_command_lists_and_refuses(tmp_path: Path) -> None:
     assert "missing-rates" in refused("reproduce", "missing-rate", "--dataset", "bank")
     assert "tinyimagenet5" in refused("reproduce", "overlap", "--dataset", "tinyimagenet")
     assert "cuda" in refused("reproduce", "overlap", "--dataset", "bank", "--device", "gpu")
+    assert "rounds, report" in refused("reproduce", "nothing")
+    assert "leave out --dataset" in refused("reproduce", "rounds", "--dataset", "bank")
+    (tmp_path / "file").touch()
+    for figure in (("mode-gap", "--dataset", "bank"), ("rounds",), ("report",)):
+        assert "--out" in refused("reproduce", *figure, "--out", tmp_path / "file")
 
 
 @pytest.mark.skipif("XVFL_DATA" not in os.environ, reason="XVFL_DATA does not name the data")

@@ -5,8 +5,10 @@ import subprocess
 import sys
 from dataclasses import replace
 from functools import partial
+from multiprocessing import active_children
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.experiments.test_many import small_task
@@ -76,6 +78,42 @@ def test_a_line_cut_short_is_run_again_and_harms_no_other(tmp_path: Path) -> Non
     assert not Store(path).missing(todo)
     lines = [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
     assert len(lines) == 2
+
+
+def test_lines_that_are_no_records_are_passed_over(tmp_path: Path) -> None:
+    todo = jobs("small", TINY, rates=(0.5,), methods=("laser",))
+    path = tmp_path / "small.jsonl"
+    path.write_bytes(b'null\n[1]\n{"x": 1}\n\xff\xfe\n')
+    execute(todo, Store(path), load, "cpu", here, lambda *_: None)
+    assert not Store(path).missing(todo)
+
+
+def test_results_of_other_data_are_made_again(tmp_path: Path) -> None:
+    todo = jobs("small", TINY, rates=(0.5,), methods=("laser",))
+    task = small_task()
+    execute(todo, store := Store(tmp_path / "small.jsonl"), load, "cpu", here, lambda *_: None)
+    assert not store.missing(todo, task.digest())
+    for other in (
+        replace(task, y=task.y[::-1].copy()),
+        replace(task, test=np.arange(len(task)) < 5),
+        task.only(np.arange(len(task) - 1)),
+    ):
+        assert store.missing(todo, other.digest()) == todo
+
+
+def test_whoever_stops_does_not_wait_for_the_runs_under_way(tmp_path: Path) -> None:
+    save_task(small_task(), tmp_path / "small-2.npz")
+    long = replace(TINY, epochs=100_000)
+    todo = [
+        *jobs("small", TINY, rates=(0.5,), methods=("laser",)),
+        *jobs("small", long, rates=(0.5,), methods=("laser",)),
+    ]
+    others = set(active_children())
+    made = in_processes(2)([[job] for job in todo], partial(load_from, tmp_path), "cpu")
+    assert len(next(made)[1]) == 1
+    assert set(active_children()) - others
+    made.close()  # type: ignore[attr-defined]
+    assert not set(active_children()) - others
 
 
 def test_processes_give_what_one_gives(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def reproduce(
     listed: Annotated[bool, typer.Option("--list", help="List the figures.")] = False,
     out: Annotated[Path, typer.Option(help="Folder of runs and figures.")] = Path("out/reproduce"),
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    workers: Annotated[int, typer.Option(help="Processes on a CPU; 0 = one a core.")] = 0,
+    workers: Annotated[int, typer.Option(help="Processes on a CPU; 0 = one a core.", min=0)] = 0,
     ray: Annotated[
         str | None,
         typer.Option(help="Hand the runs to the Ray cluster at this address; auto = this one's."),
@@ -44,27 +44,36 @@ def reproduce(
         return
     if figure is None:
         raise ConfigError("reproduce: expected a figure; `xvfl reproduce --list` shows them")
+    from xvfl.experiments.jobs import FIGURES
+    from xvfl.experiments.reproduce import SPECIAL, Request, reproduce_special, usable
+
+    usable(out)
     if figure == "report":
         from xvfl.experiments.results_page import write_page
 
         console.print(f"wrote {write_page(out)}")
         return
-    from xvfl.experiments.reproduce import SPECIAL, Request, reproduce_special
-
     _check_device(device)
     if figure in SPECIAL:
+        if dataset is not None:
+            raise ConfigError(f"reproduce {figure}: has its own data; leave out --dataset")
         for path in reproduce_special(figure, quick, out, device, console.print):
             console.print(f"wrote {path}")
         return
-    if dataset is None:
+    if dataset is None and figure in FIGURES:
         raise ConfigError(f"reproduce {figure}: expected --dataset; `xvfl data list` shows them")
-    request = Request(figure, dataset, quick, out, device, workers, ray)
+    request = Request(figure, dataset or "", quick, out, device, workers, ray)
     _make(request, console)
 
 
 def _check_device(device: str) -> None:
     if device not in ("auto", "cpu", "cuda"):
         raise ConfigError(f"--device: expected auto, cpu or cuda, got {device!r}")
+    if device == "cuda":
+        import torch
+
+        if not torch.cuda.is_available():
+            raise ConfigError("--device: no CUDA device is here; leave it out, or say cpu")
 
 
 def _make(request: "Request", console: Console) -> None:
@@ -78,7 +87,11 @@ def _make(request: "Request", console: Console) -> None:
         def done(count: int, of: int, what: str) -> None:
             bar.update(task, completed=count, description=what)
 
-        written = reproduce(request, done)
+        try:
+            written = reproduce(request, done)
+        except KeyboardInterrupt:
+            console.print("stopped; the same command goes on from here")
+            raise
     for path in written:
         console.print(f"wrote {path}")
 

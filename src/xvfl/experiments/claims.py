@@ -8,9 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from xvfl.experiments.compare import mean
+from xvfl.experiments.compare import difference, mean
 from xvfl.experiments.jobs import OURS
 from xvfl.experiments.runner import Result
 from xvfl.experiments.summary import metric_of
@@ -18,6 +16,10 @@ from xvfl.experiments.summary import metric_of
 Runs = Mapping[tuple[str, str], Sequence[Result]]
 """Results by figure and data set."""
 PAPER = "xvfl"
+RIVALS = ("standalone", "vanilla", "iavfl", "fedcvt", "laser")
+"""What the paper compares with, or its like."""
+FAR = 20.0
+"""Points that count as a fall from ~90 to ~60, with room."""
 
 
 @dataclass(frozen=True)
@@ -61,10 +63,18 @@ def best_everywhere(runs: Runs) -> Answer:
         return OPEN
     return _graded(
         min(shares[PAPER]) == 1,
-        max(shares[PAPER]) >= 0.5 or min(shares[OURS]) == 1,
+        _half_whole(shares),
         "; ".join(lines),
         f"{OWN_GAPS}, and the paper leaves out LASER with random masks, which does; λ1 = λ2 = 0.1 "
         "for all sets, the paper's ranges were not searched",
+    )
+
+
+def _half_whole(shares: Mapping[str, Sequence[float]]) -> bool:
+    """Say whether either loss is best everywhere on half of the data sets or more."""
+    return any(
+        2 * sum(share == 1 for share in of_method) >= len(of_method)
+        for of_method in shares.values()
     )
 
 
@@ -81,7 +91,7 @@ def _wins(results: Sequence[Result], method: str, mode: str, metric: str) -> tup
 
 
 def steady(runs: Runs) -> Answer:
-    """P2: independent accuracy falls < 0.5 points from R_miss 0 to 0.9 on UTKFace."""
+    """P2: independent accuracy falls < 0.5 points from R_miss 0 to 0.9 on UTKFace, rivals' ~30."""
     results = runs.get(("missing-rates", "utkface"))
     if not results:
         return OPEN
@@ -90,14 +100,18 @@ def steady(runs: Runs) -> Answer:
         for mode in ("local", "assisted"):
             before, after = (_at(results, method, mode, rate) for rate in (0.0, 0.9))
             falls[f"{method} {mode}"] = 100 * (before - after)
-    text = ", ".join(f"{name} {fall:.1f}" for name, fall in falls.items())
+    rivals = {
+        name: 100 * (_at(results, name, "local", 0.0) - _at(results, name, "local", 0.9))
+        for name in RIVALS
+    }
+    text = ", ".join(f"{name} {fall:.1f}" for name, fall in {**falls, **rivals}.items())
     paper, ours = (
         min(falls[f"{method} {mode}"] for mode in ("local", "assisted")) < 0.5
         for method in (PAPER, OURS)
     )
     return _graded(
-        paper,
-        ours,
+        paper and min(rivals.values()) > FAR,
+        paper or ours or min(rivals.values()) > FAR,
         f"points lost from 0 to 0.9: {text}",
         "alone, a tenth of the pixels is not a face; with its peers' help a party still learned "
         "from 30 % fewer whole rows than at R_miss 0",
@@ -110,7 +124,7 @@ def small_gap(runs: Runs) -> Answer:
     if not results:
         return OPEN
     parts = []
-    for method in (PAPER, OURS, "laser", "laser+mask"):
+    for method in (PAPER, OURS, "vanilla", "iavfl", "laser", "laser+mask"):
         independent = "assisted" if method in (PAPER, OURS) else "local"
         pair = [100 * _at(results, method, mode, 0.9) for mode in (independent, "collaborative")]
         parts.append(f"{method} {pair[0]:.1f} ({independent}) / {pair[1]:.1f}")
@@ -182,27 +196,32 @@ def _gain(runs: Runs, dataset: str, claimed: float, reason: str) -> Answer:
     if not results:
         return OPEN
     metric = metric_of(dataset)
-    parts, best = [], {PAPER: -np.inf, OURS: -np.inf}
-    for mode in ("local", "collaborative"):
+    parts, best = [], {}
+    for mode in ("local", "assisted", "collaborative"):
         for method in (PAPER, OURS):
             gains = _gains(results, method, mode, metric)
             rate = max(gains, key=lambda each: gains[each])
-            best[method] = max(best[method], gains[rate])
+            best[method, mode] = gains[rate]
             parts.append(f"{method} {mode} at most {gains[rate]:+.1f} (R_miss {rate:g})")
-    text = f"over the best of standalone, vanilla, iavfl, fedcvt and laser, in {metric} points: "
-    return _graded(best[PAPER] >= claimed, best[OURS] >= claimed, text + "; ".join(parts), reason)
+    text = (
+        f"over the best of {', '.join(RIVALS)}, in {metric} points, `assisted` over their `local`: "
+    )
+    paper = max(best[PAPER, "local"], best[PAPER, "collaborative"])
+    return _graded(paper >= claimed, max(best.values()) >= claimed, text + "; ".join(parts), reason)
 
 
 def _gains(results: Sequence[Result], ours: str, mode: str, metric: str) -> dict[float, float]:
-    rivals = ("standalone", "vanilla", "iavfl", "fedcvt", "laser")
-    there = {each.setting.method for each in results if mode in each.metrics} & set(rivals)
+    """Give the lead over the best rival, by rate; alone at 1 a rival has nothing to go by."""
+    theirs = "local" if mode == "assisted" else mode
+    there = {each.setting.method for each in results if theirs in each.metrics} & set(RIVALS)
     return {
         rate: 100
         * (
             mean(results, (ours, mode), rate, metric).mean
-            - max(mean(results, (name, mode), rate, metric).mean for name in there)
+            - max(mean(results, (name, theirs), rate, metric).mean for name in there)
         )
         for rate in sorted({each.setting.rate for each in results})
+        if theirs != "local" or rate < 1
     }
 
 
@@ -219,15 +238,17 @@ def fair_parties(runs: Runs) -> Answer:
             one = next(each for each in results if each.setting.method == method)
             rich, poor = [way for way in one.metrics if way.startswith("local/")][:2]
             metric, rate = metric_of(dataset), one.setting.rate
-            gaps[method] = 100 * (
-                mean(results, (method, rich), rate, metric).mean
-                - mean(results, (method, poor), rate, metric).mean
-            )
-        text = ", ".join(f"{method} {gap:+.1f}" for method, gap in gaps.items())
+            gaps[method] = difference(results, (method, rich), (method, poor), rate, metric)
+        text = ", ".join(
+            f"{method} {100 * gap.mean:+.1f} ± {100 * gap.error:.1f}"
+            for method, gap in gaps.items()
+        )
         parts.append(f"{dataset} (rich − poor party in local, points): {text}")
-        baselines = [abs(g) for m, g in gaps.items() if m in ("standalone", "vanilla", "iavfl")]
+        baselines = [
+            abs(gap.mean) for m, gap in gaps.items() if m in ("standalone", "vanilla", "iavfl")
+        ]
         for method, of_sets in closer.items():
-            of_sets.append(abs(gaps[method]) < min(baselines) / 2)
+            of_sets.append(abs(gaps[method].mean) < min(baselines) / 2)
     return _graded(
         all(closer[PAPER]),
         all(closer[OURS]),
@@ -260,7 +281,7 @@ def four_parties(runs: Runs) -> Answer:
     complete = found.keys() >= {"cifar10", "physionet2012"}
     return _graded(
         complete and min(won[PAPER]) == 1,
-        max(won[PAPER]) >= 0.5 or min(won[OURS]) >= 0.5,
+        _half_whole(won),
         "; ".join(parts),
         f"as with two parties: {OWN_GAPS}; on images, half the rows and epochs are too few for "
         "methods that mask at random (`laser+mask` falls as far behind `laser`)",

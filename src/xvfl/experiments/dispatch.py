@@ -11,7 +11,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from functools import cache
 from itertools import groupby
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from typing import Any
 
 import numpy as np
@@ -54,6 +54,7 @@ def in_processes(workers: int) -> Dispatch:
     """Make the runs in so many processes of this machine, each with one thread."""
 
     def dispatch(todo: Sequence[Group], load: Load, device: str) -> Made:
+        others = set(active_children())
         with ProcessPoolExecutor(min(workers, len(todo)), get_context("spawn")) as pool:
             futures = {pool.submit(_load_and_make, load, jobs, device): jobs for jobs in todo}
             try:
@@ -61,6 +62,11 @@ def in_processes(workers: int) -> Dispatch:
                     yield futures[future], future.result(), hardware(device)
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)
+                if not all(future.done() for future in futures):
+                    # Whoever stops does not wait for runs that nobody will keep.
+                    for process in set(active_children()) - others:
+                        process.terminate()
+                        process.join()
 
     return dispatch
 

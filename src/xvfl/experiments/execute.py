@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from xvfl.data.task import Task, load_task
-from xvfl.experiments.dispatch import Dispatch, Load, groups, here, in_processes, on_ray
+from xvfl.experiments.dispatch import Dispatch, Load, groups, here, in_processes, on_ray, task_of
 from xvfl.experiments.jobs import FIGURES, IMAGES, Job, budget_of
 from xvfl.experiments.store import Store
 
@@ -30,7 +30,7 @@ def execute(
     count = 0
     for jobs, results, where in dispatch(groups(todo, load, device), load, device):
         for job, result in zip(jobs, results, strict=True):
-            store.add(job, result, where)
+            store.add(job, result, where, task_of(load, job).digest())
         count += len(jobs)
         done(count, len(todo), f"{jobs[-1].setting.method} at {jobs[-1].setting.rate:g}")
 
@@ -68,7 +68,9 @@ def main() -> None:
     for dataset in given.datasets.split(","):
         store = Store(given.out / f"{dataset}.jsonl")
         for figure in given.figures.split(","):
-            todo = store.missing(FIGURES[figure](dataset, budget_of(dataset, given.quick)))
+            load = partial(load_from, given.tasks)
+            wanted = FIGURES[figure](dataset, budget_of(dataset, given.quick))
+            todo = store.missing(wanted, task_of(load, wanted[0]).digest())
             if given.methods:
                 order = given.methods.split(",")
                 todo = [job for job in todo if job.setting.method in order]
@@ -77,7 +79,6 @@ def main() -> None:
                 jobs, began = list(some), time.monotonic()
                 if began - started > given.seconds:
                     return
-                load = partial(load_from, given.tasks)
                 execute(jobs, store, load, given.device, dispatch, lambda *_: None)
                 took = time.monotonic() - began
                 print(f"{dataset} {figure} {name}: {len(jobs)} runs, {took:.1f} s", flush=True)

@@ -40,7 +40,7 @@ class Budget:
     halved: bool = False
     """Images at half their height and width."""
     more_seeds: int = 0
-    """Of the figure over missing rates alone, besides."""
+    """Of the figures over missing rates alone, besides."""
 
 
 FULL: dict[str, Budget] = {
@@ -72,13 +72,16 @@ class Job:
 
 def missing_rates(dataset: str, budget: Budget) -> list[Job]:
     """Every method at every missing rate, two parties (P1, P2, P4, P5)."""
-    budget = replace(budget, seeds=budget.seeds + budget.more_seeds)
-    return jobs(dataset, budget, rates=budget.rates)
+    return jobs(dataset, _of_more_seeds(budget), rates=budget.rates)
 
 
 def mode_gap(dataset: str, budget: Budget) -> list[Job]:
     """Independent against collaborative prediction at R_miss 0.9 (P3)."""
-    return jobs(dataset, budget, rates=(0.9,))
+    return jobs(dataset, _of_more_seeds(budget), rates=(0.9,))
+
+
+def _of_more_seeds(budget: Budget) -> Budget:
+    return replace(budget, seeds=budget.seeds + budget.more_seeds)
 
 
 def overlap(dataset: str, budget: Budget) -> list[Job]:

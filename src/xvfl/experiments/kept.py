@@ -7,6 +7,7 @@ import json
 import os
 import time
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -52,14 +53,14 @@ def keep(
         return found[0]
     started = time.perf_counter()
     made = compute()
-    record = {
+    about = {
         "key": name_of,
         "config": config,
         "hardware": hardware(device.type),
         "seconds": round(time.perf_counter() - started, 1),
         "figures": made.figures,
     }
-    text = json.dumps(record, indent=1, ensure_ascii=False) + "\n"
+    text = json.dumps(about, indent=1, ensure_ascii=False) + "\n"
     arrays: dict[str, Any] = {**made.arrays, "key": np.array(name_of)}
     _whole(out / f"{name}.npz", lambda path: _save(path, arrays))
     _whole(out / f"{name}.json", lambda path: path.write_text(text, encoding="utf-8"))
@@ -85,14 +86,22 @@ def key(config: Mapping[str, Any]) -> str:
     return blake2b(text.encode(), digest_size=10).hexdigest()
 
 
+def record(out: Path, name: str) -> dict[str, Any] | None:
+    """Read a figure's record alone; None where it is not there or damaged."""
+    with suppress(OSError, ValueError):
+        found: dict[str, Any] = json.loads((out / f"{name}.json").read_text(encoding="utf-8"))
+        return found
+    return None
+
+
 def read(out: Path, name: str) -> tuple[dict[str, Any], dict[str, NDArray[Any]]] | None:
     """Read a figure's record and arrays; None where they are not there, damaged or not a pair."""
-    with suppress(OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
-        record = json.loads((out / f"{name}.json").read_text(encoding="utf-8"))
+    about = record(out, name)
+    with suppress(OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error):
         with (out / f"{name}.npz").open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             found = {each: arrays[each] for each in arrays.files}
-        if record["key"] == str(found.pop("key")):
-            return record, found
+        if about is not None and about["key"] == str(found.pop("key")):
+            return about, found
     return None
 
 

@@ -6,16 +6,18 @@ the numbers (`.json`), the tables (`.md`) and the picture (`.png`).
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import torch
 from matplotlib import pyplot as plt
 
 from xvfl.data.task import Task
-from xvfl.errors import ConfigError, unknown
+from xvfl.errors import ConfigError, InputError, RunError, unknown
 from xvfl.experiments import (
     boundary,
     confidence,
@@ -26,6 +28,7 @@ from xvfl.experiments import (
     rounds,
     summary,
 )
+from xvfl.experiments.dispatch import task_of
 from xvfl.experiments.execute import Done, choose_dispatch, execute
 from xvfl.experiments.jobs import FIGURES, Budget, Job, budget_of
 from xvfl.experiments.runner import Result
@@ -65,12 +68,24 @@ class Request:
     def jobs(self) -> list[Job]:
         """List its runs."""
         if self.figure not in FIGURES:
-            raise ConfigError(unknown("figure", self.figure, FIGURES))
+            raise ConfigError(unknown("figure", self.figure, [*FIGURES, *SPECIAL, "report"]))
         return FIGURES[self.figure](self.dataset, self.budget)
 
     def store(self) -> Store:
         """Open the results of its data set."""
         return Store(self.out / "runs" / f"{self.dataset}.jsonl")
+
+
+def usable(out: Path) -> None:
+    """Refuse a folder that nothing can be written into, before any work is done."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=out):
+            pass
+    except OSError as error:
+        raise RunError(
+            f"{out}: cannot be written into ({error.strerror}); name another folder with --out"
+        ) from error
 
 
 @cache
@@ -88,6 +103,8 @@ def reproduce(request: Request, done: Done) -> list[Path]:
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     todo = store.missing(jobs)
+    with suppress(InputError):  # what is whole can be drawn without the data
+        todo = store.missing(jobs, task_of(prepared, jobs[0]).digest())
     done(len(jobs) - len(todo), len(jobs), "found")
     if todo:
         found = len(jobs) - len(todo)
@@ -132,8 +149,12 @@ def about(
 ) -> dict[str, Any]:
     """Say what the runs were: rows, epochs, seeds, time, hardware."""
     records = [store.results[key(job)] for job in jobs if key(job) in store.results]
+    hardware: dict[str, float] = {}
+    for each in records:
+        hardware[each["hardware"]] = hardware.get(each["hardware"], 0.0) + each["seconds"]
     return {
         "command": request.command,
+        "conditions": conditions(jobs),
         "budget": {
             "train_rows": jobs[0].train_rows,
             "test_rows": jobs[0].test_rows,
@@ -144,9 +165,25 @@ def about(
         "of": len(jobs),
         "seeds": len({job.setting.seed for job in jobs}),
         "seconds": round(sum(each.seconds for each in results), 1),
-        "hardware": sorted({each["hardware"] for each in records}),
+        "hardware": hardware,
         "majority": results[0].majority,
     }
+
+
+def conditions(jobs: Sequence[Job]) -> list[str]:
+    """Say under what conditions all runs of a figure were made, in words."""
+    settings = [job.setting for job in jobs]
+    said: dict[str, set[Any]] = {
+        "{} parties": {job.parties for job in jobs},
+        "R_miss {:g}": {each.rate for each in settings},
+        "overlap {:g}": {each.overlap for each in settings},
+        "rows held in full {:.0%} by the first party": {each.imbalance for each in settings},
+        "λ1 {:g}": {each.loss.lambda1 for each in settings},
+        "λ2 {:g}": {each.loss.lambda2 for each in settings},
+    }
+    return [
+        words.format(*each) for words, each in said.items() if len(each) == 1 and each != {None}
+    ]
 
 
 def draw(request: Request, results: Sequence[Result], metric: str) -> Any:
@@ -164,18 +201,23 @@ def page(request: Request, results: Sequence[Result], facts: dict[str, Any]) -> 
     """Lay out a figure's tables."""
     axis, metric = summary.AXES[request.figure], summary.metric_of(request.dataset)
     budget, name = facts["budget"], Path(request.name).name
-    rows = f"{budget['train_rows'] or 'all'} training and {budget['test_rows'] or 'all'} test rows"
+    train, test = (
+        f"at most {budget[each]:,}" if budget[each] else "all"
+        for each in ("train_rows", "test_rows")
+    )
+    rows = f"{train} training and {test} test rows"
+    took = ", ".join(f"{spent:.0f} s on {name}" for name, spent in facts["hardware"].items())
     epochs = budget["train"]["epochs"]
     lines = [
         f"`{request.command}`: {facts['runs']} runs of {facts['of']}; {rows}, {epochs} "
-        f"epochs, {facts['seeds']} seeds; {facts['seconds']:.0f} s on "
-        f"{', '.join(facts['hardware'])}. Test rows non-aligned; majority class "
-        f"{100 * facts['majority']:.1f} %.",
+        f"epochs, {facts['seeds']} seeds; {took}. {', '.join(facts['conditions'])}. Test rows "
+        f"non-aligned; majority class {100 * facts['majority']:.1f} %.",
         "",
         f"![{request.figure} on {request.dataset}]({name}.png)",
         "",
     ]
-    for mode in summary.MODES:
+    by_party = [way for way in results[0].metrics if way.startswith("local/")]
+    for mode in (*summary.MODES, *(by_party if request.figure == "imbalance" else ())):
         if not any(mode in each.metrics for each in results):
             continue
         for each in dict.fromkeys((metric, "accuracy")):

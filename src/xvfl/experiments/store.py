@@ -19,7 +19,7 @@ PROTOCOL = 2
 
 
 def key(job: Job) -> str:
-    """Name a run by all that decides its result; what is left at its default goes unsaid.
+    """Name a run by all that decides its result but the data; defaults go unsaid.
 
     So an option that comes later does not change the names of earlier runs.
     """
@@ -46,19 +46,24 @@ class Store:
         self.path = path
         self.results: dict[str, dict[str, Any]] = {}
         if path.exists():
-            for line in path.read_text(encoding="utf-8").splitlines():
+            for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
                 try:
                     record = json.loads(line)
                 except json.JSONDecodeError:
                     continue
-                self.results[record["key"]] = record
+                if isinstance(record, dict) and "key" in record:
+                    self.results[record["key"]] = record
 
-    def missing(self, jobs: Iterable[Job]) -> list[Job]:
-        """List the jobs without a result."""
-        return [job for job in jobs if key(job) not in self.results]
+    def missing(self, jobs: Iterable[Job], data: str = "") -> list[Job]:
+        """List the jobs without a result, or with one of other data than these, where they say."""
+        return [job for job in jobs if not self._has(key(job), data)]
 
-    def add(self, job: Job, result: Result, hardware: str) -> None:
-        """Keep a result."""
+    def _has(self, name: str, data: str) -> bool:
+        record = self.results.get(name)
+        return record is not None and (not data or record.get("data", data) == data)
+
+    def add(self, job: Job, result: Result, hardware: str, data: str) -> None:
+        """Keep a result, and what data it is of."""
         name = key(job)
         record = {
             "key": name,
@@ -67,6 +72,7 @@ class Store:
             "seed": job.setting.seed,
             "seconds": round(result.seconds, 2),
             "hardware": hardware,
+            "data": data,
             "majority": round(result.majority, 5),
             "metrics": {
                 way: [round(found[metric], 5) for metric in METRICS]

@@ -76,7 +76,7 @@ def table(results: Sequence[Result], axis: Axis, way: str, metric: str) -> list[
     """Lay out one way to predict: methods down, places across, mean ± deviation in points."""
     places = by_place(results, axis)
     lines = [
-        f"| {axis.label} | " + " | ".join(_text(place) for place in places) + " |",
+        f"| {axis.label} | " + " | ".join(place_text(place) for place in places) + " |",
         "|---|" + "--:|" * len(places),
     ]
     for method in methods_of(results):
@@ -86,7 +86,8 @@ def table(results: Sequence[Result], axis: Axis, way: str, metric: str) -> list[
     return lines
 
 
-def _text(place: Any) -> str:
+def place_text(place: Any) -> str:
+    """Write a place on an axis."""
     return f"{place:g}" if isinstance(place, float) else str(place)
 
 
@@ -121,7 +122,7 @@ def standing(results: Sequence[Result], metric: str, rates: Sequence[float]) -> 
                 gaps[rival] = difference(results, (OURS, mode), (rival, mode), rates, metric)
         verdicts = standings(gaps)
         found += [Standing(mode, rival, gap, verdicts[rival]) for rival, gap in gaps.items()]
-    if values(results, (OURS, "peers"), rates, metric):
+    if len(values(results, (OURS, "peers"), rates, metric)) > 1:
         gap = difference(results, (OURS, "assisted"), (OURS, "peers"), rates, metric)
         found.append(Standing("assisted", "peers alone", gap, gap.verdict))
     return found
@@ -131,9 +132,9 @@ def compared(results: Sequence[Result], axis: Axis, metric: str) -> dict[str, li
     """Compare us with every rival over the judged rates, at each place of another axis apart."""
     if axis == RATE:
         rates = judged(results)
-        return {f"R_miss {' and '.join(map(_text, rates))}": standing(results, metric, rates)}
+        return {f"R_miss {' and '.join(map(place_text, rates))}": standing(results, metric, rates)}
     return {
-        f"{axis.label} {_text(place)}": standing(some, metric, judged(some))
+        f"{axis.label} {place_text(place)}": standing(some, metric, judged(some))
         for place, some in by_place(results, axis).items()
     }
 
