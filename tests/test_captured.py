@@ -101,8 +101,12 @@ def test_rows_in_memory_and_known_nets_can_be_captured() -> None:
 
 def test_a_hooked_net_cannot_be_captured() -> None:
     made = trial()
+    rows = made.rows("train")
+    head = nn.Linear(8, 2)
+    head.register_full_backward_hook(lambda *_: None)
+    assert not capturable(made.federation, rows, OwnNets(head=head))
     made.federation.sides[1].net.bottom.register_forward_hook(lambda *_: None)
-    assert not capturable(made.federation, made.rows("train"), None)
+    assert not capturable(made.federation, rows, None)
 
 
 def test_rows_on_disk_cannot_be_captured() -> None:

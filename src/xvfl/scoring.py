@@ -1,5 +1,6 @@
 """Predict Parquet tables of any size in a stream, row for row as `Model.predict` does."""
 
+import errno
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -11,6 +12,7 @@ import pandas as pd
 from xvfl.data.parquet import ParquetTable
 from xvfl.data.together import ahead, together
 from xvfl.data.write import TableWriter
+from xvfl.errors import InputError
 from xvfl.methods import Mode
 from xvfl.model import Model
 
@@ -46,15 +48,23 @@ def predict_stream(
     names = [asked.party] if asked.mode == "local" and asked.party else list(model.encoders)
     given = {name: tables[name] for name in names if name in tables}
     answered = Answered()
-    with (
-        TableWriter(output) as writer,
-        tempfile.TemporaryDirectory(prefix=".xvfl-", dir=output.parent) as folder,
-    ):
-        walk = together(given, asked.party, Path(folder))
-        progress(0, walk.rows)
-        for ids, sources in ahead(walk.pieces):
-            frame = model.predict(sources, asked.mode, asked.party, ids).frame()
-            writer.add(frame)
-            answered.add(frame)
-            progress(answered.rows, walk.rows)
+    try:
+        with (
+            TableWriter(output) as writer,
+            tempfile.TemporaryDirectory(prefix=".xvfl-", dir=output.parent) as folder,
+        ):
+            walk = together(given, asked.party, Path(folder))
+            progress(0, walk.rows)
+            for ids, sources in ahead(walk.pieces):
+                frame = model.predict(sources, asked.mode, asked.party, ids).frame()
+                writer.add(frame)
+                answered.add(frame)
+                progress(answered.rows, walk.rows)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        raise InputError(
+            f"{output.parent}: no space is left for the answers and for matching the ids; make "
+            "space there, or write them elsewhere"
+        ) from error
     return answered

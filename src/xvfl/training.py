@@ -14,7 +14,6 @@ from types import FrameType
 from typing import Any
 
 import torch
-from torch import nn
 
 from xvfl.config import LossConfig, NetConfig, TrainConfig
 from xvfl.data.rows import PartyTable, Rows, RowSource
@@ -25,7 +24,7 @@ from xvfl.federation.party import PartySide
 from xvfl.federation.predict import calibrate, score
 from xvfl.federation.train import Record, Trainer
 from xvfl.model import Model
-from xvfl.nets.picked import row_wise
+from xvfl.nets.picked import hooked, row_wise
 from xvfl.own_nets import OwnNets
 from xvfl.runs import CHECKPOINT, FORMAT, Folder
 from xvfl.trainable import Trainable
@@ -162,13 +161,10 @@ def capturable(federation: Fused, rows: RowSource, own: OwnNets | None) -> bool:
     """Say whether steps on a GPU can be captured: all rows lie there, and every net is known."""
     tables = [side.table for side in federation.sides]
     resident = isinstance(rows, Rows) and all(isinstance(table, PartyTable) for table in tables)
-    head = own is None or own.head is None or row_wise(own.head)
-    known = head and all(side.row_wise for side in federation.sides)
-    return resident and known and not any(_hooked(side.net) for side in federation.sides)
-
-
-def _hooked(net: nn.Module) -> bool:
-    return any(each._forward_hooks or each._forward_pre_hooks for each in net.modules())
+    heads = [own.head] if own is not None and own.head is not None else []
+    known = all(map(row_wise, heads)) and all(side.row_wise for side in federation.sides)
+    nets = [*heads, *(side.net for side in federation.sides)]
+    return resident and known and not any(map(hooked, nets))
 
 
 def _search(

@@ -40,6 +40,15 @@ def test_any_rows_are_read_as_written(
     file.close()
 
 
+def test_a_file_takes_its_space_at_once(tmp_path: Path) -> None:
+    """So a full disk is refused here: writing into a mapping without space would kill us."""
+    RowWriter(tmp_path / "rows.bin", 1000, np.int32, 100)
+    about = (tmp_path / "rows.bin").stat()
+    assert about.st_size == 400_000 <= 512 * about.st_blocks
+    RowWriter(tmp_path / "none.bin", 0, np.int32, 100)
+    assert (tmp_path / "none.bin").stat().st_size == 0
+
+
 def test_some_columns_are_written_alone(tmp_path: Path) -> None:
     writer = RowWriter(tmp_path / "x", 10, np.int32, 3)
     writer.put(np.arange(10), np.full((10, 3), -1, dtype=np.int32))

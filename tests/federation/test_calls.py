@@ -53,6 +53,11 @@ def test_a_joined_net_has_no_weights_of_its_own_and_follows_each_partys() -> Non
             nets[1][0].weight.mul_(2)
 
 
+def watched(layer: nn.Module) -> nn.Module:
+    layer.register_forward_pre_hook(lambda *_: None)
+    return layer
+
+
 @pytest.mark.parametrize(
     "nets",
     [
@@ -63,8 +68,9 @@ def test_a_joined_net_has_no_weights_of_its_own_and_follows_each_partys() -> Non
         [nn.Sequential(nn.Linear(400, 400)), nn.Sequential(nn.Linear(400, 400))],
         [nn.Conv2d(1, 1, 3), nn.Conv2d(1, 1, 3)],
         [nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False)],
+        [small(), nn.Sequential(*map(watched, small()))],
     ],
-    ids=["one", "shapes", "dropout", "precisions", "large", "images", "no bias"],
+    ids=["one", "shapes", "dropout", "precisions", "large", "images", "no bias", "hooks"],
 )
 def test_nets_that_cannot_be_joined_or_are_too_large_stay_apart(nets: list[nn.Module]) -> None:
     assert join(nets) is None

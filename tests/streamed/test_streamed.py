@@ -12,13 +12,15 @@ import torch
 from small import frames, refused, stop_at, train, xvfl
 
 from xvfl.config import TableOptions
+from xvfl.data import matched
 from xvfl.data.encode import TableEncoder
 from xvfl.data.rows import full_share
-from xvfl.errors import DataWarning
+from xvfl.errors import DataWarning, InputError
 from xvfl.prepare import Splits, as_table, place, weighed
 from xvfl.runs import CHECKPOINT, MODEL, Folder
 from xvfl.streamed import Streamed, open_tables, prepare_streamed
 from xvfl.streamed import places as places_module
+from xvfl.streamed.labels import find_classes
 from xvfl.streams import shuffled
 from xvfl.workflow import evaluate_run
 
@@ -175,6 +177,71 @@ def test_changed_tables_are_prepared_again_and_refused(tmp_path: Path) -> None:
         "train", config, "--out", tmp_path / "run", "--resume"
     )
     assert Folder(tmp_path / "run").has(CHECKPOINT)
+
+
+def test_changed_labels_are_noticed(tmp_path: Path) -> None:
+    config = write_parquet(tmp_path)
+    train(config, tmp_path / "run", show=stop_at(8))
+    bank = pd.read_parquet(tmp_path / "bank.parquet")
+    yes, no = (np.flatnonzero(bank["churned"] == said)[:4] for said in ("yes", "no"))
+    bank.loc[yes, "churned"], bank.loc[no, "churned"] = "no", "yes"
+    bank.to_parquet(tmp_path / "bank.parquet", row_group_size=70)
+    assert "changed since this run began" in refused(
+        "train", config, "--out", tmp_path / "run", "--resume"
+    )
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_a_folder_of_somebody_else_stays(tmp_path: Path, streamed: bool) -> None:
+    config = write_parquet(tmp_path, CONFIG if streamed else CONFIG.replace("true", "false", 1))
+    mine = tmp_path / "cache" / "precious.txt"
+    mine.parent.mkdir()
+    mine.touch()
+    if streamed:
+        assert "holds something else" in refused("train", config, "--out", tmp_path)
+    else:
+        assert xvfl("train", config, "--out", tmp_path).code == 0
+    assert mine.exists()
+
+
+@pytest.mark.parametrize("harm", ["cut", "gone"])
+def test_a_cache_that_cannot_be_read_is_made_again(tmp_path: Path, harm: str) -> None:
+    config = write_parquet(tmp_path)
+    train(config, tmp_path / "straight")
+    train(config, tmp_path / "cut", show=stop_at(8))
+    cache = tmp_path / "cut" / "cache"
+    if harm == "cut":
+        (cache / "about.json").write_text((cache / "about.json").read_text()[:100])
+    else:
+        (cache / "table-bank.bin").unlink()
+    train(config, tmp_path / "cut", resume=True)
+    first, second = (Folder(tmp_path / name).load_tensors(MODEL)[0] for name in ("straight", "cut"))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_many_parties_are_matched_in_little_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(matched, "MEMORY", "24MB")
+    rows, parties = 40_000, 16
+    ids = [f"{row:036d}" for row in range(rows)]
+    frame = pd.DataFrame({"id": ids, "x": np.arange(rows) % 7, "y": np.arange(rows) % 2})
+    frame.to_parquet(tmp_path / "t.parquet")
+    named = {f"p{i}": ("t.parquet", "id") for i in range(parties)}
+    tables = open_tables(named, "p0", "y", tmp_path)
+    folder = tmp_path / "places"
+    folder.mkdir()
+    _, parts = places_module.place_rows(tables, find_classes(tables), SPLITS, folder)
+    assert parts.total == rows
+    places = [list(matched.read_places(folder / f"places-p{i}.bin")) for i in (0, parties - 1)]
+    assert all(np.array_equal(a, b) for a, b in zip(*places, strict=True))
+
+
+def test_what_the_database_refuses_is_said_in_our_words(tmp_path: Path) -> None:
+    ids = matched.Ids(tmp_path)
+    with pytest.raises(InputError, match="ids could not be matched .*make space there"):
+        ids.run("SELECT nothing")
+    ids.close()
 
 
 def test_validation_rows_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

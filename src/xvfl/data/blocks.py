@@ -4,6 +4,7 @@ Nothing stays mapped, so that resident memory depends on the blocks kept, not on
 alone.
 """
 
+import os
 from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
@@ -77,8 +78,13 @@ class RowWriter:
         """Make a file of `rows` rows of `columns` numbers, or `keep` the one that is there."""
         self.path, self.rows, self.dtype, self.columns = path, rows, np.dtype(dtype), columns
         if not keep:
+            size = rows * columns * self.dtype.itemsize
             with path.open("wb") as file:
-                file.truncate(rows * columns * self.dtype.itemsize)
+                # Taken from the disk at once: writing to a mapping of a full one would kill us.
+                if size and hasattr(os, "posix_fallocate"):
+                    os.posix_fallocate(file.fileno(), 0, size)
+                else:
+                    file.truncate(size)
 
     def put(self, places: Places, rows: NDArray[Any], column: int = 0) -> None:
         """Write rows, or some of their columns from `column` on, at their places."""

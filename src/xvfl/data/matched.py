@@ -4,7 +4,7 @@ Row numbers count the rows of a file; places count the rows of the federation.
 """
 
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -65,20 +65,41 @@ class Ids:
         """Add rows to a table."""
         import pyarrow as pa
 
-        self._connection.register("piece", pa.table(columns))
-        self.run(f"INSERT INTO {name} SELECT {', '.join(columns)} FROM piece")
-        self._connection.unregister("piece")
+        with self._refusing():
+            self._connection.register("piece", pa.table(columns))
+            self._connection.execute(f"INSERT INTO {name} SELECT {', '.join(columns)} FROM piece")
+            self._connection.unregister("piece")
 
     def run(self, query: str) -> list[tuple[Any, ...]]:
         """Run a query whose answer is small."""
-        found: list[tuple[Any, ...]] = self._connection.execute(query).fetchall()
+        with self._refusing():
+            found: list[tuple[Any, ...]] = self._connection.execute(query).fetchall()
         return found
 
     def stream(self, query: str) -> Iterator[dict[str, NDArray[Any]]]:
         """Give a query's answer in pieces, as columns."""
-        result = self._connection.cursor().execute(query)
-        while len(frame := result.fetch_df_chunk(VECTORS)):
+        with self._refusing():
+            result = self._connection.cursor().execute(query)
+        while True:
+            with self._refusing():
+                frame = result.fetch_df_chunk(VECTORS)
+            if not len(frame):
+                return
             yield {name: frame[name].to_numpy() for name in frame.columns}
+
+    @contextmanager
+    def _refusing(self) -> Iterator[None]:
+        """Say in our words that there is no space on the disk, or too little memory."""
+        import duckdb
+
+        try:
+            yield
+        except duckdb.Error as error:
+            reason = str(error).partition("\n")[0]
+            raise InputError(
+                f"{self._path.parent}: the ids could not be matched ({reason}); make space there, "
+                "or choose another folder"
+            ) from error
 
     def write_places(self, query: str, rows: int, path: Path) -> None:
         """Write the place of each of a file's rows, −1 where it has none.

@@ -10,7 +10,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from xvfl.nets.picked import row_wise
+from xvfl.nets.picked import hooked, row_wise
 from xvfl.nets.stacked import rebuilt
 
 MOST_WEIGHTS = 1 << 12
@@ -47,10 +47,11 @@ def join(nets: Sequence[nn.Module]) -> nn.Module | None:
 
 
 def _plain(net: nn.Module) -> bool:
-    """Say that all weights of a net are in linear layers with a bias, on a CPU."""
+    """Say that all weights of a net are in linear layers with a bias, on a CPU, without hooks."""
     leaves = [each for each in net.modules() if list(each.parameters(recurse=False))]
     linear = all(type(each) is nn.Linear and each.bias is not None for each in leaves)
-    return linear and all(weight.device.type == "cpu" for weight in net.parameters())
+    on_cpu = all(weight.device.type == "cpu" for weight in net.parameters())
+    return linear and on_cpu and not hooked(net)
 
 
 def _shape(net: nn.Module) -> tuple[object, ...]:

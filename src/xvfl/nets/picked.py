@@ -32,6 +32,12 @@ def row_wise(net: nn.Module) -> bool:
     return all(type(module) in ROW_WISE for module in net.modules())
 
 
+def hooked(net: nn.Module) -> bool:
+    """Say that a net has hooks: they must be called as often as it is, and by it."""
+    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return any(getattr(each, kind) for each in net.modules() for kind in kinds)
+
+
 def where_wanted(call: Callable[..., Tensor], wanted: Tensor | None, *inputs: Tensor) -> Tensor:
     """Apply a call to the rows that are wanted, zeros elsewhere; None = everywhere.
 

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from xvfl.errors import InputError
 from xvfl.prepare import Splits
 from xvfl.streamed.places import HELD_OUT
 from xvfl.streamed.prepare import prepare_streamed
-from xvfl.streamed.prepared import ABOUT, Streamed, open_prepared
+from xvfl.streamed.prepared import Streamed, open_prepared
 from xvfl.streamed.tables import StreamedTables
 
 CACHE = "cache"
@@ -31,15 +32,24 @@ def cached(
     folder, new = run / CACHE, not run.exists()
     wanted = json.dumps(_made_from(tables, options, splits, full_at, class_weight))
     made_from = folder / MADE_FROM
-    if (folder / ABOUT).is_file() and made_from.read_text(encoding="utf-8") == wanted:
-        return open_prepared(folder)
+    if folder.exists() and not _ours(folder) and any(folder.iterdir()):
+        raise InputError(
+            f"{folder}: would hold encoded rows, but holds something else; move it away, or choose "
+            "another --out"
+        )
+    # What a power cut left unreadable is made again.
+    with suppress(OSError, ValueError, KeyError):
+        if made_from.read_text(encoding="utf-8") == wanted:
+            return open_prepared(folder)
     try:
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
+        clear(run)
+        folder.mkdir(parents=True, exist_ok=True)
         made_from.write_text(wanted, encoding="utf-8")
         return prepare_streamed(tables, options, splits, full_at, class_weight, folder)
     except BaseException as error:
-        shutil.rmtree(run if new else folder, ignore_errors=True)
+        clear(run)
+        if new:
+            shutil.rmtree(run, ignore_errors=True)
         if isinstance(error, OSError):
             raise InputError(
                 f"{folder}: the encoded rows could not be written ({error.strerror or error}); "
@@ -59,8 +69,22 @@ def keep_held_out(run: Path) -> str:
 
 
 def clear(run: Path) -> None:
-    """Remove the encoded rows of a run that is finished."""
-    shutil.rmtree(run / CACHE, ignore_errors=True)
+    """Remove the encoded rows of a run that is finished; a folder of others stays."""
+    folder = run / CACHE
+    if not _ours(folder):
+        return
+    # What tells whose folder it is goes last.
+    with suppress(OSError):
+        for path in sorted(folder.iterdir(), key=lambda each: each.name == MADE_FROM):
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+        folder.rmdir()
+
+
+def _ours(folder: Path) -> bool:
+    return (folder / MADE_FROM).is_file()
 
 
 def _made_from(tables: StreamedTables, options: Mapping[str, TableOptions], *rest: Any) -> Any:

@@ -81,17 +81,18 @@ def _match(
     ids: Ids, tables: StreamedTables, labels: str, party: Mapping[str, str]
 ) -> dict[int, int]:
     """Join the parties' rows to the labels; count the rows of each class that somebody holds."""
-    rows, joins = [], []
+    ids.run(f"CREATE TABLE matched0 AS SELECT row, id, said AS y FROM {labels} WHERE said >= 0")
+    # One at a time: a join of them all would hold the ids of all of them in memory.
     for i, name in enumerate(party.values()):
-        if name == labels:
-            rows.append(f"l.row AS r{i}")
-        else:
-            rows.append(f"coalesce({name}.row, -1) AS r{i}")
-            joins.append(f"LEFT JOIN {name} ON {name}.id = l.id")
-    ids.run(
-        f"CREATE TABLE matched AS SELECT l.row, l.said AS y, {', '.join(rows)} "
-        f"FROM {labels} l {' '.join(joins)} WHERE l.said >= 0"
-    )
+        row, join = "l.row", ""
+        if name != labels:
+            row, join = "coalesce(t.row, -1)", f"LEFT JOIN {name} t ON t.id = l.id"
+        ids.run(
+            f"CREATE TABLE matched{i + 1} AS SELECT l.*, {row} AS r{i} FROM matched{i} l {join}"
+        )
+        ids.run(f"DROP TABLE matched{i}")
+    ids.run(f"CREATE TABLE matched AS SELECT * EXCLUDE (id) FROM matched{len(party)}")
+    ids.run(f"DROP TABLE matched{len(party)}")
     for i, name in enumerate(party):
         if not ids.run(f"SELECT count(*) FROM matched WHERE r{i} >= 0")[0][0]:
             first = ids.run(f"SELECT id FROM {party[name]} ORDER BY row LIMIT 1")

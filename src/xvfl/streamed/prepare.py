@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from xvfl.config import TableOptions
-from xvfl.data.blocks import RowWriter
+from xvfl.data.blocks import RowWriter, read_rows
 from xvfl.data.encode import TableEncoder
 from xvfl.data.matched import Whole, read_places
 from xvfl.data.onepass import fit_in_one_pass
@@ -43,6 +43,8 @@ def prepare_streamed(
     names, parts = place_rows(tables, classes, splits, folder)
     rows = RowWriter(folder / ROWS, parts.total, np.int32, 1 + len(tables.parties), keep=True)
     digest = blake2b(digest_size=16)
+    for piece in read_rows(folder / ROWS, 1 + len(tables.parties)):
+        digest.update(piece[:, 0].tobytes())
     encoders, shares = {}, {}
     for i, (name, table) in enumerate(tables.parties.items()):
         places = folder / places_of(name)

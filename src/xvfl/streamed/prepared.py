@@ -6,6 +6,7 @@ about.json            everything else; its presence makes the folder whole
 """
 
 import json
+import os
 import warnings
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -43,11 +44,11 @@ class About:
     parts: Parts
     class_weight: str
     digest: str
-    """Of every encoded row and its place."""
+    """Of every encoded row, its class and its place."""
 
 
 def save_about(about: About, folder: Path) -> None:
-    """Write what the files of a folder are of, once they are whole."""
+    """Write what the files of a folder are of, once they are whole and on the disk."""
     said = {
         "classes": about.classes,
         "encoders": {name: each.to_dict() for name, each in about.encoders.items()},
@@ -56,7 +57,15 @@ def save_about(about: About, folder: Path) -> None:
         "class_weight": about.class_weight,
         "digest": about.digest,
     }
-    (folder / ABOUT).write_text(json.dumps(said), encoding="utf-8")
+    for path in folder.glob("*.bin"):
+        with path.open("rb+") as file:
+            os.fsync(file.fileno())
+    temporary = folder / f".{ABOUT}.tmp"
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(json.dumps(said))
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(folder / ABOUT)
 
 
 def open_prepared(folder: Path) -> "Streamed":
