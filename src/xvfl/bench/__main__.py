@@ -4,6 +4,7 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
+from xvfl.bench.grid import published
 from xvfl.bench.outcome import CLAIMS, LINES, Outcome, text
 from xvfl.bench.run import SECTIONS, bench
 from xvfl.bench.sections import FULL, QUICK
@@ -23,9 +24,15 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="tiny shapes, seconds")
     parser.add_argument("--out", type=Path, default=Path("out/bench.json"))
     parser.add_argument("--tasks", type=Path, help="grid: folder of prepared NAME-PARTIES.npz")
-    parser.add_argument("--results", type=Path, help="grid: folder of published runs")
+    parser.add_argument(
+        "--results", type=Path, help="grid: folder of published runs; results/runs if there"
+    )
     given = parser.parse_args()
-    plan = replace(QUICK if given.quick else FULL, tasks=given.tasks, results=given.results)
+    plan = replace(
+        QUICK if given.quick else FULL,
+        tasks=given.tasks,
+        results=published(given.results, given.quick),
+    )
     found = bench(given.sections, plan, given.out, show)
     if found.claims:
         print(text(CLAIMS, [claim.cells() for claim in found.claims]))

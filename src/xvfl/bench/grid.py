@@ -72,6 +72,12 @@ def _errors(then: Mean, now: Mean, seeds: int) -> float:
     return abs(now.mean - then.mean) / max(error, LEAST)
 
 
+def published(named: Path | None, quick: bool) -> Path | None:
+    """Find the runs to compare with: those named, else the repository's, where we are in it."""
+    ours = Path("results") / "runs"
+    return ours if named is None and not quick and ours.is_dir() else named
+
+
 def _made(name: str, plan: Plan) -> list[Result]:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     jobs, dispatch = jobs_of(name, plan), choose_dispatch(device, 0)
@@ -83,6 +89,7 @@ def _made(name: str, plan: Plan) -> list[Result]:
 
 def _published(name: str, plan: Plan) -> list[Result]:
     if plan.results is None:
+        print(f"{name}: no published runs are named (--results), so nothing is compared")
         return []
     path, jobs = plan.results / f"{name}.jsonl", jobs_of(name, plan)
     found = Store(path).get(jobs)

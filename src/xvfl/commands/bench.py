@@ -23,7 +23,8 @@ def bench(
     ] = False,
     out: Annotated[Path, typer.Option(help="File of the figures.")] = Path("out/bench.json"),
     results: Annotated[
-        Path | None, typer.Option(help="grid: folder of published runs to compare with.")
+        Path | None,
+        typer.Option(help="grid: folder of published runs to compare with; results/runs if there."),
     ] = None,
 ) -> None:
     """Time a training step beside a plain PyTorch writing of the same loss and beside its floor.
@@ -33,6 +34,7 @@ def bench(
 
     xvfl bench paper public
     """
+    from xvfl.bench.grid import published
     from xvfl.bench.outcome import CLAIMS, LINES, Outcome
     from xvfl.bench.run import bench as run
     from xvfl.bench.sections import FULL, QUICK
@@ -43,7 +45,7 @@ def bench(
         console.print(_table(LINES, [line.cells() for line in one.lines]))
 
     with console.status("timing; contenders take turns"):
-        plan = replace(QUICK if quick else FULL, results=results)
+        plan = replace(QUICK if quick else FULL, results=published(results, quick))
         found = run(sections or [], plan, out, show)
     if found.claims:
         console.print(_table(CLAIMS, [claim.cells() for claim in found.claims]))

@@ -227,6 +227,16 @@ def page(request: Request, results: Sequence[Result], facts: dict[str, Any]) -> 
         if found:
             lines += [f"Paired differences in {metric} points at {at}, ± standard error:", ""]
             lines += [*summary.standing_table(found), ""]
+    if request.figure == "missing-rates":
+        rates = summary.judged(results)
+        where = " and ".join(map(summary.place_text, rates))
+        lines += [
+            f"Besides, the mean of R_miss {where}, {metric} in % unless a column says otherwise; "
+            "mixed rows are aligned as often as in training, whole rows miss nothing:",
+            "",
+            *summary.besides(results, metric, rates),
+            "",
+        ]
     return lines
 
 

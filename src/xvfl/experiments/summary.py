@@ -100,6 +100,38 @@ def _cell(some: Sequence[Result], way: Way, metric: str) -> str:
     return f"{100 * found.mean:.1f}{spread}"
 
 
+BESIDES: tuple[tuple[str, str, str], ...] = (
+    ("local, mixed rows", "local mixed", ""),
+    ("collaborative, mixed", "collaborative mixed", ""),
+    ("local, whole rows", "local whole", ""),
+    ("collaborative, whole", "collaborative whole", ""),
+    ("local, balanced accuracy", "local", "balanced_accuracy"),
+    ("local, ECE", "local", "ece"),
+    ("local, NLL", "local", "nll"),
+    ("collaborative, ECE", "collaborative", "ece"),
+    ("collaborative, NLL", "collaborative", "nll"),
+)
+"""Columns of the table of other rows and metrics: name, way, metric; "" = what decides."""
+
+
+def besides(results: Sequence[Result], metric: str, rates: Sequence[float]) -> list[str]:
+    """Lay out other test rows and metrics, means over seeds and the rates; NLL in nats."""
+    lines = [
+        "| | " + " | ".join(name for name, _, _ in BESIDES) + " |",
+        "|---|" + "--:|" * len(BESIDES),
+    ]
+    for method in methods_of(results):
+        cells = []
+        for _, way, chosen in BESIDES:
+            there = values(results, (method, way), rates, chosen or metric)
+            found = sum(there.values()) / len(there) if there else None
+            text = "n/a" if found is None else f"{100 * found:.1f}"
+            cells.append(f"{found:.2f}" if found is not None and chosen == "nll" else text)
+        bold = "**" if method == OURS else ""
+        lines.append(f"| {bold}{method}{bold} | " + " | ".join(cells) + " |")
+    return lines
+
+
 @dataclass(frozen=True)
 class Standing:
     """How we stand against one rival in one mode."""
