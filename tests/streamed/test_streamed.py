@@ -63,6 +63,10 @@ def write_parquet(folder: Path, config: str = CONFIG, rows: int = ROWS) -> Path:
 
 def prepared(folder: Path, **changes: object) -> Streamed:
     write_parquet(folder)
+    return prepared_from(folder, **changes)
+
+
+def prepared_from(folder: Path, **changes: object) -> Streamed:
     tables = open_tables(
         {"bank": ("bank.parquet", "customer"), "shop": ("shop.parquet", "customer")},
         "bank",
@@ -137,6 +141,29 @@ def test_rows_on_disk_are_those_in_memory(tmp_path: Path, class_weight: str) -> 
             assert torch.equal(mine.codes[held], twin.codes[held])
     held_out = pd.read_parquet(tmp_path / "cache" / "held_out.parquet")["id"]
     assert held_out.tolist() == ids[-counts[2] :]
+    found.close()
+
+
+def test_rows_that_nobody_saw_weigh_nothing(tmp_path: Path) -> None:
+    write_parquet(tmp_path)
+    y = (frames(ROWS)[2] == "yes").to_numpy().astype(np.int64)
+    part = parts_of(y)
+    trains, validates = (np.flatnonzero((part == which) & (y == 1))[0] for which in (0, 1))
+    ids = frames(ROWS)[2].index[[trains, validates]]
+    for name in ("bank.parquet", "shop.parquet"):
+        table = pd.read_parquet(tmp_path / name)
+        table = table if "customer" in table else table.reset_index()
+        features = table.columns.difference(["customer", "churned"])
+        table[features] = table[features].mask(table["customer"].isin(ids))
+        table.to_parquet(tmp_path / name)
+    with pytest.warns(DataWarning, match="2 rows hold no observed feature"):
+        found = prepared_from(tmp_path, class_weight="balanced")
+    parts = found.about.parts
+    assert found.counts.tolist() == [int(((part == 0) & (y == c)).sum()) - c for c in (0, 1)]
+    every = found.training(torch.device("cpu")).take(torch.arange(parts.train), 0)
+    at = int((part[:trains] == 0).sum())
+    assert not every.seen[at].any() and every.weight[at] == 0 and (every.weight > 0).sum() > 100
+    assert len(found.validating(torch.device("cpu"))) == parts.validation - 1
     found.close()
 
 
