@@ -78,8 +78,8 @@ def _line(
         )
 
 
-def bars(results: Sequence[Result], axis: Axis, metric: str, title: str) -> Figure:
-    """Draw every mode as bars, one group a method (and place, where there are several)."""
+def points(results: Sequence[Result], axis: Axis, metric: str, title: str) -> Figure:
+    """Draw every mode as points, one group a method (and place, where there are several)."""
     modes = [mode for mode in MODES if any(mode in each.metrics for each in results)]
     groups = [
         (place, method)
@@ -99,18 +99,21 @@ def bars(results: Sequence[Result], axis: Axis, metric: str, title: str) -> Figu
             heights.append(100 * found.mean if found else np.nan)
             errors.append(100 * found.deviation if found else 0.0)
         where = np.arange(len(groups)) + (index - (len(modes) - 1) / 2) * 0.8 / len(modes)
-        at.bar(where, heights, 0.8 / len(modes), yerr=errors, label=mode, color=shades[mode])
+        at.errorbar(
+            where, heights, errors, fmt="o", markersize=7, capsize=2, label=mode, color=shades[mode]
+        )
     names = [f"{method}\n{place}" if many else method for place, method in groups]
     at.set_xticks(np.arange(len(groups)), names, fontsize=8)
     if many:
         at.tick_params("x", rotation=30)
         for label in at.get_xticklabels():
             label.set_horizontalalignment("right")
-    finite = [bar.get_height() for bar in at.patches if np.isfinite(bar.get_height())]  # type: ignore[attr-defined]
-    at.set_ylim(max(0, min(finite) - 8), min(100, max(finite) + 5))
+    for edge in range(1, len(groups)):
+        at.axvline(edge - 0.5, color="#dddddd", linewidth=0.8)
+    at.grid(axis="y", alpha=0.25)
     at.set(ylabel=f"{metric} in %", title=title)
     at.spines[["top", "right"]].set_visible(False)
-    at.legend(frameon=False, ncols=4, loc="upper center")
+    figure.legend(loc="outside lower center", ncols=4, frameon=False)
     return figure
 
 

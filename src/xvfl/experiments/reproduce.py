@@ -187,13 +187,13 @@ def conditions(jobs: Sequence[Job]) -> list[str]:
 
 
 def draw(request: Request, results: Sequence[Result], metric: str) -> Any:
-    """Draw a figure: lines over numbers, bars elsewhere."""
+    """Draw a figure: lines over numbers, points elsewhere."""
     axis = summary.AXES[request.figure]
     title = f"{request.figure.replace('-', ' ')}: {request.dataset}"
     several = len(summary.by_place(results, axis)) > 1 and axis.name in ("rate", "overlap")
-    picture: Callable[..., Any] = plots.lines if several else plots.bars
+    picture: Callable[..., Any] = plots.lines if several else plots.points
     if request.figure == "ablations":
-        picture = plots.bars
+        picture = plots.points
     return picture(results, axis, metric, title)
 
 
