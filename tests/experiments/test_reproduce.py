@@ -144,7 +144,9 @@ def test_the_command_lists_and_refuses(tmp_path: Path) -> None:
     assert "missing-rates" in refused("reproduce", "missing-rate", "--dataset", "bank")
     assert "tinyimagenet5" in refused("reproduce", "overlap", "--dataset", "tinyimagenet")
     assert "cuda" in refused("reproduce", "overlap", "--dataset", "bank", "--device", "gpu")
-    assert "rounds, report" in refused("reproduce", "nothing")
+    new = tmp_path / "new"
+    assert "rounds, report" in refused("reproduce", "nothing", "--out", new)
+    assert "no figure" in refused("reproduce", "report", "--out", new) and not new.exists()
     assert "leave out --dataset" in refused("reproduce", "rounds", "--dataset", "bank")
     (tmp_path / "file").touch()
     for figure in (("mode-gap", "--dataset", "bank"), ("rounds",), ("report",)):

@@ -47,7 +47,6 @@ def reproduce(
     from xvfl.experiments.jobs import FIGURES
     from xvfl.experiments.reproduce import SPECIAL, Request, reproduce_special, usable
 
-    usable(out)
     if figure == "report":
         from xvfl.experiments.results_page import write_page
 
@@ -57,6 +56,7 @@ def reproduce(
     if figure in SPECIAL:
         if dataset is not None:
             raise ConfigError(f"reproduce {figure}: has its own data; leave out --dataset")
+        usable(out)
         for path in reproduce_special(figure, quick, out, device, console.print):
             console.print(f"wrote {path}")
         return
@@ -77,9 +77,10 @@ def _check_device(device: str) -> None:
 
 
 def _make(request: "Request", console: Console) -> None:
-    from xvfl.experiments.reproduce import reproduce
+    from xvfl.experiments.reproduce import reproduce, usable
 
     total = len(request.jobs())
+    usable(request.out)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeRemainingColumn(), console=console) as bar:
         task = bar.add_task("runs", total=total)

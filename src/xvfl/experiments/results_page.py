@@ -9,7 +9,7 @@ from xvfl.errors import RunError
 from xvfl.experiments import claims, plots, stands
 from xvfl.experiments.jobs import FIGURES, FULL, PUBLISHED
 from xvfl.experiments.kept import record
-from xvfl.experiments.reproduce import SPECIAL, Request, about, page, write
+from xvfl.experiments.reproduce import SPECIAL, Request, about, page, usable, write
 from xvfl.experiments.runner import Result
 from xvfl.experiments.summary import Standing
 from xvfl.runs import Folder
@@ -52,9 +52,10 @@ def write_page(out: Path) -> Path:
     there = requests(out)
     if not there and not any(record(out / name, name) for name in SPECIAL):
         raise RunError(
-            f"{out}: no figure is whole in it yet (those of --quick do not count); `xvfl reproduce "
-            "--list` shows them"
+            f"{out}: no figure is whole in it yet (those of --quick do not count); make one, or "
+            "name its folder with --out"
         )
+    usable(out)
     runs: dict[tuple[str, str], list[Result]] = {}
     sections: list[str] = []
     for request in there:
