@@ -177,7 +177,7 @@ def conditions(jobs: Sequence[Job]) -> list[str]:
         "{} parties": {job.parties for job in jobs},
         "R_miss {:g}": {each.rate for each in settings},
         "overlap {:g}": {each.overlap for each in settings},
-        "rows held in full {:.0%} by the first party": {each.imbalance for each in settings},
+        "imbalance {:g}": {each.imbalance for each in settings},
         "λ1 {:g}": {each.loss.lambda1 for each in settings},
         "λ2 {:g}": {each.loss.lambda2 for each in settings},
     }

@@ -21,7 +21,7 @@ HEAD = """# Results
 Made by `xvfl reproduce report --out results` (xvfl {version}) from the runs in `runs/`; each
 section names the command that made its runs. Figures are means ± standard deviations over seeds,
 in percent; test rows are all non-aligned unless a table says otherwise, and every method has the
-same nets, optimiser, epochs and rows, the same on every data set. The recipe of `xvfl+` alone was
+same nets, optimiser, epochs and rows. The recipe of `xvfl+`, one for all data sets, alone was
 searched for, on validation rows (some 25 variants); of its rivals `laser+mask` was tried at four
 step sizes, the others at none. Where one class is rare (Bank, Avazu, PhysioNet) AUROC decides and
 accuracy stands beside it with the majority rate; elsewhere accuracy does. λ1 = λ2 = 0.1, with
