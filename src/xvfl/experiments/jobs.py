@@ -96,7 +96,10 @@ def imbalance(dataset: str, budget: Budget) -> list[Job]:
 
 
 def four_parties(dataset: str, budget: Budget) -> list[Job]:
-    """Four parties, as the paper: λ1 = λ2 = 0.01, batch 100 (P8); images: half rows and epochs."""
+    """Four parties, as the paper: λ1 = λ2 = 0.01, batch 100 (P8); images: half the epochs.
+
+    Of images whose training rows are drawn, half of those too.
+    """
     if dataset in IMAGES:
         budget = replace(budget, train_rows=budget.train_rows // 2, epochs=budget.epochs // 2)
     return jobs(

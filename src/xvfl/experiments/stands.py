@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from xvfl.experiments.claims import Runs
-from xvfl.experiments.compare import mean, paired, values
+from xvfl.experiments.compare import Difference, mean, paired, values
 from xvfl.experiments.jobs import OURS
 from xvfl.experiments.summary import (
     AXES,
@@ -52,8 +52,11 @@ def _all(rivals: Sequence[Standing]) -> str:
 
 
 def _stands(dataset: str, mode: str, verdict: str, nearest: Standing) -> str:
-    gap = f"{100 * nearest.gap.mean:+.2f} ± {100 * nearest.gap.error:.2f}"
-    return f"| {dataset} | {mode} | {verdict} | {nearest.rival} | {gap} |"
+    return f"| {dataset} | {mode} | {verdict} | {nearest.rival} | {_points(nearest.gap)} |"
+
+
+def _points(gap: Difference) -> str:
+    return f"{100 * gap.mean:+.2f} ± {100 * gap.error:.2f}"
 
 
 def on_utkface(runs: Runs) -> list[str]:
@@ -61,21 +64,31 @@ def on_utkface(runs: Runs) -> list[str]:
     results = runs.get(("missing-rates", "utkface"))
     if not results:
         return []
-    before, after = (values(results, (OURS, "assisted"), rate, "accuracy") for rate in (0.0, 0.9))
-    lost = paired(after, before)
+    lost, together = (
+        paired(*(values(results, (OURS, mode), rate, "accuracy") for rate in (0.9, 0.0)))
+        for mode in ("assisted", "collaborative")
+    )
     begins = []
     for mode in ("local", "collaborative"):
         there = [m for m in methods_of(results) if values(results, (m, mode), 0.0, "accuracy")]
         means = {m: 100 * mean(results, (m, mode), 0.0, "accuracy").mean for m in there}
         best = max(means, key=lambda each: means[each])
         begins.append(f"{means[OURS]:.1f} in `{mode}` (best of all: {best}, {means[best]:.1f})")
-    aim = "met" if lost.mean > -AIM else "**missed**"
     return [
-        f"UTKFace, `assisted`, from R_miss 0 to 0.9: {100 * lost.mean:+.2f} ± "
-        f"{100 * lost.error:.2f} points (the aim, less than {100 * AIM:g} lost: {aim}); "
-        "at R_miss 0 `xvfl+` has " + " and ".join(begins) + ".",
+        f"UTKFace, `assisted`, from R_miss 0 to 0.9: {_points(lost)} points (the aim, less than "
+        f"{100 * AIM:g} lost: {_aim(lost)}). At 0 `assisted` asks nobody and is `local`; "
+        f"`collaborative`, like with like, changes by {_points(together)}. At R_miss 0 `xvfl+` has "
+        + " and ".join(begins)
+        + ".",
         "",
     ]
+
+
+def _aim(lost: Difference) -> str:
+    """Say whether no more is lost than may be, and whether the seeds leave a doubt."""
+    if lost.mean <= -AIM:
+        return "**missed**"
+    return "met" if lost.mean - 2 * lost.error > -AIM else "met in the mean, not beyond two errors"
 
 
 def behind(runs: Runs) -> list[str]:
