@@ -38,7 +38,7 @@ def rows(ids: pd.Index) -> dict[str, pd.DataFrame]:
     }
 
 
-model = XVFLClassifier(epochs=30, seed=0).fit(rows(known), y[known])
+model = XVFLClassifier(epochs=30, random_state=0).fit(rows(known), y[known])
 print(f"\ntrained {len(model.history_)} epochs; classes: {', '.join(model.classes_)}")
 
 # %% Three ways to predict the new patients, and the peers alone beside "assisted"

@@ -14,9 +14,9 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
 from xvfl import config as xc  # noqa: E402
-from xvfl import sides  # noqa: E402
-from xvfl.experiments.jobs import FULL, OURS  # noqa: E402
-from xvfl.template import field_docs  # noqa: E402
+from xvfl.service import config as sides  # noqa: E402
+from xvfl_lab.experiments.jobs import FULL, OURS  # noqa: E402
+from xvfl.cli.template import field_docs  # noqa: E402
 
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 MODULES = {"configuration.md": xc, "federation.md": sides}

@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 import torch
 
-from tests.small import (
+from tests.small_tables import (
     CONFIG,
     SOURCE,
     assert_same_weights,
@@ -26,7 +26,7 @@ from tests.small import (
     write_all,
     xvfl,
 )
-from xvfl.runs import CHECKPOINT, FORMAT, MANIFEST, MODEL, Folder
+from xvfl.model.run_dir import CHECKPOINT, FORMAT, MANIFEST, MODEL, RunDir
 
 Spoil = Callable[[Path], object]
 
@@ -369,7 +369,7 @@ def test_odd_rows_are_answered_and_flagged(folder: Path) -> None:
         "",
     ]
     chances = answers.filter(like="proba_").astype(float)
-    prior = Folder(folder / "run").manifest()["prior"]
+    prior = RunDir(folder / "run").manifest()["prior"]
     assert chances.loc["c002"].tolist() == pytest.approx(prior)
     assert np.allclose(chances.sum(axis=1), 1)
 
@@ -414,7 +414,7 @@ RUNS: dict[str, tuple[Callable[[Path], object], list[str]]] = {
     ),
     "weights lost": (lambda run: (run / MODEL).unlink(), [MODEL, "is missing"]),
     "weights of other nets": (
-        lambda run: Folder(run).save_tensors(MODEL, {"bank/x": torch.zeros(1)}, {}),
+        lambda run: RunDir(run).save_tensors(MODEL, {"bank/x": torch.zeros(1)}, {}),
         ["weights do not fit its nets"],
     ),
     "encoder lost": (
@@ -539,5 +539,5 @@ def test_a_really_full_disk(small_disk: Path, stopped: Path) -> None:
 def assert_left_whole(run: Path, before: bytes) -> None:
     """Check that a failed save changed nothing."""
     assert checkpoint(run) == before and no_scraps(run)
-    assert Folder(run).load_tensors(CHECKPOINT)[1]["progress"]["step"] == 4
+    assert RunDir(run).load_tensors(CHECKPOINT)[1]["progress"]["step"] == 4
     assert not (run / MANIFEST).exists() and not (run / MODEL).exists()

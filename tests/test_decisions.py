@@ -15,20 +15,20 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests import twin
-from tests.conftest import IMAGE, MIXED, NUMBERS, D, Problem, make_problem
+from tests.problems import IMAGE, MIXED, NUMBERS, D, Problem, make_problem
 from xvfl import nets
-from xvfl.config import LossConfig, NetConfig, TableOptions
-from xvfl.data.encode import ImageEncoder, Images, TableEncoder
-from xvfl.data.rows import Rows, full_share, is_full
+from xvfl.config import COORDINATOR, LossConfig, NetConfig, TableOptions
+from xvfl.data.encoder import ImageEncoder, Images, TableEncoder
+from xvfl.dataset.prepare import InMemoryDataset, Splits, prepare
 from xvfl.errors import DataWarning, RunError
-from xvfl.federation.build import COORDINATOR
-from xvfl.federation.fused import Fused
-from xvfl.federation.party import PartyNet, PartySide
-from xvfl.layout import Layout
+from xvfl.federation.fused import FusedFederation
+from xvfl.federation.party import PartyWorker
 from xvfl.methods.xvfl import XVFL, Weights
-from xvfl.model import Model
-from xvfl.prepare import Prepared, Splits, prepare
-from xvfl.runs import MODEL, Folder
+from xvfl.model.model import Model
+from xvfl.model.run_dir import MODEL, RunDir
+from xvfl.nets.party_net import PartyNet
+from xvfl.primitives.layout import Layout
+from xvfl.primitives.rows import Rows, full_share, is_full
 
 NAMES = ("bank", "shop", "web")
 WEIGHTS = Weights(lambda1=0.7, lambda2=1.3)
@@ -48,15 +48,19 @@ def frames(n: int = 40, gaps: float = 0.0) -> tuple[dict[str, Any], pd.Series]:
     return sources, pd.Series(["no", "yes", "yes", "yes"] * (n // 4), index=index)
 
 
-def prepared(sources: dict[str, Any], labels: pd.Series, full_at: float | None = None) -> Prepared:
+def prepared(
+    sources: dict[str, Any], labels: pd.Series, full_threshold: float | None = None
+) -> InMemoryDataset:
     """Prepare tables as the estimator does."""
-    return prepare(sources, labels, {}, Splits(0.1, 0.2, 0), full_at, "none")
+    return prepare(sources, labels, {}, Splits(0.1, 0.2, 0), full_threshold, "none")
 
 
-def model_of(ready: Prepared) -> Model:
+def model_of(ready: InMemoryDataset) -> Model:
     """Build an untrained model."""
-    net = NetConfig(embedding=8, hidden=16)
-    return Model(ready.encoders, ready.full_at, ready.classes, ready.prior(), net, LossConfig(), 0)
+    net = NetConfig(embedding_dim=8, hidden_dim=16)
+    return Model(
+        ready.encoders, ready.full_threshold, ready.classes, ready.prior(), net, LossConfig(), 0
+    )
 
 
 def terms_of(
@@ -246,7 +250,7 @@ def test_D3_completions_stay_in_each_features_range(layout: Layout, size: float)
 
 def test_D4_a_folder_without_the_head_cannot_predict(tmp_path: Path) -> None:
     sources, labels = frames()
-    folder = Folder(tmp_path / "model")
+    folder = RunDir(tmp_path / "model")
     model_of(prepared(sources, labels)).save(folder)
     alone = Model.load(folder).predict({"shop": sources["shop"]}, "local", "shop")
     assert alone.proba.shape == (40, 2)
@@ -264,7 +268,7 @@ def test_D4_a_folder_without_the_head_cannot_predict(tmp_path: Path) -> None:
 @pytest.mark.parametrize("who", [s for r in (1, 2, 3) for s in itertools.combinations(NAMES, r)])
 def test_D5_any_subset_of_parties_predicts_together(who: tuple[str, ...]) -> None:
     sources, labels = frames()
-    model = model_of(prepared(sources, labels, full_at=1.0))
+    model = model_of(prepared(sources, labels, full_threshold=1.0))
     said = model.predict({name: sources[name] for name in who}, "collaborative")
     assert said.ids == list(labels.index) and set(said.mode) == {"collaborative"}
     assert set(said.parties) == {"+".join(who)} and not any(said.notes)
@@ -281,7 +285,7 @@ def test_D5_any_subset_of_parties_predicts_together(who: tuple[str, ...]) -> Non
 @pytest.mark.parametrize("who", [s for r in (1, 2, 3) for s in itertools.combinations(NAMES, r)])
 def test_D5_any_subset_of_parties_predicts_rows_with_gaps(who: tuple[str, ...]) -> None:
     sources, labels = frames(gaps=0.5)
-    model = model_of(prepared(sources, labels, full_at=1.0))
+    model = model_of(prepared(sources, labels, full_threshold=1.0))
     given = {name: sources[name].iloc[i : i + 20] for i, name in enumerate(who)}
     said = model.predict(given, "collaborative")
     assert len(said.ids) == 19 + len(who)
@@ -322,12 +326,12 @@ def test_D6_the_default_is_taken_from_each_partys_own_training_rows() -> None:
         shares = sources[name].notna().mean(axis=1)
         mine = shares[[each for each in shares.index if each in training]]
         best = max(s for s in mine if (mine >= s).mean() >= 0.5)
-        assert ready.full_at[name] == pytest.approx(best)
+        assert ready.full_threshold[name] == pytest.approx(best)
         assert ready.rows.full[:, at].tolist() == (shares >= best - 1e-6).tolist()
-    paper = prepared(sources, labels, full_at=1.0)
+    paper = prepared(sources, labels, full_threshold=1.0)
     whole = np.stack([sources[name].notna().all(axis=1) for name in NAMES], 1)
     assert paper.rows.full.tolist() == whole.tolist()
-    assert set(paper.full_at.values()) == {1.0}
+    assert set(paper.full_threshold.values()) == {1.0}
 
 
 @pytest.mark.parametrize("layout", [NUMBERS, MIXED, IMAGE], ids=["numbers", "mixed", "image"])
@@ -355,7 +359,7 @@ def test_D6_a_full_rows_gap_is_never_a_target(layout: Layout) -> None:
 def test_D6_complete_fills_the_gaps_of_full_rows() -> None:
     sources, labels = frames(gaps=0.2)
     sources["bank"].loc["r5", "kind"] = None
-    ready = prepared(sources, labels, full_at=0.3)
+    ready = prepared(sources, labels, full_threshold=0.3)
     assert ready.rows.full.all()
     gaps = sources["bank"].isna()
     assert gaps.any(axis=None) and gaps.loc["r5", "kind"]
@@ -469,7 +473,9 @@ def test_D7_a_model_without_a_partys_table_is_the_model_of_the_others() -> None:
     ready = prepared(sources, labels)
     model = model_of(ready)
     said = model.predict({name: sources[name] for name in ("bank", "web")}, "collaborative")
-    sides = [PartySide(n, model.parties[n].eval(), ready.tables[n], [0]) for n in ("bank", "web")]
+    sides = [PartyWorker(n, model.parties[n].eval(), ready.tables[n], [0]) for n in ("bank", "web")]
     with torch.no_grad():
-        out = model.method.logits(Fused(sides), ready.rows.only([0, 2]), "collaborative", 0)
+        out = model.method.logits(
+            FusedFederation(sides), ready.rows.only([0, 2]), "collaborative", 0
+        )
     np.testing.assert_allclose(said.proba, torch.softmax(out.double(), 1).numpy(), atol=1e-6)

@@ -16,11 +16,11 @@ from sklearn.exceptions import NotFittedError
 from torch import nn
 
 import xvfl
-from tests.small import ROWS, frames
+from tests.small_tables import ROWS, frames
 from xvfl import DataWarning, Images, TableOptions, XVFLClassifier
 from xvfl.config import LossConfig, NetConfig, TrainConfig
 from xvfl.errors import ConfigError, InputError, ModeError, RunError
-from xvfl.layout import Layout
+from xvfl.primitives.layout import Layout
 
 SMALL = {"embedding": 8, "hidden": 16, "batch": 32, "epochs": 3, "device": "cpu", "verbose": False}
 BANK, SHOP, Y = frames()
@@ -60,7 +60,7 @@ def test_every_option_is_a_parameter_with_its_default(section: type) -> None:
 
 def test_the_number_of_masked_copies_is_a_parameter() -> None:
     one, two = (small(masks=count, epochs=1).fit(BOTH, Y) for count in (1, 2))
-    assert (one.model_.loss.masks, two.model_.loss.masks) == (1, 2)
+    assert (one.model_.loss.n_masks, two.model_.loss.n_masks) == (1, 2)
     ratio = two.history_[0]["self"] / one.history_[0]["self"]
     assert ratio == pytest.approx(2, rel=0.2), "each copy counts as much as the only one"
     with pytest.raises(ConfigError, match="masks: expected from 1 to 31, got 0"):
@@ -123,7 +123,8 @@ def test_each_party_decides_with_its_own_head(method: str) -> None:
     fitted = small(method=method, epochs=20, learning_rate=1e-2).fit(BOTH, Y)
     assert fitted.score({"shop": SHOP}, Y) > 0.8
     net, head = fitted.model_.parties["shop"].eval(), fitted.model_.method.heads[1]  # type: ignore[index]
-    from xvfl.prepare import as_table, encode
+    from xvfl.data.sources import encode
+    from xvfl.dataset.prepare import as_table
 
     encoder = fitted.model_.encoders["shop"]
     rows = as_table(encoder.layout, encode(encoder, SHOP))
@@ -354,7 +355,7 @@ def test_saved_and_loaded(model: XVFLClassifier, tmp_path: Path) -> None:
 def test_a_model_is_not_half_overwritten(model: XVFLClassifier, tmp_path: Path) -> None:
     model.save(tmp_path / "model")
     with (
-        mock.patch("xvfl.runs.save", side_effect=OSError(28, "No space left on device")),
+        mock.patch("xvfl.model.run_dir.save", side_effect=OSError(28, "No space left on device")),
         pytest.raises(RunError, match="No space left"),
     ):
         model.save(tmp_path / "model")
@@ -406,7 +407,7 @@ def test_rows_that_nobody_holds_are_dropped_with_a_count() -> None:
 
 
 def test_options_of_tables() -> None:
-    options = {"bank": TableOptions(drop=("age",), missing=("cook",))}
+    options = {"bank": TableOptions(drop=("age",), na_values=("cook",))}
     fitted = small(epochs=1, tables=options).fit(BOTH, Y)
     assert fitted.feature_names_in_["bank"] == ["balance", "job"]
     with pytest.raises(InputError, match="unknown party 'bnk': did you mean 'bank'"):
@@ -433,7 +434,7 @@ def test_history_has_a_record_an_epoch() -> None:
 def test_ctrl_c_keeps_the_best_epoch_or_stops(step: int) -> None:
     from contextlib import contextmanager
 
-    from tests.small import stop_at
+    from tests.small_tables import stop_at
 
     @contextmanager
     def bar(verbose: object):  # type: ignore[no-untyped-def]
@@ -498,7 +499,7 @@ def test_numbers_as_ids_come_back_as_numbers() -> None:
 @pytest.mark.parametrize("gap", [None, "w"])
 def test_absent_rows_are_completed_from_full_and_from_partial_peers(gap: str | None) -> None:
     one, other, y = linked(400)
-    fitted = small(epochs=30, full_at=1.0).fit({"one": one.iloc[:300], "other": other}, y)
+    fitted = small(epochs=30, full_threshold=1.0).fit({"one": one.iloc[:300], "other": other}, y)
     asked = other.iloc[300:].copy()
     if gap is not None:
         asked[gap] = np.nan

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests import twin
-from tests.conftest import (
+from tests.problems import (
     ABSENT,
     CLASSES,
     EMPTY,
@@ -31,9 +31,9 @@ from tests.conftest import (
     smooth,
 )
 from xvfl import maths
-from xvfl.layout import Layout
 from xvfl.methods.xvfl import XVFL, Weights
-from xvfl.nets import Blocks
+from xvfl.nets import ConcatHead
+from xvfl.primitives.layout import Layout
 
 LAMBDAS = twin.Options(lambda1=0.7, lambda2=1.3)
 EVERYTHING = replace(LAMBDAS, self_completion=0.8, reconstruction=0.3)
@@ -152,7 +152,7 @@ def test_ablations_equal_the_twin(k: int, cross_completion: bool, concat: bool) 
     if concat:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(k)
-            problem = replace(problem, head=Blocks(smooth(k * D, CLASSES).double(), k))
+            problem = replace(problem, head=ConcatHead(smooth(k * D, CLASSES).double(), k))
     switches = {"cross_completion": cross_completion, "concat": concat}
     agree(problem, replace(LAMBDAS, **switches))
     agree(problem, replace(EVERYTHING, **switches))
@@ -313,7 +313,7 @@ def test_overall_adds_the_three_losses() -> None:
     E = federation.embed(rows, ["plain"])[:, :, 0]
     cue, has_cue = maths.cues(E, maths.sources(rows.full, rows.seen))
     E_ = federation.complete(cue, rows.full.all(1))
-    out = maths.decided(problem.head(maths.to_decide(E, E_, rows.full, has_cue)))
+    out = maths.decided(problem.head(maths.head_inputs(E, E_, rows.full, has_cue)))
     per_row = sum(maths.overall(out, rows.full, rows.y, 0.7, 1.3).values())
     found = (per_row * rows.weight).mean()
     terms, _ = slow(problem, LAMBDAS)

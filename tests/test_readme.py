@@ -9,8 +9,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from tests.small import SOURCE
-from xvfl.metrics import auroc
+from tests.small_tables import SOURCE
+from xvfl.primitives.metrics import auroc
 
 ROOT = SOURCE.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -24,7 +24,7 @@ __all__ = [
 
 _HOMES = {
     "DataWarning": "xvfl.errors",
-    "Images": "xvfl.data.encode",
+    "Images": "xvfl.data.encoder",
     "TableOptions": "xvfl.config",
     "XVFLClassifier": "xvfl.estimator",
     "XVFLError": "xvfl.errors",

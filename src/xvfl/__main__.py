@@ -1,6 +1,6 @@
 """`python -m xvfl`."""
 
-from xvfl.cli import main
+from xvfl.cli.main import main
 
 if __name__ == "__main__":
     main()

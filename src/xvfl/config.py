@@ -19,6 +19,9 @@ MethodName = Literal[
     "xvfl+", "xvfl", "standalone", "vanilla", "iavfl", "fedcvt", "laser", "laser+mask"
 ]
 
+COORDINATOR = "coordinator"
+"""Name of the coordinator, which holds the heads; no party may use it."""
+
 
 def _require(holds: bool, name: str, expected: str, value: object) -> None:
     if not holds:
@@ -35,18 +38,25 @@ class TableOptions:
     """Columns to take as numbers although they look like categories."""
     drop: tuple[str, ...] = ()
     """Columns to leave out."""
-    missing: tuple[str, ...] = ()
+    na_values: tuple[str, ...] = ()
     """Values that mean missing, beside empty cells: "unknown", "-1"."""
     scaling: Scaling = "auto"
     """Numbers to [0, 1]: by their range, by their quantiles, or chosen per column."""
-    one_hot_up_to: int = 64
+    one_hot_max_size: int = 64
     """Categories of more values than this are hashed to learned vectors."""
-    hashed_width: int = 8
+    hash_embedding_dim: int = 8
     """Width of those vectors."""
 
     def __post_init__(self) -> None:
-        _require(self.one_hot_up_to >= 1, "one_hot_up_to", "at least 1", self.one_hot_up_to)
-        _require(self.hashed_width >= 1, "hashed_width", "at least 1", self.hashed_width)
+        _require(
+            self.one_hot_max_size >= 1, "one_hot_max_size", "at least 1", self.one_hot_max_size
+        )
+        _require(
+            self.hash_embedding_dim >= 1,
+            "hash_embedding_dim",
+            "at least 1",
+            self.hash_embedding_dim,
+        )
 
 
 @dataclass(frozen=True)
@@ -55,7 +65,7 @@ class PartyConfig:
 
     table: str
     """A .csv or .parquet file, an .npz of images, or "sql:SELECT …" run by DuckDB."""
-    id: str | None = None
+    id_column: str | None = None
     """The id column."""
     options: TableOptions = TableOptions()
     """How to read the columns."""
@@ -69,7 +79,7 @@ class LabelsConfig:
     """The label column."""
     table: str | None = None
     """A table of its own: file or "sql:…"."""
-    id: str | None = None
+    id_column: str | None = None
     """Its id column."""
     party: str | None = None
     """Or the party whose table holds the label column beside its features."""
@@ -79,21 +89,26 @@ class LabelsConfig:
 class NetConfig:
     """Sizes of the default nets; 0 = by data kind."""
 
-    embedding: int = 0
+    embedding_dim: int = 0
     """Width d of every embedding; tables 64, images 256."""
-    hidden: int = 0
+    hidden_dim: int = 0
     """Width of hidden layers in heads, table bottoms and completers; tables 128, images 256."""
-    blocks: int = 4
+    n_blocks: int = 4
     """Residual blocks of image bottoms."""
-    channels: int = 32
+    base_channels: int = 32
     """Channels of the first of them, a multiple of 8; later ones have up to eight times as many."""
 
     def __post_init__(self) -> None:
-        _require(self.embedding >= 0, "embedding", "0 (by data kind) or a width", self.embedding)
-        _require(self.hidden >= 0, "hidden", "0 (by data kind) or a width", self.hidden)
-        _require(self.blocks >= 1, "blocks", "at least 1", self.blocks)
-        wide = self.channels > 0 and self.channels % 8 == 0
-        _require(wide, "channels", "a multiple of 8", self.channels)
+        _require(
+            self.embedding_dim >= 0,
+            "embedding_dim",
+            "0 (by data kind) or a width",
+            self.embedding_dim,
+        )
+        _require(self.hidden_dim >= 0, "hidden_dim", "0 (by data kind) or a width", self.hidden_dim)
+        _require(self.n_blocks >= 1, "n_blocks", "at least 1", self.n_blocks)
+        wide = self.base_channels > 0 and self.base_channels % 8 == 0
+        _require(wide, "base_channels", "a multiple of 8", self.base_channels)
 
 
 @dataclass(frozen=True)
@@ -109,7 +124,7 @@ class LossConfig:
     self_completion: float = 1.0
     """Weight of each party deciding alone from a masked copy of a row, as it is and completed; 0 =
     the paper's loss and predictions, whatever `masks`, `guidance` and `reconstruction` say."""
-    masks: int = 2
+    n_masks: int = 2
     """Masked copies of every row in a step of self completion."""
     guidance: float = 0.5
     """Share of what all parties together say of a row, in place of its label, in what its masked
@@ -124,36 +139,40 @@ class LossConfig:
     """Complete parties from their peers' embeddings; off = an ablation of X-VFL."""
     aggregation: Literal["mean", "concat"] = "mean"
     """How X-VFL joins embeddings: their mean, or side by side as an ablation."""
-    distillation: float = 0.5
+    distillation_alpha: float = 0.5
     """Share of the teacher's word in what IAVFL's students learn from aligned rows."""
     distillation_temperature: float = 2.0
     """Temperature at which IAVFL's students follow their teacher."""
-    full_at: float | None = None
+    full_threshold: float | None = None
     """Observed share at which a row counts as full at a party; by default what half of its rows
     reach, 1.0 = the paper."""
 
     @property
-    def our_weights(self) -> tuple[float, float]:
-        """Weights of self completion and reconstruction: ours alone, 0 in every other method."""
-        ours = self.method == "xvfl+" and self.self_completion > 0
-        return (self.self_completion, self.reconstruction) if ours else (0.0, 0.0)
+    def self_completion_weight(self) -> float:
+        """Weight of self completion in the loss; 0 in every method but `xvfl+`."""
+        return self.self_completion if self.method == "xvfl+" else 0.0
+
+    @property
+    def reconstruction_weight(self) -> float:
+        """Weight of reconstruction in the loss; 0 in every method but `xvfl+`."""
+        return self.reconstruction if self.self_completion_weight > 0 else 0.0
 
     def __post_init__(self) -> None:
         for name in ("lambda1", "lambda2", "self_completion", "reconstruction"):
             value = getattr(self, name)
             values = value if isinstance(value, tuple) else (value,)
             _require(bool(values) and min(values) >= 0, name, "a weight of 0 or more", value)
-        for name in ("guidance", "distillation"):
+        for name in ("guidance", "distillation_alpha"):
             share = getattr(self, name)
             _require(0 <= share <= 1, name, "a share from 0 to 1", share)
         heat = self.distillation_temperature
         _require(heat > 0, "distillation_temperature", "above 0", heat)
-        _require(1 <= self.masks <= 31, "masks", "from 1 to 31", self.masks)
+        _require(1 <= self.n_masks <= 31, "n_masks", "from 1 to 31", self.n_masks)
         _require(
-            self.full_at is None or 0 < self.full_at <= 1,
-            "full_at",
+            self.full_threshold is None or 0 < self.full_threshold <= 1,
+            "full_threshold",
             "above 0, at most 1",
-            self.full_at,
+            self.full_threshold,
         )
 
 
@@ -163,9 +182,9 @@ class TrainConfig:
 
     epochs: int = 60
     """Passes over the training rows."""
-    batch: int = 0
+    batch_size: int = 0
     """Rows of a step; 0 = about 100 steps an epoch, from 64 to 1024 rows."""
-    optimiser: Literal["sgd", "adam", "adamw", "page"] = "adamw"
+    optimizer: Literal["sgd", "adam", "adamw", "page"] = "adamw"
     """PAGE is the paper's variance-reduced update."""
     learning_rate: float = 2e-3
     """Step size η."""
@@ -175,17 +194,17 @@ class TrainConfig:
     """SGD's momentum."""
     weight_decay: float = 1e-2
     """Decay of every weight."""
-    page_batch: int | None = None
+    page_batch_size: int | None = None
     """PAGE's small batch b'; by default ⌈√batch⌉."""
     page_probability: float | None = None
     """PAGE's probability p of a fresh gradient; by default b'/(b + b')."""
-    validation: float = 0.15
+    validation_fraction: float = 0.15
     """Share of the rows not held out for test that is kept for validation and calibration."""
     patience: int = 15
     """Epochs without a better validation score before stopping; 0 = never stop early."""
     class_weight: Literal["none", "balanced"] = "none"
     """`balanced` makes every class weigh the same."""
-    seed: int = 0
+    random_state: int = 0
     """Makes the run reproducible bit for bit on one machine; on a GPU but for rounding."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to compute."""
@@ -194,20 +213,27 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         _require(self.epochs >= 1, "epochs", "at least 1", self.epochs)
-        _require(self.batch >= 0, "batch", "0 (by the number of rows) or more", self.batch)
+        _require(
+            self.batch_size >= 0, "batch_size", "0 (by the number of rows) or more", self.batch_size
+        )
         _require(self.learning_rate > 0, "learning_rate", "above 0", self.learning_rate)
         _require(0 <= self.momentum < 1, "momentum", "from 0 to below 1", self.momentum)
         _require(self.weight_decay >= 0, "weight_decay", "0 or more", self.weight_decay)
-        _require(0 < self.validation < 1, "validation", "a share between 0 and 1", self.validation)
+        _require(
+            0 < self.validation_fraction < 1,
+            "validation_fraction",
+            "a share between 0 and 1",
+            self.validation_fraction,
+        )
         _require(self.patience >= 0, "patience", "0 or more", self.patience)
-        small, p = self.page_batch, self.page_probability
-        _require(small is None or small >= 1, "page_batch", "at least 1", small)
+        small, p = self.page_batch_size, self.page_probability
+        _require(small is None or small >= 1, "page_batch_size", "at least 1", small)
         _require(p is None or 0 < p <= 1, "page_probability", "above 0, at most 1", p)
 
-    def batch_of(self, rows: int) -> int:
+    def batch_size_for(self, rows: int) -> int:
         """Give the rows of a step, for a training set of this size."""
         wanted = 2 ** round(math.log2(max(rows, 1) / 100)) if rows > 100 else 1
-        return self.batch or min(max(wanted, 64), 1024)
+        return self.batch_size or min(max(wanted, 64), 1024)
 
 
 @dataclass(frozen=True)
@@ -218,9 +244,9 @@ class Config:
     """Where the labels are."""
     parties: dict[str, PartyConfig]
     """Who takes part, with which table."""
-    test: float = 0.2
+    test_fraction: float = 0.2
     """Share of the labelled rows held out for `xvfl evaluate`."""
-    streamed: bool | Literal["auto"] = "auto"
+    out_of_core: bool | Literal["auto"] = "auto"
     """Keep Parquet tables on disk while training; "auto" = those of more than 100 million cells."""
     net: NetConfig = NetConfig()
     """Sizes of the nets."""
@@ -230,7 +256,12 @@ class Config:
     """Optimisation."""
 
     def __post_init__(self) -> None:
-        _require(0 <= self.test < 1, "test", "a share from 0 to below 1", self.test)
+        _require(
+            0 <= self.test_fraction < 1,
+            "test_fraction",
+            "a share from 0 to below 1",
+            self.test_fraction,
+        )
         _require(
             len(self.parties) >= 2, "parties", "two or more [parties.NAME]", list(self.parties)
         )

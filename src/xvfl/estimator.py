@@ -18,20 +18,21 @@ from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
 from xvfl.config import LossConfig, NetConfig, TableOptions, TrainConfig, build
-from xvfl.data.encode import Images
+from xvfl.data.encoder import Images
 from xvfl.data.frames import read_labels, read_table
+from xvfl.data.labels import labels_at_party
+from xvfl.data.sources import Source
 from xvfl.data.text import as_text
+from xvfl.dataset.prepare import Splits, prepare
 from xvfl.errors import DataWarning, InputError
-from xvfl.labels import labels_at_party
 from xvfl.methods import Mode
-from xvfl.model import Model
+from xvfl.model.custom_nets import CustomNets
+from xvfl.model.fitting import Plan, fit
+from xvfl.model.model import Model
+from xvfl.model.prediction import Prediction
+from xvfl.model.progress import progress_bar
+from xvfl.model.run_dir import RunDir
 from xvfl.nets import Build
-from xvfl.own_nets import OwnNets
-from xvfl.prediction import Prediction
-from xvfl.prepare import Source, Splits, prepare
-from xvfl.progress import progress_bar
-from xvfl.runs import Folder
-from xvfl.training import Plan, fit
 
 Table = Any
 """A pandas or polars frame, a file name, "sql:…", or `Images`."""
@@ -47,39 +48,39 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def __init__(
         self,
         *,
-        id: str | Mapping[str, str] | None = None,
-        tables: Mapping[str, TableOptions] | None = None,
+        id_column: str | Mapping[str, str] | None = None,
+        table_options: Mapping[str, TableOptions] | None = None,
         method: str = "xvfl+",
         lambda1: float | Sequence[float] = 0.1,
         lambda2: float | Sequence[float] = 0.1,
         self_completion: float = 1.0,
-        masks: int = 2,
+        n_masks: int = 2,
         stop_gradient: bool = False,
         detach_cue: bool = False,
         guidance: float = 0.5,
         reconstruction: float = 0.3,
         cross_completion: bool = True,
         aggregation: str = "mean",
-        distillation: float = 0.5,
+        distillation_alpha: float = 0.5,
         distillation_temperature: float = 2.0,
-        full_at: float | None = None,
-        embedding: int = 0,
-        hidden: int = 0,
-        blocks: int = 4,
-        channels: int = 32,
+        full_threshold: float | None = None,
+        embedding_dim: int = 0,
+        hidden_dim: int = 0,
+        n_blocks: int = 4,
+        base_channels: int = 32,
         epochs: int = 60,
-        batch: int = 0,
-        optimiser: str = "adamw",
+        batch_size: int = 0,
+        optimizer: str = "adamw",
         learning_rate: float = 2e-3,
         schedule: str = "cosine",
         momentum: float = 0.9,
         weight_decay: float = 1e-2,
-        page_batch: int | None = None,
+        page_batch_size: int | None = None,
         page_probability: float | None = None,
-        validation: float = 0.15,
+        validation_fraction: float = 0.15,
         patience: int = 15,
         class_weight: str | None = None,
-        seed: int = 0,
+        random_state: int = 0,
         device: str = "auto",
         precision: str = "float32",
         bottoms: Mapping[str, Build] | None = None,
@@ -92,39 +93,39 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         `id` names the id column, for all parties or by party; without it a frame's index counts.
         `verbose="auto"` shows progress in a terminal or a notebook.
         """
-        self.id = id
-        self.tables = tables
+        self.id_column = id_column
+        self.table_options = table_options
         self.method = method
         self.lambda1 = lambda1
         self.lambda2 = lambda2
         self.self_completion = self_completion
-        self.masks = masks
+        self.n_masks = n_masks
         self.stop_gradient = stop_gradient
         self.detach_cue = detach_cue
         self.guidance = guidance
         self.reconstruction = reconstruction
         self.cross_completion = cross_completion
         self.aggregation = aggregation
-        self.distillation = distillation
+        self.distillation_alpha = distillation_alpha
         self.distillation_temperature = distillation_temperature
-        self.full_at = full_at
-        self.embedding = embedding
-        self.hidden = hidden
-        self.blocks = blocks
-        self.channels = channels
+        self.full_threshold = full_threshold
+        self.embedding_dim = embedding_dim
+        self.hidden_dim = hidden_dim
+        self.n_blocks = n_blocks
+        self.base_channels = base_channels
         self.epochs = epochs
-        self.batch = batch
-        self.optimiser = optimiser
+        self.batch_size = batch_size
+        self.optimizer = optimizer
         self.learning_rate = learning_rate
         self.schedule = schedule
         self.momentum = momentum
         self.weight_decay = weight_decay
-        self.page_batch = page_batch
+        self.page_batch_size = page_batch_size
         self.page_probability = page_probability
-        self.validation = validation
+        self.validation_fraction = validation_fraction
         self.patience = patience
         self.class_weight = class_weight
-        self.seed = seed
+        self.random_state = random_state
         self.device = device
         self.precision = precision
         self.bottoms = bottoms
@@ -143,9 +144,9 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         prepared = prepare(
             sources,
             labels,
-            {name: _options(name, each) for name, each in (self.tables or {}).items()},
-            Splits(0.0, self.validation, self.seed),
-            self.full_at,
+            {name: _options(name, each) for name, each in (self.table_options or {}).items()},
+            Splits(0.0, self.validation_fraction, self.random_state),
+            self.full_threshold,
             plan.train.class_weight,
         )
         with progress_bar(self.verbose) as show:
@@ -241,24 +242,30 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def save(self, path: str | Path) -> None:
         """Write the model to a folder."""
         check_is_fitted(self, "model_")
-        self.model_.save(Folder(path), {"id": self.id} if self.id else None)
+        self.model_.save(RunDir(path), {"id_column": self.id_column} if self.id_column else None)
 
     @classmethod
     def load(
         cls,
         path: str | Path,
         *,
-        id: str | Mapping[str, str] | None = None,
+        id_column: str | Mapping[str, str] | None = None,
         bottoms: Mapping[str, Build] | None = None,
         completers: Mapping[str, Build] | None = None,
         head: nn.Module | None = None,
     ) -> "XVFLClassifier":
         """Read a model from a folder that `save` or `xvfl train` wrote."""
-        own = OwnNets(bottoms, completers, head)
-        folder = Folder(path)
+        own = CustomNets(bottoms, completers, head)
+        folder = RunDir(path)
         model = Model.load(folder, own)
-        id = id or folder.manifest().get("id")
-        self = cls(id=id, bottoms=bottoms, completers=completers, head=head, seed=model.seed)
+        id_column = id_column or folder.manifest().get("id_column")
+        self = cls(
+            id_column=id_column,
+            bottoms=bottoms,
+            completers=completers,
+            head=head,
+            random_state=model.seed,
+        )
         for part in (model.net, model.loss):
             known = {key: value for key, value in vars(part).items() if key in self.get_params()}
             self.set_params(**known)
@@ -285,7 +292,7 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         for kind in (NetConfig, LossConfig, TrainConfig):
             own = {key: given[key] for key in kind.__dataclass_fields__ if key in given}
             parts.append(build(kind, own, "XVFLClassifier"))
-        own_nets = OwnNets(self.bottoms, self.completers, self.head)
+        own_nets = CustomNets(self.bottoms, self.completers, self.head)
         return Plan(parts[0], parts[1], parts[2], own_nets)
 
     def _read(self, X: Mapping[str, Table], fewest: int = 0) -> dict[str, Source]:
@@ -302,7 +309,7 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return read_table(table, id_column=self._id_column(name), party=name, fewest=fewest)
 
     def _id_column(self, party: str) -> str | None:
-        return self.id.get(party) if isinstance(self.id, Mapping) else self.id
+        return self.id_column.get(party) if isinstance(self.id_column, Mapping) else self.id_column
 
     def _as_written(self, X: Mapping[str, Table], texts: pd.Index) -> pd.Index:
         """Give ids as the tables write them: 7 rather than "7"."""

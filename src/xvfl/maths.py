@@ -137,7 +137,7 @@ class Logits:
     """h((Σ_{i∉M} Ẽ_i + Σ_{j∈M} E_j) / k), (B, C)"""
 
 
-def to_decide(
+def head_inputs(
     E: Tensor, E_: Tensor, full: Tensor, has_cue: Tensor, join: Aggregation = MEAN
 ) -> Tensor:
     """Stack every input of the head that the loss looks at, for one call. (B, 3k + 2, n)"""
@@ -149,7 +149,7 @@ def to_decide(
 def looked_at(full: Tensor) -> Tensor:
     """Say which of the stacked inputs a term of the row looks at; others may be left out.
 
-    As `to_decide` stacks them. (B, 3k + 2)
+    As `head_inputs` stacks them. (B, 3k + 2)
     """
     aligned = full.all(1, keepdim=True)
     everyone = aligned.expand_as(full)
@@ -157,7 +157,7 @@ def looked_at(full: Tensor) -> Tensor:
 
 
 def decided(out: Tensor) -> Logits:
-    """Name what the head says of the inputs that `to_decide` stacks. (B, 3k + 2, C)"""
+    """Name what the head says of the inputs that `head_inputs` stacks. (B, 3k + 2, C)"""
     k = (out.shape[1] - 2) // 3
     own, completed, swap, rest = torch.split(out, [k, k, k, 2], 1)
     return Logits(own, rest[:, 0], completed, swap, rest[:, 1])
@@ -175,7 +175,7 @@ class UncompletedLogits:
     """h(mean of E over the parties that observed anything), (B, C)"""
 
 
-def to_decide_uncompleted(
+def head_inputs_uncompleted(
     E: Tensor, full: Tensor, seen: Tensor, join: Aggregation = MEAN
 ) -> Tensor:
     """Stack the inputs of the head that are left without Ẽ. (B, k + 2, n)"""
@@ -183,14 +183,14 @@ def to_decide_uncompleted(
     return torch.cat([join.alone(E), joint, saw], 1)
 
 
-def looked_at_uncompleted(full: Tensor, seen: Tensor) -> Tensor:
+def used_mask_uncompleted(full: Tensor, seen: Tensor) -> Tensor:
     """Say which of those inputs a term of the row looks at. (B, k + 2)"""
     several, partial = full.sum(1, keepdim=True) >= 2, (seen & ~full).any(1, keepdim=True)
     return torch.cat([full, several, partial], 1)
 
 
-def decided_uncompleted(out: Tensor) -> UncompletedLogits:
-    """Name what the head says of the inputs that `to_decide_uncompleted` stacks. (B, k + 2, C)"""
+def split_logits_uncompleted(out: Tensor) -> UncompletedLogits:
+    """Name what the head says of the inputs that `head_inputs_uncompleted` stacks. (B, k + 2, C)"""
     own, rest = torch.split(out, [out.shape[1] - 2, 2], 1)
     return UncompletedLogits(own, rest[:, 0], rest[:, 1])
 

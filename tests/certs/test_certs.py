@@ -10,7 +10,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.certs.tls import context, handshake
-from tests.small import refused, xvfl
+from tests.small_tables import refused, xvfl
 from xvfl.certs import Authority, Peers, make_authority, open_authority, peer_name
 from xvfl.errors import CertificateError
 

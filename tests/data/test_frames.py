@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xvfl.data.frames import read_labels, read_table
-from xvfl.data.write import write_table
+from xvfl.data.table_writer import write_table
 from xvfl.errors import DataWarning, InputError
 
 FRAME = pd.DataFrame({"key": [3, 1, 2], "age": [30.5, None, 20.0], "job": ["a", "b", None]})

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from tests.conftest import digits
+from tests.problems import digits
 from tests.wire.lines import authority
-from xvfl.federation.kernels import small_kernels
+from xvfl.training.threads import limit_threads
 
 __all__ = ["authority", "quick"]
 
@@ -16,5 +16,5 @@ __all__ = ["authority", "quick"]
 def quick() -> Iterator[None]:
     """Compute as real runs do."""
     layouts = {name: table.layout for name, table in digits(2)[0].items()}
-    with small_kernels(layouts, torch.device("cpu")), torch.random.fork_rng(devices=[]):
+    with limit_threads(layouts, torch.device("cpu")), torch.random.fork_rng(devices=[]):
         yield

@@ -8,35 +8,36 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.conftest import CLASSES, SEED, digits
 from tests.federation.split_helpers import Kept
+from tests.problems import CLASSES, SEED, digits
 from xvfl.config import LossConfig, NetConfig, TrainConfig
-from xvfl.data.rows import Rows
-from xvfl.federation.ask import Deadline, Peer
 from xvfl.federation.build import build_method, build_parties
-from xvfl.federation.endpoint import Endpoint, Workplace
+from xvfl.federation.endpoint import Endpoint, PartyRun
+from xvfl.federation.exchange import Deadline, Peer
 from xvfl.federation.members import Terms
-from xvfl.federation.party import PartyNet, PartySide
+from xvfl.federation.party import PartyWorker
 from xvfl.federation.roster import Roster
 from xvfl.federation.settings import Settings
-from xvfl.federation.train import Trainer
 from xvfl.methods import Method
-from xvfl.wire.memory import Memory
+from xvfl.nets.party_net import PartyNet
+from xvfl.primitives.rows import Rows
+from xvfl.training.loop import Trainer
+from xvfl.wire.in_process import Memory
 from xvfl.wire.messages import Begin, Hello, Message
 
-NET, LOSS, ROWS = NetConfig(embedding=8, hidden=16), LossConfig(), 240
+NET, LOSS, ROWS = NetConfig(embedding_dim=8, hidden_dim=16), LossConfig(), 240
 NAMES = ("p0", "p1")
 
 
-def config(optimiser: str, epochs: int) -> TrainConfig:
-    rate = {"adamw": 2e-3, "sgd": 3e-3, "page": 2e-2}[optimiser]
+def config(optimizer: str, epochs: int) -> TrainConfig:
+    rate = {"adamw": 2e-3, "sgd": 3e-3, "page": 2e-2}[optimizer]
     return TrainConfig(
         epochs=epochs,
-        batch=24,
-        optimiser=optimiser,
+        batch_size=24,
+        optimizer=optimizer,
         learning_rate=rate,
         patience=0,
-        seed=SEED,  # type: ignore[arg-type]
+        random_state=SEED,  # type: ignore[arg-type]
     )
 
 
@@ -49,14 +50,14 @@ def nets() -> tuple[dict[str, PartyNet], Method]:
         return parties, build_method(layouts, CLASSES, NET, LOSS, [SEED])
 
 
-def sides(dtype: torch.dtype = torch.float32) -> tuple[list[PartySide], Method, Rows]:
+def sides(dtype: torch.dtype = torch.float32) -> tuple[list[PartyWorker], Method, Rows]:
     """Put the parties to work on the digits, in a precision."""
     tables, rows = digits(ROWS)
     parties, method = nets()
     method.heads.to(dtype)
-    weight = LOSS.our_weights[1]
+    weight = LOSS.reconstruction_weight
     made = [
-        PartySide(
+        PartyWorker(
             name,
             parties[name].to(dtype),
             replace(table, values=table.values.to(dtype)),
@@ -68,20 +69,20 @@ def sides(dtype: torch.dtype = torch.float32) -> tuple[list[PartySide], Method, 
     return made, method, replace(rows, weight=rows.weight.to(dtype))
 
 
-def weights(made: list[PartySide], method: Method) -> list[Tensor]:
+def weights(made: list[PartyWorker], method: Method) -> list[Tensor]:
     holders = [*(side.net for side in made), method.heads]
     return [value.detach().clone() for net in holders for value in net.parameters()]
 
 
-def endpoint(side: PartySide, store: Kept, life: str = "first") -> Endpoint:
+def endpoint(side: PartyWorker, store: Kept, life: str = "first") -> Endpoint:
     count = len(side.table)
     holdings = torch.full((count,), 2, dtype=torch.uint8)
     hello = Hello(0, f"{side.name}-{life}", False, count, "columns", "session")
-    return Endpoint(hello, lambda settings, training: Workplace(side, holdings), store)
+    return Endpoint(hello, lambda settings, training: PartyRun(side, holdings), store)
 
 
 def terms(train: TrainConfig, minimum: int = 2) -> Terms:
-    said = Settings(SEED, "xvfl+", NET, train, LOSS.our_weights[1])
+    said = Settings(SEED, "xvfl+", NET, train, LOSS.reconstruction_weight)
     return Terms("run", json.dumps(asdict(said)), 8, minimum, patience_s=20)
 
 

@@ -7,13 +7,13 @@ from dataclasses import asdict, replace
 import torch
 from torch import Tensor, nn
 
-from tests.conftest import CLASSES, MIXED, NUMBERS, SEED, D, Problem, make_problem, smooth
+from tests.problems import CLASSES, MIXED, NUMBERS, SEED, D, Problem, make_problem, smooth
 from xvfl.config import LossConfig, NetConfig, TrainConfig
-from xvfl.federation.ask import Peer
-from xvfl.federation.endpoint import Endpoint, Workplace
-from xvfl.federation.party import PartySide
+from xvfl.federation.endpoint import Endpoint, PartyRun
+from xvfl.federation.exchange import Peer
+from xvfl.federation.party import PartyWorker
 from xvfl.federation.settings import Settings
-from xvfl.federation.split import Split
+from xvfl.federation.split import SplitFederation
 from xvfl.methods import Method, Parts, make_method
 from xvfl.wire.messages import Begin, Hello
 from xvfl.wire.transport import Transport
@@ -65,7 +65,7 @@ def method_of(made: Problem, name: str, **more: object) -> Method:
 def settings(train: TrainConfig | None = None, reconstruction: float = 0.0) -> str:
     """Write the settings of a small run."""
     given = Settings(
-        SEED, "xvfl+", NetConfig(D, 6), train or TrainConfig(optimiser="sgd"), reconstruction
+        SEED, "xvfl+", NetConfig(D, 6), train or TrainConfig(optimizer="sgd"), reconstruction
     )
     return json.dumps(asdict(given))
 
@@ -76,20 +76,22 @@ def endpoints(
     """Put each party of a problem behind an endpoint."""
     found = []
     for i, (name, net, table) in enumerate(zip(made.names, made.parties, made.tables, strict=True)):
-        side = PartySide(name, net, table, [SEED], reconstruction)
+        side = PartyWorker(name, net, table, [SEED], reconstruction)
         holdings = torch.zeros(len(table), dtype=torch.uint8)
         hello = Hello(0, f"life-{name}", False, len(table), "columns", "session")
         store = stores[i] if stores else Kept()
         found.append(
-            Endpoint(hello, lambda s, t, side=side, h=holdings: Workplace(side, h), store)  # type: ignore[misc]
+            Endpoint(hello, lambda s, t, side=side, h=holdings: PartyRun(side, h), store)  # type: ignore[misc]
         )
     return found
 
 
-def begun(lines: Sequence[Transport], names: Sequence[str], said: str, branches: int = 1) -> Split:
+def begun(
+    lines: Sequence[Transport], names: Sequence[str], said: str, branches: int = 1
+) -> SplitFederation:
     """Begin a run over transports."""
     peers = [Peer(name, line) for name, line in zip(names, lines, strict=True)]
-    split = Split(peers, branches * D)
+    split = SplitFederation(peers, branches * D)
     for line in lines:
         line.exchange(Begin(1, "run", 0, said, torch.zeros(0, dtype=torch.int32))).result(30)
     split.counters.turn = 1

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.conftest import MIXED, NUMBERS, make_problem
 from tests.federation.split_helpers import HOLDINGS, method_of
-from xvfl.layout import Feature, Layout
+from tests.problems import MIXED, NUMBERS, make_problem
 from xvfl.nets import completer, joined
 from xvfl.nets.joined import JoinedLinear, join
+from xvfl.primitives.layout import Feature, Layout
 
 
 def gradients(name: str, k: int, weight: float) -> dict[str, Tensor]:

@@ -153,9 +153,9 @@ WRONG: dict[str, tuple[Callable[[Endpoint], Message], str]] = {
         lambda end: embed(9, instructions=(Instruction(0, "plain", 0.1),)),
         "made already",
     ),
-    "update of another optimiser": (
+    "update of another optimizer": (
         lambda end: embed(9, instructions=(Instruction(1, "fresh", 0.1),)),
-        "this run's optimiser",
+        "this run's optimizer",
     ),
     "unknown update": (lambda end: embed(9, instructions=(Instruction(1, "wipe", 0.1),)), "wipe"),
     "learning rate NaN": (
@@ -283,7 +283,7 @@ def test_a_checkpoint_is_taken_up_again() -> None:
 
 
 def test_a_page_step_given_up_between_its_passes() -> None:
-    end = party(TrainConfig(optimiser="page"))
+    end = party(TrainConfig(optimizer="page"))
     values = say(end, embed(2)).values
     say(end, Flush(3, (Gradient(2, values),), (Instruction(1, "fresh", 0.1),), -1))
     before = {name: value.clone() for name, value in end.side.net.state_dict().items()}

@@ -17,8 +17,8 @@ from tests.federation.roster_helpers import (
 )
 from tests.federation.split_helpers import Kept
 from xvfl.errors import PartyError, RunError, WireError
-from xvfl.federation.ask import Peer
 from xvfl.federation.endpoint import Endpoint
+from xvfl.federation.exchange import Peer
 from xvfl.federation.members import MOST_REFUSALS
 from xvfl.federation.roster import Roster
 from xvfl.wire.messages import Backward, Begin, Complete, Embed, Flush, Message

@@ -15,24 +15,24 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.conftest import D, Problem
 from tests.federation.mutations import damaged, sealed
 from tests.federation.split_helpers import endpoints, method_of, problem, settings
 from tests.federation.test_split import assert_equal, fused_gradients, split_gradients
+from tests.problems import D, Problem
 from tests.wire.lines import dialling, listening, tls, wait_until
-from xvfl.data.rows import Rows
 from xvfl.errors import WireError
-from xvfl.federation.ask import Peer
 from xvfl.federation.endpoint import Endpoint
-from xvfl.federation.holder import Update
+from xvfl.federation.exchange import Peer
 from xvfl.federation.members import Terms
 from xvfl.federation.roster import Roster
 from xvfl.methods import Method
 from xvfl.methods.base import Federation
+from xvfl.primitives.rows import Rows
+from xvfl.training.optimizer import Update
 from xvfl.wire import codec
-from xvfl.wire.listen import Listener
-from xvfl.wire.memory import Memory
+from xvfl.wire.in_process import Memory
 from xvfl.wire.messages import Done, Embedded, Hello, Match, Matched, Ready
+from xvfl.wire.server import CoordinatorServer
 from xvfl.wire.tls import PATH
 
 FRAMES, OVER_GRPC, SEALED = 5_000, 300, 5_000
@@ -73,7 +73,7 @@ class Meeting:
 
     made: Problem
     method: Method
-    listener: Listener
+    listener: CoordinatorServer
     roster: Roster
     folder: Path
     events: list[dict[str, Any]]
@@ -108,7 +108,7 @@ def meeting(authority: Path) -> Iterator[Meeting]:
 
 
 async def flood(meeting: Meeting, rng: random.Random) -> None:
-    """Send damaged first words in everybody's name, and damaged answers in the strange one's."""
+    """Send damaged first words in all_parties's name, and damaged answers in the strange one's."""
     shown = {n: (meeting.folder / f"{n}.crt").read_bytes() for n in meeting.listener.lines}
     for count in range(FRAMES):
         bad = damaged(rng, VALID)

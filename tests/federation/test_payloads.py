@@ -7,19 +7,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.conftest import SEED
 from tests.federation.roster_helpers import LOSS, NAMES, NET, config, endpoint, sides, terms
 from tests.federation.split_helpers import Kept
+from tests.problems import SEED
 from xvfl.config import TrainConfig
 from xvfl.errors import PartyError
-from xvfl.federation.ask import Peer
 from xvfl.federation.endpoint import Endpoint
+from xvfl.federation.exchange import Peer
 from xvfl.federation.roster import Roster
 from xvfl.federation.settings import Settings
-from xvfl.federation.train import Trainer
 from xvfl.methods import Method
+from xvfl.training.loop import Trainer
 from xvfl.wire import codec
-from xvfl.wire.memory import Memory
+from xvfl.wire.in_process import Memory
 from xvfl.wire.messages import (
     Backward,
     Begin,
@@ -32,14 +32,14 @@ from xvfl.wire.messages import (
     Ready,
     Refusal,
 )
-from xvfl.wire.packing import Packer, Payload
+from xvfl.wire.payload import Packer, Payload
 
 SMALL: list[Payload] = ["bf16", "fp16", "int8"]
 NONE = torch.zeros(0, dtype=torch.int32)
 
 
 def said(train: TrainConfig, payload: Payload) -> Settings:
-    return Settings(SEED, "xvfl+", NET, train, LOSS.our_weights[1], payload=payload)
+    return Settings(SEED, "xvfl+", NET, train, LOSS.reconstruction_weight, payload=payload)
 
 
 def federation(train: TrainConfig, payload: Payload) -> tuple[Trainer, list[Memory], Method]:

@@ -24,19 +24,19 @@ from tests.federation.split_helpers import Kept
 from tests.wire.lines import lines
 from xvfl.config import TrainConfig
 from xvfl.errors import RunError
-from xvfl.federation.ask import Deadline, Peer
-from xvfl.federation.endpoint import Workplace
-from xvfl.federation.fused import Fused
+from xvfl.federation.endpoint import PartyRun
+from xvfl.federation.exchange import Deadline, Peer
+from xvfl.federation.fused import FusedFederation
 from xvfl.federation.predict import score
 from xvfl.federation.roster import Roster
-from xvfl.federation.train import Trainer
+from xvfl.training.loop import Trainer
 
 pytestmark = pytest.mark.usefixtures("quick")
 
 
 def fused(train: TrainConfig, dtype: torch.dtype) -> list[Tensor]:
     made, method, rows = sides(dtype)
-    federation = Fused(made)
+    federation = FusedFederation(made)
     trainer = Trainer(federation, method, rows, train)
     for _ in trainer.run(lambda: score(method, federation, rows)):
         pass
@@ -52,11 +52,11 @@ CASES = [
 """In single precision AdamW, or SGD at a high rate, drifts apart once rounding flips a ReLU."""
 
 
-@pytest.mark.parametrize(("optimiser", "kind", "dtype", "tolerance"), CASES)
+@pytest.mark.parametrize(("optimizer", "kind", "dtype", "tolerance"), CASES)
 def test_two_hundred_steps_end_in_the_fused_weights(
-    optimiser: str, kind: str, dtype: torch.dtype, tolerance: float, authority: Path
+    optimizer: str, kind: str, dtype: torch.dtype, tolerance: float, authority: Path
 ) -> None:
-    train = config(optimiser, epochs=20)
+    train = config(optimizer, epochs=20)
     expected = fused(train, dtype)
     made, method, rows = sides(dtype)
     ends = [endpoint(side, Kept()) for side in made]
@@ -73,11 +73,11 @@ def test_two_hundred_steps_end_in_the_fused_weights(
 
 
 @pytest.mark.parametrize("silent", ["before", "after"])
-@pytest.mark.parametrize("optimiser", ["adamw", "page"])
+@pytest.mark.parametrize("optimizer", ["adamw", "page"])
 def test_a_late_party_leaves_and_comes_back_and_no_update_is_made_twice(
-    silent: str, optimiser: str
+    silent: str, optimizer: str
 ) -> None:
-    train = config(optimiser, epochs=2)
+    train = config(optimizer, epochs=2)
     roster, trainer, flaky, events, _ = federation(train)
     steps = trainer.run(lambda: 0.0)
     for _ in range(4):
@@ -150,7 +150,7 @@ def test_a_party_that_answers_nan_is_kept_out_and_the_others_go_on() -> None:
 def test_holdings_of_other_rows_than_matched_are_refused(holdings: Tensor, words: str) -> None:
     made, *_ = sides()
     ends = [endpoint(side, Kept()) for side in made]
-    ends[1]._make = lambda s, t: Workplace(made[1], holdings.to(torch.uint8))
+    ends[1]._make = lambda s, t: PartyRun(made[1], holdings.to(torch.uint8))
     events: list[dict[str, Any]] = []
     peers = [Peer(name, Flaky(end)) for name, end in zip(NAMES, ends, strict=True)]
     agreed = replace(terms(config("adamw", epochs=1)), rows=dict.fromkeys(NAMES, ROWS))
@@ -176,7 +176,7 @@ def test_changed_rows_are_refused() -> None:
     next(trainer.run(lambda: 0.0))
     made, *_ = sides()
     other = endpoint(made[1], stores[1], life="second")
-    other._make = lambda s, t: Workplace(made[1], torch.ones(ROWS, dtype=torch.uint8))
+    other._make = lambda s, t: PartyRun(made[1], torch.ones(ROWS, dtype=torch.uint8))
     flaky[1].end, flaky[1]._handle = other, other.handle
     for _ in trainer.run(lambda: 0.0):
         pass

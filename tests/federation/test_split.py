@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.conftest import SEED, Problem
 from tests.federation.split_helpers import begun, endpoints, method_of, problem, settings
+from tests.problems import SEED, Problem
 from tests.wire.lines import TRANSPORTS, lines
-from xvfl.federation.fused import Fused
-from xvfl.federation.holder import Update
-from xvfl.federation.party import PartySide
-from xvfl.federation.split import Split
+from xvfl.federation.fused import FusedFederation
+from xvfl.federation.party import PartyWorker
+from xvfl.federation.split import SplitFederation
 from xvfl.methods import METHODS, Method
+from xvfl.training.optimizer import Update
 
 TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-12}
 
@@ -32,14 +32,14 @@ def gradients(made: Problem, method: Method) -> dict[str, Tensor]:
 
 def fused_gradients(made: Problem, method: Method, reconstruction: float) -> dict[str, Tensor]:
     each = zip(made.names, made.parties, made.tables, strict=True)
-    fused = Fused([PartySide(*of_party, [SEED], reconstruction) for of_party in each])
+    fused = FusedFederation([PartyWorker(*of_party, [SEED], reconstruction) for of_party in each])
     fused.train(True)
     terms = method.loss(fused, made.rows)
     fused.backward(torch.stack(list(terms.values())).sum())
     return gradients(made, method)
 
 
-def split_gradients(made: Problem, method: Method, split: Split) -> dict[str, Tensor]:
+def split_gradients(made: Problem, method: Method, split: SplitFederation) -> dict[str, Tensor]:
     split.train(True)
     terms = method.loss(split, made.rows)
     split.backward(torch.stack(list(terms.values())).sum())

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.matching.talk import RULE, Wire, matched
 from xvfl.errors import MatchingError
 from xvfl.matching import CoordinatorSession, PartySession
-from xvfl.matching.messages import HEAD, Kind, Message, decode
+from xvfl.matching.session_messages import HEAD, Kind, Message, decode
 
 LABELLED = ["a", "b", "c"]
 IDS = ["b", "c", "d", "e"]

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from tests.matching.talk import RULE, Wire, matched, pairs
 from xvfl.errors import InputError, MatchingError
-from xvfl.matching import RULES, CoordinatorSession, PartySession, messages
-from xvfl.matching.messages import Kind, decode
+from xvfl.matching import RULES, CoordinatorSession, PartySession, session_messages
+from xvfl.matching.session_messages import Kind, decode
 
 IDS = st.lists(
     st.text(alphabet="aAbBßé１1 ", min_size=1, max_size=3).filter(str.strip),
@@ -30,7 +30,7 @@ def test_the_result_is_the_plain_intersection(labelled: list[str], ids: list[str
 
 
 def test_parts_join_without_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("messages", "dialogue", "coordinator", "party"):
+    for module in ("session_messages", "session_checks", "coordinator_session", "party_session"):
         monkeypatch.setattr(f"xvfl.matching.{module}.PART", 4)
     for common in (0, 3, 4, 8):
         labelled = [f"c{i}" for i in range(10)]
@@ -42,7 +42,7 @@ def test_parts_join_without_loss(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_messages_stay_below_one_mebibyte() -> None:
-    assert messages.PART * messages.POINT + messages.HEAD.size < 2**20
+    assert session_messages.PART * session_messages.POINT + session_messages.HEAD.size < 2**20
 
 
 @pytest.mark.parametrize(
@@ -84,11 +84,9 @@ def test_two_rules_are_refused_by_the_party() -> None:
 
 def test_more_ids_than_allowed_are_refused() -> None:
     with pytest.raises(MatchingError, match="the coordinator brings 3 ids, but at most 2"):
-        CoordinatorSession(["a", "b", "c"], RULE).match(
-            PartySession(["a"], RULE, most_ids=2).answer
-        )
+        CoordinatorSession(["a", "b", "c"], RULE).match(PartySession(["a"], RULE, max_ids=2).answer)
     with pytest.raises(MatchingError, match="the party brings 2 ids, but at most 1"):
-        CoordinatorSession(["a"], RULE, most_ids=1).match(PartySession(["a", "b"], RULE).answer)
+        CoordinatorSession(["a"], RULE, max_ids=1).match(PartySession(["a", "b"], RULE).answer)
 
 
 def test_a_session_is_used_once() -> None:

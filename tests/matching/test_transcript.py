@@ -9,7 +9,7 @@ import pytest
 from tests.matching.talk import RULE, matched
 from xvfl.matching import RULES
 from xvfl.matching.group import point_of, tag_of
-from xvfl.matching.messages import Kind, decode
+from xvfl.matching.session_messages import Kind, decode
 
 LABELLED = [f"Customer {i:04d}" for i in range(40)]
 IDS = [f"customer  {i:04d} " for i in range(25, 75)]

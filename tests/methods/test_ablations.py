@@ -7,15 +7,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests import small, twin
-from tests.conftest import CLASSES, MIXED, NUMBERS, D, Problem, make_problem
+from tests import small_tables, twin
 from tests.methods.wide import embedded, head
+from tests.problems import CLASSES, MIXED, NUMBERS, D, Problem, make_problem
 from xvfl import XVFLClassifier
 from xvfl.config import LossConfig, NetConfig
 from xvfl.errors import ModeError
 from xvfl.federation.build import build_method
 from xvfl.methods.xvfl import XVFL, Weights
-from xvfl.nets import Blocks
+from xvfl.nets import ConcatHead
 
 ROWS = ["FFF", "FPF", "F-P", "PP-", "-PE"]
 
@@ -26,7 +26,7 @@ def predicting(concat: bool, weights: Weights) -> tuple[Problem, XVFL]:
         net.eval()
     if not concat:
         return problem, XVFL(problem.head, weights)
-    blocks = Blocks(head(3, seed=1), 3)
+    blocks = ConcatHead(head(3, seed=1), 3)
     return problem, XVFL(blocks, replace(weights, aggregation="concat"))
 
 
@@ -128,32 +128,32 @@ def test_D7_side_by_side_an_unreachable_party_leaves_zeros(mode: Any) -> None:
 
 
 def test_switches_come_from_the_configuration() -> None:
-    layouts, net = {"a": NUMBERS, "b": MIXED}, NetConfig(embedding=4, hidden=6)
+    layouts, net = {"a": NUMBERS, "b": MIXED}, NetConfig(embedding_dim=4, hidden_dim=6)
     loss = LossConfig(
         lambda1=0.0,
         lambda2=0.0,
         cross_completion=False,
         aggregation="concat",
-        masks=3,
+        n_masks=3,
         guidance=0.2,
     )
     method = build_method(layouts, CLASSES, net, loss, [0])
-    assert isinstance(method, XVFL) and isinstance(method.heads, Blocks)
+    assert isinstance(method, XVFL) and isinstance(method.heads, ConcatHead)
     assert method.weights == Weights(0.0, 0.0, 1.0, False, False, False, "concat", 3, 0.2)
 
 
 def test_answers_say_what_was_completed_and_from_whom() -> None:
-    bank, shop, y = small.frames()
+    bank, shop, y = small_tables.frames()
     both = {"bank": bank, "shop": shop}
     gaps = bank.isna().any(axis=1)
     for own, completed in ((1.0, True), (0.0, False)):
         model = XVFLClassifier(
             cross_completion=False,
             self_completion=own,
-            full_at=1.0,
+            full_threshold=1.0,
             epochs=1,
-            embedding=4,
-            hidden=6,
+            embedding_dim=4,
+            hidden_dim=6,
         ).fit(both, y)
         alone = model.predict_table({"bank": bank}, mode="local", party="bank")
         assert ((alone["completed"] > 0) == (gaps & completed)).all()

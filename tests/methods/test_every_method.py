@@ -9,18 +9,18 @@ import pytest
 import torch
 from torch import nn
 
-from tests import small
-from tests.conftest import CLASSES, NUMBERS, SEED, accuracies, digits, make_problem, train
+from tests import small_tables
+from tests.problems import CLASSES, NUMBERS, SEED, accuracies, digits, make_problem, train
 from xvfl import XVFLClassifier
 from xvfl.config import LossConfig, NetConfig
-from xvfl.data.rows import Rows
 from xvfl.errors import ConfigError, InputError, ModeError
 from xvfl.federation.build import build_method, build_parties
-from xvfl.federation.fused import Fused
-from xvfl.federation.party import PartySide
+from xvfl.federation.fused import FusedFederation
+from xvfl.federation.party import PartyWorker
 from xvfl.federation.predict import logits
 from xvfl.methods import METHODS, Method
 from xvfl.methods.base import Mode
+from xvfl.primitives.rows import Rows
 
 WAYS = {
     "xvfl+": {"local", "assisted", "collaborative", "peers"},
@@ -81,19 +81,19 @@ def test_shuffled_labels_leave_test_rows_at_chance(method: str) -> None:
     assert all(abs(share - 1 / CLASSES) < 4 * spread for share in found.values()), found
 
 
-def small_federation(loss: LossConfig, *seeds: int) -> tuple[Method, Fused, Rows]:
+def small_federation(loss: LossConfig, *seeds: int) -> tuple[Method, FusedFederation, Rows]:
     """Put a method's own nets to work on rows of every kind, in double precision."""
     holdings = ["FF", "FP", "PF", "F-", "GF", "PP", "FF", "-F"] * 2
     problem = make_problem([NUMBERS] * 2, holdings, seed=1)
-    layouts, net = {"p0": NUMBERS, "p1": NUMBERS}, NetConfig(embedding=4, hidden=6)
+    layouts, net = {"p0": NUMBERS, "p1": NUMBERS}, NetConfig(embedding_dim=4, hidden_dim=6)
     with torch.random.fork_rng(devices=[]):
         parties = build_parties(layouts, net, loss, seeds)
         method = build_method(layouts, CLASSES, net, loss, seeds)
     method.heads.double()
     each = zip(layouts, problem.tables, strict=True)
-    weight = loss.our_weights[1]
-    sides = [PartySide(n, parties[n].double(), table, seeds, weight) for n, table in each]
-    return method, Fused(sides), problem.rows
+    weight = loss.reconstruction_weight
+    sides = [PartyWorker(n, parties[n].double(), table, seeds, weight) for n, table in each]
+    return method, FusedFederation(sides), problem.rows
 
 
 @pytest.mark.parametrize("loss", EVERY, ids=named)
@@ -151,30 +151,32 @@ def test_rows_carry_their_runs() -> None:
     ],
 )
 def test_a_configuration_trains_evaluates_and_predicts(said: str, tmp_path: Path) -> None:
-    config = small.write_all(tmp_path, f"{small.CONFIG}\n[loss]\n{said}\n")
+    config = small_tables.write_all(tmp_path, f"{small_tables.CONFIG}\n[loss]\n{said}\n")
     run = tmp_path / "run"
-    assert small.xvfl("train", config, "--out", run).code == 0
-    assert small.xvfl("evaluate", run).code == 0
+    assert small_tables.xvfl("train", config, "--out", run).code == 0
+    assert small_tables.xvfl("evaluate", run).code == 0
     shop = ("--input", f"shop={tmp_path / 'shop.parquet'}")
-    alone = small.xvfl("predict", run, *shop, "--mode", "local", "--output", tmp_path / "a.csv")
+    alone = small_tables.xvfl(
+        "predict", run, *shop, "--mode", "local", "--output", tmp_path / "a.csv"
+    )
     assert alone.code == 0, alone
     together = ("--mode", "collaborative", "--output", tmp_path / "b.csv")
-    assert small.xvfl("predict", run, *shop, *together).code == 0
+    assert small_tables.xvfl("predict", run, *shop, *together).code == 0
     assisted = ("--mode", "assisted", "--output", tmp_path / "c.csv")
-    refused = small.refused("predict", run, *shop, *assisted)
+    refused = small_tables.refused("predict", run, *shop, *assisted)
     assert "cannot predict in mode 'assisted'; it can: local, collaborative" in refused
 
 
 def test_an_interrupted_run_goes_on_with_its_memory(tmp_path: Path) -> None:
-    config = small.write_all(tmp_path, f'{small.CONFIG}\n[loss]\nmethod = "fedcvt"\n')
-    small.train(config, tmp_path / "whole")
-    small.train(config, tmp_path / "parts", show=small.stop_at(4))
-    small.train(config, tmp_path / "parts", resume=True)
-    small.assert_same_weights(tmp_path / "whole", tmp_path / "parts")
+    config = small_tables.write_all(tmp_path, f'{small_tables.CONFIG}\n[loss]\nmethod = "fedcvt"\n')
+    small_tables.train(config, tmp_path / "whole")
+    small_tables.train(config, tmp_path / "parts", show=small_tables.stop_at(4))
+    small_tables.train(config, tmp_path / "parts", resume=True)
+    small_tables.assert_same_weights(tmp_path / "whole", tmp_path / "parts")
 
 
 def test_own_bottoms_are_built_for_every_branch_and_own_heads_need_one_embedding() -> None:
-    bank, shop, y = small.frames()
+    bank, shop, y = small_tables.frames()
     both, size = {"bank": bank, "shop": shop}, {"embedding": 4, "hidden": 6, "epochs": 1}
     own = {"bank": lambda layout, d: nn.Linear(layout.encoded + layout.raw, d)}
     fitted = XVFLClassifier(method="iavfl", bottoms=own, **size).fit(both, y)

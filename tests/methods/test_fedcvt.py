@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from tests import twin
-from tests.conftest import CLASSES, MIXED, NUMBERS, D, Problem
 from tests.methods.wide import agree, embedded, head, heads, two_branches, weighted_mean
+from tests.problems import CLASSES, MIXED, NUMBERS, D, Problem
 from xvfl.config import LossConfig, NetConfig
 from xvfl.errors import ConfigError
 from xvfl.federation.build import build_method

@@ -5,12 +5,12 @@ import torch
 from torch import Tensor
 
 from tests import twin
-from tests.conftest import MIXED, NUMBERS, D
 from tests.methods.wide import agree, embedded, head, heads, two_branches, weighted_mean
+from tests.problems import MIXED, NUMBERS, D
 from xvfl.config import LossConfig
 from xvfl.errors import ConfigError
 from xvfl.methods.iavfl import IAVFL
-from xvfl.nets import Blocks
+from xvfl.nets import ConcatHead
 
 ROWS = ["FFFF", "GFFF", "FPFF", "F-FF", "PPPP", "FFFF", "EFFF"]
 
@@ -45,12 +45,12 @@ def test_the_loss_equals_the_slow_one(k: int, share: float, temperature: float) 
         "teacher": weighted_mean(problem, taught),
         "students": weighted_mean(problem, alone),
     }
-    agree(problem, IAVFL(Blocks(joint, k), own, share, temperature), expected)
+    agree(problem, IAVFL(ConcatHead(joint, k), own, share, temperature), expected)
 
 
 def test_students_send_their_teacher_nothing() -> None:
     problem = two_branches([NUMBERS] * 2, ["FF", "FP"], seed=1)
-    method = IAVFL(Blocks(head(2, 1), 2), heads(2), share=1.0, temperature=2.0)
+    method = IAVFL(ConcatHead(head(2, 1), 2), heads(2), share=1.0, temperature=2.0)
     method.loss(problem.federation(), problem.rows)["students"].backward()
     moved = {name for name, gradient in problem.gradients().items() if gradient.any()}
     assert moved and all(".bottoms.1." in name for name in moved)
@@ -60,7 +60,7 @@ def test_students_send_their_teacher_nothing() -> None:
 def test_the_teacher_decides_together_and_a_student_alone() -> None:
     problem = two_branches([NUMBERS] * 3, ["FPF", "F-P"], seed=1)
     joint, own = head(3, seed=1), heads(3)
-    method = IAVFL(Blocks(joint, 3), own, share=0.5, temperature=2.0)
+    method = IAVFL(ConcatHead(joint, 3), own, share=0.5, temperature=2.0)
     together = method.logits(problem.federation(), problem.rows, "collaborative", 0)
     alone = method.logits(problem.federation(), problem.rows, "local", 2)
     rows, federation = problem.rows.only([0, 2]), problem.federation().only([0, 2])

@@ -14,19 +14,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from tests import twin
-from tests.conftest import (
-    CLASSES,
-    NUMBERS,
-    D,
-    Problem,
-    make_problem,
-    masked,
-    smooth,
-)
+from tests.problems import CLASSES, NUMBERS, D, Problem, make_problem, masked, smooth
 from xvfl import XVFLClassifier
 from xvfl.errors import ModeError
 from xvfl.methods.laser import Laser, nested_subsets, subset_weights
-from xvfl.streams import Draws
+from xvfl.primitives.random import Draws
 
 METHODS = ["laser", "laser+mask"]
 
@@ -181,9 +173,9 @@ def classifier(method: str, epochs: int = 1) -> XVFLClassifier:
     return XVFLClassifier(
         method=method,
         epochs=epochs,
-        batch=16,
-        embedding=8,
-        hidden=16,
+        batch_size=16,
+        embedding_dim=8,
+        hidden_dim=16,
         learning_rate=1e-2,
         device="cpu",
         verbose=False,

@@ -7,14 +7,7 @@ import torch
 from torch import nn
 
 from tests import twin
-from tests.conftest import (
-    CLASSES,
-    MIXED,
-    NUMBERS,
-    D,
-    make_problem,
-    smooth,
-)
+from tests.problems import CLASSES, MIXED, NUMBERS, D, make_problem, smooth
 from xvfl import XVFLClassifier
 from xvfl.errors import ModeError
 from xvfl.methods.standalone import Standalone
@@ -74,9 +67,9 @@ def fitted() -> tuple[XVFLClassifier, dict[str, pd.DataFrame], pd.Series]:
     classifier = XVFLClassifier(
         method="standalone",
         epochs=1,
-        batch=16,
-        embedding=8,
-        hidden=16,
+        batch_size=16,
+        embedding_dim=8,
+        hidden_dim=16,
         learning_rate=1e-2,
         device="cpu",
         verbose=False,

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from tests import twin
-from tests.conftest import MIXED, NUMBERS, D, make_problem
 from tests.methods.wide import agree, embedded, head, weighted_mean
+from tests.problems import MIXED, NUMBERS, D, make_problem
 from xvfl.methods.vanilla import Vanilla
-from xvfl.nets import Blocks
+from xvfl.nets import ConcatHead
 
 ROWS = ["FFFF", "GFFF", "FPFF", "F-FF", "PPPP", "FFFF", "EFFF"]
 
@@ -21,13 +21,13 @@ def test_the_loss_counts_aligned_rows_alone(k: int) -> None:
         for row, E in zip(problem.twin_rows(), embedded(problem), strict=True)
     ]
     assert sum(map(len, of_row)) >= 3
-    agree(problem, Vanilla(Blocks(joint, k)), {"joint": weighted_mean(problem, of_row)})
+    agree(problem, Vanilla(ConcatHead(joint, k)), {"joint": weighted_mean(problem, of_row)})
 
 
 def test_gaps_are_zero_filled_and_absent_parties_give_zeros() -> None:
     problem = make_problem([NUMBERS] * 3, ["FPF", "F-P", "-EP"], seed=1)
     joint = head(3, seed=1)
-    method = Vanilla(Blocks(joint, 3))
+    method = Vanilla(ConcatHead(joint, 3))
     together = method.logits(problem.federation(), problem.rows, "collaborative", 0)
     alone = method.logits(problem.federation(), problem.rows, "local", 2)
     nothing = torch.zeros(D, dtype=torch.float64)
@@ -41,7 +41,7 @@ def test_gaps_are_zero_filled_and_absent_parties_give_zeros() -> None:
 def test_D7_an_unreachable_party_leaves_zeros() -> None:
     problem = make_problem([NUMBERS] * 3, ["FPF", "F-P"], seed=1)
     joint = head(3, seed=1)
-    method = Vanilla(Blocks(joint, 3)).only([0, 2])
+    method = Vanilla(ConcatHead(joint, 3)).only([0, 2])
     rows, federation = problem.rows.only([0, 2]), problem.federation().only([0, 2])
     found = method.logits(federation, rows, "collaborative", 0)
     alone = method.only([1]).logits(federation.only([1]), rows.only([1]), "local", 0)

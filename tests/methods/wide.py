@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from tests import twin
-from tests.conftest import CLASSES, D, Problem, make_problem, smooth
-from xvfl.federation.party import PartyNet
-from xvfl.layout import Layout
+from tests.problems import CLASSES, D, Problem, make_problem, smooth
 from xvfl.methods import Method
-from xvfl.nets import Branches, NoCompleter
+from xvfl.nets import NoCompleter, ParallelBottoms
+from xvfl.nets.party_net import PartyNet
+from xvfl.primitives.layout import Layout
 
 
 def head(blocks: int, seed: int) -> nn.Module:
@@ -34,7 +34,7 @@ def two_branches(layouts: Sequence[Layout], holdings: Sequence[str], seed: int =
         parties = [
             PartyNet(
                 layout,
-                Branches([smooth(layout.encoded + layout.raw, D) for _ in range(2)]),
+                ParallelBottoms([smooth(layout.encoded + layout.raw, D) for _ in range(2)]),
                 NoCompleter(),
             ).double()
             for layout in layouts

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from tests.wire.proxy import proxy
-from xvfl.service.demo import (
+from xvfl.cli.demo_federated import (
     PARTIES,
     TRAIN,
     WITHIN,

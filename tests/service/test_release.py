@@ -10,7 +10,7 @@ import torch
 from xvfl.config import LossConfig
 from xvfl.errors import ConfigError, WireError
 from xvfl.methods import Parts, make_method
-from xvfl.runs import Folder
+from xvfl.model.run_dir import RunDir
 from xvfl.service.release import KEY, PUBLIC, _verified, check_releasable, signed, signing_key
 from xvfl.wire.messages import Release
 
@@ -18,7 +18,7 @@ from xvfl.wire.messages import Release
 def released(folder: Path) -> Release:
     parts = Parts(lambda width: torch.nn.Linear(width, 3), 2, 4, (0,))
     method = make_method(LossConfig(), parts)
-    return signed(signing_key(Folder(folder)), 7, method, 0, {"party": "shop", "run": "r"})
+    return signed(signing_key(RunDir(folder)), 7, method, 0, {"party": "shop", "run": "r"})
 
 
 def test_what_was_signed_is_taken(tmp_path: Path) -> None:

@@ -13,50 +13,50 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.small import SOURCE, refused, xvfl
+from tests.small_tables import SOURCE, refused, xvfl
 from xvfl.certs import make_authority
 from xvfl.service.log import read_log
 
 COORDINATOR = """\
 listen = "127.0.0.1:0"
 parties = ["shop"]
-revoked = "certs/ca.crl"
-state = "main"
-release = ["shop"]
-health = "127.0.0.1:0"
-checkpoint_steps = 5
+revocation_list = "certs/ca.crl"
+state_dir = "main"
+release_to = ["shop"]
+status_address = "127.0.0.1:0"
+checkpoint_interval = 5
 [tls]
-authority = "certs/ca.crt"
+ca_certificate = "certs/ca.crt"
 certificate = "certs/coordinator.crt"
-key = "certs/coordinator.key"
+private_key = "certs/coordinator.key"
 [labels]
 table = "labels.csv"
-id = "customer"
+id_column = "customer"
 column = "churned"
-[own]
+[local_party]
 name = "bank"
 table = "bank.csv"
-id = "customer"
+id_column = "customer"
 [net]
-embedding = 8
-hidden = 16
+embedding_dim = 8
+hidden_dim = 16
 [train]
 epochs = 12
 learning_rate = 0.01
-batch = 32
+batch_size = 32
 patience = 0
 device = "cpu"
 """
 SHOP = """\
 coordinator = "localhost:PORT"
 table = "shop.csv"
-id = "customer"
-state = "shop"
+id_column = "customer"
+state_dir = "shop"
 release_key = "main/release.pub"
 [tls]
-authority = "certs/ca.crt"
+ca_certificate = "certs/ca.crt"
 certificate = "certs/shop.crt"
-key = "certs/shop.key"
+private_key = "certs/shop.key"
 """
 
 

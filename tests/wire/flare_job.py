@@ -14,13 +14,13 @@ from safetensors.torch import save_file
 from tests.federation.split_helpers import begun, endpoints, method_of, problem, settings
 from xvfl.config import TrainConfig
 from xvfl.federation.endpoint import Endpoint
-from xvfl.federation.train import Trainer
+from xvfl.training.loop import Trainer
 from xvfl.wire.messages import End
 from xvfl.wire.transport import Transport
 
 STEPS, METHOD, RECONSTRUCTION = 200, "xvfl+", 0.7
 TRAIN = TrainConfig(
-    epochs=STEPS, batch=10, optimiser="adamw", learning_rate=1e-2, patience=0, device="cpu"
+    epochs=STEPS, batch_size=10, optimizer="adamw", learning_rate=1e-2, patience=0, device="cpu"
 )
 SITES = ("p0", "p1")
 

@@ -10,10 +10,10 @@ import pytest
 
 from xvfl.certs import Peers, make_authority
 from xvfl.federation.endpoint import Endpoint
-from xvfl.wire.dial import Dialler
-from xvfl.wire.listen import Listener
-from xvfl.wire.memory import Memory
+from xvfl.wire.client import PartyClient
+from xvfl.wire.in_process import Memory
 from xvfl.wire.messages import Hello
+from xvfl.wire.server import CoordinatorServer
 from xvfl.wire.tls import Tls
 from xvfl.wire.transport import Transport
 
@@ -39,10 +39,10 @@ def tls(folder: Path, name: str) -> Tls:
 @contextmanager
 def listening(
     folder: Path, names: Sequence[str], address: str = "localhost:0", **more: object
-) -> Iterator[Listener]:
+) -> Iterator[CoordinatorServer]:
     """Listen on loopback."""
     peers = Peers(folder / "ca.crt", folder / "ca.crl")
-    listener = Listener(address, tls(folder, COORDINATOR), names, peers.check, **more)  # type: ignore[arg-type]
+    listener = CoordinatorServer(address, tls(folder, COORDINATOR), names, peers.check, **more)  # type: ignore[arg-type]
     try:
         yield listener
     finally:
@@ -52,10 +52,10 @@ def listening(
 @contextmanager
 def dialling(
     folder: Path, name: str, port: int, hello: Hello, handle: Callable[[bytes], bytes]
-) -> Iterator[Dialler]:
+) -> Iterator[PartyClient]:
     """Dial in from a thread."""
     address, own = f"localhost:{port}", tls(folder, name)
-    dialler = Dialler(address, own, lambda: hello, handle, over=lambda: False, give_up_s=60)
+    dialler = PartyClient(address, own, lambda: hello, handle, over=lambda: False, give_up_s=60)
     thread = threading.Thread(target=dialler.run, daemon=True)
     thread.start()
     try:

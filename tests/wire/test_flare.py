@@ -10,16 +10,16 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.conftest import SEED
 from tests.federation.split_helpers import endpoints, method_of, problem
-from tests.small import SOURCE, frames
+from tests.problems import SEED
+from tests.small_tables import SOURCE, frames
 from tests.wire.flare_job import METHOD, RECONSTRUCTION, SITES, STEPS, TRAIN, weights
 from xvfl.errors import ConfigError, PartyError, WireError
-from xvfl.federation.fused import Fused
-from xvfl.federation.party import PartySide
-from xvfl.federation.train import Trainer
+from xvfl.federation.fused import FusedFederation
+from xvfl.federation.party import PartyWorker
 from xvfl.matching import load_party
-from xvfl.runs import Folder
+from xvfl.model.run_dir import RunDir
+from xvfl.training.loop import Trainer
 from xvfl.wire import codec
 from xvfl.wire.messages import Done, End, Hello
 
@@ -31,7 +31,7 @@ def fused_weights() -> dict[str, dict[str, torch.Tensor]]:
     made = problem(len(SITES), torch.float32, dropout=0.3)
     method = method_of(made, METHOD)
     each = zip(made.names, made.parties, made.tables, strict=True)
-    fused = Fused([PartySide(*of_party, [SEED], RECONSTRUCTION) for of_party in each])
+    fused = FusedFederation([PartyWorker(*of_party, [SEED], RECONSTRUCTION) for of_party in each])
     trainer = Trainer(fused, method, made.rows, TRAIN)
     steps = sum(record.kind == "step" for record in trainer.run(lambda: 0.0))
     assert steps == STEPS
@@ -90,9 +90,9 @@ def test_the_example_trains_from_each_sides_own_configuration(tmp_path: Path) ->
     environment = os.environ | {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, timeout=300)
     assert done.returncode == 0, done.stdout.decode()[-2000:] + done.stderr.decode()[-2000:]
-    lines = Folder(tmp_path / "state").read_json("evaluation.json")["lines"]
+    lines = RunDir(tmp_path / "state").read_json("evaluation.json")["lines"]
     assert {line["mode"] for line in lines} >= {"local", "collaborative"}
-    assert len(Folder(tmp_path / "state").records()) == 3
+    assert len(RunDir(tmp_path / "state").records()) == 3
     for name in ("bank", "shop"):
         assert list((tmp_path / name).glob("checkpoint-*.safetensors"))
         kept = load_party(tmp_path / name / "alignment.json")

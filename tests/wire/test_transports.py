@@ -19,9 +19,9 @@ from xvfl.certs import make_authority
 from xvfl.errors import PartyError, RunError, WireError
 from xvfl.federation.endpoint import Endpoint
 from xvfl.wire import codec
-from xvfl.wire.dial import Dialler
-from xvfl.wire.listen import Line, Listener
+from xvfl.wire.client import PartyClient
 from xvfl.wire.messages import Begin, Done, Embed, Hello, Match, Matched, Message, Ready, Refusal
+from xvfl.wire.server import CoordinatorServer, Line
 from xvfl.wire.tls import PATH
 from xvfl.wire.transport import Transport
 
@@ -150,12 +150,18 @@ def test_a_party_that_started_afresh_does_not_answer_what_was_asked_before(autho
 
 
 def refused(
-    folder: Path, name: str, listener: Listener, hello: Hello = HELLO, own: Path | None = None
+    folder: Path,
+    name: str,
+    listener: CoordinatorServer,
+    hello: Hello = HELLO,
+    own: Path | None = None,
 ) -> str:
     """Dial in, expect to be turned away, and give the line that this side says."""
     address = f"localhost:{listener.port}"
     never = lambda: False  # noqa: E731
-    dialler = Dialler(address, tls(own or folder, name), lambda: hello, echo, never, give_up_s=10)
+    dialler = PartyClient(
+        address, tls(own or folder, name), lambda: hello, echo, never, give_up_s=10
+    )
     with pytest.raises((PartyError, Exception)) as caught:
         dialler.run()
     return str(caught.value)
@@ -171,7 +177,7 @@ def test_a_name_that_is_not_on_the_list(authority: Path) -> None:
 
 
 def test_a_second_party_of_the_same_name(authority: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xvfl.wire.dial.TWICE_S", 0.5)
+    monkeypatch.setattr("xvfl.wire.client.TWICE_S", 0.5)
     events: list[dict[str, Any]] = []
     with (
         listening(authority, ["p0"], note=events.append) as listener,
@@ -276,11 +282,11 @@ def test_a_wrong_answer_ends_the_line_and_is_logged(authority: Path) -> None:
     assert any(e["event"] == "refused" and e["party"] == "p0" for e in events)
 
 
-def answer_with(folder: Path, listener: Listener, reply: bytes) -> str:
+def answer_with(folder: Path, listener: CoordinatorServer, reply: bytes) -> str:
     """Be a party that answers with these bytes, and give the line it ends with."""
     never = lambda: False  # noqa: E731
     address = f"localhost:{listener.port}"
-    dialler = Dialler(address, tls(folder, "p0"), lambda: HELLO, lambda frame: reply, never)
+    dialler = PartyClient(address, tls(folder, "p0"), lambda: HELLO, lambda frame: reply, never)
     with pytest.raises(PartyError) as caught:
         dialler.run()
     return str(caught.value)

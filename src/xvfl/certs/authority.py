@@ -19,8 +19,8 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from xvfl.certs import files
-from xvfl.certs.files import OPEN, OWNER
+from xvfl.certs import pem_files
+from xvfl.certs.pem_files import OPEN, OWNER
 from xvfl.errors import CertificateError, unknown
 
 CERTIFICATE, KEY, REVOKED, ISSUED = "ca.crt", "ca.key", "ca.crl", "issued.json"
@@ -92,14 +92,14 @@ class Authority:
         builder = builder.serial_number(serial).not_valid_before(starts).not_valid_after(ends)
         signed = builder.sign(self.key, hashes.SHA256())
         issued = Issued(name, f"{serial:x}", tuple(hosts), starts.isoformat(), ends.isoformat())
-        files.write_new(self.folder / f"{name}.key", files.key_pem(key), OWNER)
-        files.write_new(self.folder / f"{name}.crt", files.pem(signed), OPEN)
+        pem_files.write_new(self.folder / f"{name}.key", pem_files.key_pem(key), OWNER)
+        pem_files.write_new(self.folder / f"{name}.crt", pem_files.pem(signed), OPEN)
         self._note([*self.issued(), issued])
         return issued
 
     def issued(self) -> list[Issued]:
         """List what was issued, the oldest first."""
-        entries = files.read(self.folder / ISSUED, json.loads, "the list of certificates")
+        entries = pem_files.read(self.folder / ISSUED, json.loads, "the list of certificates")
         try:
             return [Issued(**{**each, "hosts": tuple(each["hosts"])}) for each in entries]
         except (KeyError, TypeError) as error:
@@ -141,11 +141,11 @@ class Authority:
                     .build()
                 )
         signed = builder.sign(self.key, hashes.SHA256())
-        files.replace(self.folder / REVOKED, files.pem(signed))
+        pem_files.replace(self.folder / REVOKED, pem_files.pem(signed))
 
     def _note(self, issued: Sequence[Issued]) -> None:
         text = json.dumps([asdict(each) for each in issued], indent=1) + "\n"
-        files.replace(self.folder / ISSUED, text.encode())
+        pem_files.replace(self.folder / ISSUED, text.encode())
 
 
 def make_authority(folder: Path, days: int = YEARS, now: datetime | None = None) -> Authority:
@@ -169,9 +169,9 @@ def make_authority(folder: Path, days: int = YEARS, now: datetime | None = None)
         .add_extension(_usage(signs=True), critical=True)
         .sign(key, hashes.SHA256())
     )
-    files.write_new(folder / KEY, files.key_pem(key), OWNER)
-    files.write_new(folder / CERTIFICATE, files.pem(signed), OPEN)
-    files.write_new(folder / ISSUED, b"[]\n", OPEN)
+    pem_files.write_new(folder / KEY, pem_files.key_pem(key), OWNER)
+    pem_files.write_new(folder / CERTIFICATE, pem_files.pem(signed), OPEN)
+    pem_files.write_new(folder / ISSUED, b"[]\n", OPEN)
     authority = Authority(folder, signed, key)
     authority.sign_revoked([], made_at)
     return authority
@@ -179,8 +179,10 @@ def make_authority(folder: Path, days: int = YEARS, now: datetime | None = None)
 
 def open_authority(folder: Path) -> Authority:
     """Open an authority to issue and revoke."""
-    certificate = files.read(folder / CERTIFICATE, x509.load_pem_x509_certificate, "a certificate")
-    key = files.read(folder / KEY, files.load_key, "the authority's key")
+    certificate = pem_files.read(
+        folder / CERTIFICATE, x509.load_pem_x509_certificate, "a certificate"
+    )
+    key = pem_files.read(folder / KEY, pem_files.load_key, "the authority's key")
     if key.public_key() != certificate.public_key():
         raise CertificateError(f"{folder}: {KEY} does not belong to {CERTIFICATE}")
     return Authority(folder, certificate, key)

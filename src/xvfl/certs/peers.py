@@ -10,7 +10,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.x509.oid import NameOID
 
-from xvfl.certs import files
+from xvfl.certs import pem_files
 from xvfl.errors import CertificateError
 
 
@@ -23,7 +23,7 @@ class Peers:
     """Check the peers of a running service; a list that changes on the disk is read again."""
 
     def __init__(self, authority: Path, revoked: Path | None) -> None:
-        self._authority = files.read(authority, x509.load_pem_x509_certificate, "a certificate")
+        self._authority = pem_files.read(authority, x509.load_pem_x509_certificate, "a certificate")
         self._path = revoked
         self._stamp: tuple[int, int, int] | None = None
         self._serials: frozenset[int] = frozenset()
@@ -64,7 +64,7 @@ class Peers:
             self._stamp = stamp
 
     def _read(self, path: Path) -> frozenset[int]:
-        revoked = files.read(path, x509.load_pem_x509_crl, "a revocation list")
+        revoked = pem_files.read(path, x509.load_pem_x509_crl, "a revocation list")
         public = self._authority.public_key()
         assert isinstance(
             public, (ec.EllipticCurvePublicKey, rsa.RSAPublicKey, ed25519.Ed25519PublicKey)

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from pandas.api import types
 
-from xvfl.data.ids import usable_ids
+from xvfl.data.ids import check_ids
 from xvfl.data.parse import WHERE
 from xvfl.errors import DataWarning, InputError, unknown
 
@@ -45,7 +45,7 @@ def read_labels(
     `fewest` classes must be there: two to train on.
     """
     if isinstance(source, pd.Series):
-        ids = usable_ids(_one_level(source.index, where).to_series(), f"{where}, index")
+        ids = check_ids(_one_level(source.index, where).to_series(), f"{where}, index")
         labels = pd.Series(source.array, index=ids, name=source.name)
     else:
         frame = _read(source, id_column, where)
@@ -74,7 +74,7 @@ def indexed(
     frame = frame.set_axis(names, axis=1)
     raw = _raw_ids(frame, id_column, own_index, where)
     at = "index" if id_column is None else f"id column {id_column!r}"
-    ids = usable_ids(raw, f"{where}, {at}", start)
+    ids = check_ids(raw, f"{where}, {at}", start)
     kept = frame.drop(columns=id_column) if id_column in frame.columns else frame
     kept = kept.set_axis(ids, axis=0)
     kept.attrs[WHERE] = where

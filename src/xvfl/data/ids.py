@@ -7,7 +7,7 @@ from xvfl.data.text import as_text
 from xvfl.errors import InputError
 
 
-def usable_ids(raw: pd.Series, where: str, start: int = 0) -> pd.Index:
+def check_ids(raw: pd.Series, where: str, start: int = 0) -> pd.Index:
     """Give the ids as strings, or say which one is missing or repeated.
 
     `where` opens the message: whose table it is, which file, which column. `start` is the first of

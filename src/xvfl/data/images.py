@@ -14,9 +14,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from xvfl.data.encoded import Encoded
-from xvfl.data.ids import usable_ids
+from xvfl.data.ids import check_ids
 from xvfl.errors import InputError, unknown
-from xvfl.layout import Layout
+from xvfl.primitives.layout import Layout
 
 Axes = Literal["HW", "CHW", "HWC"]
 CHANNELS = (1, 3, 4)
@@ -163,7 +163,7 @@ def _check_ids(ids: Sequence[Any], count: int, where: str) -> list[str]:
             f"{where}: expected one id per image, but got {len(ids)} ids for {count} images; "
             "give both in the same order"
         )
-    names: list[str] = usable_ids(pd.Series(list(ids), dtype=object), f"{where}, ids").tolist()
+    names: list[str] = check_ids(pd.Series(list(ids), dtype=object), f"{where}, ids").tolist()
     return names
 
 

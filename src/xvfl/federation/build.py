@@ -9,17 +9,14 @@ import torch
 from torch import nn
 
 from xvfl import nets
-from xvfl.config import LossConfig, NetConfig
+from xvfl.config import COORDINATOR, LossConfig, NetConfig
 from xvfl.errors import InputError
-from xvfl.federation.party import PartyNet
-from xvfl.layout import Layout
 from xvfl.methods import Method, Parts, make_method, recipe
 from xvfl.nets import Build
+from xvfl.nets.party_net import PartyNet
 from xvfl.nets.stacked import stack
-from xvfl.streams import seed_modules
-
-COORDINATOR = "coordinator"
-"""Who holds the heads; no party may have this name."""
+from xvfl.primitives.layout import Layout
+from xvfl.primitives.random import seed_modules
 
 CPU = torch.device("cpu")
 
@@ -27,7 +24,9 @@ CPU = torch.device("cpu")
 def widths(layouts: Mapping[str, Layout], config: NetConfig) -> tuple[int, int]:
     """Choose embedding and hidden width by data kind where the configuration leaves it open."""
     image = any(layout.image is not None for layout in layouts.values())
-    return config.embedding or (256 if image else 64), config.hidden or (256 if image else 128)
+    return config.embedding_dim or (256 if image else 64), config.hidden_dim or (
+        256 if image else 128
+    )
 
 
 def build_parties(
@@ -50,14 +49,14 @@ def build_parties(
         own = (bottoms or {}).get(name)
         each = [
             own_net(own, layout, d)
-            or nets.bottom(layout, d, hidden, config.blocks, config.channels)
+            or nets.bottom(layout, d, hidden, config.n_blocks, config.base_channels)
             for _ in range(needs.branches)
         ]
-        bottom = each[0] if needs.branches == 1 else nets.Branches(each)
+        bottom = each[0] if needs.branches == 1 else nets.ParallelBottoms(each)
         if not needs.completes:
             return PartyNet(layout, bottom, nets.NoCompleter())
         completer = own_net((completers or {}).get(name), layout, d)
-        made = completer or nets.completer(layout, d, hidden, config.channels)
+        made = completer or nets.completer(layout, d, hidden, config.base_channels)
         return PartyNet(layout, bottom, made)
 
     return {

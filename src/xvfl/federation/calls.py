@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from xvfl.nets.joined import join
-from xvfl.nets.picked import where_wanted
+from xvfl.nets.row_wise import apply_to_rows
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Call:
 
     def answer(self) -> Tensor:
         """Do it by itself."""
-        return where_wanted(self.apply, self.wanted, self.x)
+        return apply_to_rows(self.apply, self.wanted, self.x)
 
 
 Calls = Generator[Call, Tensor, Tensor]

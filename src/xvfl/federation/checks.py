@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from xvfl.errors import WireError
-from xvfl.federation.holder import Kind
 from xvfl.methods.base import View
+from xvfl.training.optimizer import Kind
 from xvfl.wire.messages import Instruction, Ready
 
 MOST_VIEWS = 64
@@ -33,7 +33,7 @@ def check_tensor(
 
 
 def check_size(name: str, value: Tensor) -> Tensor:
-    """Refuse numbers so large that the loss, and with it everybody's gradients, would be none."""
+    """Refuse numbers so large that the loss, and with it all_parties's gradients, would be none."""
     if value.numel() and float(value.abs().max()) > LARGEST:
         raise WireError(
             f"{name}: expected numbers up to {LARGEST:g}, got {float(value.abs().max()):g}; "
@@ -68,7 +68,7 @@ def check_views(views: Sequence[str], completes: bool) -> None:
 
 
 def check_instructions(instructions: Sequence[Instruction], applied: int, page: bool) -> None:
-    """Refuse an update made before, or one this optimiser does not know."""
+    """Refuse an update made before, or one this optimizer does not know."""
     for each in instructions:
         if each.number <= applied:
             raise WireError(f"update {each.number}: made already; the last one was {applied}")
@@ -76,7 +76,7 @@ def check_instructions(instructions: Sequence[Instruction], applied: int, page: 
             raise WireError(f"update: expected one of {get_args(Kind)}, got {each.kind!r}")
         paging = each.kind in PAGE_KINDS
         if each.kind not in ("keep", "best") and paging != page:
-            raise WireError(f"update {each.kind!r}: not one of this run's optimiser")
+            raise WireError(f"update {each.kind!r}: not one of this run's optimizer")
         if not (math.isfinite(each.rate) and each.rate >= 0):
             raise WireError(f"update: expected a learning rate of 0 or more, got {each.rate}")
         applied = each.number

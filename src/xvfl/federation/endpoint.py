@@ -1,4 +1,4 @@
-"""A party behind a wire: answers messages with its own nets, optimiser and checkpoints.
+"""A party behind a wire: answers messages with its own nets, optimizer and checkpoints.
 
 Every message is checked in full before anything changes; a wrong one ends in a refusal, and so does
 one that fails here in a way nobody thought of. The last answer is kept: a question that comes again
@@ -23,14 +23,14 @@ from xvfl.federation.checks import (
     check_tensor,
     check_views,
 )
-from xvfl.federation.holder import Holder, Kind, Update, under
-from xvfl.federation.page import Page
-from xvfl.federation.party import PartySide
-from xvfl.federation.precision import quicken
+from xvfl.federation.party import PartyWorker
 from xvfl.federation.protocols import Store
 from xvfl.federation.settings import Settings, parse_settings
 from xvfl.federation.tickets import Cut, Tickets, run_back
 from xvfl.methods.base import View
+from xvfl.training.optimizer import Kind, OptimizedNet, Update, under
+from xvfl.training.page import Page
+from xvfl.training.precision import configure_precision
 from xvfl.wire import codec
 from xvfl.wire.messages import (
     Backward,
@@ -52,7 +52,7 @@ from xvfl.wire.messages import (
     Refusal,
     Release,
 )
-from xvfl.wire.packing import Packer
+from xvfl.wire.payload import Packer
 
 COMPUTING = threading.Lock()
 """Torch has one random stream a process: parties in one process compute one after the other."""
@@ -63,10 +63,10 @@ LONGEST_WHY = 2000
 
 
 @dataclass(frozen=True)
-class Workplace:
+class PartyRun:
     """What a party makes of a run's settings."""
 
-    side: PartySide
+    side: PartyWorker
     holdings: Tensor
     """(n,) uint8: how it holds the row of each handle; see `Ready`."""
 
@@ -77,7 +77,7 @@ class Endpoint:
     def __init__(
         self,
         hello: Hello,
-        make: Callable[[Settings, Tensor], Workplace],
+        make: Callable[[Settings, Tensor], PartyRun],
         store: Store,
         note: Callable[[dict[str, Any]], None] = lambda event: None,
         other: Callable[[Match | Release], Message] | None = None,
@@ -95,14 +95,14 @@ class Endpoint:
         """The training step it is at."""
         self.refused = 0
         """Messages refused so far."""
-        self._side: PartySide | None = None
+        self._side: PartyWorker | None = None
         self._holdings = torch.zeros(0, dtype=torch.uint8)
         self._applied = self._kept = 0
         self._tickets = Tickets()
         self._packer = Packer()
 
     @property
-    def side(self) -> PartySide:
+    def side(self) -> PartyWorker:
         """The party at work, once a run has begun."""
         if self._side is None:
             raise WireError("expected Begin first: no run has begun here")
@@ -182,8 +182,8 @@ class Endpoint:
         settings = parse_settings(message.settings)
         check_handles(message.training, self.hello.rows)
         workplace = self._make(settings, message.training.long())
-        quicken(workplace.side.net, settings.train)
-        holder = Holder(workplace.side.net, settings.train)
+        configure_precision(workplace.side.net, settings.train)
+        holder = OptimizedNet(workplace.side.net, settings.train)
         found = self._store.newest(message.run, message.step)
         kept = applied = 0
         if found is not None:
@@ -200,7 +200,7 @@ class Endpoint:
         self._note({"event": "began", "run": message.run, "from_checkpoint": self._kept})
         return Ready(message.turn, self._kept, self._applied, self._holdings)
 
-    def _warm(self, side: PartySide, run: str) -> None:
+    def _warm(self, side: PartyWorker, run: str) -> None:
         """Take the weights of an earlier run, if they are here and fit."""
         found = self._store.newest(run, LATEST)
         if found is not None:
@@ -265,7 +265,7 @@ class Endpoint:
         self, gradients: tuple[Gradient, ...], instructions: tuple[Instruction, ...]
     ) -> tuple[Gradient, ...]:
         """Refuse what cannot be done; give the gradients unpacked."""
-        page = isinstance(self._holder.optimiser, Page)
+        page = isinstance(self._holder.optimizer, Page)
         check_instructions(instructions, self._applied, page)
         if len({gradient.ticket for gradient in gradients}) < len(gradients):
             raise WireError("gradients: expected each ticket once")
@@ -290,7 +290,7 @@ class Endpoint:
         run_back(pairs, objective, retain)
 
     @property
-    def _holder(self) -> Holder:
+    def _holder(self) -> OptimizedNet:
         holder = self.side.holder
         assert holder is not None
         return holder

@@ -7,20 +7,20 @@ import torch
 from torch import Tensor, nn
 
 from xvfl.config import TrainConfig
-from xvfl.data.rows import Rows
 from xvfl.federation.calls import Calls, Together, alone
-from xvfl.federation.holder import Holder, Update, advance, optimiser, trainable
-from xvfl.federation.party import PartySide
-from xvfl.federation.precision import quicken
+from xvfl.federation.party import PartyWorker
 from xvfl.methods.base import Method, View, Work
+from xvfl.primitives.rows import Rows
+from xvfl.training.optimizer import OptimizedNet, Update, advance, optimizer, trainable
+from xvfl.training.precision import configure_precision
 
 T = TypeVar("T")
 
 
-class Fused:
+class FusedFederation:
     """All parties in one process; `backward` is autograd's own."""
 
-    def __init__(self, sides: Sequence[PartySide]) -> None:
+    def __init__(self, sides: Sequence[PartyWorker]) -> None:
         """Join the parties, in the order of the rows' columns."""
         self.sides = tuple(sides)
         self._together = Together()
@@ -31,13 +31,13 @@ class Fused:
         return tuple(side.name for side in self.sides)
 
     @property
-    def holders(self) -> dict[str, Holder]:
+    def holders(self) -> dict[str, OptimizedNet]:
         """The parties' nets with their optimisers, once training has begun."""
         return {side.name: side.holder for side in self.sides if side.holder is not None}
 
-    def only(self, parties: Sequence[int]) -> "Fused":
+    def only(self, parties: Sequence[int]) -> "FusedFederation":
         """Leave only the reachable parties (D7); goes with `Rows.only`."""
-        return Fused([self.sides[i] for i in parties])
+        return FusedFederation([self.sides[i] for i in parties])
 
     def embed(self, rows: Rows, views: Sequence[View], wanted: Tensor | None = None) -> Tensor:
         """Embed a batch at every party, in each view. (B, k, v, d)"""
@@ -70,15 +70,15 @@ class Fused:
         own = [side.objective for side in self.sides if side.objective is not None]
         sum(own, loss).backward()  # type: ignore[no-untyped-call]
 
-    def begin(self, config: TrainConfig, heads: nn.Module) -> Holder:
-        """Give all parties and the heads one optimiser; weights do not bear on each other in it."""
+    def begin(self, config: TrainConfig, heads: nn.Module) -> OptimizedNet:
+        """Give all parties and the heads one optimizer; weights do not bear on each other in it."""
         for side in self.sides:
-            quicken(side.net, config)
+            configure_precision(side.net, config)
         nets = [*(side.net for side in self.sides), heads]
-        self._optimiser = optimiser([w for net in nets for w in trainable(net)], config)
+        self._optimiser = optimizer([w for net in nets for w in trainable(net)], config)
         for side in self.sides:
-            side.holder = Holder(side.net, config, self._optimiser)
-        return Holder(heads, config, self._optimiser)
+            side.holder = OptimizedNet(side.net, config, self._optimiser)
+        return OptimizedNet(heads, config, self._optimiser)
 
     def train(self, on: bool) -> None:
         """Switch every party's net to training or to prediction."""
@@ -94,7 +94,7 @@ class Fused:
             holder.update(update)
 
     def attempt(self, method: Method, rows: Rows, work: Work[T], alone: int | None = None) -> T:
-        """Do some work on a batch, with everybody or with the one party that it takes."""
+        """Do some work on a batch, with all_parties or with the one party that it takes."""
         if alone is None:
             return work(self, method, rows)
         return work(self.only([alone]), method.only([alone]), rows.only([alone]))

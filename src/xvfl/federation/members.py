@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from xvfl.errors import Fault
-from xvfl.federation.ask import Peer
-from xvfl.wire.packing import Payload
+from xvfl.federation.exchange import Peer
+from xvfl.wire.payload import Payload
 
 MOST_REFUSALS = 5
 """Refusals in succession after which a party is kept out."""

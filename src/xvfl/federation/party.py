@@ -5,97 +5,21 @@ Shapes: B rows, p encoded columns, d embedding width, v views.
 
 from collections.abc import Sequence
 from functools import partial
-from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from xvfl import maths
-from xvfl.data.missing import drop_features
-from xvfl.data.rows import PartyTable, Table
 from xvfl.federation.calls import Call, Calls
-from xvfl.federation.holder import Holder
-from xvfl.layout import Layout
 from xvfl.methods.base import View
-from xvfl.nets.completers import NoCompleter
-from xvfl.nets.picked import row_wise
-from xvfl.streams import Draws, seed_modules
+from xvfl.nets.party_net import PartyNet
+from xvfl.nets.row_wise import row_wise
+from xvfl.primitives.masks import drop_features
+from xvfl.primitives.random import Draws, seed_modules
+from xvfl.primitives.rows import Table
+from xvfl.training.optimizer import OptimizedNet
 
 
-class PartyNet(nn.Module):
-    """f_i, XCom_i and the learned vectors of hashed categories."""
-
-    columns: Tensor
-
-    def __init__(self, layout: Layout, bottom: nn.Module, completer: nn.Module) -> None:
-        super().__init__()
-        self.layout = layout
-        self.bottom = bottom
-        self.completer = completer
-        self.vectors = nn.ModuleList([nn.Embedding(f.buckets, f.width) for f in layout.hashed])
-        at = torch.tensor(layout.feature_of_column, dtype=torch.long)
-        self.register_buffer("columns", at, persistent=False)
-        self.completes = not isinstance(completer, NoCompleter)
-        self.bf16 = False
-        """Whether bottom and completer compute in bf16 on a GPU; all outside them is float32."""
-
-    def encode(self, rows: PartyTable) -> Tensor:
-        """Turn codes into their vectors and put them behind the numbers. (B, p)"""
-        found = [table(rows.codes[:, i]) for i, table in enumerate(self.vectors)]
-        return torch.cat([rows.values, *found], 1) if found else rows.values
-
-    def spread(self, observed: Tensor) -> Tensor:
-        """Spread marks of raw features over their encoded columns (an image: its channels)."""
-        if self.layout.image is not None:
-            return observed.view(-1, 1, *self.layout.image[1:])
-        if self.layout.raw == self.layout.encoded:
-            return observed
-        return observed.index_select(1, self.columns)
-
-    def given(self, x: Tensor, given: Tensor) -> Tensor:
-        """Make f_i's input of encoded features, each raw one flagged as given or not.
-
-        Given means that a value stands there, observed or completed; where none does, the neutral
-        0 stands, and the flag tells it from a real 0 (D3).
-        """
-        flags = given.view(torch.uint8).to(x.dtype)  # From bool it would take three times as long.
-        return self._flagged(x * self.spread(flags), flags)
-
-    def merged(self, x: Tensor, observed: Tensor, completed: Tensor) -> Tensor:
-        """Make f_i's input x̂_i of rows whose gaps are completed."""
-        filled = maths.merge(x, completed, self.spread(observed))
-        return self._flagged(filled, torch.ones_like(observed, dtype=x.dtype))
-
-    def _flagged(self, x: Tensor, flags: Tensor) -> Tensor:
-        if self.layout.image is not None:
-            flags = flags.view(-1, 1, *self.layout.image[1:])
-        return torch.cat([x, flags], 1)
-
-    def embed(self, x: Tensor, given: Tensor) -> Tensor:
-        """Apply f_i to encoded features, each raw one flagged as given or not. (B, d)"""
-        return self.compute(self.bottom, self.given(x, given))
-
-    def complete(self, x: Tensor, observed: Tensor, cue: Tensor) -> tuple[Tensor, Tensor]:
-        """Complete rows from a cue: Ẽ = f_i(x̂) (B, d), and the completer's own X̃ (B, p)."""
-        completed = self.compute(self.completer, cue)
-        return self.compute(self.bottom, self.merged(x, observed, completed)), completed
-
-    def compute(self, net: nn.Module, x: Tensor) -> Tensor:
-        """Apply bottom or completer in the precision they compute in."""
-        if not self.bf16:
-            return cast(Tensor, net(x))
-        # `net` is compiled, for the fixed shapes of training on a GPU alone.
-        run = net if self.training and x.is_cuda else net.forward
-        if not x.is_cuda:
-            return cast(Tensor, run(x))
-        if x.dim() == 4:
-            x = x.contiguous(memory_format=torch.channels_last)
-        with torch.autocast("cuda", torch.bfloat16, cache_enabled=False):
-            out = run(x)
-        return cast(Tensor, out.to(x.dtype))
-
-
-class PartySide:
+class PartyWorker:
     """One party at work: embeds its rows, completes them from cues, keeps the step's graph."""
 
     def __init__(
@@ -117,8 +41,8 @@ class PartySide:
         self._draws: list[Draws] = []
         self.reconstruction = reconstruction
         self.row_wise = all(row_wise(each) for each in (net.bottom, net.completer))
-        self.holder: Holder | None = None
-        """Its net's optimiser, once training has begun."""
+        self.holder: OptimizedNet | None = None
+        """Its net's optimizer, once training has begun."""
         self.objective: Tensor | None = None
         """What the party minimises beside the coordinator's loss; made by each step."""
 

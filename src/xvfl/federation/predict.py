@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from xvfl import maths
-from xvfl.data.rows import Rows
 from xvfl.errors import PartyError
-from xvfl.federation.protocols import Reached
 from xvfl.methods.base import Federation, Method, Mode, require_mode
+from xvfl.primitives.rows import Rows
+from xvfl.training.protocols import ReachableFederation
 
 BATCH = 2048
 Temperatures = dict[str, float]
@@ -29,7 +29,7 @@ def key(mode: Mode, party: str) -> str:
 @torch.no_grad()
 def logits(
     method: Method,
-    federation: Reached,
+    federation: ReachableFederation,
     rows: Rows,
     mode: Mode,
     party: int,
@@ -57,7 +57,7 @@ def logits(
     return torch.cat(parts, 1).flatten(0, 1)
 
 
-def ways(method: Method, federation: Reached) -> Iterator[tuple[Mode, int]]:
+def ways(method: Method, federation: ReachableFederation) -> Iterator[tuple[Mode, int]]:
     """List every way to predict: each mode, and each party where the mode is a party's."""
     for mode in ("local", "assisted", "collaborative", "peers"):
         if mode in method.modes:
@@ -73,7 +73,7 @@ def answerable(rows: Rows, mode: Mode, party: int) -> Tensor:
     return maths.others(rows.full, party).any(1) if mode == "peers" else rows.seen[:, party]
 
 
-def score(method: Method, federation: Reached, rows: Rows) -> float:
+def score(method: Method, federation: ReachableFederation, rows: Rows) -> float:
     """Score validation rows: minus the mean log-loss over local and collaborative prediction.
 
     What a party that is away would say alone does not count.
@@ -89,7 +89,7 @@ def score(method: Method, federation: Reached, rows: Rows) -> float:
     return -float(np.mean(losses)) if losses else 0.0
 
 
-def calibrate(method: Method, federation: Reached, rows: Rows) -> Temperatures:
+def calibrate(method: Method, federation: ReachableFederation, rows: Rows) -> Temperatures:
     """Fit a temperature to every way to predict, on validation rows."""
     found = {}
     for mode, party in ways(method, federation):

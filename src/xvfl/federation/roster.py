@@ -14,16 +14,16 @@ import torch
 from torch import nn
 
 from xvfl.config import TrainConfig
-from xvfl.data.rows import Rows
 from xvfl.errors import PartyError, RunError, WireError
-from xvfl.federation.ask import Peer, ask
 from xvfl.federation.checks import check_ready
-from xvfl.federation.holder import Holder, Update
+from xvfl.federation.exchange import Peer, ask
 from xvfl.federation.members import MOST_REFUSALS, Losses, Member, Terms
-from xvfl.federation.split import Counters, Split
+from xvfl.federation.split import Counters, SplitFederation
 from xvfl.methods.base import Method, Work
+from xvfl.primitives.rows import Rows
+from xvfl.training.optimizer import OptimizedNet, Update
 from xvfl.wire.messages import Begin, Done, End, Hello, Ready
-from xvfl.wire.packing import Packer
+from xvfl.wire.payload import Packer
 
 T = TypeVar("T")
 Note = Callable[[dict[str, Any]], None]
@@ -32,7 +32,7 @@ LOOK_S = 0.02
 
 
 class Roster:
-    """A federation of whoever is there; drives `Split`s over them."""
+    """A federation of whoever is there; drives `SplitFederation`s over them."""
 
     def __init__(
         self, peers: Sequence[Peer], terms: Terms, note: Note = lambda event: None
@@ -45,7 +45,7 @@ class Roster:
         self.counters = Counters()
         self.step = 0
         """The training step the run is at."""
-        self.holders: dict[str, Holder] = {}
+        self.holders: dict[str, OptimizedNet] = {}
         self.losses = Losses()
         self._training = True
         self._active: tuple[int, ...] = ()
@@ -90,9 +90,9 @@ class Roster:
             why = "; ".join(f"{name} is kept out: {why}" for name, why in out.items())
             raise RunError(f"expected {wanted} parties, but {why}; mend it and resume the run")
 
-    def begin(self, config: TrainConfig, heads: nn.Module) -> Holder:
-        """Hold the heads alone: a party makes its optimiser when it is let in."""
-        return Holder(heads, config)
+    def begin(self, config: TrainConfig, heads: nn.Module) -> OptimizedNet:
+        """Hold the heads alone: a party makes its optimizer when it is let in."""
+        return OptimizedNet(heads, config)
 
     def train(self, on: bool) -> None:
         """Say whether the next batches are for training or for prediction."""
@@ -149,7 +149,7 @@ class Roster:
         self._last_keep, self._keepers = int(state[0]), set(state[1])
 
     def flush(self, save: int = -1) -> None:
-        """Have everybody finish the last step; `save` names the checkpoint they keep."""
+        """Have all_parties finish the last step; `save` names the checkpoint they keep."""
         while self.present:
             try:
                 self._split(self.present).flush(save)
@@ -158,7 +158,7 @@ class Roster:
                 self._part(error)
 
     def end(self, reason: str) -> None:
-        """Tell everybody that the run is over."""
+        """Tell all_parties that the run is over."""
         while self.present:
             peers = [self.members[i].peer for i in self.present]
             try:
@@ -167,8 +167,10 @@ class Roster:
             except PartyError as error:
                 self._part(error)
 
-    def _split(self, places: Sequence[int]) -> Split:
-        return Split([self.members[i].peer for i in places], self.terms.width, self.counters)
+    def _split(self, places: Sequence[int]) -> SplitFederation:
+        return SplitFederation(
+            [self.members[i].peer for i in places], self.terms.width, self.counters
+        )
 
     def _turn(self) -> int:
         self.counters.turn += 1

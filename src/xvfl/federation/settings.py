@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from xvfl.config import NetConfig, TrainConfig, build
 from xvfl.errors import WireError
-from xvfl.wire.packing import Payload
+from xvfl.wire.payload import Payload
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Settings:
     train: TrainConfig
     reconstruction: float = 0.0
     """Weight of the party's own objective."""
-    full_at: float | None = None
+    full_threshold: float | None = None
     """Observed share at which a row counts as full; by default the party chooses."""
     warm: str = ""
     """A finished run whose weights to begin with, where the party took part in it."""

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from xvfl.config import TrainConfig
-from xvfl.data.rows import Rows
-from xvfl.federation.ask import Peer, ask
-from xvfl.federation.holder import Holder, Update
+from xvfl.federation.exchange import Peer, ask
 from xvfl.methods.base import Method, View, Work
+from xvfl.primitives.rows import Rows
+from xvfl.training.optimizer import OptimizedNet, Update
 from xvfl.wire.messages import (
     Backward,
     Complete,
@@ -50,13 +50,13 @@ class _Cut:
 
 @dataclass
 class Counters:
-    """What is numbered: questions, and updates of the weights."""
+    """What is encode_labels: questions, and updates of the weights."""
 
     turn: int = 0
     update: int = 0
 
 
-class Split:
+class SplitFederation:
     """Parties elsewhere, each behind its transport."""
 
     def __init__(self, peers: Sequence[Peer], width: int, counters: Counters | None = None) -> None:
@@ -64,7 +64,7 @@ class Split:
         self.peers = tuple(peers)
         self.width = width
         self.counters = counters or Counters()
-        self.holders: dict[str, Holder] = {}
+        self.holders: dict[str, OptimizedNet] = {}
         self.training = True
         self._cuts: list[_Cut] = []
 
@@ -73,9 +73,9 @@ class Split:
         """The parties' names."""
         return tuple(peer.name for peer in self.peers)
 
-    def begin(self, config: TrainConfig, heads: nn.Module) -> Holder:
-        """Hold the heads alone: a party makes its optimiser when it begins a run."""
-        return Holder(heads, config)
+    def begin(self, config: TrainConfig, heads: nn.Module) -> OptimizedNet:
+        """Hold the heads alone: a party makes its optimizer when it begins a run."""
+        return OptimizedNet(heads, config)
 
     def train(self, on: bool) -> None:
         """Say whether the next batches are for training or for prediction."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from xvfl.errors import WireError
 from xvfl.federation.checks import check_tensor
 from xvfl.wire.messages import Gradient
-from xvfl.wire.packing import Packer
+from xvfl.wire.payload import Packer
 
 MOST_TICKETS = 8
 

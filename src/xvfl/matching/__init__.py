@@ -23,7 +23,7 @@ MATCHED     the places of the tags that are
 
 A *handle* is a place in the MATCHED list: 0, 1, 2, … The coordinator keeps row → handle, the party
 handle → row, and both speak of rows by handle alone from then on. BLIND, WANT and MATCHED come in
-numbered parts, so that a message stays below 1 MiB.
+encode_labels parts, so that a message stays below 1 MiB.
 
 What each side learns: the coordinator, which of its ids the party holds, and |Y|; the party, which
 of its ids are labelled, and |X|. The sizes are revealed. Everything else is hidden: blinded points
@@ -32,7 +32,7 @@ oracle); the orders are random, so neither side's order of rows shows in places 
 never enter. Both sides are trusted to follow the protocol but not to forget what they see
 (semi-honest). A side that does not follow it can
 - put in ids that it merely guesses, and learn whether the other side has those: no protocol of this
-  kind prevents it, so a party caps |X| (`most_ids`), and both sides' sizes are logged;
+  kind prevents it, so a party caps |X| (`max_ids`), and both sides' sizes are logged;
 - claim ids it does not hold or drop matches, which harms the training but tells it nothing;
 - not search the other's ids after the session: without the scalar, which is never stored, guessing
   an id cannot be checked.
@@ -47,9 +47,9 @@ from xvfl.matching.alignment import (
     load_coordinator,
     load_party,
 )
-from xvfl.matching.coordinator import CoordinatorMatch, CoordinatorSession
+from xvfl.matching.coordinator_session import CoordinatorMatch, CoordinatorSession
 from xvfl.matching.normalise import RULES, normalised
-from xvfl.matching.party import PartyMatch, PartySession
+from xvfl.matching.party_session import PartyMatch, PartySession
 from xvfl.matching.responder import Responder
 
 __all__ = [

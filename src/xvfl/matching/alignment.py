@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from xvfl.errors import InputError, RunError
-from xvfl.matching.coordinator import CoordinatorMatch
-from xvfl.matching.party import PartyMatch
+from xvfl.matching.coordinator_session import CoordinatorMatch
+from xvfl.matching.party_session import PartyMatch
 
 FORMAT = 1
 SHOWN = 5

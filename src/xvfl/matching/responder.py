@@ -4,10 +4,10 @@ import threading
 from collections.abc import Callable, Sequence
 
 from xvfl.errors import MatchingError
-from xvfl.matching.dialogue import MOST_IDS
-from xvfl.matching.messages import Kind, decode
 from xvfl.matching.normalise import normalised
-from xvfl.matching.party import PartyMatch, PartySession
+from xvfl.matching.party_session import PartyMatch, PartySession
+from xvfl.matching.session_checks import MOST_IDS
+from xvfl.matching.session_messages import Kind, decode
 
 
 class Responder:
@@ -19,10 +19,10 @@ class Responder:
         rule: str,
         keep: Callable[[PartyMatch], None],
         workers: int | None = None,
-        most_ids: int = MOST_IDS,
+        max_ids: int = MOST_IDS,
     ) -> None:
         normalised(ids, rule, "ids")
-        self._given = (ids, rule, workers, most_ids)
+        self._given = (ids, rule, workers, max_ids)
         self._keep = keep
         self._session: PartySession | None = None
         self._lock = threading.Lock()

@@ -14,7 +14,7 @@ from xvfl.methods.laser import Laser
 from xvfl.methods.standalone import Standalone
 from xvfl.methods.vanilla import Vanilla
 from xvfl.methods.xvfl import XVFL, Weights
-from xvfl.nets import Blocks
+from xvfl.nets import ConcatHead
 
 __all__ = [
     "METHODS",
@@ -23,7 +23,7 @@ __all__ = [
     "Method",
     "Mode",
     "Parts",
-    "Recipe",
+    "MethodSpec",
     "View",
     "make_method",
     "recipe",
@@ -47,21 +47,21 @@ class Parts:
         """Make one fresh head for each party."""
         return nn.ModuleList([self.head(width) for _ in range(self.parties)])
 
-    def joint(self) -> Blocks:
+    def joint(self) -> ConcatHead:
         """Make a fresh head over the embeddings of all parties."""
-        return Blocks(self.head(self.parties * self.width), self.parties)
+        return ConcatHead(self.head(self.parties * self.width), self.parties)
 
 
 def _xvfl(config: LossConfig, parts: Parts) -> Method:
     weights = Weights(
         single(config.lambda1, "lambda1"),
         single(config.lambda2, "lambda2"),
-        config.our_weights[0],
+        config.self_completion_weight,
         config.stop_gradient,
         config.detach_cue,
         config.cross_completion,
         config.aggregation,
-        config.masks,
+        config.n_masks,
         config.guidance,
     )
     side_by_side = config.aggregation == "concat"
@@ -77,7 +77,7 @@ def _vanilla(config: LossConfig, parts: Parts) -> Method:
 
 
 def _iavfl(config: LossConfig, parts: Parts) -> Method:
-    share, temperature = config.distillation, config.distillation_temperature
+    share, temperature = config.distillation_alpha, config.distillation_temperature
     return IAVFL(parts.joint(), parts.heads(parts.width), share, temperature)
 
 
@@ -98,7 +98,7 @@ def _laser(config: LossConfig, parts: Parts) -> Method:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class MethodSpec:
     """How a method is built, and which nets it needs at a party."""
 
     build: Callable[[LossConfig, Parts], Method]
@@ -108,19 +108,19 @@ class Recipe:
     """Whether parties need completers."""
 
 
-METHODS: dict[str, Recipe] = {
-    "xvfl+": Recipe(_xvfl, completes=True),
-    "xvfl": Recipe(_xvfl, completes=True),
-    "standalone": Recipe(_standalone),
-    "vanilla": Recipe(_vanilla),
-    "iavfl": Recipe(_iavfl, branches=2),
-    "fedcvt": Recipe(_fedcvt, branches=2),
-    "laser": Recipe(_laser),
-    "laser+mask": Recipe(_laser),
+METHODS: dict[str, MethodSpec] = {
+    "xvfl+": MethodSpec(_xvfl, completes=True),
+    "xvfl": MethodSpec(_xvfl, completes=True),
+    "standalone": MethodSpec(_standalone),
+    "vanilla": MethodSpec(_vanilla),
+    "iavfl": MethodSpec(_iavfl, branches=2),
+    "fedcvt": MethodSpec(_fedcvt, branches=2),
+    "laser": MethodSpec(_laser),
+    "laser+mask": MethodSpec(_laser),
 }
 
 
-def recipe(name: str) -> Recipe:
+def recipe(name: str) -> MethodSpec:
     """Find a method by its name."""
     if name not in METHODS:
         raise ConfigError(unknown("method", name, METHODS))

@@ -8,8 +8,8 @@ from typing import Literal, Protocol, TypeVar
 
 from torch import Tensor, nn
 
-from xvfl.data.rows import Rows
 from xvfl.errors import ModeError
+from xvfl.primitives.rows import Rows
 
 Mode = Literal["local", "assisted", "collaborative", "peers"]
 """The three ways to predict (method.md), and `peers`: the full parties other than the asking one,

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from xvfl import maths
-from xvfl.data.rows import Rows
 from xvfl.methods.base import Federation, Mode
-from xvfl.nets import Blocks
+from xvfl.nets import ConcatHead
+from xvfl.primitives.rows import Rows
 
 
 class IAVFL:
@@ -28,7 +28,7 @@ class IAVFL:
     modes = frozenset[Mode](("local", "collaborative"))
 
     def __init__(
-        self, teacher: Blocks, students: nn.ModuleList, share: float, temperature: float
+        self, teacher: ConcatHead, students: nn.ModuleList, share: float, temperature: float
     ) -> None:
         """Take the teacher's head and one head per student; `share` is α, `temperature` T."""
         self.heads: nn.Module = nn.ModuleDict({"teacher": teacher, "students": students})

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from xvfl import maths
-from xvfl.data.rows import Rows
 from xvfl.methods.base import Federation, Mode, View
 from xvfl.nets.joined import join
-from xvfl.streams import Draws
+from xvfl.primitives.random import Draws
+from xvfl.primitives.rows import Rows
 
 
 class Laser:

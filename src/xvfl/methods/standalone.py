@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from xvfl import maths
-from xvfl.data.rows import Rows
 from xvfl.methods.base import Federation, Mode
+from xvfl.primitives.rows import Rows
 
 
 class Standalone:

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from xvfl import maths
-from xvfl.data.rows import Rows
 from xvfl.methods.base import Federation, Mode
-from xvfl.nets import Blocks
+from xvfl.nets import ConcatHead
+from xvfl.primitives.rows import Rows
 
 
 class Vanilla:
@@ -20,7 +20,7 @@ class Vanilla:
 
     modes = frozenset[Mode](("local", "collaborative"))
 
-    def __init__(self, head: Blocks) -> None:
+    def __init__(self, head: ConcatHead) -> None:
         """Take the head over k·d numbers."""
         self.heads: nn.Module = head
         self._head = head

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from xvfl import maths
-from xvfl.data.rows import Rows
 from xvfl.methods.base import Federation, Mode, View
-from xvfl.nets import Blocks
-from xvfl.nets.picked import row_wise, where_wanted
+from xvfl.nets import ConcatHead
+from xvfl.nets.row_wise import apply_to_rows, row_wise
+from xvfl.primitives.rows import Rows
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Weights:
     detach_cue: bool = False
     cross_completion: bool = True
     aggregation: str = "mean"
-    masks: int = 2
+    n_masks: int = 2
     guidance: float = 0.0
 
 
@@ -48,7 +48,7 @@ class XVFL:
     def __init__(self, heads: nn.Module, weights: Weights, completing: bool = True) -> None:
         """Take the head h; without `completing`, prediction leaves gaps neutral-filled.
 
-        Where embeddings are put side by side, h is a head over k·d numbers in `Blocks`.
+        Where embeddings are put side by side, h is a head over k·d numbers in `ConcatHead`.
         """
         self.heads = heads
         self.weights = weights
@@ -60,13 +60,13 @@ class XVFL:
 
     def only(self, parties: Sequence[int]) -> "XVFL":
         """Leave zeros in the unreachable parties' blocks, where there are blocks (D5, D7)."""
-        heads = self.heads.only(parties) if isinstance(self.heads, Blocks) else self.heads
+        heads = self.heads.only(parties) if isinstance(self.heads, ConcatHead) else self.heads
         return XVFL(heads, self.weights, self.completing)
 
     def loss(self, federation: Federation, rows: Rows) -> dict[str, Tensor]:
         """Name the terms: decision, dsalign1, dsalign2 and, where it weighs anything, self."""
         w = self.weights
-        views: list[View] = ["masked", "self"] * w.masks if w.self_completion else []
+        views: list[View] = ["masked", "self"] * w.n_masks if w.self_completion else []
         source = maths.sources(rows.full, rows.seen) if w.cross_completion else rows.seen
         seen = rows.seen.unsqueeze(2).expand(-1, -1, len(views))
         wanted = torch.cat([source.unsqueeze(2), seen], 2)
@@ -89,7 +89,7 @@ class XVFL:
         cue, has_cue = maths.cues(E.detach() if w.detach_cue else E, source)
         wanted = aligned.unsqueeze(1) | ~rows.full & has_cue
         E_ = federation.complete(cue, aligned, wanted)
-        shared = maths.to_decide(E, E_, rows.full, has_cue, self.join)
+        shared = maths.head_inputs(E, E_, rows.full, has_cue, self.join)
         out, alone = self._out((shared, maths.looked_at(rows.full)), own)
         decided = maths.decided(out)
         terms = maths.overall(
@@ -107,10 +107,10 @@ class XVFL:
     ) -> Decided:
         """Do the same where cross completion is off."""
         w = self.weights
-        shared = maths.to_decide_uncompleted(E, rows.full, source, self.join)
-        wanted = maths.looked_at_uncompleted(rows.full, source)
+        shared = maths.head_inputs_uncompleted(E, rows.full, source, self.join)
+        wanted = maths.used_mask_uncompleted(rows.full, source)
         out, alone = self._out((shared, wanted), own)
-        decided = maths.decided_uncompleted(out)
+        decided = maths.split_logits_uncompleted(out)
         terms = maths.overall_uncompleted(
             decided,
             rows.full,
@@ -125,7 +125,7 @@ class XVFL:
         """Put all inputs of a step through the head, in one call."""
         x = torch.cat([each for each, _ in asked], 1)
         wanted = torch.cat([each for _, each in asked], 1) if self._picks else None
-        out = where_wanted(self.heads, wanted, x.flatten(0, 1)).view(*x.shape[:2], -1)
+        out = apply_to_rows(self.heads, wanted, x.flatten(0, 1)).view(*x.shape[:2], -1)
         return torch.split(out, [each.shape[1] for each, _ in asked], 1)
 
     def logits(self, federation: Federation, rows: Rows, mode: Mode, party: int) -> Tensor:

@@ -4,15 +4,15 @@ from collections.abc import Callable
 
 from torch import nn
 
-from xvfl.layout import Layout
-from xvfl.nets.blocks import Blocks, Branches
 from xvfl.nets.completers import Completer, ImageTrunk, NoCompleter
+from xvfl.nets.concat import ConcatHead, ParallelBottoms
 from xvfl.nets.mlp import mlp
 from xvfl.nets.resnet import ResidualBottom
+from xvfl.primitives.layout import Layout
 
 __all__ = [
-    "Blocks",
-    "Branches",
+    "ConcatHead",
+    "ParallelBottoms",
     "Build",
     "Completer",
     "NoCompleter",

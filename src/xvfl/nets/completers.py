@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from xvfl.layout import Kind, Layout
 from xvfl.nets.norm import GroupNorm
+from xvfl.primitives.layout import Kind, Layout
 
 
 class TypedOutput(nn.Module):

@@ -10,7 +10,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from xvfl.nets.picked import hooked, row_wise
+from xvfl.nets.row_wise import hooked, row_wise
 from xvfl.nets.stacked import rebuilt
 
 MOST_WEIGHTS = 1 << 12

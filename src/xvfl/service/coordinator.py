@@ -8,19 +8,19 @@ from pathlib import Path
 from threading import Event
 from types import FrameType
 
-from xvfl.runs import Folder
-from xvfl.service.listening import listening
-from xvfl.service.monitor import Monitor
-from xvfl.service.run import Outcome
-from xvfl.service.side import CoordinatorSide
-from xvfl.service.work import Own, PartyWork
-from xvfl.sides import CoordinatorFile
-from xvfl.wire.memory import Memory
+from xvfl.model.run_dir import RunDir
+from xvfl.model.workflow import read_source
+from xvfl.service.config import CoordinatorConfig
+from xvfl.service.coordinator_run import Outcome
+from xvfl.service.coordinator_side import CoordinatorSide
+from xvfl.service.listener import listening
+from xvfl.service.monitor import StatusServer
+from xvfl.service.party_work import Own, PartyWork
+from xvfl.wire.in_process import Memory
 from xvfl.wire.transport import Transport
-from xvfl.workflow import read_source
 
 
-def serve_coordinator(config: CoordinatorFile, show: bool = True) -> Outcome:
+def serve_coordinator(config: CoordinatorConfig, show: bool = True) -> Outcome:
     """Run to the end, or to Ctrl-C; started again, it goes on from the last common checkpoint."""
     side = CoordinatorSide(config, show)
     note = side.log.note
@@ -30,8 +30,8 @@ def serve_coordinator(config: CoordinatorFile, show: bool = True) -> Outcome:
         side.connect({**listener.lines, **_own(side)})
         address = f"{config.listen.rpartition(':')[0]}:{listener.port}"
         note({"event": "listening", "address": address, "parties": list(config.parties)})
-        if config.health is not None:
-            monitor = Monitor(config.health, side.status)
+        if config.status_address is not None:
+            monitor = StatusServer(config.status_address, side.status)
             stack.callback(monitor.close)
             note({"event": "health", "port": monitor.port})
         return side.run(stop)
@@ -39,16 +39,17 @@ def serve_coordinator(config: CoordinatorFile, show: bool = True) -> Outcome:
 
 def _own(side: CoordinatorSide) -> dict[str, Transport]:
     """Put the label holder's own features, if it has any, behind a line like the others'."""
-    own = side.config.own
+    own = side.config.local_party
     if own is None:
         return {}
-    folder, warm = Folder(side.folder / own.name), side.config.warm_start
+    folder, warm = RunDir(side.folder / own.name), side.config.warm_start
     if warm is not None and not folder.path.exists() and (Path(warm) / own.name).is_dir():
         shutil.copytree(Path(warm) / own.name, folder.path)
     folder.create()
-    source = read_source(own.table, own.id, own.name)
+    source = read_source(own.table, own.id_column, own.name)
     work = PartyWork(
-        Own(own.name, source, own.options, folder, side.config.matching, own.id), side.log.note
+        Own(own.name, source, own.options, folder, side.config.matching, own.id_column),
+        side.log.note,
     )
     return {own.name: Memory(work.endpoint.hello, work.endpoint.handle)}
 

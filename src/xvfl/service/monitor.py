@@ -25,7 +25,7 @@ def prometheus(status: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-class Monitor:
+class StatusServer:
     """Serves a status until closed."""
 
     def __init__(self, address: str, status: Status) -> None:

@@ -10,44 +10,48 @@ import torch
 
 from xvfl.certs import peer_name
 from xvfl.errors import PartyError
-from xvfl.federation.kernels import small_kernels
-from xvfl.layout import Feature, Layout
-from xvfl.runs import Folder
+from xvfl.model.fitting import choose_device
+from xvfl.model.run_dir import RunDir
+from xvfl.primitives.layout import Feature, Layout
+from xvfl.service.config import PartyProcessConfig
 from xvfl.service.log import Log
-from xvfl.service.monitor import Monitor
-from xvfl.service.work import Own, PartyWork
-from xvfl.sides import PartyFile
-from xvfl.training import choose_device
-from xvfl.wire.dial import Dialler
+from xvfl.service.monitor import StatusServer
+from xvfl.service.party_work import Own, PartyWork
+from xvfl.training.threads import limit_threads
+from xvfl.wire.client import PartyClient
 
 FINISHED = "finished"
 TABLE = {"": Layout((Feature("x", "numeric", 1),))}
 
 
-def serve_party(config: PartyFile, show: bool = True) -> None:
+def serve_party(config: PartyProcessConfig, show: bool = True) -> None:
     """Take part until the coordinator says that the run is over."""
     name = peer_name(config.tls.read()[1])
-    folder = Folder(config.state).create()
+    folder = RunDir(config.state_dir).create()
     log = Log(folder.path, name, show)
     work = PartyWork(Own.of(name, config, folder), log.note)
     endpoint = work.endpoint
-    dialler = Dialler(
+    dialler = PartyClient(
         config.coordinator,
         config.tls,
         work.hello,
         endpoint.handle,
         lambda: endpoint.over is not None,
         log.note,
-        config.largest_message,
-        config.give_up,
+        config.max_message_bytes,
+        config.reconnect_timeout,
     )
-    monitor = Monitor(config.health, lambda: _status(work, dialler)) if config.health else None
+    monitor = (
+        StatusServer(config.status_address, lambda: _status(work, dialler))
+        if config.status_address
+        else None
+    )
     log.note({"event": "started", "coordinator": config.coordinator, "rows": len(work.ids)})
     device = choose_device(config.device)
     try:
         with (
             _stopped_by_signals(dialler.stop),
-            small_kernels(TABLE, device),
+            limit_threads(TABLE, device),
             torch.random.fork_rng(devices=[]),
         ):
             dialler.run()
@@ -60,7 +64,7 @@ def serve_party(config: PartyFile, show: bool = True) -> None:
         raise PartyError(f"the coordinator ended this party's part: {endpoint.over}")
 
 
-def _status(work: PartyWork, dialler: Dialler) -> dict[str, Any]:
+def _status(work: PartyWork, dialler: PartyClient) -> dict[str, Any]:
     endpoint = work.endpoint
     return {
         "healthy": True,

@@ -23,19 +23,19 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from xvfl.config import LossConfig, build
+from xvfl.data.sources import Encoder
 from xvfl.errors import ConfigError, RunError, WireError, XVFLError
-from xvfl.federation.party import PartySide
+from xvfl.federation.party import PartyWorker
 from xvfl.federation.settings import Settings
 from xvfl.methods.base import Method
-from xvfl.model import Model
-from xvfl.prepare import Encoder
-from xvfl.runs import Folder
+from xvfl.model.model import Model
+from xvfl.model.run_dir import RunDir
+from xvfl.model.workflow import BUNDLE
 from xvfl.wire import codec
 from xvfl.wire.messages import Release
-from xvfl.workflow import BUNDLE
 
 if TYPE_CHECKING:
-    from xvfl.service.work import Own
+    from xvfl.service.party_work import Own
 
 KEY, PUBLIC = "release.key", "release.pub"
 ALONE = frozenset(("xvfl+", "xvfl", "standalone", "laser", "laser+mask"))
@@ -52,7 +52,7 @@ def check_releasable(loss: LossConfig, parties: Sequence[str]) -> None:
         )
 
 
-def signing_key(folder: Folder) -> Ed25519PrivateKey:
+def signing_key(folder: RunDir) -> Ed25519PrivateKey:
     """Read the coordinator's key, or make it on first use."""
     path = folder / KEY
     if path.is_file():
@@ -84,9 +84,9 @@ def take_release(
     own: "Own",
     encoder: Encoder,
     settings: Settings,
-    side: PartySide,
-    full_at: float,
-) -> Folder:
+    side: PartyWorker,
+    full_threshold: float,
+) -> RunDir:
     """Check a released head, and put a bundle together that predicts alone."""
     said = _verified(message, own.release_key)
     if said.get("party") != own.name:
@@ -95,7 +95,7 @@ def take_release(
         loss = build(LossConfig, said["loss"], "release")
         model = Model(
             {own.name: encoder},
-            {own.name: full_at},
+            {own.name: full_threshold},
             said["classes"],
             said["prior"],
             settings.net,
@@ -110,8 +110,8 @@ def take_release(
         if isinstance(error, XVFLError):
             raise
         raise WireError(f"Release: it does not fit this party ({error})") from error
-    folder = Folder(own.folder / BUNDLE)
-    more = {"bundle": own.name, "run": said["run"], "id": {own.name: own.id}}
+    folder = RunDir(own.folder / BUNDLE)
+    more = {"bundle": own.name, "run": said["run"], "id_column": {own.name: own.id_column}}
     model.save(folder, more)
     return folder
 

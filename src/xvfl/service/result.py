@@ -8,11 +8,11 @@ from torch import Tensor
 
 from xvfl.config import LossConfig, NetConfig
 from xvfl.errors import PartyError
-from xvfl.federation.ask import ask
+from xvfl.federation.exchange import ask
 from xvfl.federation.predict import Temperatures, key
 from xvfl.federation.roster import Roster
 from xvfl.methods.base import Method
-from xvfl.runs import FORMAT, MANIFEST, MODEL, Folder
+from xvfl.model.run_dir import FORMAT, MANIFEST, MODEL, RunDir
 from xvfl.service.release import signed, signing_key
 from xvfl.version import VERSION
 from xvfl.wire.messages import Done
@@ -39,7 +39,7 @@ class Result:
             "loss": asdict(self.loss),
         }
 
-    def keep(self, folder: Folder, names: Sequence[str], net: NetConfig, seed: int) -> None:
+    def keep(self, folder: RunDir, names: Sequence[str], net: NetConfig, seed: int) -> None:
         """Write what the coordinator has of the model: the heads, and how to read them."""
         with folder.together():
             folder.save_tensors(MODEL, self.method.heads.state_dict(), {})
@@ -49,14 +49,14 @@ class Result:
                 "side": "coordinator",
                 "parties": list(names),
                 "net": asdict(net),
-                "seed": seed,
+                "random_state": seed,
                 **self.about(self.temperatures),
             }
             folder.write_json(MANIFEST, manifest)
 
     def release(
         self,
-        folder: Folder,
+        folder: RunDir,
         roster: Roster,
         to: Sequence[str],
         note: Callable[[Mapping[str, Any]], None],

@@ -22,9 +22,9 @@ ADVICE = {
 def diagnose(address: str, tls: Tls) -> str | None:
     """Shake hands with whoever answers; say why that fails, None where it does not or nobody is."""
     host, _, port = address.rpartition(":")
-    context = ssl.create_default_context(cafile=tls.authority)
+    context = ssl.create_default_context(cafile=tls.ca_certificate)
     try:
-        context.load_cert_chain(tls.certificate, tls.key)
+        context.load_cert_chain(tls.certificate, tls.private_key)
     except (ssl.SSLError, OSError) as error:
         return f"this party's certificate and key cannot be used together ({error})"
     context.set_alpn_protocols(["h2"])

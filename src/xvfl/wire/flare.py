@@ -87,7 +87,7 @@ class SiteLine:
 class Party:
     """What a job runs at a site: a party's endpoint, for the server alone."""
 
-    def __init__(self, build: str = "xvfl.service.flare:endpoint") -> None:
+    def __init__(self, build: str = "xvfl.service.flare_job:endpoint") -> None:
         """Name the function, "module:function", that makes the endpoint of a site.
 
         It is given the site's name and the job's properties for this site; by default it reads the
@@ -118,7 +118,7 @@ class Party:
 class Coordinator:
     """What a job runs at the server: a run over the sites' lines."""
 
-    def __init__(self, run: str = "xvfl.service.flare:run") -> None:
+    def __init__(self, run: str = "xvfl.service.flare_job:run") -> None:
         """Name the function, "module:function", that runs.
 
         It is given the lines by site and the job's properties for the server; by default it reads

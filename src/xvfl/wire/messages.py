@@ -66,7 +66,7 @@ class Ready:
 
 @dataclass(frozen=True)
 class Instruction:
-    """An update of the weights, numbered so that none is made twice."""
+    """An update of the weights, encode_labels so that none is made twice."""
 
     number: int
     kind: str

@@ -18,16 +18,16 @@ ALIVE_S, SILENT_S = 10, 5
 class Tls:
     """The files of one side's identity."""
 
-    authority: str
+    ca_certificate: str
     """Certificate of the authority that both sides trust, PEM."""
     certificate: str
     """This side's certificate, PEM; its name is the common name."""
-    key: str
+    private_key: str
     """Its private key, PEM."""
 
     def read(self) -> tuple[bytes, bytes, bytes]:
         """Read authority, certificate and key."""
-        return _read(self.authority), _read(self.certificate), _read(self.key)
+        return _read(self.ca_certificate), _read(self.certificate), _read(self.private_key)
 
     def for_server(self) -> grpc.ServerCredentials:
         """Give what a listener shows and demands: nobody comes in without a certificate."""

@@ -1,0 +1,63 @@
+"""Time a training step by threads and oneDNN; the reason for `limit_threads`.
+
+Of the demo's table, and of strips of 16 × 8 pixels with the nets of `--quick`.
+
+    python benchmarks/cpu_kernels.py
+
+Compare ratios within one run: absolute times on shared machines mean little.
+"""
+
+import itertools
+import statistics
+import time
+
+import torch
+from xvfl_lab.bench.gpu import drawn_images
+from xvfl_lab.bench.shapes import config, steps
+from xvfl_lab.datasets.image_sets import halved
+from xvfl_lab.experiments.demo import TRAIN, digits
+from xvfl_lab.experiments.jobs import SMALL
+from xvfl_lab.experiments.trial import Setting, Trial
+from xvfl_lab.task import Task
+
+from xvfl.config import LossConfig, NetConfig, TrainConfig
+from xvfl.training.loop import Trainer
+
+WARM, TIMED = 2, 15
+
+
+def table() -> tuple[Task, NetConfig, TrainConfig]:
+    """Give the demo's."""
+    return digits(), NetConfig(), TRAIN
+
+
+def strips() -> tuple[Task, NetConfig, TrainConfig]:
+    """Give images as `xvfl reproduce --quick` has them."""
+    return halved(drawn_images(400)), SMALL, config(50)
+
+
+def milliseconds(task: Task, net: NetConfig, train: TrainConfig, onednn: bool) -> float:
+    """Give the median time of a step."""
+    torch.backends.mkldnn.enabled = onednn  # type: ignore[assignment]
+    trial = Trial(task, [Setting("xvfl+", 0.5, 0, net=net, loss=LossConfig(), train=train)])
+    step = steps(Trainer(trial.federation, trial.method, trial.rows("train"), train))
+    times = []
+    for _ in range(WARM + TIMED):
+        started = time.perf_counter()
+        next(step)
+        times.append(1000 * (time.perf_counter() - started))
+    return statistics.median(times[WARM:])
+
+
+def main() -> None:
+    """Print a table."""
+    cores = torch.get_num_threads()
+    print("        threads  oneDNN  ms/step")
+    for make, threads, onednn in itertools.product((table, strips), (1, cores), (True, False)):
+        torch.set_num_threads(threads)
+        took = milliseconds(*make(), onednn)
+        print(f"{make.__name__:6}  {threads:7}  {'on' if onednn else 'off':>6}  {took:7.1f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,183 @@
+"""What smaller payloads save and cost: bytes of a step, and how good the model becomes.
+
+    python benchmarks/payloads.py [--data digits] [--rows N] [--seeds 0 1 2] [--epochs 10]
+
+xvfl+ over the memory transport, half of the features missing; the same runs with each payload, int8
+once more without error feedback. Bytes are those of all frames of training, both ways. `--data` is
+`digits` (accuracy) or `bank` (XVFL_DATA; AUROC, for one class is rare); `--rows` takes so many rows
+of `bank` to train on and as many to test on.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from xvfl_lab.datasets import prepare
+from xvfl_lab.datasets.digits import digits
+from xvfl_lab.experiments.dispatch import subset
+from xvfl_lab.experiments.runner import test
+from xvfl_lab.experiments.trial import Setting, Trial
+from xvfl_lab.task import Task
+
+from xvfl.config import LossConfig, NetConfig, TrainConfig
+from xvfl.federation.endpoint import Endpoint, PartyRun
+from xvfl.federation.exchange import Peer
+from xvfl.federation.members import Terms
+from xvfl.federation.party import PartyWorker
+from xvfl.federation.roster import Roster
+from xvfl.federation.settings import Settings
+from xvfl.training.loop import Trainer
+from xvfl.training.threads import limit_threads
+from xvfl.wire.in_process import Memory
+from xvfl.wire.messages import Hello
+from xvfl.wire.payload import Packer, Payload
+
+NET = NetConfig(embedding_dim=64, hidden_dim=128)
+MODES = ("local", "assisted", "collaborative")
+DATA: dict[str, tuple[Callable[[], Task], str]] = {
+    "digits": (digits, "accuracy"),
+    "bank": (lambda: prepare("bank"), "auroc"),
+}
+"""Data sets, and what is measured on each."""
+RUNS: tuple[tuple[Payload, bool], ...] = (
+    ("float32", True),
+    ("bf16", True),
+    ("fp16", True),
+    ("int8", True),
+    ("int8", False),
+)
+
+
+class Nowhere:
+    """Keeps no checkpoints."""
+
+    def save(self, *given: Any) -> None:
+        """Forget it."""
+
+    def newest(self, run: str, step: int) -> None:
+        """Give none."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One run."""
+
+    payload: Payload
+    feedback: bool
+    seed: int
+    bytes_a_step: float
+    loss: float
+    """Of the last epoch."""
+    measured: dict[str, float]
+    """In each mode."""
+
+
+class Plain(Endpoint):
+    """A party that gives no feedback."""
+
+    def _begin(self, message: Any) -> Any:
+        ready = super()._begin(message)
+        self._packer = Packer(self._packer.payload, feedback=False)
+        return ready
+
+
+def line_to(side: PartyWorker, feedback: bool) -> Memory:
+    """Put a party behind an endpoint in this process."""
+    holdings = torch.zeros(len(side.table), dtype=torch.uint8)
+    hello = Hello(0, side.name, False, len(side.table), "", "")
+    kind = Endpoint if feedback else Plain
+    end = kind(hello, lambda settings, training: PartyRun(side, holdings), Nowhere())  # type: ignore[arg-type]
+    return Memory(hello, end.handle)
+
+
+def run(task: Task, metric: str, payload: Payload, feedback: bool, seed: int, epochs: int) -> Line:
+    """Train and test once."""
+    train = TrainConfig(epochs=epochs, random_state=seed, patience=0, device="cpu")
+    trial = Trial(task, [Setting("xvfl+", 0.5, seed, net=NET, train=train, keep="last")])
+    said = Settings(seed, "xvfl+", NET, train, LossConfig().reconstruction_weight, payload=payload)
+    lines = {side.name: line_to(side, feedback) for side in trial.federation.sides}
+    terms = Terms("run", json.dumps(asdict(said)), 64, 2, payload=payload)
+    peers = [Peer(*each) for each in lines.items()]
+    roster = Roster(peers, terms)
+    for peer in peers:
+        peer.packer = Packer(payload, feedback)
+    roster.gather(2)
+    trainer = Trainer(roster, trial.method, trial.rows("train"), train)
+    before = sum(sum(line.traffic()) for line in lines.values())
+    last = [each for each in trainer.run(lambda: 0.0) if each.kind == "epoch"][-1]
+    roster.flush()
+    sent = sum(sum(line.traffic()) for line in lines.values()) - before
+    trial.federation = roster  # type: ignore[assignment]
+    found = test(trial)[0]
+    measured = {mode: found[mode][metric] for mode in MODES}
+    steps = trainer.progress.step
+    loss = sum(value for name, value in last.values.items() if name != "score")
+    return Line(payload, feedback, seed, sent / steps, loss, measured)
+
+
+def report(lines: list[Line]) -> str:
+    """Lay the means out over the seeds, with their standard deviations, as Markdown.
+
+    The last column compares collaborative prediction with that of `float32`, seed by seed.
+    """
+    plain = {each.seed: each for each in lines if each.payload == "float32"}
+    whole = statistics.mean(each.bytes_a_step for each in plain.values())
+    rows = ["| payload | bytes a step | share | loss | " + " | ".join(MODES) + " | difference |"]
+    rows.append("|---|" + "---:|" * (4 + len(MODES)))
+    for payload, feedback in RUNS:
+        mine = [each for each in lines if (each.payload, each.feedback) == (payload, feedback)]
+        sent = statistics.mean(each.bytes_a_step for each in mine)
+        cells = [f"{statistics.mean(each.loss for each in mine):.4f}"]
+        cells += [_spread([each.measured[mode] for each in mine]) for mode in MODES]
+        together = MODES[-1]
+        pairs = [(each.measured[together], plain[each.seed].measured[together]) for each in mine]
+        cells.append("" if payload == "float32" else _spread([a - b for a, b in pairs], "+"))
+        name = f"`{payload}`" + ("" if feedback else ", no feedback")
+        rows.append(f"| {name} | {sent:,.0f} | {sent / whole:.3f} | {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def _spread(values: Sequence[float], sign: str = "") -> str:
+    """Show the mean and the standard deviation, in %."""
+    points = [100 * value for value in values]
+    spread = statistics.stdev(points) if len(points) > 1 else 0.0
+    return f"{statistics.mean(points):{sign}.2f} ± {spread:.2f}"
+
+
+def main() -> None:
+    """Print the table, and keep the runs where asked."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--data", choices=DATA, default="digits")
+    parser.add_argument("--rows", type=int, default=0)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    started = time.perf_counter()
+    lines = []
+    load, metric = DATA[given.data]
+    task = subset(load(), given.rows, given.rows)
+    with limit_threads(task.layouts, torch.device("cpu")), torch.random.fork_rng(devices=[]):
+        for seed in given.seeds:
+            for payload, feedback in RUNS:
+                lines.append(run(task, metric, payload, feedback, seed, given.epochs))
+                print(lines[-1], f"{time.perf_counter() - started:.0f} s", file=sys.stderr)
+    print(report(lines))
+    seconds = time.perf_counter() - started
+    print(
+        f"{given.data}: {metric} in %, seeds {given.seeds}, {given.epochs} epochs, {seconds:.0f} s"
+    )
+    if given.out is not None:
+        given.out.write_text(json.dumps([asdict(each) for each in lines], indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""Which steps are captured, and that nothing outlives its run; replays themselves need a GPU.
+
+`python -m xvfl_lab.bench agreement` compares captured steps with plain ones on a GPU.
+"""
+
+import gc
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from xvfl_lab.bench.agreement import BATCH, rows_for
+from xvfl_lab.bench.disk import on_disk
+from xvfl_lab.bench.gpu import drawn_table, settings
+from xvfl_lab.bench.shapes import config
+from xvfl_lab.experiments.trial import Trial
+
+from tests.small_tables import CONFIG, train, write_all
+from xvfl.config import NetConfig
+from xvfl.model import fitting as training
+from xvfl.model.custom_nets import CustomNets
+from xvfl.model.fitting import capturable
+from xvfl.training import loop
+from xvfl.training.cuda_graph import CudaGraphStep, Learn
+from xvfl.training.loop import Trainer
+
+CPU = torch.device("cpu")
+
+
+class Replayed:
+    """Stands for a captured step where there is no GPU: makes each step plainly, and counts."""
+
+    made = 0
+
+    def __init__(self, index: Tensor, rate: float) -> None:
+        pass
+
+    def __call__(self, learn: Learn, index: Tensor, step: int, rate: float) -> dict[str, Tensor]:
+        Replayed.made += 1
+        return learn(index, step, rate)
+
+
+class Counted(CudaGraphStep):
+    """A captured step that counts."""
+
+    def __call__(self, learn: Learn, index: Tensor, step: int, rate: float) -> dict[str, Tensor]:
+        Replayed.made += 1
+        return super().__call__(learn, index, step, rate)
+
+
+@pytest.fixture(autouse=True)
+def replayed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    Replayed.made = 0
+    monkeypatch.setattr(loop, "CudaGraphStep", Replayed)
+    with torch.random.fork_rng(devices=[]):
+        yield
+
+
+def trial() -> Trial:
+    run = settings("xvfl+", NetConfig(8, 8), config(BATCH, epochs=1))[:1]
+    return Trial(drawn_table(rows_for(BATCH)), run, CPU)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "captured"), [("adamw", 8), ("adam", 8), ("sgd", 0), ("page", 0)]
+)
+def test_steps_of_adam_are_captured(optimizer: str, captured: int) -> None:
+    made = trial()
+    how = config(BATCH, epochs=1, optimizer=optimizer)
+    trainer = Trainer(made.federation, made.method, made.rows("train"), how, captured=True)
+    list(trainer.run(lambda: 0.0))
+    assert Replayed.made == captured
+
+
+def test_a_run_goes_with_its_last_reference() -> None:
+    """A GPU's memory must not wait for the collector, nor one graph go while another is made."""
+    made = trial()
+    trainer = Trainer(
+        made.federation, made.method, made.rows("train"), config(BATCH), captured=True
+    )
+    next(trainer.run(lambda: 0.0))
+    gone = weakref.ref(trainer)
+    gc.collect()
+    gc.disable()
+    try:
+        del trainer
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+def test_rows_in_memory_and_known_nets_can_be_captured() -> None:
+    made = trial()
+    rows = made.rows("train")
+    assert capturable(made.federation, rows, None)
+    assert capturable(made.federation, rows, CustomNets(head=nn.Linear(8, 2)))
+    assert not capturable(made.federation, rows, CustomNets(head=nn.Dropout(0.1)))
+
+
+def test_a_hooked_net_cannot_be_captured() -> None:
+    made = trial()
+    rows = made.rows("train")
+    head = nn.Linear(8, 2)
+    head.register_full_backward_hook(lambda *_: None)
+    assert not capturable(made.federation, rows, CustomNets(head=head))
+    made.federation.sides[1].net.bottom.register_forward_hook(lambda *_: None)
+    assert not capturable(made.federation, rows, None)
+
+
+def test_rows_on_disk_cannot_be_captured() -> None:
+    made = trial()
+    with on_disk(made, CPU) as rows:
+        assert not capturable(made.federation, rows, None)
+        assert not capturable(made.federation, made.rows("train"), None)
+
+
+def test_on_a_cpu_nothing_is_captured(tmp_path: Path) -> None:
+    train(write_all(tmp_path, CONFIG), tmp_path / "run")
+    assert Replayed.made == 0
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_captured_training_ends_as_a_plain_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "CudaGraphStep", Counted)
+    how = write_all(tmp_path, CONFIG.replace('device = "cpu"', 'device = "cuda"'))
+    captured = train(how, tmp_path / "captured")
+    assert Replayed.made == captured.records[-1]["step"]
+    monkeypatch.setattr(training, "capturable", lambda *_: False)
+    plain = train(how, tmp_path / "plain")
+    assert Replayed.made == captured.records[-1]["step"]
+    for one, other in zip(captured.records, plain.records, strict=True):
+        assert one["score"] == pytest.approx(other["score"], rel=1e-3)

@@ -1,0 +1,1 @@
+"""xvfl-lab: experiments, benchmarks and data sets of xvfl."""

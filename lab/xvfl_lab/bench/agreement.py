@@ -1,0 +1,124 @@
+"""Whether the fast ways to train lose what the plain way loses.
+
+They are: captured, also when taken up again halfway; many runs at once; images in bf16; rows that
+come from disk while a GPU works.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from xvfl.config import MethodName, NetConfig, TrainConfig
+from xvfl.methods import METHODS
+from xvfl.training.loop import Trainer
+from xvfl_lab.bench.disk import on_disk
+from xvfl_lab.bench.gpu import drawn_images, drawn_table, settings
+from xvfl_lab.bench.outcome import Claim, Line, Outcome
+from xvfl_lab.bench.sections import Plan
+from xvfl_lab.bench.shapes import config
+from xvfl_lab.experiments.trial import Setting, Trial
+from xvfl_lab.task import Task
+
+STEPS, BATCH, RUNS = 8, 50, 3
+FLOAT32, REORDERED, BF16 = 1e-4, 1e-3, 0.02
+"""How far apart losses may be, as a share of them, after some steps.
+
+Runs at once add in another order: a unit that rounding switches on or off gets Adam's whole step.
+"""
+
+
+def agreement(plan: Plan) -> Outcome:
+    """Compare the loss over some steps, the plain way on this device, with the fast ways."""
+    gpu, cpu = torch.device("cuda"), torch.device("cpu")
+    streamed = {"GPU": _apart(losses_from_disk("xvfl+", gpu), losses_from_disk("xvfl+", cpu))}
+    found = _tables("xvfl+", gpu) + _outcome("xvfl+ from disk: CPU", streamed, FLOAT32)
+    if plan.quick:
+        return found
+    for name in METHODS:
+        method: MethodName = name  # type: ignore[assignment]
+        found += _tables(method, gpu) if method != "xvfl+" else Outcome()
+    return found + _images("xvfl+", gpu)
+
+
+def _tables(method: MethodName, device: torch.device) -> Outcome:
+    task = drawn_table(rows_for(BATCH))
+    runs = settings(method, NetConfig(64, 64), _train())[:RUNS]
+    plain = [losses(task, [run], device, captured=False) for run in runs]
+    captured = losses(task, runs[:1], device, captured=True)
+    resumed = losses(task, runs[:1], device, captured=True, cut=STEPS // 2)
+    at_once = losses(task, runs, device, captured=True)
+    same = {
+        "captured": _apart(captured, plain[0]),
+        "captured, resumed": _apart(resumed, plain[0]),
+    }
+    reordered = {f"{RUNS} runs at once": _apart(at_once, sum(plain) / RUNS)}
+    return _outcome(method, same, FLOAT32) + _outcome(method, reordered, REORDERED)
+
+
+def _images(method: MethodName, device: torch.device) -> Outcome:
+    task = drawn_images(rows_for(BATCH))
+    run = settings(method, NetConfig(), _train())[0]
+    plain = losses(task, [run], device, captured=False)
+    quick = replace(run, train=replace(run.train, precision="bf16"))
+    apart = {"captured bf16": _apart(losses(task, [quick], device, captured=True), plain)}
+    return _outcome(f"images, {method}", apart, BF16)
+
+
+def losses(
+    task: Task, runs: Sequence[Setting], device: torch.device, captured: bool, cut: int = 0
+) -> float:
+    """Train the runs; give their mean loss over the steps of the last epoch.
+
+    After `cut` steps a new trainer takes the state up.
+    """
+    trainer = _trainer(task, runs, device, captured)
+    if cut:
+        for _ in zip(range(cut), trainer.run(lambda: 0.0), strict=False):
+            pass
+        state = trainer.state()
+        trainer = _trainer(task, runs, device, captured)
+        trainer.restore(*state)
+    return _loss(trainer)
+
+
+def losses_from_disk(method: MethodName, device: torch.device) -> float:
+    """Do the same with the rows in files."""
+    run = settings(method, NetConfig(64, 64), _train())[0]
+    trial = Trial(drawn_table(rows_for(BATCH)), [run], device)
+    with on_disk(trial, device) as rows:
+        return _loss(Trainer(trial.federation, trial.method, rows, run.train))
+
+
+def _trainer(task: Task, runs: Sequence[Setting], device: torch.device, captured: bool) -> Trainer:
+    trial = Trial(task, runs, device)
+    rows = trial.rows("train")
+    return Trainer(trial.federation, trial.method, rows, runs[0].train, trial.seeds, captured)
+
+
+def _loss(trainer: Trainer) -> float:
+    *_, epoch = trainer.run(lambda: 0.0)
+    return sum(value for name, value in epoch.values.items() if name != "score")
+
+
+def rows_for(batch: int) -> int:
+    """Give the rows of a task of which an epoch has enough steps; a fifth of them are for test."""
+    return STEPS * batch * 5 // 4
+
+
+def _apart(a: float, b: float) -> float:
+    return abs(a - b) / abs(b)
+
+
+def _outcome(case: str, apart: dict[str, float], within: float) -> Outcome:
+    claims = [
+        Claim(f"{case}: loss, plain and {name}, apart", value, within, False)
+        for name, value in apart.items()
+    ]
+    lines = [Line("agreement", case, name, value, "apart") for name, value in apart.items()]
+    return Outcome(tuple(lines), tuple(claims))
+
+
+def _train() -> TrainConfig:
+    """Train two epochs, so that validation comes between, at a rate that changes."""
+    return config(BATCH, epochs=2, schedule="cosine")

@@ -1,0 +1,44 @@
+"""Tables larger than memory, as a section of the bench: by name alone, for it fills a disk."""
+
+import tempfile
+from pathlib import Path
+
+from xvfl_lab.bench.outcome import Claim, Line, Outcome
+from xvfl_lab.bench.sections import Plan
+
+ROWS, STEPS, RATE_STEPS = (1_000_000, 4_000_000), 500, 100
+EQUAL, RATE = 1.1, 0.8
+
+
+def big(plan: Plan) -> Outcome:
+    """Measure memory over a training's steps by rows, and rates against memory's and the model's.
+
+    Needs the whole package, and 5 GB of the disk that holds temporary files.
+    """
+    from xvfl_lab.big_tables import measure, rates
+
+    sizes, steps = (ROWS, STEPS) if not plan.quick else ((2_000, 4_000), 5)
+    memory, found = [], {}
+    for number, rows in enumerate(sizes):
+        with tempfile.TemporaryDirectory() as folder:
+            memory.append(measure(rows, Path(folder), steps)["steps_mb"])
+            if number == 0:
+                found = rates(Path(folder), min(2 * steps, RATE_STEPS))
+    grown, rate = memory[-1] / memory[0], found["of_memory_rate"]
+    step, predicted = found["streamed_step_ms"], found["predicted_rows_s"]
+    lines = [
+        Line("big", f"{rows} rows", "streamed, resident", each, "MB", each / memory[0], "fewest")
+        for rows, each in zip(sizes, memory, strict=True)
+    ]
+    case = f"{sizes[0]} rows"
+    lines += [
+        Line("big", case, "streamed step", step, "ms", 1 / rate, "memory"),
+        Line("big", case, "predicted", predicted, "rows/s", found["of_model_rate"], "model"),
+    ]
+    return Outcome(
+        tuple(lines),
+        (
+            Claim(f"{sizes[-1]} / {sizes[0]} rows: resident memory", grown, EQUAL, False),
+            Claim("streamed rate / rate in memory", rate, RATE, True),
+        ),
+    )

@@ -1,0 +1,41 @@
+"""Put the rows of a drawn run into files, as streamed training has them."""
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import torch
+
+from xvfl.dataset.on_disk.block_file import BlockFile, Bytes
+from xvfl.dataset.on_disk.disk_rows import DiskRows, DiskTable, as_bytes
+from xvfl.primitives.rows import PartyTable
+from xvfl_lab.experiments.trial import Trial
+
+BLOCK = 16
+
+
+@contextmanager
+def on_disk(trial: Trial, device: torch.device) -> Iterator[DiskRows]:
+    """Have the parties of one run read their tables from files; give its training rows."""
+    rows = trial.rows("train").to(torch.device("cpu"))
+    known, raw = [rows.y.int()], []
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as files:
+
+        def write(name: str, content: Bytes) -> BlockFile:
+            path = Path(folder) / name
+            path.write_bytes(content.tobytes())
+            return files.enter_context(closing(BlockFile(path, content.shape[1], BLOCK)))
+
+        for side in trial.federation.sides:
+            table = cast(PartyTable, side.table).to(torch.device("cpu"))
+            parts = (table.values, table.codes, table.observed)
+            file = write(f"table {side.name}", as_bytes(*(part.numpy() for part in parts)))
+            side.table = DiskTable(table.layout, file, device)
+            known.append(table.observed[: len(rows)].sum(1).int())
+            raw.append(table.layout.raw)
+        about = write("rows", torch.stack(known, 1).contiguous().numpy().view(np.uint8))
+        full_threshold, weights = (1.0,) * len(raw), (1.0,) * trial.task.classes
+        yield DiskRows(about, 0, len(rows), tuple(raw), full_threshold, weights, device)

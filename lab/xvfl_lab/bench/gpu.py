@@ -1,0 +1,117 @@
+"""What `xvfl bench` times on a GPU: steps eager, captured, and of many runs at once."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from xvfl.config import LossConfig, MethodName, NetConfig, TrainConfig
+from xvfl.primitives.layout import Layout
+from xvfl.training.cuda_graph import WARM_UP
+from xvfl.training.loop import Trainer
+from xvfl_lab.bench.outcome import Claim, Line, Outcome
+from xvfl_lab.bench.sections import Plan
+from xvfl_lab.bench.shapes import config, numbers, steps
+from xvfl_lab.bench.timing import take_turns
+from xvfl_lab.experiments.jobs import SMALL
+from xvfl_lab.experiments.trial import Setting, Trial
+from xvfl_lab.task import Task
+
+SEEDS, RATES = range(5), (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
+CAPTURED, AT_ONCE, IMAGES = 5.0, 20.0, 3.0
+CUDA = torch.device("cuda")
+
+
+def table(plan: Plan) -> Outcome:
+    """Time the paper's shape for tables: eager, captured, and the runs of a figure at once."""
+    found = Outcome()
+    methods: tuple[MethodName, ...] = ("xvfl", "xvfl+")
+    for method in methods:
+        task = drawn_table(4_000)
+        runs = settings(method, NetConfig(plan.d, plan.d), config(50))
+        contenders = {
+            "eager": training(task, runs[:1], CUDA, captured=False),
+            "captured": training(task, runs[:1], CUDA, captured=True),
+            f"{len(runs)} runs": training(task, runs, CUDA, captured=True),
+        }
+        times = take_turns(contenders, plan.rounds, plan.gpu_steps, WARM_UP + 3)
+        at_once = len(runs) / times.ratio(f"{len(runs)} runs", "eager")
+        lines = tuple(
+            Line(
+                "gpu",
+                method,
+                name,
+                times.median(name),
+                ratio=times.ratio(name, "eager"),
+                to="eager",
+            )
+            for name in contenders
+        )
+        claims = (
+            Claim(f"{method}: eager / captured", times.ratio("eager", "captured"), CAPTURED, True),
+            Claim(f"{method}: {len(runs)} runs, eager / at once", at_once, AT_ONCE, True),
+        )
+        found += Outcome(lines, claims)
+    return found
+
+
+def images(plan: Plan) -> Outcome:
+    """Time the strips of CIFAR-10, batch 200: eager in float32, and the best there is."""
+    task, found = drawn_images(2_000), Outcome()
+    methods: tuple[MethodName, ...] = ("xvfl", "xvfl+")
+    for method in methods:
+        plain = settings(method, SMALL if plan.quick else NetConfig(), config(200))[:1]
+        quick = [replace(each, train=replace(each.train, precision="bf16")) for each in plain]
+        contenders = {
+            "eager float32": training(task, plain, CUDA, captured=False),
+            "captured float32": training(task, plain, CUDA, captured=True),
+            "captured bf16": training(task, quick, CUDA, captured=True),
+        }
+        times = take_turns(contenders, plan.rounds, plan.gpu_steps // 2, WARM_UP + 3)
+        to = "eager float32"
+        lines = tuple(
+            Line("images", method, name, times.median(name), ratio=times.ratio(name, to), to=to)
+            for name in contenders
+        )
+        faster = times.ratio(to, "captured bf16")
+        claim = Claim(f"images, {method}: eager float32 / best", faster, IMAGES, True)
+        found += Outcome(lines, (claim,))
+    return found
+
+
+def settings(method: MethodName, net: NetConfig, train: TrainConfig) -> list[Setting]:
+    """List the runs of a figure: five seeds at seven rates; the first is in the middle of them."""
+    loss = LossConfig(method=method)
+    order = sorted(RATES, key=lambda rate: abs(rate - 0.5))
+    return [
+        Setting(method, rate, seed, net=net, loss=loss, train=train, keep="last")
+        for seed in SEEDS
+        for rate in order
+    ]
+
+
+def training(
+    task: Task, runs: Sequence[Setting], device: torch.device, captured: bool
+) -> Iterator[None]:
+    """Train the runs at once, one step each time it is asked."""
+    trial = Trial(task, runs, device)
+    rows = trial.rows("train")
+    return steps(
+        Trainer(trial.federation, trial.method, rows, runs[0].train, trial.seeds, captured)
+    )
+
+
+def drawn_table(rows: int) -> Task:
+    """Draw a table of two parties, 30 features each."""
+    rng, layouts = np.random.default_rng(0), dict.fromkeys(("a", "b"), Layout(numbers(30)))
+    values = {name: rng.random((rows, 30), dtype=np.float32) for name in layouts}
+    return Task("drawn", layouts, values, rng.integers(0, 2, rows))
+
+
+def drawn_images(rows: int) -> Task:
+    """Draw images of two parties, half of CIFAR-10's each."""
+    shape = (3, 32, 16)
+    rng, layouts = np.random.default_rng(0), dict.fromkeys(("a", "b"), Layout(image=shape))
+    values = {name: rng.integers(0, 256, (rows, *shape)).astype(np.uint8) for name in layouts}
+    return Task("drawn", layouts, values, rng.integers(0, 10, rows))

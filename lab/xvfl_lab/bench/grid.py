@@ -1,0 +1,120 @@
+"""The whole grid over missing rates of three real tables, made anew and timed: by name alone."""
+
+import math
+import tempfile
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from xvfl.errors import ConfigError
+from xvfl_lab.bench.outcome import Claim, Line, Outcome
+from xvfl_lab.bench.sections import Plan
+from xvfl_lab.experiments.compare import Mean, mean
+from xvfl_lab.experiments.dispatch import Load
+from xvfl_lab.experiments.execute import choose_dispatch, execute, load_from
+from xvfl_lab.experiments.jobs import Job, budget_of, missing_rates
+from xvfl_lab.experiments.run_store import Store
+from xvfl_lab.experiments.runner import Result
+
+TABLES, SEEDS = ("bank", "avazu", "physionet2012"), 5
+MODES = ("local", "assisted", "peers", "collaborative")
+MINUTES, ERRORS = 10.0, 1.0
+LEAST = 1e-4
+"""The least error of an accuracy: where all seeds say the same, a row or two are no difference."""
+
+
+def grid(plan: Plan) -> Outcome:
+    """Make every run of the three tables' figures, five seeds; compare with published accuracies.
+
+    The time is all it takes: reading, drawing, training, testing, keeping results.
+    """
+    published = {name: _published(name, plan) for name in TABLES}
+    made, lines, total = {}, [], 0.0
+    for name in TABLES:
+        started = time.perf_counter()
+        made[name] = _made(name, plan)
+        seconds = time.perf_counter() - started
+        lines.append(Line("grid", name, f"{len(made[name])} runs", seconds, "s"))
+        total += seconds
+    minutes = Claim("grid of tables: minutes", total / 60, MINUTES, False)
+    found = Outcome(tuple(lines), (minutes,))
+    for name, there in published.items():
+        found += _compared(name, made[name], there) if there else Outcome()
+    return found
+
+
+def jobs_of(name: str, plan: Plan) -> list[Job]:
+    """List a table's runs: five seeds, or the least that is a grid."""
+    all_jobs = missing_rates(name, budget_of(name, plan.quick))
+    if not plan.quick:
+        return [job for job in all_jobs if job.setting.seed < SEEDS]
+    return [job for job in all_jobs if job.setting.seed == 0 and job.setting.rate == 0.5]
+
+
+def apart(made: Sequence[Result], published: Sequence[Result]) -> list[float]:
+    """Give how far mean accuracies are apart, in standard errors, by method, mode and rate."""
+    found = []
+    for method in dict.fromkeys(each.setting.method for each in published):
+        for rate in sorted({each.setting.rate for each in published}):
+            there = [r for r in published if (r.setting.method, r.setting.rate) == (method, rate)]
+            for mode in MODES:
+                if mode in there[0].metrics:
+                    then, now = (mean(some, (method, mode), rate) for some in (there, made))
+                    found.append(_errors(then, now, len(there)))
+    return found
+
+
+def _errors(then: Mean, now: Mean, seeds: int) -> float:
+    error = then.deviation / math.sqrt(seeds)
+    return abs(now.mean - then.mean) / max(error, LEAST)
+
+
+def published(named: Path | None, quick: bool) -> Path | None:
+    """Find the runs to compare with: those named, else the repository's, where we are in it."""
+    ours = Path("results") / "runs"
+    return ours if named is None and not quick and ours.is_dir() else named
+
+
+def _made(name: str, plan: Plan) -> list[Result]:
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    jobs, dispatch = jobs_of(name, plan), choose_dispatch(device, 0)
+    with tempfile.TemporaryDirectory() as folder:
+        store = Store(Path(folder) / f"{name}.jsonl")
+        execute(jobs, store, _loader(plan), device, dispatch, lambda *_: None)
+        return store.get(jobs)
+
+
+def _published(name: str, plan: Plan) -> list[Result]:
+    if plan.results is None:
+        print(f"{name}: no published runs are named (--results), so nothing is compared")
+        return []
+    path, jobs = plan.results / f"{name}.jsonl", jobs_of(name, plan)
+    found = Store(path).get(jobs)
+    if len(found) < len(jobs):
+        raise ConfigError(
+            f"{path}: expected the {len(jobs)} runs to compare with, got {len(found)}"
+        )
+    return found
+
+
+def _compared(name: str, made: Sequence[Result], published: Sequence[Result]) -> Outcome:
+    errors = apart(made, published)
+    within, count = sum(each <= ERRORS for each in errors), len(errors)
+    return Outcome(
+        (
+            Line("grid", name, f"of {count} accuracies within 1 error", within, ""),
+            Line("grid", name, "accuracies apart, most", max(errors), "errors"),
+        ),
+        (Claim(f"{name}: accuracies apart, mean, in errors", sum(errors) / count, ERRORS, False),),
+    )
+
+
+def _loader(plan: Plan) -> Load:
+    if plan.tasks is not None:
+        return partial(load_from, plan.tasks)
+    from xvfl_lab.datasets import prepare
+
+    return prepare

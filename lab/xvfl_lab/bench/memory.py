@@ -1,0 +1,57 @@
+"""Peak memory of training steps, each contender in a process of its own."""
+
+import resource
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
+from multiprocessing import get_context
+from pathlib import Path
+
+import torch
+
+from xvfl_lab.bench import reference
+from xvfl_lab.bench.shapes import Drawn, Shape, steps
+
+STEPS = 5
+CONTENDERS = ("xvfl", "reference", "xvfl+", "vanilla")
+
+
+def peak(contender: str, shape: Shape) -> float:
+    """Give the MiB by which some steps raise a fresh process's peak."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        return pool.submit(_raised, contender, shape).result()
+
+
+def _raised(contender: str, shape: Shape) -> float:
+    torch.set_num_threads(1)
+    drawn = Drawn.of(shape)
+    training = _steps(contender, drawn)
+    _forget_peak()
+    before = _highest()
+    for _ in range(STEPS):
+        next(training)
+    return _highest() - before
+
+
+def _steps(contender: str, drawn: Drawn) -> Iterator[None]:
+    if contender != "reference":
+        return steps(drawn.trainer(contender))  # type: ignore[arg-type]
+    nets, rows = drawn.reference(drawn.trainer("xvfl"))
+    return reference.train(nets, rows, drawn.shape.batch, 0.1, 0.1)
+
+
+def _forget_peak() -> None:
+    """Let the peak begin anew; where Linux does not allow it, the peak so far stays."""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def _highest() -> float:
+    """Give this process's peak since then, in MiB."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    with suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) / 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20

@@ -1,0 +1,173 @@
+"""What `xvfl bench` times on a CPU, section by section; contenders take turns."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from xvfl.config import LossConfig, MethodName
+from xvfl.training.threads import limit_threads
+from xvfl_lab.bench import memory, reference
+from xvfl_lab.bench.outcome import Claim, Line, Outcome
+from xvfl_lab.bench.shapes import PUBLIC, Drawn, steps, tables
+from xvfl_lab.bench.timing import Times, take_turns
+
+FASTER, FLOOR, GROWTH = 1.5, 1.4, 9.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much is timed, and where what is timed or compared lies."""
+
+    rounds: int = 15
+    steps: int = 3
+    d: int = 512
+    parties: tuple[int, ...] = (2, 4, 8, 16, 32, 64)
+    widths: tuple[int, ...] = (64, 128, 256, 512, 1024)
+    batches: tuple[int, ...] = (50, 100, 200, 400, 800)
+    tables: tuple[int, ...] = (1_000, 10_000, 100_000)
+    gpu_steps: int = 20
+    quick: bool = False
+    tasks: Path | None = None
+    """Folder of prepared data sets; None = they are read from where they are."""
+    results: Path | None = None
+    """Folder of published runs, to compare with."""
+
+
+FULL = Plan()
+QUICK = Plan(2, 1, 32, (2, 4), (16, 32), (50, 100), (1_000, 2_000), 10, quick=True)
+
+
+def paper(plan: Plan) -> Outcome:
+    """Time X-VFL's step in the paper's shape for tables beside the reference and the floor."""
+    drawn = Drawn.of(tables(d=plan.d))
+    times = _small(
+        {
+            "xvfl": steps(drawn.trainer("xvfl")),
+            "reference": plainly(drawn),
+            "floor": drawn.floor(),
+            "xvfl+": steps(drawn.trainer("xvfl+")),
+        },
+        plan,
+    )
+    faster, above = times.ratio("reference", "xvfl"), times.ratio("xvfl", "floor")
+    case = f"k = 2, d = {plan.d}, batch 50"
+    return Outcome(
+        _lines("paper", case, times, "xvfl"),
+        (
+            Claim(f"{case}: reference / xvfl", faster, FASTER, True),
+            Claim(f"{case}: xvfl / floor", above, FLOOR, False),
+        ),
+    )
+
+
+def plainly(drawn: Drawn) -> Iterator[None]:
+    """Train by the reference, from the weights our trainer begins with."""
+    nets, rows = drawn.reference(drawn.trainer("xvfl"))
+    loss = LossConfig(method="xvfl")
+    assert isinstance(loss.lambda1, float) and isinstance(loss.lambda2, float)
+    return reference.train(nets, rows, drawn.shape.batch, loss.lambda1, loss.lambda2)
+
+
+def public(plan: Plan) -> Outcome:
+    """Time the rivals' losses in S1 to S3 beside bare loops, and X-VFL beside vanilla."""
+    found = Outcome()
+    for name, shape in PUBLIC.items():
+        drawn = Drawn.of(shape)
+        for method in ("vanilla", "laser"):
+            contenders = {
+                method: steps(drawn.trainer(method)),
+                f"bare {method}": drawn.bare(method, fused=False),
+                f"bare {method}, fused AdamW": drawn.bare(method, fused=True),
+            }
+            times = _small(contenders, _longer(plan))
+            faster = times.ratio(f"bare {method}", method)
+            claim = Claim(
+                f"{name}, {method}: bare loop, torch's default AdamW / ours", faster, 1.0, True
+            )
+            found += Outcome(_lines("public", name, times, method), (claim,))
+        ours: tuple[MethodName, ...] = ("vanilla", "laser", "xvfl", "xvfl+")
+        times = _small({each: steps(drawn.trainer(each)) for each in ours}, _longer(plan))
+        found += Outcome(_lines("public", name, times, "vanilla"))
+    return found
+
+
+def parties(plan: Plan) -> Outcome:
+    """Time X-VFL's step as parties grow in number."""
+    cases = {f"k = {k}": tables(parties=k, d=plan.d, rows=500) for k in plan.parties}
+    each = {name: steps(Drawn.of(shape).trainer("xvfl")) for name, shape in cases.items()}
+    times = _small(each, _briefly(plan))
+    few, many = "k = 4", "k = 32"
+    found = Outcome(_grown("parties", times))
+    if many not in cases:
+        return found
+    claim = Claim("time(k = 32) / time(k = 4)", times.ratio(many, few), GROWTH, False)
+    return found + Outcome((), (claim,))
+
+
+def growth(plan: Plan) -> Outcome:
+    """Time X-VFL's step as embeddings, batches and tables grow."""
+    base = tables(d=plan.d)
+    families = {
+        "width": {f"d = {d}": tables(d=d) for d in plan.widths},
+        "batch": {f"batch {b}": replace(base, batch=b) for b in plan.batches},
+        "table": {f"{n} rows": replace(base, rows=n) for n in plan.tables},
+    }
+    found = Outcome()
+    for section, cases in families.items():
+        each = {name: steps(Drawn.of(shape).trainer("xvfl")) for name, shape in cases.items()}
+        found += Outcome(_grown(section, _small(each, _briefly(plan))))
+    return found
+
+
+def peak(plan: Plan) -> Outcome:
+    """Measure the memory that training steps add to drawn rows and nets."""
+    case, found = f"k = 2, d = {plan.d}, batch 50", {}
+    for contender in memory.CONTENDERS:
+        found[contender] = memory.peak(contender, tables(d=plan.d))
+    to, of = next(iter(found.items()))
+    ratios = {name: value / of if of else None for name, value in found.items()}
+    return Outcome(
+        tuple(Line("memory", case, name, found[name], "MiB", ratios[name], to) for name in found)
+    )
+
+
+SECTIONS: dict[str, Callable[[Plan], Outcome]] = {
+    "paper": paper,
+    "public": public,
+    "parties": parties,
+    "growth": growth,
+    "memory": peak,
+}
+
+
+def _small(contenders: Mapping[str, Iterator[object]], plan: Plan) -> Times:
+    """Time contenders as tables are trained: with one thread, all of them."""
+    with limit_threads({}, torch.device("cpu")):
+        return take_turns(contenders, plan.rounds, plan.steps)
+
+
+def _longer(plan: Plan) -> Plan:
+    """Take more of steps that are short."""
+    return replace(plan, steps=5 * plan.steps)
+
+
+def _briefly(plan: Plan) -> Plan:
+    """Take fewer of steps that are long."""
+    return replace(plan, rounds=min(plan.rounds, 7), steps=1)
+
+
+def _lines(section: str, case: str, times: Times, to: str) -> tuple[Line, ...]:
+    return tuple(
+        Line(section, case, name, times.median(name), ratio=times.ratio(name, to), to=to)
+        for name in times.rounds
+    )
+
+
+def _grown(section: str, times: Times) -> tuple[Line, ...]:
+    names: Sequence[str] = list(times.rounds)
+    return tuple(
+        replace(line, case=line.contender, contender="xvfl")
+        for line in _lines(section, "", times, names[0])
+    )

@@ -1,0 +1,190 @@
+"""The shapes that are timed, drawn rows of them, and our trainer on these.
+
+Widths of a bottom count its whole input: encoded columns and the flags beside them.
+"""
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from xvfl import nets
+from xvfl.config import LossConfig, MethodName, NetConfig, TrainConfig
+from xvfl.federation.build import build_parties
+from xvfl.federation.fused import FusedFederation
+from xvfl.federation.party import PartyWorker
+from xvfl.methods import Parts, make_method
+from xvfl.primitives.layout import Feature, Layout
+from xvfl.primitives.rows import PartyTable, Rows
+from xvfl.training.loop import Trainer
+from xvfl_lab.bench import bare, floor, reference
+from xvfl_lab.bench.floor import Passed
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Parties alike, and how much of their rows is there."""
+
+    parties: int
+    features: tuple[Feature, ...]
+    bottom: tuple[int, ...]
+    """Widths of a bottom after its input; the last is d."""
+    head: tuple[int, ...]
+    """Widths of a head after its input; the last is the number of classes."""
+    batch: int
+    rows: int = 2000
+    overlap: float = 0.4
+    """Share of the rows that are aligned."""
+    rate: float = 0.5
+    """Share of its features that a party misses in a row it does not hold in full."""
+
+    @property
+    def layout(self) -> Layout:
+        """What every party holds."""
+        return Layout(self.features)
+
+    @property
+    def inputs(self) -> int:
+        """Width of a bottom's input."""
+        return self.layout.encoded + self.layout.raw
+
+    @property
+    def completer(self) -> tuple[int, ...]:
+        """Widths of a completer: a bottom's, the other way round."""
+        return (*self.bottom[::-1], self.layout.encoded)
+
+
+def numbers(count: int) -> tuple[Feature, ...]:
+    """Name so many numeric features."""
+    return tuple(Feature(f"c{i}", "numeric", 1) for i in range(count))
+
+
+def tables(
+    parties: int = 2, d: int = 512, batch: int = 50, rows: int = 2000, classes: int = 2
+) -> Shape:
+    """Give the paper's shape for tables: three layers of d each; 30 features a party."""
+    return Shape(parties, numbers(30), (d, d, d), (d, d, classes), batch, rows)
+
+
+PUBLIC: dict[str, Shape] = {
+    "S1": Shape(4, (Feature("c", "category", 4),), (10, 10, 10), (2,), 128, overlap=1.0),
+    "S2": Shape(4, numbers(70), (128, 128, 128), (12,), 128, overlap=1.0),
+    "S3": Shape(2, numbers(196), (32, 10), (10,), 128, overlap=1.0),
+}
+"""Shapes in public use, every row aligned: bottoms 5-10-10-10, 140-128-128-128 and 392-32-10."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A federation's rows, drawn at random."""
+
+    shape: Shape
+    tables: list[PartyTable]
+    rows: Rows
+
+    @classmethod
+    def of(cls, shape: Shape, seed: int = 0) -> "Drawn":
+        """Draw the rows of a shape; every row is full at one party at least."""
+        rng, n, k = torch.Generator().manual_seed(seed), shape.rows, shape.parties
+        full = torch.rand(n, k, generator=rng) < 0.5
+        full[torch.arange(n), torch.randint(k, (n,), generator=rng)] = True
+        full[torch.randperm(n, generator=rng)[: round(shape.overlap * n)]] = True
+        made = [_table(shape, full[:, i], rng) for i in range(k)]
+        handles = torch.arange(n).unsqueeze(1).expand(n, k).contiguous()
+        y = torch.randint(shape.head[-1], (n,), generator=rng)
+        seen = torch.stack([table.observed.any(1) for table in made], 1)
+        return cls(shape, made, Rows(handles, full, seen, y, torch.ones(n)))
+
+    def trainer(self, method: MethodName, **train: object) -> Trainer:
+        """Give our trainer, with fresh nets."""
+        shape, names = self.shape, [f"p{i}" for i in range(self.shape.parties)]
+        loss = LossConfig(method=method)
+        parties = build_parties(
+            dict.fromkeys(names, shape.layout),
+            NetConfig(embedding_dim=shape.bottom[-1]),
+            loss,
+            [0],
+            {name: lambda layout, d: nets.mlp([shape.inputs, *shape.bottom]) for name in names},
+            {name: lambda layout, d: completer(shape) for name in names},
+        )
+        parts = Parts(
+            lambda width: nets.mlp([width, *shape.head]), len(names), shape.bottom[-1], (0,)
+        )
+        made = make_method(loss, parts)
+        sides = [
+            PartyWorker(name, parties[name], table, [0], loss.reconstruction_weight)
+            for name, table in zip(names, self.tables, strict=True)
+        ]
+        return Trainer(FusedFederation(sides), made, self.rows, config(shape.batch, **train))
+
+    def reference(self, trainer: Trainer) -> tuple[reference.Nets, reference.Batch]:
+        """Give the reference the weights of an X-VFL trainer, and the same rows."""
+        assert isinstance(trainer.federation, FusedFederation)
+        each = [copy.deepcopy(side.net) for side in trainer.federation.sides]
+        made = reference.Nets(
+            [net.bottom for net in each],
+            [net.completer for net in each],
+            copy.deepcopy(trainer.method.heads),
+        )
+        x, o = [table.values for table in self.tables], [table.observed for table in self.tables]
+        return made, reference.Batch(x, o, self.rows.full, self.rows.y)
+
+    def bare(self, method: str, fused: bool) -> Iterator[None]:
+        """Train by a bare loop."""
+        shape, k, d = self.shape, self.shape.parties, self.shape.bottom[-1]
+        joint = method == "vanilla"
+        heads = [nets.mlp([k * d if joint else d, *shape.head]) for _ in range(1 if joint else k)]
+        bottoms = [nets.mlp([shape.inputs, *shape.bottom]) for _ in range(k)]
+        x = [torch.cat([each.values, each.observed.float()], 1) for each in self.tables]
+        return bare.train(bare.LOSSES[method], bottoms, heads, x, self.rows.y, shape.batch, fused)
+
+    def floor(self) -> Iterator[None]:
+        """Do what no writing of X-VFL's loss can leave out in an average batch."""
+        return floor.train(self.passes())
+
+    def passes(self) -> list[Passed]:
+        """List the rows that X-VFL's loss puts through each net in an average batch."""
+        shape, full, k = self.shape, self.rows.full, self.shape.parties
+        aligned = full.all(1)
+        rows = shape.batch / len(full)
+        bottom = (shape.inputs, *shape.bottom)
+        calls = []
+        for i in range(k):
+            plain = round(rows * float(full[:, i].sum()))
+            completed = round(rows * float((aligned | ~full[:, i]).sum()))
+            calls += [
+                Passed(f"bottom {i}", bottom, plain, back=False),
+                Passed(f"completer {i}", shape.completer, completed),
+                Passed(f"bottom {i}", bottom, completed),
+            ]
+        per_row = full.sum(1) + (full.sum(1) >= 2) + torch.where(aligned, 2 * k, 1)
+        head = (shape.bottom[-1], *shape.head)
+        return [*calls, Passed("head", head, round(rows * int(per_row.sum())))]
+
+
+def _table(shape: Shape, full: Tensor, rng: torch.Generator) -> PartyTable:
+    layout, n = shape.layout, len(full)
+    observed = (torch.rand(n, layout.raw, generator=rng) >= shape.rate) | full.unsqueeze(1)
+    columns = observed[:, torch.tensor(layout.feature_of_column)]
+    values = torch.rand(n, layout.encoded, generator=rng) * columns
+    return PartyTable(layout, values, torch.zeros(n, 0, dtype=torch.long), observed)
+
+
+def completer(shape: Shape) -> nn.Module:
+    """Build a completer."""
+    return nets.Completer(nets.mlp(shape.completer), shape.layout)
+
+
+def config(batch: int, **train: object) -> TrainConfig:
+    """Train for ever, and all the same."""
+    always = TrainConfig(batch_size=batch, epochs=10**9, patience=0, schedule="constant")
+    return replace(always, **train)  # type: ignore[arg-type]
+
+
+def steps(trainer: Trainer) -> Iterator[None]:
+    """Train one step each time it is asked."""
+    for record in trainer.run(lambda: 0.0):
+        if record.kind == "step":
+            yield

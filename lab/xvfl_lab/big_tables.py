@@ -1,0 +1,226 @@
+"""Measure tables larger than memory: resident memory by rows, and rates against memory's own.
+
+Every figure comes from a process of its own, `python -m xvfl_lab.big_tables WHAT FOLDER NUMBER`, so
+that one does not see what another left behind. Steps that are compared take turns.
+"""
+
+import json
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from xvfl.config import LossConfig, NetConfig, TableOptions, TrainConfig
+from xvfl.dataset.on_disk import OnDiskDataset, open_tables, prepare_on_disk
+from xvfl.dataset.prepare import Splits
+from xvfl.federation.fused import FusedFederation
+from xvfl.federation.party import PartyWorker
+from xvfl.federation.predict import logits
+from xvfl.model.fitting import Update
+from xvfl.model.model import Model
+from xvfl.model.run_dir import RunDir
+from xvfl.model.stream_predict import predict_stream
+from xvfl.model.workflow import train_run
+from xvfl.primitives.rows import RowSource, Table
+from xvfl.training.loop import Trainer
+from xvfl.training.threads import limit_threads
+
+COLUMNS, GROUP = 40, 100_000
+"""Columns of each party, of which five are categories and one has a thousand values."""
+PARTIES = {"bank": ("bank.parquet", "id"), "shop": ("shop.parquet", "id")}
+CONFIG = """
+out_of_core = true
+labels = {party = "bank", column = "label"}
+parties.bank = {table = "bank.parquet", id_column = "id"}
+parties.shop = {table = "shop.parquet", id_column = "id"}
+train = {epochs = 100, patience = 0, batch_size = 1024, device = "cpu"}
+"""
+CPU = torch.device("cpu")
+
+
+def measure(rows: int, folder: Path, steps: int = 500) -> dict[str, float]:
+    """Write tables of so many rows and train some steps from them: memory in MB, time in s."""
+    alone("write", folder, rows)
+    return alone("train", folder, steps)
+
+
+def rates(folder: Path, steps: int = 100) -> dict[str, float]:
+    """Compare streamed steps with those of rows in memory, and a predicted file with its model."""
+    return alone("step", folder, steps) | alone("predict", folder, 0)
+
+
+def alone(what: str, folder: Path, number: int) -> dict[str, float]:
+    """Measure in a process of its own."""
+    command = [sys.executable, "-m", "xvfl_lab.big_tables", what, str(folder), str(number)]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def write(folder: Path, rows: int) -> dict[str, float]:
+    """Write two parties' files, a twentieth of the numbers missing, the shop's in another order."""
+    import pyarrow.parquet
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for party in PARTIES:
+        pieces = _pieces(party, rows)
+        first = next(pieces)
+        with pyarrow.parquet.ParquetWriter(folder / f"{party}.parquet", first.schema) as writer:
+            writer.write_table(first)
+            for piece in pieces:
+                writer.write_table(piece)
+    return {}
+
+
+def _pieces(party: str, rows: int) -> Iterator[Any]:
+    import pyarrow as pa
+
+    words = np.array([f"word{i}" for i in range(1000)])
+    weights = np.random.default_rng(0).normal(size=COLUMNS - 6) / 6
+    for start in range(0, rows, GROUP):
+        count = min(GROUP, rows - start)
+        hidden = np.random.default_rng(start).normal(size=count)
+        rng = np.random.default_rng([start, len(party), ord(party[0])])
+        order = rng.permutation(count) if party == "shop" else np.arange(count)
+        columns: dict[str, Any] = {"id": np.arange(start, start + count)[order]}
+        for i, weight in enumerate(weights):
+            cells = hidden[order] * weight + rng.normal(size=count)
+            columns[f"n{i}"] = pa.array(cells, mask=rng.random(count) < 0.05)
+        for i in range(5):
+            columns[f"c{i}"] = words[rng.integers(0, 4, count)]
+        columns["h"] = words[rng.integers(0, 1000, count)]
+        if party == "bank":
+            columns["label"] = (hidden + rng.normal(size=count) > 0).astype(np.int64)
+        yield pa.table(columns)
+
+
+def train(folder: Path, steps: int) -> dict[str, float]:
+    """Train some steps as `xvfl train` does, and look at the memory after each."""
+    config, run = folder / "run.toml", folder / "run"
+    config.write_text(CONFIG)
+    memory: list[float] = []
+    started, first = time.perf_counter(), 0.0
+
+    def show(update: Update) -> None:
+        nonlocal first
+        first = first or time.perf_counter()
+        memory.append(_resident())
+        if len(memory) == steps:
+            signal.raise_signal(signal.SIGINT)
+
+    train_run(config, CONFIG, RunDir(run), False, show)
+    shutil.rmtree(run)
+    peak = _peak()
+    return {"prepared_s": first - started, "steps_mb": max(memory), "peak_mb": peak}
+
+
+def step(folder: Path, steps: int) -> dict[str, float]:
+    """Take steps from rows on disk and from the same rows in memory in turns."""
+    prepared = _prepared(folder)
+    stored: dict[str, Table] = dict(prepared.tables)
+    every = torch.arange(prepared.about.parts.train)
+    held: dict[str, Table] = {name: table.take(every) for name, table in stored.items()}
+    rows = prepared.training(CPU)
+    with limit_threads(prepared.layouts, CPU):
+        runs = {
+            "streamed": _steps(prepared, stored, rows),
+            "memory": _steps(prepared, held, rows.take(every)),
+        }
+        times: dict[str, list[float]] = {name: [] for name in runs}
+        for _ in range(steps):
+            for name, each in runs.items():
+                times[name].append(_seconds(lambda each=each: next(each)))  # type: ignore[misc]
+    prepared.close()
+    streamed, memory = (float(np.sum(times[name][5:])) for name in ("streamed", "memory"))
+    return {"streamed_step_ms": 1e3 * streamed / (steps - 5), "of_memory_rate": memory / streamed}
+
+
+def _prepared(folder: Path) -> OnDiskDataset:
+    tables = open_tables(PARTIES, "bank", "label", folder)
+    options: dict[str, TableOptions] = {}
+    cache = folder / "cache"
+    return prepare_on_disk(tables, options, Splits(0.2, 0.15, 0), None, "none", cache)
+
+
+def _model(prepared: OnDiskDataset) -> Model:
+    return Model(
+        prepared.encoders,
+        prepared.full_threshold,
+        prepared.classes,
+        prepared.prior(),
+        NetConfig(),
+        LossConfig(),
+        0,
+    )
+
+
+def _steps(prepared: OnDiskDataset, tables: dict[str, Table], rows: RowSource) -> Iterator[object]:
+    model = _model(prepared)
+    weight = model.loss.reconstruction_weight
+    sides = [
+        PartyWorker(name, net, tables[name], [0], weight) for name, net in model.parties.items()
+    ]
+    config = TrainConfig(batch_size=1024, patience=0)
+    return Trainer(FusedFederation(sides), model.method, rows, config).run(lambda: 0.0)
+
+
+def predict(folder: Path, _: int) -> dict[str, float]:
+    """Predict the bank's file alone, and time its model on rows encoded beforehand."""
+    prepared = _prepared(folder)
+    model = _model(prepared)
+    tables = open_tables(PARTIES, "bank", "label", folder).parties
+    count = 32_768
+    index = torch.arange(count)
+    rows = prepared.training(CPU).take(index).only([0])
+    side = PartyWorker("bank", model.parties["bank"], prepared.tables["bank"].take(index), [0])
+    with limit_threads(model.layouts, CPU):
+        bare = _seconds(
+            lambda: logits(model.method.only([0]), FusedFederation([side]), rows, "local", 0)
+        )
+    prepared.close()
+    bank = {"bank": tables["bank"]}
+    output = folder / "answers.parquet"
+    spent = _seconds(
+        lambda: predict_stream(model, bank, "local", "bank", output, lambda done, total: None)
+    )
+    rate = len(tables["bank"]) / spent
+    return {
+        "predicted_rows_s": rate,
+        "of_model_rate": rate * bare / count,
+        "predict_peak_mb": _peak(),
+    }
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def _peak() -> float:
+    kibibytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return kibibytes * 1024 / 1e6
+
+
+def _resident() -> float:
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * resource.getpagesize() / 1e6
+
+
+WHAT: dict[str, Callable[[Path, int], dict[str, float]]] = {
+    "write": write,
+    "train": train,
+    "step": step,
+    "predict": predict,
+}
+
+if __name__ == "__main__":
+    print(json.dumps(WHAT[sys.argv[1]](Path(sys.argv[2]), int(sys.argv[3]))))

@@ -1,0 +1,1 @@
+"""The `xvfl-lab` command, one module for each group of commands."""

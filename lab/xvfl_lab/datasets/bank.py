@@ -1,0 +1,92 @@
+"""Bank Marketing (Moro, Cortez, Rita; UCI 222): does a client take the deposit offered by phone?
+
+`duration` is left out: it is known only once the call is over. "unknown" means missing, and so
+does -1 in `pdays`, days since an earlier campaign reached the client.
+"""
+
+from collections.abc import Sequence
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from xvfl.config import TableOptions
+from xvfl.errors import InputError
+from xvfl_lab.datasets.archive import nested
+from xvfl_lab.datasets.source import DataSet, Download, Form, fixed_share
+from xvfl_lab.datasets.table_sets import Parties, Table, encode, need
+from xvfl_lab.task import Task
+
+PERSON = ("age", "job", "marital", "education")
+ACCOUNTS = ("default", "balance", "housing", "loan")
+CONTACT = ("contact", "day", "month", "campaign")
+HISTORY = ("pdays", "previous", "poutcome")
+PARTIES: dict[int, Parties] = {
+    2: {"client": PERSON + ACCOUNTS, "campaign": CONTACT + HISTORY},
+    4: {"person": PERSON, "accounts": ACCOUNTS, "contact": CONTACT, "history": HISTORY},
+}
+FEATURES = PERSON + ACCOUNTS + CONTACT + HISTORY
+INSIDE = ("bank.zip", "bank-full.csv")
+"""Where the table lies in the publisher's archive."""
+
+
+def read_csv(files: Sequence[Path]) -> Table:
+    """Read the publisher's bank-full.csv."""
+    return _table(_csv(files[0]), files[0])
+
+
+def read_zip(files: Sequence[Path]) -> Table:
+    """Read the publisher's archive, or the one inside it."""
+    inside = INSIDE if files[0].name != INSIDE[0] else INSIDE[1:]
+    return _table(_csv(BytesIO(nested(files[0].read_bytes(), inside))), files[0])
+
+
+def read_pack(files: Sequence[Path]) -> Table:
+    """Read the pack, the same table."""
+    return _table(pd.read_parquet(files[0]), files[0])
+
+
+def _csv(source: Path | BytesIO) -> pd.DataFrame:
+    return pd.read_csv(source, sep=";", index_col=False)
+
+
+def _table(raw: pd.DataFrame, path: Path) -> Table:
+    need(raw, (*FEATURES, "y"), path)
+    frame = raw[list(FEATURES)].copy()
+    frame["pdays"] = frame["pdays"].where(frame["pdays"] >= 0)
+    said = sorted(set(raw["y"].astype("str")) - {"no", "yes"})
+    if said:
+        raise InputError(f'{path}: expected "yes" or "no" in y, found {said[0]!r}; get it again')
+    y = (raw["y"] == "yes").to_numpy(dtype=bool).astype(np.int64)
+    test = fixed_share([str(row) for row in range(len(raw))], "bank")
+    return Table("bank", frame, y, test)
+
+
+def _build(table: Table, parties: int) -> Task:
+    return encode(table, PARTIES[parties], TableOptions(na_values=("unknown",)))
+
+
+DATA_SET = DataSet(
+    name="bank",
+    title="Bank Marketing: a client takes the deposit or not",
+    rows=45_211,
+    size=4_610_348,
+    licence="CC BY 4.0",
+    page="https://archive.ics.uci.edu/dataset/222/bank+marketing",
+    forms=(
+        Form(("bank-full.csv",), read_csv, 45_211),
+        Form(("bank+marketing.zip|bank.zip",), read_zip, 45_211),
+        Form(("tabular/bank_full.parquet",), read_pack, 45_211),
+    ),
+    build=_build,
+    downloads=(
+        Download(
+            "https://archive.ics.uci.edu/static/public/222/bank+marketing.zip",
+            "bank/bank-full.csv",
+            1_023_843,
+            "sha256:d1513ec63b385506f7cfce9f2c5caa9fe99e7ba4e8c3fa264b3aaf0f849ed32d",
+            inside=INSIDE,
+        ),
+    ),
+)

@@ -1,0 +1,192 @@
+"""MIMIC-III v1.4 (Johnson et al., 2016): death in hospital, as PhysioNet 2012 asks it.
+
+A row is the first intensive care stay of 48 hours or more of a hospital admission of an adult (16
+years or more). Features are what was measured in its first 48 hours, summarised as in PhysioNet
+2012, chosen to be the same parameters: laboratory values from LABEVENTS, urine from OUTPUTEVENTS,
+vital signs from CHARTEVENTS (the demo's pack has none), and what was known at admission. The
+items of both charting systems, CareVue and MetaVision, are joined. Test rows: 20 % of the patients.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pandas as pd
+
+from xvfl.config import TableOptions
+from xvfl.errors import InputError
+from xvfl_lab.datasets.source import DataSet, Form, fixed_share
+from xvfl_lab.datasets.summaries import summarise
+from xvfl_lab.datasets.table_sets import Parties, Table, encode
+from xvfl_lab.task import Task
+
+ADMISSION = ("Age", "Gender", "Unit", "AdmissionType")
+VITALS: dict[str, tuple[int, ...]] = {
+    "HR": (211, 220045),
+    "SysABP": (51, 6701, 220050),
+    "DiasABP": (8368, 8555, 220051),
+    "MAP": (52, 6702, 220052, 225312),
+    "NISysABP": (442, 455, 220179),
+    "NIDiasABP": (8440, 8441, 220180),
+    "NIMAP": (443, 456, 220181),
+    "Temp": (676, 677, 223762),
+    "TempF": (678, 679, 223761),
+    "RespRate": (615, 618, 220210, 224690),
+    "SpO2": (646, 220277),
+    "GCSEye": (184, 220739),
+    "GCSVerbal": (723, 223900),
+    "GCSMotor": (454, 223901),
+    "FiO2": (190, 3420, 223835),
+    "Weight": (762, 763, 3580, 224639, 226512),
+}
+URINE: dict[str, tuple[int, ...]] = {
+    "Urine": (
+        40055, 40056, 40057, 40069, 40085, 40094, 40096, 40405, 40428, 40473, 40651, 40715,
+        43175, 226557, 226558, 226559, 226560, 226561, 226563, 226564, 226565, 226567, 226584,
+    )
+}  # fmt: skip
+CHEMISTRY: dict[str, tuple[int, ...]] = {
+    "Albumin": (50862,),
+    "ALP": (50863,),
+    "ALT": (50861,),
+    "AST": (50878,),
+    "Bilirubin": (50885,),
+    "BUN": (51006,),
+    "Cholesterol": (50907,),
+    "Creatinine": (50912,),
+    "Glucose": (50809, 50931),
+    "HCO3": (50882,),
+    "K": (50822, 50971),
+    "Mg": (50960,),
+    "Na": (50824, 50983),
+}
+BLOOD: dict[str, tuple[int, ...]] = {
+    "HCT": (50810, 51221),
+    "Platelets": (51265,),
+    "WBC": (51300, 51301),
+    "Lactate": (50813,),
+    "PaCO2": (50818,),
+    "PaO2": (50821,),
+    "pH": (50820,),
+    "TroponinI": (51002,),
+    "TroponinT": (51003,),
+}
+CIRCULATION = ("HR", "SysABP", "DiasABP", "MAP", "NISysABP", "NIDiasABP", "NIMAP")
+BEDSIDE = ("Temp", "RespRate", "SpO2", "GCSEye", "GCSVerbal", "GCSMotor", "FiO2", "Weight", "Urine")
+PARTIES: dict[int, Parties] = {
+    2: {"monitor": ADMISSION + CIRCULATION + BEDSIDE, "laboratory": (*CHEMISTRY, *BLOOD)},
+    4: {
+        "circulation": CIRCULATION,
+        "bedside": ADMISSION + BEDSIDE,
+        "chemistry": tuple(CHEMISTRY),
+        "blood": tuple(BLOOD),
+    },
+}
+TABLES = ("ADMISSIONS", "PATIENTS", "ICUSTAYS", "LABEVENTS", "OUTPUTEVENTS")
+CHARTS = "CHARTEVENTS"
+OLDEST = 90
+"""Ages above 89 are hidden by the publisher as 300 and more."""
+
+STAYS = """
+select i.hadm_id::bigint as stay, i.subject_id::bigint as patient, i.intime::timestamp as start,
+       a.hospital_expire_flag::int as died, p.gender as "Gender",
+       i.first_careunit as "Unit", a.admission_type as "AdmissionType",
+       datediff('day', p.dob::timestamp, i.intime::timestamp) / 365.25 as "Age"
+from {ICUSTAYS} i join {ADMISSIONS} a on i.hadm_id = a.hadm_id
+                  join {PATIENTS} p on i.subject_id = p.subject_id
+where i.outtime::timestamp >= i.intime::timestamp + interval 48 hour
+qualify row_number() over (partition by i.hadm_id order by i.intime) = 1
+order by stay
+"""
+EVENTS = """
+select s.stay, m.parameter, try_cast(e.{value} as double) as value
+from {table} e join items m on e.itemid::bigint = m.itemid
+               join stays s on e.hadm_id::bigint = s.stay
+where e.charttime::timestamp >= s.start and e.charttime::timestamp < s.start + interval 48 hour
+      and try_cast(e.{value} as double) > 0 and {right}
+order by s.stay, e.charttime::timestamp, e.itemid
+"""
+RIGHT = "coalesce(try_cast(e.error as int), 0) = 0"
+"""Charted values that nobody marked as an error, in the table that has such marks."""
+
+
+def read(files: Sequence[Path]) -> Table:
+    """Read the publisher's tables, .csv, .csv.gz or the pack's .parquet."""
+    tables = {path.name.partition(".")[0]: _table(path) for path in files}
+    with duckdb.connect() as database:
+        try:
+            stays = database.sql(STAYS.format(**tables)).df()
+            stays = stays[stays["Age"] >= 16].reset_index(drop=True)
+            database.register("stays", stays)
+            parts = [
+                _events(database, tables["LABEVENTS"], CHEMISTRY | BLOOD, "valuenum"),
+                _events(database, tables["OUTPUTEVENTS"], URINE, "value"),
+            ]
+            if CHARTS in tables:
+                parts.append(_events(database, tables[CHARTS], VITALS, "valuenum"))
+        except duckdb.Error as error:
+            raise InputError(
+                f"{files[0].parent}: expected MIMIC-III v1.4 tables ({error}); get them again"
+            ) from error
+    events = _units(pd.concat(parts, ignore_index=True))
+    wide = summarise(events, stays["stay"].tolist()).reset_index(drop=True)
+    admission = stays[list(ADMISSION)].assign(Age=stays["Age"].clip(upper=OLDEST))
+    patients = stays["patient"].astype("str")
+    chosen = pd.Series(sorted(patients.unique()))
+    test = patients.isin(chosen[fixed_share(chosen.tolist(), "mimic3")]).to_numpy(dtype=bool)
+    y = stays["died"].to_numpy().astype(np.int64)
+    return Table("mimic3", pd.concat([admission, wide], axis=1), y, test)
+
+
+def _table(path: Path) -> str:
+    quoted = str(path).replace("'", "''")
+    if path.suffix == ".parquet":
+        return f"read_parquet('{quoted}')"
+    # The quote is named, for DuckDB looks for one in the first rows alone.
+    form = """header = true, all_varchar = true, delim = ',', quote = '"', escape = '"'"""
+    return f"read_csv('{quoted}', {form})"
+
+
+def _events(
+    database: duckdb.DuckDBPyConnection, table: str, items: Mapping[str, Sequence[int]], value: str
+) -> pd.DataFrame:
+    pairs = [(name, item) for name, numbers in items.items() for item in numbers]
+    database.register("items", pd.DataFrame(pairs, columns=["parameter", "itemid"]))
+    columns = database.sql(f"select * from {table} limit 0").columns
+    right = RIGHT if "error" in map(str.lower, columns) else "true"
+    query = EVENTS.format(table=table, value=value, right=right)
+    found: pd.DataFrame = database.sql(query).df()
+    return found
+
+
+def _units(events: pd.DataFrame) -> pd.DataFrame:
+    """Bring Fahrenheit to Celsius and shares of oxygen to percent."""
+    fahrenheit = events["parameter"] == "TempF"
+    share = (events["parameter"] == "FiO2") & (events["value"] <= 1)
+    value = events["value"].where(~fahrenheit, (events["value"] - 32) / 1.8)
+    value = value.where(~share, value * 100)
+    return events.assign(value=value, parameter=events["parameter"].replace("TempF", "Temp"))
+
+
+def _build(table: Table, parties: int) -> Task:
+    options = TableOptions(categorical=("Gender", "Unit", "AdmissionType"))
+    return encode(table, PARTIES[parties], options)
+
+
+DATA_SET = DataSet(
+    name="mimic3",
+    title="MIMIC-III: death in hospital (intensive care)",
+    rows=58_976,
+    size=6_700_000_000,
+    licence="PhysioNet Credentialed Health Data License 1.5 (the demo: ODbL 1.0)",
+    page="https://physionet.org/content/mimiciii/1.4/",
+    forms=(
+        Form(tuple(f"{name}.csv|{name}.csv.gz" for name in (*TABLES, CHARTS)), read),
+        Form(tuple(f"clinical/mimic3_demo/{name}.parquet" for name in TABLES), read),
+    ),
+    build=_build,
+    version=2,
+    account="it needs a credentialed PhysioNet account and a signed agreement; the open demo of "
+    "100 patients has the same tables: https://physionet.org/content/mimiciii-demo/1.4/",
+)

@@ -1,0 +1,84 @@
+"""What the table data sets share: each party encodes its own columns, fitted on training rows.
+
+Shapes: N rows. A column `NAME__SUMMARY` is part of the raw feature NAME, which is there or missing
+as a whole.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from xvfl.config import TableOptions
+from xvfl.data.encoder import Encoded, TableEncoder
+from xvfl.errors import InputError
+from xvfl.primitives.layout import Layout
+from xvfl_lab.task import Task
+
+Parties = Mapping[str, Sequence[str]]
+"""Party names and their raw features."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table as read."""
+
+    name: str
+    frame: pd.DataFrame
+    y: NDArray[np.int64]
+    test: NDArray[np.bool_]
+
+
+def encode(table: Table, parties: Parties, options: TableOptions) -> Task:
+    """Encode each party's columns by its own encoder, fitted on the rows that are not test rows."""
+    layouts, values, observed, codes = {}, {}, {}, {}
+    for party, features in parties.items():
+        wanted = set(features)
+        columns = [c for c in table.frame.columns if _feature(c) in wanted]
+        own = table.frame[columns]
+        encoder = TableEncoder.fit(own[~table.test], _of(options, columns), party)
+        layouts[party], encoded = whole_features(encoder.layout, encoder.encode(own))
+        values[party], observed[party] = encoded.values, encoded.observed
+        if encoded.codes.shape[1]:
+            codes[party] = encoded.codes
+    return Task(table.name, layouts, values, table.y, observed, codes, table.test)
+
+
+def whole_features(layout: Layout, encoded: Encoded) -> tuple[Layout, Encoded]:
+    """Join the columns of one raw feature, which the encoder took for features of their own."""
+    encode_labels = list(enumerate(layout.features))
+    groups = [list(each) for _, each in groupby(encode_labels, lambda each: _feature(each[1].name))]
+    features = tuple(
+        replace(first, name=_feature(first.name), width=sum(feature.width for _, feature in group))
+        for group in groups
+        for first in [group[0][1]]
+    )
+    observed = np.stack([encoded.observed[:, group[0][0]] for group in groups], axis=1)
+    return Layout(features), replace(encoded, observed=observed)
+
+
+def need(frame: pd.DataFrame, columns: Sequence[str], path: Path) -> None:
+    """Refuse a table without the columns."""
+    lost = [name for name in columns if name not in frame.columns]
+    if lost:
+        raise InputError(
+            f"{path}: expected the columns {', '.join(columns)}, but {', '.join(lost)} not there; "
+            "get the publisher's own file"
+        )
+
+
+def _feature(column: str) -> str:
+    return column.partition("__")[0]
+
+
+def _of(options: TableOptions, columns: Sequence[str]) -> TableOptions:
+    """Leave the options that are about these columns."""
+    return replace(
+        options,
+        categorical=tuple(name for name in options.categorical if name in columns),
+        numeric=tuple(name for name in options.numeric if name in columns),
+    )

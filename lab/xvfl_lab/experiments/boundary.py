@@ -1,0 +1,216 @@
+"""Effect of DSAlign (the paper's fig. decision_boundry): do parties alone decide as all together?
+
+The paper's loss on scanned digits, two parties, with λ1 = λ2 = 0 and above, same seeds. Figures are
+of test rows whole at both parties. The picture is of nets with embeddings of two numbers: there the
+plane of the picture is all there is, so its decision regions are exact; wider embeddings would show
+a slice. scikit-learn brings the digits; nothing else beyond torch and numpy.
+Shapes: R seeds, N rows of a seed, k parties, d embedding width, C classes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from xvfl import maths
+from xvfl.config import LossConfig, NetConfig, TrainConfig
+from xvfl.training.threads import limit_threads
+from xvfl_lab.datasets.digits import digits
+from xvfl_lab.experiments.compare import Difference
+from xvfl_lab.experiments.dispatch import Load
+from xvfl_lab.experiments.figure_cache import Made, Tell, keep
+from xvfl_lab.experiments.run_store import said
+from xvfl_lab.experiments.trial import Setting, Trial
+from xvfl_lab.task import Task
+
+NAME = "boundary"
+WEIGHTS = (0.0, 0.1, 10.0)
+"""λ1 = λ2: off, the default, a hundred times the default."""
+RATE = 0.5
+TRAIN = TrainConfig(epochs=40, batch_size=128, learning_rate=5e-3, patience=0, device="cpu")
+DRAWN = NetConfig(embedding_dim=2)
+GRID = 240
+"""Points of a side of the picture's decision regions."""
+MARGIN = 0.08
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """The whole test rows of a trial, run after run."""
+
+    E: Tensor
+    """(R·N, k, d)"""
+    E_: Tensor
+    """Completed from the other party alone. (R·N, k, d)"""
+    y: Tensor
+    """(R·N,)"""
+    runs: int = 1
+
+
+@dataclass(frozen=True)
+class Plane:
+    """The plane of the two largest principal axes of some points."""
+
+    centre: Tensor
+    axes: Tensor
+    """(2, d), orthonormal rows."""
+    explained: float
+    """Share of the points' variance that lies in the plane."""
+
+    @classmethod
+    def of(cls, points: Tensor) -> "Plane":
+        """Fit the plane to points (N, d)."""
+        centre = points.mean(0)
+        _, sizes, axes = torch.linalg.svd(points - centre, full_matrices=False)
+        power = sizes.square()
+        return cls(centre, axes[:2], float(power[:2].sum() / power.sum()))
+
+    def project(self, points: Tensor) -> Tensor:
+        """Give the coordinates of points (…, d) in the plane. (…, 2)"""
+        return (points - self.centre) @ self.axes.T
+
+    def lift(self, flat: Tensor) -> Tensor:
+        """Give the points of the plane at coordinates (…, 2). (…, d)"""
+        return flat @ self.axes + self.centre
+
+
+def make(out: Path, quick: bool, device: torch.device, load: Load, tell: Tell) -> dict[str, Any]:
+    """Train with every weight over the same seeds, and once more to draw."""
+    seeds = range(2 if quick else 5)
+    train = replace(TRAIN, epochs=10) if quick else TRAIN
+    wide = {w: [setting(w, seed, NetConfig(), train) for seed in seeds] for w in WEIGHTS}
+    flat = {w: [setting(w, 0, DRAWN, train)] for w in WEIGHTS}
+    config = {
+        "data": "digits",
+        "grid": [GRID, MARGIN],
+        "settings": [said(s) for group in (wide, flat) for some in group.values() for s in some],
+    }
+    return keep(out, NAME, config, device, lambda: compute(wide, flat, device, tell))
+
+
+def setting(weight: float, seed: int, net: NetConfig, train: TrainConfig) -> Setting:
+    """Say what a run is: the paper's loss with λ1 = λ2 = weight."""
+    loss = LossConfig(method="xvfl", lambda1=weight, lambda2=weight)
+    return Setting(
+        "xvfl", RATE, seed, net=net, loss=loss, train=replace(train, random_state=seed), keep="last"
+    )
+
+
+def compute(
+    wide: dict[float, list[Setting]],
+    flat: dict[float, list[Setting]],
+    device: torch.device,
+    tell: Tell,
+) -> Made:
+    """Measure every weight over all seeds, and lay the nets of two numbers out in the plane."""
+    task = digits()
+    by_seed, flat_figures = {}, {}
+    arrays: dict[str, NDArray[Any]] = {}
+    for weight in wide:
+        tell(f"λ = {weight:g}, {len(wide[weight])} seeds")
+        with torch.random.fork_rng(devices=[]), limit_threads(task.layouts, device):
+            by_seed[weight] = measure(*trained(task, wide[weight], device))
+            head, embedded = trained(task, flat[weight], device)
+            flat_figures[f"{weight:g}"] = measure(head, embedded)[0]
+            arrays |= {f"{weight:g}/{key}": v for key, v in picture(head, embedded).items()}
+    figures = {
+        f"{weight:g}": summary(each, by_seed[WEIGHTS[0]]) for weight, each in by_seed.items()
+    }
+    return Made({"weights": figures, "drawn": flat_figures}, arrays)
+
+
+def trained(
+    task: Task, settings: Sequence[Setting], device: torch.device
+) -> tuple[nn.Module, Embedded]:
+    """Train runs and embed their whole test rows."""
+    trial = Trial(task, settings, device)
+    trial.train()
+    trial.federation.train(False)
+    head = trial.method.heads.eval()
+    rows = trial.rows("whole")
+    with torch.no_grad():
+        E = trial.federation.embed(rows, ["plain"])[:, :, 0]
+        cue, _ = maths.cues(E, rows.full)
+        E_ = trial.federation.complete(cue, rows.full.all(1))
+    return head, Embedded(E, E_, rows.y, rows.runs)
+
+
+@torch.no_grad()
+def measure(head: nn.Module, embedded: Embedded) -> list[dict[str, float]]:
+    """Compare own, completed and joint decisions, seed by seed.
+
+    Distances of logits shrink with the logits, so they also come relative to the joint ones' size,
+    and as total variation of the probabilities.
+    """
+    inputs = (embedded.E, embedded.E_, embedded.E.mean(1, keepdim=True))
+    own, completed, joint = (head(each).chunk(embedded.runs) for each in inputs)
+    y = embedded.y.unsqueeze(1).chunk(embedded.runs)
+    return [_measures(*of_run) for of_run in zip(own, completed, joint, y, strict=True)]
+
+
+def _measures(own: Tensor, completed: Tensor, joint: Tensor, y: Tensor) -> dict[str, float]:
+    own_p, joint_p = own.softmax(-1), joint.softmax(-1)
+    logits = {"own": own, "completed": completed, "joint": joint}
+    decided = {name: out.argmax(-1) for name, out in logits.items()}
+    size = _rms(joint - joint.mean(-1, keepdim=True))
+    found = {
+        "distance": _rms(own - joint),
+        "relative distance": _rms(own - joint) / size,
+        "total variation": (own_p - joint_p).abs().sum(-1).mean() / 2,
+        "agreement": (decided["own"] == decided["joint"]).double().mean(),
+        "distance of completed": _rms(completed - own),
+        "agreement of completed": (decided["completed"] == decided["own"]).double().mean(),
+    }
+    found |= {f"accuracy {name}": (out == y).double().mean() for name, out in decided.items()}
+    return {name: float(value) for name, value in found.items()}
+
+
+def _rms(x: Tensor) -> Tensor:
+    return x.square().mean().sqrt()
+
+
+def summary(
+    seeds: Sequence[dict[str, float]], without: Sequence[dict[str, float]]
+) -> dict[str, Any]:
+    """Average over seeds, beside the paired difference from the same seeds without DSAlign."""
+    found = {}
+    for name in seeds[0]:
+        values = np.array([seed[name] for seed in seeds])
+        gaps = values - [seed[name] for seed in without]
+        error = gaps.std(ddof=1) / np.sqrt(len(gaps))
+        found[name] = {
+            "mean": float(values.mean()),
+            "deviation": float(values.std(ddof=1)),
+            "difference": asdict(Difference(float(gaps.mean()), float(error))),
+        }
+    return found
+
+
+@torch.no_grad()
+def picture(head: nn.Module, embedded: Embedded) -> dict[str, NDArray[Any]]:
+    """Lay embeddings out in the plane of the joint ones, with the head's decisions over it."""
+    E = embedded.E
+    points = torch.cat([E, E.mean(1, keepdim=True)], 1)
+    plane = Plane.of(points[:, -1])
+    flat = plane.project(points)
+    low, high = flat.flatten(0, 1).aminmax(dim=0)
+    room = MARGIN * (high - low)
+    across, down = (
+        torch.linspace(float(a), float(b), GRID, device=E.device)
+        for a, b in zip(low - room, high + room, strict=True)
+    )
+    grid = torch.stack(torch.meshgrid(across, down, indexing="xy"), -1)
+    shown = {
+        "points": flat,
+        "decided": head(points).argmax(-1),
+        "y": embedded.y,
+        "regions": head(plane.lift(grid)).argmax(-1),
+        "extent": torch.stack([across[0], across[-1], down[0], down[-1]]),
+        "explained": torch.tensor(plane.explained),
+    }
+    return {name: each.cpu().numpy() for name, each in shown.items()}

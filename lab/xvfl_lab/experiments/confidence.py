@@ -1,0 +1,272 @@
+"""Effect of cross completion on one image (the paper's fig. GradCAM, P9), and on all test images.
+
+One party lacks its whole half of every image. Three decisions, E of the party that is there:
+`single` h(E), `single-xcom` h((E + Ẽ)/2) with Ẽ completed from E, `both` h of the mean of both
+parties' embeddings. Torch and numpy alone.
+Shapes: N images, C classes; pictures are both halves side by side.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from xvfl.nets import ResidualBottom
+from xvfl.nets.party_net import PartyNet
+from xvfl.primitives.metrics import all_metrics
+from xvfl.training.threads import limit_threads
+from xvfl_lab.datasets.image_sets import halved
+from xvfl_lab.experiments.compare import Difference
+from xvfl_lab.experiments.dispatch import Load, subset
+from xvfl_lab.experiments.figure_cache import Made, Tell, keep, piece
+from xvfl_lab.experiments.gradcam import grad_cam
+from xvfl_lab.experiments.jobs import FULL, SMALL, Budget, Job, jobs
+from xvfl_lab.experiments.run_store import said
+from xvfl_lab.experiments.trial import Trial
+from xvfl_lab.task import Task
+
+NAME = "confidence"
+METHODS = ("xvfl", "xvfl+")
+QUICK_METHODS = ("xvfl",)
+"""`xvfl+` learns nothing yet in what two cores do in two minutes."""
+RATE = 1.0
+QUICK = Budget(800, 250, 10, 1, (RATE,), 25, 3e-3, SMALL)
+"""Of a first look on two cores, at 16 × 16 pixels: with fewer epochs nothing is learnt."""
+BATCH = 500
+PAPER = {"single": 0.728, "single-xcom": 0.977, "both": 0.962}
+"""The paper's confidences for its one image."""
+CHOICE = "the test image whose three confidences are nearest (Euclidean) to the paper's"
+CLASSES = {
+    "cifar10": [
+        *("airplane", "automobile", "bird", "cat", "deer"),
+        *("dog", "frog", "horse", "ship", "truck"),
+    ],
+    "tinyimagenet5": ["Egyptian cat", "reel", "volleyball", "rocking chair", "lemon"],
+}
+NEAR = 0.05
+"""An image is like the paper's when each of its confidences is this near."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A head, the party that is there and the one that lacks its half."""
+
+    head: nn.Module
+    here: PartyNet
+    gone: PartyNet
+
+    def single(self, x: Tensor, _absent: Tensor) -> Tensor:
+        """Decide from the party that is there alone: h(E)."""
+        return self._decide(self.here.embed(x, _all(x)))
+
+    def completed(self, x: Tensor, absent: Tensor) -> Tensor:
+        """Decide with the other half completed from this one: h((E + Ẽ)/2)."""
+        E = self.here.embed(x, _all(x))
+        E_, _ = self.gone.complete(torch.zeros_like(absent), ~_all(absent), E)
+        return self._decide((E + E_) / 2)
+
+    def both(self, x: Tensor, absent: Tensor) -> Tensor:
+        """Decide with both halves."""
+        return self._decide((self.here.embed(x, _all(x)) + self.gone.embed(absent, _all(x))) / 2)
+
+    def imagine(self, x: Tensor) -> Tensor:
+        """Complete the absent half from this one."""
+        made: Tensor = self.gone.completer(self.here.embed(x, _all(x)))
+        return made
+
+    @property
+    def cases(self) -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
+        """Name the three decisions."""
+        return {"single": self.single, "single-xcom": self.completed, "both": self.both}
+
+    def _decide(self, E: Tensor) -> Tensor:
+        out: Tensor = self.head(E)
+        return out
+
+
+def make(out: Path, quick: bool, device: torch.device, load: Load, tell: Tell) -> dict[str, Any]:
+    """Train with one half absent in the rows that are not aligned, and measure the three cases."""
+    dataset, budget = ("tinyimagenet5", QUICK) if quick else ("cifar10", FULL["cifar10"])
+    todo = jobs(dataset, budget, rates=(RATE,), methods=QUICK_METHODS if quick else METHODS)
+    config = {"jobs": [said(job) for job in todo], "halved": quick, "like": [CHOICE, NEAR]}
+
+    def compute() -> Made:
+        task = subset(load(dataset, 2), budget.train_rows, budget.test_rows)
+        return look_at_all(out, halved(task) if quick else task, todo, device, tell)
+
+    return keep(out, NAME, config, device, compute)
+
+
+def look_at_all(
+    out: Path, task: Task, todo: Sequence[Job], device: torch.device, tell: Tell
+) -> Made:
+    """Train every job and look at its test images; the example is of each method's first seed."""
+    figures: dict[str, Any] = {}
+    arrays: dict[str, NDArray[Any]] = {}
+    for method in dict.fromkeys(job.setting.method for job in todo):
+        looks = []
+        for job in [job for job in todo if job.setting.method == method]:
+            tell(f"{method} on {job.dataset}, seed {job.setting.seed}")
+            config = {"figure": NAME, "job": said(job), "image": task.layouts["left"].image}
+            looks.append(piece(out, config, device, partial(look, task, job, device)))
+        arrays |= {f"{method}/{key}": value for key, value in looks[0].arrays.items()}
+        figures[method] = {
+            "example": looks[0].figures["example"],
+            "absent": {
+                party: average([each.figures["absent"][party] for each in looks])
+                for party in task.layouts
+            },
+        }
+    return Made({"paper": PAPER, "choice": CHOICE, "methods": figures}, arrays)
+
+
+def look(task: Task, job: Job, device: torch.device) -> Made:
+    """Train one job, measure all test images by the party that is absent, and choose one."""
+    with torch.random.fork_rng(devices=[]), limit_threads(task.layouts, device):
+        trial = Trial(task, [job.setting], device)
+        trial.train()
+        found = [three_cases(trial, absent) for absent in range(2)]
+        at = nearest(*found[0])
+        shown = picture(trial, 0, at)
+    measures = {party: measure(*each) for party, each in zip(task.layouts, found, strict=True)}
+    example = describe(*found[0], at, job.dataset)
+    return Made({"absent": measures, "example": example}, dict(shown))
+
+
+def pair_of(trial: Trial, absent: int) -> Pair:
+    """Take a trained trial's nets, one of two parties absent."""
+    sides = trial.federation.sides
+    trial.federation.train(False)
+    trial.method.heads.eval()
+    return Pair(trial.method.heads, sides[1 - absent].net, sides[absent].net)
+
+
+def halves(trial: Trial, absent: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Give the whole test images: the half that is there, the absent one, and the class."""
+    rows = trial.rows("whole")
+    left, right = (
+        side.table.take(rows.handles[:, i]).values for i, side in enumerate(trial.federation.sides)
+    )
+    return (right, left, rows.y) if absent == 0 else (left, right, rows.y)
+
+
+@torch.no_grad()
+def three_cases(trial: Trial, absent: int) -> tuple[dict[str, NDArray[np.float64]], Tensor]:
+    """Give the probabilities of all test images in each case, (N, C), and the classes."""
+    here, gone, y = halves(trial, absent)
+    batches = list(zip(torch.split(here, BATCH), torch.split(gone, BATCH), strict=True))
+    found = {}
+    for name, case in pair_of(trial, absent).cases.items():
+        out = torch.cat([case(*batch) for batch in batches])
+        found[name] = torch.softmax(out.double(), -1).cpu().numpy()
+    return found, y.cpu()
+
+
+def measure(p: dict[str, NDArray[np.float64]], y: Tensor) -> dict[str, Any]:
+    """Measure all test images: each case, what changes between cases, how rare the paper's is."""
+    true = _true(p, y)
+    cases = {
+        name: {"confidence": float(true[name].mean()), **all_metrics(each, y.numpy())}
+        for name, each in p.items()
+    }
+    gaps = {f"{b} - {a}": gap(true[b] - true[a]) for a, b in pairwise(true)}
+    like = np.all([abs(true[name] - PAPER[name]) <= NEAR for name in PAPER], axis=0)
+    lifted, over = (true["single-xcom"] > true[name] for name in ("single", "both"))
+    return {
+        "images": len(y),
+        "cases": cases,
+        "changes": gaps,
+        "share lifted by XCom": float(lifted.mean()),
+        "share lifted above both": float((lifted & over).mean()),
+        "share like the paper's": float(like.mean()),
+    }
+
+
+def gap(change: NDArray[np.float64]) -> dict[str, Any]:
+    """Average a change over images, with its standard error."""
+    found = Difference(float(change.mean()), float(change.std(ddof=1) / np.sqrt(len(change))))
+    return {**asdict(found), "verdict": found.verdict}
+
+
+def average(seeds: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Average the cases over seeds; keep each seed beside."""
+    cases = {
+        case: {
+            metric: {
+                "mean": float(np.mean([s["cases"][case][metric] for s in seeds])),
+                "deviation": float(np.std([s["cases"][case][metric] for s in seeds], ddof=1))
+                if len(seeds) > 1
+                else 0.0,
+            }
+            for metric in seeds[0]["cases"][case]
+        }
+        for case in seeds[0]["cases"]
+    }
+    return {"cases": cases, "seeds": list(seeds)}
+
+
+def nearest(p: dict[str, NDArray[np.float64]], y: Tensor) -> int:
+    """Find the image whose confidences are nearest to the paper's."""
+    true = _true(p, y)
+    return int(np.argmin(sum((true[name] - PAPER[name]) ** 2 for name in PAPER)))
+
+
+def describe(p: dict[str, NDArray[np.float64]], y: Tensor, at: int, dataset: str) -> dict[str, Any]:
+    """Say what the example is."""
+    names, y_at = CLASSES[dataset], int(y[at])
+    return {
+        "image": at,
+        "class": names[y_at],
+        "confidence": {name: float(each[at, y_at]) for name, each in p.items()},
+        "decided": {name: names[int(each[at].argmax())] for name, each in p.items()},
+    }
+
+
+def picture(trial: Trial, absent: int, at: int) -> dict[str, NDArray[np.float32]]:
+    """Show one test image, the completed one and where each case looks, most = 1; NaN: nothing."""
+    pair = pair_of(trial, absent)
+    here, gone, y = halves(trial, absent)
+    x, missing, true = here[at : at + 1], gone[at : at + 1], int(y[at])
+    blocks = [_blocks(pair.gone), _blocks(pair.here)]
+    shown = {"image": torch.cat(_order(missing, x, absent), -1)[0]}
+    with torch.no_grad():
+        shown["completed"] = torch.cat(_order(pair.imagine(x), x, absent), -1)[0]
+    for name, case in pair.cases.items():
+        maps = grad_cam(blocks, lambda case=case: case(x, missing)[:, true])  # type: ignore[misc]
+        sized = _order(_sized(maps[0], missing), _sized(maps[1], x), absent)
+        joined = torch.cat(sized, -1)[0, 0]
+        shown[f"{name}/cam"] = joined / joined.nan_to_num().max().clamp(min=1e-12)
+    return {name: each.float().cpu().numpy() for name, each in shown.items()}
+
+
+def _true(p: dict[str, NDArray[np.float64]], y: Tensor) -> dict[str, NDArray[np.float64]]:
+    return {name: each[np.arange(len(y)), y.numpy()] for name, each in p.items()}
+
+
+def _order(gone: Tensor, here: Tensor, absent: int) -> list[Tensor]:
+    return [gone, here] if absent == 0 else [here, gone]
+
+
+def _sized(cam: Tensor | None, half: Tensor) -> Tensor:
+    if cam is None:
+        return torch.full_like(half[:, :1], torch.nan)
+    return F.interpolate(cam.unsqueeze(1), size=half.shape[-2:], mode="bilinear")
+
+
+def _blocks(net: PartyNet) -> nn.Module:
+    if not isinstance(net.bottom, ResidualBottom):
+        raise TypeError(f"expected a residual bottom, got {type(net.bottom).__name__}")
+    return net.bottom.blocks
+
+
+def _all(x: Tensor) -> Tensor:
+    """Say that every pixel is given. (B, h·w)"""
+    return torch.ones(len(x), x.shape[-2] * x.shape[-1], dtype=torch.bool, device=x.device)

@@ -1,0 +1,240 @@
+"""PAGE against SGD in rounds of communication (P10): on a known problem and on real data.
+
+ModelInfo problem (`known_problem`): the theorems' average (1/T) Σ_{t<T} E‖∇L(θ^t)‖² at the best step
+size for each T, with the exponents of its fall. Real data: X-VFL's loss on scanned digits, SGD
+without momentum and PAGE of equal gradient evaluations a round, the same grid of step sizes; the
+full gradient is measured every few rounds, outside training. scikit-learn brings the digits;
+nothing else beyond torch and numpy.
+"""
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from xvfl.config import LossConfig, TrainConfig
+from xvfl.training.loop import Trainer
+from xvfl.training.page import PagePlan
+from xvfl.training.threads import limit_threads
+from xvfl_lab.datasets.digits import digits
+from xvfl_lab.experiments.convergence import REPETITIONS, SMOOTH, STEP_SIZES
+from xvfl_lab.experiments.dispatch import Load
+from xvfl_lab.experiments.figure_cache import Made, Tell, keep, piece
+from xvfl_lab.experiments.known_problem import Estimate, run_page, run_sgd
+from xvfl_lab.experiments.run_store import said
+from xvfl_lab.experiments.trial import Setting, Trial
+from xvfl_lab.task import Task
+
+NAME = "rounds"
+Algorithm = Literal["sgd", "page"]
+ALGORITHMS: tuple[Algorithm, ...] = ("sgd", "page")
+KNOWN_BATCH = 1_000_000
+"""b of PAGE on the known problem: its bound's floor σ²/b = 0.0004 lies under all that is shown."""
+DIGITS_BATCH = 512
+GRID = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
+"""Step sizes on the digits."""
+FITTED_FROM = 0.1
+"""Exponents are fitted over T from this share of the rounds on: 10 % to 100 %."""
+
+
+def make(out: Path, quick: bool, device: torch.device, load: Load, tell: Tell) -> dict[str, Any]:
+    """Run both algorithms on both problems."""
+    known_rounds = 1000 if quick else 10_000
+    seeds, rounds, every = ((0,), 100, 5) if quick else ((0, 1, 2), 400, 10)
+    todo = {
+        (algorithm, step): [setting(algorithm, step, seed, DIGITS_BATCH) for seed in seeds]
+        for algorithm in ALGORITHMS
+        for step in GRID
+    }
+    config = {
+        "known": [asdict(SMOOTH), STEP_SIZES, KNOWN_BATCH, known_rounds, REPETITIONS],
+        "digits": [said(each) for group in todo.values() for each in group],
+        "rounds": [rounds, every, FITTED_FROM],
+    }
+
+    def compute() -> Made:
+        tell(f"known problem, {known_rounds} rounds")
+        figures, arrays = known(known_rounds)
+        real, curves = on_digits(out, todo, rounds, every, device, tell)
+        return Made({"known problem": figures, "digits": real}, {**arrays, **curves})
+
+    return keep(out, NAME, config, device, compute)
+
+
+def known(rounds: int) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Average ‖∇L‖² on the known problem, each T at its best step size."""
+    plan = PagePlan.default(KNOWN_BATCH)
+    work = math.ceil(plan.gradients_per_step)
+    runs = {
+        "sgd": run_sgd(SMOOTH, STEP_SIZES, work, REPETITIONS, 0),
+        "page": run_page(SMOOTH, STEP_SIZES, plan, REPETITIONS, 0),
+    }
+    curves = {name: best_average(run, rounds) for name, run in runs.items()}
+    at = spread(rounds)
+    figures = {
+        "b": {"sgd": work, "page": plan.b, "page small": plan.b_small},
+        "gradients per round": {"sgd": work, "page": plan.gradients_per_step},
+        "exponent": {name: exponent(at, curve[at - 1]) for name, curve in curves.items()},
+        "last": {name: float(curve[-1]) for name, curve in curves.items()},
+        "floor of PAGE's bound": SMOOTH.variance / plan.b,
+    }
+    return figures, {
+        "known/rounds": at,
+        **{f"known/{name}": curve[at - 1] for name, curve in curves.items()},
+    }
+
+
+def best_average(averages: Iterable[Estimate], rounds: int) -> NDArray[np.float64]:
+    """Give the least mean over step sizes at every T = 1 .. rounds."""
+    return np.array([float(average.mean.min()) for average in islice(averages, rounds)])
+
+
+def spread(rounds: int) -> NDArray[np.int64]:
+    """Spread rounds evenly over their logarithm."""
+    return np.unique(np.geomspace(1, rounds, 120).round().astype(np.int64))
+
+
+def exponent(rounds: NDArray[Any], values: NDArray[np.float64]) -> float:
+    """Fit q of values ∝ T^q by least squares on the logarithms, over the last rounds."""
+    late = rounds >= FITTED_FROM * rounds[-1]
+    return float(np.polyfit(np.log(rounds[late]), np.log(values[late]), 1)[0])
+
+
+def setting(algorithm: Algorithm, step: float, seed: int, b: int) -> Setting:
+    """Say what a run is; SGD's batch is PAGE's gradients per step."""
+    batch = b if algorithm == "page" else math.ceil(PagePlan.default(b).gradients_per_step)
+    train = TrainConfig(
+        batch_size=batch,
+        optimizer=algorithm,
+        learning_rate=step,
+        schedule="constant",
+        momentum=0.0,
+        weight_decay=0.0,
+        patience=0,
+        random_state=seed,
+    )
+    return Setting("xvfl", 0.5, seed, loss=LossConfig(method="xvfl"), train=train, keep="last")
+
+
+Key = tuple[Algorithm, float]
+
+
+def on_digits(
+    out: Path,
+    todo: dict[Key, list[Setting]],
+    rounds: int,
+    every: int,
+    device: torch.device,
+    tell: Tell,
+) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Run the whole grid, choose each algorithm's step size, and keep the chosen curves."""
+    task = digits()
+    measured: dict[Key, NDArray[np.float64]] = {}
+    for (algorithm, step), settings in todo.items():
+        tell(f"{algorithm} on digits, step size {step:g}, {rounds} rounds")
+        curves = [kept_curve(out, task, each, rounds, every, device) for each in settings]
+        measured[algorithm, step] = np.stack(curves)
+    at = np.arange(0, rounds + 1, every)
+    figures: dict[str, Any] = {}
+    arrays: dict[str, NDArray[Any]] = {"digits/rounds": at}
+    for algorithm in ALGORITHMS:
+        grid = {step: each for (name, step), each in measured.items() if name == algorithm}
+        figures[algorithm] = summary(grid, at)
+        chosen = figures[algorithm]["step size"]
+        arrays[f"digits/{algorithm}"] = grid[chosen]
+    figures["work"] = work(todo)
+    return figures, arrays
+
+
+def work(todo: dict[Key, list[Setting]]) -> dict[str, float]:
+    """Count expected gradient evaluations of a round."""
+    batch = {name: group[0].train.batch_size for (name, _), group in todo.items()}
+    return {"sgd": batch["sgd"], "page": PagePlan.default(batch["page"]).gradients_per_step}
+
+
+def kept_curve(
+    out: Path, task: Task, setting: Setting, rounds: int, every: int, device: torch.device
+) -> NDArray[np.float64]:
+    """Give a run's `curve`, from disk where it was made before."""
+
+    def compute() -> Made:
+        with torch.random.fork_rng(devices=[]), limit_threads(task.layouts, device):
+            return Made({}, {"curve": curve(task, setting, rounds, every, device)})
+
+    config = {"figure": NAME, "run": said(setting), "rounds": [rounds, every]}
+    return piece(out, config, device, compute).arrays["curve"]
+
+
+def curve(
+    task: Task, setting: Setting, rounds: int, every: int, device: torch.device
+) -> NDArray[np.float64]:
+    """Train, and measure training loss and ‖∇L‖² at the start and every so many rounds. (2, M)"""
+    # An epoch is at least one round, so these epochs last.
+    trial = Trial(task, [replace(setting, train=replace(setting.train, epochs=rounds))], device)
+    train = trial.settings[0].train
+    trainer = Trainer(trial.federation, trial.method, trial.rows("train"), train, trial.seeds)
+    found = [full_gradient(trial)]
+    for step in islice(_steps(trainer), rounds):
+        if step % every == 0:
+            found.append(full_gradient(trial))
+    return np.array(found).T
+
+
+def _steps(trainer: Trainer) -> Iterator[int]:
+    """Train and count the steps."""
+    for record in trainer.run(lambda: 0.0):
+        if record.kind == "step":
+            yield record.progress.step
+
+
+def full_gradient(trial: Trial) -> tuple[float, float]:
+    """Measure the loss over all training rows and the squared norm of its gradient.
+
+    The gradients that training uses stay as they are.
+    """
+    nets = [*(side.net for side in trial.federation.sides), trial.method.heads]
+    weights = [weight for net in nets for weight in net.parameters()]
+    terms = trial.method.loss(trial.federation, trial.rows("train"))
+    loss = torch.stack(list(terms.values())).sum()
+    slopes = torch.autograd.grad(loss, weights, allow_unused=True)
+    square = sum(float(slope.square().sum()) for slope in slopes if slope is not None)
+    return float(loss.detach()), square
+
+
+def summary(grid: dict[float, NDArray[np.float64]], at: NDArray[np.int64]) -> dict[str, Any]:
+    """Choose the step size of the least last loss; say what all of them did.
+
+    Not that of the least ‖∇L‖²: a step size that kills the nets has hardly any gradient left.
+    """
+    last = {step: float(each[:, 0, -1].mean()) for step, each in grid.items()}
+    best = min(last, key=lambda step: last[step] if math.isfinite(last[step]) else math.inf)
+    average = running(grid[best][:, 1].mean(0))
+    return {
+        "step size": best,
+        "exponent": exponent(at[1:], average[1:]),
+        **ends(grid[best]),
+        "grid": {f"{step:g}": ends(each) for step, each in grid.items()},
+    }
+
+
+def ends(seeds: NDArray[np.float64]) -> dict[str, float | None]:
+    """Say where a step size ended, on the mean of its seeds; None where it diverged."""
+    loss, square = seeds.mean(0)
+    found = {
+        "last loss": loss[-1],
+        "last ‖∇L‖²": square[-1],
+        "average ‖∇L‖²": square.mean(),
+    }
+    return {name: float(each) if np.isfinite(each) else None for name, each in found.items()}
+
+
+def running(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Average the values up to each."""
+    mean: NDArray[np.float64] = np.cumsum(values) / np.arange(1, len(values) + 1)
+    return mean

@@ -1,0 +1,157 @@
+"""Prepared rows that stay on disk: a party's table, the coordinator's rows, and their order.
+
+Shapes: N rows of the federation, B rows of a batch, k parties. Torch and numpy alone.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from xvfl.dataset.on_disk.block_file import BlockFile, Bytes
+from xvfl.primitives.layout import Layout
+from xvfl.primitives.random import stream
+from xvfl.primitives.rows import PartyTable, Rows
+
+BLOCK_BYTES = 1 << 16
+"""Most bytes of a block of the widest party."""
+MOST_ROWS = 256
+"""Most rows of a block."""
+WINDOW = 256
+"""Blocks whose rows are shuffled together."""
+
+
+def block_rows(layouts: Sequence[Layout]) -> int:
+    """Choose the rows of a block, a power of two, for all parties alike."""
+    fitting = BLOCK_BYTES // max(row_bytes(layout) for layout in layouts)
+    return min(MOST_ROWS, 1 << max(3, fitting.bit_length() - 1))
+
+
+def row_bytes(layout: Layout) -> int:
+    """Count the bytes of an encoded row: numbers, then buckets, then what is there."""
+    return 4 * layout.dense + 4 * len(layout.hashed) + layout.raw + -layout.raw % 4
+
+
+def as_bytes(values: np.ndarray, codes: np.ndarray, observed: np.ndarray) -> Bytes:
+    """Lay out encoded rows as bytes. (n, row_bytes)"""
+    parts = [
+        np.ascontiguousarray(values, dtype=np.float32).view(np.uint8),
+        np.ascontiguousarray(codes, dtype=np.int32).view(np.uint8),
+        observed.astype(np.uint8),
+        np.zeros((len(values), -observed.shape[1] % 4), dtype=np.uint8),
+    ]
+    return np.concatenate([part for part in parts if part.shape[1]], axis=1)
+
+
+@dataclass(frozen=True)
+class DiskTable:
+    """One party's encoded rows in a file; row r of the federation is row r of the file."""
+
+    layout: Layout
+    file: BlockFile
+    device: torch.device = torch.device("cpu")
+
+    def __len__(self) -> int:
+        return len(self.file)
+
+    def take(self, handles: Tensor) -> PartyTable:
+        """Give the rows at the handles; handle −1 is a row the party does not hold."""
+        at = handles.cpu().numpy()
+        raw = self.file.take(np.maximum(at, 0))
+        dense, hashed = 4 * self.layout.dense, 4 * len(self.layout.hashed)
+        values = np.ascontiguousarray(raw[:, :dense]).view(np.float32)
+        codes = np.ascontiguousarray(raw[:, dense : dense + hashed]).view(np.int32)
+        flags = raw[:, dense + hashed : dense + hashed + self.layout.raw]
+        observed = (flags != 0) & (at >= 0)[:, None]
+        parts = (values, codes.reshape(len(at), -1).astype(np.int64), observed)
+        return PartyTable(self.layout, *(_on(self.device, torch.from_numpy(x)) for x in parts))
+
+    def to(self, device: torch.device) -> "DiskTable":
+        """Have rows handed to a device as they are taken."""
+        return replace(self, device=device)
+
+
+@dataclass(frozen=True)
+class DiskRows:
+    """What the coordinator knows of some rows, in a file: class, and what each party observed."""
+
+    file: BlockFile
+    """(N, 1 + k) int32: class number, then observed features by party, −1 where not held."""
+    start: int
+    count: int
+    """Which of the rows these are."""
+    raw: tuple[int, ...]
+    """Raw features of each party."""
+    full_threshold: tuple[float, ...]
+    """Observed share at which a row is full, by party."""
+    class_weight: tuple[float, ...]
+    """Weight of each class in the loss."""
+    device: torch.device = torch.device("cpu")
+    runs: int = 1
+
+    def __len__(self) -> int:
+        return self.count
+
+    def take(self, index: Tensor, step: int | Tensor = 0) -> Rows:
+        """Give the rows at the index, as the batch of a step; their handles stay on the CPU."""
+        at = index.cpu() + self.start
+        known = torch.from_numpy(self.file.take(at.numpy()).view(np.int32))
+        y, observed = known[:, 0].long(), known[:, 1:]
+        seen = observed > 0
+        share = observed.float() / torch.tensor(self.raw, dtype=torch.float32)
+        weight = torch.tensor(self.class_weight)[y] * seen.any(1)
+        full = (share >= torch.tensor(self.full_threshold) - 1e-6) & seen
+        handles = torch.where(observed >= 0, at.unsqueeze(1), -1)
+        full, seen, y, weight = (_on(self.device, x) for x in (full, seen, y, weight))
+        return Rows(handles, full, seen, y, weight, step)
+
+    def to(self, device: torch.device) -> "DiskRows":
+        """Have rows handed to a device as they are taken."""
+        return replace(self, device=device)
+
+    def order(self, seeds: Sequence[int], epoch: int) -> Callable[[int, int], Tensor]:
+        """Shuffle an epoch: blocks over the whole file, then the rows of each window of blocks."""
+        return _Windows(self.count, self.file.block, seeds[0], epoch).rows
+
+
+def _on(device: torch.device, x: Tensor) -> Tensor:
+    """Bring rows to a device; nobody waits for a GPU to have them, nor for its steps before."""
+    return x if device.type == "cpu" else x.pin_memory().to(device, non_blocking=True)
+
+
+class _Windows:
+    """The order of one epoch, made window by window."""
+
+    def __init__(self, count: int, block: int, seed: int, epoch: int) -> None:
+        self.count, self.block, self.seed, self.epoch = count, block, seed, epoch
+        blocks = -(-count // block)
+        rng = stream("cpu", seed, "order", epoch)
+        self.windows = torch.split(torch.randperm(blocks, generator=rng), WINDOW)
+        short = blocks * block - count
+        sizes = [
+            len(window) * block - (short if bool((window == blocks - 1).any()) else 0)
+            for window in self.windows
+        ]
+        self.ends = np.cumsum(sizes)
+        self._made: tuple[int, Tensor] = (-1, torch.empty(0))
+
+    def rows(self, start: int, stop: int) -> Tensor:
+        """Give the rows from `start` to `stop` of the order."""
+        parts = []
+        while start < stop:
+            at = int(np.searchsorted(self.ends, start, side="right"))
+            begin = int(self.ends[at - 1]) if at else 0
+            end = min(stop, int(self.ends[at]))
+            parts.append(self._window(at)[start - begin : end - begin])
+            start = end
+        return torch.cat(parts)
+
+    def _window(self, at: int) -> Tensor:
+        if self._made[0] != at:
+            rows = (self.windows[at].unsqueeze(1) * self.block + torch.arange(self.block)).flatten()
+            rows = rows[rows < self.count]
+            rng = stream("cpu", self.seed, "window", self.epoch, at)
+            self._made = (at, rows[torch.randperm(len(rows), generator=rng)])
+        return self._made[1]

@@ -1,0 +1,67 @@
+"""A live progress display for long work, where somebody is looking."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from xvfl.model.fitting import Update
+
+
+def somebody_looks() -> bool:
+    """Say whether standard error is a terminal, or this is a notebook."""
+    return sys.stderr.isatty() or "ipykernel" in sys.modules
+
+
+@contextmanager
+def progress_bar(
+    verbose: bool | Literal["auto"], console: Console | None = None
+) -> Iterator[Callable[[Update], None]]:
+    """Show epochs, loss and validation score as training goes on."""
+    if verbose is False or (verbose == "auto" and not somebody_looks()):
+        yield lambda update: None
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[said]}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console or Console(stderr=True)) as bar:
+        task = bar.add_task("training", total=None, said="")
+
+        def show(update: Update) -> None:
+            record, progress = update.record, update.record.progress
+            done = progress.epoch + progress.batch / update.batches
+            label = f"training {update.label}".strip()
+            bar.update(task, completed=round(done, 1), total=update.epochs, description=label)
+            if record.kind == "epoch":
+                loss = sum(v for k, v in record.values.items() if k != "score")
+                said = f"loss {loss:.3f}  validation log-loss {-record.values['score']:.3f}"
+                bar.update(task, said=f"{said} (best: epoch {progress.best_epoch + 1})")
+
+        yield show
+
+
+@contextmanager
+def row_bar() -> Iterator[Callable[[int, int], None]]:
+    """Show how many rows are done and how long the rest will take."""
+    if not somebody_looks():
+        yield lambda done, total: None
+        return
+    columns = (TextColumn("predicting"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("rows", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -1,0 +1,188 @@
+"""Prepared rows: what a party holds of its own, and what the coordinator knows of everyone's.
+
+Shapes: N rows of the federation, n rows of one party, B rows of a batch, k parties.
+Imports torch alone, so that prepared data trains on machines where nothing can be installed.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from xvfl.primitives.layout import Layout
+from xvfl.primitives.random import stream
+
+
+class Table(Protocol):
+    """A party's encoded rows, in memory or on disk."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def device(self) -> torch.device:
+        """Where its rows are handed out."""
+
+    def take(self, handles: Tensor) -> "PartyTable":
+        """Give the rows at the handles; handle −1 is a row the party does not hold."""
+
+    def to(self, device: torch.device) -> "Table":
+        """Have its rows on a device."""
+
+
+class RowSource(Protocol):
+    """What the coordinator knows of rows, in memory or on disk."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def device(self) -> torch.device:
+        """Where its rows are handed out."""
+
+    def take(self, index: Tensor, step: int | Tensor = 0) -> "Rows":
+        """Give the rows at the index, as the batch of a step."""
+
+    def order(self, seeds: Sequence[int], epoch: int) -> Callable[[int, int], Tensor]:
+        """Shuffle an epoch of each run; the answer gives the rows from one place to another."""
+
+
+@dataclass(frozen=True)
+class PartyTable:
+    """One party's encoded rows; they stay with the party."""
+
+    layout: Layout
+    values: Tensor
+    """(n, dense) numbers, or (n, channels, height, width) for images; 0 where missing."""
+    codes: Tensor
+    """(n, hashed) buckets of the hashed features; 0 where missing."""
+    observed: Tensor
+    """(n, raw) bool: which raw features are there."""
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the rows are."""
+        return self.values.device
+
+    def take(self, handles: Tensor) -> "PartyTable":
+        """Give the rows at the handles; handle −1 is a row the party does not hold."""
+        if not len(self) or not len(handles):
+            return self._nothing(len(handles))
+        # On a GPU nobody waits to learn whether every row is held.
+        if handles.device.type == "cpu" and int(handles.min()) >= 0:
+            return self._at(handles)
+        rows = self._at(handles.clamp(min=0))
+        return replace(rows, observed=rows.observed & (handles >= 0).unsqueeze(1))
+
+    def _at(self, places: Tensor) -> "PartyTable":
+        parts = (self.values, self.codes, self.observed)
+        return PartyTable(self.layout, *(part.index_select(0, places) for part in parts))
+
+    def _nothing(self, rows: int) -> "PartyTable":
+        parts = (self.values, self.codes, self.observed)
+        values, codes, observed = (part.new_zeros(rows, *part.shape[1:]) for part in parts)
+        return replace(self, values=values, codes=codes, observed=observed)
+
+    def to(self, device: torch.device) -> "PartyTable":
+        """Move the rows to a device."""
+        return replace(
+            self,
+            values=self.values.to(device),
+            codes=self.codes.to(device),
+            observed=self.observed.to(device),
+        )
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What the coordinator knows of rows: who holds them how well, and their labels.
+
+    A whole data set and a batch of it look the same.
+    """
+
+    handles: Tensor
+    """(N, k) row number at each party, −1 where it does not hold the row.
+
+    In a batch of rows from disk they stay on the CPU, where their tables are read.
+    """
+    full: Tensor
+    """(N, k) bool: the row is full at the party (method.md, D6)."""
+    seen: Tensor
+    """(N, k) bool: the party observed anything of the row."""
+    y: Tensor
+    """(N,) class numbers; −1 where unknown."""
+    weight: Tensor
+    """(N,) weight of the row in the loss."""
+    step: int | Tensor = 0
+    """Names the random draws made for this batch."""
+    runs: int = 1
+    """Runs whose rows are stacked: of N rows, the first N/runs are of run 0, and so on."""
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the rows are."""
+        return self.y.device
+
+    def take(self, index: Tensor, step: int | Tensor = 0) -> "Rows":
+        """Give the rows at the index, as the batch of a step."""
+        return Rows(
+            self.handles.index_select(0, index),
+            self.full.index_select(0, index),
+            self.seen.index_select(0, index),
+            self.y.index_select(0, index),
+            self.weight.index_select(0, index),
+            step,
+            self.runs,
+        )
+
+    def order(self, seeds: Sequence[int], epoch: int) -> Callable[[int, int], Tensor]:
+        """Shuffle the rows of each run; the answer gives those from one place to another."""
+        count = len(self) // len(seeds)
+        orders = [
+            torch.randperm(count, generator=stream("cpu", seed, "order", epoch)) + run * count
+            for run, seed in enumerate(seeds)
+        ]
+        order = torch.stack(orders).to(self.device)
+        return lambda start, stop: order[:, start:stop].flatten()
+
+    def only(self, parties: Sequence[int]) -> "Rows":
+        """Leave only the reachable parties (D7); a row that none of them saw weighs nothing."""
+        at = list(parties)
+        seen = self.seen[:, at]
+        return replace(
+            self,
+            handles=self.handles[:, at],
+            full=self.full[:, at],
+            seen=seen,
+            weight=self.weight * seen.any(1),
+        )
+
+    def to(self, device: torch.device) -> "Rows":
+        """Move the rows to a device."""
+        return Rows(
+            self.handles.to(device),
+            self.full.to(device),
+            self.seen.to(device),
+            self.y.to(device),
+            self.weight.to(device),
+            self.step,
+            self.runs,
+        )
+
+
+def full_share(observed: Tensor) -> float:
+    """Choose `full_threshold`: the largest observed share that at least half of the rows reach (D6)."""
+    shares = observed.float().mean(1).sort(descending=True).values
+    return float(shares[(len(shares) - 1) // 2]) if len(shares) else 1.0
+
+
+def is_full(observed: Tensor, full_threshold: float) -> Tensor:
+    """Say which rows are full at a party: enough of their raw features were observed (D6)."""
+    share = observed.float().mean(1)
+    return (share >= full_threshold - 1e-6) & observed.any(1)

@@ -1,0 +1,64 @@
+"""Atomic file writes, and files of JSON lines."""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+@contextmanager
+def atomic_write(path: Path) -> Iterator[Path]:
+    """Yield a temporary path; move it to `path` when the block ends, or remove it on an error.
+
+    The file is flushed to the disk before the move, so a crash or a full disk leaves the old file.
+    An `OSError` is the caller's to report.
+    """
+    temporary = temporary_path(path)
+    try:
+        yield temporary
+        flush_to_disk(temporary)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def temporary_path(path: Path) -> Path:
+    """Name a temporary file beside `path`, unique to this process."""
+    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
+
+
+def flush_to_disk(path: Path) -> None:
+    """Wait until the operating system has written a file to the disk."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def read_jsonl(path: Path) -> list[dict[str, Any]]:
+    """Read a file of JSON objects, one a line; skip lines that a crash cut short.
+
+    A file that does not exist has no lines.
+    """
+    if not path.is_file():
+        return []
+    records = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, dict):
+            records.append(record)
+    return records
+
+
+def append_jsonl(path: Path, record: Mapping[str, Any]) -> None:
+    """Append one JSON object as a line; start a new line where a crash cut the last one short."""
+    line = json.dumps(record, default=str) + "\n"
+    with path.open("ab+") as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":
+                line = "\n" + line
+        file.write(line.encode())

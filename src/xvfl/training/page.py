@@ -1,0 +1,122 @@
+"""PAGE, the variance-reduced update of the paper (eq. pageupdate), as a torch optimizer.
+
+Z. Li, H. Bao, X. Zhang, P. Richtárik. PAGE: a simple and optimal probabilistic gradient
+estimator for nonconvex optimization. ICML 2021.
+
+Every holder of parameters (a party, the coordinator) has its own `Page`; the coin is drawn once,
+at the coordinator, and travels with the step. One step of every holder together:
+
+    coin says fresh (probability p):   backward on b rows at θ^t; refresh(); step()
+    else:                              backward on b' rows at θ^t; look_back();
+                                       backward on the same rows at θ^{t-1}; correct(); step()
+The first step must be fresh.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+
+@dataclass(frozen=True)
+class PagePlan:
+    """Batch sizes and coin of PAGE: b rows with probability p, else twice b' rows."""
+
+    b: int
+    b_small: int
+    p: float
+
+    @classmethod
+    def default(cls, b: int, b_small: int | None = None, p: float | None = None) -> "PagePlan":
+        """Fill in b' = ⌈√b⌉ and p = b'/(b + b')."""
+        small = b_small if b_small is not None else math.ceil(math.sqrt(b))
+        return cls(b, small, p if p is not None else small / (b + small))
+
+    @property
+    def gradients_per_step(self) -> float:
+        """Expected gradient evaluations of a step, pb + 2(1-p)b'."""
+        return self.p * self.b + 2 * (1 - self.p) * self.b_small
+
+    def largest_step_size(self, smoothness: float) -> float:
+        """Give the proof's condition η ≤ 1/(β(1 + √((1-p)/(p b')))); with the default p, √b/b'."""
+        return 1 / (smoothness * (1 + math.sqrt((1 - self.p) / (self.p * self.b_small))))
+
+
+class Page(Optimizer):
+    """Keep θ^{t-1} and the estimator g of one holder; see the module's docstring for the order."""
+
+    def __init__(self, params: Iterable[Tensor], lr: float, weight_decay: float = 0.0) -> None:
+        super().__init__(params, {"lr": lr, "weight_decay": weight_decay})
+        for parameter in self._parameters():
+            self.state[parameter] = {
+                "estimate": torch.zeros_like(parameter),
+                "previous": parameter.detach().clone(),
+                "held": torch.zeros_like(parameter),
+            }
+
+        self._looking_back = False
+
+    def _parameters(self) -> list[Tensor]:
+        return [parameter for group in self.param_groups for parameter in group["params"]]
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Take the gradient of this backward pass as the estimator."""
+        for parameter in self._parameters():
+            if parameter.grad is None:
+                self.state[parameter]["estimate"].zero_()
+            else:
+                self.state[parameter]["estimate"].copy_(parameter.grad)
+
+    @torch.no_grad()
+    def look_back(self) -> None:
+        """Hold the gradient at θ^t and load θ^{t-1} for a second backward pass."""
+        for parameter in self._parameters():
+            state = self.state[parameter]
+            if parameter.grad is None:
+                state["held"].zero_()
+            else:
+                state["held"].copy_(parameter.grad)
+            _swap(parameter, state["previous"])
+        self._looking_back = True
+        self.zero_grad()
+
+    @torch.no_grad()
+    def correct(self) -> None:
+        """Add the difference of the two gradients to the estimator and load θ^t again."""
+        for parameter in self._parameters():
+            state = self.state[parameter]
+            state["estimate"].add_(state["held"])
+            if parameter.grad is not None:
+                state["estimate"].sub_(parameter.grad)
+            _swap(parameter, state["previous"])
+        self._looking_back = False
+
+    @torch.no_grad()
+    def give_up(self) -> None:
+        """Load θ^t again if the second backward pass will not come; the estimator stays."""
+        if self._looking_back:
+            for parameter in self._parameters():
+                _swap(parameter, self.state[parameter]["previous"])
+        self._looking_back = False
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Remember θ^t and move to θ^{t+1} = θ^t - η g."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                state = self.state[parameter]
+                state["previous"].copy_(parameter)
+                update = state["estimate"]
+                if group["weight_decay"]:
+                    update = update.add(parameter, alpha=group["weight_decay"])
+                parameter.add_(update, alpha=-group["lr"])
+
+
+def _swap(a: Tensor, b: Tensor) -> None:
+    kept = a.clone()
+    a.copy_(b)
+    b.copy_(kept)

@@ -1,0 +1,316 @@
+"""The commands: what they print, what they write, and what they need to import."""
+
+import json
+import re
+import tomllib
+from dataclasses import fields
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from xvfl_lab.experiments import demo
+
+import xvfl as package
+from tests.processes import python
+from tests.small_tables import SOURCE, frames, refused, write_all, xvfl
+from xvfl.cli.main import app
+from xvfl.cli.template import field_docs
+from xvfl.config import LossConfig, NetConfig, TableOptions, TrainConfig, parse_config
+
+PYPROJECT = SOURCE.parent / "pyproject.toml"
+
+
+def test_public_names() -> None:
+    assert package.__all__ == [
+        "DataWarning",
+        "Images",
+        "TableOptions",
+        "XVFLClassifier",
+        "XVFLError",
+        "__version__",
+    ]
+    assert dir(package) == package.__all__
+    assert all(getattr(package, name) is not None for name in package.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'XVFLRegressor'"):
+        package.XVFLRegressor  # noqa: B018
+
+
+def test_version() -> None:
+    said = xvfl("--version")
+    assert (said.code, said.out) == (0, f"xvfl {package.__version__}\n")
+
+
+HELP = {
+    "demo": (["--out", "--seeds", "--rates", "--workers"], "xvfl demo --seeds 5"),
+    "init": (
+        ["--party", "--id", "--label", "--label-party", "--force"],
+        "xvfl init run.toml --party bank=bank.csv",
+    ),
+    "train": (["CONFIG", "--out", "--resume"], "xvfl train run.toml --out run"),
+    "evaluate": (["RUN"], "xvfl evaluate run"),
+    "predict": (
+        ["RUN", "--input", "--output", "--mode", "--party", "--id"],
+        "xvfl predict RUN --mode local --party shop --input shop=new.csv",
+    ),
+    "align": (["CONFIG", "--party", "--wait"], "xvfl align bank.toml"),
+    "coordinator": (["CONFIG", "--quiet"], "xvfl coordinator coordinator.toml"),
+    "party": (["CONFIG", "--quiet"], "xvfl party bank.toml"),
+    "status": (["ADDRESS", "--json"], "xvfl status localhost:7480"),
+    "reproduce": (
+        ["FIGURE", "--dataset", "--quick", "--list", "--out", "--device", "--workers"],
+        "xvfl reproduce missing-rates --dataset bank --quick",
+    ),
+    "bench": (["SECTIONS", "--quick", "--out"], "xvfl bench paper public"),
+}
+
+
+@pytest.mark.parametrize("command", HELP)
+def test_help_names_the_options_and_gives_an_example(
+    command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    said = xvfl(command, "--help")
+    options, example = HELP[command]
+    text = " ".join(re.sub(r"\x1b\[[0-9;]*m|[│╭╮╰╯─]", " ", said.out).split())
+    assert said.code == 0 and said.err == ""
+    assert all(option.lower() in text.lower() for option in options), text
+    assert example in text
+
+
+def test_help_lists_every_command() -> None:
+    said = xvfl("--help")
+    commands = [each.callback for each in app.registered_commands if each.callback]
+    assert {each.__name__ for each in commands} == set(HELP)
+    assert said.code == 0 and all(name in said.out for name in HELP)
+
+
+def test_a_command_line_without_what_it_needs() -> None:
+    for arguments in (["train"], ["predict", "run"], ["evaluate"], ["nonsense"]):
+        said = xvfl(*arguments)
+        assert said.code == 2 and "Traceback" not in said.err
+
+
+def test_init_shows_every_default(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    said = xvfl("init", path, "--party", "bank=a.csv", "--party", "the shop=b.parquet")
+    assert said.code == 0 and f"xvfl train {path}" in said.out
+    text = path.read_text()
+    config = parse_config(text, "run.toml")
+    assert list(config.parties) == ["bank", "the shop"] and config.labels.party == "bank"
+    every = re.sub(r"^# (\[parties|[a-z_0-9]+ = (?!…))", r"\1", text, flags=re.MULTILINE)
+    every = every.replace('\ntable = "labels.csv"\nid = "id"\n', "\n")
+    said_now = tomllib.loads(every)
+    parsed = parse_config(every, "run.toml")
+    assert parsed == config
+    sections = {"net": NetConfig, "loss": LossConfig, "train": TrainConfig}
+    given = {name: said_now[name] for name in sections}
+    given["options"] = said_now["parties"]["bank"]["options"]
+    for name, cls in {**sections, "options": TableOptions}.items():
+        shown = {each.name for each in fields(cls) if each.default is not None}
+        assert given[name].keys() == shown
+        assert all(field_docs(cls).values()), "every field is explained"
+    assert all(doc in " ".join(text.split()) for doc in ["Passes over the training rows."])
+
+
+def test_init_does_not_overwrite(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text("mine")
+    assert "--force" in refused("init", path)
+    assert path.read_text() == "mine"
+    assert xvfl("init", path, "--force").code == 0 and path.read_text() != "mine"
+    assert "cannot be written" in refused("init", tmp_path / "nowhere" / "run.toml")
+
+
+def test_init_refuses_what_train_would(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    assert "NAME=TABLE" in refused("init", path, "--party", "bank")
+    assert "unknown party 'shp'" in refused("init", path, "--label-party", "shp")
+    assert not path.exists()
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run folder beside its tables."""
+    folder = tmp_path_factory.mktemp("cli")
+    said = xvfl("train", write_all(folder), "--out", folder / "run")
+    assert said.code == 0 and said.err == ""
+    assert "trained 3 epochs" in said.out and "next: xvfl evaluate" in said.out
+    return folder / "run"
+
+
+def test_train_writes_a_whole_folder(run: Path) -> None:
+    assert sorted(path.name for path in run.iterdir() if path.suffix != ".png") == [
+        "checkpoint.safetensors",
+        "config.toml",
+        "encoders",
+        "manifest.json",
+        "model.safetensors",
+        "records.jsonl",
+    ]
+    assert is_png(run / "curves.png")
+    assert (run / "config.toml").read_text() == (run.parent / "run.toml").read_text()
+    records = [json.loads(line) for line in (run / "records.jsonl").read_text().splitlines()]
+    assert [record["epoch"] for record in records] == [1, 2, 3]
+
+
+def test_evaluate_measures_every_mode(run: Path) -> None:
+    said = xvfl("evaluate", run)
+    assert said.code == 0 and said.err == ""
+    assert all(word in said.out for word in ("local", "assisted", "peers", "collaborative"))
+    found = json.loads((run / "evaluation.json").read_text())
+    lines = [(line["mode"], line["party"]) for line in found["lines"]]
+    assert lines == [
+        ("local", "bank"),
+        ("local", "shop"),
+        ("assisted", "bank"),
+        ("assisted", "shop"),
+        ("peers", "bank"),
+        ("peers", "shop"),
+        ("collaborative", "all"),
+    ]
+    held = json.loads((run / "manifest.json").read_text())["held_out"]
+    assert found["rows_are"] == "test" and len(held) == 24
+    shop = set(frames()[1].index)
+    assert found["lines"][0]["rows"] == found["lines"][-1]["rows"] == len(held)
+    assert found["lines"][1]["rows"] == len(shop & set(held))
+    assert 0.5 <= found["majority"] < 0.7
+    assert found["lines"][0]["bytes_per_row"] == 0 < found["lines"][-1]["bytes_per_row"]
+    for line in found["lines"]:
+        assert list(line["metrics"]) == ["accuracy", "balanced_accuracy", "auroc", "nll", "ece"]
+    assert is_png(run / "evaluation.png")
+
+
+def test_a_party_without_held_out_rows_is_passed_over(tmp_path: Path) -> None:
+    config = write_all(tmp_path)
+    config.write_text("test = 0.05\n" + config.read_text())
+    assert xvfl("train", config, "--out", tmp_path / "run").code == 0
+    held = json.loads((tmp_path / "run" / "manifest.json").read_text())["held_out"]
+    shop = pd.read_parquet(tmp_path / "shop.parquet")
+    shop[~shop["customer"].isin(held)].to_parquet(tmp_path / "shop.parquet", index=False)
+    said = xvfl("evaluate", tmp_path / "run")
+    assert said.code == 0 and said.err == ""
+    found = json.loads((tmp_path / "run" / "evaluation.json").read_text())
+    assert {line["party"] for line in found["lines"]} == {"bank", "all"}
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@pytest.mark.parametrize("mode", ["local", "assisted", "collaborative", None])
+def test_predict_says_how_each_answer_came_about(mode: str | None, kind: str, run: Path) -> None:
+    output = run.parent / f"{mode}.{kind}"
+    asked = ["predict", run, "--input", f"bank={run.parent / 'bank.csv'}", "--output", output]
+    if mode != "local":
+        asked += ["--input", f"shop={run.parent / 'shop.parquet'}"]
+    if mode is not None:
+        asked += ["--mode", mode]
+    if mode in ("local", "assisted"):
+        asked += ["--party", "bank"]
+    said = xvfl(*asked)
+    assert said.code == 0 and said.err == "" and f"wrote 120 rows to {output}" in said.out
+    is_csv = kind == "csv"
+    answers = pd.read_csv(output, keep_default_na=False) if is_csv else pd.read_parquet(output)
+    expected = ["id", "prediction", "proba_no", "proba_yes", "mode", "parties", "completed"]
+    assert answers.columns.tolist() == [*expected, "notes"]
+    assert answers["id"].tolist() == frames()[0].index.tolist()
+    assert ((answers["proba_no"] + answers["proba_yes"] - 1).abs() < 1e-9).all()
+    likelier = (answers["proba_yes"] > answers["proba_no"]).map({True: "yes", False: "no"})
+    assert (likelier == answers["prediction"]).all()
+    assert answers["completed"].between(0, 1).all() and answers["completed"].max() > 0
+    used = {
+        "local": {"local"},
+        "assisted": {"assisted", "local"},
+        "collaborative": {"collaborative"},
+    }
+    assert set(answers["mode"]) <= used[mode or "collaborative"]
+    parties = {"bank"} if mode == "local" else {"bank", "bank+shop"}
+    assert set(answers["parties"]) <= parties | ({"shop"} if mode is None else set())
+    alone = answers["notes"] == "no full peer: decided alone"
+    assert (alone == (answers["mode"] == "local")).all() or mode == "local"
+
+
+def test_predict_with_another_id_column(run: Path) -> None:
+    table = pd.read_csv(run.parent / "bank.csv").rename(columns={"customer": "who"}).head(5)
+    table.drop(columns="churned").to_csv(run.parent / "new.csv", index=False)
+    output = run.parent / "new_answers.csv"
+    given = ["--input", f"bank={run.parent / 'new.csv'}", "--id", "who", "--output", output]
+    assert xvfl("predict", run, *given).code == 0
+    assert pd.read_csv(output)["id"].tolist() == table["who"].tolist()
+
+
+def test_demo_writes_a_report_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick = TrainConfig(epochs=1, batch_size=128, device="cpu")
+    monkeypatch.setattr(demo, "TRAIN", quick)
+    monkeypatch.setattr(demo, "_run_all", lambda todo, workers, console: [*map(demo._run, todo)])
+    said = xvfl("demo", "--out", tmp_path / "demo", "--rates", "0.5", "--seeds", "2")
+    assert said.code == 0, said.err
+    assert "paired differences" in said.out
+    page = (tmp_path / "demo" / "report.html").read_text()
+    sources = re.findall(r"""(?:src|href)\s*=\s*["']([^"']{0,30})""", page)
+    assert len(sources) == 2 and all(each.startswith("data:image/png;base64,") for each in sources)
+    assert not re.search(r"https?://|<script|@import|url\(", page)
+    metrics = json.loads((tmp_path / "demo" / "metrics.json").read_text())
+    assert metrics["command"] == "xvfl demo --seeds 2 --first-seed 0 --rates 0.5"
+    assert set(metrics["accuracy"]) == set(demo.SHOWN)
+    assert len(metrics["runs"]) == 2 * len(demo.METHODS)
+    assert {gap["verdict"] for gap in metrics["differences"]} <= {"ahead", "behind", "level"}
+    assert is_png(tmp_path / "demo" / "accuracy.png")
+    assert is_png(tmp_path / "demo" / "completed.png")
+
+
+def test_demo_in_processes_side_by_side() -> None:
+    """A script as a user would run it: spawned workers must get the settings."""
+    script = (
+        "from xvfl_lab.experiments import demo\n"
+        "from rich.console import Console\n"
+        "from xvfl.config import TrainConfig\n"
+        "if __name__ == '__main__':\n"
+        "    demo.TRAIN = TrainConfig(epochs=1, batch=512, device='cpu')\n"
+        "    todo = demo.settings(1, (0.5,))[2:]\n"
+        "    results = demo._run_all(todo, 2, Console(quiet=True))\n"
+        "    print([(r.setting.method, r.setting.train.epochs) for r in results])\n"
+    )
+    done = python("-c", script)
+    assert done.stdout == "[('laser+mask', 1), ('standalone', 1)]\n", done.stderr
+
+
+@pytest.mark.parametrize("rates", ["x", "2", "0.1,,0.2"])
+def test_demo_refuses_bad_rates(rates: str, tmp_path: Path) -> None:
+    message = refused("demo", "--out", tmp_path / "demo", "--rates", rates)
+    assert "--rates: expected numbers from 0 to 1" in message
+    assert not (tmp_path / "demo").exists()
+
+
+def test_the_training_core_needs_torch_and_numpy_alone() -> None:
+    contracts = tomllib.loads(PYPROJECT.read_text())["tool"]["importlinter"]["contracts"]
+    contract = contracts[2]
+    assert "torch and numpy alone" in contract["name"]
+    script = (
+        "import sys\n"
+        f"BLOCKED = {contract['forbidden_modules']!r}\n"
+        "class Blocker:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.partition('.')[0] in BLOCKED:\n"
+        "            raise ImportError(f'{name} is blocked')\n"
+        "sys.meta_path.insert(0, Blocker())\n"
+        "import importlib\n"
+        f"for name in {contract['source_modules']!r}:\n"
+        "    importlib.import_module(name)\n"
+        "import pkgutil, xvfl.methods, xvfl.federation, xvfl.nets\n"
+        "for package in (xvfl.methods, xvfl.federation, xvfl.nets):\n"
+        "    for each in pkgutil.iter_modules(package.__path__, package.__name__ + '.'):\n"
+        "        importlib.import_module(each.name)\n"
+        "print(sorted(set(BLOCKED) & set(sys.modules)))\n"
+    )
+    done = python("-c", script)
+    assert done.stdout == "[]\n", done.stderr
+
+
+def is_png(path: Path) -> bool:
+    """Say whether a file is a picture."""
+    return path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_configuration_with_a_byte_order_mark(tmp_path: Path) -> None:
+    path = write_all(tmp_path)
+    path.write_text(path.read_text(encoding="utf-8"), encoding="utf-8-sig")
+    assert xvfl("train", path, "--out", tmp_path / "run").code == 0
+    assert xvfl("evaluate", tmp_path / "run").code == 0

@@ -1,0 +1,50 @@
+"""Draws: uniform, named, and the same for a run alone and among others."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from xvfl.primitives.random import Draws
+
+CPU = torch.device("cpu")
+
+
+def test_numbers_are_uniform_and_uncorrelated() -> None:
+    drawn = Draws([0], "test").uniform(0, 20_000, 8, CPU).double()
+    assert drawn.min() >= 0 and drawn.max() < 1
+    counts = torch.histc(drawn, 64, 0, 1)
+    expected = drawn.numel() / 64
+    assert ((counts - expected).square() / expected).sum() < 63 + 5 * 126**0.5
+    correlation = torch.corrcoef(drawn.T) - torch.eye(8, dtype=torch.float64)
+    neighbours = torch.corrcoef(torch.stack([drawn[:-1, 0], drawn[1:, 0]]))[0, 1]
+    assert correlation.abs().max() < 5 / 20_000**0.5 and neighbours.abs() < 5 / 20_000**0.5
+
+
+def numbers(seeds: list[int], purpose: str, step: int | Tensor) -> Tensor:
+    return Draws(seeds, purpose).uniform(step, 12 * len(seeds), 5, CPU)
+
+
+def test_seed_purpose_and_step_name_the_numbers() -> None:
+    one = numbers([3], "mask", 7)
+    assert torch.equal(one, numbers([3], "mask", 7))
+    for other in (numbers([4], "mask", 7), numbers([3], "order", 7), numbers([3], "mask", 8)):
+        assert (one == other).float().mean() < 0.1
+
+
+@given(st.lists(st.integers(0, 2**40), min_size=1, max_size=5), st.integers(0, 2**40))
+def test_a_run_draws_the_same_alone_and_among_others(seeds: list[int], step: int) -> None:
+    together = numbers(seeds, "mask", step).chunk(len(seeds))
+    for seed, found in zip(seeds, together, strict=True):
+        assert torch.equal(found, numbers([seed], "mask", step))
+
+
+def test_the_step_may_be_a_tensor() -> None:
+    assert torch.equal(numbers([1], "mask", torch.tensor(9)), numbers([1], "mask", 9))
+
+
+@pytest.mark.parametrize("columns", [1, 33])
+def test_more_columns_do_not_change_the_first(columns: int) -> None:
+    drawn = Draws([1], "mask")
+    assert torch.equal(drawn.uniform(0, 4, 40, CPU)[:, :columns], drawn.uniform(0, 4, columns, CPU))

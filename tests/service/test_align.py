@@ -1,0 +1,264 @@
+"""`xvfl align`: every side a process of its own with its own files, over mutual TLS."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.federation.split_helpers import Kept
+from tests.small_tables import SOURCE, frames, refused
+from tests.wire.lines import certificates, lines, listening
+from xvfl.errors import ConfigError, MatchingError, PartyError
+from xvfl.federation.endpoint import Endpoint
+from xvfl.matching import load_coordinator, load_party
+from xvfl.service.align import answering, ask_parties
+from xvfl.service.config import MatchingConfig, PartyProcessConfig, read_service_config
+from xvfl.wire import codec
+from xvfl.wire.in_process import Memory
+from xvfl.wire.messages import Begin, Hello, Match, Refusal
+
+COORDINATOR = """
+listen = "localhost:{port}"
+parties = ["bank", "shop"]
+revocation_list = "certs/ca.crl"
+
+[tls]
+ca_certificate = "certs/ca.crt"
+certificate = "certs/coordinator.crt"
+private_key = "certs/coordinator.key"
+
+[labels]
+table = "labels.csv"
+id_column = "customer"
+column = "churned"
+"""
+PARTY = """
+coordinator = "localhost:{port}"
+table = "{name}.csv"
+id_column = "customer"
+state_dir = "{name}"
+
+[tls]
+ca_certificate = "certs/ca.crt"
+certificate = "certs/{name}.crt"
+private_key = "certs/{name}.key"
+"""
+NO_ROWS = torch.zeros(0, dtype=torch.int32)
+LABELLED, IDS = ["a", "b", "c"], ["C", "d", " a "]
+
+
+@pytest.fixture
+def federation(tmp_path: Path) -> Path:
+    """Write three sides' files: the shop spells its ids in capitals."""
+    bank, shop, y = frames()
+    bank.reset_index().to_csv(tmp_path / "bank.csv", index=False)
+    shop.index = shop.index.str.upper()
+    shop.reset_index().to_csv(tmp_path / "shop.csv", index=False)
+    y.iloc[10:].reset_index().to_csv(tmp_path / "labels.csv", index=False)
+    certificates(tmp_path / "certs", ["bank", "shop"])
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    (tmp_path / "coordinator.toml").write_text(COORDINATOR.format(port=port))
+    for name in ("bank", "shop"):
+        (tmp_path / f"{name}.toml").write_text(PARTY.format(port=port, name=name))
+    return tmp_path
+
+
+def start(config: Path, *more: str) -> subprocess.Popen[str]:
+    environment = os.environ | {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "xvfl", "align", str(config), "--wait", "60", *more]
+    return subprocess.Popen(
+        command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+def finish(started: subprocess.Popen[str]) -> str:
+    out, err = started.communicate(timeout=120)
+    assert started.returncode == 0, err
+    return out
+
+
+def test_three_processes_match_their_ids(federation: Path) -> None:
+    names = ("coordinator", "bank", "shop")
+    started = [start(federation / f"{name}.toml") for name in names]
+    said = dict(zip(names, map(finish, started), strict=True))
+    assert "bank holds 110 of 110 labelled rows, and 120 in all" in said["coordinator"]
+    assert "shop holds 100 of 110 labelled rows, and 100 in all" in said["coordinator"]
+    assert "holds 110 of 110 labelled rows, and 120 in all" in said["bank"]
+    assert "holds 100 of 110 labelled rows, and 100 in all" in said["shop"]
+    found = load_coordinator(federation / "state" / "alignment.json")
+    bank, shop, y = frames()
+    labelled = list(y.index[10:])
+    for name, table in (("bank", bank), ("shop", shop)):
+        kept = load_party(federation / name / "alignment.json")
+        assert kept.match.session == found.matches[name].session
+        kept.table.check(table.columns, list(_written(federation, name)), name)
+        for row, handle in enumerate(found.matches[name].handles):
+            held = labelled[row] in table.index
+            assert (handle >= 0) == held
+            if held:
+                assert table.index[kept.match.rows[handle]] == labelled[row]
+    log = (federation / "shop" / "alignment.json").read_text()
+    assert not any(each in log for each in ("c050", "C050"))
+
+
+def test_a_refused_handshake_is_logged(federation: Path) -> None:
+    coordinator = start(federation / "coordinator.toml")
+    port = read_service_config(federation / "coordinator.toml").listen.rpartition(":")[2]  # type: ignore[union-attr]
+    until = time.monotonic() + 60
+    while True:
+        try:
+            with socket.create_connection(("localhost", int(port)), timeout=10) as plain:
+                plain.sendall(b"GET / HTTP/1.1\r\n\r\n")
+                assert plain.recv(1000) == b""
+            break
+        except ConnectionRefusedError:
+            assert time.monotonic() < until and coordinator.poll() is None
+            time.sleep(0.05)
+    for party in [start(federation / f"{name}.toml") for name in ("bank", "shop")]:
+        finish(party)
+    _, err = coordinator.communicate(timeout=120)
+    assert coordinator.returncode == 0, err
+    assert "event=refused  party=?  why=TLS handshake: it does not speak TLS" in err
+
+
+def _written(folder: Path, name: str) -> list[str]:
+    lines = (folder / f"{name}.csv").read_text().splitlines()[1:]
+    return [line.split(",")[0] for line in lines]
+
+
+@pytest.mark.parametrize("kind", ["memory", "grpc"])
+def test_matching_runs_over_every_transport(kind: str, tmp_path: Path) -> None:
+    config = MatchingConfig(n_threads=1)
+    ends = [answering("p0", IDS, ["x"], config, tmp_path / "p0.json")]
+    with lines(kind, ["p0"], ends, tmp_path / "certs") as found:
+        ours = ask_parties({"p0": found[0]}, LABELLED, ["y"], config, tmp_path / "c.json")
+    theirs = load_party(tmp_path / "p0.json")
+    handles = ours.matches["p0"].handles
+    assert [int(theirs.match.rows[h]) if h >= 0 else None for h in handles] == [2, None, 0]
+    assert ends[0].over == "matched"
+
+
+def test_a_party_added_later_leaves_the_others_as_they_were(tmp_path: Path) -> None:
+    config, path = MatchingConfig(n_threads=1), tmp_path / "c.json"
+
+    def match(names: list[str], labelled: list[str]) -> dict[str, bytes]:
+        ends = {n: answering(n, IDS, ["x"], config, tmp_path / f"{n}.json") for n in names}
+        over = {n: Memory(end.hello, end.handle) for n, end in ends.items()}
+        found = ask_parties(over, labelled, ["y"], config, path)
+        return {name: each.session for name, each in found.matches.items()}
+
+    first = match(["p0"], LABELLED)
+    both = match(["p1"], LABELLED)
+    assert both["p0"] == first["p0"] and list(both) == ["p0", "p1"]
+    assert list(match(["p1"], LABELLED[:2])) == ["p1"], "other labels: what was known is void"
+
+
+def test_two_rules_are_refused_on_both_sides(tmp_path: Path) -> None:
+    notes: list[dict[str, object]] = []
+    end = answering("p0", IDS, ["x"], MatchingConfig("exact"), tmp_path / "p0.json", notes.append)
+    over = {"p0": Memory(end.hello, end.handle)}
+    with pytest.raises(MatchingError, match="party 'p0' refused: .*rule 'folded'.*by 'exact'"):
+        ask_parties(over, LABELLED, ["y"], MatchingConfig(), tmp_path / "c.json")
+    assert "rule 'folded'" in str(notes[-1]["why"])
+    assert not (tmp_path / "c.json").exists() and not (tmp_path / "p0.json").exists()
+
+
+def test_a_party_that_only_matches_does_not_train(tmp_path: Path) -> None:
+    end = answering("p0", IDS, ["x"], MatchingConfig(), tmp_path / "p0.json")
+    settings = json.dumps({"seed": 0, "method": "xvfl", "net": {}, "train": {}})
+    reply = codec.decode(end.handle(codec.encode(Begin(1, "run", 0, settings, NO_ROWS))))
+    assert isinstance(reply, Refusal) and "only matches ids now" in reply.text
+
+
+def test_a_party_that_trains_does_not_match_unless_told(tmp_path: Path) -> None:
+    hello = Hello(0, "life", False, 3, "", "")
+    plain = Endpoint(hello, lambda settings, training: pytest.fail("no run"), Kept())
+    with pytest.raises(MatchingError, match="refused: expected a coordinator's message, got Match"):
+        over = {"p0": Memory(hello, plain.handle)}
+        ask_parties(over, LABELLED, ["y"], MatchingConfig(), tmp_path / "c.json")
+
+
+def test_a_party_that_does_not_come_is_named(tmp_path: Path) -> None:
+    certificates(tmp_path / "certs", ["p0"])
+    with (
+        listening(tmp_path / "certs", ["p0"]) as listener,
+        pytest.raises(PartyError, match="party 'p0' did not come within 0 s; start `xvfl align`"),
+    ):
+        ask_parties(
+            listener.lines, LABELLED, ["y"], MatchingConfig(), tmp_path / "c.json", wait_s=0.2
+        )
+
+
+def test_a_question_that_comes_again_gets_the_answer_it_got(tmp_path: Path) -> None:
+    config = MatchingConfig(n_threads=1)
+    end = answering("p0", IDS, ["x"], config, tmp_path / "p0.json")
+
+    def twice(frame: bytes) -> bytes:
+        first = end.handle(frame)
+        assert end.handle(frame) == first
+        return first
+
+    over = {"p0": Memory(end.hello, twice)}
+    found = ask_parties(over, LABELLED, ["y"], config, tmp_path / "c.json")
+    assert (found.matches["p0"].handles >= 0).tolist() == [True, False, True]
+
+
+def test_a_coordinator_that_starts_again_is_answered(tmp_path: Path) -> None:
+    config = MatchingConfig(n_threads=1)
+    end = answering("p0", IDS, ["x"], config, tmp_path / "p0.json")
+
+    def dies(frame: bytes) -> bytes:
+        reply = end.handle(frame)
+        if isinstance(codec.decode(frame), Match) and len(frame) > 100:
+            raise KeyboardInterrupt
+        return reply
+
+    with pytest.raises(KeyboardInterrupt):
+        ask_parties({"p0": Memory(end.hello, dies)}, LABELLED, ["y"], config, tmp_path / "c.json")
+    over = {"p0": Memory(end.hello, end.handle)}
+    found = ask_parties(over, LABELLED, ["y"], config, tmp_path / "c.json")
+    assert found.matches["p0"].session == load_party(tmp_path / "p0.json").match.session
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("listen =", "listens ="), "expected either `listen`"),
+        (("parties = ", "party = "), "unknown key 'party': did you mean 'parties'"),
+        (('["bank", "shop"]', '["bank", "bank"]'), "names, each once"),
+        (("certs/coordinator.key", "certs/none.key"), "none.key: cannot be read"),
+        (("certs/ca.crl", "certs/none.crl"), "none.crl: expected a revocation list"),
+        (("labels.csv", "none.csv"), "there is no such file"),
+        (("listen", "listen = 1\nlisten"), "not valid TOML"),
+    ],
+)
+def test_a_wrong_configuration_is_one_line(
+    federation: Path, change: tuple[str, str], words: str
+) -> None:
+    path = federation / "coordinator.toml"
+    path.write_text(path.read_text().replace(*change))
+    assert words in refused("align", path)
+
+
+def test_an_unknown_party_and_a_missing_file_are_one_line(federation: Path) -> None:
+    line = refused("align", federation / "coordinator.toml", "--party", "bnak")
+    assert "unknown party 'bnak': did you mean 'bank'" in line
+    assert "cannot be read" in refused("align", federation / "none.toml")
+
+
+def test_file_names_count_from_the_configuration(federation: Path) -> None:
+    side = read_service_config(federation / "bank.toml")
+    assert isinstance(side, PartyProcessConfig)
+    assert side.table == str(federation / "bank.csv")
+    assert side.tls.private_key == str(federation / "certs" / "bank.key")
+    (federation / "bank.toml").write_text("[matching]\nrule = 'x'\ncoordinator = 1")
+    with pytest.raises(ConfigError):
+        read_service_config(federation / "bank.toml")

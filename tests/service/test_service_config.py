@@ -1,0 +1,48 @@
+"""A coordinator's own configuration: how tensors travel."""
+
+from pathlib import Path
+
+import pytest
+
+from xvfl.errors import ConfigError
+from xvfl.service.config import CoordinatorConfig, read_service_config
+
+COORDINATOR = """\
+listen = "127.0.0.1:0"
+parties = ["shop"]
+{more}
+[tls]
+ca_certificate = "ca.crt"
+certificate = "coordinator.crt"
+private_key = "coordinator.key"
+[labels]
+table = "labels.csv"
+id_column = "customer"
+column = "churned"
+[train]
+optimizer = "{optimizer}"
+"""
+
+
+def read(folder: Path, more: str, optimizer: str = "adamw") -> CoordinatorConfig:
+    path = folder / "coordinator.toml"
+    path.write_text(COORDINATOR.format(more=more, optimizer=optimizer))
+    side = read_service_config(path)
+    assert isinstance(side, CoordinatorConfig)
+    return side
+
+
+def test_the_payload_is_float32_unless_another_is_named(tmp_path: Path) -> None:
+    assert read(tmp_path, "").payload == "float32"
+    assert read(tmp_path, "", "page").payload == "float32"
+    assert read(tmp_path, 'payload = "int8"').payload == "int8"
+
+
+def test_an_unknown_payload_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="payload.*int4"):
+        read(tmp_path, 'payload = "int4"')
+
+
+def test_page_adds_up_differences_that_rounding_would_drown(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="payload: expected 'float32' with the optimizer 'page'"):
+        read(tmp_path, 'payload = "bf16"', "page")

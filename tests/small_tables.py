@@ -1,0 +1,159 @@
+"""Two small tables, a configuration for them, and the command line called in this process."""
+
+import contextlib
+import io
+import sys
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pandas as pd
+import torch
+
+from xvfl.cli.main import main
+from xvfl.model.fitting import Fitted, Show, Update
+from xvfl.model.run_dir import CHECKPOINT, MODEL, RunDir
+from xvfl.model.workflow import train_run
+
+ROWS = 120
+CONFIG = """
+[labels]
+party = "bank"
+column = "churned"
+
+[parties.bank]
+table = "bank.csv"
+id_column = "customer"
+
+[parties.shop]
+table = "shop.parquet"
+id_column = "customer"
+
+[net]
+embedding_dim = 8
+hidden_dim = 16
+
+[train]
+epochs = 3
+batch_size = 32
+device = "cpu"
+"""
+SOURCE = Path(__file__).resolve().parents[1] / "src"
+
+
+def frames(rows: int = ROWS, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame, pd.Series]:
+    """Draw a bank's and a shop's table, indexed by id, with gaps; and labels they bear on."""
+    rng = np.random.default_rng(seed)
+    hidden = rng.normal(size=rows)
+    ids = pd.Index([f"c{i:03d}" for i in range(rows)], name="customer")
+    bank = pd.DataFrame(
+        {
+            "age": np.round(45 + 10 * hidden + rng.normal(size=rows)),
+            "balance": np.round(100 * hidden + 20 * rng.normal(size=rows), 2),
+            "job": rng.choice(["cook", "nurse", "pilot"], rows),
+        },
+        index=ids,
+    )
+    shop = pd.DataFrame(
+        {
+            "visits": (10 + 3 * hidden + rng.normal(size=rows)).round().clip(0).astype(np.int64),
+            "basket": np.round(50 - 9 * hidden + rng.normal(size=rows), 1),
+            "club": rng.choice([True, False], rows),
+        },
+        index=ids,
+    ).iloc[rows // 6 :]
+    bank.loc[rng.random(rows) < 0.2, "age"] = np.nan
+    bank.loc[rng.random(rows) < 0.2, "job"] = None
+    shop.loc[rng.random(len(shop)) < 0.2, "basket"] = np.nan
+    return bank, shop, pd.Series(np.where(hidden > 0, "yes", "no"), index=ids, name="churned")
+
+
+def write_all(folder: Path, config: str = CONFIG, rows: int = ROWS) -> Path:
+    """Write both tables, the labels with the bank, and the configuration."""
+    bank, shop, y = frames(rows)
+    bank.assign(churned=y).reset_index().to_csv(folder / "bank.csv", index=False)
+    shop.reset_index().to_parquet(folder / "shop.parquet", index=False)
+    (folder / "run.toml").write_text(config)
+    return folder / "run.toml"
+
+
+@dataclass(frozen=True)
+class Said:
+    """How a command ended and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+
+def xvfl(*arguments: object) -> Said:
+    """Run a command in this process, its exit code and output as a shell would see them."""
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    with (
+        mock.patch.object(sys, "argv", ["xvfl", *map(str, arguments)]),
+        mock.patch.object(sys, "excepthook", sys.excepthook),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        warnings.catch_warnings(),
+    ):
+        try:
+            main()
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+    return Said(code, out.getvalue(), err.getvalue())
+
+
+def refused(*arguments: object) -> str:
+    """Give the one line with which a command refuses its input; warnings may come before."""
+    said = xvfl(*arguments)
+    lines = [line for line in said.err.splitlines() if not line.startswith("warning: ")]
+    assert said.code == 2 and said.out == "" and len(lines) == 1, said
+    assert lines[0].startswith("error: ")
+    return lines[0]
+
+
+def train(config: Path, out: Path, resume: bool = False, show: Show | None = None) -> Fitted:
+    """Train as the command does; `show` sees every step."""
+    shown = show or (lambda update: None)
+    fitted = train_run(config, config.read_text(), RunDir(out), resume, shown)
+    assert fitted is not None
+    return fitted
+
+
+def stop_at(step: int) -> Show:
+    """Press Ctrl-C when a step is done."""
+    import signal
+
+    def show(update: Update) -> None:
+        if update.record.kind == "step" and update.record.progress.step == step:
+            signal.raise_signal(signal.SIGINT)
+
+    return show
+
+
+def assert_same_weights(first: Path, second: Path) -> None:
+    """Compare the models and the records of two runs: bit for bit, but for the seconds."""
+    a, b = (RunDir(path).load_tensors(MODEL)[0] for path in (first, second))
+    assert a.keys() == b.keys()
+    assert all(torch.equal(a[name], b[name]) for name in a)
+    assert list(_records(first)) == list(_records(second))
+    manifests = [RunDir(path).manifest() for path in (first, second)]
+    assert manifests[0] == manifests[1]
+
+
+def _records(run: Path) -> Iterator[dict[str, object]]:
+    for record in RunDir(run).records():
+        yield {name: value for name, value in record.items() if name != "seconds"}
+
+
+def no_scraps(folder: Path) -> bool:
+    """Say that no file half written lies about."""
+    return not [path for path in folder.rglob("*") if path.name.endswith(".tmp")]
+
+
+def checkpoint(run: Path) -> bytes:
+    """Read a run's checkpoint as it lies on the disk."""
+    return (run / CHECKPOINT).read_bytes()

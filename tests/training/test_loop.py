@@ -1,0 +1,39 @@
+"""The training loop: optimisers as a run uses them."""
+
+import pytest
+import torch
+from torch import Tensor
+from xvfl_lab.datasets.digits import digits
+from xvfl_lab.experiments.trial import Setting, Trial
+
+from xvfl.config import LossConfig, NetConfig, TrainConfig
+
+
+def trained(optimizer: str, weight_decay: float, probability: float | None) -> list[Tensor]:
+    """Give every weight after two epochs."""
+    train = TrainConfig(
+        epochs=2,
+        batch_size=256,
+        optimizer=optimizer,  # type: ignore[arg-type]
+        learning_rate=0.05,
+        momentum=0.0,
+        weight_decay=weight_decay,
+        page_probability=probability,
+    )
+    net = NetConfig(embedding_dim=8, hidden_dim=16)
+    trial = Trial(digits(), [Setting("xvfl+", 0.5, 0, net=net, loss=LossConfig(), train=train)])
+    trial.train()
+    holders = [side.net for side in trial.federation.sides] + [trial.method.heads]
+    return [weight for net in holders for weight in net.parameters()]
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.01])
+def test_a_run_with_page_at_p_1_is_the_run_with_sgd_bit_for_bit(weight_decay: float) -> None:
+    sgd = trained("sgd", weight_decay, None)
+    page = trained("page", weight_decay, 1.0)
+    assert all(torch.equal(a, b) for a, b in zip(sgd, page, strict=True))
+
+
+def test_a_run_with_pages_default_coin_is_another_run() -> None:
+    sgd, page = trained("sgd", 0.0, None), trained("page", 0.0, None)
+    assert not all(torch.equal(a, b) for a, b in zip(sgd, page, strict=True))

@@ -1,0 +1,84 @@
+"""Holders: an optimizer of their own or a shared one, the same weights either way."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from xvfl.config import TrainConfig
+from xvfl.training.optimizer import OptimizedNet, Update, advance, optimizer, step, trainable
+
+
+@pytest.mark.parametrize("kind", ["adam", "adamw", "sgd"])
+def test_a_step_is_torchs_own_bit_for_bit(kind: str) -> None:
+    torch.manual_seed(0)
+    net, config = nn.Linear(3, 2), TrainConfig(optimizer=kind)  # type: ignore[arg-type]
+    twin = copy.deepcopy(net)
+    ours, theirs = optimizer(trainable(net), config), optimizer(trainable(twin), config)
+    for at in range(4):
+        for each in (net, twin):
+            x = torch.randn(5, 3, generator=torch.Generator().manual_seed(at))
+            each.zero_grad()
+            each(x).square().sum().backward()
+        if at == 2:
+            net.bias.grad = twin.bias.grad = None
+        step(ours)
+        theirs.step()
+        assert torch.equal(net.weight, twin.weight) and torch.equal(net.bias, twin.bias)
+
+
+def test_holders_that_share_an_optimiser_keep_and_restore_their_own_part() -> None:
+    torch.manual_seed(0)
+    nets, config = [nn.Linear(2, 2), nn.Linear(2, 2)], TrainConfig()
+
+    def begin(nets: list[nn.Linear]) -> list[OptimizedNet]:
+        shared = optimizer([w for net in nets for w in trainable(net)], config)
+        return [OptimizedNet(net, config, shared) for net in nets]
+
+    def learn(holders: list[OptimizedNet]) -> None:
+        for holder in holders:
+            holder.net(torch.ones(1, 2)).square().sum().backward()
+        advance(holders[0].optimizer, Update("plain", 0.1))
+
+    holders = begin(nets)
+    learn(holders)
+    kept = [
+        {key: v.clone() for key, v in holder.state(name).items()}
+        for holder, name in zip(holders, "ab", strict=True)
+    ]
+    again = begin([nn.Linear(2, 2), nn.Linear(2, 2)])
+    for holder, name, state in zip(again, "ab", kept, strict=True):
+        holder.restore(name, state)
+    learn(holders)
+    learn(again)
+    for one, other in zip(holders, again, strict=True):
+        assert torch.equal(one.net.weight, other.net.weight)  # type: ignore[arg-type]
+        assert one.net.weight.grad is None
+
+
+def test_what_is_restored_lies_in_memory_as_the_weights_do() -> None:
+    torch.manual_seed(0)
+    x, config = torch.rand(2, 4, 5, 5), TrainConfig()
+
+    def begin() -> OptimizedNet:
+        torch.manual_seed(1)
+        net = nn.Conv2d(4, 8, 3)
+        net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return OptimizedNet(net, config)
+
+    def learn(holder: OptimizedNet) -> None:
+        holder.net(x).square().mean().backward()
+        holder.update(Update("plain", 0.1))
+
+    whole, parts = begin(), begin()
+    learn(whole)
+    learn(parts)
+    saved = {key: value.contiguous() for key, value in parts.state("left").items()}
+    again = begin()
+    again.restore("left", saved)
+    learn(whole)
+    learn(again)
+    torch.testing.assert_close(again.net.state_dict(), whole.net.state_dict())
+    weight = again.weights[0]
+    assert again.optimizer.state[weight]["exp_avg"].stride() == weight.stride()
