@@ -143,17 +143,19 @@ TABLES: dict[str, tuple[Spoil, list[str]]] = {
         ["labels of party 'bank'", "unknown label column 'churn'", "did you mean 'churned'"],
     ),
     "label table without the column": (
-        config('party = "bank"', 'table = "bank.csv"\nid = "customer"\n#'),
+        config('party = "bank"', 'table = "bank.csv"\nid_column = "customer"\n#'),
         ["labels", "bank.csv", "unknown label column 'churnd'", "did you mean 'churned'"],
     ),
     "an option for a column that is not there": (
-        config('id = "customer"', 'id = "customer"\noptions.drop = ["agee"]'),
+        config('id_column = "customer"', 'id_column = "customer"\noptions.drop = ["agee"]'),
         ["party 'bank'", "unknown column 'agee'", "did you mean 'age'"],
     ),
     "a word among numbers forced": (
         lambda folder: (
             bank(put("age", 4, "old"))(folder),
-            config('id = "customer"', 'id = "customer"\noptions.numeric = ["age"]')(folder),
+            config('id_column = "customer"', 'id_column = "customer"\noptions.numeric = ["age"]')(
+                folder
+            ),
         ),
         ["party 'bank'", "column 'age'", "'old'", "row 'c004'", "under missing values"],
     ),
@@ -191,8 +193,8 @@ CONFIGS: dict[str, tuple[Spoil, list[str]]] = {
         ["unknown key 'training'", "did you mean 'train'"],
     ),
     "an option misspelt": (
-        config('id = "customer"', 'id = "customer"\noptions.mising = ["?"]'),
-        ["parties.bank: options", "'mising'", "did you mean 'missing'"],
+        config('id_column = "customer"', 'id_column = "customer"\noptions.na_value = ["?"]'),
+        ["parties.bank: options", "'na_value'", "did you mean 'na_values'"],
     ),
     "a key missing": (config('column = "churned"', ""), ["labels", "'column' is missing"]),
     "a wrong type": (
@@ -212,13 +214,16 @@ CONFIGS: dict[str, tuple[Spoil, list[str]]] = {
         ["loss: expected a section of keys, got 3"],
     ),
     "a bad value": (config("epochs = 3", "epochs = 0"), ["epochs: expected at least 1, got 0"]),
-    "a bad share": (config("[labels]", "test = 1.5\n[labels]"), ["test: expected a share"]),
+    "a bad share": (
+        config("[labels]", "test_fraction = 1.5\n[labels]"),
+        ["test: expected a share"],
+    ),
     "an unknown method": (
         config("[train]", '[loss]\nmethod = "xvlf"\n[train]'),
         ["loss: method", "unknown value 'xvlf'", "did you mean 'xvfl'"],
     ),
     "one party": (
-        config('[parties.shop]\ntable = "shop.parquet"\nid = "customer"\n', ""),
+        config('[parties.shop]\ntable = "shop.parquet"\nid_column = "customer"\n', ""),
         ["parties: expected two or more [parties.NAME], got ['bank']"],
     ),
     "labels with an unknown party": (
@@ -226,7 +231,7 @@ CONFIGS: dict[str, tuple[Spoil, list[str]]] = {
         ["labels.party", "unknown party 'bnak'", "did you mean 'bank'"],
     ),
     "no id column": (
-        config('table = "shop.parquet"\nid = "customer"', 'table = "shop.parquet"'),
+        config('table = "shop.parquet"\nid_column = "customer"', 'table = "shop.parquet"'),
         ["party 'shop'", "name the id column"],
     ),
     "a party that cannot name a file": (
@@ -280,7 +285,7 @@ def test_columns_without_information_are_left_out_with_a_warning(tmp_path: Path)
 
 def test_training_that_diverges_says_so(tmp_path: Path) -> None:
     path = write_all(tmp_path)
-    config("batch = 32", 'batch = 32\noptimiser = "sgd"\nlearning_rate = 1e30')(tmp_path)
+    config("batch_size = 32", 'batch_size = 32\noptimiser = "sgd"\nlearning_rate = 1e30')(tmp_path)
     message = refused("train", path, "--out", tmp_path / "run")
     assert "diverged" in message and "lower learning_rate" in message
     assert not (tmp_path / "run" / MANIFEST).exists()
@@ -470,8 +475,8 @@ def stopped(tmp_path: Path) -> Path:
     "spoil",
     [
         config("epochs = 3", "epochs = 4"),
-        config("embedding = 8", "embedding = 4"),
-        config("[labels]", "test = 0.4\n[labels]"),
+        config("embedding_dim = 8", "embedding_dim = 4"),
+        config("[labels]", "test_fraction = 0.4\n[labels]"),
         bank(lambda t: t.iloc[1:]),
         shop(lambda t: t.assign(visits=t["visits"].to_numpy()[::-1])),
     ],

@@ -22,7 +22,14 @@ from xvfl.config import LossConfig, NetConfig, TrainConfig
 from xvfl.errors import ConfigError, InputError, ModeError, RunError
 from xvfl.primitives.layout import Layout
 
-SMALL = {"embedding": 8, "hidden": 16, "batch": 32, "epochs": 3, "device": "cpu", "verbose": False}
+SMALL = {
+    "embedding_dim": 8,
+    "hidden_dim": 16,
+    "batch_size": 32,
+    "epochs": 3,
+    "device": "cpu",
+    "verbose": False,
+}
 BANK, SHOP, Y = frames()
 BOTH = {"bank": BANK, "shop": SHOP}
 
@@ -59,12 +66,12 @@ def test_every_option_is_a_parameter_with_its_default(section: type) -> None:
 
 
 def test_the_number_of_masked_copies_is_a_parameter() -> None:
-    one, two = (small(masks=count, epochs=1).fit(BOTH, Y) for count in (1, 2))
+    one, two = (small(n_masks=count, epochs=1).fit(BOTH, Y) for count in (1, 2))
     assert (one.model_.loss.n_masks, two.model_.loss.n_masks) == (1, 2)
     ratio = two.history_[0]["self"] / one.history_[0]["self"]
     assert ratio == pytest.approx(2, rel=0.2), "each copy counts as much as the only one"
     with pytest.raises(ConfigError, match="masks: expected from 1 to 31, got 0"):
-        small(masks=0).fit(BOTH, Y)
+        small(n_masks=0).fit(BOTH, Y)
 
 
 def test_numpy_parameters_as_a_grid_gives_them() -> None:
@@ -202,7 +209,7 @@ def test_one_party_is_not_enough() -> None:
 def test_labels_at_a_party_and_an_id_column_beside_a_column_named_id() -> None:
     bank = BANK.assign(churned=Y, id=range(ROWS)).reset_index()
     tables = {"bank": bank, "shop": SHOP.reset_index()}
-    fitted = small(id="customer").fit(tables, ("bank", "churned"))
+    fitted = small(id_column="customer").fit(tables, ("bank", "churned"))
     assert fitted.feature_names_in_["bank"] == ["age", "balance", "job", "id"]
     assert fitted.score(tables, ("bank", "churned")) == fitted.score(tables, Y)
     with pytest.raises(InputError, match="unknown label column 'churn': did you mean 'churned'"):
@@ -220,10 +227,10 @@ def test_every_kind_of_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         {"bank": "bank.csv", "shop": Path("shop.parquet")},
         {"bank": "sql:FROM 'bank.csv'", "shop": "sql:FROM 'shop.parquet'"},
     ]
-    answers = [small(id="customer").fit(each, Y).predict_proba(each) for each in kinds]
+    answers = [small(id_column="customer").fit(each, Y).predict_proba(each) for each in kinds]
     for other in answers[1:]:
         pd.testing.assert_frame_equal(other, answers[0])
-    by_party = small(id={"bank": "customer"}).fit({"bank": bank, "shop": SHOP}, Y)
+    by_party = small(id_column={"bank": "customer"}).fit({"bank": bank, "shop": SHOP}, Y)
     pd.testing.assert_frame_equal(by_party.predict_proba(kinds[0] | {"shop": SHOP}), answers[0])
 
 
@@ -324,7 +331,7 @@ def test_images_beside_a_table(tmp_path: Path) -> None:
     pixels[: ROWS // 2, :2] = np.nan
     photos = Images(pixels[:90], list(BANK.index[:90]))
     given = {"bank": BANK, "photos": photos}
-    fitted = small(epochs=2, blocks=2, batch=64).fit(given, Y)
+    fitted = small(epochs=2, n_blocks=2, batch_size=64).fit(given, Y)
     assert len(fitted.predict_table(given)) == ROWS
     assert len(fitted.predict({"photos": photos})) == 90
     made = fitted.complete(given, "photos", ids=["c100", "c001", "c080"])
@@ -347,7 +354,7 @@ def test_saved_and_loaded(model: XVFLClassifier, tmp_path: Path) -> None:
         )
     pd.testing.assert_frame_equal(again.complete(BOTH, "bank"), model.complete(BOTH, "bank"))
     assert again.classes_.tolist() == model.classes_.tolist()
-    assert again.get_params()["hidden"] == 16
+    assert again.get_params()["hidden_dim"] == 16
     with pytest.raises(RunError, match="no such run folder"):
         XVFLClassifier.load(tmp_path / "nowhere")
 
@@ -365,7 +372,7 @@ def test_a_model_is_not_half_overwritten(model: XVFLClassifier, tmp_path: Path) 
 
 
 def test_probabilities_are_calibrated() -> None:
-    fitted = small(validation=0.3).fit(BOTH, Y)
+    fitted = small(validation_fraction=0.3).fit(BOTH, Y)
     temperatures = fitted.model_.temperatures
     assert set(temperatures) == {
         "local/bank",
@@ -391,7 +398,7 @@ def test_seeds_decide_and_the_users_stream_is_left_alone() -> None:
     assert torch.get_num_threads() == threads
     torch.manual_seed(6)
     pd.testing.assert_frame_equal(small().fit(BOTH, Y).predict_proba(BOTH), first)
-    assert not small(seed=1).fit(BOTH, Y).predict_proba(BOTH).equals(first)
+    assert not small(random_state=1).fit(BOTH, Y).predict_proba(BOTH).equals(first)
 
 
 def test_rows_that_nobody_holds_are_dropped_with_a_count() -> None:
@@ -408,10 +415,10 @@ def test_rows_that_nobody_holds_are_dropped_with_a_count() -> None:
 
 def test_options_of_tables() -> None:
     options = {"bank": TableOptions(drop=("age",), na_values=("cook",))}
-    fitted = small(epochs=1, tables=options).fit(BOTH, Y)
+    fitted = small(epochs=1, table_options=options).fit(BOTH, Y)
     assert fitted.feature_names_in_["bank"] == ["balance", "job"]
     with pytest.raises(InputError, match="unknown party 'bnk': did you mean 'bank'"):
-        small(tables={"bnk": TableOptions()}).fit(BOTH, Y)
+        small(table_options={"bnk": TableOptions()}).fit(BOTH, Y)
 
 
 def test_progress_is_shown_when_asked(capsys: pytest.CaptureFixture[str]) -> None:
@@ -517,7 +524,7 @@ def test_methods_that_complete_nothing_say_so(method: str) -> None:
 
 def test_peers_are_calibrated_like_everybody_else() -> None:
     one, other, y = linked(200)
-    fitted = small(validation=0.3).fit({"one": one, "other": other}, y)
+    fitted = small(validation_fraction=0.3).fit({"one": one, "other": other}, y)
     peers = fitted.predict_proba({"one": one, "other": other}, mode="peers", party="one")
     alone = fitted.predict_proba({"other": other}, mode="local", party="other")
     pd.testing.assert_frame_equal(peers, alone, rtol=1e-4, atol=1e-5)
@@ -541,7 +548,7 @@ def test_labels_that_look_alike_are_refused() -> None:
 def test_the_id_column_is_remembered(tmp_path: Path) -> None:
     one, other, y = linked(60)
     tables = {"one": one.reset_index(names="k"), "other": other.reset_index(names="k")}
-    fitted = small(id="k").fit(tables, y)
+    fitted = small(id_column="k").fit(tables, y)
     fitted.save(tmp_path / "model")
     again = XVFLClassifier.load(tmp_path / "model")
     pd.testing.assert_frame_equal(again.predict_proba(tables), fitted.predict_proba(tables))

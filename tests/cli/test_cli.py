@@ -182,7 +182,7 @@ def test_evaluate_measures_every_mode(run: Path) -> None:
 
 def test_a_party_without_held_out_rows_is_passed_over(tmp_path: Path) -> None:
     config = write_all(tmp_path)
-    config.write_text("test = 0.05\n" + config.read_text())
+    config.write_text("test_fraction = 0.05\n" + config.read_text())
     assert xvfl("train", config, "--out", tmp_path / "run").code == 0
     held = json.loads((tmp_path / "run" / "manifest.json").read_text())["held_out"]
     shop = pd.read_parquet(tmp_path / "shop.parquet")

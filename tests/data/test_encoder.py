@@ -190,7 +190,7 @@ def test_kinds_are_told_from_types_and_text() -> None:
 
 def test_kinds_can_be_forced() -> None:
     frame = pd.DataFrame({"zip": [1.0, 2.0, None], "code": ["1", "2", "?"], "x": [1, 2, 3]})
-    encoder = fit(frame, categorical=("zip",), numeric=("code",), missing=("?",), drop=("x",))
+    encoder = fit(frame, categorical=("zip",), numeric=("code",), na_values=("?",), drop=("x",))
     assert [f.kind for f in encoder.layout.features] == ["category", "numeric"]
     later = encoder.encode(pd.DataFrame({"zip": [2, 1], "code": [1, 2]}))
     assert later.values.tolist() == [[0, 1, 0], [1, 0, 1]]
@@ -201,7 +201,7 @@ def test_missing_marks_count_as_missing() -> None:
     frame = pd.DataFrame(
         {"job": ["a", " unknown", "b", "-1"], "age": [-1, 5, 7, 9], "h": [-1.0, 2.5, 3.0, -1.0]}
     )
-    encoder = fit(frame, missing=("unknown", "-1"))
+    encoder = fit(frame, na_values=("unknown", "-1"))
     encoded = encoder.encode(frame)
     assert encoded.observed.tolist() == [
         [True, False, False],

@@ -110,7 +110,7 @@ def test_rows_on_disk_are_those_in_memory(tmp_path: Path, class_weight: str) -> 
         )
         own_tables[name] = as_table(encoders[name].layout, encoded[name])
         own = torch.tensor([each in training for each in encoded[name].ids])
-        shares[name] = full_share(own_tables[name].observed[local_party])
+        shares[name] = full_share(own_tables[name].observed[own])
     rows = place(ids, encoded, own_tables, shares, torch.from_numpy(y[order]))
     counts = [int((part == which).sum()) for which in range(3)]
     pieces = torch.split(torch.arange(len(ids)), counts)
@@ -327,7 +327,7 @@ def test_only_parquet_streams(tmp_path: Path) -> None:
 def test_large_tables_stream_by_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import xvfl.dataset.on_disk.parquet_tables
 
-    config = write_parquet(tmp_path, CONFIG.replace("streamed = true", ""))
+    config = write_parquet(tmp_path, CONFIG.replace("out_of_core = true", ""))
     with warnings.catch_warnings():
         warnings.simplefilter("error", DataWarning)
         train(config, tmp_path / "memory")

@@ -145,7 +145,7 @@ def test_rows_carry_their_runs() -> None:
     "said",
     [
         'method = "vanilla"',
-        'method = "iavfl"\ndistillation = 0.7',
+        'method = "iavfl"\ndistillation_alpha = 0.7',
         'method = "fedcvt"',
         'cross_completion = false\naggregation = "concat"',
     ],
@@ -177,7 +177,7 @@ def test_an_interrupted_run_goes_on_with_its_memory(tmp_path: Path) -> None:
 
 def test_own_bottoms_are_built_for_every_branch_and_own_heads_need_one_embedding() -> None:
     bank, shop, y = small_tables.frames()
-    both, size = {"bank": bank, "shop": shop}, {"embedding": 4, "hidden": 6, "epochs": 1}
+    both, size = {"bank": bank, "shop": shop}, {"embedding_dim": 4, "hidden_dim": 6, "epochs": 1}
     own = {"bank": lambda layout, d: nn.Linear(layout.encoded + layout.raw, d)}
     fitted = XVFLClassifier(method="iavfl", bottoms=own, **size).fit(both, y)
     bottoms = fitted.model_.parties["bank"].bottom.bottoms

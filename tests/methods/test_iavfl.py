@@ -76,7 +76,8 @@ def test_the_teacher_decides_together_and_a_student_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"distillation": 1.5}, {"distillation": -0.1}, {"distillation_temperature": 0.0}]
+    "wrong",
+    [{"distillation_alpha": 1.5}, {"distillation_alpha": -0.1}, {"distillation_temperature": 0.0}],
 )
 def test_settings_out_of_range_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=f"{next(iter(wrong))}: expected"):

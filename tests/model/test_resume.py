@@ -57,7 +57,7 @@ def test_seeds(tmp_path: Path) -> None:
     train(config, tmp_path / "a")
     train(config, tmp_path / "b")
     assert_same_weights(tmp_path / "a", tmp_path / "b")
-    config.write_text(CONFIG + "seed = 1\n")
+    config.write_text(CONFIG + "random_state = 1\n")
     train(config, tmp_path / "c")
     first, other = (RunDir(tmp_path / name).load_tensors(MODEL)[0] for name in "ac")
     assert not all(torch.equal(first[name], other[name]) for name in first)

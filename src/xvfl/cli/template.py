@@ -33,19 +33,24 @@ def template(parties: Mapping[str, str], id_column: str, label_party: str, label
         "# Start it with:  xvfl train THIS_FILE --out RUN",
         "",
         "# Share of the labelled rows held out for `xvfl evaluate`.",
-        "test = 0.2",
+        "test_fraction = 0.2",
         "# Keep Parquet tables on disk while training: true, false, or those that are large.",
-        '# streamed = "auto"',
+        '# out_of_core = "auto"',
         "",
         "[labels]",
         f"column = {_toml(label)}",
         f"party = {_toml(label_party)}   # the party whose table holds the labels; or instead:",
         '# table = "labels.csv"',
-        '# id = "id"',
+        '# id_column = "id"',
     ]
     for name, table in parties.items():
         key = name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _toml(name)
-        lines += ["", f"[parties.{key}]", f"table = {_toml(table)}", f"id = {_toml(id_column)}"]
+        lines += [
+            "",
+            f"[parties.{key}]",
+            f"table = {_toml(table)}",
+            f"id_column = {_toml(id_column)}",
+        ]
         lines += [f"# [parties.{key}.options]", *_commented(TableOptions, "# ")]
     for section, cls in SECTIONS.items():
         lines += ["", f"[{section}]", *_commented(cls, "# ")]

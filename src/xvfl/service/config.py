@@ -98,7 +98,7 @@ class CoordinatorConfig:
     """Certificate and key of this side, and the authority it trusts."""
     labels: CoordinatorLabels
     """Where the labels are."""
-    state_dir: str = "state_dir"
+    state_dir: str = "state"
     """Folder for what must last: alignment, checkpoints, records, log, result."""
     revocation_list: str | None = None
     """The authority's revocation list."""
@@ -171,7 +171,7 @@ class PartyProcessConfig:
     """The id column."""
     options: TableOptions = TableOptions()
     """How to read the columns."""
-    state_dir: str = "state_dir"
+    state_dir: str = "state"
     """Folder for what must last: alignment, encoder, checkpoints, log, bundle."""
     matching: MatchingConfig = MatchingConfig()
     """How ids are matched."""
