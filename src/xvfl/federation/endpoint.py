@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from xvfl.errors import WireError, XVFLError
-from xvfl.federation.calls import alone
 from xvfl.federation.checks import (
     check_handles,
     check_instructions,
@@ -225,8 +224,7 @@ class Endpoint:
         held = (handles >= 0).nonzero().flatten()
         side.net.train(message.training)
         with torch.set_grad_enabled(message.training):
-            work = side.embed(handles, cast(tuple[View, ...], message.views), message.step)
-            output = alone(work)
+            output = side.embed(handles, cast(tuple[View, ...], message.views), message.step)
         self._tickets.keep(message.turn, Cut(output, handles, held, training=message.training))
         return Embedded(message.turn, self._applied, self._packer.pack(output[held]))
 
@@ -241,7 +239,7 @@ class Endpoint:
         training = side.net.training
         cue = cue.to(cut.output.device).requires_grad_(training)
         with torch.set_grad_enabled(training):
-            output = alone(side.complete(cue, message.whole.to(cue.device)))
+            output = side.complete(cue, message.whole.to(cue.device))
         self._tickets.keep(message.turn, Cut(output, cut.handles, None, cue, training))
         return Completed(message.turn, self._packer.pack(output))
 

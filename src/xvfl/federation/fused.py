@@ -1,13 +1,12 @@
 """The federation in one process: parties called directly, the graph intact."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from xvfl.config import TrainConfig
-from xvfl.federation.calls import Calls, Together, alone
 from xvfl.federation.party import PartyWorker
 from xvfl.methods.base import Method, View, Work
 from xvfl.primitives.rows import Rows
@@ -23,7 +22,6 @@ class FusedFederation:
     def __init__(self, sides: Sequence[PartyWorker]) -> None:
         """Join the parties, in the order of the rows' columns."""
         self.sides = tuple(sides)
-        self._together = Together()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -42,22 +40,16 @@ class FusedFederation:
     def embed(self, rows: Rows, views: Sequence[View], wanted: Tensor | None = None) -> Tensor:
         """Embed a batch at every party, in each view. (B, k, v, d)"""
         handles, wants = rows.handles.T.contiguous(), self._each(wanted)
-        return self._do(
+        each = [
             side.embed(handles[i], views, rows.step, wants[i]) for i, side in enumerate(self.sides)
-        )
+        ]
+        return torch.stack(each, 1)
 
     def complete(self, cues: Tensor, whole: Tensor, wanted: Tensor | None = None) -> Tensor:
         """Embed the batch just embedded, completed from each party's cue. (B, k, d)"""
-        each, wants = cues.unbind(1), self._each(wanted)
-        return self._do(
-            side.complete(each[i], whole, wants[i]) for i, side in enumerate(self.sides)
-        )
-
-    def _do(self, works: Iterable[Calls]) -> Tensor:
-        """Do the parties' works: together where no net draws random numbers of its own."""
-        if all(side.row_wise for side in self.sides):
-            return torch.stack(self._together(list(works)), 1)
-        return torch.stack([alone(work) for work in works], 1)
+        cue, wants = cues.unbind(1), self._each(wanted)
+        each = [side.complete(cue[i], whole, wants[i]) for i, side in enumerate(self.sides)]
+        return torch.stack(each, 1)
 
     def _each(self, wanted: Tensor | None) -> Sequence[Tensor | None]:
         """Give every party its part, nothing where all is wanted; a GPU is not asked for that."""

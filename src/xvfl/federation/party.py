@@ -9,10 +9,9 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from xvfl.federation.calls import Call, Calls
 from xvfl.methods.base import View
 from xvfl.nets.party_net import PartyNet
-from xvfl.nets.row_wise import row_wise
+from xvfl.nets.row_wise import apply_to_rows, row_wise
 from xvfl.primitives.masks import drop_features
 from xvfl.primitives.random import Draws, seed_modules
 from xvfl.primitives.rows import Table
@@ -52,7 +51,7 @@ class PartyWorker:
         views: Sequence[View],
         step: int | Tensor,
         wanted: Tensor | None = None,
-    ) -> Calls:
+    ) -> Tensor:
         """Embed the rows in each view, or those that are `wanted` (B, v). (B, v, d)
 
         `plain`: as observed; `masked`: with more features dropped at random, in training only;
@@ -68,19 +67,19 @@ class PartyWorker:
         masks = [rows.observed, *masked] if "plain" in views else masked
         looked_at = self._looked_at(views, wanted, drawn)
         x = self.net.given(_copies(self._x, len(masks)), _beside(masks))
-        E = yield self._call(self.net.bottom, x, looked_at)
+        E = self._apply(self.net.bottom, x, looked_at)
         if len(views) == len(masks) == 1 and "self" not in views:
             return E.unsqueeze(1)
         each = E.view(len(handles), len(masks), E.shape[-1]).unbind(1)
         own: Sequence[Tensor] = ()
         if "self" in views:
             after = None if looked_at is None else looked_at[:, -drawn:]
-            completed = yield from self._complete(_beside(each[-drawn:]), _beside(masked), after)
+            completed = self._complete(_beside(each[-drawn:]), _beside(masked), after)
             own = completed.view(len(handles), drawn, completed.shape[-1]).unbind(1)
         made = {"plain": iter(each), "masked": iter(each[len(each) - drawn :]), "self": iter(own)}
         return torch.stack([next(made[view]) for view in views], 1)
 
-    def complete(self, cue: Tensor, whole: Tensor, wanted: Tensor | None = None) -> Calls:
+    def complete(self, cue: Tensor, whole: Tensor, wanted: Tensor | None = None) -> Tensor:
         """Embed the rows completed from a cue, or those that are `wanted` (B,). (B, d)
 
         Rows to complete `whole` keep nothing they observed.
@@ -113,7 +112,7 @@ class PartyWorker:
         drawn = self._draws[which].uniform(step, rows, 1 + raw, observed.device)
         return drop_features(observed, drawn)
 
-    def _complete(self, cue: Tensor, kept: Tensor, wanted: Tensor | None) -> Calls:
+    def _complete(self, cue: Tensor, kept: Tensor, wanted: Tensor | None) -> Tensor:
         """Embed copies of the rows completed from their cues, beside what is kept of them.
 
         Cues, what is kept and the answer have a row for each copy; `wanted` is (B, copies).
@@ -123,15 +122,15 @@ class PartyWorker:
         looked_at = wanted
         if wanted is not None and reproduces:
             looked_at = wanted | self._observed.any(1, keepdim=True)
-        completed = yield self._call(self.net.completer, cue, looked_at)
+        completed = self._apply(self.net.completer, cue, looked_at)
         if reproduces:
             loss = self.reconstruction * copies * self._error(completed, copies)
             self.objective = loss if self.objective is None else self.objective + loss
         x = self.net.merged(_copies(self._x, copies), kept, completed)
-        return (yield self._call(self.net.bottom, x, wanted))
+        return self._apply(self.net.bottom, x, wanted)
 
-    def _call(self, net: nn.Module, x: Tensor, wanted: Tensor | None) -> Call:
-        return Call(net, partial(self.net.compute, net), x, wanted)
+    def _apply(self, net: nn.Module, x: Tensor, wanted: Tensor | None) -> Tensor:
+        return apply_to_rows(partial(self.net.compute, net), wanted, x)
 
     def _error(self, completed: Tensor, copies: int) -> Tensor:
         target = self.net.spread(_copies(self._observed, copies)).expand_as(completed)

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from xvfl import maths
 from xvfl.methods.base import Federation, Mode, View
-from xvfl.nets.joined import join
 from xvfl.primitives.random import Draws
 from xvfl.primitives.rows import Rows
 
@@ -34,7 +33,6 @@ class Laser:
         self.masks = masks
         self._seeds = tuple(seeds)
         self._draws = Draws.joined([Draws(seeds, "subsets", i) for i in range(len(heads))])
-        self._joined = join(list(heads))
 
     def only(self, parties: Sequence[int]) -> "Laser":
         """Leave only the heads of the reachable parties (D7); goes with `Rows.only`."""
@@ -49,18 +47,11 @@ class Laser:
         drawn = self._draws.uniform(rows.step, k * len(rows), k, E.device).view(k, -1, k)
         subsets = nested_subsets(rows.seen, drawn.transpose(0, 1)).to(E.dtype)
         means = subsets.flatten(1, 2) @ E / subsets.sum(-1).clamp(min=1).view(len(rows), -1, 1)
-        out = self._out(means.view(*subsets.shape[:3], -1))
+        means = means.view(*subsets.shape[:3], -1)
+        out = torch.stack([head(means[:, i]) for i, head in enumerate(self._each)], 1)
         weights = subset_weights(rows.seen).to(E.dtype).unsqueeze(1) * rows.seen.unsqueeze(2)
         total = (maths.cross_entropy(out, rows.y) * weights).sum((1, 2))
         return {"subsets": (total * rows.weight).mean()}
-
-    def _out(self, means: Tensor) -> Tensor:
-        """Let each party's head decide its own means. (B, k, k, n) to (B, k, k, C)"""
-        if self._joined is None:
-            return torch.stack([head(means[:, i]) for i, head in enumerate(self._each)], 1)
-        rows, k = means.shape[:2]
-        out: Tensor = self._joined(means.transpose(0, 1).flatten(0, 2))
-        return out.view(k, rows, k, -1).transpose(0, 1)
 
     def logits(self, federation: Federation, rows: Rows, mode: Mode, party: int) -> Tensor:
         """Decide a batch by one head alone, or by the mean over the members' heads. (B, C)"""

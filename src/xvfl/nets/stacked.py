@@ -6,8 +6,8 @@ Shapes: R runs, B rows of a run.
 """
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
-from typing import cast
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -43,32 +43,30 @@ class StackedEmbedding(nn.Module):
         return nn.functional.embedding(at, self.weight.view(runs * buckets, width))
 
 
-Leaves = Mapping[type[nn.Module], Callable[[Sequence[nn.Module]], nn.Module]]
-"""How layers with weights become one, by their type."""
-LEAVES: Leaves = {
-    nn.Linear: cast(Callable[[Sequence[nn.Module]], nn.Module], StackedLinear),
-    nn.Embedding: cast(Callable[[Sequence[nn.Module]], nn.Module], StackedEmbedding),
+STACKED: dict[type[nn.Module], Callable[[Sequence[Any]], nn.Module]] = {
+    nn.Linear: StackedLinear,
+    nn.Embedding: StackedEmbedding,
 }
+"""The stacked layer for each type of layer with weights."""
 
 
 def stack(nets: Sequence[nn.Module]) -> nn.Module:
-    """Make one net of several of one shape; a single one stays as it is."""
-    return nets[0] if len(nets) == 1 else rebuilt(nets, LEAVES)
-
-
-def rebuilt(nets: Sequence[nn.Module], leaves: Leaves) -> nn.Module:
-    """Build a net like each of these, its layers with weights made of theirs."""
+    """Build one net from several nets of the same shape; a single net is returned unchanged."""
     first = nets[0]
-    if type(first) in leaves:
-        return leaves[type(first)](nets)
+    if len(nets) == 1:
+        return first
+    if type(first) in STACKED:
+        return STACKED[type(first)](nets)
     if next(first.parameters(recurse=False), None) is not None:
-        raise NotImplementedError(f"{type(first).__name__} cannot be stacked; train one run a time")
-    made = copy.copy(first)
-    made._modules = {
-        name: rebuilt([cast(nn.Module, net._modules[name]) for net in nets], leaves)
+        raise NotImplementedError(
+            f"{type(first).__name__} cannot be stacked; train one run at a time"
+        )
+    stacked = copy.copy(first)
+    stacked._modules = {
+        name: stack([cast(nn.Module, net._modules[name]) for net in nets])
         for name in first._modules
     }
-    return made
+    return stacked
 
 
 def _stack(weights: Sequence[Tensor]) -> nn.Parameter:
