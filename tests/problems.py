@@ -124,13 +124,13 @@ def make_problem(layouts: Sequence[Layout], holdings: Sequence[str], seed: int =
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         parties = [PartyNet(layout, *_small_nets(layout)).double() for layout in layouts]
-        head = smooth(D, CLASSES).double()
+        head = smooth_net(D, CLASSES).double()
     tables, handles = [], []
     for i, layout in enumerate(layouts):
         held = [b for b, holding in enumerate(holdings) if holding[i] != ABSENT]
         held = [held[j] for j in torch.randperm(len(held), generator=rng).tolist()]
         handles.append([held.index(b) if b in held else -1 for b in range(len(holdings))])
-        tables.append(draw_table(layout, [holdings[b][i] for b in held] or [EMPTY], rng))
+        tables.append(sample_table(layout, [holdings[b][i] for b in held] or [EMPTY], rng))
     rows = Rows(
         torch.tensor(handles).T,
         torch.tensor([[how in (FULL, GAPPY) for how in holding] for holding in holdings]),
@@ -142,7 +142,7 @@ def make_problem(layouts: Sequence[Layout], holdings: Sequence[str], seed: int =
     return Problem(parties, tables, head, rows, [f"p{i}" for i in range(len(layouts))])
 
 
-def smooth(fan_in: int, fan_out: int) -> nn.Module:
+def smooth_net(fan_in: int, fan_out: int) -> nn.Module:
     """Build a small net that is nowhere flat, so that every gradient says something."""
     net = nn.Sequential(nn.Linear(fan_in, 6), nn.Tanh(), nn.Linear(6, 6), nn.Tanh())
     return net.append(nn.Linear(6, fan_out))
@@ -151,14 +151,14 @@ def smooth(fan_in: int, fan_out: int) -> nn.Module:
 def _small_nets(layout: Layout) -> tuple[nn.Module, nn.Module]:
     if layout.image is not None:
         return nets.bottom(layout, D, 6, 2), nets.completer(layout, D, 6)
-    bottom = smooth(layout.encoded + layout.raw, D)
-    return bottom, nets.Completer(smooth(D, layout.encoded), layout)
+    bottom = smooth_net(layout.encoded + layout.raw, D)
+    return bottom, nets.Completer(smooth_net(D, layout.encoded), layout)
 
 
-def draw_table(layout: Layout, hows: Sequence[str], rng: torch.Generator) -> PartyTable:
+def sample_table(layout: Layout, hows: Sequence[str], rng: torch.Generator) -> PartyTable:
     """Draw a party's rows, each held as it says."""
     n = len(hows)
-    observed = torch.stack([_draw_mask(how, layout.raw, rng) for how in hows])
+    observed = torch.stack([_sample_mask(how, layout.raw, rng) for how in hows])
     if layout.image is not None:
         values = torch.rand(n, *layout.image, generator=rng, dtype=torch.float64)
         values = values * observed.view(n, 1, *layout.image[1:])
@@ -177,14 +177,14 @@ def draw_table(layout: Layout, hows: Sequence[str], rng: torch.Generator) -> Par
     return PartyTable(layout, torch.cat(dense, 1), stacked, observed)
 
 
-def _draw_mask(how: str, raw: int, rng: torch.Generator) -> Tensor:
+def _sample_mask(how: str, raw: int, rng: torch.Generator) -> Tensor:
     missing = {FULL: 0, GAPPY: 1, EMPTY: raw}.get(how)
     if missing is None:
         missing = int(torch.randint(1, raw, (), generator=rng))
     return torch.randperm(raw, generator=rng) >= missing
 
 
-def digits(count: int, shuffled: bool = False) -> tuple[dict[str, PartyTable], Rows]:
+def split_digits(count: int, shuffled: bool = False) -> tuple[dict[str, PartyTable], Rows]:
     """Take digits 0, 1 and 2, halved between two parties; `shuffled` mixes up their labels."""
     x, y = load_digits(n_class=CLASSES, return_X_y=True)
     rng = torch.Generator().manual_seed(SEED)
@@ -206,14 +206,14 @@ def digits(count: int, shuffled: bool = False) -> tuple[dict[str, PartyTable], R
     return tables, Rows(handles, everywhere, everywhere, labels, torch.ones(count))
 
 
-def masked(observed: Tensor, party: str, step: int, which: int = 0) -> Tensor:
+def sampled_mask(observed: Tensor, party: str, step: int, which: int = 0) -> Tensor:
     """Draw again what a party masked in a step."""
     rows, raw = observed.shape
     draws = Draws([SEED], party, "mask", which)
     return drop_features(observed, draws.uniform(step, rows, 1 + raw, observed.device))
 
 
-def train(
+def train_small(
     loss: LossConfig, tables: dict[str, PartyTable], rows: Rows, epochs: int
 ) -> tuple[Method, FusedFederation]:
     """Train small nets without validation, until they know every row in every mode at the most."""

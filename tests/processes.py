@@ -8,7 +8,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SOURCES = f"{ROOT / 'src'}:{ROOT / 'lab'}"
 
 
-def python(*arguments: str) -> "subprocess.CompletedProcess[str]":
+def run_python(*arguments: str) -> "subprocess.CompletedProcess[str]":
     """Run Python with the package and nothing else on its path."""
     return subprocess.run(
         [sys.executable, *arguments],

@@ -44,7 +44,7 @@ device = "cpu"
 SOURCE = Path(__file__).resolve().parents[1] / "src"
 
 
-def frames(rows: int = ROWS, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame, pd.Series]:
+def make_tables(rows: int = ROWS, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame, pd.Series]:
     """Draw a bank's and a shop's table, indexed by id, with gaps; and labels they bear on."""
     rng = np.random.default_rng(seed)
     hidden = rng.normal(size=rows)
@@ -71,9 +71,9 @@ def frames(rows: int = ROWS, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame,
     return bank, shop, pd.Series(np.where(hidden > 0, "yes", "no"), index=ids, name="churned")
 
 
-def write_all(folder: Path, config: str = CONFIG, rows: int = ROWS) -> Path:
+def write_run_inputs(folder: Path, config: str = CONFIG, rows: int = ROWS) -> Path:
     """Write both tables, the labels with the bank, and the configuration."""
-    bank, shop, y = frames(rows)
+    bank, shop, y = make_tables(rows)
     bank.assign(churned=y).reset_index().to_csv(folder / "bank.csv", index=False)
     shop.reset_index().to_parquet(folder / "shop.parquet", index=False)
     (folder / "run.toml").write_text(config)
@@ -81,7 +81,7 @@ def write_all(folder: Path, config: str = CONFIG, rows: int = ROWS) -> Path:
 
 
 @dataclass(frozen=True)
-class Said:
+class CommandResult:
     """How a command ended and what it printed."""
 
     code: int
@@ -89,7 +89,7 @@ class Said:
     err: str
 
 
-def xvfl(*arguments: object) -> Said:
+def run_xvfl(*arguments: object) -> CommandResult:
     """Run a command in this process, its exit code and output as a shell would see them."""
     out, err, code = io.StringIO(), io.StringIO(), 0
     with (
@@ -103,12 +103,12 @@ def xvfl(*arguments: object) -> Said:
             main()
         except SystemExit as ended:
             code = int(ended.code or 0)
-    return Said(code, out.getvalue(), err.getvalue())
+    return CommandResult(code, out.getvalue(), err.getvalue())
 
 
-def refused(*arguments: object) -> str:
+def rejected_with(*arguments: object) -> str:
     """Give the one line with which a command refuses its input; warnings may come before."""
-    said = xvfl(*arguments)
+    said = run_xvfl(*arguments)
     lines = [line for line in said.err.splitlines() if not line.startswith("warning: ")]
     assert said.code == 2 and said.out == "" and len(lines) == 1, said
     assert lines[0].startswith("error: ")
@@ -123,7 +123,7 @@ def train(config: Path, out: Path, resume: bool = False, show: Show | None = Non
     return fitted
 
 
-def stop_at(step: int) -> Show:
+def interrupt_at(step: int) -> Show:
     """Press Ctrl-C when a step is done."""
     import signal
 
@@ -134,7 +134,7 @@ def stop_at(step: int) -> Show:
     return show
 
 
-def assert_same_weights(first: Path, second: Path) -> None:
+def assert_same_run(first: Path, second: Path) -> None:
     """Compare the models and the records of two runs: bit for bit, but for the seconds."""
     a, b = (RunDir(path).load_tensors(MODEL)[0] for path in (first, second))
     assert a.keys() == b.keys()
@@ -149,11 +149,11 @@ def _records(run: Path) -> Iterator[dict[str, object]]:
         yield {name: value for name, value in record.items() if name != "seconds"}
 
 
-def no_scraps(folder: Path) -> bool:
+def has_no_temporary_files(folder: Path) -> bool:
     """Say that no file half written lies about."""
     return not [path for path in folder.rglob("*") if path.name.endswith(".tmp")]
 
 
-def checkpoint(run: Path) -> bytes:
+def checkpoint_bytes(run: Path) -> bytes:
     """Read a run's checkpoint as it lies on the disk."""
     return (run / CHECKPOINT).read_bytes()

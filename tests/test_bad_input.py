@@ -17,14 +17,14 @@ import torch
 from tests.small_tables import (
     CONFIG,
     SOURCE,
-    assert_same_weights,
-    checkpoint,
-    no_scraps,
-    refused,
-    stop_at,
+    assert_same_run,
+    checkpoint_bytes,
+    has_no_temporary_files,
+    interrupt_at,
+    rejected_with,
+    run_xvfl,
     train,
-    write_all,
-    xvfl,
+    write_run_inputs,
 )
 from xvfl.model.run_dir import CHECKPOINT, FORMAT, MANIFEST, MODEL, RunDir
 
@@ -164,12 +164,12 @@ TABLES: dict[str, tuple[Spoil, list[str]]] = {
 
 @pytest.mark.parametrize("case", TABLES)
 def test_bad_tables(case: str, tmp_path: Path) -> None:
-    path = write_all(tmp_path)
+    path = write_run_inputs(tmp_path)
     spoil, expected = TABLES[case]
     spoil(tmp_path)
     if case == "label table without the column":
         path.write_text(path.read_text().replace('"churned"', '"churnd"'))
-    message = refused("train", path, "--out", tmp_path / "run")
+    message = rejected_with("train", path, "--out", tmp_path / "run")
     assert all(words in message for words in expected), message
     assert not (tmp_path / "run").exists()
 
@@ -249,16 +249,16 @@ CONFIGS: dict[str, tuple[Spoil, list[str]]] = {
 def test_bad_configurations(case: str, tmp_path: Path) -> None:
     if case == "no GPU" and torch.cuda.is_available():
         pytest.skip("there is a GPU")
-    path = write_all(tmp_path)
+    path = write_run_inputs(tmp_path)
     spoil, expected = CONFIGS[case]
     spoil(tmp_path)
-    message = refused("train", path, "--out", tmp_path / "run")
+    message = rejected_with("train", path, "--out", tmp_path / "run")
     assert all(words in message for words in expected), message
     assert not (tmp_path / "run").exists()
 
 
 def test_a_real_process_prints_one_line_and_no_traceback(tmp_path: Path) -> None:
-    write_all(tmp_path)
+    write_run_inputs(tmp_path)
     bank(put("customer", 3, "c001"))(tmp_path)
     done = subprocess.run(
         [sys.executable, "-m", "xvfl", "train", "run.toml", "--out", "run"],
@@ -275,18 +275,18 @@ def test_a_real_process_prints_one_line_and_no_traceback(tmp_path: Path) -> None
 
 
 def test_columns_without_information_are_left_out_with_a_warning(tmp_path: Path) -> None:
-    path = write_all(tmp_path)
+    path = write_run_inputs(tmp_path)
     bank(lambda t: t.assign(one="x", nothing=None))(tmp_path)
-    said = xvfl("train", path, "--out", tmp_path / "run")
+    said = run_xvfl("train", path, "--out", tmp_path / "run")
     left_out = "left out 'one' (holds one value), 'nothing' (holds nothing)"
     warned = f"warning: party 'bank', file bank.csv: {left_out}"
     assert said.code == 0 and said.err.splitlines() == [warned]
 
 
 def test_training_that_diverges_says_so(tmp_path: Path) -> None:
-    path = write_all(tmp_path)
+    path = write_run_inputs(tmp_path)
     config("batch_size = 32", 'batch_size = 32\noptimiser = "sgd"\nlearning_rate = 1e30')(tmp_path)
-    message = refused("train", path, "--out", tmp_path / "run")
+    message = rejected_with("train", path, "--out", tmp_path / "run")
     assert "diverged" in message and "lower learning_rate" in message
     assert not (tmp_path / "run" / MANIFEST).exists()
 
@@ -295,7 +295,7 @@ def test_training_that_diverges_says_so(tmp_path: Path) -> None:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Tables, configuration and a finished run."""
     folder = tmp_path_factory.mktemp("trained")
-    assert xvfl("train", write_all(folder), "--out", folder / "run").code == 0
+    assert run_xvfl("train", write_run_inputs(folder), "--out", folder / "run").code == 0
     return folder
 
 
@@ -326,15 +326,15 @@ REQUESTS: dict[str, tuple[list[str], list[str]]] = {
 @pytest.mark.parametrize("case", REQUESTS)
 def test_bad_requests(case: str, folder: Path) -> None:
     more, expected = REQUESTS[case]
-    message = refused(*predict(folder, *more))
+    message = rejected_with(*predict(folder, *more))
     assert all(words in message for words in expected), message
-    assert not (folder / "answers.csv").exists() and no_scraps(folder)
+    assert not (folder / "answers.csv").exists() and has_no_temporary_files(folder)
 
 
 def test_a_party_without_its_table(folder: Path) -> None:
     asked = ["predict", folder / "run", "--mode", "local", "--party", "shop"]
     given = ["--input", f"bank={folder / 'bank.csv'}", "--output", folder / "answers.csv"]
-    assert "expected its table, got ['bank']" in refused(*asked, *given)
+    assert "expected its table, got ['bank']" in rejected_with(*asked, *given)
 
 
 @pytest.mark.parametrize(
@@ -342,14 +342,14 @@ def test_a_party_without_its_table(folder: Path) -> None:
     [("answers.xlsx", "ending in .csv or .parquet"), ("nowhere/answers.csv", "make it first")],
 )
 def test_bad_outputs(output: str, expected: str, folder: Path) -> None:
-    message = refused(*predict(folder, output=output))
+    message = rejected_with(*predict(folder, output=output))
     assert expected in message and output in message
     assert not (folder / output).exists()
 
 
 def test_a_column_lost_since_training(folder: Path) -> None:
     shop(lambda t: t.rename(columns={"basket": "baskets"}))(folder)
-    message = refused(*predict(folder))
+    message = rejected_with(*predict(folder))
     assert "party 'shop'" in message and "'basket'" in message and "'baskets'" in message
     assert "add or rename columns" in message
     assert not (folder / "answers.csv").exists()
@@ -364,7 +364,7 @@ def test_odd_rows_are_answered_and_flagged(folder: Path) -> None:
 
     bank(odd)(folder)
     asked = predict(folder, "--mode", "collaborative")
-    assert xvfl(*asked).code == 0
+    assert run_xvfl(*asked).code == 0
     answers = pd.read_csv(folder / "answers.csv", keep_default_na=False).set_index("id")
     assert answers.loc["c000", "notes"] == "bank: unseen category in job"
     assert answers.loc["c001", "notes"] == "bank: balance far outside the training range"
@@ -436,7 +436,7 @@ def test_bad_run_folders(case: str, folder: Path) -> None:
     spoil, expected = RUNS[case]
     spoil(folder / "run")
     for asked in (["evaluate", folder / "run"], predict(folder)):
-        message = refused(*asked)
+        message = rejected_with(*asked)
         assert str(folder / "run") in message
         assert all(words in message for words in expected), message
     assert not (folder / "answers.csv").exists()
@@ -445,29 +445,29 @@ def test_bad_run_folders(case: str, folder: Path) -> None:
 
 def test_a_run_is_not_overwritten(folder: Path) -> None:
     before = (folder / "run" / MODEL).read_bytes()
-    message = refused("train", folder / "run.toml", "--out", folder / "run")
+    message = rejected_with("train", folder / "run.toml", "--out", folder / "run")
     assert "holds a run already" in message and "--resume" in message
     assert (folder / "run" / MODEL).read_bytes() == before
     (folder / "file").write_text("")
-    assert "cannot be made" in refused("train", folder / "run.toml", "--out", folder / "file")
+    assert "cannot be made" in rejected_with("train", folder / "run.toml", "--out", folder / "file")
 
 
 def test_tables_moved_away_since_training(folder: Path, tmp_path: Path) -> None:
-    path = write_all(tmp_path)
+    path = write_run_inputs(tmp_path)
     here = tmp_path / "elsewhere"
     here.mkdir()
     for name in ("run.toml", "bank.csv", "shop.parquet"):
         shutil.move(tmp_path / name, here / name)
-    assert xvfl("train", here / path.name, "--out", tmp_path / "run").code == 0
+    assert run_xvfl("train", here / path.name, "--out", tmp_path / "run").code == 0
     shutil.rmtree(here)
-    message = refused("evaluate", tmp_path / "run")
+    message = rejected_with("evaluate", tmp_path / "run")
     assert str(here) in message and "put them back" in message
 
 
 @pytest.fixture
 def stopped(tmp_path: Path) -> Path:
     """Tables, configuration and a run interrupted after its fourth step."""
-    train(write_all(tmp_path), tmp_path / "run", show=stop_at(4))
+    train(write_run_inputs(tmp_path), tmp_path / "run", show=interrupt_at(4))
     return tmp_path
 
 
@@ -483,23 +483,23 @@ def stopped(tmp_path: Path) -> Path:
     ids=["epochs", "net", "split", "rows", "values"],
 )
 def test_resuming_something_else(spoil: Spoil, stopped: Path) -> None:
-    before = checkpoint(stopped / "run")
+    before = checkpoint_bytes(stopped / "run")
     spoil(stopped)
-    message = refused("train", stopped / "run.toml", "--out", stopped / "run", "--resume")
+    message = rejected_with("train", stopped / "run.toml", "--out", stopped / "run", "--resume")
     assert "configuration or the tables changed" in message and "another folder" in message
-    assert checkpoint(stopped / "run") == before
+    assert checkpoint_bytes(stopped / "run") == before
 
 
 def test_a_truncated_checkpoint(stopped: Path) -> None:
     cut(stopped / "run" / CHECKPOINT)
-    message = refused("train", stopped / "run.toml", "--out", stopped / "run", "--resume")
+    message = rejected_with("train", stopped / "run.toml", "--out", stopped / "run", "--resume")
     assert CHECKPOINT in message and "cut short or damaged" in message
     assert "train it again" in message and "--resume" not in message
     assert not (stopped / "run" / MANIFEST).exists()
 
 
 def test_a_full_disk_leaves_the_last_checkpoint_whole(stopped: Path) -> None:
-    before = checkpoint(stopped / "run")
+    before = checkpoint_bytes(stopped / "run")
     room = len(before) // 2
     done = subprocess.run(
         [sys.executable, "-m", "xvfl", "train", "run.toml", "--out", "run", "--resume"],
@@ -514,9 +514,9 @@ def test_a_full_disk_leaves_the_last_checkpoint_whole(stopped: Path) -> None:
     assert done.stderr.startswith(f"error: run/{CHECKPOINT}: could not be written")
     assert "untouched" in done.stderr
     assert_left_whole(stopped / "run", before)
-    assert xvfl("train", stopped / "run.toml", "--out", stopped / "run", "--resume").code == 0
+    assert run_xvfl("train", stopped / "run.toml", "--out", stopped / "run", "--resume").code == 0
     train(stopped / "run.toml", stopped / "whole")
-    assert_same_weights(stopped / "run", stopped / "whole")
+    assert_same_run(stopped / "run", stopped / "whole")
 
 
 @pytest.fixture
@@ -524,7 +524,7 @@ def small_disk(stopped: Path) -> Iterator[Path]:
     """Mount a disk with room for one checkpoint and a half, the run on it."""
     disk = stopped / "disk"
     disk.mkdir()
-    size = len(checkpoint(stopped / "run")) * 3 // 2 + 8 * os.sysconf("SC_PAGE_SIZE")
+    size = len(checkpoint_bytes(stopped / "run")) * 3 // 2 + 8 * os.sysconf("SC_PAGE_SIZE")
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(disk)]
     if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
         pytest.skip("mounting a small disk needs root")
@@ -535,14 +535,14 @@ def small_disk(stopped: Path) -> Iterator[Path]:
 
 
 def test_a_really_full_disk(small_disk: Path, stopped: Path) -> None:
-    before = checkpoint(small_disk)
-    message = refused("train", stopped / "run.toml", "--out", small_disk, "--resume")
+    before = checkpoint_bytes(small_disk)
+    message = rejected_with("train", stopped / "run.toml", "--out", small_disk, "--resume")
     assert "No space left on device" in message
     assert_left_whole(small_disk, before)
 
 
 def assert_left_whole(run: Path, before: bytes) -> None:
     """Check that a failed save changed nothing."""
-    assert checkpoint(run) == before and no_scraps(run)
+    assert checkpoint_bytes(run) == before and has_no_temporary_files(run)
     assert RunDir(run).load_tensors(CHECKPOINT)[1]["progress"]["step"] == 4
     assert not (run / MANIFEST).exists() and not (run / MODEL).exists()

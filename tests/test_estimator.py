@@ -16,7 +16,7 @@ from sklearn.exceptions import NotFittedError
 from torch import nn
 
 import xvfl
-from tests.small_tables import ROWS, frames
+from tests.small_tables import ROWS, make_tables
 from xvfl import DataWarning, Images, TableOptions, XVFLClassifier
 from xvfl.config import LossConfig, NetConfig, TrainConfig
 from xvfl.errors import ConfigError, InputError, ModeError, RunError
@@ -30,7 +30,7 @@ SMALL = {
     "device": "cpu",
     "verbose": False,
 }
-BANK, SHOP, Y = frames()
+BANK, SHOP, Y = make_tables()
 BOTH = {"bank": BANK, "shop": SHOP}
 
 
@@ -441,11 +441,11 @@ def test_history_has_a_record_an_epoch() -> None:
 def test_ctrl_c_keeps_the_best_epoch_or_stops(step: int) -> None:
     from contextlib import contextmanager
 
-    from tests.small_tables import stop_at
+    from tests.small_tables import interrupt_at
 
     @contextmanager
     def bar(verbose: object):  # type: ignore[no-untyped-def]
-        yield stop_at(step)
+        yield interrupt_at(step)
 
     before = signal.getsignal(signal.SIGINT)
     with mock.patch("xvfl.estimator.progress_bar", bar):

@@ -27,8 +27,8 @@ from tests.problems import (
     D,
     Problem,
     make_problem,
-    masked,
-    smooth,
+    sampled_mask,
+    smooth_net,
 )
 from xvfl import maths
 from xvfl.methods.xvfl import XVFL, Weights
@@ -102,7 +102,7 @@ def drawn_masks(problem: Problem) -> list[list[list[list[bool]]]]:
     masks = []
     for i, table in enumerate(problem.tables):
         observed = table.take(problem.rows.handles[:, i]).observed
-        copies = [masked(observed, f"p{i}", STEP, which).tolist() for which in range(2)]
+        copies = [sampled_mask(observed, f"p{i}", STEP, which).tolist() for which in range(2)]
         masks.append([list(row) for row in zip(*copies, strict=True)])
     return [list(row) for row in zip(*masks, strict=True)]
 
@@ -152,7 +152,7 @@ def test_ablations_equal_the_twin(k: int, cross_completion: bool, concat: bool) 
     if concat:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(k)
-            problem = replace(problem, head=ConcatHead(smooth(k * D, CLASSES).double(), k))
+            problem = replace(problem, head=ConcatHead(smooth_net(k * D, CLASSES).double(), k))
     switches = {"cross_completion": cross_completion, "concat": concat}
     agree(problem, replace(LAMBDAS, **switches))
     agree(problem, replace(EVERYTHING, **switches))

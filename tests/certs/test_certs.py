@@ -9,8 +9,8 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from tests.certs.tls import context, handshake
-from tests.small_tables import refused, xvfl
+from tests.certs.tls_helpers import handshake, tls_context
+from tests.small_tables import rejected_with, run_xvfl
 from xvfl.certs import Authority, Peers, make_authority, open_authority, peer_name
 from xvfl.errors import CertificateError
 
@@ -28,27 +28,27 @@ def authority(tmp_path: Path) -> Authority:
 def meet(authority: Authority, party: Path | None, trusts: Path | None = None) -> bytes:
     """Let a party dial the coordinator; its files may be another authority's."""
     trusted = authority.folder / "ca.crt"
-    server = context(True, trusted, authority.folder / "coordinator")
-    return handshake(server, context(False, trusts or trusted, party))
+    server = tls_context(True, trusted, authority.folder / "coordinator")
+    return handshake(server, tls_context(False, trusts or trusted, party))
 
 
 def test_the_commands_make_certificates_that_tls_takes(tmp_path: Path) -> None:
     certs = tmp_path / "certs"
-    assert "made an authority" in xvfl("certs", "init", certs).out
-    said = xvfl("certs", "issue", "coordinator", "--dir", certs, "--host", "localhost")
+    assert "made an authority" in run_xvfl("certs", "init", certs).out
+    said = run_xvfl("certs", "issue", "coordinator", "--dir", certs, "--host", "localhost")
     assert said.code == 0 and "coordinator.key" in said.out
-    assert xvfl("certs", "issue", "bank", "--dir", certs, "--days", "30").code == 0
-    server = context(True, certs / "ca.crt", certs / "coordinator")
-    shown = handshake(server, context(False, certs / "ca.crt", certs / "bank"))
+    assert run_xvfl("certs", "issue", "bank", "--dir", certs, "--days", "30").code == 0
+    server = tls_context(True, certs / "ca.crt", certs / "coordinator")
+    shown = handshake(server, tls_context(False, certs / "ca.crt", certs / "bank"))
     peers = Peers(certs / "ca.crt", certs / "ca.crl")
     assert peers.check(shown) == peer_name(shown) == "bank"
     certificate = x509.load_pem_x509_certificate((certs / "bank.crt").read_bytes())
     assert certificate.not_valid_after_utc - NOW < timedelta(days=31)
-    listed = xvfl("certs", "show", "--dir", certs).out
+    listed = run_xvfl("certs", "show", "--dir", certs).out
     assert listed.count("valid") == 3 and f"{certificate.serial_number:x}" in listed
-    said = xvfl("certs", "revoke", "bank", "--dir", certs)
+    said = run_xvfl("certs", "revoke", "bank", "--dir", certs)
     assert said.code == 0 and f"{certificate.serial_number:x}" in said.out
-    assert "revoked" in xvfl("certs", "show", "--dir", certs).out
+    assert "revoked" in run_xvfl("certs", "show", "--dir", certs).out
     with pytest.raises(CertificateError, match="'bank': its certificate .* is revoked"):
         peers.check(shown)
 
@@ -65,10 +65,10 @@ def test_keys_are_their_owners_alone_and_of_the_curve_p256(authority: Authority)
 def test_nothing_is_overwritten(authority: Authority) -> None:
     folder = authority.folder
     before = {path: path.read_bytes() for path in folder.iterdir()}
-    assert "ca.crt: exists already" in refused("certs", "init", folder)
-    assert "bank.crt: exists already" in refused("certs", "issue", "bank", "--dir", folder)
+    assert "ca.crt: exists already" in rejected_with("certs", "init", folder)
+    assert "bank.crt: exists already" in rejected_with("certs", "issue", "bank", "--dir", folder)
     (folder / "bank.crt").unlink()
-    assert "bank.key: exists already" in refused("certs", "issue", "bank", "--dir", folder)
+    assert "bank.key: exists already" in rejected_with("certs", "issue", "bank", "--dir", folder)
     (folder / "bank.crt").write_bytes(before[folder / "bank.crt"])
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
 
@@ -84,7 +84,7 @@ def test_nothing_is_overwritten(authority: Authority) -> None:
     ],
 )
 def test_bad_arguments_are_one_line(authority: Authority, arguments: list[str], words: str) -> None:
-    assert words in refused("certs", *arguments, "--dir", authority.folder)
+    assert words in rejected_with("certs", *arguments, "--dir", authority.folder)
     assert len(authority.issued()) == 2
 
 
@@ -92,13 +92,13 @@ def test_a_missing_package_names_the_extra(tmp_path: Path, monkeypatch: pytest.M
     for name in [name for name in sys.modules if name.startswith("xvfl.certs")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "cryptography", None)
-    line = refused("certs", "init", tmp_path / "certs")
+    line = rejected_with("certs", "init", tmp_path / "certs")
     assert "needs the package cryptography: pip install 'xvfl[federated]'" in line
 
 
 def test_a_folder_without_an_authority_says_so(tmp_path: Path) -> None:
     for command in (["issue", "bank"], ["revoke", "bank"], ["show"]):
-        line = refused("certs", *command, "--dir", tmp_path)
+        line = rejected_with("certs", *command, "--dir", tmp_path)
         assert "ca.crt: expected a certificate" in line and "xvfl certs init" in line
 
 
@@ -153,11 +153,11 @@ def test_a_certificate_does_not_outlive_its_authority(tmp_path: Path) -> None:
 
 def test_a_party_cannot_pose_as_the_coordinator(authority: Authority) -> None:
     trusted = authority.folder / "ca.crt"
-    posing = context(True, trusted, authority.folder / "bank")
-    client = context(False, trusted, authority.folder / "bank")
+    posing = tls_context(True, trusted, authority.folder / "bank")
+    client = tls_context(False, trusted, authority.folder / "bank")
     with pytest.raises(ssl.SSLCertVerificationError, match="(?i)purpose"):
         handshake(posing, client, host="bank")
-    honest = context(True, trusted, authority.folder / "coordinator")
+    honest = tls_context(True, trusted, authority.folder / "coordinator")
     with pytest.raises(ssl.SSLCertVerificationError, match="(?i)hostname mismatch"):
         handshake(honest, client, host="elsewhere.example.org")
     for host in ("localhost", "127.0.0.1", "::1", "coordinator"):

@@ -11,8 +11,8 @@ import pytest
 from xvfl_lab.experiments import demo
 
 import xvfl as package
-from tests.processes import python
-from tests.small_tables import SOURCE, frames, refused, write_all, xvfl
+from tests.processes import run_python
+from tests.small_tables import SOURCE, make_tables, rejected_with, run_xvfl, write_run_inputs
 from xvfl.cli.main import app
 from xvfl.cli.template import field_docs
 from xvfl.config import LossConfig, NetConfig, TableOptions, TrainConfig, parse_config
@@ -36,7 +36,7 @@ def test_public_names() -> None:
 
 
 def test_version() -> None:
-    said = xvfl("--version")
+    said = run_xvfl("--version")
     assert (said.code, said.out) == (0, f"xvfl {package.__version__}\n")
 
 
@@ -69,7 +69,7 @@ def test_help_names_the_options_and_gives_an_example(
     command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "100")
-    said = xvfl(command, "--help")
+    said = run_xvfl(command, "--help")
     options, example = HELP[command]
     text = " ".join(re.sub(r"\x1b\[[0-9;]*m|[│╭╮╰╯─]", " ", said.out).split())
     assert said.code == 0 and said.err == ""
@@ -78,7 +78,7 @@ def test_help_names_the_options_and_gives_an_example(
 
 
 def test_help_lists_every_command() -> None:
-    said = xvfl("--help")
+    said = run_xvfl("--help")
     commands = [each.callback for each in app.registered_commands if each.callback]
     assert {each.__name__ for each in commands} == set(HELP)
     assert said.code == 0 and all(name in said.out for name in HELP)
@@ -86,13 +86,13 @@ def test_help_lists_every_command() -> None:
 
 def test_a_command_line_without_what_it_needs() -> None:
     for arguments in (["train"], ["predict", "run"], ["evaluate"], ["nonsense"]):
-        said = xvfl(*arguments)
+        said = run_xvfl(*arguments)
         assert said.code == 2 and "Traceback" not in said.err
 
 
 def test_init_shows_every_default(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
-    said = xvfl("init", path, "--party", "bank=a.csv", "--party", "the shop=b.parquet")
+    said = run_xvfl("init", path, "--party", "bank=a.csv", "--party", "the shop=b.parquet")
     assert said.code == 0 and f"xvfl train {path}" in said.out
     text = path.read_text()
     config = parse_config(text, "run.toml")
@@ -115,16 +115,16 @@ def test_init_shows_every_default(tmp_path: Path) -> None:
 def test_init_does_not_overwrite(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text("mine")
-    assert "--force" in refused("init", path)
+    assert "--force" in rejected_with("init", path)
     assert path.read_text() == "mine"
-    assert xvfl("init", path, "--force").code == 0 and path.read_text() != "mine"
-    assert "cannot be written" in refused("init", tmp_path / "nowhere" / "run.toml")
+    assert run_xvfl("init", path, "--force").code == 0 and path.read_text() != "mine"
+    assert "cannot be written" in rejected_with("init", tmp_path / "nowhere" / "run.toml")
 
 
 def test_init_refuses_what_train_would(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
-    assert "NAME=TABLE" in refused("init", path, "--party", "bank")
-    assert "unknown party 'shp'" in refused("init", path, "--label-party", "shp")
+    assert "NAME=TABLE" in rejected_with("init", path, "--party", "bank")
+    assert "unknown party 'shp'" in rejected_with("init", path, "--label-party", "shp")
     assert not path.exists()
 
 
@@ -132,7 +132,7 @@ def test_init_refuses_what_train_would(tmp_path: Path) -> None:
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run folder beside its tables."""
     folder = tmp_path_factory.mktemp("cli")
-    said = xvfl("train", write_all(folder), "--out", folder / "run")
+    said = run_xvfl("train", write_run_inputs(folder), "--out", folder / "run")
     assert said.code == 0 and said.err == ""
     assert "trained 3 epochs" in said.out and "next: xvfl evaluate" in said.out
     return folder / "run"
@@ -154,7 +154,7 @@ def test_train_writes_a_whole_folder(run: Path) -> None:
 
 
 def test_evaluate_measures_every_mode(run: Path) -> None:
-    said = xvfl("evaluate", run)
+    said = run_xvfl("evaluate", run)
     assert said.code == 0 and said.err == ""
     assert all(word in said.out for word in ("local", "assisted", "peers", "collaborative"))
     found = json.loads((run / "evaluation.json").read_text())
@@ -170,7 +170,7 @@ def test_evaluate_measures_every_mode(run: Path) -> None:
     ]
     held = json.loads((run / "manifest.json").read_text())["held_out"]
     assert found["rows_are"] == "test" and len(held) == 24
-    shop = set(frames()[1].index)
+    shop = set(make_tables()[1].index)
     assert found["lines"][0]["rows"] == found["lines"][-1]["rows"] == len(held)
     assert found["lines"][1]["rows"] == len(shop & set(held))
     assert 0.5 <= found["majority"] < 0.7
@@ -181,13 +181,13 @@ def test_evaluate_measures_every_mode(run: Path) -> None:
 
 
 def test_a_party_without_held_out_rows_is_passed_over(tmp_path: Path) -> None:
-    config = write_all(tmp_path)
+    config = write_run_inputs(tmp_path)
     config.write_text("test_fraction = 0.05\n" + config.read_text())
-    assert xvfl("train", config, "--out", tmp_path / "run").code == 0
+    assert run_xvfl("train", config, "--out", tmp_path / "run").code == 0
     held = json.loads((tmp_path / "run" / "manifest.json").read_text())["held_out"]
     shop = pd.read_parquet(tmp_path / "shop.parquet")
     shop[~shop["customer"].isin(held)].to_parquet(tmp_path / "shop.parquet", index=False)
-    said = xvfl("evaluate", tmp_path / "run")
+    said = run_xvfl("evaluate", tmp_path / "run")
     assert said.code == 0 and said.err == ""
     found = json.loads((tmp_path / "run" / "evaluation.json").read_text())
     assert {line["party"] for line in found["lines"]} == {"bank", "all"}
@@ -204,13 +204,13 @@ def test_predict_says_how_each_answer_came_about(mode: str | None, kind: str, ru
         asked += ["--mode", mode]
     if mode in ("local", "assisted"):
         asked += ["--party", "bank"]
-    said = xvfl(*asked)
+    said = run_xvfl(*asked)
     assert said.code == 0 and said.err == "" and f"wrote 120 rows to {output}" in said.out
     is_csv = kind == "csv"
     answers = pd.read_csv(output, keep_default_na=False) if is_csv else pd.read_parquet(output)
     expected = ["id", "prediction", "proba_no", "proba_yes", "mode", "parties", "completed"]
     assert answers.columns.tolist() == [*expected, "notes"]
-    assert answers["id"].tolist() == frames()[0].index.tolist()
+    assert answers["id"].tolist() == make_tables()[0].index.tolist()
     assert ((answers["proba_no"] + answers["proba_yes"] - 1).abs() < 1e-9).all()
     likelier = (answers["proba_yes"] > answers["proba_no"]).map({True: "yes", False: "no"})
     assert (likelier == answers["prediction"]).all()
@@ -232,7 +232,7 @@ def test_predict_with_another_id_column(run: Path) -> None:
     table.drop(columns="churned").to_csv(run.parent / "new.csv", index=False)
     output = run.parent / "new_answers.csv"
     given = ["--input", f"bank={run.parent / 'new.csv'}", "--id", "who", "--output", output]
-    assert xvfl("predict", run, *given).code == 0
+    assert run_xvfl("predict", run, *given).code == 0
     assert pd.read_csv(output)["id"].tolist() == table["who"].tolist()
 
 
@@ -240,7 +240,7 @@ def test_demo_writes_a_report_of_its_own(tmp_path: Path, monkeypatch: pytest.Mon
     quick = TrainConfig(epochs=1, batch_size=128, device="cpu")
     monkeypatch.setattr(demo, "TRAIN", quick)
     monkeypatch.setattr(demo, "_run_all", lambda todo, workers, console: [*map(demo._run, todo)])
-    said = xvfl("demo", "--out", tmp_path / "demo", "--rates", "0.5", "--seeds", "2")
+    said = run_xvfl("demo", "--out", tmp_path / "demo", "--rates", "0.5", "--seeds", "2")
     assert said.code == 0, said.err
     assert "paired differences" in said.out
     page = (tmp_path / "demo" / "report.html").read_text()
@@ -268,13 +268,13 @@ def test_demo_in_processes_side_by_side() -> None:
         "    results = demo._run_all(todo, 2, Console(quiet=True))\n"
         "    print([(r.setting.method, r.setting.train.epochs) for r in results])\n"
     )
-    done = python("-c", script)
+    done = run_python("-c", script)
     assert done.stdout == "[('laser+mask', 1), ('standalone', 1)]\n", done.stderr
 
 
 @pytest.mark.parametrize("rates", ["x", "2", "0.1,,0.2"])
 def test_demo_refuses_bad_rates(rates: str, tmp_path: Path) -> None:
-    message = refused("demo", "--out", tmp_path / "demo", "--rates", rates)
+    message = rejected_with("demo", "--out", tmp_path / "demo", "--rates", rates)
     assert "--rates: expected numbers from 0 to 1" in message
     assert not (tmp_path / "demo").exists()
 
@@ -300,7 +300,7 @@ def test_the_training_core_needs_torch_and_numpy_alone() -> None:
         "        importlib.import_module(each.name)\n"
         "print(sorted(set(BLOCKED) & set(sys.modules)))\n"
     )
-    done = python("-c", script)
+    done = run_python("-c", script)
     assert done.stdout == "[]\n", done.stderr
 
 
@@ -310,7 +310,7 @@ def is_png(path: Path) -> bool:
 
 
 def test_a_configuration_with_a_byte_order_mark(tmp_path: Path) -> None:
-    path = write_all(tmp_path)
+    path = write_run_inputs(tmp_path)
     path.write_text(path.read_text(encoding="utf-8"), encoding="utf-8-sig")
-    assert xvfl("train", path, "--out", tmp_path / "run").code == 0
-    assert xvfl("evaluate", tmp_path / "run").code == 0
+    assert run_xvfl("train", path, "--out", tmp_path / "run").code == 0
+    assert run_xvfl("evaluate", tmp_path / "run").code == 0

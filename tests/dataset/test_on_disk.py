@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import torch
 
-from tests.small_tables import frames, refused, stop_at, train, xvfl
+from tests.small_tables import interrupt_at, make_tables, rejected_with, run_xvfl, train
 from xvfl.config import TableOptions
 from xvfl.data import id_index
 from xvfl.data.encoder import TableEncoder
@@ -54,7 +54,7 @@ ROWS = 300
 
 def write_parquet(folder: Path, config: str = CONFIG, rows: int = ROWS) -> Path:
     """Write both tables, the shop's in another order and in small row groups."""
-    bank, shop, y = frames(rows)
+    bank, shop, y = make_tables(rows)
     bank.assign(churned=y).reset_index().to_parquet(folder / "bank.parquet", row_group_size=70)
     shop.sample(frac=1, random_state=1).to_parquet(folder / "shop.parquet", row_group_size=50)
     (folder / "run.toml").write_text(config)
@@ -94,7 +94,7 @@ def parts_of(y: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("class_weight", ["none", "balanced"])
 def test_rows_on_disk_are_those_in_memory(tmp_path: Path, class_weight: str) -> None:
     found = prepared(tmp_path, class_weight=class_weight)
-    bank, shop, labels = frames(ROWS)
+    bank, shop, labels = make_tables(ROWS)
     tables = {"bank": bank, "shop": shop.sample(frac=1, random_state=1)}
     y = (labels == "yes").to_numpy().astype(np.int64)
     part = parts_of(y)
@@ -146,10 +146,10 @@ def test_rows_on_disk_are_those_in_memory(tmp_path: Path, class_weight: str) -> 
 
 def test_rows_that_nobody_saw_weigh_nothing(tmp_path: Path) -> None:
     write_parquet(tmp_path)
-    y = (frames(ROWS)[2] == "yes").to_numpy().astype(np.int64)
+    y = (make_tables(ROWS)[2] == "yes").to_numpy().astype(np.int64)
     part = parts_of(y)
     trains, validates = (np.flatnonzero((part == which) & (y == 1))[0] for which in (0, 1))
-    ids = frames(ROWS)[2].index[[trains, validates]]
+    ids = make_tables(ROWS)[2].index[[trains, validates]]
     for name in ("bank.parquet", "shop.parquet"):
         table = pd.read_parquet(tmp_path / name)
         table = table if "customer" in table else table.reset_index()
@@ -170,7 +170,7 @@ def test_rows_that_nobody_saw_weigh_nothing(tmp_path: Path) -> None:
 def test_a_run_streams_from_one_command_to_predictions(tmp_path: Path) -> None:
     config = write_parquet(tmp_path)
     run = tmp_path / "run"
-    said = xvfl("train", config, "--out", run)
+    said = run_xvfl("train", config, "--out", run)
     assert said.code == 0, said
     assert not (run / "cache").exists()
     manifest = json.loads((run / "manifest.json").read_text())
@@ -181,7 +181,7 @@ def test_a_run_streams_from_one_command_to_predictions(tmp_path: Path) -> None:
 def test_an_interrupted_run_goes_on_from_its_cache_to_the_same_weights(tmp_path: Path) -> None:
     config = write_parquet(tmp_path)
     train(config, tmp_path / "straight")
-    cut = train(config, tmp_path / "cut", show=stop_at(8))
+    cut = train(config, tmp_path / "cut", show=interrupt_at(8))
     assert cut.interrupted and (tmp_path / "cut" / "cache" / "about.json").exists()
     made = (tmp_path / "cut" / "cache" / "about.json").stat().st_mtime_ns
     seen = []
@@ -197,10 +197,10 @@ def test_an_interrupted_run_goes_on_from_its_cache_to_the_same_weights(tmp_path:
 
 def test_changed_tables_are_prepared_again_and_refused(tmp_path: Path) -> None:
     config = write_parquet(tmp_path)
-    train(config, tmp_path / "run", show=stop_at(8))
+    train(config, tmp_path / "run", show=interrupt_at(8))
     bank = pd.read_parquet(tmp_path / "bank.parquet")
     bank.assign(age=bank["age"] + 1).to_parquet(tmp_path / "bank.parquet")
-    assert "changed since this run began" in refused(
+    assert "changed since this run began" in rejected_with(
         "train", config, "--out", tmp_path / "run", "--resume"
     )
     assert RunDir(tmp_path / "run").has(CHECKPOINT)
@@ -208,12 +208,12 @@ def test_changed_tables_are_prepared_again_and_refused(tmp_path: Path) -> None:
 
 def test_changed_labels_are_noticed(tmp_path: Path) -> None:
     config = write_parquet(tmp_path)
-    train(config, tmp_path / "run", show=stop_at(8))
+    train(config, tmp_path / "run", show=interrupt_at(8))
     bank = pd.read_parquet(tmp_path / "bank.parquet")
     yes, no = (np.flatnonzero(bank["churned"] == said)[:4] for said in ("yes", "no"))
     bank.loc[yes, "churned"], bank.loc[no, "churned"] = "no", "yes"
     bank.to_parquet(tmp_path / "bank.parquet", row_group_size=70)
-    assert "changed since this run began" in refused(
+    assert "changed since this run began" in rejected_with(
         "train", config, "--out", tmp_path / "run", "--resume"
     )
 
@@ -225,9 +225,9 @@ def test_a_folder_of_somebody_else_stays(tmp_path: Path, streamed: bool) -> None
     mine.parent.mkdir()
     mine.touch()
     if streamed:
-        assert "holds something else" in refused("train", config, "--out", tmp_path)
+        assert "holds something else" in rejected_with("train", config, "--out", tmp_path)
     else:
-        assert xvfl("train", config, "--out", tmp_path).code == 0
+        assert run_xvfl("train", config, "--out", tmp_path).code == 0
     assert mine.exists()
 
 
@@ -235,7 +235,7 @@ def test_a_folder_of_somebody_else_stays(tmp_path: Path, streamed: bool) -> None
 def test_a_cache_that_cannot_be_read_is_made_again(tmp_path: Path, harm: str) -> None:
     config = write_parquet(tmp_path)
     train(config, tmp_path / "straight")
-    train(config, tmp_path / "cut", show=stop_at(8))
+    train(config, tmp_path / "cut", show=interrupt_at(8))
     cache = tmp_path / "cut" / "cache"
     if harm == "cut":
         (cache / "about.json").write_text((cache / "about.json").read_text()[:100])
@@ -282,14 +282,14 @@ def test_validation_rows_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_labels_in_a_table_of_their_own(tmp_path: Path) -> None:
     text = CONFIG.replace('party = "bank"\n', 'table = "labels.parquet"\nid = "customer"\n')
     config = write_parquet(tmp_path, text)
-    bank, _, y = frames(ROWS)
+    bank, _, y = make_tables(ROWS)
     bank.reset_index().to_parquet(tmp_path / "bank.parquet")
     stray = pd.Series({"nobody": "yes", "neither": "maybe"}, name="churned")
     table = pd.concat([y, stray, pd.Series({"c001 ": None}, name="churned").rename({"c001 ": "z"})])
     table.rename_axis("customer").rename("churned").reset_index().to_parquet(
         tmp_path / "labels.parquet"
     )
-    said = xvfl("train", config, "--out", tmp_path / "run")
+    said = run_xvfl("train", config, "--out", tmp_path / "run")
     assert said.code == 0, said
     assert "left out 1 of 303 rows without a label" in said.err
     assert "2 of 302 labelled ids are held by no party" in said.err
@@ -303,7 +303,7 @@ def test_what_is_wrong_with_the_tables_is_refused_and_leaves_nothing(tmp_path: P
 
     def fails(frame: pd.DataFrame) -> str:
         frame.to_parquet(tmp_path / "bank.parquet")
-        said = refused("train", config, "--out", run)
+        said = rejected_with("train", config, "--out", run)
         assert not run.exists()
         return said
 
@@ -320,7 +320,7 @@ def test_what_is_wrong_with_the_tables_is_refused_and_leaves_nothing(tmp_path: P
 
 def test_only_parquet_streams(tmp_path: Path) -> None:
     config = write_parquet(tmp_path, CONFIG.replace("shop.parquet", "shop.csv"))
-    said = refused("train", config, "--out", tmp_path / "run")
+    said = rejected_with("train", config, "--out", tmp_path / "run")
     assert "streamed: expected every table in a .parquet file, got 'shop.csv'" in said
 
 

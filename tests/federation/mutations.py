@@ -14,13 +14,13 @@ from xvfl.wire import codec
 from xvfl.wire.messages import Message
 
 
-def damaged(rng: random.Random, valid: Sequence[bytes]) -> bytes:
+def corrupt_frame(rng: random.Random, valid: Sequence[bytes]) -> bytes:
     """Flip bits of a frame, cut it short, splice two, or make one up."""
     while True:
         a, b = bytearray(rng.choice(valid)), rng.choice(valid)
         how = rng.choice(("flip", "cut", "splice", "random"))
         if how == "flip":
-            _flip(rng, a, 0, len(a))
+            _flip_bits(rng, a, 0, len(a))
         elif how == "cut":
             a = a[: rng.randrange(len(a))]
         elif how == "splice":
@@ -31,7 +31,7 @@ def damaged(rng: random.Random, valid: Sequence[bytes]) -> bytes:
             return bytes(a)
 
 
-def sealed(rng: random.Random, valid: Sequence[bytes]) -> bytes:
+def forge_frame(rng: random.Random, valid: Sequence[bytes]) -> bytes:
     """Change a frame's body, or what kind it says it is, and make its length and checksum right.
 
     Half of them are changed byte by byte, mostly in front, where lengths, counts and types are;
@@ -41,17 +41,17 @@ def sealed(rng: random.Random, valid: Sequence[bytes]) -> bytes:
         a, b = bytearray(rng.choice(valid)), rng.choice(valid)
         how = rng.choice(("odd", "odd", "odd", "flip", "cut", "splice", "kind"))
         if how == "odd":
-            made = codec.encode(odd_message(rng, codec.decode(bytes(a))))
+            made = codec.encode(mutate_message(rng, codec.decode(bytes(a))))
         else:
-            made = seal(_body_changed(rng, how, a, b))
+            made = fix_checksum(_mutate_body(rng, how, a, b))
         if made not in valid:
             return made
 
 
-def _body_changed(rng: random.Random, how: str, a: bytearray, b: bytes) -> bytes:
+def _mutate_body(rng: random.Random, how: str, a: bytearray, b: bytes) -> bytes:
     start = codec.OVERHEAD
     if how == "flip" and len(a) > start:
-        _flip(rng, a, start, min(len(a), rng.choice((60, 120, len(a)))))
+        _flip_bits(rng, a, start, min(len(a), rng.choice((60, 120, len(a)))))
     elif how == "cut":
         a = a[: rng.randrange(start, len(a) + 1)]
     elif how == "splice":
@@ -78,14 +78,14 @@ WORDS = (
 )
 
 
-def odd_message(rng: random.Random, message: Message) -> Message:
+def mutate_message(rng: random.Random, message: Message) -> Message:
     """Give one or two of a message's fields another value of their type."""
     names = [each.name for each in fields(message) if each.name != "turn"]
     chosen = rng.sample(names, min(len(names), rng.randint(1, 2)))
-    return replace(message, **{name: _odd(rng, getattr(message, name)) for name in chosen})
+    return replace(message, **{name: _mutate(rng, getattr(message, name)) for name in chosen})
 
 
-def _odd(rng: random.Random, value: Any) -> Any:
+def _mutate(rng: random.Random, value: Any) -> Any:
     if isinstance(value, bool):
         return not value
     if isinstance(value, int):
@@ -97,15 +97,15 @@ def _odd(rng: random.Random, value: Any) -> Any:
     if isinstance(value, bytes):
         return rng.randbytes(rng.randrange(64))
     if isinstance(value, Tensor):
-        return _odd_tensor(rng, value)
+        return _mutate_tensor(rng, value)
     if isinstance(value, tuple):
         drawn = [rng.choice(value) for _ in range(rng.randrange(5))] if value else []
-        return tuple(_odd(rng, each) if rng.random() < 0.5 else each for each in drawn)
+        return tuple(_mutate(rng, each) if rng.random() < 0.5 else each for each in drawn)
     name = rng.choice([each.name for each in fields(value)])
-    return replace(value, **{name: _odd(rng, getattr(value, name))})
+    return replace(value, **{name: _mutate(rng, getattr(value, name))})
 
 
-def _odd_tensor(rng: random.Random, value: Tensor) -> Tensor:
+def _mutate_tensor(rng: random.Random, value: Tensor) -> Tensor:
     how = rng.choice(("rows", "shape", "type", "values"))
     if how == "rows":
         drawn = [rng.randrange(max(len(value), 1)) for _ in range(rng.randrange(6))]
@@ -123,7 +123,7 @@ def _odd_tensor(rng: random.Random, value: Tensor) -> Tensor:
     return flat.view(value.shape)
 
 
-def seal(frame: bytes) -> bytes:
+def fix_checksum(frame: bytes) -> bytes:
     """Make a frame's length and checksum fit its body."""
     body = frame[codec.OVERHEAD :]
     magic, version, kind, turn, _ = codec.HEAD.unpack_from(frame)
@@ -131,6 +131,6 @@ def seal(frame: bytes) -> bytes:
     return head + codec.CRC.pack(crc32(body, crc32(head))) + body
 
 
-def _flip(rng: random.Random, frame: bytearray, start: int, end: int) -> None:
+def _flip_bits(rng: random.Random, frame: bytearray, start: int, end: int) -> None:
     for _ in range(rng.randint(1, 4)):
         frame[rng.randrange(start, end)] ^= 1 << rng.randrange(8)

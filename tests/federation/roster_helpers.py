@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.federation.split_helpers import Kept
-from tests.problems import CLASSES, SEED, digits
+from tests.federation.split_helpers import InMemoryCheckpoints
+from tests.problems import CLASSES, SEED, split_digits
 from xvfl.config import LossConfig, NetConfig, TrainConfig
 from xvfl.federation.build import build_method, build_parties
 from xvfl.federation.endpoint import Endpoint, PartyRun
@@ -29,7 +29,7 @@ NET, LOSS, ROWS = NetConfig(embedding_dim=8, hidden_dim=16), LossConfig(), 240
 NAMES = ("p0", "p1")
 
 
-def config(optimizer: str, epochs: int) -> TrainConfig:
+def train_config(optimizer: str, epochs: int) -> TrainConfig:
     rate = {"adamw": 2e-3, "sgd": 3e-3, "page": 2e-2}[optimizer]
     return TrainConfig(
         epochs=epochs,
@@ -41,19 +41,19 @@ def config(optimizer: str, epochs: int) -> TrainConfig:
     )
 
 
-def nets() -> tuple[dict[str, PartyNet], Method]:
+def make_nets() -> tuple[dict[str, PartyNet], Method]:
     """Build the same nets every time."""
-    tables, _ = digits(ROWS)
+    tables, _ = split_digits(ROWS)
     layouts = {name: table.layout for name, table in zip(NAMES, tables.values(), strict=True)}
     with torch.random.fork_rng(devices=[]):
         parties = build_parties(layouts, NET, LOSS, [SEED])
         return parties, build_method(layouts, CLASSES, NET, LOSS, [SEED])
 
 
-def sides(dtype: torch.dtype = torch.float32) -> tuple[list[PartyWorker], Method, Rows]:
+def make_workers(dtype: torch.dtype = torch.float32) -> tuple[list[PartyWorker], Method, Rows]:
     """Put the parties to work on the digits, in a precision."""
-    tables, rows = digits(ROWS)
-    parties, method = nets()
+    tables, rows = split_digits(ROWS)
+    parties, method = make_nets()
     method.heads.to(dtype)
     weight = LOSS.reconstruction_weight
     made = [
@@ -69,24 +69,24 @@ def sides(dtype: torch.dtype = torch.float32) -> tuple[list[PartyWorker], Method
     return made, method, replace(rows, weight=rows.weight.to(dtype))
 
 
-def weights(made: list[PartyWorker], method: Method) -> list[Tensor]:
+def copy_weights(made: list[PartyWorker], method: Method) -> list[Tensor]:
     holders = [*(side.net for side in made), method.heads]
     return [value.detach().clone() for net in holders for value in net.parameters()]
 
 
-def endpoint(side: PartyWorker, store: Kept, life: str = "first") -> Endpoint:
+def make_endpoint(side: PartyWorker, store: InMemoryCheckpoints, life: str = "first") -> Endpoint:
     count = len(side.table)
     holdings = torch.full((count,), 2, dtype=torch.uint8)
     hello = Hello(0, f"{side.name}-{life}", False, count, "columns", "session")
     return Endpoint(hello, lambda settings, training: PartyRun(side, holdings), store)
 
 
-def terms(train: TrainConfig, minimum: int = 2) -> Terms:
+def run_terms(train: TrainConfig, minimum: int = 2) -> Terms:
     said = Settings(SEED, "xvfl+", NET, train, LOSS.reconstruction_weight)
     return Terms("run", json.dumps(asdict(said)), 8, minimum, patience_s=20)
 
 
-class Flaky(Memory):
+class FlakyTransport(Memory):
     """A line that can fall silent, before or after the party has heard the question."""
 
     def __init__(self, end: Endpoint) -> None:
@@ -109,17 +109,19 @@ class Flaky(Memory):
         return Future() if self.silent else answer
 
 
-def federation(
+def make_roster(
     train: TrainConfig, minimum: int = 1, patience: float = 20
-) -> tuple[Roster, Trainer, list[Flaky], list[dict[str, Any]], list[Kept]]:
+) -> tuple[Roster, Trainer, list[FlakyTransport], list[dict[str, Any]], list[InMemoryCheckpoints]]:
     """Build a roster over flaky lines, with short deadlines."""
-    made, method, rows = sides()
-    stores = [Kept(), Kept()]
-    flaky = [Flaky(endpoint(side, store)) for side, store in zip(made, stores, strict=True)]
+    made, method, rows = make_workers()
+    stores = [InMemoryCheckpoints(), InMemoryCheckpoints()]
+    flaky = [
+        FlakyTransport(make_endpoint(side, store)) for side, store in zip(made, stores, strict=True)
+    ]
     events: list[dict[str, Any]] = []
     peers = [
         Peer(name, line, Deadline(0.2, 10, 5)) for name, line in zip(NAMES, flaky, strict=True)
     ]
-    roster = Roster(peers, replace(terms(train, minimum), patience_s=patience), events.append)
+    roster = Roster(peers, replace(run_terms(train, minimum), patience_s=patience), events.append)
     roster.gather(2)
     return roster, Trainer(roster, method, rows, train), flaky, events, stores

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 import torch
 from torch import Tensor, nn
 
-from tests.problems import CLASSES, MIXED, NUMBERS, SEED, D, Problem, make_problem, smooth
+from tests.problems import CLASSES, MIXED, NUMBERS, SEED, D, Problem, make_problem, smooth_net
 from xvfl.config import LossConfig, NetConfig, TrainConfig
 from xvfl.federation.endpoint import Endpoint, PartyRun
 from xvfl.federation.exchange import Peer
@@ -22,21 +22,21 @@ LAYOUTS = [NUMBERS, MIXED, NUMBERS, MIXED]
 HOLDINGS = ["FFFF", "FGFG", "FPF-", "-FPF", "P-PP", "PPFP", "F---", "FFFF", "EFPF", "PFFE"]
 
 
-class Kept:
+class InMemoryCheckpoints:
     """Checkpoints in memory."""
 
     def __init__(self) -> None:
-        self.kept: dict[tuple[str, int], tuple[dict[str, Tensor], int]] = {}
+        self.saved: dict[tuple[str, int], tuple[dict[str, Tensor], int]] = {}
 
     def save(self, run: str, step: int, tensors: Mapping[str, Tensor], applied: int) -> None:
-        self.kept[run, step] = ({name: each.clone() for name, each in tensors.items()}, applied)
+        self.saved[run, step] = ({name: each.clone() for name, each in tensors.items()}, applied)
 
     def newest(self, run: str, step: int) -> tuple[int, dict[str, Tensor], int] | None:
-        steps = [each for of, each in self.kept if of == run and each <= step]
-        return (max(steps), *self.kept[run, max(steps)]) if steps else None
+        steps = [each for of, each in self.saved if of == run and each <= step]
+        return (max(steps), *self.saved[run, max(steps)]) if steps else None
 
 
-def problem(
+def make_federation(
     k: int, dtype: torch.dtype = torch.float64, dropout: float = 0.0, branches: int = 1
 ) -> Problem:
     """Draw a federation of k parties, with rows of every kind."""
@@ -44,25 +44,25 @@ def problem(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         for net in made.parties:
-            bottom = smooth(net.layout.encoded + net.layout.raw, branches * D).to(dtype)
+            bottom = smooth_net(net.layout.encoded + net.layout.raw, branches * D).to(dtype)
             net.bottom = nn.Sequential(nn.Dropout(dropout), bottom)
             net.to(dtype)
     tables = [replace(table, values=table.values.to(dtype)) for table in made.tables]
     return replace(made, tables=tables, rows=replace(made.rows, weight=made.rows.weight.to(dtype)))
 
 
-def method_of(made: Problem, name: str, **more: object) -> Method:
+def make_small_method(made: Problem, name: str, **more: object) -> Method:
     """Build a method with small heads, in the problem's precision."""
     config = LossConfig(method=name, **more)  # type: ignore[arg-type]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
-        parts = Parts(lambda width: smooth(width, CLASSES), len(made.parties), D, (SEED,))
+        parts = Parts(lambda width: smooth_net(width, CLASSES), len(made.parties), D, (SEED,))
         method = make_method(config, parts)
     method.heads.to(made.rows.weight.dtype)
     return method
 
 
-def settings(train: TrainConfig | None = None, reconstruction: float = 0.0) -> str:
+def settings_json(train: TrainConfig | None = None, reconstruction: float = 0.0) -> str:
     """Write the settings of a small run."""
     given = Settings(
         SEED, "xvfl+", NetConfig(D, 6), train or TrainConfig(optimizer="sgd"), reconstruction
@@ -70,8 +70,8 @@ def settings(train: TrainConfig | None = None, reconstruction: float = 0.0) -> s
     return json.dumps(asdict(given))
 
 
-def endpoints(
-    made: Problem, reconstruction: float = 0.0, stores: Sequence[Kept] = ()
+def make_endpoints(
+    made: Problem, reconstruction: float = 0.0, stores: Sequence[InMemoryCheckpoints] = ()
 ) -> list[Endpoint]:
     """Put each party of a problem behind an endpoint."""
     found = []
@@ -79,14 +79,14 @@ def endpoints(
         side = PartyWorker(name, net, table, [SEED], reconstruction)
         holdings = torch.zeros(len(table), dtype=torch.uint8)
         hello = Hello(0, f"life-{name}", False, len(table), "columns", "session")
-        store = stores[i] if stores else Kept()
+        store = stores[i] if stores else InMemoryCheckpoints()
         found.append(
             Endpoint(hello, lambda s, t, side=side, h=holdings: PartyRun(side, h), store)  # type: ignore[misc]
         )
     return found
 
 
-def begun(
+def begin_run(
     lines: Sequence[Transport], names: Sequence[str], said: str, branches: int = 1
 ) -> SplitFederation:
     """Begin a run over transports."""

@@ -9,7 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.federation.split_helpers import Kept, endpoints, problem, settings
+from tests.federation.split_helpers import (
+    InMemoryCheckpoints,
+    make_endpoints,
+    make_federation,
+    settings_json,
+)
 from xvfl.config import TrainConfig
 from xvfl.federation.endpoint import Endpoint
 from xvfl.nets import NoCompleter
@@ -39,8 +44,8 @@ STEP = Instruction(1, "plain", 0.1)
 
 def party(train: TrainConfig | None = None) -> Endpoint:
     """Give a party that has begun a run."""
-    end = endpoints(problem(2))[0]
-    assert isinstance(say(end, Begin(1, "run", 0, settings(train), NONE)), Ready)
+    end = make_endpoints(make_federation(2))[0]
+    assert isinstance(say(end, Begin(1, "run", 0, settings_json(train), NONE)), Ready)
     return end
 
 
@@ -252,33 +257,33 @@ def test_a_checkpoint_that_does_not_fit_leaves_the_party_where_it_was() -> None:
     say(end, Flush(2, (), (STEP,), 3))
     before = state(end)
     end._store.save("other", 5, {"net/p0/none": torch.zeros(1)}, 7)
-    assert isinstance(say(end, Begin(9, "other", 9, settings(), NONE)), Refusal)
+    assert isinstance(say(end, Begin(9, "other", 9, settings_json(), NONE)), Refusal)
     assert same(before, state(end))
 
 
 def test_before_a_run_only_begin_is_answered() -> None:
-    end = endpoints(problem(2))[0]
+    end = make_endpoints(make_federation(2))[0]
     for message in (embed(1), Complete(1, 1, cue(), WHOLE), Flush(1, (), (), 3)):
         assert "expected Begin first" in say(end, message).text
 
 
 def test_a_checkpoint_is_taken_up_again() -> None:
-    stores = [Kept(), Kept()]
-    made = problem(2)
-    end = endpoints(made, stores=stores)[0]
-    say(end, Begin(1, "run", 0, settings(), NONE))
+    stores = [InMemoryCheckpoints(), InMemoryCheckpoints()]
+    made = make_federation(2)
+    end = make_endpoints(made, stores=stores)[0]
+    say(end, Begin(1, "run", 0, settings_json(), NONE))
     values = say(end, embed(2)).values
     say(end, Flush(3, (Gradient(2, values),), (STEP,), 7))
     kept = {name: value.clone() for name, value in end.side.net.state_dict().items()}
     values = say(end, embed(4, step=7)).values
     say(end, Flush(5, (Gradient(4, values),), (replace(STEP, number=2),), -1))
     assert end.applied == 2
-    again = say(end, Begin(6, "run", 30, settings(), NONE))
+    again = say(end, Begin(6, "run", 30, settings_json(), NONE))
     assert (again.step, again.applied) == (7, 1)
     assert all(torch.equal(kept[n], v) for n, v in end.side.net.state_dict().items())
-    fresh = say(end, Begin(7, "another", 30, settings(), NONE))
+    fresh = say(end, Begin(7, "another", 30, settings_json(), NONE))
     assert (fresh.step, fresh.applied) == (0, 0)
-    early = say(end, Begin(8, "run", 6, settings(), NONE))
+    early = say(end, Begin(8, "run", 6, settings_json(), NONE))
     assert early.step == 0
 
 

@@ -8,14 +8,14 @@ import pytest
 
 from tests.federation.roster_helpers import (
     NAMES,
-    Flaky,
-    config,
-    endpoint,
-    federation,
-    sides,
-    terms,
+    FlakyTransport,
+    make_endpoint,
+    make_roster,
+    make_workers,
+    run_terms,
+    train_config,
 )
-from tests.federation.split_helpers import Kept
+from tests.federation.split_helpers import InMemoryCheckpoints
 from xvfl.errors import PartyError, RunError, WireError
 from xvfl.federation.endpoint import Endpoint
 from xvfl.federation.exchange import Peer
@@ -23,7 +23,7 @@ from xvfl.federation.members import MOST_REFUSALS
 from xvfl.federation.roster import Roster
 from xvfl.wire.messages import Backward, Begin, Complete, Embed, Flush, Message
 
-pytestmark = pytest.mark.usefixtures("quick")
+pytestmark = pytest.mark.usefixtures("limited_threads")
 
 
 class Refusing(Endpoint):
@@ -37,14 +37,14 @@ class Refusing(Endpoint):
         return super()._answer(message)
 
 
-def refusing(line: Flaky, refuses: Callable[[Message], bool]) -> None:
+def refusing(line: FlakyTransport, refuses: Callable[[Message], bool]) -> None:
     """Have the party on a line refuse some of what it is asked."""
     line.end.__class__, line.end.refuses = Refusing, refuses  # type: ignore[assignment,attr-defined]
 
 
 @pytest.mark.parametrize("kind", [Embed, Complete, Backward, Flush])
 def test_a_party_that_refuses_sits_out_the_batch_and_comes_back(kind: type[Any]) -> None:
-    roster, trainer, flaky, events, _ = federation(config("adamw", epochs=2))
+    roster, trainer, flaky, events, _ = make_roster(train_config("adamw", epochs=2))
     steps = trainer.run(lambda: 0.0)
     for _ in range(4):
         next(steps)
@@ -66,7 +66,7 @@ def test_a_party_that_refuses_sits_out_the_batch_and_comes_back(kind: type[Any])
 
 
 def test_a_party_that_always_refuses_is_kept_out_and_the_others_go_on() -> None:
-    roster, trainer, flaky, events, _ = federation(config("adamw", epochs=2))
+    roster, trainer, flaky, events, _ = make_roster(train_config("adamw", epochs=2))
     steps = trainer.run(lambda: 0.0)
     next(steps)
     refusing(flaky[1], lambda message: isinstance(message, Embed))
@@ -80,7 +80,7 @@ def test_a_party_that_always_refuses_is_kept_out_and_the_others_go_on() -> None:
 
 def test_refusals_end_a_run_that_needs_the_party(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("xvfl.federation.members.PAUSE_S", 0.01)
-    roster, trainer, flaky, _, _ = federation(config("adamw", epochs=2), minimum=2)
+    roster, trainer, flaky, _, _ = make_roster(train_config("adamw", epochs=2), minimum=2)
     steps = trainer.run(lambda: 0.0)
     next(steps)
     left = iter(range(2))
@@ -96,13 +96,13 @@ def test_a_party_that_refuses_to_begin_is_asked_again_a_few_times_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("xvfl.federation.members.PAUSE_S", 0.01)
-    made, *_ = sides()
-    ends = [endpoint(side, Kept()) for side in made]
-    flaky = [Flaky(end) for end in ends]
+    made, *_ = make_workers()
+    ends = [make_endpoint(side, InMemoryCheckpoints()) for side in made]
+    flaky = [FlakyTransport(end) for end in ends]
     refusing(flaky[1], lambda message: isinstance(message, Begin))
     events: list[dict[str, Any]] = []
     peers = [Peer(name, line) for name, line in zip(NAMES, flaky, strict=True)]
-    roster = Roster(peers, terms(config("adamw", epochs=1)), events.append)
+    roster = Roster(peers, run_terms(train_config("adamw", epochs=1)), events.append)
     with pytest.raises(RunError, match="expected 2 parties, but p1 is kept out: .*not today"):
         roster.gather(2)
     assert [e["event"] for e in events if e.get("party") == "p1"] == [
@@ -111,7 +111,7 @@ def test_a_party_that_refuses_to_begin_is_asked_again_a_few_times_only(
     ]
 
 
-class Restarting(Flaky):
+class Restarting(FlakyTransport):
     """A party that answers `Begin`, and starts again instead of embedding some rows."""
 
     dies: Callable[[Message], bool] = staticmethod(lambda message: isinstance(message, Embed))
@@ -122,8 +122,8 @@ class Restarting(Flaky):
             return super().exchange(message)
         self.lives += 1
         assert self.lives < 50, "the batch is begun again and again"
-        made, *_ = sides()
-        self.end = endpoint(made[1], Kept(), life=f"life {self.lives}")
+        made, *_ = make_workers()
+        self.end = make_endpoint(made[1], InMemoryCheckpoints(), life=f"life {self.lives}")
         self._handle = self.end.handle
         answer: Future[Message] = Future()
         answer.set_exception(PartyError("party 'p1' restarted", ("p1",)))
@@ -131,7 +131,7 @@ class Restarting(Flaky):
 
 
 def test_a_party_that_starts_again_on_every_batch_does_not_hold_up_the_run() -> None:
-    _, trainer, flaky, events, _ = federation(config("adamw", epochs=2))
+    _, trainer, flaky, events, _ = make_roster(train_config("adamw", epochs=2))
     steps = trainer.run(lambda: 0.0)
     next(steps)
     flaky[1].__class__ = Restarting
@@ -143,7 +143,7 @@ def test_a_party_that_starts_again_on_every_batch_does_not_hold_up_the_run() -> 
 
 
 def test_a_party_that_dies_of_one_batch_sits_out_that_one() -> None:
-    roster, trainer, flaky, _, _ = federation(config("adamw", epochs=2))
+    roster, trainer, flaky, _, _ = make_roster(train_config("adamw", epochs=2))
     steps = trainer.run(lambda: 0.0)
     next(steps)
     flaky[1].__class__ = Restarting
@@ -155,7 +155,7 @@ def test_a_party_that_dies_of_one_batch_sits_out_that_one() -> None:
 
 def test_a_party_that_is_needed_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("xvfl.federation.members.PAUSE_S", 0.01)
-    roster, trainer, flaky, _, _ = federation(config("adamw", epochs=2), minimum=2)
+    roster, trainer, flaky, _, _ = make_roster(train_config("adamw", epochs=2), minimum=2)
     steps = trainer.run(lambda: 0.0)
     next(steps)
     flaky[1].__class__ = Restarting
@@ -171,7 +171,7 @@ TOGETHER = {"refused": "party 'p0' refused: not today", "away": "no answer in ti
 
 @pytest.mark.parametrize("other", TOGETHER)
 def test_two_that_fail_together_are_both_named_and_what_they_lost_is_noted(other: str) -> None:
-    roster, trainer, flaky, events, _ = federation(config("adamw", epochs=2))
+    roster, trainer, flaky, events, _ = make_roster(train_config("adamw", epochs=2))
     steps = trainer.run(lambda: 0.0)
     for _ in range(4):
         next(steps)

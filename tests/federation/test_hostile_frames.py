@@ -15,11 +15,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.federation.mutations import damaged, sealed
-from tests.federation.split_helpers import endpoints, method_of, problem, settings
+from tests.federation.mutations import corrupt_frame, forge_frame
+from tests.federation.split_helpers import (
+    make_endpoints,
+    make_federation,
+    make_small_method,
+    settings_json,
+)
 from tests.federation.test_split import assert_equal, fused_gradients, split_gradients
 from tests.problems import D, Problem
-from tests.wire.lines import dialling, listening, tls, wait_until
+from tests.wire.transport_helpers import run_client, run_server, tls_files, wait_until
 from xvfl.errors import WireError
 from xvfl.federation.endpoint import Endpoint
 from xvfl.federation.exchange import Peer
@@ -95,23 +100,23 @@ class Meeting:
 
 @pytest.fixture
 def meeting(authority: Path) -> Iterator[Meeting]:
-    made, events = problem(2), []  # type: ignore[var-annotated]
+    made, events = make_federation(2), []  # type: ignore[var-annotated]
     with ExitStack() as stack:
         names = [*made.names, STRANGE]
-        listener = stack.enter_context(listening(authority, names, note=events.append))
-        for name, end in zip(made.names, endpoints(made, 0.7), strict=True):
-            stack.enter_context(dialling(authority, name, listener.port, end.hello, end.handle))
+        listener = stack.enter_context(run_server(authority, names, note=events.append))
+        for name, end in zip(made.names, make_endpoints(made, 0.7), strict=True):
+            stack.enter_context(run_client(authority, name, listener.port, end.hello, end.handle))
         peers = [Peer(name, listener.lines[name]) for name in made.names]
-        roster = Roster(peers, Terms("run", settings(), D, 2, patience_s=20), events.append)
+        roster = Roster(peers, Terms("run", settings_json(), D, 2, patience_s=20), events.append)
         roster.gather(2)
-        yield Meeting(made, method_of(made, "xvfl+"), listener, roster, authority, events)
+        yield Meeting(made, make_small_method(made, "xvfl+"), listener, roster, authority, events)
 
 
 async def flood(meeting: Meeting, rng: random.Random) -> None:
     """Send damaged first words in all_parties's name, and damaged answers in the strange one's."""
     shown = {n: (meeting.folder / f"{n}.crt").read_bytes() for n in meeting.listener.lines}
     for count in range(FRAMES):
-        bad = damaged(rng, VALID)
+        bad = corrupt_frame(rng, VALID)
         frames = [bad] if count % 2 else [VALID[0], bad]
         name = rng.choice(list(shown)) if count % 2 else STRANGE
         with pytest.raises(grpc.aio.AbortError):
@@ -126,9 +131,9 @@ async def one_by_one(frames: list[bytes]) -> AsyncIterator[bytes]:
 def flood_grpc(meeting: Meeting, rng: random.Random) -> None:
     """Do the same over a real connection."""
     address = f"localhost:{meeting.listener.port}"
-    with grpc.secure_channel(address, tls(meeting.folder, STRANGE).for_client()) as channel:
+    with grpc.secure_channel(address, tls_files(meeting.folder, STRANGE).for_client()) as channel:
         for count in range(OVER_GRPC):
-            bad = damaged(rng, VALID)
+            bad = corrupt_frame(rng, VALID)
             frames = [bad] if count % 2 else [VALID[0], bad]
             with pytest.raises(grpc.RpcError) as caught:
                 for _ in channel.stream_stream(PATH)(iter(frames), timeout=20):
@@ -163,7 +168,7 @@ async def flood_sealed(meeting: Meeting, rng: random.Random) -> int:
     shown = {n: (meeting.folder / f"{n}.crt").read_bytes() for n in meeting.listener.lines}
     heard = 0
     for count in range(SEALED):
-        frames = [sealed(rng, VALID)] if count % 2 else [VALID[0], sealed(rng, VALID)]
+        frames = [forge_frame(rng, VALID)] if count % 2 else [VALID[0], forge_frame(rng, VALID)]
         name = rng.choice(list(shown)) if count % 2 else STRANGE
         asked = meeting.listener.lines[STRANGE].exchange(Match(TURN, b"?"))
         await asyncio.sleep(0)
@@ -190,7 +195,7 @@ def strange_answers(rng: random.Random, end: Endpoint) -> Callable[[bytes], byte
         true = end.handle(frame)
         seldom = isinstance(codec.decode(true), Ready)
         while rng.random() < (0.05 if seldom else 0.4):
-            made = sealed(rng, [true])
+            made = forge_frame(rng, [true])
             # The others `Line.hear` refuses or passes over.
             with suppress(WireError):
                 if codec.decode(made).turn == codec.decode(true).turn:
@@ -204,15 +209,15 @@ def strange_answers(rng: random.Random, end: Endpoint) -> Callable[[bytes], byte
 def test_whatever_a_party_answers_the_others_go_on(dtype: torch.dtype) -> None:
     rng, outcomes = random.Random(13), Counter[str]()
     for _ in range(150):
-        made, events = problem(2, dtype), []  # type: ignore[var-annotated]
-        ends = endpoints(made, 0.7)
+        made, events = make_federation(2, dtype), []  # type: ignore[var-annotated]
+        ends = make_endpoints(made, 0.7)
         lines = [
             Memory(ends[0].hello, ends[0].handle),
             Memory(ends[1].hello, strange_answers(rng, ends[1])),
         ]
         peers = [Peer(name, line) for name, line in zip(made.names, lines, strict=True)]
-        roster = Roster(peers, Terms("run", settings(), D, 1, patience_s=20), events.append)
-        method = method_of(made, "xvfl+")
+        roster = Roster(peers, Terms("run", settings_json(), D, 1, patience_s=20), events.append)
+        method = make_small_method(made, "xvfl+")
         for _ in range(3):
             roster.attempt(method, made.rows, one_step)
             roster.update(Update("plain", 0.1))
@@ -238,7 +243,7 @@ def answering(ready: Ready) -> tuple[Roster, list[dict[str, Any]]]:
 
     events: list[dict[str, Any]] = []
     peers = [Peer("p0", Memory(HELLO, handle))]
-    roster = Roster(peers, Terms("run", settings(), D, 1, patience_s=0.1), events.append)
+    roster = Roster(peers, Terms("run", settings_json(), D, 1, patience_s=0.1), events.append)
     roster.step, roster.counters.update = 10, 10
     roster._let_in(roster.members[0], needed=True)
     return roster, events

@@ -4,8 +4,8 @@ import random
 
 import torch
 
-from tests.federation.mutations import damaged, sealed
-from tests.federation.split_helpers import settings
+from tests.federation.mutations import corrupt_frame, forge_frame
+from tests.federation.split_helpers import settings_json
 from tests.federation.test_endpoint import (
     NONE,
     STEP,
@@ -44,7 +44,7 @@ def questions(end: Endpoint) -> list[bytes]:
         Complete(9, 2, cue(), WHOLE),
         Backward(9, back),
         Flush(9, given["gradients"], (STEP,), 5),
-        Begin(9, "run", 0, settings(), NONE),
+        Begin(9, "run", 0, settings_json(), NONE),
         Begin(9, "run", -1, "", NONE),
         End(9, "over"),
     )
@@ -55,7 +55,7 @@ def test_damaged_frames_change_nothing() -> None:
     end, rng = at_work(), random.Random(5)
     valid, before = questions(end), state(end)
     for _ in range(DAMAGED):
-        assert isinstance(codec.decode(end.handle(damaged(rng, valid))), Refusal)
+        assert isinstance(codec.decode(end.handle(corrupt_frame(rng, valid))), Refusal)
     assert same(before, state(end)) and end.refused == DAMAGED
 
 
@@ -66,7 +66,7 @@ def test_whole_frames_around_nonsense_are_answered_and_a_refusal_changes_nothing
     end._note = lambda event: failed.append(event["trace"]) if "trace" in event else None
     answered = refused = 0
     for _ in range(SEALED):
-        frame = sealed(rng, valid)
+        frame = forge_frame(rng, valid)
         reply = codec.decode(end.handle(frame))
         if isinstance(reply, Refusal):
             refused += 1

@@ -7,8 +7,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.federation.roster_helpers import LOSS, NAMES, NET, config, endpoint, sides, terms
-from tests.federation.split_helpers import Kept
+from tests.federation.roster_helpers import (
+    LOSS,
+    NAMES,
+    NET,
+    make_endpoint,
+    make_workers,
+    run_terms,
+    train_config,
+)
+from tests.federation.split_helpers import InMemoryCheckpoints
 from tests.problems import SEED
 from xvfl.config import TrainConfig
 from xvfl.errors import PartyError
@@ -44,11 +52,11 @@ def said(train: TrainConfig, payload: Payload) -> Settings:
 
 def federation(train: TrainConfig, payload: Payload) -> tuple[Trainer, list[Memory], Method]:
     """Build a run in memory with a payload."""
-    made, method, rows = sides()
-    ends = [endpoint(side, Kept()) for side in made]
+    made, method, rows = make_workers()
+    ends = [make_endpoint(side, InMemoryCheckpoints()) for side in made]
     lines = [Memory(end.hello, end.handle) for end in ends]
     settings = said(train, payload)
-    agreed = replace(terms(train), settings=json.dumps(asdict(settings)), payload=payload)
+    agreed = replace(run_terms(train), settings=json.dumps(asdict(settings)), payload=payload)
     roster = Roster([Peer(*each) for each in zip(NAMES, lines, strict=True)], agreed)
     roster.gather(2)
     return Trainer(roster, method, rows, train), lines, method
@@ -65,7 +73,7 @@ def losses(train: TrainConfig, payload: Payload) -> tuple[list[float], int]:
 
 @pytest.mark.parametrize("payload", SMALL)
 def test_it_trains_as_in_float32(payload: Payload) -> None:
-    train = config("adamw", epochs=4)
+    train = train_config("adamw", epochs=4)
     expected, _ = losses(train, "float32")
     ours, _ = losses(train, payload)
     fallen = expected[0] - expected[-1]
@@ -75,7 +83,7 @@ def test_it_trains_as_in_float32(payload: Payload) -> None:
 
 
 def test_less_travels() -> None:
-    train = config("adamw", epochs=1)
+    train = train_config("adamw", epochs=1)
     sizes = {payload: losses(train, payload)[1] for payload in ("float32", *SMALL)}
     # Of 8 numbers a row; each frame has its head, and each fp16 or int8 row its scale.
     shares = {payload: sizes[payload] / sizes["float32"] for payload in SMALL}
@@ -84,8 +92,8 @@ def test_less_travels() -> None:
 
 def begun(payload: Payload) -> Endpoint:
     """Give a party that has begun a run with a payload."""
-    end = endpoint(sides()[0][0], Kept())
-    settings = json.dumps(asdict(said(config("adamw", 1), payload)))
+    end = make_endpoint(make_workers()[0][0], InMemoryCheckpoints())
+    settings = json.dumps(asdict(said(train_config("adamw", 1), payload)))
     assert isinstance(say(end, Begin(1, "run", 0, settings, NONE)), Ready)
     return end
 
@@ -139,7 +147,7 @@ def test_a_party_refuses_a_payload_that_was_not_agreed() -> None:
 
 
 def test_a_party_that_answers_in_another_payload_is_at_fault() -> None:
-    trainer, _, _ = federation(config("adamw", 1), "bf16")
+    trainer, _, _ = federation(train_config("adamw", 1), "bf16")
     peer = trainer.federation.members[0].peer  # type: ignore[attr-defined]
     with pytest.raises(PartyError, match="bfloat16") as caught:
         peer.checked("embeddings", torch.ones(3, 1, 8), (3, 1, 8), torch.float32)

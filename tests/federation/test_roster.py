@@ -12,16 +12,16 @@ from torch import Tensor
 from tests.federation.roster_helpers import (
     NAMES,
     ROWS,
-    Flaky,
-    config,
-    endpoint,
-    federation,
-    sides,
-    terms,
-    weights,
+    FlakyTransport,
+    copy_weights,
+    make_endpoint,
+    make_roster,
+    make_workers,
+    run_terms,
+    train_config,
 )
-from tests.federation.split_helpers import Kept
-from tests.wire.lines import lines
+from tests.federation.split_helpers import InMemoryCheckpoints
+from tests.wire.transport_helpers import open_transports
 from xvfl.config import TrainConfig
 from xvfl.errors import RunError
 from xvfl.federation.endpoint import PartyRun
@@ -31,17 +31,17 @@ from xvfl.federation.predict import score
 from xvfl.federation.roster import Roster
 from xvfl.training.loop import Trainer
 
-pytestmark = pytest.mark.usefixtures("quick")
+pytestmark = pytest.mark.usefixtures("limited_threads")
 
 
 def fused(train: TrainConfig, dtype: torch.dtype) -> list[Tensor]:
-    made, method, rows = sides(dtype)
+    made, method, rows = make_workers(dtype)
     federation = FusedFederation(made)
     trainer = Trainer(federation, method, rows, train)
     for _ in trainer.run(lambda: score(method, federation, rows)):
         pass
     trainer.load_best()
-    return weights(made, method)
+    return copy_weights(made, method)
 
 
 CASES = [
@@ -56,19 +56,19 @@ CASES = [
 def test_two_hundred_steps_end_in_the_fused_weights(
     optimizer: str, kind: str, dtype: torch.dtype, tolerance: float, authority: Path
 ) -> None:
-    train = config(optimizer, epochs=20)
+    train = train_config(optimizer, epochs=20)
     expected = fused(train, dtype)
-    made, method, rows = sides(dtype)
-    ends = [endpoint(side, Kept()) for side in made]
-    with lines(kind, NAMES, ends, authority) as found:
-        roster = Roster([Peer(*each) for each in zip(NAMES, found, strict=True)], terms(train))
+    made, method, rows = make_workers(dtype)
+    ends = [make_endpoint(side, InMemoryCheckpoints()) for side in made]
+    with open_transports(kind, NAMES, ends, authority) as found:
+        roster = Roster([Peer(*each) for each in zip(NAMES, found, strict=True)], run_terms(train))
         trainer = Trainer(roster, method, rows, train)
         for _ in trainer.run(lambda: score(method, roster, rows)):
             pass
         trainer.load_best()
         roster.flush()
         assert trainer.progress.step == 200
-    pairs = zip(weights(made, method), expected, strict=True)
+    pairs = zip(copy_weights(made, method), expected, strict=True)
     assert max(float((ours - theirs).abs().max()) for ours, theirs in pairs) <= tolerance
 
 
@@ -77,8 +77,8 @@ def test_two_hundred_steps_end_in_the_fused_weights(
 def test_a_late_party_leaves_and_comes_back_and_no_update_is_made_twice(
     silent: str, optimizer: str
 ) -> None:
-    train = config(optimizer, epochs=2)
-    roster, trainer, flaky, events, _ = federation(train)
+    train = train_config(optimizer, epochs=2)
+    roster, trainer, flaky, events, _ = make_roster(train)
     steps = trainer.run(lambda: 0.0)
     for _ in range(4):
         next(steps)
@@ -104,15 +104,15 @@ def test_a_late_party_leaves_and_comes_back_and_no_update_is_made_twice(
 
 
 def test_a_killed_party_comes_back_from_its_own_checkpoint() -> None:
-    train = config("adamw", epochs=2)
-    roster, trainer, flaky, events, stores = federation(train)
+    train = train_config("adamw", epochs=2)
+    roster, trainer, flaky, events, stores = make_roster(train)
     steps = trainer.run(lambda: 0.0)
     for step in range(8):
         next(steps)
         if step == 4:
             roster.flush(save=trainer.progress.step)
-    made, *_ = sides()
-    flaky[1].end = endpoint(made[1], stores[1], life="second")
+    made, *_ = make_workers()
+    flaky[1].end = make_endpoint(made[1], stores[1], life="second")
     flaky[1]._handle = flaky[1].end.handle
     for _ in steps:
         pass
@@ -123,8 +123,8 @@ def test_a_killed_party_comes_back_from_its_own_checkpoint() -> None:
 
 
 def test_a_party_that_answers_nan_is_kept_out_and_the_others_go_on() -> None:
-    train = config("adamw", epochs=1)
-    roster, trainer, flaky, events, _ = federation(train)
+    train = train_config("adamw", epochs=1)
+    roster, trainer, flaky, events, _ = make_roster(train)
     steps = trainer.run(lambda: 0.0)
     next(steps)
     roster.flush()
@@ -148,12 +148,12 @@ def test_a_party_that_answers_nan_is_kept_out_and_the_others_go_on() -> None:
     ],
 )
 def test_holdings_of_other_rows_than_matched_are_refused(holdings: Tensor, words: str) -> None:
-    made, *_ = sides()
-    ends = [endpoint(side, Kept()) for side in made]
+    made, *_ = make_workers()
+    ends = [make_endpoint(side, InMemoryCheckpoints()) for side in made]
     ends[1]._make = lambda s, t: PartyRun(made[1], holdings.to(torch.uint8))
     events: list[dict[str, Any]] = []
-    peers = [Peer(name, Flaky(end)) for name, end in zip(NAMES, ends, strict=True)]
-    agreed = replace(terms(config("adamw", epochs=1)), rows=dict.fromkeys(NAMES, ROWS))
+    peers = [Peer(name, FlakyTransport(end)) for name, end in zip(NAMES, ends, strict=True)]
+    agreed = replace(run_terms(train_config("adamw", epochs=1)), rows=dict.fromkeys(NAMES, ROWS))
     roster = Roster(peers, agreed, events.append)
     with pytest.raises(RunError, match=words):
         roster.gather(2)
@@ -162,7 +162,7 @@ def test_holdings_of_other_rows_than_matched_are_refused(holdings: Tensor, words
 
 
 def test_too_few_parties_end_the_run_with_a_line() -> None:
-    _, trainer, flaky, _, _ = federation(config("adamw", epochs=1), minimum=2, patience=0.3)
+    _, trainer, flaky, _, _ = make_roster(train_config("adamw", epochs=1), minimum=2, patience=0.3)
     steps = trainer.run(lambda: 0.0)
     next(steps)
     flaky[0].silent = "before"
@@ -171,11 +171,11 @@ def test_too_few_parties_end_the_run_with_a_line() -> None:
 
 
 def test_changed_rows_are_refused() -> None:
-    train = config("adamw", epochs=1)
-    _, trainer, flaky, events, stores = federation(train)
+    train = train_config("adamw", epochs=1)
+    _, trainer, flaky, events, stores = make_roster(train)
     next(trainer.run(lambda: 0.0))
-    made, *_ = sides()
-    other = endpoint(made[1], stores[1], life="second")
+    made, *_ = make_workers()
+    other = make_endpoint(made[1], stores[1], life="second")
     other._make = lambda s, t: PartyRun(made[1], torch.ones(ROWS, dtype=torch.uint8))
     flaky[1].end, flaky[1]._handle = other, other.handle
     for _ in trainer.run(lambda: 0.0):
@@ -184,14 +184,14 @@ def test_changed_rows_are_refused() -> None:
 
 
 def test_a_coordinator_started_again_goes_on_to_the_same_weights() -> None:
-    train = config("adamw", epochs=2)
-    roster, trainer, flaky, _, _ = federation(train)
+    train = train_config("adamw", epochs=2)
+    roster, trainer, flaky, _, _ = make_roster(train)
     for _ in trainer.run(lambda: 0.0):
         pass
     roster.flush()
-    expected = weights([line.end.side for line in flaky], trainer.method)
+    expected = copy_weights([line.end.side for line in flaky], trainer.method)
 
-    roster, trainer, flaky, _, _ = federation(train)
+    roster, trainer, flaky, _, _ = make_roster(train)
     steps = trainer.run(lambda: 0.0)
     for _ in range(7):
         next(steps)
@@ -202,10 +202,10 @@ def test_a_coordinator_started_again_goes_on_to_the_same_weights() -> None:
     for _ in range(5):
         next(steps)
 
-    _, method, rows = sides()
+    _, method, rows = make_workers()
     events: list[dict[str, Any]] = []
     peers = [Peer(name, line) for name, line in zip(NAMES, flaky, strict=True)]
-    roster = Roster(peers, terms(train, 1), events.append)
+    roster = Roster(peers, run_terms(train, 1), events.append)
     roster.step, roster.counters.update = 7, update
     roster.gather(2)
     trainer = Trainer(roster, method, rows, train)
@@ -214,7 +214,7 @@ def test_a_coordinator_started_again_goes_on_to_the_same_weights() -> None:
         pass
     roster.flush()
     assert all(e["lost_updates"] == [] and e["from_checkpoint"] == 7 for e in events)
-    ours = weights([line.end.side for line in flaky], method)
+    ours = copy_weights([line.end.side for line in flaky], method)
     assert all(torch.equal(a, b) for a, b in zip(ours, expected, strict=True))
 
 

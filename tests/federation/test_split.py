@@ -6,9 +6,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.federation.split_helpers import begun, endpoints, method_of, problem, settings
+from tests.federation.split_helpers import (
+    begin_run,
+    make_endpoints,
+    make_federation,
+    make_small_method,
+    settings_json,
+)
 from tests.problems import SEED, Problem
-from tests.wire.lines import TRANSPORTS, lines
+from tests.wire.transport_helpers import TRANSPORTS, open_transports
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party import PartyWorker
 from xvfl.federation.split import SplitFederation
@@ -71,11 +77,11 @@ def test_gradients_are_the_fused_ones(
     name: str, k: int, dtype: torch.dtype, kind: str, authority: Path
 ) -> None:
     branches = METHODS[name].branches
-    made = problem(k, dtype, dropout=0.3, branches=branches)
+    made = make_federation(k, dtype, dropout=0.3, branches=branches)
     weight = 0.7 if name == "xvfl+" else 0.0
-    method = method_of(made, name)
+    method = make_small_method(made, name)
     expected = fused_gradients(made, method, weight)
-    ends = endpoints(made, weight)
-    with lines(kind, made.names, ends, authority) as found:
-        split = begun(found, made.names, settings(), branches)
+    ends = make_endpoints(made, weight)
+    with open_transports(kind, made.names, ends, authority) as found:
+        split = begin_run(found, made.names, settings_json(), branches)
         assert_equal(split_gradients(made, method, split), expected, TOLERANCE[dtype])

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.matching.talk import RULE, matched
+from tests.matching.session_helpers import RULE, run_matching
 from xvfl.errors import InputError, MatchingError, RunError, XVFLError
 from xvfl.matching import (
     CoordinatorAlignment,
@@ -27,7 +27,7 @@ COLUMNS = ["age", "job"]
 
 @pytest.fixture
 def files(tmp_path: Path) -> tuple[Path, Path]:
-    found, kept, _ = matched(LABELLED, IDS)
+    found, kept, _ = run_matching(LABELLED, IDS)
     ours, theirs = tmp_path / "a" / "coordinator.json", tmp_path / "b" / "party.json"
     mark = TableMark.of(["churned"], LABELLED)
     CoordinatorAlignment({"shop": found}, RULE, mark).save(ours)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.matching.talk import RULE, Wire, matched
+from tests.matching.session_helpers import RULE, RecordingTransport, run_matching
 from xvfl.errors import MatchingError
 from xvfl.matching import CoordinatorSession, PartySession
 from xvfl.matching.session_messages import HEAD, Kind, Message, decode
@@ -19,7 +19,7 @@ ZERO = bytes(32)
 Change = Callable[[Message], Message]
 
 
-def spoilt(kind: Kind, change: Change) -> Wire:
+def spoilt(kind: Kind, change: Change) -> RecordingTransport:
     """Run a session in which one kind of message arrives changed."""
     party = PartySession(IDS, RULE, workers=1)
 
@@ -27,7 +27,7 @@ def spoilt(kind: Kind, change: Change) -> Wire:
         message = decode(data)
         return (change(message) if message.kind == kind else message).encode()
 
-    wire = Wire(party)
+    wire = RecordingTransport(party)
     CoordinatorSession(LABELLED, RULE, workers=1).match(lambda sent: spoil(wire(spoil(sent))))
     return wire
 
@@ -93,7 +93,7 @@ def test_places_out_of_range_are_refused(places: list[int]) -> None:
 
 
 def test_a_replayed_message_is_refused_in_its_own_and_in_a_new_session() -> None:
-    _, _, said = matched(LABELLED, IDS)
+    _, _, said = run_matching(LABELLED, IDS)
     requests = said[::2]
     for replayed in requests[1:]:
         party = PartySession(IDS, RULE)
@@ -102,7 +102,7 @@ def test_a_replayed_message_is_refused_in_its_own_and_in_a_new_session() -> None
             party.answer(replayed)
         with pytest.raises(MatchingError, match="this session is over"):
             party.answer(requests[1])
-    wire = Wire(PartySession(IDS, RULE))
+    wire = RecordingTransport(PartySession(IDS, RULE))
 
     def twice(request: bytes) -> bytes:
         if decode(request).kind == Kind.BLIND:
@@ -115,7 +115,7 @@ def test_a_replayed_message_is_refused_in_its_own_and_in_a_new_session() -> None
 
 
 def test_recorded_replies_do_not_pass_for_new_ones() -> None:
-    _, _, said = matched(LABELLED, IDS)
+    _, _, said = run_matching(LABELLED, IDS)
     recorded = iter(said[1::2])
     with pytest.raises(MatchingError, match="WELCOME: expected session"):
         CoordinatorSession(LABELLED, RULE).match(lambda request: next(recorded))
@@ -137,7 +137,7 @@ def test_other_versions_and_other_protocols_are_refused() -> None:
 
 @given(data=st.data())
 def test_random_and_mutated_frames_raise_nothing_else(data: st.DataObject) -> None:
-    _, _, said = matched(LABELLED, IDS)
+    _, _, said = run_matching(LABELLED, IDS)
     frame = bytearray(data.draw(st.sampled_from(said) | st.binary(max_size=80)))
     for at in data.draw(st.lists(st.integers(0, max(len(frame) - 1, 0)), max_size=4)):
         frame[at : at + 1] = data.draw(st.binary(max_size=2))

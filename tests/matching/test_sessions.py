@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.matching.talk import RULE, Wire, matched, pairs
+from tests.matching.session_helpers import RULE, RecordingTransport, matched_pairs, run_matching
 from xvfl.errors import InputError, MatchingError
 from xvfl.matching import RULES, CoordinatorSession, PartySession, session_messages
 from xvfl.matching.session_messages import Kind, decode
@@ -19,12 +19,12 @@ IDS = st.lists(
 
 @given(labelled=IDS, ids=IDS)
 def test_the_result_is_the_plain_intersection(labelled: list[str], ids: list[str]) -> None:
-    found, kept, _ = matched(labelled, ids)
+    found, kept, _ = run_matching(labelled, ids)
     fold = RULES[RULE]
     plain = {
         (i, j) for i, x in enumerate(labelled) for j, y in enumerate(ids) if fold(x) == fold(y)
     }
-    assert pairs(found, kept) == plain
+    assert matched_pairs(found, kept) == plain
     assert (found.party_ids, kept.labelled_ids) == (len(ids), len(labelled))
     assert found.session == kept.session
 
@@ -35,8 +35,8 @@ def test_parts_join_without_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     for common in (0, 3, 4, 8):
         labelled = [f"c{i}" for i in range(10)]
         ids = [f"c{i}" for i in range(10 - common, 22)]
-        found, kept, said = matched(labelled, ids)
-        assert pairs(found, kept) == {(i, i - 10 + common) for i in range(10 - common, 10)}
+        found, kept, said = run_matching(labelled, ids)
+        assert matched_pairs(found, kept) == {(i, i - 10 + common) for i in range(10 - common, 10)}
         kinds = [decode(each).kind for each in said]
         assert kinds.count(Kind.BLIND) == 3 and kinds.count(Kind.MATCHED) == common // 4 + 1
 
@@ -56,7 +56,7 @@ def test_messages_stay_below_one_mebibyte() -> None:
     ],
 )
 def test_empty_disjoint_and_equal_sets(labelled: list[str], ids: list[str], common: int) -> None:
-    found, kept, _ = matched(labelled, ids)
+    found, kept, _ = run_matching(labelled, ids)
     assert (found.handles >= 0).sum() == len(kept.rows) == common
 
 
@@ -69,7 +69,7 @@ def test_ids_that_meet_by_the_rule_stop_a_side_before_it_speaks() -> None:
 
 def test_handles_and_places_follow_neither_order() -> None:
     ids = [f"c{i}" for i in range(200)]
-    found, kept, said = matched(ids, ids)
+    found, kept, said = run_matching(ids, ids)
     places = [np.frombuffer(m.body, "<u4") for m in map(decode, said) if m.kind == Kind.MATCHED]
     for order in (found.handles, kept.rows, np.concatenate(places)):
         # Of 200 random numbers, expected distance to their rank is 67; in order it is 0.
@@ -90,10 +90,10 @@ def test_more_ids_than_allowed_are_refused() -> None:
 
 
 def test_a_session_is_used_once() -> None:
-    wire = Wire(PartySession(["a"], RULE))
+    wire = RecordingTransport(PartySession(["a"], RULE))
     coordinator = CoordinatorSession(["a"], RULE)
     coordinator.match(wire)
     with pytest.raises(MatchingError, match="has run already"):
         coordinator.match(wire)
     with pytest.raises(MatchingError, match="this session is over"):
-        wire.party.answer(wire.said[0])
+        wire.party.answer(wire.transcript[0])

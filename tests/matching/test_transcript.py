@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from tests.matching.talk import RULE, matched
+from tests.matching.session_helpers import RULE, run_matching
 from xvfl.matching import RULES
 from xvfl.matching.group import point_of, tag_of
 from xvfl.matching.session_messages import Kind, decode
@@ -42,14 +42,14 @@ def leaks(said: Iterable[bytes], ids: Iterable[str]) -> set[str]:
 
 
 def test_no_id_and_no_plain_hash_is_in_any_message() -> None:
-    found, kept, said = matched(LABELLED, IDS)
+    found, kept, said = run_matching(LABELLED, IDS)
     assert len(kept.rows) == 15 and (found.handles >= 0).sum() == 15
     assert leaks(said, [*LABELLED, *IDS]) == set()
 
 
 @pytest.mark.parametrize("leaky", ["point", "sha256", "id"])
 def test_the_search_finds_what_leaks(leaky: str) -> None:
-    _, _, said = matched(LABELLED, IDS)
+    _, _, said = run_matching(LABELLED, IDS)
     text = RULES[RULE](IDS[3])
     added = {
         "point": point_of(text, RULE),
@@ -62,12 +62,12 @@ def test_the_search_finds_what_leaks(leaky: str) -> None:
 def test_without_blinding_the_search_finds_every_id(monkeypatch: pytest.MonkeyPatch) -> None:
     for side in ("coordinator", "party"):
         monkeypatch.setattr(f"xvfl.matching.{side}.times", lambda scalar, point: point)
-    _, _, said = matched(LABELLED, IDS)
+    _, _, said = run_matching(LABELLED, IDS)
     assert leaks(said, [*LABELLED, *IDS]) == {*LABELLED, *IDS}
 
 
 def test_nothing_but_points_tags_places_and_sizes_is_said() -> None:
-    _, _, said = matched(LABELLED, IDS)
+    _, _, said = run_matching(LABELLED, IDS)
     sizes = {kind: 0 for kind in Kind}
     for message in map(decode, said):
         sizes[message.kind] += len(message.body)
@@ -84,7 +84,7 @@ def test_nothing_but_points_tags_places_and_sizes_is_said() -> None:
 
 
 def test_every_session_draws_afresh() -> None:
-    runs = [matched(LABELLED, LABELLED) for _ in range(2)]
+    runs = [run_matching(LABELLED, LABELLED) for _ in range(2)]
     for kind in (Kind.WELCOME, Kind.BLIND, Kind.EVALUATED, Kind.TAGS):
         first, second = (
             {item for m in map(decode, said) if m.kind == kind for item in m.items()}

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tests import small_tables, twin
-from tests.methods.wide import embedded, head
+from tests.methods.branch_helpers import embed_rows, make_head
 from tests.problems import CLASSES, MIXED, NUMBERS, D, Problem, make_problem
 from xvfl import XVFLClassifier
 from xvfl.config import LossConfig, NetConfig
@@ -26,13 +26,13 @@ def predicting(concat: bool, weights: Weights) -> tuple[Problem, XVFL]:
         net.eval()
     if not concat:
         return problem, XVFL(problem.head, weights)
-    blocks = ConcatHead(head(3, seed=1), 3)
+    blocks = ConcatHead(make_head(3, seed=1), 3)
     return problem, XVFL(blocks, replace(weights, aggregation="concat"))
 
 
 def alone(problem: Problem, self_completion: bool) -> list[list[Tensor]]:
     """Embed each row as a party by itself would: completed from its own embedding, or not."""
-    parties, made = problem.twin_parties(), embedded(problem)
+    parties, made = problem.twin_parties(), embed_rows(problem)
     for row, E in zip(problem.twin_rows(), made, strict=True):
         for i, party in enumerate(parties):
             if self_completion and not row.full[i]:
@@ -48,7 +48,7 @@ def test_without_cross_completion_who_saw_anything_decides(own: float, concat: b
     assert method.modes == {"local", "collaborative", "peers"}
     decided = {m: method.logits(problem.federation(), problem.rows, m, 0) for m in method.modes}
     best = alone(problem, own > 0)
-    for b, (row, plain) in enumerate(zip(problem.twin_rows(), embedded(problem), strict=True)):
+    for b, (row, plain) in enumerate(zip(problem.twin_rows(), embed_rows(problem), strict=True)):
         members: dict[str, dict[int, Tensor]] = {
             "collaborative": {i: best[b][i] for i in range(3) if any(row.o[i])},
             "local": {0: best[b][0]},
@@ -65,7 +65,7 @@ def test_side_by_side_everybody_keeps_its_place() -> None:
     together = method.logits(problem.federation(), problem.rows, "collaborative", 0)
     assisted = method.logits(problem.federation(), problem.rows, "assisted", 1)
     parties, best = problem.twin_parties(), alone(problem, True)
-    for b, (row, E) in enumerate(zip(problem.twin_rows(), embedded(problem), strict=True)):
+    for b, (row, E) in enumerate(zip(problem.twin_rows(), embed_rows(problem), strict=True)):
         kept = replace(row, full=[False] * 3) if all(row.full) else row
         E_ = twin.cross_completed(parties, kept, E)
         made = both_ways(row, best[b], E_)
@@ -91,7 +91,7 @@ def test_assisted_decides_with_the_mean_of_its_completion_and_its_cue() -> None:
     problem, method = predicting(False, Weights(0.1, 0.1, 1.0))
     assisted = method.logits(problem.federation(), problem.rows, "assisted", 1)
     parties, best = problem.twin_parties(), alone(problem, True)
-    for b, (row, E) in enumerate(zip(problem.twin_rows(), embedded(problem), strict=True)):
+    for b, (row, E) in enumerate(zip(problem.twin_rows(), embed_rows(problem), strict=True)):
         peers = [E[i] for i in (0, 2) if row.full[i]]
         expected = best[b][1]
         if peers and not row.full[1]:
@@ -104,7 +104,7 @@ def test_assisted_without_self_completion_is_the_papers() -> None:
     problem, method = predicting(False, Weights(0.1, 0.1))
     assisted = method.logits(problem.federation(), problem.rows, "assisted", 1)
     parties = problem.twin_parties()
-    for b, (row, E) in enumerate(zip(problem.twin_rows(), embedded(problem), strict=True)):
+    for b, (row, E) in enumerate(zip(problem.twin_rows(), embed_rows(problem), strict=True)):
         if not row.full[1] and any(row.full):
             helped = twin.cross_completed(parties, row, E)[1]
             assert helped is not None
@@ -143,7 +143,7 @@ def test_switches_come_from_the_configuration() -> None:
 
 
 def test_answers_say_what_was_completed_and_from_whom() -> None:
-    bank, shop, y = small_tables.frames()
+    bank, shop, y = small_tables.make_tables()
     both = {"bank": bank, "shop": shop}
     gaps = bank.isna().any(axis=1)
     for own, completed in ((1.0, True), (0.0, False)):

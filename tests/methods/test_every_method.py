@@ -10,7 +10,15 @@ import torch
 from torch import nn
 
 from tests import small_tables
-from tests.problems import CLASSES, NUMBERS, SEED, accuracies, digits, make_problem, train
+from tests.problems import (
+    CLASSES,
+    NUMBERS,
+    SEED,
+    accuracies,
+    make_problem,
+    split_digits,
+    train_small,
+)
 from xvfl import XVFLClassifier
 from xvfl.config import LossConfig, NetConfig
 from xvfl.errors import ConfigError, InputError, ModeError
@@ -63,9 +71,9 @@ UNTRAINED = {"vanilla": {"local/0", "local/1"}}
 
 @pytest.mark.parametrize("loss", EVERY[: len(METHODS) + 2], ids=named)
 def test_64_rows_are_learned_by_heart(loss: LossConfig) -> None:
-    tables, rows = digits(64)
+    tables, rows = split_digits(64)
     excused = UNTRAINED.get(loss.method, set())
-    trained = train(loss, tables, rows, epochs=100 if excused else 300)
+    trained = train_small(loss, tables, rows, epochs=100 if excused else 300)
     found = accuracies(*trained, rows)
     assert {name.split("/")[0] for name in found} == trained[0].modes
     assert {found[name] for name in found if name not in excused} == {1.0}, found
@@ -73,9 +81,9 @@ def test_64_rows_are_learned_by_heart(loss: LossConfig) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_shuffled_labels_leave_test_rows_at_chance(method: str) -> None:
-    tables, rows = digits(500, shuffled=True)
+    tables, rows = split_digits(500, shuffled=True)
     first, rest = torch.arange(500).split([128, 372])
-    trained = train(LossConfig(method=method), tables, rows.take(first), epochs=10)
+    trained = train_small(LossConfig(method=method), tables, rows.take(first), epochs=10)
     spread = math.sqrt(2 / 9 / len(rest))
     found = accuracies(*trained, rows.take(rest))
     assert all(abs(share - 1 / CLASSES) < 4 * spread for share in found.values()), found
@@ -135,7 +143,7 @@ def test_stacked_runs_lose_the_mean_of_what_each_loses_alone(loss: LossConfig) -
 
 
 def test_rows_carry_their_runs() -> None:
-    _, rows = digits(4)
+    _, rows = split_digits(4)
     rows = replace(rows, runs=2)
     same = [rows.take(torch.arange(2)), rows.only([1]), rows.to(torch.device("cpu"))]
     assert [each.runs for each in same] == [2, 2, 2]
@@ -151,32 +159,34 @@ def test_rows_carry_their_runs() -> None:
     ],
 )
 def test_a_configuration_trains_evaluates_and_predicts(said: str, tmp_path: Path) -> None:
-    config = small_tables.write_all(tmp_path, f"{small_tables.CONFIG}\n[loss]\n{said}\n")
+    config = small_tables.write_run_inputs(tmp_path, f"{small_tables.CONFIG}\n[loss]\n{said}\n")
     run = tmp_path / "run"
-    assert small_tables.xvfl("train", config, "--out", run).code == 0
-    assert small_tables.xvfl("evaluate", run).code == 0
+    assert small_tables.run_xvfl("train", config, "--out", run).code == 0
+    assert small_tables.run_xvfl("evaluate", run).code == 0
     shop = ("--input", f"shop={tmp_path / 'shop.parquet'}")
-    alone = small_tables.xvfl(
+    alone = small_tables.run_xvfl(
         "predict", run, *shop, "--mode", "local", "--output", tmp_path / "a.csv"
     )
     assert alone.code == 0, alone
     together = ("--mode", "collaborative", "--output", tmp_path / "b.csv")
-    assert small_tables.xvfl("predict", run, *shop, *together).code == 0
+    assert small_tables.run_xvfl("predict", run, *shop, *together).code == 0
     assisted = ("--mode", "assisted", "--output", tmp_path / "c.csv")
-    refused = small_tables.refused("predict", run, *shop, *assisted)
+    refused = small_tables.rejected_with("predict", run, *shop, *assisted)
     assert "cannot predict in mode 'assisted'; it can: local, collaborative" in refused
 
 
 def test_an_interrupted_run_goes_on_with_its_memory(tmp_path: Path) -> None:
-    config = small_tables.write_all(tmp_path, f'{small_tables.CONFIG}\n[loss]\nmethod = "fedcvt"\n')
+    config = small_tables.write_run_inputs(
+        tmp_path, f'{small_tables.CONFIG}\n[loss]\nmethod = "fedcvt"\n'
+    )
     small_tables.train(config, tmp_path / "whole")
-    small_tables.train(config, tmp_path / "parts", show=small_tables.stop_at(4))
+    small_tables.train(config, tmp_path / "parts", show=small_tables.interrupt_at(4))
     small_tables.train(config, tmp_path / "parts", resume=True)
-    small_tables.assert_same_weights(tmp_path / "whole", tmp_path / "parts")
+    small_tables.assert_same_run(tmp_path / "whole", tmp_path / "parts")
 
 
 def test_own_bottoms_are_built_for_every_branch_and_own_heads_need_one_embedding() -> None:
-    bank, shop, y = small_tables.frames()
+    bank, shop, y = small_tables.make_tables()
     both, size = {"bank": bank, "shop": shop}, {"embedding_dim": 4, "hidden_dim": 6, "epochs": 1}
     own = {"bank": lambda layout, d: nn.Linear(layout.encoded + layout.raw, d)}
     fitted = XVFLClassifier(method="iavfl", bottoms=own, **size).fit(both, y)

@@ -9,7 +9,14 @@ import torch
 from torch import Tensor
 
 from tests import twin
-from tests.methods.wide import agree, embedded, head, heads, two_branches, weighted_mean
+from tests.methods.branch_helpers import (
+    assert_matches_twin,
+    embed_rows,
+    make_head,
+    make_heads,
+    make_two_branch_problem,
+    weighted_mean,
+)
 from tests.problems import CLASSES, MIXED, NUMBERS, D, Problem
 from xvfl.config import LossConfig, NetConfig
 from xvfl.errors import ConfigError
@@ -22,7 +29,7 @@ Pair = Sequence[Tensor]
 
 
 def make(size: int = 6) -> FedCVT:
-    return FedCVT(head(4, 1), heads(2, blocks=2), Memory(2 * D, size).double(), SETTINGS)
+    return FedCVT(make_head(4, 1), make_heads(2, blocks=2), Memory(2 * D, size).double(), SETTINGS)
 
 
 def attention(query: Tensor, keys: Pair, values: Pair) -> Tensor:
@@ -42,7 +49,7 @@ def estimated(own: Tensor, i: int, reference: Sequence[Pair]) -> Tensor:
 
 def slow(problem: Problem, method: FedCVT) -> dict[str, Tensor]:
     """Write the loss out, row by row."""
-    E, rows = embedded(problem), problem.twin_rows()
+    E, rows = embed_rows(problem), problem.twin_rows()
     aligned = [b for b, row in enumerate(rows) if all(row.full)]
     terms: dict[str, list[list[Tensor]]] = {}
     for b, (row, R) in enumerate(zip(rows, E, strict=True)):
@@ -78,13 +85,13 @@ def slow(problem: Problem, method: FedCVT) -> dict[str, Tensor]:
 @pytest.mark.parametrize("rows", [ROWS, ["FF", "F-"], ["FF", "FF"]], ids=["all", "one", "two"])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_loss_equals_the_slow_one(rows: list[str], seed: int) -> None:
-    problem, method = two_branches([NUMBERS, MIXED], rows, seed), make()
-    agree(problem, method, slow(problem, method))
+    problem, method = make_two_branch_problem([NUMBERS, MIXED], rows, seed), make()
+    assert_matches_twin(problem, method, slow(problem, method))
 
 
 @pytest.mark.parametrize("rows", [["F-", "-F"], ["PP", "P-"]])
 def test_without_aligned_rows_the_loss_and_its_gradients_are_finite(rows: list[str]) -> None:
-    problem, method = two_branches([NUMBERS] * 2, rows), make()
+    problem, method = make_two_branch_problem([NUMBERS] * 2, rows), make()
     found = method.loss(problem.federation(), problem.rows)
     assert not found["joint"] and not found["representation"] and not found["common"]
     torch.stack(list(found.values())).sum().backward()
@@ -92,7 +99,7 @@ def test_without_aligned_rows_the_loss_and_its_gradients_are_finite(rows: list[s
 
 
 def test_rows_without_weight_are_nobodys_reference() -> None:
-    problem, method = two_branches([NUMBERS] * 2, ROWS), make()
+    problem, method = make_two_branch_problem([NUMBERS] * 2, ROWS), make()
     weight = problem.rows.weight.clone()
     weight[[0, 3]] = 0
     rest = torch.tensor([b for b in range(len(ROWS)) if weight[b] > 0])
@@ -115,7 +122,7 @@ def test_the_memory_keeps_the_latest_aligned_rows() -> None:
 
 
 def test_the_memory_changes_in_training_alone() -> None:
-    problem, method = two_branches([NUMBERS] * 2, ROWS), make()
+    problem, method = make_two_branch_problem([NUMBERS] * 2, ROWS), make()
     method.heads.eval()
     method.loss(problem.federation(), problem.rows)
     assert not method.heads["memory"].valid.any()
@@ -125,9 +132,9 @@ def test_the_memory_changes_in_training_alone() -> None:
 
 
 def test_prediction_takes_what_is_real_and_estimates_the_rest() -> None:
-    problem, method = two_branches([NUMBERS] * 2, ROWS, seed=3), make()
+    problem, method = make_two_branch_problem([NUMBERS] * 2, ROWS, seed=3), make()
     method.loss(problem.federation(), problem.rows)
-    E, rows = embedded(problem), problem.twin_rows()
+    E, rows = embed_rows(problem), problem.twin_rows()
     reference = [E[b] for b, row in enumerate(rows) if all(row.full)]
     together = method.logits(problem.federation(), problem.rows, "collaborative", 0)
     for b, row in enumerate(rows):
@@ -141,9 +148,9 @@ def test_prediction_takes_what_is_real_and_estimates_the_rest() -> None:
 
 
 def test_D7_an_unreachable_party_is_estimated_from_the_memory() -> None:
-    problem, method = two_branches([NUMBERS] * 2, ROWS, seed=3), make()
+    problem, method = make_two_branch_problem([NUMBERS] * 2, ROWS, seed=3), make()
     method.loss(problem.federation(), problem.rows)
-    E, rows = embedded(problem), problem.twin_rows()
+    E, rows = embed_rows(problem), problem.twin_rows()
     reference = [E[b] for b, row in enumerate(rows) if all(row.full)]
     federation, known = problem.federation().only([1]), problem.rows.only([1])
     found = method.only([1]).logits(federation, known, "collaborative", 0)
@@ -156,11 +163,13 @@ def test_D7_an_unreachable_party_is_estimated_from_the_memory() -> None:
 
 
 def test_stacked_runs_see_their_own_rows_alone() -> None:
-    problem = two_branches([NUMBERS] * 2, [*ROWS, "F-", "-F", "PF", "FF", "GF", "F-", "FF"])
+    problem = make_two_branch_problem(
+        [NUMBERS] * 2, [*ROWS, "F-", "-F", "PF", "FF", "GF", "F-", "FF"]
+    )
     problem = replace(problem, rows=problem.rows.take(torch.arange(16), problem.rows.step))
     halves = [problem.rows.take(at, problem.rows.step) for at in torch.arange(16).chunk(2)]
     solo = [make(), make()]
-    both = FedCVT(head(4, 1), heads(2, 2), Memory(2 * D, 6, runs=2).double(), SETTINGS)
+    both = FedCVT(make_head(4, 1), make_heads(2, 2), Memory(2 * D, 6, runs=2).double(), SETTINGS)
     stacked = replace(problem.rows, runs=2)
     terms = both.loss(problem.federation(), stacked)
     apart = [m.loss(problem.federation(), rows) for m, rows in zip(solo, halves, strict=True)]
@@ -168,7 +177,7 @@ def test_stacked_runs_see_their_own_rows_alone() -> None:
         torch.testing.assert_close(term, (apart[0][name] + apart[1][name]) / 2)
     for name in ("rows", "valid"):
         each = [getattr(method.heads["memory"], name) for method in solo]
-        assert torch.equal(getattr(both.heads["memory"], name), torch.cat(each))
+        torch.testing.assert_close(getattr(both.heads["memory"], name), torch.cat(each))
     said = both.logits(problem.federation(), stacked, "collaborative", 0)
     alone = [
         m.logits(problem.federation(), rows, "collaborative", 0)

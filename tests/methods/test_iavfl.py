@@ -5,7 +5,14 @@ import torch
 from torch import Tensor
 
 from tests import twin
-from tests.methods.wide import agree, embedded, head, heads, two_branches, weighted_mean
+from tests.methods.branch_helpers import (
+    assert_matches_twin,
+    embed_rows,
+    make_head,
+    make_heads,
+    make_two_branch_problem,
+    weighted_mean,
+)
 from tests.problems import MIXED, NUMBERS, D
 from xvfl.config import LossConfig
 from xvfl.errors import ConfigError
@@ -25,10 +32,12 @@ def divergence(teacher: Tensor, student: Tensor, temperature: float) -> Tensor:
 @pytest.mark.parametrize(("share", "temperature"), [(0.5, 2.0), (0.3, 1.0), (1.0, 3.0), (0, 2)])
 @pytest.mark.parametrize("k", [2, 3, 4])
 def test_the_loss_equals_the_slow_one(k: int, share: float, temperature: float) -> None:
-    problem = two_branches([MIXED, *[NUMBERS] * (k - 1)], [row[:k] for row in ROWS], seed=k)
-    joint, own = head(k, seed=1), heads(k)
+    problem = make_two_branch_problem(
+        [MIXED, *[NUMBERS] * (k - 1)], [row[:k] for row in ROWS], seed=k
+    )
+    joint, own = make_head(k, seed=1), make_heads(k)
     taught, alone = [], []
-    for row, E in zip(problem.twin_rows(), embedded(problem), strict=True):
+    for row, E in zip(problem.twin_rows(), embed_rows(problem), strict=True):
         teacher = joint(torch.cat([each[:D] for each in E]))
         taught.append([twin.cross_entropy(teacher, row.y)] if all(row.full) else [])
         terms = []
@@ -45,12 +54,12 @@ def test_the_loss_equals_the_slow_one(k: int, share: float, temperature: float) 
         "teacher": weighted_mean(problem, taught),
         "students": weighted_mean(problem, alone),
     }
-    agree(problem, IAVFL(ConcatHead(joint, k), own, share, temperature), expected)
+    assert_matches_twin(problem, IAVFL(ConcatHead(joint, k), own, share, temperature), expected)
 
 
 def test_students_send_their_teacher_nothing() -> None:
-    problem = two_branches([NUMBERS] * 2, ["FF", "FP"], seed=1)
-    method = IAVFL(ConcatHead(head(2, 1), 2), heads(2), share=1.0, temperature=2.0)
+    problem = make_two_branch_problem([NUMBERS] * 2, ["FF", "FP"], seed=1)
+    method = IAVFL(ConcatHead(make_head(2, 1), 2), make_heads(2), share=1.0, temperature=2.0)
     method.loss(problem.federation(), problem.rows)["students"].backward()
     moved = {name for name, gradient in problem.gradients().items() if gradient.any()}
     assert moved and all(".bottoms.1." in name for name in moved)
@@ -58,8 +67,8 @@ def test_students_send_their_teacher_nothing() -> None:
 
 
 def test_the_teacher_decides_together_and_a_student_alone() -> None:
-    problem = two_branches([NUMBERS] * 3, ["FPF", "F-P"], seed=1)
-    joint, own = head(3, seed=1), heads(3)
+    problem = make_two_branch_problem([NUMBERS] * 3, ["FPF", "F-P"], seed=1)
+    joint, own = make_head(3, seed=1), make_heads(3)
     method = IAVFL(ConcatHead(joint, 3), own, share=0.5, temperature=2.0)
     together = method.logits(problem.federation(), problem.rows, "collaborative", 0)
     alone = method.logits(problem.federation(), problem.rows, "local", 2)
@@ -67,7 +76,7 @@ def test_the_teacher_decides_together_and_a_student_alone() -> None:
     fewer = method.only([0, 2]).logits(federation, rows, "collaborative", 0)
     last = method.only([0, 2]).logits(federation, rows, "local", 1)
     nothing = torch.zeros(D, dtype=torch.float64)
-    for b, (row, E) in enumerate(zip(problem.twin_rows(), embedded(problem), strict=True)):
+    for b, (row, E) in enumerate(zip(problem.twin_rows(), embed_rows(problem), strict=True)):
         blocks = [each[:D] if any(o) else nothing for each, o in zip(E, row.o, strict=True)]
         torch.testing.assert_close(together[b], joint(torch.cat(blocks)))
         torch.testing.assert_close(fewer[b], joint(torch.cat([blocks[0], nothing, blocks[2]])))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from tests import twin
-from tests.problems import CLASSES, NUMBERS, D, Problem, make_problem, masked, smooth
+from tests.problems import CLASSES, NUMBERS, D, Problem, make_problem, sampled_mask, smooth_net
 from xvfl import XVFLClassifier
 from xvfl.errors import ModeError
 from xvfl.methods.laser import Laser, nested_subsets, subset_weights
@@ -36,7 +36,7 @@ def subsets_with(party: int, observed: list[int]) -> list[tuple[int, ...]]:
 def four_heads() -> nn.ModuleList:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
-        return nn.ModuleList([smooth(D, CLASSES).double() for _ in range(4)])
+        return nn.ModuleList([smooth_net(D, CLASSES).double() for _ in range(4)])
 
 
 def all_subsets(problem: Problem, heads: nn.ModuleList, masks: list[list[list[bool]]]) -> Tensor:
@@ -130,7 +130,7 @@ def test_two_parties_are_summed_exactly(masks: bool) -> None:
         drawn = []
         for i, table in enumerate(problem.tables):
             observed = table.take(problem.rows.handles[:, i]).observed
-            drawn.append(masked(observed, f"p{i}", problem.rows.step).tolist())
+            drawn.append(sampled_mask(observed, f"p{i}", problem.rows.step).tolist())
         given_ = [list(row) for row in zip(*drawn, strict=True)]
     expected = all_subsets(problem, heads, given_)
     found = Laser(heads, masks, seeds=[0]).loss(problem.federation(), problem.rows)["subsets"]

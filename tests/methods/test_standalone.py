@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from tests import twin
-from tests.problems import CLASSES, MIXED, NUMBERS, D, make_problem, smooth
+from tests.problems import CLASSES, MIXED, NUMBERS, D, make_problem, smooth_net
 from xvfl import XVFLClassifier
 from xvfl.errors import ModeError
 from xvfl.methods.standalone import Standalone
@@ -16,7 +16,7 @@ from xvfl.methods.standalone import Standalone
 def two_heads() -> nn.ModuleList:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
-        return nn.ModuleList([smooth(D, CLASSES).double() for _ in range(2)])
+        return nn.ModuleList([smooth_net(D, CLASSES).double() for _ in range(2)])
 
 
 def test_the_loss_counts_each_partys_full_rows() -> None:

@@ -14,14 +14,14 @@ import torch
 from tests.small_tables import (
     CONFIG,
     SOURCE,
-    assert_same_weights,
-    checkpoint,
-    no_scraps,
-    refused,
-    stop_at,
+    assert_same_run,
+    checkpoint_bytes,
+    has_no_temporary_files,
+    interrupt_at,
+    rejected_with,
+    run_xvfl,
     train,
-    write_all,
-    xvfl,
+    write_run_inputs,
 )
 from xvfl.model.fitting import Update
 from xvfl.model.run_dir import CHECKPOINT, MODEL, RunDir
@@ -32,31 +32,31 @@ STEPS = 6
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd", "page"])
 def test_stopped_at_three_random_steps(optimizer: str, tmp_path: Path) -> None:
-    config = write_all(tmp_path, CONFIG + f'optimizer = "{optimizer}"\n')
+    config = write_run_inputs(tmp_path, CONFIG + f'optimizer = "{optimizer}"\n')
     whole = train(config, tmp_path / "whole")
     assert whole.records[-1]["step"] == STEPS
     for step in random.Random(optimizer).sample(range(1, STEPS), 3):
         out = tmp_path / f"cut{step}"
-        assert train(config, out, show=stop_at(step)).interrupted
+        assert train(config, out, show=interrupt_at(step)).interrupted
         assert not (out / "manifest.json").exists() and (out / CHECKPOINT).exists()
         assert not train(config, out, resume=True).interrupted
-        assert_same_weights(out, tmp_path / "whole")
+        assert_same_run(out, tmp_path / "whole")
 
 
 def test_stopped_after_every_step(tmp_path: Path) -> None:
-    config = write_all(tmp_path)
+    config = write_run_inputs(tmp_path)
     train(config, tmp_path / "whole")
     for step in range(1, STEPS + 1):
-        train(config, tmp_path / "cut", resume=True, show=stop_at(step))
+        train(config, tmp_path / "cut", resume=True, show=interrupt_at(step))
     train(config, tmp_path / "cut", resume=True)
-    assert_same_weights(tmp_path / "cut", tmp_path / "whole")
+    assert_same_run(tmp_path / "cut", tmp_path / "whole")
 
 
 def test_seeds(tmp_path: Path) -> None:
-    config = write_all(tmp_path)
+    config = write_run_inputs(tmp_path)
     train(config, tmp_path / "a")
     train(config, tmp_path / "b")
-    assert_same_weights(tmp_path / "a", tmp_path / "b")
+    assert_same_run(tmp_path / "a", tmp_path / "b")
     config.write_text(CONFIG + "random_state = 1\n")
     train(config, tmp_path / "c")
     first, other = (RunDir(tmp_path / name).load_tensors(MODEL)[0] for name in "ac")
@@ -64,24 +64,27 @@ def test_seeds(tmp_path: Path) -> None:
 
 
 def test_early_stopping_survives_a_resume(tmp_path: Path) -> None:
-    config = write_all(tmp_path, CONFIG.replace("epochs = 3", "epochs = 30\npatience = 1"))
+    config = write_run_inputs(tmp_path, CONFIG.replace("epochs = 3", "epochs = 30\npatience = 1"))
     config.write_text(config.read_text() + 'learning_rate = 0.1\nschedule = "constant"\n')
     whole = train(config, tmp_path / "whole")
     assert whole.records[-1]["epoch"] < 30
-    train(config, tmp_path / "cut", show=stop_at(whole.records[-1]["step"]))
+    train(config, tmp_path / "cut", show=interrupt_at(whole.records[-1]["step"]))
     train(config, tmp_path / "cut", resume=True)
-    assert_same_weights(tmp_path / "cut", tmp_path / "whole")
+    assert_same_run(tmp_path / "cut", tmp_path / "whole")
 
 
 LONG = CONFIG.replace("epochs = 3", "epochs = 60\npatience = 0")
-EAGER = "import xvfl.model.fitting as t; t.CHECKPOINT_SECONDS = 0; from xvfl.cli.main import main; main()"
+EAGER = (
+    "import xvfl.model.fitting as t; t.CHECKPOINT_SECONDS = 0; "
+    "from xvfl.cli.main import main; main()"
+)
 
 
 @pytest.fixture(scope="module")
 def long_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A configuration that trains for a second or more, beside its uninterrupted run."""
     folder = tmp_path_factory.mktemp("long")
-    train(write_all(folder, LONG), folder / "whole")
+    train(write_run_inputs(folder, LONG), folder / "whole")
     return folder
 
 
@@ -93,11 +96,11 @@ def test_ctrl_c_in_the_shell(long_run: Path) -> None:
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert err == f"stopped; continue with: xvfl train run.toml --out {out} --resume\n"
-    assert not (out / MODEL).exists() and no_scraps(out)
-    said = xvfl("train", long_run / "run.toml", "--out", out, "--resume")
+    assert not (out / MODEL).exists() and has_no_temporary_files(out)
+    said = run_xvfl("train", long_run / "run.toml", "--out", out, "--resume")
     assert said.code == 0 and "trained 60 epochs" in said.out
-    assert_same_weights(out, long_run / "whole")
-    again = xvfl("train", long_run / "run.toml", "--out", out, "--resume")
+    assert_same_run(out, long_run / "whole")
+    again = run_xvfl("train", long_run / "run.toml", "--out", out, "--resume")
     assert again.code == 0 and "finished already" in again.out
 
 
@@ -108,35 +111,35 @@ def test_power_cut(long_run: Path) -> None:
     process.kill()
     process.communicate(timeout=60)
     assert process.returncode == -signal.SIGKILL
-    assert "--resume" in refused("evaluate", out)
-    assert xvfl("train", long_run / "run.toml", "--out", out, "--resume").code == 0
-    assert_same_weights(out, long_run / "whole")
+    assert "--resume" in rejected_with("evaluate", out)
+    assert run_xvfl("train", long_run / "run.toml", "--out", out, "--resume").code == 0
+    assert_same_run(out, long_run / "whole")
 
 
 def test_power_cut_before_the_first_checkpoint(tmp_path: Path) -> None:
-    config = write_all(tmp_path)
+    config = write_run_inputs(tmp_path)
     train(config, tmp_path / "whole")
     out = tmp_path / "cut"
-    train(config, out, show=stop_at(5))
+    train(config, out, show=interrupt_at(5))
     (out / CHECKPOINT).unlink()
     with (out / "records.jsonl").open("a") as file:
         file.write('{"kind": "epo')
-    assert "--resume" in refused("train", config, "--out", out)
+    assert "--resume" in rejected_with("train", config, "--out", out)
     train(config, out, resume=True)
-    assert_same_weights(out, tmp_path / "whole")
+    assert_same_run(out, tmp_path / "whole")
 
 
 def test_power_cut_between_the_record_of_an_epoch_and_the_next_checkpoint(tmp_path: Path) -> None:
-    config = write_all(tmp_path)
+    config = write_run_inputs(tmp_path)
     train(config, tmp_path / "whole")
     out = tmp_path / "cut"
-    train(config, out, show=stop_at(4))
-    last_of_its_epoch = checkpoint(out)
-    train(config, out, resume=True, show=stop_at(5))
+    train(config, out, show=interrupt_at(4))
+    last_of_its_epoch = checkpoint_bytes(out)
+    train(config, out, resume=True, show=interrupt_at(5))
     assert len(RunDir(out).records()) == 2
     (out / CHECKPOINT).write_bytes(last_of_its_epoch)
     train(config, out, resume=True)
-    assert_same_weights(out, tmp_path / "whole")
+    assert_same_run(out, tmp_path / "whole")
 
 
 def start(folder: Path, out: Path, *python: str) -> "subprocess.Popen[str]":
@@ -163,7 +166,7 @@ SEARCH = CONFIG + "\n[loss]\nlambda1 = [0.0, 0.5]\nlambda2 = [0.1, 5.0]\n"
 
 
 def test_weights_of_the_loss_are_chosen_by_validation(tmp_path: Path) -> None:
-    config = write_all(tmp_path, SEARCH)
+    config = write_run_inputs(tmp_path, SEARCH)
     train(config, tmp_path / "whole")
     tried = [r for r in RunDir(tmp_path / "whole").records() if r["kind"] == "search"]
     pairs = [(each["lambda1"], each["lambda2"]) for each in tried]
@@ -182,11 +185,11 @@ def test_weights_of_the_loss_are_chosen_by_validation(tmp_path: Path) -> None:
     assert not (tmp_path / "cut" / CHECKPOINT).exists()
     train(config, tmp_path / "cut", resume=True, show=lambda update: done.append(update.label))
     assert {label[-5:] for label in done} == {"(3/4)", "(4/4)", ""}
-    assert_same_weights(tmp_path / "cut", tmp_path / "whole")
+    assert_same_run(tmp_path / "cut", tmp_path / "whole")
 
 
 def test_a_search_does_not_reuse_another_configurations_scores(tmp_path: Path) -> None:
-    config = write_all(tmp_path, SEARCH)
+    config = write_run_inputs(tmp_path, SEARCH)
 
     def stop_in_second(update: Update) -> None:
         if "(2/4)" in update.label:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from tests.small_tables import frames, refused, write_all, xvfl
+from tests.small_tables import make_tables, rejected_with, run_xvfl, write_run_inputs
 from xvfl.data import id_index, join, parquet
 from xvfl.data.frames import read_table
 from xvfl.data.parquet import open_parquet
@@ -22,7 +22,7 @@ PIECE = 32
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("scoring")
-    said = xvfl("train", write_all(folder, rows=ROWS), "--out", folder / "run")
+    said = run_xvfl("train", write_run_inputs(folder, rows=ROWS), "--out", folder / "run")
     assert said.code == 0, said
     return folder / "run"
 
@@ -36,7 +36,7 @@ def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
     for module in (parquet, id_index, join):
         monkeypatch.setattr(module, "ROWS_AT_ONCE", PIECE)
     monkeypatch.setattr("xvfl.federation.predict.BATCH", PIECE)
-    bank, shop, _ = frames(ROWS, seed=5)
+    bank, shop, _ = make_tables(ROWS, seed=5)
     bank.loc[bank.index[3], "job"] = "spy"
     bank.loc[bank.index[7], ["age", "balance", "job"]] = None
     shop = shop.rename(lambda each: each.replace("c0", "d0")).sample(frac=1, random_state=2)
@@ -98,7 +98,7 @@ def test_the_command_streams_parquet_and_writes_csv_too(
     run: Path, tables: dict[str, Path], tmp_path: Path
 ) -> None:
     for name in ("a.parquet", "b.csv"):
-        said = xvfl(
+        said = run_xvfl(
             "predict", run, "--input", f"bank={tables['bank']}", "--output", tmp_path / name
         )
         assert said.code == 0 and f"wrote {ROWS} rows" in said.out, said
@@ -112,7 +112,9 @@ def test_no_rows_make_a_file_without_rows(
 ) -> None:
     empty = tmp_path / "empty.parquet"
     pd.read_parquet(tables["bank"]).head(0).to_parquet(empty)
-    said = xvfl("predict", run, "--input", f"bank={empty}", "--output", tmp_path / "out.parquet")
+    said = run_xvfl(
+        "predict", run, "--input", f"bank={empty}", "--output", tmp_path / "out.parquet"
+    )
     assert said.code == 0, said
     found = pd.read_parquet(tmp_path / "out.parquet")
     assert len(found) == 0 and "proba_yes" in found
@@ -123,7 +125,7 @@ def test_repeated_ids_far_apart_are_refused_and_nothing_is_written(
 ) -> None:
     bank = pd.read_parquet(tables["bank"])
     pd.concat([bank, bank.iloc[[2]]]).to_parquet(tables["bank"])
-    said = refused(
+    said = rejected_with(
         "predict", run, "--input", f"bank={tables['bank']}", "--output", tmp_path / "out.parquet"
     )
     assert "1 rows repeat an earlier id, first 'c002' in data row 401" in said
@@ -133,7 +135,7 @@ def test_repeated_ids_far_apart_are_refused_and_nothing_is_written(
 
 def test_a_damaged_file_is_named(run: Path, tables: dict[str, Path], tmp_path: Path) -> None:
     tables["bank"].write_bytes(b"PAR1 not really")
-    said = refused(
+    said = rejected_with(
         "predict", run, "--input", f"bank={tables['bank']}", "--output", tmp_path / "out.parquet"
     )
     assert "cannot be read as Parquet" in said and str(tables["bank"]) in said

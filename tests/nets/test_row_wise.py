@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.federation.split_helpers import method_of, problem
+from tests.federation.split_helpers import make_federation, make_small_method
 from tests.problems import IMAGE, MIXED, NUMBERS, SEED, Problem
 from xvfl import nets
 from xvfl.federation.fused import FusedFederation
@@ -27,7 +27,7 @@ def learned(
     made: Problem, name: str, weight: float, picks: bool, **more: object
 ) -> tuple[dict[str, Tensor], int]:
     """Give every gradient of a step, and how many rows went through the bottoms."""
-    method, rows = method_of(made, name, **more), []
+    method, rows = make_small_method(made, name, **more), []
     for net in made.parties:
         if picks:
             net.bottom = net.bottom[1]
@@ -52,8 +52,10 @@ def test_leaving_out_what_no_term_looks_at_changes_nothing_but_the_work(
     name: str, k: int, more: dict[str, object]
 ) -> None:
     branches, weight = METHODS[name].branches, 0.7 if name == "xvfl+" else 0.0
-    everything, all_rows = learned(problem(k, branches=branches), name, weight, False, **more)
-    picked, some_rows = learned(problem(k, branches=branches), name, weight, True, **more)
+    everything, all_rows = learned(
+        make_federation(k, branches=branches), name, weight, False, **more
+    )
+    picked, some_rows = learned(make_federation(k, branches=branches), name, weight, True, **more)
     assert picked.keys() == everything.keys()
     for key, gradient in everything.items():
         torch.testing.assert_close(picked[key], gradient, rtol=1e-12, atol=1e-12)
@@ -61,7 +63,7 @@ def test_leaving_out_what_no_term_looks_at_changes_nothing_but_the_work(
 
 
 def test_the_paper_shape_computes_no_pair_too_many() -> None:
-    made = problem(2)
+    made = make_federation(2)
     _, rows = learned(made, "xvfl", 0.0, True)
     full, seen = made.rows.full, made.rows.seen
     aligned = full.all(1)

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.federation.split_helpers import Kept
-from tests.small_tables import SOURCE, frames, refused
-from tests.wire.lines import certificates, lines, listening
+from tests.federation.split_helpers import InMemoryCheckpoints
+from tests.small_tables import SOURCE, make_tables, rejected_with
+from tests.wire.transport_helpers import issue_certificates, open_transports, run_server
 from xvfl.errors import ConfigError, MatchingError, PartyError
 from xvfl.federation.endpoint import Endpoint
 from xvfl.matching import load_coordinator, load_party
@@ -56,12 +56,12 @@ LABELLED, IDS = ["a", "b", "c"], ["C", "d", " a "]
 @pytest.fixture
 def federation(tmp_path: Path) -> Path:
     """Write three sides' files: the shop spells its ids in capitals."""
-    bank, shop, y = frames()
+    bank, shop, y = make_tables()
     bank.reset_index().to_csv(tmp_path / "bank.csv", index=False)
     shop.index = shop.index.str.upper()
     shop.reset_index().to_csv(tmp_path / "shop.csv", index=False)
     y.iloc[10:].reset_index().to_csv(tmp_path / "labels.csv", index=False)
-    certificates(tmp_path / "certs", ["bank", "shop"])
+    issue_certificates(tmp_path / "certs", ["bank", "shop"])
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
@@ -94,7 +94,7 @@ def test_three_processes_match_their_ids(federation: Path) -> None:
     assert "holds 110 of 110 labelled rows, and 120 in all" in said["bank"]
     assert "holds 100 of 110 labelled rows, and 100 in all" in said["shop"]
     found = load_coordinator(federation / "state" / "alignment.json")
-    bank, shop, y = frames()
+    bank, shop, y = make_tables()
     labelled = list(y.index[10:])
     for name, table in (("bank", bank), ("shop", shop)):
         kept = load_party(federation / name / "alignment.json")
@@ -138,7 +138,7 @@ def _written(folder: Path, name: str) -> list[str]:
 def test_matching_runs_over_every_transport(kind: str, tmp_path: Path) -> None:
     config = MatchingConfig(n_threads=1)
     ends = [answering("p0", IDS, ["x"], config, tmp_path / "p0.json")]
-    with lines(kind, ["p0"], ends, tmp_path / "certs") as found:
+    with open_transports(kind, ["p0"], ends, tmp_path / "certs") as found:
         ours = ask_parties({"p0": found[0]}, LABELLED, ["y"], config, tmp_path / "c.json")
     theirs = load_party(tmp_path / "p0.json")
     handles = ours.matches["p0"].handles
@@ -180,16 +180,16 @@ def test_a_party_that_only_matches_does_not_train(tmp_path: Path) -> None:
 
 def test_a_party_that_trains_does_not_match_unless_told(tmp_path: Path) -> None:
     hello = Hello(0, "life", False, 3, "", "")
-    plain = Endpoint(hello, lambda settings, training: pytest.fail("no run"), Kept())
+    plain = Endpoint(hello, lambda settings, training: pytest.fail("no run"), InMemoryCheckpoints())
     with pytest.raises(MatchingError, match="refused: expected a coordinator's message, got Match"):
         over = {"p0": Memory(hello, plain.handle)}
         ask_parties(over, LABELLED, ["y"], MatchingConfig(), tmp_path / "c.json")
 
 
 def test_a_party_that_does_not_come_is_named(tmp_path: Path) -> None:
-    certificates(tmp_path / "certs", ["p0"])
+    issue_certificates(tmp_path / "certs", ["p0"])
     with (
-        listening(tmp_path / "certs", ["p0"]) as listener,
+        run_server(tmp_path / "certs", ["p0"]) as listener,
         pytest.raises(PartyError, match="party 'p0' did not come within 0 s; start `xvfl align`"),
     ):
         ask_parties(
@@ -245,13 +245,13 @@ def test_a_wrong_configuration_is_one_line(
 ) -> None:
     path = federation / "coordinator.toml"
     path.write_text(path.read_text().replace(*change))
-    assert words in refused("align", path)
+    assert words in rejected_with("align", path)
 
 
 def test_an_unknown_party_and_a_missing_file_are_one_line(federation: Path) -> None:
-    line = refused("align", federation / "coordinator.toml", "--party", "bnak")
+    line = rejected_with("align", federation / "coordinator.toml", "--party", "bnak")
     assert "unknown party 'bnak': did you mean 'bank'" in line
-    assert "cannot be read" in refused("align", federation / "none.toml")
+    assert "cannot be read" in rejected_with("align", federation / "none.toml")
 
 
 def test_file_names_count_from_the_configuration(federation: Path) -> None:

@@ -60,7 +60,7 @@ def test_faults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
                 processes.kill("coordinator")
                 processes.launch("coordinator")
             elif fault == "cut":
-                between.cut()
+                between.drop_connections()
             else:
                 processes.running[whom].send_signal(signal.SIGSTOP)
                 time.sleep(4)

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.small_tables import SOURCE, refused, xvfl
+from tests.small_tables import SOURCE, rejected_with, run_xvfl
 from xvfl.certs import make_authority
 from xvfl.service.log import read_log
 
@@ -109,7 +109,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     main = start(folder, "coordinator", "coordinator.toml")
     address = str(wait_for(folder / "main", "listening", main)["address"])
     port = wait_for(folder / "main", "health", main)["port"]
-    said = xvfl("status", f"127.0.0.1:{port}")
+    said = run_xvfl("status", f"127.0.0.1:{port}")
     assert said.code == 0 and "waiting" in said.out and "shop 0" in said.out
     (folder / "shop.toml").write_text(SHOP.replace("PORT", address.rpartition(":")[2]))
     shop = start(folder, "party", "shop.toml")
@@ -148,7 +148,7 @@ def test_it_trains_and_evaluates(finished: Path) -> None:
     }
     records = (finished / "main" / "records.jsonl").read_text().splitlines()
     assert len(records) == 12
-    assert "finished; choose another folder" in refused(
+    assert "finished; choose another folder" in rejected_with(
         "coordinator", finished / "coordinator.toml", "--quiet"
     )
 
@@ -184,7 +184,7 @@ def test_no_side_has_the_others_files(finished: Path) -> None:
 
 def test_a_released_party_predicts_alone(finished: Path) -> None:
     out = finished / "answers.csv"
-    said = xvfl(
+    said = run_xvfl(
         "predict", finished / "shop", "--input", f"shop={finished / 'shop.csv'}", "--output", out
     )
     assert said.code == 0, said.err
@@ -197,8 +197,10 @@ def test_a_released_party_predicts_alone(finished: Path) -> None:
 
 def test_an_unreleased_party_says_so(finished: Path) -> None:
     bank = ("--input", f"bank={finished / 'bank.csv'}", "--output", finished / "no.csv")
-    assert "no head was released to this party" in refused("predict", finished / "main/bank", *bank)
-    assert "a coordinator's folder" in refused("predict", finished / "main", *bank)
+    assert "no head was released to this party" in rejected_with(
+        "predict", finished / "main/bank", *bank
+    )
+    assert "a coordinator's folder" in rejected_with("predict", finished / "main", *bank)
 
 
 def test_a_party_added_later_starts_beside_warm_ones(finished: Path) -> None:
@@ -255,7 +257,7 @@ def test_another_session_is_refused_on_both_sides(
     kept.unlink()
     coordinator()
     try:
-        line = refused("party", finished / "shop.toml", "--quiet")
+        line = rejected_with("party", finished / "shop.toml", "--quiet")
     finally:
         kept.write_text(before)
     assert "refused: party 'shop': its ids were matched in session" in line
@@ -268,10 +270,10 @@ def test_changed_tables_are_refused(finished: Path) -> None:
     before = table.read_text()
     try:
         table.write_text("\n".join(before.splitlines()[:-1]) + "\n")
-        line = refused("party", finished / "shop.toml", "--quiet")
+        line = rejected_with("party", finished / "shop.toml", "--quiet")
         assert "changed since its ids were matched: 209 rows, then 210" in line
         table.write_text(before.replace("visits", "calls", 1))
-        assert "columns gone: 'visits'" in refused("party", finished / "shop.toml", "--quiet")
+        assert "columns gone: 'visits'" in rejected_with("party", finished / "shop.toml", "--quiet")
     finally:
         table.write_text(before)
 
@@ -283,7 +285,7 @@ def test_a_stranger_is_refused_by_name(
     text = (finished / "shop.toml").read_text()
     text = text.replace("shop.crt", "stranger.crt").replace("shop.key", "stranger.key")
     (finished / "stranger.toml").write_text(text.replace('state = "shop"', 'state = "strange"'))
-    line = refused("party", finished / "stranger.toml", "--quiet")
+    line = rejected_with("party", finished / "stranger.toml", "--quiet")
     assert "'stranger' is not on this coordinator's list: shop" in line
     (why,) = [e["why"] for e in read_log(finished / "main") if e["event"] == "refused"]
     assert "'stranger' is not on this coordinator's list" in why
@@ -319,9 +321,9 @@ def test_wrong_configurations(
     table = change[1].startswith("[")
     config = finished / "wrong.toml"
     config.write_text(lines + change[1] if table else change[1] + lines)
-    assert said in refused(command, config)
+    assert said in rejected_with(command, config)
 
 
 def test_nobody_to_ask_about_the_status() -> None:
-    assert "nobody answers" in refused("status", "127.0.0.1:1")
-    assert "expected HOST:PORT" in refused("status", "here")
+    assert "nobody answers" in rejected_with("status", "127.0.0.1:1")
+    assert "expected HOST:PORT" in rejected_with("status", "here")

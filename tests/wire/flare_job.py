@@ -11,7 +11,13 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from tests.federation.split_helpers import begun, endpoints, method_of, problem, settings
+from tests.federation.split_helpers import (
+    begin_run,
+    make_endpoints,
+    make_federation,
+    make_small_method,
+    settings_json,
+)
 from xvfl.config import TrainConfig
 from xvfl.federation.endpoint import Endpoint
 from xvfl.training.loop import Trainer
@@ -28,15 +34,15 @@ SITES = ("p0", "p1")
 def endpoint(site: str, props: Mapping[str, Any]) -> Endpoint:
     """Put a site's party behind an endpoint that leaves its weights behind."""
     torch.set_num_threads(1)
-    made = problem(len(SITES), torch.float32, dropout=0.3)
+    made = make_federation(len(SITES), torch.float32, dropout=0.3)
     at = SITES.index(site)
-    found = endpoints(made, RECONSTRUCTION)[at]
+    found = make_endpoints(made, RECONSTRUCTION)[at]
     answer = found.handle
 
     def handle(frame: bytes) -> bytes:
         reply = answer(frame)
         if found.over:
-            save_file(weights(made.parties[at]), Path(props["folder"]) / f"{site}.safetensors")
+            save_file(copy_weights(made.parties[at]), Path(props["folder"]) / f"{site}.safetensors")
         return reply
 
     found.handle = handle  # type: ignore[method-assign]
@@ -46,19 +52,19 @@ def endpoint(site: str, props: Mapping[str, Any]) -> Endpoint:
 def run(lines: Mapping[str, Transport], props: Mapping[str, Any]) -> None:
     """Train over the lines and leave the heads behind."""
     torch.set_num_threads(1)
-    made = problem(len(SITES), torch.float32, dropout=0.3)
-    method = method_of(made, METHOD)
-    split = begun([lines[site] for site in SITES], SITES, settings(TRAIN, RECONSTRUCTION))
+    made = make_federation(len(SITES), torch.float32, dropout=0.3)
+    method = make_small_method(made, METHOD)
+    split = begin_run([lines[site] for site in SITES], SITES, settings_json(TRAIN, RECONSTRUCTION))
     trainer = Trainer(split, method, made.rows, TRAIN)
     for _ in trainer.run(lambda: 0.0):
         pass
     split.flush()
     for line in lines.values():
         line.exchange(End(split.counters.turn + 1, "finished")).result(30)
-    save_file(weights(method.heads), Path(props["folder"]) / "heads.safetensors")
+    save_file(copy_weights(method.heads), Path(props["folder"]) / "heads.safetensors")
 
 
-def weights(net: torch.nn.Module) -> dict[str, torch.Tensor]:
+def copy_weights(net: torch.nn.Module) -> dict[str, torch.Tensor]:
     """Take a net's weights."""
     return {name: value.detach().clone() for name, value in net.state_dict().items()}
 

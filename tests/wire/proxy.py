@@ -18,7 +18,7 @@ class Proxy:
         self.refuse = False
         threading.Thread(target=self._accept, daemon=True).start()
 
-    def cut(self) -> int:
+    def drop_connections(self) -> int:
         """Cut every connection; say how many there were."""
         with self._lock:
             gone, self._open = self._open, []
@@ -31,7 +31,7 @@ class Proxy:
     def close(self) -> None:
         """Stop."""
         self._listening.close()
-        self.cut()
+        self.drop_connections()
 
     def _accept(self) -> None:
         while True:

@@ -10,10 +10,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.federation.split_helpers import endpoints, method_of, problem
+from tests.federation.split_helpers import make_endpoints, make_federation, make_small_method
 from tests.problems import SEED
-from tests.small_tables import SOURCE, frames
-from tests.wire.flare_job import METHOD, RECONSTRUCTION, SITES, STEPS, TRAIN, weights
+from tests.small_tables import SOURCE, make_tables
+from tests.wire.flare_job import METHOD, RECONSTRUCTION, SITES, STEPS, TRAIN, copy_weights
 from xvfl.errors import ConfigError, PartyError, WireError
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party import PartyWorker
@@ -28,15 +28,15 @@ from xvfl.wire.flare import Party, SiteLine, named
 
 
 def fused_weights() -> dict[str, dict[str, torch.Tensor]]:
-    made = problem(len(SITES), torch.float32, dropout=0.3)
-    method = method_of(made, METHOD)
+    made = make_federation(len(SITES), torch.float32, dropout=0.3)
+    method = make_small_method(made, METHOD)
     each = zip(made.names, made.parties, made.tables, strict=True)
     fused = FusedFederation([PartyWorker(*of_party, [SEED], RECONSTRUCTION) for of_party in each])
     trainer = Trainer(fused, method, made.rows, TRAIN)
     steps = sum(record.kind == "step" for record in trainer.run(lambda: 0.0))
     assert steps == STEPS
     nets = dict(zip(SITES, made.parties, strict=True)) | {"heads": method.heads}
-    return {name: weights(net) for name, net in nets.items()}
+    return {name: copy_weights(net) for name, net in nets.items()}
 
 
 @pytest.mark.parametrize("kind", ["simulator", "provisioned"])
@@ -49,14 +49,14 @@ def test_200_steps_over_flare_end_in_the_fused_weights(kind: str, tmp_path: Path
     command = [sys.executable, "-m", "tests.wire.flare_job", kind, str(tmp_path)]
     done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, timeout=500)
     assert done.returncode == 0, done.stdout.decode()[-2000:] + done.stderr.decode()[-2000:]
-    untrained = problem(len(SITES), torch.float32, dropout=0.3).parties[0]
+    untrained = make_federation(len(SITES), torch.float32, dropout=0.3).parties[0]
     moved, worst = 0.0, 0.0
     for name, expected in fused_weights().items():
         found = load_file(tmp_path / f"{name}.safetensors")
         assert found.keys() == expected.keys()
         worst = max(worst, *(float((found[key] - expected[key]).abs().max()) for key in found))
         if name == SITES[0]:
-            start = weights(untrained)
+            start = copy_weights(untrained)
             moved = max(float((expected[key] - start[key]).abs().max()) for key in start)
     print(f"{kind}: {STEPS} steps, weights differ from the fused run's by {worst:.1e}")
     assert worst <= 1e-5 and moved > 0.1
@@ -76,7 +76,7 @@ state = "{name}"
 
 
 def test_the_example_trains_from_each_sides_own_configuration(tmp_path: Path) -> None:
-    bank, shop, y = frames()
+    bank, shop, y = make_tables()
     bank.reset_index().to_csv(tmp_path / "bank.csv", index=False)
     shop.reset_index().to_csv(tmp_path / "shop.csv", index=False)
     y.reset_index().to_csv(tmp_path / "labels.csv", index=False)
@@ -164,7 +164,7 @@ def test_asking_the_next_gives_up_the_last(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_site_answers_the_server_alone() -> None:
     from nvflare.collab.api.context import Context, set_call_context
 
-    made = endpoints(problem(len(SITES)))[0]
+    made = make_endpoints(make_federation(len(SITES)))[0]
     party = Party(build="tests.wire.flare_job:endpoint")
     party._endpoint = made
     try:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.wire.lines import certificates, listening, wait_until
+from tests.wire.transport_helpers import issue_certificates, run_server, wait_until
 from xvfl.certs import make_authority
 from xvfl.wire.handshakes import noted_handshakes
 
@@ -25,7 +25,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made.issue("expired", days=10, now=now - timedelta(days=300))
     made.issue("future", now=now + timedelta(days=3))
     made.issue("p0")
-    certificates(found / "other", ["p0"])
+    issue_certificates(found / "other", ["p0"])
     return found
 
 
@@ -70,7 +70,7 @@ def test_a_refused_handshake_is_logged(
     act, said = CASES[name]
     with (
         noted_handshakes(events.append),
-        listening(folder / "ca", ["p0"], note=events.append) as listener,
+        run_server(folder / "ca", ["p0"], note=events.append) as listener,
     ):
         act(folder, listener.port)
         wait_until(lambda: events)

@@ -12,9 +12,17 @@ import grpc
 import pytest
 import torch
 
-from tests.federation.split_helpers import endpoints, problem, settings
-from tests.wire.lines import TRANSPORTS, certificates, dialling, lines, listening, tls, wait_until
+from tests.federation.split_helpers import make_endpoints, make_federation, settings_json
 from tests.wire.proxy import proxy
+from tests.wire.transport_helpers import (
+    TRANSPORTS,
+    issue_certificates,
+    open_transports,
+    run_client,
+    run_server,
+    tls_files,
+    wait_until,
+)
 from xvfl.certs import make_authority
 from xvfl.errors import PartyError, RunError, WireError
 from xvfl.federation.endpoint import Endpoint
@@ -27,7 +35,7 @@ from xvfl.wire.transport import Transport
 
 NONE = torch.zeros(0, dtype=torch.int32)
 HELLO = Hello(0, "life", False, 3, "columns", "session")
-BEGIN = Begin(1, "run", 0, settings(), NONE)
+BEGIN = Begin(1, "run", 0, settings_json(), NONE)
 
 
 def echo(frame: bytes) -> bytes:
@@ -39,8 +47,8 @@ def echo(frame: bytes) -> bytes:
 @pytest.fixture(params=TRANSPORTS)
 def line(request: pytest.FixtureRequest, authority: Path) -> Iterator[tuple[Transport, Endpoint]]:
     """One party behind each transport."""
-    end = endpoints(problem(2))[0]
-    with lines(request.param, ["p0"], [end], authority) as found:
+    end = make_endpoints(make_federation(2))[0]
+    with open_transports(request.param, ["p0"], [end], authority) as found:
         yield found[0], end
 
 
@@ -76,8 +84,8 @@ def test_asked_again_it_gives_the_same_answer(line: tuple[Transport, Endpoint]) 
 def test_a_message_beyond_grpcs_own_limit(authority: Path) -> None:
     body = bytes(9 * 2**20)
     with (
-        listening(authority, ["p0"]) as listener,
-        dialling(authority, "p0", listener.port, HELLO, echo),
+        run_server(authority, ["p0"]) as listener,
+        run_client(authority, "p0", listener.port, HELLO, echo),
     ):
         found = listener.lines["p0"]
         wait_until(found.hello)
@@ -94,16 +102,16 @@ def test_a_cut_line_comes_back_and_nothing_is_done_twice(authority: Path) -> Non
         return echo(frame)
 
     with (
-        listening(authority, ["p0"]) as listener,
+        run_server(authority, ["p0"]) as listener,
         proxy(listener.port) as between,
-        dialling(authority, "p0", between.port, HELLO, cached(slow)),
+        run_client(authority, "p0", between.port, HELLO, cached(slow)),
     ):
         found = listener.lines["p0"]
         wait_until(found.hello)
         for turn in range(1, 4):
             answer = found.exchange(Match(turn, b"x"))
             wait_until(lambda turn=turn: turn in done)
-            assert between.cut() == 1
+            assert between.drop_connections() == 1
             assert isinstance(answer.result(20), Matched)
     assert done == [1, 2, 3]
 
@@ -131,17 +139,17 @@ def test_a_party_that_started_afresh_does_not_answer_what_was_asked_before(autho
 
     other = Hello(0, "another life", False, 3, "columns", "session")
     with (
-        listening(authority, ["p0"]) as listener,
+        run_server(authority, ["p0"]) as listener,
         proxy(listener.port) as between,
-        dialling(authority, "p0", between.port, HELLO, hangs),
+        run_client(authority, "p0", between.port, HELLO, hangs),
     ):
         found = listener.lines["p0"]
         wait_until(found.hello)
         answer = found.exchange(Match(1, b""))
         wait_until(lambda: found.traffic()[0])
         between.refuse = True
-        between.cut()
-        with dialling(authority, "p0", listener.port, other, echo):
+        between.drop_connections()
+        with run_client(authority, "p0", listener.port, other, echo):
             assert isinstance(answer.exception(20), PartyError)
             wait_until(found.hello)
             assert found.hello() == other
@@ -160,7 +168,7 @@ def refused(
     address = f"localhost:{listener.port}"
     never = lambda: False  # noqa: E731
     dialler = PartyClient(
-        address, tls(own or folder, name), lambda: hello, echo, never, give_up_s=10
+        address, tls_files(own or folder, name), lambda: hello, echo, never, give_up_s=10
     )
     with pytest.raises((PartyError, Exception)) as caught:
         dialler.run()
@@ -169,7 +177,7 @@ def refused(
 
 def test_a_name_that_is_not_on_the_list(authority: Path) -> None:
     events: list[dict[str, Any]] = []
-    with listening(authority, ["p0"], note=events.append) as listener:
+    with run_server(authority, ["p0"], note=events.append) as listener:
         said = refused(authority, "p1", listener)
     assert "'p1' is not on this coordinator's list: p0" in said
     assert {e["party"] for e in events if e["event"] == "refused"} == {"?"}
@@ -180,8 +188,8 @@ def test_a_second_party_of_the_same_name(authority: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("xvfl.wire.client.TWICE_S", 0.5)
     events: list[dict[str, Any]] = []
     with (
-        listening(authority, ["p0"], note=events.append) as listener,
-        dialling(authority, "p0", listener.port, HELLO, echo),
+        run_server(authority, ["p0"], note=events.append) as listener,
+        run_client(authority, "p0", listener.port, HELLO, echo),
     ):
         found = listener.lines["p0"]
         wait_until(found.hello)
@@ -197,14 +205,14 @@ def test_what_a_party_says_of_itself_may_be_refused(authority: Path) -> None:
     def welcome(name: str, hello: Hello) -> None:
         raise WireError(f"party {name!r}: its columns changed since it first came")
 
-    with listening(authority, ["p0"], welcome=welcome) as listener:
+    with run_server(authority, ["p0"], welcome=welcome) as listener:
         assert "its columns changed" in refused(authority, "p0", listener)
 
 
 def test_a_stranger_authority_gets_nowhere(authority: Path, tmp_path: Path) -> None:
-    stranger = certificates(tmp_path / "other", ["p0"])
+    stranger = issue_certificates(tmp_path / "other", ["p0"])
     events: list[dict[str, Any]] = []
-    with listening(authority, ["p0"], note=events.append) as listener:
+    with run_server(authority, ["p0"], note=events.append) as listener:
         said = refused(authority, "p0", listener, own=stranger)
         assert "certificate is not of the authority trusted here" in said
         (stranger / "ca.crt").write_bytes((authority / "ca.crt").read_bytes())
@@ -220,7 +228,7 @@ def test_expired_and_future_certificates(tmp_path: Path) -> None:
     made.issue("p0", days=10, now=datetime.now(UTC) - timedelta(days=300))
     made.issue("p1", now=datetime.now(UTC) + timedelta(days=3))
     made.issue("p2")
-    with listening(tmp_path / "ca", ["p0", "p1", "p2"]) as listener:
+    with run_server(tmp_path / "ca", ["p0", "p1", "p2"]) as listener:
         assert "certificate expired on" in refused(tmp_path / "ca", "p0", listener)
         said = refused(tmp_path / "ca", "p1", listener)
         assert "is not valid before" in said and "is this clock right?" in said
@@ -229,7 +237,7 @@ def test_expired_and_future_certificates(tmp_path: Path) -> None:
 
 
 def test_plain_tcp_and_plain_http2_get_nowhere(authority: Path) -> None:
-    with listening(authority, ["p0"]) as listener:
+    with run_server(authority, ["p0"]) as listener:
         with socket.create_connection(("localhost", listener.port)) as plain:
             plain.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
             plain.settimeout(10)
@@ -255,8 +263,8 @@ def test_plain_tcp_and_plain_http2_get_nowhere(authority: Path) -> None:
     ],
 )
 def test_wrong_first_words(authority: Path, frame: bytes, said: str) -> None:
-    with listening(authority, ["p0"], largest=2**20) as listener:
-        credentials = tls(authority, "p0").for_client()
+    with run_server(authority, ["p0"], largest=2**20) as listener:
+        credentials = tls_files(authority, "p0").for_client()
         with grpc.secure_channel(f"localhost:{listener.port}", credentials) as channel:
             call = channel.stream_stream(PATH)(iter([frame]), timeout=10)
             with pytest.raises(grpc.RpcError, match=said):
@@ -266,7 +274,7 @@ def test_wrong_first_words(authority: Path, frame: bytes, said: str) -> None:
 
 def test_a_wrong_answer_ends_the_line_and_is_logged(authority: Path) -> None:
     events: list[dict[str, Any]] = []
-    with listening(authority, ["p0"], note=events.append) as listener:
+    with run_server(authority, ["p0"], note=events.append) as listener:
         found = listener.lines["p0"]
         said: list[str] = []
 
@@ -286,7 +294,9 @@ def answer_with(folder: Path, listener: CoordinatorServer, reply: bytes) -> str:
     """Be a party that answers with these bytes, and give the line it ends with."""
     never = lambda: False  # noqa: E731
     address = f"localhost:{listener.port}"
-    dialler = PartyClient(address, tls(folder, "p0"), lambda: HELLO, lambda frame: reply, never)
+    dialler = PartyClient(
+        address, tls_files(folder, "p0"), lambda: HELLO, lambda frame: reply, never
+    )
     with pytest.raises(PartyError) as caught:
         dialler.run()
     return str(caught.value)
@@ -296,8 +306,8 @@ def test_a_closed_line_hangs_up_and_the_party_may_come_back(authority: Path) -> 
     events: list[dict[str, Any]] = []
     count = lambda kind: sum(each["event"] == kind for each in events)  # noqa: E731
     with (
-        listening(authority, ["p0"], note=events.append) as listener,
-        dialling(authority, "p0", listener.port, HELLO, echo) as dialler,
+        run_server(authority, ["p0"], note=events.append) as listener,
+        run_client(authority, "p0", listener.port, HELLO, echo) as dialler,
     ):
         found = listener.lines["p0"]
         for times in range(1, 4):
@@ -318,8 +328,8 @@ def test_an_answer_that_comes_too_late_frees_the_line(authority: Path) -> None:
         return echo(frame)
 
     with (
-        listening(authority, ["p0"]) as listener,
-        dialling(authority, "p0", listener.port, HELLO, late),
+        run_server(authority, ["p0"]) as listener,
+        run_client(authority, "p0", listener.port, HELLO, late),
     ):
         found: Line = listener.lines["p0"]
         wait_until(found.hello)
@@ -333,8 +343,8 @@ def test_an_answer_that_comes_too_late_frees_the_line(authority: Path) -> None:
 
 def test_a_port_in_use(authority: Path) -> None:
     with (
-        listening(authority, ["p0"]) as listener,
+        run_server(authority, ["p0"]) as listener,
         pytest.raises(RunError, match="is the port in use"),
-        listening(authority, ["p0"], address=f"localhost:{listener.port}"),
+        run_server(authority, ["p0"], address=f"localhost:{listener.port}"),
     ):
         pass

@@ -23,7 +23,7 @@ from xvfl_lab.experiments.runner import Result
 from xvfl_lab.experiments.trial import Setting
 from xvfl_lab.task import save_task
 
-from tests.small_tables import refused, xvfl
+from tests.small_tables import rejected_with, run_xvfl
 from xvfl import maths
 from xvfl.config import NetConfig
 from xvfl.errors import ConfigError
@@ -165,7 +165,7 @@ def test_a_trainer_goes_on_for_ever() -> None:
 
 def test_the_command_prints_a_table_and_writes_json(tmp_path: Path) -> None:
     path = tmp_path / "made" / "bench.json"
-    said = xvfl("bench", "paper", "parties", "--quick", "--out", path)
+    said = run_xvfl("bench", "paper", "parties", "--quick", "--out", path)
     assert said.code == 0 and "reference" in said.out and "wrote" in said.out
     found = json.loads(path.read_text())
     contenders = {line["contender"] for line in found["lines"] if line["section"] == "paper"}
@@ -182,10 +182,10 @@ def test_the_module_runs_without_the_command_line(tmp_path: Path) -> None:
 
 
 def test_a_section_that_is_not_there_is_refused() -> None:
-    assert "unknown section 'papers': did you mean 'paper'" in refused("bench", "papers")
+    assert "unknown section 'papers': did you mean 'paper'" in rejected_with("bench", "papers")
     if not torch.cuda.is_available():
-        assert "expected a GPU, found none" in refused("bench", "gpu")
-        assert "expected a GPU, found none" in refused("bench", "grid")
+        assert "expected a GPU, found none" in rejected_with("bench", "gpu")
+        assert "expected a GPU, found none" in rejected_with("bench", "grid")
 
 
 def test_outcomes_add_up() -> None:

@@ -17,7 +17,7 @@ from xvfl_lab.bench.gpu import drawn_table, settings
 from xvfl_lab.bench.shapes import config
 from xvfl_lab.experiments.trial import Trial
 
-from tests.small_tables import CONFIG, train, write_all
+from tests.small_tables import CONFIG, train, write_run_inputs
 from xvfl.config import NetConfig
 from xvfl.model import fitting as training
 from xvfl.model.custom_nets import CustomNets
@@ -117,7 +117,7 @@ def test_rows_on_disk_cannot_be_captured() -> None:
 
 
 def test_on_a_cpu_nothing_is_captured(tmp_path: Path) -> None:
-    train(write_all(tmp_path, CONFIG), tmp_path / "run")
+    train(write_run_inputs(tmp_path, CONFIG), tmp_path / "run")
     assert Replayed.made == 0
 
 
@@ -126,7 +126,7 @@ def test_a_captured_training_ends_as_a_plain_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loop, "CudaGraphStep", Counted)
-    how = write_all(tmp_path, CONFIG.replace('device = "cpu"', 'device = "cuda"'))
+    how = write_run_inputs(tmp_path, CONFIG.replace('device = "cpu"', 'device = "cuda"'))
     captured = train(how, tmp_path / "captured")
     assert Replayed.made == captured.records[-1]["step"]
     monkeypatch.setattr(training, "capturable", lambda *_: False)

@@ -18,8 +18,8 @@ from xvfl_lab.datasets.source import fixed_share, ranks
 from xvfl_lab.task import Task, load_task, save_task
 
 from lab_tests.datasets.test_tables import bank_frame, write_bank
-from tests.processes import python
-from tests.small_tables import SOURCE, refused, xvfl
+from tests.processes import run_python
+from tests.small_tables import SOURCE, rejected_with, run_xvfl
 from xvfl.errors import DataWarning, InputError
 from xvfl.primitives.layout import Feature, Layout
 
@@ -92,7 +92,7 @@ def test_files_that_are_no_tasks(tmp_path: Path) -> None:
 
 def test_a_prepared_task_loads_with_numpy_alone(tmp_path: Path) -> None:
     save_task(small_task(), tmp_path / "task.npz")
-    done = python(
+    done = run_python(
         "-c",
         "import sys\nfrom pathlib import Path\nfrom xvfl_lab.task import load_task\n"
         f"task = load_task(Path({str(tmp_path / 'task.npz')!r}))\n"
@@ -102,7 +102,7 @@ def test_a_prepared_task_loads_with_numpy_alone(tmp_path: Path) -> None:
 
 
 def test_images_are_prepared_without_pandas() -> None:
-    done = python(
+    done = run_python(
         "-c",
         "import sys\nfrom xvfl_lab.datasets import data_set\n"
         "for name in ('cifar10', 'utkface', 'tinyimagenet5'):\n    data_set(name)\n"
@@ -274,7 +274,7 @@ def test_fixed_rows_stay_what_they_are() -> None:
 
 def test_the_list_says_what_is_here(tmp_path: Path) -> None:
     write_bank(bank_frame(), tmp_path)
-    said = xvfl("data", "list", "--data", tmp_path)
+    said = run_xvfl("data", "list", "--data", tmp_path)
     assert said.code == 0, said.err
     line = next(each for each in said.out.splitlines() if each.startswith("│ bank"))
     assert "bank-full.csv" in line and "CC BY 4.0" in line and "45,211" in line
@@ -286,13 +286,13 @@ def test_the_list_says_what_is_here(tmp_path: Path) -> None:
 def test_prepare_writes_a_file_to_take_elsewhere(tmp_path: Path) -> None:
     write_bank(bank_frame(), tmp_path)
     out = tmp_path / "bank.npz"
-    said = xvfl("data", "prepare", "bank", "--data", tmp_path, "--parties", 4, "--out", out)
+    said = run_xvfl("data", "prepare", "bank", "--data", tmp_path, "--parties", 4, "--out", out)
     assert said.code == 0, said.err
     assert "50 rows, 2 classes, 10 test rows" in said.out and "history: 3 features" in said.out
     assert list(load_task(out).layouts) == ["person", "accounts", "contact", "history"]
 
 
 def test_get_says_what_to_do_by_hand() -> None:
-    assert "Kaggle account" in refused("data", "get", "avazu")
-    assert "credentialed" in refused("data", "get", "mimic3")
-    assert "did you mean 'bank'" in refused("data", "get", "bnk")
+    assert "Kaggle account" in rejected_with("data", "get", "avazu")
+    assert "credentialed" in rejected_with("data", "get", "mimic3")
+    assert "did you mean 'bank'" in rejected_with("data", "get", "bnk")

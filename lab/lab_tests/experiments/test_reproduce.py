@@ -16,7 +16,7 @@ from xvfl_lab.experiments.runner import Result
 from xvfl_lab.task import Task
 
 from lab_tests.experiments.test_many import small_task
-from tests.small_tables import refused, xvfl
+from tests.small_tables import rejected_with, run_xvfl
 from xvfl.config import NetConfig
 from xvfl.errors import InputError, RunError
 
@@ -138,19 +138,19 @@ def test_holm_raises_the_bar_with_the_number_of_rivals() -> None:
 
 
 def test_the_command_lists_and_refuses(tmp_path: Path) -> None:
-    assert "missing-rates" in xvfl("reproduce", "--list").out
-    assert "--list" in refused("reproduce")
-    assert "--dataset" in refused("reproduce", "overlap")
-    assert "missing-rates" in refused("reproduce", "missing-rate", "--dataset", "bank")
-    assert "tinyimagenet5" in refused("reproduce", "overlap", "--dataset", "tinyimagenet")
-    assert "cuda" in refused("reproduce", "overlap", "--dataset", "bank", "--device", "gpu")
+    assert "missing-rates" in run_xvfl("reproduce", "--list").out
+    assert "--list" in rejected_with("reproduce")
+    assert "--dataset" in rejected_with("reproduce", "overlap")
+    assert "missing-rates" in rejected_with("reproduce", "missing-rate", "--dataset", "bank")
+    assert "tinyimagenet5" in rejected_with("reproduce", "overlap", "--dataset", "tinyimagenet")
+    assert "cuda" in rejected_with("reproduce", "overlap", "--dataset", "bank", "--device", "gpu")
     new = tmp_path / "new"
-    assert "rounds, report" in refused("reproduce", "nothing", "--out", new)
-    assert "no figure" in refused("reproduce", "report", "--out", new) and not new.exists()
-    assert "leave out --dataset" in refused("reproduce", "rounds", "--dataset", "bank")
+    assert "rounds, report" in rejected_with("reproduce", "nothing", "--out", new)
+    assert "no figure" in rejected_with("reproduce", "report", "--out", new) and not new.exists()
+    assert "leave out --dataset" in rejected_with("reproduce", "rounds", "--dataset", "bank")
     (tmp_path / "file").touch()
     for figure in (("mode-gap", "--dataset", "bank"), ("rounds",), ("report",)):
-        assert "--out" in refused("reproduce", *figure, "--out", tmp_path / "file")
+        assert "--out" in rejected_with("reproduce", *figure, "--out", tmp_path / "file")
 
 
 @pytest.mark.skipif("XVFL_DATA" not in os.environ, reason="XVFL_DATA does not name the data")
@@ -158,7 +158,7 @@ def test_bank_from_the_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     small = Budget(300, 200, 1, 1, (0.9,), 64, 1e-2, NetConfig(embedding_dim=4, hidden_dim=4))
     monkeypatch.setitem(QUICK, "bank", small)
     monkeypatch.setenv("XVFL_CACHE", str(tmp_path / "cache"))
-    said = xvfl(
+    said = run_xvfl(
         "reproduce", "mode-gap", "--dataset", "bank", "--quick", "--workers", 1, "--out", tmp_path
     )
     assert said.code == 0, said

@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 
 
-def context(server: bool, authority: Path, owner: Path | None) -> ssl.SSLContext:
+def tls_context(server: bool, authority: Path, owner: Path | None) -> ssl.SSLContext:
     """Trust an authority and show a certificate, NAME without its suffix; none shows nothing."""
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
     made.verify_mode = ssl.CERT_REQUIRED

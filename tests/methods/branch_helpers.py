@@ -7,26 +7,28 @@ import torch
 from torch import Tensor, nn
 
 from tests import twin
-from tests.problems import CLASSES, D, Problem, make_problem, smooth
+from tests.problems import CLASSES, D, Problem, make_problem, smooth_net
 from xvfl.methods import Method
 from xvfl.nets import NoCompleter, ParallelBottoms
 from xvfl.nets.party_net import PartyNet
 from xvfl.primitives.layout import Layout
 
 
-def head(blocks: int, seed: int) -> nn.Module:
+def make_head(blocks: int, seed: int) -> nn.Module:
     """Draw a head over so many embeddings of width d."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return smooth(blocks * D, CLASSES).double()
+        return smooth_net(blocks * D, CLASSES).double()
 
 
-def heads(count: int, blocks: int = 1, seed: int = 50) -> nn.ModuleList:
+def make_heads(count: int, blocks: int = 1, seed: int = 50) -> nn.ModuleList:
     """Draw several."""
-    return nn.ModuleList([head(blocks, seed + i) for i in range(count)])
+    return nn.ModuleList([make_head(blocks, seed + i) for i in range(count)])
 
 
-def two_branches(layouts: Sequence[Layout], holdings: Sequence[str], seed: int = 0) -> Problem:
+def make_two_branch_problem(
+    layouts: Sequence[Layout], holdings: Sequence[str], seed: int = 0
+) -> Problem:
     """Draw a problem like `make_problem`, each party with two bottoms and no completer."""
     problem = make_problem(layouts, holdings, seed)
     with torch.random.fork_rng(devices=[]):
@@ -34,7 +36,7 @@ def two_branches(layouts: Sequence[Layout], holdings: Sequence[str], seed: int =
         parties = [
             PartyNet(
                 layout,
-                ParallelBottoms([smooth(layout.encoded + layout.raw, D) for _ in range(2)]),
+                ParallelBottoms([smooth_net(layout.encoded + layout.raw, D) for _ in range(2)]),
                 NoCompleter(),
             ).double()
             for layout in layouts
@@ -42,7 +44,7 @@ def two_branches(layouts: Sequence[Layout], holdings: Sequence[str], seed: int =
     return replace(problem, parties=parties)
 
 
-def embedded(problem: Problem) -> list[list[Tensor]]:
+def embed_rows(problem: Problem) -> list[list[Tensor]]:
     """Embed each row at each party, one at a time. [row][party]"""
     parties = problem.twin_parties()
     return [
@@ -51,7 +53,7 @@ def embedded(problem: Problem) -> list[list[Tensor]]:
     ]
 
 
-def agree(problem: Problem, method: Method, expected: dict[str, Tensor]) -> None:
+def assert_matches_twin(problem: Problem, method: Method, expected: dict[str, Tensor]) -> None:
     """Compare every term of a method's loss with the slow one, and the gradients of the sum."""
     problem = replace(problem, head=method.heads)
     found = method.loss(problem.federation(), problem.rows)

@@ -9,29 +9,29 @@ RULE = "folded"
 
 
 @dataclass
-class Wire:
+class RecordingTransport:
     """A transport that remembers every message."""
 
     party: PartySession
-    said: list[bytes] = field(default_factory=list)
+    transcript: list[bytes] = field(default_factory=list)
 
     def __call__(self, request: bytes) -> bytes:
         reply = self.party.answer(request)
-        self.said += [request, reply]
+        self.transcript += [request, reply]
         return reply
 
 
-def matched(
+def run_matching(
     labelled: Sequence[str], ids: Sequence[str], rule: str = RULE
 ) -> tuple[CoordinatorMatch, PartyMatch, list[bytes]]:
     """Match two lists; also give the transcript, requests and replies in turn."""
-    wire = Wire(PartySession(ids, rule, workers=2))
+    wire = RecordingTransport(PartySession(ids, rule, workers=2))
     found = CoordinatorSession(labelled, rule, workers=2).match(wire)
     assert wire.party.match is not None
-    return found, wire.party.match, wire.said
+    return found, wire.party.match, wire.transcript
 
 
-def pairs(found: CoordinatorMatch, kept: PartyMatch) -> set[tuple[int, int]]:
+def matched_pairs(found: CoordinatorMatch, kept: PartyMatch) -> set[tuple[int, int]]:
     """Join the two sides' halves: labelled row and the party's row of the same handle."""
     handles = found.handles[found.handles >= 0]
     assert sorted(handles) == list(range(len(kept.rows))), "handles are 0, 1, 2, …, each once"

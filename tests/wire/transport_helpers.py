@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import pytest
-
 from xvfl.certs import Peers, make_authority
 from xvfl.federation.endpoint import Endpoint
 from xvfl.wire.client import PartyClient
@@ -21,7 +19,7 @@ TRANSPORTS = ("memory", "grpc")
 COORDINATOR = "coordinator"
 
 
-def certificates(folder: Path, names: Sequence[str]) -> Path:
+def issue_certificates(folder: Path, names: Sequence[str]) -> Path:
     """Make an authority, and certificates for a coordinator on loopback and for parties."""
     if not folder.exists():
         authority = make_authority(folder)
@@ -31,18 +29,20 @@ def certificates(folder: Path, names: Sequence[str]) -> Path:
     return folder
 
 
-def tls(folder: Path, name: str) -> Tls:
+def tls_files(folder: Path, name: str) -> Tls:
     """Name one side's files."""
     return Tls(str(folder / "ca.crt"), str(folder / f"{name}.crt"), str(folder / f"{name}.key"))
 
 
 @contextmanager
-def listening(
+def run_server(
     folder: Path, names: Sequence[str], address: str = "localhost:0", **more: object
 ) -> Iterator[CoordinatorServer]:
     """Listen on loopback."""
     peers = Peers(folder / "ca.crt", folder / "ca.crl")
-    listener = CoordinatorServer(address, tls(folder, COORDINATOR), names, peers.check, **more)  # type: ignore[arg-type]
+    listener = CoordinatorServer(
+        address, tls_files(folder, COORDINATOR), names, peers.check, **more
+    )  # type: ignore[arg-type]
     try:
         yield listener
     finally:
@@ -50,11 +50,11 @@ def listening(
 
 
 @contextmanager
-def dialling(
+def run_client(
     folder: Path, name: str, port: int, hello: Hello, handle: Callable[[bytes], bytes]
 ) -> Iterator[PartyClient]:
     """Dial in from a thread."""
-    address, own = f"localhost:{port}", tls(folder, name)
+    address, own = f"localhost:{port}", tls_files(folder, name)
     dialler = PartyClient(address, own, lambda: hello, handle, over=lambda: False, give_up_s=60)
     thread = threading.Thread(target=dialler.run, daemon=True)
     thread.start()
@@ -75,25 +75,18 @@ def wait_until(holds: Callable[[], object], seconds: float = 20.0) -> None:
 
 
 @contextmanager
-def lines(
+def open_transports(
     kind: str, names: Sequence[str], ends: Sequence[Endpoint], folder: Path
 ) -> Iterator[list[Transport]]:
     """Reach parties over a transport."""
     if kind == "memory":
         yield [Memory(end.hello, end.handle) for end in ends]
         return
-    certificates(folder, names)
+    issue_certificates(folder, names)
     with ExitStack() as stack:
-        listener = stack.enter_context(listening(folder, names))
+        listener = stack.enter_context(run_server(folder, names))
         for name, end in zip(names, ends, strict=True):
-            stack.enter_context(dialling(folder, name, listener.port, end.hello, end.handle))
+            stack.enter_context(run_client(folder, name, listener.port, end.hello, end.handle))
         found = [listener.lines[name] for name in names]
         wait_until(lambda: all(line.hello() for line in found))
         yield list(found)
-
-
-@pytest.fixture(scope="session")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Certificates for up to eight parties."""
-    folder = tmp_path_factory.mktemp("certs") / "ca"
-    return certificates(folder, [f"p{i}" for i in range(8)])

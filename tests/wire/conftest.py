@@ -1,5 +1,0 @@
-"""Certificates, made once."""
-
-from tests.wire.lines import authority
-
-__all__ = ["authority"]
