@@ -280,7 +280,7 @@ def test_validation_rows_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_labels_in_a_table_of_their_own(tmp_path: Path) -> None:
-    text = CONFIG.replace('party = "bank"\n', 'table = "labels.parquet"\nid = "customer"\n')
+    text = CONFIG.replace('party = "bank"\n', 'table = "labels.parquet"\nid_column = "customer"\n')
     config = write_parquet(tmp_path, text)
     bank, _, y = make_tables(ROWS)
     bank.reset_index().to_parquet(tmp_path / "bank.parquet")

@@ -1,4 +1,4 @@
-"""A party's own encoder of its table: fitted on its training rows alone, saved as JSON.
+"""A party's table encoder: fitted on its training rows only, saved as JSON.
 
 Shapes: n rows; dense, hashed, raw and encoded as the layout counts them.
 """
@@ -11,30 +11,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from pandas.api import types
 
-from xvfl.config import Scaling, TableOptions
-from xvfl.data.codecs import (
-    Bools,
-    CategoryCodec,
-    Codec,
-    DateCodec,
-    HashedCodec,
-    NumberCodec,
-    codec_from_dict,
-)
+from xvfl.config import TableOptions
+from xvfl.data.codecs import Bools, Codec, DateCodec, codec_from_dict
+from xvfl.data.column_stats import ColumnStats, FitLimits, sampling_keys
 from xvfl.data.encoded import Encoded
 from xvfl.data.images import ImageEncoder, Images, read_images
-from xvfl.data.parse import (
-    ISO,
-    ColumnKind,
-    as_dates,
-    as_numbers,
-    blank,
-    date_format,
-    kind_of,
-    whose,
-)
+from xvfl.data.parse import ISO, describe_table, mask_missing
 from xvfl.data.text import as_text
 from xvfl.errors import DataWarning, InputError, unknown
 from xvfl.primitives.layout import Layout
@@ -57,13 +40,13 @@ class TableEncoder:
         self,
         party: str,
         codecs: Iterable[Codec],
-        missing: Sequence[str] = (),
+        na_values: Sequence[str] = (),
         left_out: Mapping[str, str] | None = None,
     ) -> None:
         """Build from codecs in the table's column order."""
         by_column = list(codecs)
         self.party = party
-        self.missing = tuple(missing)
+        self.na_values = tuple(na_values)
         self.left_out = dict(left_out or {})
         """Columns that carry no information, and why."""
         self.columns = [codec.feature.name for codec in by_column]
@@ -73,21 +56,36 @@ class TableEncoder:
 
     @classmethod
     def fit(cls, frame: pd.DataFrame, options: TableOptions, party: str) -> "TableEncoder":
-        """Fit on training rows, indexed by id; warn of columns that carry no information."""
-        where = whose(frame, party)
-        check_options(frame.columns, options, party, where)
-        fitted = {
-            name: _fit_column(blank(frame[name], options.na_values), options, party)
-            for name in frame.columns
-            if name not in options.drop
-        }
-        return cls.of_columns(party, fitted, options, where)
+        """Fit on training rows, indexed by id; warn about columns without information."""
+        return cls.fit_pieces([frame], options, party)
 
     @classmethod
-    def of_columns(
-        cls, party: str, fitted: Mapping[str, Codec | str], options: TableOptions, where: str
+    def fit_pieces(
+        cls,
+        pieces: Iterable[pd.DataFrame],
+        options: TableOptions,
+        party: str,
+        limits: FitLimits | None = None,
     ) -> "TableEncoder":
-        """Join the columns' codecs; one that carries no information says why instead."""
+        """Fit on training rows that arrive in pieces."""
+        limits, where = limits or FitLimits(), ""
+        columns: dict[str, ColumnStats] = {}
+        for number, frame in enumerate(pieces):
+            if not number:
+                where = describe_table(frame, party)
+                _check_options(frame.columns, options, party, where)
+                names = [name for name in frame.columns if name not in options.drop]
+                columns = {name: ColumnStats(name, options, party, limits) for name in names}
+            keys = sampling_keys(len(frame), number)
+            for name, column in columns.items():
+                column.add(mask_missing(frame[name], options.na_values), keys)
+        return cls._from_columns(columns, options, party, where)
+
+    @classmethod
+    def _from_columns(
+        cls, columns: Mapping[str, ColumnStats], options: TableOptions, party: str, where: str
+    ) -> "TableEncoder":
+        fitted = {name: column.codec() for name, column in columns.items()}
         codecs = [each for each in fitted.values() if not isinstance(each, str)]
         left_out = {name: each for name, each in fitted.items() if isinstance(each, str)}
         if not codecs:
@@ -97,7 +95,7 @@ class TableEncoder:
             )
         if left_out:
             reasons = ", ".join(f"{name!r} ({reason})" for name, reason in left_out.items())
-            warnings.warn(f"{where}: left out {reasons}", DataWarning, stacklevel=3)
+            warnings.warn(f"{where}: left out {reasons}", DataWarning, stacklevel=4)
         return cls(party, codecs, options.na_values, left_out)
 
     def encode(self, frame: pd.DataFrame) -> Encoded:
@@ -111,7 +109,7 @@ class TableEncoder:
         at = hashed = 0
         for number, codec in enumerate(self._codecs):
             feature = codec.feature
-            block = codec.encode(blank(frame[feature.name], self.missing), self.party)
+            block = codec.encode(mask_missing(frame[feature.name], self.na_values), self.party)
             observed[:, number] = block.observed
             if feature.kind == "hashed":
                 codes[:, hashed] = block.values
@@ -152,7 +150,7 @@ class TableEncoder:
         return {
             "type": "table",
             "party": self.party,
-            "missing": list(self.missing),
+            "missing": list(self.na_values),
             "left_out": self.left_out,
             "codecs": [by_name[name].to_dict() for name in self.columns],
         }
@@ -172,7 +170,7 @@ class TableEncoder:
             more = f" and {len(absent) - 5} more" if len(absent) > 5 else ""
             named = ", ".join(map(repr, absent[:5])) + more
             raise InputError(
-                f"{whose(frame, self.party)}: expected the columns used in training, but "
+                f"{describe_table(frame, self.party)}: expected the columns used in training, but "
                 f"{named} not in the table{hint}; add or rename columns, "
                 "with empty cells where values are not known"
             )
@@ -191,7 +189,7 @@ ENCODERS: dict[str, type[TableEncoder | ImageEncoder]] = {
 }
 
 
-def check_options(
+def _check_options(
     columns: Sequence[str] | pd.Index, options: TableOptions, party: str, where: str
 ) -> None:
     """Refuse options that name a column that is not there, or one column twice."""
@@ -204,46 +202,6 @@ def check_options(
             f"party {party!r}: column {both[0]!r} is named both as categorical and as numeric; "
             "keep one of the two"
         )
-
-
-def _fit_column(cells: pd.Series, options: TableOptions, party: str) -> Codec | str:
-    """Fit a column's codec, or say why the column carries no information."""
-    name = str(cells.name)
-    kind = _kind(cells, options)
-    if kind == "number":
-        numbers = as_numbers(cells, party)
-        numbers = numbers[~np.isnan(numbers)]
-        return _too_few(numbers) or NumberCodec.fit(name, numbers, options.scaling)
-    if kind == "date":
-        return _fit_date(name, cells, options.scaling)
-    there = cells.dropna()
-    distinct = as_text(there).unique()
-    if len(distinct) > max(options.one_hot_max_size, 1):
-        return HashedCodec.fit(name, there, options.hash_embedding_dim)
-    return _too_few(distinct) or CategoryCodec.fit(name, there)
-
-
-def _fit_date(name: str, cells: pd.Series, scaling: Scaling) -> Codec | str:
-    form = date_format(cells) or ISO
-    moments = as_dates(cells, form).dropna()
-    dated = types.is_datetime64_any_dtype(cells.dtype)
-    zone = str(cells.dt.tz) if dated and cells.dt.tz is not None else None
-    unit = cells.dt.unit if dated else "us"
-    few = _too_few(moments)
-    return few or DateCodec.fit(name, moments, scaling, format=form, zone=zone, unit=unit)
-
-
-def _kind(cells: pd.Series, options: TableOptions) -> ColumnKind:
-    if cells.name in options.categorical:
-        return "category"
-    if cells.name in options.numeric and not types.is_datetime64_any_dtype(cells.dtype):
-        return "number"
-    return kind_of(cells)
-
-
-def _too_few(values: Any) -> str:
-    distinct = pd.Series(values).nunique()
-    return {0: "holds nothing", 1: "holds one value"}.get(distinct, "")
 
 
 def _add_note(notes: NDArray[np.object_], text: str, rows: Bools) -> None:

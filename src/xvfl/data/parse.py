@@ -1,8 +1,7 @@
-"""Read a column's cells as what they stand for: numbers, dates or text; and tell these apart."""
+"""Parse a column's cells as numbers, dates or text."""
 
 import warnings
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -13,122 +12,85 @@ from pandas.tseries.api import guess_datetime_format
 from xvfl.data.text import as_text
 from xvfl.errors import InputError
 
-ColumnKind = Literal["number", "date", "category"]
-
 ISO = "ISO8601"
-MOSTLY = 0.95
-"""Share of a text column's cells that must read as dates for it to be one."""
-
-LARGEST = 1e300
-"""Numbers beyond this count as infinite: the width of their range would be."""
-
-
+MIN_DATE_FRACTION = 0.95
+"""Fraction of a text column's cells that must parse as dates for a date column."""
+MAX_MAGNITUDE = 1e300
+"""Larger numbers count as infinite: their range would overflow."""
 WHERE = "where"
-"""Under this name a frame carries whose it is and which file it came from, for messages."""
+"""Key of `DataFrame.attrs` with the party and file of a table, for messages."""
 
 
-def whose(table: pd.DataFrame | pd.Series, party: str) -> str:
-    """Say whose table it is and, where known, which file."""
+def describe_table(table: pd.DataFrame | pd.Series, party: str) -> str:
+    """Return the party of a table and, if known, its file, for messages."""
     return str(table.attrs.get(WHERE, f"party {party!r}"))
 
 
-def blank(cells: pd.Series, missing: Sequence[str]) -> pd.Series:
-    """Empty the cells that hold no text or one of the given values; numbers compare as numbers."""
+def mask_missing(cells: pd.Series, na_values: Sequence[str]) -> pd.Series:
+    """Replace empty texts and `na_values` by NA; numbers compare as numbers."""
     if types.is_bool_dtype(cells.dtype) or types.is_datetime64_any_dtype(cells.dtype):
         return cells
     if types.is_numeric_dtype(cells.dtype):
-        if not missing:
+        if not na_values:
             return cells
-        marks = pd.to_numeric(pd.Series(list(missing)), errors="coerce").dropna().tolist()
+        marks = pd.to_numeric(pd.Series(list(na_values)), errors="coerce").dropna().tolist()
         return cells.mask(cells.isin(marks))
-    there, texts = known(cells)
+    observed, texts = observed_text(cells)
     hit = np.zeros(len(cells), dtype=bool)
-    hit[there] = texts.str.strip().isin(["", *(mark.strip() for mark in missing)])
+    hit[observed] = texts.str.strip().isin(["", *(mark.strip() for mark in na_values)])
     return cells.mask(hit) if hit.any() else cells
 
 
-def known(cells: pd.Series) -> tuple[NDArray[np.bool_], pd.Series]:
-    """Say which cells are there, and give the text of those alone."""
-    there = cells.notna().to_numpy(dtype=bool)
-    return there, as_text(cells[there])
+def observed_text(cells: pd.Series) -> tuple[NDArray[np.bool_], pd.Series]:
+    """Return which cells are not missing, and the text of those."""
+    observed = cells.notna().to_numpy(dtype=bool)
+    return observed, as_text(cells[observed])
 
 
-def kind_of(cells: pd.Series) -> ColumnKind:
-    """Tell what a training column holds."""
-    if types.is_bool_dtype(cells.dtype) or isinstance(cells.dtype, pd.CategoricalDtype):
-        return "category"
-    if types.is_numeric_dtype(cells.dtype):
-        return "number"
-    if types.is_datetime64_any_dtype(cells.dtype):
-        return "date"
-    _, texts = known(cells)
-    if types.infer_dtype(cells, skipna=True) == "boolean" or texts.empty:
-        return "category"
-    stripped = texts.str.strip()
-    if not np.isnan(_parse(stripped[stripped != ""])).any() and (stripped != "").any():
-        return "number"
-    return "category" if date_format(cells) is None else "date"
-
-
-def as_numbers(cells: pd.Series, party: str) -> NDArray[np.float64]:
-    """Read cells as finite numbers, NaN where missing, or say which cell is not one."""
+def parse_numbers(cells: pd.Series, party: str) -> NDArray[np.float64]:
+    """Parse cells as finite numbers, NaN where missing; raise if a cell is not a number."""
     if types.is_numeric_dtype(cells.dtype):
         numbers = cells.to_numpy(dtype=np.float64, na_value=np.nan)
         unreadable = np.zeros(len(cells), dtype=bool)
     else:
-        there, texts = known(cells)
+        observed, texts = observed_text(cells)
         stripped = texts.str.strip()
         numbers = np.full(len(cells), np.nan)
-        numbers[there] = _parse(stripped)
+        numbers[observed] = pd.to_numeric(stripped, errors="coerce").to_numpy(
+            dtype=np.float64, na_value=np.nan
+        )
         unreadable = np.isnan(numbers)
-        unreadable[there] &= (stripped != "").to_numpy(dtype=bool)
-        unreadable[~there] = False
-    _refuse(cells, unreadable, party, "correct it, leave it empty, or name it under missing values")
-    _refuse(cells, np.abs(numbers) > LARGEST, party, "replace by a number or leave empty")
+        unreadable[observed] &= (stripped != "").to_numpy(dtype=bool)
+        unreadable[~observed] = False
+    _reject(cells, unreadable, party, "correct it, leave it empty, or add it to `na_values`")
+    _reject(cells, np.abs(numbers) > MAX_MAGNITUDE, party, "replace by a number or leave empty")
     return numbers
 
 
-def date_format(cells: pd.Series) -> str | None:
-    """Find the one format in which nearly all cells read as dates, if there is one."""
-    if types.is_datetime64_any_dtype(cells.dtype):
-        return ISO
-    _, texts = known(cells)
-    if texts.empty or texts.str.contains("[-/:]").mean() < MOSTLY:
-        return None
-    for guess in date_guesses(texts.iloc[0]):
-        if as_dates(texts, guess).notna().mean() >= MOSTLY:
-            return guess
-    return None
-
-
-def date_guesses(text: str) -> list[str]:
-    """List the formats in which a text may be a date, the likeliest first."""
+def candidate_date_formats(text: str) -> list[str]:
+    """List the formats in which a text may be a date, the most likely first."""
     with warnings.catch_warnings():
-        # Both readings of 02/01/2020 are tried on purpose.
+        # Both interpretations of 02/01/2020 are candidates.
         warnings.simplefilter("ignore", UserWarning)
-        guesses = [ISO, guess_datetime_format(text), guess_datetime_format(text, dayfirst=True)]
-    return [each for each in dict.fromkeys(guesses) if each is not None]
+        formats = [ISO, guess_datetime_format(text), guess_datetime_format(text, dayfirst=True)]
+    return [each for each in dict.fromkeys(formats) if each is not None]
 
 
-def as_dates(cells: pd.Series, form: str) -> pd.Series:
-    """Read cells as UTC dates, NaT where missing or unreadable; no time zone means UTC."""
+def parse_dates(cells: pd.Series, date_format: str) -> pd.Series:
+    """Parse cells as UTC dates, NaT where missing or invalid; no time zone means UTC."""
     if types.is_datetime64_any_dtype(cells.dtype):
         return pd.to_datetime(cells, utc=True)
-    there, texts = known(cells)
+    observed, texts = observed_text(cells)
     full = pd.Series(np.nan, index=cells.index, dtype="str")
-    full[there] = texts.str.strip().array
-    return pd.to_datetime(full, format=form, utc=True, errors="coerce")
+    full[observed] = texts.str.strip().array
+    return pd.to_datetime(full, format=date_format, utc=True, errors="coerce")
 
 
-def _parse(texts: pd.Series) -> NDArray[np.float64]:
-    return pd.to_numeric(texts, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
-
-
-def _refuse(cells: pd.Series, bad: NDArray[np.bool_], party: str, remedy: str) -> None:
+def _reject(cells: pd.Series, bad: NDArray[np.bool_], party: str, remedy: str) -> None:
     if bad.any():
         at = int(np.argmax(bad))
         first = f"first {str(cells.iloc[at])!r} in row {str(cells.index[at])!r}"
         raise InputError(
-            f"{whose(cells, party)}, column {cells.name!r}: expected finite numbers, but "
+            f"{describe_table(cells, party)}, column {cells.name!r}: expected finite numbers, but "
             f"{bad.sum()} cells are not, {first}; {remedy}"
         )

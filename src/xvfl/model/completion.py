@@ -9,7 +9,7 @@ from pandas.api import types
 from torch import nn
 
 from xvfl.data.encoder import ImageEncoder, Images, TableEncoder
-from xvfl.data.parse import blank
+from xvfl.data.parse import mask_missing
 from xvfl.data.sources import Encoder, Source
 from xvfl.data.text import as_text
 from xvfl.errors import InputError
@@ -36,7 +36,7 @@ def _fill_table(
     completed = encoder.decode(values, _vectors(encoder, net)).set_axis(index)
     given = source.reindex(index)
     for name in encoder.columns:
-        gaps = blank(given[name], encoder.missing).isna()
+        gaps = mask_missing(given[name], encoder.na_values).isna()
         if gaps.any():
             form = encoder.date_formats.get(name)
             made = completed[name].dt.strftime(form) if form else completed[name]

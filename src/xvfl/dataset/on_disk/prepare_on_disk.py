@@ -11,10 +11,10 @@ import torch
 from numpy.typing import NDArray
 
 from xvfl.config import TableOptions
+from xvfl.data.column_stats import STREAMING_LIMITS
 from xvfl.data.encoder import TableEncoder
 from xvfl.data.id_index import Whole, read_places
 from xvfl.data.parquet import ParquetTable
-from xvfl.data.streaming_fit import fit_streaming
 from xvfl.dataset.on_disk.block_file import RowWriter, read_rows
 from xvfl.dataset.on_disk.disk_rows import as_bytes, row_bytes
 from xvfl.dataset.on_disk.label_pieces import find_classes
@@ -82,7 +82,7 @@ def _fit(
         yield first
         yield from pieces
 
-    return fit_streaming(all_pieces(), options, name, table.where)
+    return TableEncoder.fit_pieces(all_pieces(), options, name, STREAMING_LIMITS)
 
 
 @dataclass(frozen=True)

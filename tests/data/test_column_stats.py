@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xvfl.config import TableOptions
-from xvfl.data import streaming_fit
+from xvfl.data.column_stats import STREAMING_LIMITS, FitLimits
 from xvfl.data.encoder import TableEncoder
-from xvfl.data.streaming_fit import fit_streaming
 from xvfl.errors import DataWarning, InputError
 
 
@@ -51,10 +50,15 @@ def pieces(frame: pd.DataFrame, size: int) -> list[pd.DataFrame]:
     return [frame.iloc[at : at + size] for at in range(0, len(frame), size)]
 
 
-def streamed(frame: pd.DataFrame, size: int, options: TableOptions = OPTIONS) -> TableEncoder:
+def streamed(
+    frame: pd.DataFrame,
+    size: int,
+    options: TableOptions = OPTIONS,
+    limits: FitLimits = STREAMING_LIMITS,
+) -> TableEncoder:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataWarning)
-        return fit_streaming(pieces(frame, size), options, "bank", "party 'bank'")
+        return TableEncoder.fit_pieces(pieces(frame, size), options, "bank", limits)
 
 
 def whole(frame: pd.DataFrame, options: TableOptions = OPTIONS) -> TableEncoder:
@@ -95,23 +99,26 @@ def test_texts_are_told_apart_as_in_memory(texts: list[str | None], size: int) -
 def test_booleans_with_gaps_in_some_pieces_stay_booleans() -> None:
     frame = pd.DataFrame({"club": [True, False, None, True]}, index=list("abcd"))
     parts = [frame.iloc[:2].astype(bool), frame.iloc[2:]]
-    found = fit_streaming(parts, TableOptions(), "bank", "party 'bank'")
+    found = TableEncoder.fit_pieces(parts, TableOptions(), "bank", STREAMING_LIMITS)
     assert found.to_dict() == whole(frame, TableOptions()).to_dict()
     assert found.to_dict()["codecs"][0]["type"] == "bool"
 
 
 def test_what_carries_no_information_is_left_out_with_the_same_words() -> None:
     with pytest.warns(DataWarning, match=r"left out 'constant' \(holds one value\), 'empty'"):
-        fit_streaming(pieces(wide(50), 9), OPTIONS, "bank", "party 'bank'")
+        TableEncoder.fit_pieces(pieces(wide(50), 9), OPTIONS, "bank", STREAMING_LIMITS)
 
 
-def test_quantiles_of_many_rows_are_those_of_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streaming_fit, "SAMPLED", 4000)
+def test_quantiles_of_many_rows_are_those_of_a_sample() -> None:
+    limits = FitLimits(sample_size=4000)
     values = np.exp(2 * np.random.default_rng(3).normal(size=60_000))
     frame = pd.DataFrame({"x": values})
     exact, found = (
         fit(frame).to_dict()["codecs"][0]["scale"]
-        for fit in (lambda f: whole(f, TableOptions()), lambda f: streamed(f, 5000, TableOptions()))
+        for fit in (
+            lambda f: whole(f, TableOptions()),
+            lambda f: streamed(f, 5000, TableOptions(), limits),
+        )
     )
     assert len(found["inner"]) == len(exact["inner"]) == 129
     assert (found["inner"][0], found["inner"][-1]) == (values.min(), values.max())
@@ -119,15 +126,15 @@ def test_quantiles_of_many_rows_are_those_of_a_sample(monkeypatch: pytest.Monkey
     assert np.abs(ranks - np.asarray(found["outer"])).max() < 0.03
 
 
-def test_a_column_of_very_many_values_is_hashed_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streaming_fit, "COUNTED", 70_000)
+def test_a_column_of_very_many_values_is_hashed_alike() -> None:
+    limits = FitLimits(max_categories=70_000)
     rng = np.random.default_rng(0)
     often = [f"often{i}" for i in rng.integers(0, 20, 30_000)]
     frame = pd.DataFrame({"x": [*often, *(f"v{i}" for i in range(90_000))]})
     frame = frame.sample(frac=1, random_state=0)
     exact, found = (
         each.to_dict()["codecs"][0]
-        for each in (whole(frame, TableOptions()), streamed(frame, 9000, TableOptions()))
+        for each in (whole(frame, TableOptions()), streamed(frame, 9000, TableOptions(), limits))
     )
     assert {**found, "vocabulary": ()} == {**exact, "vocabulary": ()}
     assert found["vocabulary"][:20] == exact["vocabulary"][:20]
