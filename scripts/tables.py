@@ -13,10 +13,11 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
-from xvfl import config as xc  # noqa: E402
-from xvfl.service import config as sides  # noqa: E402
 from xvfl_lab.experiments.jobs import FULL, OURS  # noqa: E402
+
+from xvfl import config as xc  # noqa: E402
 from xvfl.cli.template import field_docs  # noqa: E402
+from xvfl.service import config as sides  # noqa: E402
 
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 MODULES = {"configuration.md": xc, "federation.md": sides}

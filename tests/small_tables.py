@@ -154,6 +154,11 @@ def has_no_temporary_files(folder: Path) -> bool:
     return not [path for path in folder.rglob("*") if path.name.endswith(".tmp")]
 
 
+def is_png(path: Path) -> bool:
+    """Return whether a file is a PNG image."""
+    return path.read_bytes().startswith(b"\x89PNG")
+
+
 def checkpoint_bytes(run: Path) -> bytes:
     """Read a run's checkpoint as it lies on the disk."""
     return (run / CHECKPOINT).read_bytes()

@@ -14,8 +14,8 @@ import time
 import torch
 from xvfl_lab.bench.gpu import drawn_images
 from xvfl_lab.bench.shapes import config, steps
+from xvfl_lab.datasets.digits import digits
 from xvfl_lab.datasets.image_sets import halved
-from xvfl_lab.experiments.demo import TRAIN, digits
 from xvfl_lab.experiments.jobs import SMALL
 from xvfl_lab.experiments.trial import Setting, Trial
 from xvfl_lab.task import Task
@@ -24,6 +24,7 @@ from xvfl.config import LossConfig, NetConfig, TrainConfig
 from xvfl.training.loop import Trainer
 
 WARM, TIMED = 2, 15
+TRAIN = TrainConfig(epochs=40, batch_size=128, learning_rate=5e-3, device="cpu")
 
 
 def table() -> tuple[Task, NetConfig, TrainConfig]:

@@ -23,7 +23,7 @@ from typing import Any
 
 import grpc
 import torch
-from xvfl_lab.experiments.demo import digits
+from xvfl_lab.datasets.digits import digits
 from xvfl_lab.experiments.trial import Setting, Trial
 
 from xvfl.certs import Peers, make_authority

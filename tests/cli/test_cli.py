@@ -8,11 +8,17 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from xvfl_lab.experiments import demo
 
 import xvfl as package
 from tests.processes import run_python
-from tests.small_tables import SOURCE, make_tables, rejected_with, run_xvfl, write_run_inputs
+from tests.small_tables import (
+    SOURCE,
+    is_png,
+    make_tables,
+    rejected_with,
+    run_xvfl,
+    write_run_inputs,
+)
 from xvfl.cli.main import app
 from xvfl.cli.template import field_docs
 from xvfl.config import LossConfig, NetConfig, TableOptions, TrainConfig, parse_config
@@ -236,49 +242,6 @@ def test_predict_with_another_id_column(run: Path) -> None:
     assert pd.read_csv(output)["id"].tolist() == table["who"].tolist()
 
 
-def test_demo_writes_a_report_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    quick = TrainConfig(epochs=1, batch_size=128, device="cpu")
-    monkeypatch.setattr(demo, "TRAIN", quick)
-    monkeypatch.setattr(demo, "_run_all", lambda todo, workers, console: [*map(demo._run, todo)])
-    said = run_xvfl("demo", "--out", tmp_path / "demo", "--rates", "0.5", "--seeds", "2")
-    assert said.code == 0, said.err
-    assert "paired differences" in said.out
-    page = (tmp_path / "demo" / "report.html").read_text()
-    sources = re.findall(r"""(?:src|href)\s*=\s*["']([^"']{0,30})""", page)
-    assert len(sources) == 2 and all(each.startswith("data:image/png;base64,") for each in sources)
-    assert not re.search(r"https?://|<script|@import|url\(", page)
-    metrics = json.loads((tmp_path / "demo" / "metrics.json").read_text())
-    assert metrics["command"] == "xvfl demo --seeds 2 --first-seed 0 --rates 0.5"
-    assert set(metrics["accuracy"]) == set(demo.SHOWN)
-    assert len(metrics["runs"]) == 2 * len(demo.METHODS)
-    assert {gap["verdict"] for gap in metrics["differences"]} <= {"ahead", "behind", "level"}
-    assert is_png(tmp_path / "demo" / "accuracy.png")
-    assert is_png(tmp_path / "demo" / "completed.png")
-
-
-def test_demo_in_processes_side_by_side() -> None:
-    """A script as a user would run it: spawned workers must get the settings."""
-    script = (
-        "from xvfl_lab.experiments import demo\n"
-        "from rich.console import Console\n"
-        "from xvfl.config import TrainConfig\n"
-        "if __name__ == '__main__':\n"
-        "    demo.TRAIN = TrainConfig(epochs=1, batch=512, device='cpu')\n"
-        "    todo = demo.settings(1, (0.5,))[2:]\n"
-        "    results = demo._run_all(todo, 2, Console(quiet=True))\n"
-        "    print([(r.setting.method, r.setting.train.epochs) for r in results])\n"
-    )
-    done = run_python("-c", script)
-    assert done.stdout == "[('laser+mask', 1), ('standalone', 1)]\n", done.stderr
-
-
-@pytest.mark.parametrize("rates", ["x", "2", "0.1,,0.2"])
-def test_demo_refuses_bad_rates(rates: str, tmp_path: Path) -> None:
-    message = rejected_with("demo", "--out", tmp_path / "demo", "--rates", rates)
-    assert "--rates: expected numbers from 0 to 1" in message
-    assert not (tmp_path / "demo").exists()
-
-
 def test_the_training_core_needs_torch_and_numpy_alone() -> None:
     contracts = tomllib.loads(PYPROJECT.read_text())["tool"]["importlinter"]["contracts"]
     contract = contracts[2]
@@ -302,11 +265,6 @@ def test_the_training_core_needs_torch_and_numpy_alone() -> None:
     )
     done = run_python("-c", script)
     assert done.stdout == "[]\n", done.stderr
-
-
-def is_png(path: Path) -> bool:
-    """Say whether a file is a picture."""
-    return path.read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_configuration_with_a_byte_order_mark(tmp_path: Path) -> None:

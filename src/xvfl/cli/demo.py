@@ -10,30 +10,31 @@ from xvfl.errors import InputError
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for report.html and metrics.json.")] = Path(
-        "out/demo"
+    out: Annotated[Path, typer.Option(help="Output folder for report.html and metrics.json.")] = (
+        Path("out/demo")
     ),
-    seeds: Annotated[int, typer.Option(help="Repeat with this many seeds.", min=1)] = 1,
-    first_seed: Annotated[int, typer.Option(help="The first of them.", min=0)] = 0,
+    seeds: Annotated[int, typer.Option(help="Number of random seeds.", min=1)] = 1,
+    first_seed: Annotated[int, typer.Option(help="First random seed.", min=0)] = 0,
     rates: Annotated[
-        str, typer.Option(help="Missing rates, separated by commas.")
+        str, typer.Option(help="Missing rates, comma-separated.")
     ] = "0,0.3,0.5,0.7,0.9",
     workers: Annotated[
-        int, typer.Option(help="Processes side by side; 0 = one a core.", min=0)
+        int, typer.Option(help="Number of worker processes; 0 = one per core.", min=0)
     ] = 0,
     federated: Annotated[
         bool,
         typer.Option(
             "--federated",
-            help="Coordinator and parties as processes of their own; one is killed on the way.",
+            help="Run the coordinator and the parties as separate processes, and kill one party "
+            "during training.",
         ),
     ] = False,
 ) -> None:
-    """Two parties, real data, two minutes: what predicting alone costs and completion gives back.
+    """Compare methods and prediction modes on real data, in about two minutes.
 
-    Each party sees one half of scanned digits (scikit-learn's own copy); most rows miss features
-    at one of them. Trains X-VFL, the paper's loss alone, a standalone model and random-mask
-    training, and compares the three ways to predict over missing rates.
+    Two parties each hold one half of scanned digits (included in scikit-learn); in most rows one
+    party has missing features. Trains xvfl+, the paper's X-VFL, random-mask training and a
+    standalone model, and compares the prediction modes over missing rates.
 
     With several seeds it also prints paired differences: `xvfl demo --seeds 5 --rates 0.5,0.9`.
     """
@@ -42,9 +43,9 @@ def demo(
 
         demo_federated(out if out != Path("out/demo") else Path("out/federated"))
         return
-    from xvfl_lab.experiments.demo import run_demo
-
     values = tuple(_rate(each) for each in rates.split(","))
+    from xvfl.cli.demo_comparison import run_demo
+
     run_demo(out, seeds, first_seed, values, workers, Console())
 
 

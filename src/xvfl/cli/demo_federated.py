@@ -14,14 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 from rich.console import Console
 from rich.table import Table
-from sklearn.datasets import load_digits
-from xvfl_lab.scenarios import scenario
 
 from xvfl.certs import make_authority
+from xvfl.cli.demo_data import PARTIES, load_halves, sample_incomplete, sample_missing
 from xvfl.config import LossConfig, NetConfig, TableOptions, TrainConfig
 from xvfl.data.frames import read_labels, read_table
 from xvfl.dataset.prepare import Splits, prepare
@@ -35,7 +33,6 @@ from xvfl.service.run_evaluation import EVALUATION, evaluation
 
 Lines = list[dict[str, Any]]
 """What was measured, a line for each way to predict."""
-PARTIES = ("left", "right")
 OVERLAP, RATE, ABSENT, SEED = 0.4, 0.5, 0.05, 0
 TRAIN = TrainConfig(
     epochs=60, batch_size=64, learning_rate=1e-3, patience=0, device="cpu", random_state=SEED
@@ -127,18 +124,14 @@ def write_files(out: Path) -> None:
     authority.issue("coordinator", hosts=("localhost", "127.0.0.1"))
     for name in PARTIES:
         authority.issue(name)
-    images, y = load_digits(return_X_y=True)
-    halves = np.split(images.reshape(-1, 8, 8), 2, axis=2)
-    masks, _ = scenario(len(y), [32, 32], OVERLAP, RATE, SEED)
-    ids = np.array([f"digit-{i:04}" for i in range(len(y))])
-    rng = np.random.default_rng(SEED)
-    for name, half, mask in zip(PARTIES, halves, masks, strict=True):
-        values = np.where(mask.numpy(), half.reshape(len(y), 32), np.nan)
-        frame = pd.DataFrame(values, columns=[f"pixel {i}" for i in range(32)])
-        frame.insert(0, "id", ids)
+    tables, y = load_halves()
+    rng, mask_rng = np.random.default_rng(SEED), np.random.default_rng(SEED)
+    incomplete = sample_incomplete(len(y), OVERLAP, mask_rng)
+    for i, (name, table) in enumerate(tables.items()):
         held = rng.permutation(len(y))[: round((1 - ABSENT) * len(y))]
-        frame.iloc[held].to_csv(out / f"{name}.csv", index=False)
-    pd.DataFrame({"id": ids, "digit": y}).to_csv(out / "labels.csv", index=False)
+        missing = sample_missing(incomplete[:, i], RATE, mask_rng)
+        table.mask(missing).iloc[held].to_csv(out / f"{name}.csv")
+    y.to_csv(out / "labels.csv")
 
 
 def in_one_process(out: Path, train: TrainConfig) -> Lines:

@@ -57,7 +57,7 @@ def train(
     every epoch (records.jsonl) and their picture (curves.png).
     """
     from xvfl.config import read_config
-    from xvfl.model.plots import curves
+    from xvfl.model.plots import NO_MATPLOTLIB, has_matplotlib, plot_training
     from xvfl.model.progress import progress_bar
     from xvfl.model.run_dir import RunDir
     from xvfl.model.workflow import train_run
@@ -73,7 +73,10 @@ def train(
         say(f"stopped; continue with: xvfl train {config} --out {out} --resume")
         raise typer.Exit(INTERRUPTED)
     records = [each for each in folder.records() if each["kind"] == "epoch"]
-    curves(records, folder / "curves.png")
+    if has_matplotlib():
+        plot_training(records, folder / "curves.png")
+    else:
+        say(NO_MATPLOTLIB)
     best = records[records[-1]["best_epoch"] - 1]
     print(
         f"trained {len(records)} epochs, best: epoch {best['epoch']} "
@@ -90,7 +93,7 @@ def evaluate(run: Annotated[Path, typer.Argument(help="A finished run folder.")]
 
     xvfl evaluate run
     """
-    from xvfl.model.plots import modes
+    from xvfl.model.plots import NO_MATPLOTLIB, has_matplotlib, plot_evaluation
     from xvfl.model.run_dir import RunDir
     from xvfl.model.workflow import evaluate_run
 
@@ -112,7 +115,10 @@ def evaluate(run: Annotated[Path, typer.Argument(help="A finished run folder.")]
         figures = [f"{value:.3f}" for value in line.metrics.values()]
         table.add_row(line.mode, line.party, str(line.rows), *figures, f"{line.bytes_per_row:.0f}")
     Console(width=None if sys.stdout.isatty() else 110).print(table)
-    modes(result, run / "evaluation.png")
+    if has_matplotlib():
+        plot_evaluation(result, run / "evaluation.png")
+    else:
+        say(NO_MATPLOTLIB)
 
 
 def predict(

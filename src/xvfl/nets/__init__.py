@@ -11,11 +11,11 @@ from xvfl.nets.resnet import ResidualBottom
 from xvfl.primitives.layout import Layout
 
 __all__ = [
-    "ConcatHead",
-    "ParallelBottoms",
     "Build",
     "Completer",
+    "ConcatHead",
     "NoCompleter",
+    "ParallelBottoms",
     "ResidualBottom",
     "bottom",
     "completer",

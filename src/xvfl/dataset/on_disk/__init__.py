@@ -14,9 +14,9 @@ __all__ = [
     "ParquetTables",
     "cached",
     "clear",
+    "held_out_pieces",
     "keep_held_out",
     "open_tables",
     "prepare_on_disk",
-    "held_out_pieces",
     "wanted",
 ]

@@ -1,0 +1,109 @@
+"""`xvfl demo`: the comparison, its report, and its worker processes."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.processes import run_python
+from tests.small_tables import is_png, rejected_with, run_xvfl
+from xvfl.cli import demo_comparison
+from xvfl.cli.demo_data import digits_with_gaps
+
+QUICK = {"epochs": 1, "batch_size": 128, "device": "cpu", "verbose": False}
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Train for one epoch, in this process."""
+    monkeypatch.setattr(demo_comparison, "PARAMETERS", QUICK)
+    monkeypatch.setattr(
+        demo_comparison,
+        "run_jobs",
+        lambda jobs, workers, console: [*map(demo_comparison.run_job, jobs)],
+    )
+
+
+@pytest.mark.usefixtures("quick")
+def test_demo_writes_a_self_contained_report(tmp_path: Path) -> None:
+    out = tmp_path / "demo"
+    result = run_xvfl("demo", "--out", out, "--rates", "0.5", "--seeds", "2")
+    assert result.code == 0, result.err
+    assert "paired differences" in result.out
+    page = (out / "report.html").read_text()
+    sources = re.findall(r"""(?:src|href)\s*=\s*["']([^"']{0,30})""", page)
+    assert len(sources) == 2 and all(each.startswith("data:image/png;base64,") for each in sources)
+    assert not re.search(r"https?://|<script|@import|url\(", page)
+    metrics = json.loads((out / "metrics.json").read_text())
+    assert metrics["command"] == "xvfl demo --seeds 2 --first-seed 0 --rates 0.5"
+    assert set(metrics["accuracy"]) == set(demo_comparison.ROWS)
+    assert len(metrics["runs"]) == 2 * len(demo_comparison.MODES)
+    assert {line["verdict"] for line in metrics["differences"]} <= {"ahead", "behind", "level"}
+    assert is_png(out / "accuracy.png") and is_png(out / "completed.png")
+
+
+@pytest.mark.usefixtures("quick")
+def test_demo_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    result = run_xvfl("demo", "--out", tmp_path, "--rates", "0.5")
+    assert result.code == 0, result.err
+    assert "plots need matplotlib: pip install 'xvfl[plots]'" in result.out
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics.json", "report.html"]
+    assert "<img" not in (tmp_path / "report.html").read_text()
+
+
+def test_gaps_follow_the_rate_and_the_overlap() -> None:
+    train, test = digits_with_gaps(0.5, 0.4, 0.3, seed=1)
+    assert (len(train.y), len(test.y)) == (1258, 539)
+    assert (train.incomplete.sum(axis=1) == 0).mean() == pytest.approx(0.4, abs=1e-3)
+    assert (test.incomplete.sum(axis=1) == 1).all()
+    for rows in (train, test):
+        for name, table in rows.observed.items():
+            missing = table.isna().sum(axis=1)
+            assert set(missing[rows.incomplete[name]]) == {16}
+            assert set(missing[~rows.incomplete[name]]) == {0}
+            assert table.fillna(rows.complete[name]).equals(rows.complete[name])
+    none, _ = digits_with_gaps(0.0, 0.4, 0.3, seed=1)
+    assert none.y.equals(train.y) and none.incomplete.equals(train.incomplete)
+
+
+def test_paired_differences_are_taken_by_seed() -> None:
+    def result(method: str, seed: int, accuracy: float) -> demo_comparison.Result:
+        metrics = {mode: {"accuracy": accuracy} for mode in demo_comparison.MODES[method]}
+        return demo_comparison.Result(method, 0.5, seed, 1.0, metrics)
+
+    better = {0: 0.9, 1: 0.7, 2: 0.8}
+    results = [
+        result(method, seed, accuracy - (0.0 if method == "xvfl+" else 0.1 + seed / 100))
+        for method in demo_comparison.MODES
+        for seed, accuracy in better.items()
+    ]
+    for line in demo_comparison.paired_differences(results, [0.5]):
+        assert line["mean"] == pytest.approx(0.11) and line["verdict"] == "ahead"
+        assert line["error"] == pytest.approx(0.01 / 3**0.5)
+
+
+def test_demo_in_worker_processes() -> None:
+    """Spawned worker processes receive the parameters of the parent."""
+    script = (
+        "from rich.console import Console\n"
+        "from xvfl.cli import demo_comparison as demo\n"
+        "if __name__ == '__main__':\n"
+        f"    demo.PARAMETERS = {QUICK!r}\n"
+        "    jobs = demo.list_jobs(1, (0.5,))[2:]\n"
+        "    results = demo.run_jobs(jobs, 2, Console(quiet=True))\n"
+        "    print([(each.method, sorted(each.metrics)) for each in results])\n"
+    )
+    done = run_python("-c", script)
+    assert (
+        done.stdout == "[('laser+mask', ['collaborative', 'local']), ('standalone', ['local'])]\n"
+    ), done.stderr
+
+
+@pytest.mark.parametrize("rates", ["x", "2", "0.1,,0.2"])
+def test_demo_rejects_bad_rates(rates: str, tmp_path: Path) -> None:
+    message = rejected_with("demo", "--out", tmp_path / "demo", "--rates", rates)
+    assert "--rates: expected numbers from 0 to 1" in message
+    assert not (tmp_path / "demo").exists()
