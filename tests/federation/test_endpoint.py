@@ -224,7 +224,10 @@ def test_a_party_outlives_a_failure_of_its_own_and_keeps_the_details_to_itself()
     reply = say(end, embed(3))
     assert isinstance(reply, Refusal) and reply.code == "RuntimeError"
     assert "failed inside with RuntimeError" in reply.text and "Ann" not in reply.text
-    assert [e["event"] for e in events] == ["failed", "refused"] and "Ann" in events[0]["trace"]
+    assert [e["event"] for e in events] == [
+        "internal_error",
+        "request_rejected",
+    ] and "Ann" in events[0]["traceback"]
     end.side.table = rows
     assert "used up or unknown" in say(end, Complete(4, 2, cue(), WHOLE)).text
     assert isinstance(say(end, embed(5)), Embedded)

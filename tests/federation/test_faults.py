@@ -58,9 +58,14 @@ def test_a_party_that_refuses_sits_out_the_batch_and_comes_back(kind: type[Any])
     for _ in steps:
         pass
     assert trainer.progress.step == 20 and roster.losses.refusals == {"p1": 1}
-    left = next(e for e in events if e["event"] == "left")
-    assert left["party"] == "p1" and left["why"] == "party 'p1' refused: not today"
-    assert [e["event"] for e in events] == ["joined", "joined", "left", "joined"]
+    left = next(e for e in events if e["event"] == "party_left")
+    assert left["party"] == "p1" and left["reason"] == "party 'p1' refused: not today"
+    assert [e["event"] for e in events] == [
+        "party_joined",
+        "party_joined",
+        "party_left",
+        "party_joined",
+    ]
     numbers = [number for _, number in flaky[1].heard]
     assert numbers == sorted(set(numbers))
 
@@ -73,7 +78,7 @@ def test_a_party_that_always_refuses_is_kept_out_and_the_others_go_on() -> None:
     for _ in steps:
         pass
     assert trainer.progress.step == 20 and roster.present == (0,)
-    assert [e["step"] for e in events if e["event"] == "left"] == [1, 2, 4, 7, 11]
+    assert [e["step"] for e in events if e["event"] == "party_left"] == [1, 2, 4, 7, 11]
     assert roster.losses.refusals == {"p1": MOST_REFUSALS}
     assert flaky[1].end.over == "refused: party 'p1' refused: not today"
 
@@ -106,8 +111,8 @@ def test_a_party_that_refuses_to_begin_is_asked_again_a_few_times_only(
     with pytest.raises(RunError, match="expected 2 parties, but p1 is kept out: .*not today"):
         roster.gather(2)
     assert [e["event"] for e in events if e.get("party") == "p1"] == [
-        *["not let in"] * MOST_REFUSALS,
-        "refused",
+        *["join_failed"] * MOST_REFUSALS,
+        "party_excluded",
     ]
 
 
@@ -138,7 +143,7 @@ def test_a_party_that_starts_again_on_every_batch_does_not_hold_up_the_run() -> 
     for _ in steps:
         pass
     assert trainer.progress.step == 20
-    assert [e["step"] for e in events if e["event"] == "left"] == [1, 2, 4, 7, 11, 16]
+    assert [e["step"] for e in events if e["event"] == "party_left"] == [1, 2, 4, 7, 11, 16]
     assert flaky[1].end.over is None
 
 
@@ -185,9 +190,11 @@ def test_two_that_fail_together_are_both_named_and_what_they_lost_is_noted(other
     for _ in steps:
         pass
     roster.flush()
-    left = {e["party"]: e["why"] for e in events if e["event"] == "left" and e["step"] == 4}
+    left = {
+        e["party"]: e["reason"] for e in events if e["event"] == "party_left" and e["step"] == 4
+    }
     assert left == {"p0": TOGETHER[other], "p1": "party 'p1' refused: not today"}
-    joined = [e for e in events if e["event"] == "joined" and e["lost_updates"]]
+    joined = [e for e in events if e["event"] == "party_joined" and e["lost_updates"]]
     for name, line in zip(NAMES, flaky, strict=True):
         spans = [e["lost_updates"] for e in joined if e["party"] == name]
         lost = [number for first, last in spans for number in range(first, last + 1)]

@@ -95,7 +95,7 @@ class Meeting:
         return [each.detach().clone() for net in nets for each in net.parameters()]
 
     def refused(self) -> int:
-        return sum(each["event"] == "refused" for each in self.events)
+        return sum(each["event"] == "connection_rejected" for each in self.events)
 
 
 @pytest.fixture
@@ -151,7 +151,7 @@ def test_damaged_frames_change_nothing(meeting: Meeting) -> None:
     assert meeting.refused() == FRAMES
     flood_grpc(meeting, rng)
     wait_until(lambda: meeting.refused() == FRAMES + OVER_GRPC)
-    assert all(each["why"] for each in meeting.events if each["event"] == "refused")
+    assert all(e["reason"] for e in meeting.events if e["event"] == "connection_rejected")
     assert meeting.state() == state and not asked.done() and line.hello() is None
     assert all(torch.equal(a, b) for a, b in zip(meeting.weights(), weights, strict=True))
 
@@ -223,9 +223,10 @@ def test_whatever_a_party_answers_the_others_go_on(dtype: torch.dtype) -> None:
             roster.update(Update("plain", 0.1))
         roster.flush()
         assert 0 in roster.present
-        assert {e["party"] for e in events if e["event"] in ("left", "refused")} <= {made.names[1]}
+        lost = [e["party"] for e in events if e["event"] in ("party_left", "party_excluded")]
+        assert set(lost) <= {made.names[1]}
         outcomes.update(e["event"] for e in events)
-    assert outcomes["left"] > 100 and outcomes["refused"] > 50
+    assert outcomes["party_left"] > 100 and outcomes["party_excluded"] > 50
 
 
 def one_step(federation: Federation, method: Method, rows: Rows) -> None:
@@ -266,8 +267,8 @@ WRONG = {
 def test_a_party_that_says_it_stands_where_it_cannot_is_kept_out(name: str) -> None:
     roster, events = answering(WRONG[name])
     assert not roster.present and roster.members[0].holdings is None
-    assert [each["event"] for each in events] == ["refused"]
-    assert "Ready: expected" in events[0]["why"] and roster.losses.updates == {}
+    assert [each["event"] for each in events] == ["party_excluded"]
+    assert "Ready: expected" in events[0]["reason"] and roster.losses.updates == {}
 
 
 def test_a_party_that_stands_where_it_can_is_let_in() -> None:

@@ -91,7 +91,12 @@ def test_a_late_party_leaves_and_comes_back_and_no_update_is_made_twice(
         pass
     roster.flush()
     assert trainer.progress.step == 20 and roster.present == (0, 1)
-    assert [e["event"] for e in events] == ["joined", "joined", "left", "joined"]
+    assert [e["event"] for e in events] == [
+        "party_joined",
+        "party_joined",
+        "party_left",
+        "party_joined",
+    ]
     left, back = events[2], events[3]
     assert left["party"] == back["party"] == "p1" and left["step"] == 4
     assert back["lost_steps"][0] == 4 and back["step"] == 7
@@ -116,7 +121,7 @@ def test_a_killed_party_comes_back_from_its_own_checkpoint() -> None:
     flaky[1]._handle = flaky[1].end.handle
     for _ in steps:
         pass
-    joined = [e for e in events if e["event"] == "joined"]
+    joined = [e for e in events if e["event"] == "party_joined"]
     assert joined[-1]["from_checkpoint"] == 5 and joined[-1]["lost_steps"] == [5, 7]
     assert roster.losses.updates == {"p0": 0, "p1": joined[-1]["lost_updates"][1] - 5}
     assert trainer.progress.step == 20
@@ -133,7 +138,7 @@ def test_a_party_that_answers_nan_is_kept_out_and_the_others_go_on() -> None:
     for _ in steps:
         pass
     assert trainer.progress.step == 10 and roster.present == (0,)
-    why = next(e["why"] for e in events if e["event"] == "refused")
+    why = next(e["reason"] for e in events if e["event"] == "party_excluded")
     assert "'p1' answered wrongly: embeddings: expected finite numbers" in why
     assert flaky[1].end.over == f"refused: {why}"
 
@@ -157,7 +162,7 @@ def test_holdings_of_other_rows_than_matched_are_refused(holdings: Tensor, words
     roster = Roster(peers, agreed, events.append)
     with pytest.raises(RunError, match=words):
         roster.gather(2)
-    assert [e["party"] for e in events if e["event"] == "refused"] == ["p1"]
+    assert [e["party"] for e in events if e["event"] == "party_excluded"] == ["p1"]
     assert re.search(words, ends[1].over or "")
 
 
@@ -180,7 +185,7 @@ def test_changed_rows_are_refused() -> None:
     flaky[1].end, flaky[1]._handle = other, other.handle
     for _ in trainer.run(lambda: 0.0):
         pass
-    assert any("its rows changed" in e.get("why", "") for e in events)
+    assert any("its rows changed" in e.get("reason", "") for e in events)
 
 
 def test_a_coordinator_started_again_goes_on_to_the_same_weights() -> None:

@@ -126,7 +126,7 @@ def test_a_refused_handshake_is_logged(federation: Path) -> None:
         finish(party)
     _, err = coordinator.communicate(timeout=120)
     assert coordinator.returncode == 0, err
-    assert "event=refused  party=?  why=TLS handshake: it does not speak TLS" in err
+    assert "event=connection_rejected  party=?  reason=TLS handshake: it does not speak TLS" in err
 
 
 def _written(folder: Path, name: str) -> list[str]:
@@ -167,7 +167,7 @@ def test_two_rules_are_refused_on_both_sides(tmp_path: Path) -> None:
     over = {"p0": Memory(end.hello, end.handle)}
     with pytest.raises(MatchingError, match="party 'p0' refused: .*rule 'folded'.*by 'exact'"):
         ask_parties(over, LABELLED, ["y"], MatchingConfig(), tmp_path / "c.json")
-    assert "rule 'folded'" in str(notes[-1]["why"])
+    assert "rule 'folded'" in str(notes[-1]["reason"])
     assert not (tmp_path / "c.json").exists() and not (tmp_path / "p0.json").exists()
 
 

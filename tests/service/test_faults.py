@@ -76,7 +76,7 @@ def test_faults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert max(map(abs, gaps.values())) <= WITHIN
     assert_losses(log)
     for name in PARTIES:
-        assert not [e for e in read_log(tmp_path / name) if "made already" in e.get("why", "")]
+        assert not [e for e in read_log(tmp_path / name) if "made already" in e.get("reason", "")]
 
 
 @pytest.mark.filterwarnings("ignore:5 of 1797 labelled ids", "ignore:party ")
@@ -95,7 +95,7 @@ def test_training_goes_on_without_a_killed_party(
         step = processes.event("epoch", lambda e: e["epoch"] >= at)["step"]
         time.sleep(rng.random() / 2)
         processes.kill(whom)
-        left = processes.event("left", lambda e: e["party"] == whom and e["step"] >= step - 1)
+        left = processes.event("party_left", lambda e: e["party"] == whom and e["step"] >= step - 1)
         processes.event("epoch", lambda e: e["parties"] == 1 and e["step"] > left["step"])
         processes.launch(whom)
         processes.wait()
@@ -107,7 +107,7 @@ def test_training_goes_on_without_a_killed_party(
     epochs = [event for event in log if event["event"] == "epoch"]
     assert [event["epoch"] for event in epochs] == list(range(1, EPOCHS + 1))
     assert {event["step"] - (event["epoch"] * epochs[0]["step"]) for event in epochs} == {0}
-    back = next(e for e in log if e["event"] == "joined" and e["step"] > left["step"])
+    back = next(e for e in log if e["event"] == "party_joined" and e["step"] > left["step"])
     assert back["party"] == whom and epochs[-1]["parties"] == 2
     first, last = back["lost_updates"]
     # It may be missed in a batch, or by the checkpoint of the epoch's end, before the next one.
@@ -116,7 +116,7 @@ def test_training_goes_on_without_a_killed_party(
     assert back["from_checkpoint"] <= gone and back["lost_steps"][1] == back["step"] - 1
     assert_losses(log)
     for name in PARTIES:
-        assert not [e for e in read_log(tmp_path / name) if "made already" in e.get("why", "")]
+        assert not [e for e in read_log(tmp_path / name) if "made already" in e.get("reason", "")]
     assert max(map(abs, gaps.values())) <= WITHIN
 
 
@@ -126,9 +126,9 @@ def assert_losses(log: list[dict[str, Any]]) -> None:
     for event in log:
         if event["event"] == "checkpoint":
             saved.append(event["step"])
-        if event["event"] == "left":
+        if event["event"] == "party_left":
             left[event["party"]] = saved[-3:][0]
-        if event["event"] == "joined" and event["lost_updates"]:
+        if event["event"] == "party_joined" and event["lost_updates"]:
             oldest = left.pop(event["party"], saved[-3:][0])
             assert oldest <= event["from_checkpoint"] and event["from_checkpoint"] in saved
             first, last = event["lost_steps"]
@@ -141,8 +141,8 @@ def show(table: list[tuple[Any, ...]], log: list[dict[str, Any]], gaps: dict[str
     for step, fault, whom in table:
         print(f"{step:5}  {fault:12} {whom}")
     for event in log:
-        if event["event"] in ("left", "resumed") or event.get("lost_updates"):
-            rest = {k: v for k, v in event.items() if k not in ("time", "event", "why")}
+        if event["event"] in ("party_left", "resumed") or event.get("lost_updates"):
+            rest = {k: v for k, v in event.items() if k not in ("time", "event", "reason")}
             print(f"  {event['event']:8} {re.sub(r'[{}]', '', str(rest))}")
     for name, gap in gaps.items():
         print(f"accuracy with faults less without, {name}: {100 * gap:+.2f} points")

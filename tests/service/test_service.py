@@ -108,7 +108,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write(folder)
     main = start(folder, "coordinator", "coordinator.toml")
     address = str(wait_for(folder / "main", "listening", main)["address"])
-    port = wait_for(folder / "main", "health", main)["port"]
+    port = wait_for(folder / "main", "status_server", main)["port"]
     said = run_xvfl("status", f"127.0.0.1:{port}")
     assert said.code == 0 and "waiting" in said.out and "shop 0" in said.out
     (folder / "shop.toml").write_text(SHOP.replace("PORT", address.rpartition(":")[2]))
@@ -168,10 +168,10 @@ def test_health_and_metrics(finished: Path) -> None:
 
 def test_the_log_is_structured_and_says_the_story(finished: Path) -> None:
     events = [each["event"] for each in read_log(finished / "main")]
-    story = ["listening", "matched", "joined", "checkpoint", "epoch", "released", "finished"]
+    story = ["listening", "matched", "party_joined", "checkpoint", "epoch", "released", "finished"]
     at = [events.index(each) for each in story]
     assert at == sorted(at), events
-    assert events.index("connected") < events.index("joined")
+    assert events.index("connected") < events.index("party_joined")
 
 
 def test_no_side_has_the_others_files(finished: Path) -> None:
@@ -224,8 +224,8 @@ def test_a_party_added_later_starts_beside_warm_ones(finished: Path) -> None:
         assert each.returncode == 0, err
     log = read_log(finished / "again")
     assert [e["party"] for e in log if e["event"] == "matched"] == ["stranger"]
-    warm = [e["found"] for e in read_log(finished / "shop") if e["event"] == "warm start"]
-    cold = [e["found"] for e in read_log(finished / "stranger") if e["event"] == "warm start"]
+    warm = [e["loaded"] for e in read_log(finished / "shop") if e["event"] == "warm_start"]
+    cold = [e["loaded"] for e in read_log(finished / "stranger") if e["event"] == "warm_start"]
     assert warm == [True] and cold == [False]
 
 
@@ -261,7 +261,7 @@ def test_another_session_is_refused_on_both_sides(
     finally:
         kept.write_text(before)
     assert "refused: party 'shop': its ids were matched in session" in line
-    why = [e["why"] for e in read_log(finished / "main") if e["event"] == "refused"]
+    why = [e["reason"] for e in read_log(finished / "main") if e["event"] == "connection_rejected"]
     assert "match again" in why[0]
 
 
@@ -287,7 +287,9 @@ def test_a_stranger_is_refused_by_name(
     (finished / "stranger.toml").write_text(text.replace('state = "shop"', 'state = "strange"'))
     line = rejected_with("party", finished / "stranger.toml", "--quiet")
     assert "'stranger' is not on this coordinator's list: shop" in line
-    (why,) = [e["why"] for e in read_log(finished / "main") if e["event"] == "refused"]
+    (why,) = [
+        e["reason"] for e in read_log(finished / "main") if e["event"] == "connection_rejected"
+    ]
     assert "'stranger' is not on this coordinator's list" in why
 
 
@@ -298,8 +300,8 @@ def test_plain_tcp_is_in_the_log(
     address = str(wait_for(finished / "main", "listening", process)["address"])
     with socket.create_connection(("localhost", int(address.rpartition(":")[2]))) as plain:
         plain.sendall(b"GET / HTTP/1.1\r\n\r\n")
-        event = wait_for(finished / "main", "refused", process)
-    assert "TLS handshake: it does not speak TLS" in str(event["why"])
+        event = wait_for(finished / "main", "connection_rejected", process)
+    assert "TLS handshake: it does not speak TLS" in str(event["reason"])
 
 
 @pytest.mark.parametrize(

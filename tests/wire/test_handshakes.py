@@ -74,7 +74,9 @@ def test_a_refused_handshake_is_logged(
     ):
         act(folder, listener.port)
         wait_until(lambda: events)
-    assert [each["event"] for each in events] == ["refused"] and said in events[0]["why"]
+    assert [each["event"] for each in events] == ["connection_rejected"] and said in events[0][
+        "reason"
+    ]
     assert "Handshake failed" in capfd.readouterr().err
 
 

@@ -180,8 +180,8 @@ def test_a_name_that_is_not_on_the_list(authority: Path) -> None:
     with run_server(authority, ["p0"], note=events.append) as listener:
         said = refused(authority, "p1", listener)
     assert "'p1' is not on this coordinator's list: p0" in said
-    assert {e["party"] for e in events if e["event"] == "refused"} == {"?"}
-    assert "p1" in next(e["why"] for e in events if e["event"] == "refused")
+    assert {e["party"] for e in events if e["event"] == "connection_rejected"} == {"?"}
+    assert "p1" in next(e["reason"] for e in events if e["event"] == "connection_rejected")
 
 
 def test_a_second_party_of_the_same_name(authority: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,7 +198,7 @@ def test_a_second_party_of_the_same_name(authority: Path, monkeypatch: pytest.Mo
         assert "another party of this name is connected already" in said
         assert found.hello() == HELLO
         assert isinstance(ask(found, Match(1, b"")), Matched)
-    assert any(e["event"] == "refused" and e["party"] == "p0" for e in events)
+    assert any(e["event"] == "connection_rejected" and e["party"] == "p0" for e in events)
 
 
 def test_what_a_party_says_of_itself_may_be_refused(authority: Path) -> None:
@@ -287,7 +287,7 @@ def test_a_wrong_answer_ends_the_line_and_is_logged(authority: Path) -> None:
         found.exchange(Match(1, b""))
         thread.join(20)
         assert "refused" in said[0] and "version" in said[0]
-    assert any(e["event"] == "refused" and e["party"] == "p0" for e in events)
+    assert any(e["event"] == "connection_rejected" and e["party"] == "p0" for e in events)
 
 
 def answer_with(folder: Path, listener: CoordinatorServer, reply: bytes) -> str:
@@ -317,7 +317,7 @@ def test_a_closed_line_hangs_up_and_the_party_may_come_back(authority: Path) -> 
             wait_until(lambda times=times: count("disconnected") == times)
             wait_until(lambda times=times: count("connected") == times + 1)
         dialler.stop()
-    assert count("refused") == 0
+    assert count("connection_rejected") == 0
 
 
 def test_an_answer_that_comes_too_late_frees_the_line(authority: Path) -> None:

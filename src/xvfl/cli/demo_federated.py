@@ -267,7 +267,7 @@ def _table(ours: Lines, theirs: Lines) -> Table:
 
 def _losses(out: Path, console: Console) -> None:
     for event in read_log(out / "coordinator"):
-        if event["event"] == "joined" and event["lost_updates"]:
+        if event["event"] == "party_joined" and event["lost_updates"]:
             first, last = event["lost_steps"]
             console.print(
                 f"{event['party']} came back at step {event['step']} from its checkpoint of step "

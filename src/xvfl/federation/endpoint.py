@@ -134,7 +134,7 @@ class Endpoint:
                 return self._refuse(frame, error, str(error))
             except Exception as error:
                 self._tickets.clear()  # What is half done must not be gone on with.
-                self._note({"event": "failed", "trace": traceback.format_exc()})
+                self._note({"event": "internal_error", "traceback": traceback.format_exc()})
                 # The error itself may hold this side's data: the other side gets its kind alone.
                 said = f"this party failed inside with {type(error).__name__}; its own log says how"
                 return self._refuse(frame, error, said)
@@ -145,7 +145,7 @@ class Endpoint:
         self.refused += 1
         turn = codec.kind_and_turn(frame)[1] if len(frame) >= codec.OVERHEAD else 0
         why = why[:LONGEST_WHY].encode(errors="replace").decode()
-        self._note({"event": "refused", "turn": turn, "why": why})
+        self._note({"event": "request_rejected", "turn": turn, "reason": why})
         return codec.encode(Refusal(turn, type(error).__name__, why))
 
     def _answer(self, message: Message) -> Message:
@@ -196,7 +196,7 @@ class Endpoint:
         self._kept, self._applied = kept, applied
         self._tickets.clear()
         self._packer = Packer(settings.payload)
-        self._note({"event": "began", "run": message.run, "from_checkpoint": self._kept})
+        self._note({"event": "run_started", "run": message.run, "from_checkpoint": self._kept})
         return Ready(message.turn, self._kept, self._applied, self._holdings)
 
     def _warm(self, side: PartyWorker, run: str) -> None:
@@ -209,7 +209,7 @@ class Endpoint:
                 raise WireError(
                     f"Begin: the weights of run {run!r} do not fit ({error})"
                 ) from error
-        self._note({"event": "warm start", "run": run, "found": found is not None})
+        self._note({"event": "warm_start", "run": run, "loaded": found is not None})
 
     def _embed(self, message: Embed) -> Embedded:
         side = self.side

@@ -191,7 +191,7 @@ class Roster:
         member.present, member.left_at = False, self.step
         member.peer.take_pending()
         self.losses.left[name] = self.losses.left.get(name, 0) + 1
-        self._note({"event": "left", "party": name, "step": self.step, "why": why})
+        self._note({"event": "party_left", "party": name, "step": self.step, "reason": why})
 
     def _judge(self, member: Member, error: PartyError) -> None:
         """Let rest who failed; keep out who answers wrongly, or will not answer at all."""
@@ -205,7 +205,7 @@ class Roster:
     def _bar(self, member: Member, why: str) -> None:
         """Keep a party out for good, and tell it why; the others go on."""
         member.present, member.barred = False, why
-        self._note({"event": "refused", "party": member.peer.name, "why": why})
+        self._note({"event": "party_excluded", "party": member.peer.name, "reason": why})
         member.peer.transport.exchange(End(self._turn(), f"refused: {why}"))
 
     def _let_in(self, member: Member, needed: bool) -> None:
@@ -215,7 +215,7 @@ class Roster:
         try:
             ready = self._welcome(member, hello)
         except PartyError as error:
-            self._note({"event": "not let in", "party": member.peer.name, "why": str(error)})
+            self._note({"event": "join_failed", "party": member.peer.name, "reason": str(error)})
             self._judge(member, error)
             return
         if (fault := self._fault(member, ready)) is not None:
@@ -232,7 +232,7 @@ class Roster:
         self.losses.updates[name] = self.losses.updates.get(name, 0) + lost
         self._note(
             {
-                "event": "joined",
+                "event": "party_joined",
                 "party": name,
                 "step": self.step,
                 "from_checkpoint": ready.step,

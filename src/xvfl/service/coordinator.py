@@ -33,7 +33,7 @@ def serve_coordinator(config: CoordinatorConfig, show: bool = True) -> Outcome:
         if config.status_address is not None:
             monitor = StatusServer(config.status_address, side.status)
             stack.callback(monitor.close)
-            note({"event": "health", "port": monitor.port})
+            note({"event": "status_server", "port": monitor.port})
         return side.run(stop)
 
 

@@ -92,7 +92,7 @@ class Run:
             self.trainer.restore(saved, about["progress"])
             note({"event": "resumed", "step": self.trainer.progress.step, "run": self.name})
         else:
-            note({"event": "began", "run": self.name, "rows": len(rows)})
+            note({"event": "run_started", "run": self.name, "rows": len(rows)})
         self._started, self._saved_at = time.monotonic(), self.trainer.progress.step
 
     def run(self, stop: Event) -> Outcome:
@@ -161,7 +161,7 @@ class Run:
                 f"warm_start: the heads in {folder.path} do not fit this run ({error}); they must "
                 "be of the same method and widths"
             ) from error
-        self.note({"event": "warm start", "run": said["run"]})
+        self.note({"event": "warm_start", "run": said["run"]})
         return str(said["run"])
 
     def _saved(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -233,7 +233,9 @@ class Run:
         if self.roster.agreed:
             self.trainer.load_best()
         else:
-            self.note({"event": "last weights taken", "why": "a party missed the best epoch"})
+            self.note(
+                {"event": "last_weights_used", "reason": "a party was absent at the best epoch"}
+            )
         self.roster.flush(save=self.trainer.progress.step)
         temperatures = calibrate(self.method, self.roster, self.validation)
         rows = self.test if len(self.test) else self.validation

@@ -19,7 +19,7 @@ from xvfl.service.party_work import Own, PartyWork
 from xvfl.wire.transport import Transport
 
 FLARE = "flare"
-NO_TLS = {"tls": {"authority": "", "certificate": "", "key": ""}}
+NO_TLS = {"tls": {"ca_certificate": "", "certificate": "", "private_key": ""}}
 
 
 def endpoint(site: str, props: Mapping[str, Any]) -> Endpoint:

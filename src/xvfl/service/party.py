@@ -59,7 +59,7 @@ def serve_party(config: PartyProcessConfig, show: bool = True) -> None:
         endpoint.keep()
         if monitor is not None:
             monitor.close()
-    log.note({"event": "stopped", "why": endpoint.over or "asked to stop"})
+    log.note({"event": "stopped", "reason": endpoint.over or "stop signal"})
     if endpoint.over is not None and endpoint.over != FINISHED:
         raise PartyError(f"the coordinator ended this party's part: {endpoint.over}")
 

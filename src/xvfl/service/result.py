@@ -77,4 +77,4 @@ class Result:
                 ask([member.peer], [question], Done)
                 note({"event": "released", "party": name})
             except (PartyError, ValueError) as error:
-                note({"event": "not released", "party": name, "why": str(error)})
+                note({"event": "release_failed", "party": name, "reason": str(error)})

@@ -81,7 +81,9 @@ class PartyClient:
                 break
             why = None if spoke else await self._reason(code)
             wait = patience.judge(spoke, code, text, why)
-            self._note({"event": "line down", "why": why or text, "again_in_s": round(wait, 2)})
+            self._note(
+                {"event": "connection_lost", "reason": why or text, "retry_in_s": round(wait, 2)}
+            )
             await asyncio.wait({waiting}, timeout=wait)
         waiting.cancel()
 

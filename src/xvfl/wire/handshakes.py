@@ -50,9 +50,9 @@ def _pass_on(reading: int, before: int, note: Callable[[dict[str, Any]], None]) 
             if (found := FAILED.search(line)) is not None:
                 note(
                     {
-                        "event": "refused",
+                        "event": "connection_rejected",
                         "party": "?",
-                        "why": _why(found[1].decode(errors="replace")),
+                        "reason": _why(found[1].decode(errors="replace")),
                     }
                 )
 

@@ -179,7 +179,7 @@ class CoordinatorServer:
             line = self.lines[name]
             hello = await self._first(frames)
             if line.taken_by(hello):
-                self._note({"event": "refused", "party": name, "why": TWICE})
+                self._note({"event": "connection_rejected", "party": name, "reason": TWICE})
                 await stream.abort(grpc.StatusCode.ALREADY_EXISTS, TWICE)
             self._welcome(name, hello)
             line.connect(stream, hello)
@@ -187,7 +187,7 @@ class CoordinatorServer:
             async for frame in frames:
                 line.hear(frame, self._largest)
         except XVFLError as error:
-            self._note({"event": "refused", "party": name, "why": str(error)})
+            self._note({"event": "connection_rejected", "party": name, "reason": str(error)})
             ends = stream.abort if line is None else partial(line.end, stream)
             await ends(grpc.StatusCode.FAILED_PRECONDITION, str(error))
         finally:
