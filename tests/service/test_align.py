@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from tests.federation.split_helpers import InMemoryCheckpoints
+from tests.processes import free_port
 from tests.small_tables import SOURCE, make_tables, rejected_with
 from tests.wire.transport_helpers import issue_certificates, open_transports, run_server
 from xvfl.errors import ConfigError, MatchingError, PartyError
@@ -62,9 +63,7 @@ def federation(tmp_path: Path) -> Path:
     shop.reset_index().to_csv(tmp_path / "shop.csv", index=False)
     y.iloc[10:].reset_index().to_csv(tmp_path / "labels.csv", index=False)
     issue_certificates(tmp_path / "certs", ["bank", "shop"])
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     (tmp_path / "coordinator.toml").write_text(COORDINATOR.format(port=port))
     for name in ("bank", "shop"):
         (tmp_path / f"{name}.toml").write_text(PARTY.format(port=port, name=name))
@@ -223,6 +222,7 @@ def test_a_coordinator_that_starts_again_is_answered(tmp_path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         ask_parties({"p0": Memory(end.hello, dies)}, LABELLED, ["y"], config, tmp_path / "c.json")
+    time.sleep(0.1)  # Turns start at the clock's milliseconds; a process takes longer to restart.
     over = {"p0": Memory(end.hello, end.handle)}
     found = ask_parties(over, LABELLED, ["y"], config, tmp_path / "c.json")
     assert found.matches["p0"].session == load_party(tmp_path / "p0.json").match.session

@@ -3,7 +3,6 @@
 import random
 import re
 import signal
-import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from tests.processes import free_port
 from tests.wire.proxy import proxy
 from xvfl.cli.demo_federated import (
     PARTIES,
@@ -25,12 +25,6 @@ from xvfl.cli.demo_federated import (
 from xvfl.service.log import read_log
 
 EPOCHS = TRAIN.epochs
-
-
-def free_port() -> int:
-    with socket.create_server(("localhost", 0)) as found:
-        port: int = found.getsockname()[1]
-    return port
 
 
 @pytest.mark.filterwarnings("ignore:5 of 1797 labelled ids", "ignore:party ")
