@@ -25,8 +25,8 @@ from xvfl_lab.scenarios import scenario
 
 from xvfl.certs import make_authority
 from xvfl.cli.demo_federated import OVERLAP, PARTY, RATE, SEED, TEST, TRAIN
+from xvfl.model.evaluation import EVALUATION
 from xvfl.service.log import read_log
-from xvfl.service.run_evaluation import EVALUATION
 
 NAMES = tuple(f"row{i}" for i in range(8))
 COORDINATOR = f"""\
@@ -132,7 +132,9 @@ def measure(out: Path, epochs: int) -> dict[str, Any]:
         "steps": last["step"],
         "seconds": round(seconds, 1),
         "seconds_training": last["seconds"],
-        "accuracy": {f"{each['mode']} {each['party']}": each.get("accuracy") for each in lines},
+        "accuracy": {
+            f"{each['mode']} {each['party']}": each["metrics"].get("accuracy") for each in lines
+        },
         "peak_rss_mb": memory,
     }
 

@@ -7,9 +7,9 @@ from xvfl.cli.demo_federated import gaps_between
 
 def lines(local: float, collaborative: float, peers: float) -> list[dict[str, object]]:
     return [
-        {"mode": "local", "accuracy": local},
-        {"mode": "collaborative", "accuracy": collaborative},
-        {"mode": "peers", "accuracy": peers},
+        {"mode": "local", "metrics": {"accuracy": local}},
+        {"mode": "collaborative", "metrics": {"accuracy": collaborative}},
+        {"mode": "peers", "metrics": {"accuracy": peers}},
     ]
 
 

@@ -26,10 +26,10 @@ from xvfl.dataset.prepare import Splits, prepare
 from xvfl.errors import RunError
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party import PartyWorker
+from xvfl.model.evaluation import EVALUATION, evaluate, federation_predictions
 from xvfl.model.fitting import Plan, fit
 from xvfl.model.run_dir import RunDir
 from xvfl.service.log import read_log
-from xvfl.service.run_evaluation import EVALUATION, evaluation
 
 Lines = list[dict[str, Any]]
 """What was measured, a line for each way to predict."""
@@ -146,16 +146,17 @@ def in_one_process(out: Path, train: TrainConfig) -> Lines:
         PartyWorker(name, fitted.model.parties[name], prepared.tables[name], [train.random_state])
         for name in PARTIES
     ]
+    rows = prepared.rows.take(prepared.test)
     with torch.random.fork_rng(devices=[]):
-        return evaluation(
-            fitted.model.method, FusedFederation(sides), prepared.rows.take(prepared.test)
-        )
+        predictions = federation_predictions(fitted.model.method, FusedFederation(sides), rows)
+        lines: Lines = evaluate(predictions, "test").to_dict()["lines"]
+    return lines
 
 
 def gaps_between(ours: Lines, theirs: Lines) -> dict[str, float]:
     """Compare two runs' accuracies: all together, and the mean over every way to predict."""
     pairs = list(zip(ours, theirs, strict=True))
-    each = [a["accuracy"] - b["accuracy"] for a, b in pairs]
+    each = [a["metrics"]["accuracy"] - b["metrics"]["accuracy"] for a, b in pairs]
     together = next(i for i, (a, _) in enumerate(pairs) if a["mode"] == "collaborative")
     return {"collaborative": each[together], "mean of all lines": float(np.mean(each))}
 
@@ -259,8 +260,8 @@ def _table(ours: Lines, theirs: Lines) -> Table:
     for name in ("mode", "party", "rows", "three processes", "one process", "difference"):
         table.add_column(name, justify="left" if name in ("mode", "party") else "right")
     for a, b in zip(ours, theirs, strict=True):
-        gap = 100 * (a["accuracy"] - b["accuracy"])
-        cells = (f"{100 * a['accuracy']:.1f}", f"{100 * b['accuracy']:.1f}", f"{gap:+.1f}")
+        first, second = (100 * line["metrics"]["accuracy"] for line in (a, b))
+        cells = (f"{first:.1f}", f"{second:.1f}", f"{first - second:+.1f}")
         table.add_row(a["mode"], a["party"], str(a["rows"]), *cells)
     return table
 

@@ -1,14 +1,12 @@
 """`xvfl init`, `train`, `evaluate` and `predict`."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from xvfl.cli.exit import INTERRUPTED, say
+from xvfl.cli.tables import print_evaluation
 from xvfl.errors import InputError, unknown
 
 
@@ -98,23 +96,7 @@ def evaluate(run: Annotated[Path, typer.Argument(help="A finished run folder.")]
     from xvfl.model.workflow import evaluate_run
 
     result = evaluate_run(RunDir(run))
-    table = Table(title=f"{run}: {result.rows_are} rows; majority class {result.majority:.3f}")
-    for name in (
-        "mode",
-        "party",
-        "rows",
-        "accuracy",
-        "balanced",
-        "AUROC",
-        "NLL",
-        "ECE",
-        "bytes/row",
-    ):
-        table.add_column(name, justify="left" if name in ("mode", "party") else "right")
-    for line in result.lines:
-        figures = [f"{value:.3f}" for value in line.metrics.values()]
-        table.add_row(line.mode, line.party, str(line.rows), *figures, f"{line.bytes_per_row:.0f}")
-    Console(width=None if sys.stdout.isatty() else 110).print(table)
+    print_evaluation(str(run), result)
     if has_matplotlib():
         plot_evaluation(result, run / "evaluation.png")
     else:

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from xvfl.cli.exit import INTERRUPTED
 from xvfl.cli.extras import extra
+from xvfl.cli.tables import print_evaluation
 from xvfl.errors import ConfigError, InputError, RunError
 
 Config = Annotated[Path, typer.Argument(help="This side's configuration.")]
@@ -33,16 +34,10 @@ def coordinator(config: Config, quiet: Quiet = False) -> None:
     if not isinstance(side, CoordinatorConfig):
         raise ConfigError(f"{config}: expected `listen`, the coordinator's; this is a party's")
     outcome = serve_coordinator(side, not quiet)
-    if not outcome.finished:
+    if outcome.evaluation is None:
         typer.echo(f"stopped; continue with: xvfl coordinator {config}", err=True)
         raise typer.Exit(INTERRUPTED)
-    table = Table(title=f"{outcome.step} steps")
-    for name in ("mode", "party", "rows", "accuracy"):
-        table.add_column(name, justify="left" if name in ("mode", "party") else "right")
-    for line in outcome.evaluation:
-        cells = (line["mode"], line["party"], str(line["rows"]))
-        table.add_row(*cells, f"{line['accuracy']:.3f}" if "accuracy" in line else line["why"])
-    Console(width=None if Console().is_terminal else 100).print(table)
+    print_evaluation(f"{side.state_dir}, {outcome.step} steps", outcome.evaluation)
 
 
 def party(config: Config, quiet: Quiet = False) -> None:

@@ -1,104 +1,178 @@
-"""How well a model does on rows it was not trained on, in every mode it has."""
+"""Metrics on labeled rows that were not trained on, one line for each mode and party.
 
-from collections.abc import Iterable, Mapping
+`evaluate` computes the lines. The predictions come from a trained `Model` over tables, in memory
+or streamed (`model_predictions`), or from a method over a federation, in one process or across
+the wire (`federation_predictions`).
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from numpy.typing import NDArray
 
 from xvfl.data.sources import Source, source_ids
-from xvfl.methods import MODES, Mode
+from xvfl.errors import PartyError
+from xvfl.federation.predict import answerable, logits, ways
+from xvfl.methods import MODES, Method, Mode
 from xvfl.model.model import Model
 from xvfl.primitives.metrics import all_metrics, majority_rate
+from xvfl.primitives.rows import Rows
+from xvfl.training.protocols import ReachableFederation
 
-Part = tuple[Mapping[str, Source], pd.Series]
+EVALUATION = "evaluation.json"
+ALL = "all"
+"""The party of a collaborative line."""
+ORDER = ("local", "assisted", "peers", "collaborative")
+"""The modes in the order of the lines."""
+Chunk = tuple[Mapping[str, Source], pd.Series]
 """Some rows: the parties' tables, and the labels by id."""
 
 
 @dataclass(frozen=True)
+class Predictions:
+    """Predictions of labeled rows in one mode, or the reason why there are none."""
+
+    mode: Mode
+    party: str
+    proba: NDArray[np.float64] | None = None
+    """(n, C)"""
+    y: NDArray[np.int64] | None = None
+    """(n,) class numbers."""
+    row_bytes: NDArray[np.int64] | None = None
+    """(n,) bytes of embeddings that cross between organizations; None if unknown."""
+    reason: str = ""
+
+
+ChunkPredictions = tuple[NDArray[np.int64], Iterable[Predictions]]
+"""The class numbers of some rows, and their predictions in every mode."""
+
+
+@dataclass(frozen=True)
 class Line:
-    """One line of an evaluation: a way to predict and how well it did."""
+    """Metrics of one mode at one party."""
 
     mode: str
     party: str
     rows: int
-    bytes_per_row: float
-    """Embeddings that cross between organisations, at 4 bytes a number."""
-    metrics: dict[str, float]
+    bytes_per_row: float | None = None
+    """Bytes of embeddings that cross between organizations; None if unknown."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    """Empty if `reason` says why the line could not be computed."""
+    reason: str = ""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How a model did on rows it was not trained on."""
+    """Metrics in every mode, and the rate of the majority class for comparison."""
 
     rows_are: str
     majority: float
     lines: list[Line]
 
     def to_dict(self) -> dict[str, Any]:
-        """Give a JSON form."""
+        """Return a JSON form."""
         return asdict(self)
 
 
-@dataclass
-class _Tally:
-    """What one way to predict said so far."""
+def evaluate(chunks: Iterable[ChunkPredictions], rows_are: str) -> Evaluation:
+    """Compute one line for each mode and party from the predictions of all chunks.
 
-    proba: list[NDArray[np.float64]] = field(default_factory=list)
-    y: list[NDArray[np.int64]] = field(default_factory=list)
-    moved: list[NDArray[np.int64]] = field(default_factory=list)
+    Parameters
+    ----------
+    chunks : iterable of ChunkPredictions
+        From `model_predictions` or `federation_predictions`.
+    rows_are : str
+        What the rows are held out for, "test" or "validation".
 
+    Returns
+    -------
+    Evaluation
 
-def evaluate(model: Model, parts: Iterable[Part], rows_are: str) -> Evaluation:
-    """Predict rows in every mode the model has and compare with the labels."""
-    tallies: dict[tuple[str, str], _Tally] = {}
+    """
     y: list[NDArray[np.int64]] = []
-    for sources, labels in parts:
-        y.append(_numbers(labels, model))
-        for mode, party in _ways(model, sources):
-            tally = tallies.setdefault((mode, party or "all"), _Tally())
-            _ask(model, sources, labels, mode, party, tally)
-    order = {"local": 0, "assisted": 1, "peers": 2, "collaborative": 3}
-    lines = [_line(model, *way, tally) for way, tally in tallies.items()]
-    lines.sort(key=lambda line: order[line.mode])
+    collected: dict[tuple[str, str], list[Predictions]] = {}
+    for targets, predictions in chunks:
+        y.append(targets)
+        for each in predictions:
+            collected.setdefault((each.mode, each.party), []).append(each)
+    lines = [_line(*key, parts) for key, parts in collected.items()]
+    lines.sort(key=lambda line: ORDER.index(line.mode))
     return Evaluation(rows_are, majority_rate(np.concatenate(y)), lines)
 
 
-def _ways(model: Model, sources: Mapping[str, Source]) -> list[tuple[Mode, str | None]]:
-    found: list[tuple[Mode, str | None]] = []
+def model_predictions(model: Model, chunks: Iterable[Chunk]) -> Iterator[ChunkPredictions]:
+    """Predict each chunk of tables in every mode, with calibrated probabilities."""
+    bytes_per_embedding = model.width * 4
+    for sources, labels in chunks:
+        predictions = (
+            _predict(model, sources, labels, mode, party, bytes_per_embedding)
+            for mode, party in _modes(model, sources)
+        )
+        yield _class_numbers(labels, model), predictions
+
+
+def federation_predictions(
+    method: Method, federation: ReachableFederation, rows: Rows
+) -> Iterator[ChunkPredictions]:
+    """Predict the rows of a federation in every mode; a party that is offline gives a reason."""
+
+    def predict() -> Iterator[Predictions]:
+        for mode, party in ways(method, federation):
+            name = ALL if mode == "collaborative" else federation.names[party]
+            index = answerable(rows, mode, party).nonzero().flatten()
+            if not len(index):
+                continue
+            try:
+                out = logits(method, federation, rows.take(index), mode, party)
+            except PartyError as error:
+                yield Predictions(mode, name, reason=str(error))
+                continue
+            proba = torch.softmax(out.double(), -1).numpy()
+            yield Predictions(mode, name, proba, rows.y[index].cpu().numpy())
+
+    yield rows.y.cpu().numpy(), predict()
+
+
+def _modes(model: Model, sources: Mapping[str, Source]) -> Iterator[tuple[Mode, str | None]]:
     for mode in (*MODES, "peers"):
-        if mode == "collaborative" and mode in model.method.modes:
-            found.append((mode, None))
-        elif mode in model.method.modes:
-            found += [(mode, party) for party in sources if source_ids(sources[party])]
-    return found
+        if mode not in model.method.modes:
+            continue
+        if mode == "collaborative":
+            yield mode, None
+        else:
+            yield from ((mode, party) for party in sources if source_ids(sources[party]))
 
 
-def _ask(
+def _predict(
     model: Model,
     sources: Mapping[str, Source],
     labels: pd.Series,
     mode: Mode,
     party: str | None,
-    tally: _Tally,
-) -> None:
-    said = model.predict(sources, mode, party)
-    common = pd.Index(said.ids).get_indexer(labels.index)
-    common = common[common >= 0]
-    tally.proba.append(said.proba[common])
-    tally.y.append(_numbers(labels.loc[[said.ids[i] for i in common]], model))
-    tally.moved.append(said.moved)
+    bytes_per_embedding: int,
+) -> Predictions:
+    prediction = model.predict(sources, mode, party)
+    index = pd.Index(prediction.ids).get_indexer(labels.index)
+    index = index[index >= 0]
+    y = _class_numbers(labels.loc[[prediction.ids[i] for i in index]], model)
+    row_bytes = prediction.moved * bytes_per_embedding
+    return Predictions(mode, party or ALL, prediction.proba[index], y, row_bytes)
 
 
-def _numbers(labels: pd.Series, model: Model) -> NDArray[np.int64]:
+def _class_numbers(labels: pd.Series, model: Model) -> NDArray[np.int64]:
     codes = pd.Categorical(labels, categories=model.classes).codes
     return np.asarray(codes, dtype=np.int64)
 
 
-def _line(model: Model, mode: str, party: str, tally: _Tally) -> Line:
-    y = np.concatenate(tally.y)
-    moved = float(np.concatenate(tally.moved).mean()) * model.width * 4
-    metrics = all_metrics(np.concatenate(tally.proba), y)
-    return Line(mode, party, len(y), round(moved, 1), metrics)
+def _line(mode: str, party: str, parts: list[Predictions]) -> Line:
+    if reason := next((each.reason for each in parts if each.reason), ""):
+        return Line(mode, party, 0, reason=reason)
+    y = np.concatenate([each.y for each in parts if each.y is not None])
+    proba = np.concatenate([each.proba for each in parts if each.proba is not None])
+    known = [each.row_bytes for each in parts if each.row_bytes is not None]
+    bytes_per_row = round(float(np.concatenate(known).mean()), 1) if known else None
+    return Line(mode, party, len(y), bytes_per_row, all_metrics(proba, y))

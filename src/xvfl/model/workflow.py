@@ -28,14 +28,13 @@ from xvfl.dataset.on_disk import (
 from xvfl.dataset.prepare import InMemoryDataset, Splits, prepare
 from xvfl.errors import InputError, ModeError, RunError, unknown
 from xvfl.methods import Mode
-from xvfl.model.evaluation import Evaluation, Part, evaluate
+from xvfl.model.evaluation import EVALUATION, Chunk, Evaluation, evaluate, model_predictions
 from xvfl.model.fitting import Fitted, Plan, Show, choose_device, fit
 from xvfl.model.model import Model
 from xvfl.model.run_dir import CHECKPOINT, MANIFEST, RECORDS, RunDir
 from xvfl.model.stream_predict import PredictionSummary, Progress, predict_stream
 
 CONFIG = "config.toml"
-EVALUATION = "evaluation.json"
 ENCODER, BUNDLE = "encoder.json", "bundle"
 """In a party's state folder: its encoder, and what it can predict with alone."""
 
@@ -152,7 +151,7 @@ def evaluate_run(folder: RunDir) -> Evaluation:
             "put them back, or use `xvfl predict`"
         )
     with held_out_parts(folder, model, said, config) as parts:
-        result = evaluate(model, parts, said["held_out_is"])
+        result = evaluate(model_predictions(model, parts), said["held_out_is"])
     folder.write_json(EVALUATION, result.to_dict())
     return result
 
@@ -160,7 +159,7 @@ def evaluate_run(folder: RunDir) -> Evaluation:
 @contextmanager
 def held_out_parts(
     folder: RunDir, model: Model, said: Mapping[str, Any], config: Config
-) -> Iterator[Iterable[Part]]:
+) -> Iterator[Iterable[Chunk]]:
     """Read the rows a run held out: all at once, or piece by piece where they were streamed."""
     base, held_out = Path(said["base"]), said["held_out"]
     if isinstance(held_out, str):

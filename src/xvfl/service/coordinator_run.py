@@ -22,12 +22,12 @@ from xvfl.federation.roster import Roster
 from xvfl.federation.split import Counters
 from xvfl.matching.alignment import CoordinatorAlignment
 from xvfl.methods.base import Method
+from xvfl.model.evaluation import EVALUATION, Evaluation, evaluate, federation_predictions
 from xvfl.model.run_dir import CHECKPOINT, MANIFEST, MODEL, RunDir
 from xvfl.service.config import CoordinatorConfig
 from xvfl.service.labelled_rows import labelled
 from xvfl.service.party import FINISHED
 from xvfl.service.result import Result
-from xvfl.service.run_evaluation import EVALUATION, evaluation
 from xvfl.service.run_terms import stand_ins, terms
 from xvfl.training.loop import Record, Trainer
 
@@ -40,7 +40,7 @@ class Outcome:
 
     finished: bool
     step: int
-    evaluation: list[dict[str, Any]]
+    evaluation: Evaluation | None = None
 
 
 class Run:
@@ -114,7 +114,7 @@ class Run:
         self._checkpoint()
         if stop.is_set():
             self.note({"event": "stopped", "step": self.trainer.progress.step})
-            return Outcome(False, self.trainer.progress.step, [])
+            return Outcome(False, self.trainer.progress.step)
         return self._finish()
 
     def status(self) -> dict[str, Any]:
@@ -238,8 +238,9 @@ class Run:
             )
         self.roster.flush(save=self.trainer.progress.step)
         temperatures = calibrate(self.method, self.roster, self.validation)
-        rows = self.test if len(self.test) else self.validation
-        lines = evaluation(self.method, self.roster, rows)
+        rows, rows_are = (self.test, "test") if len(self.test) else (self.validation, "validation")
+        predictions = federation_predictions(self.method, self.roster, rows)
+        evaluation = evaluate(predictions, rows_are)
         result = Result(
             self.name,
             self.method,
@@ -250,7 +251,7 @@ class Run:
         )
         result.release(self.folder, self.roster, self.config.release_to, self.note)
         result.keep(self.folder, self.roster.names, self.net, self.config.train.random_state)
-        self.folder.write_json(EVALUATION, {"lines": lines})
+        self.folder.write_json(EVALUATION, evaluation.to_dict())
         self.roster.end(FINISHED)
         self.note({"event": FINISHED, "step": self.trainer.progress.step})
-        return Outcome(True, self.trainer.progress.step, lines)
+        return Outcome(True, self.trainer.progress.step, evaluation)

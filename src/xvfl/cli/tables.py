@@ -1,0 +1,46 @@
+"""Tables that several commands print."""
+
+import sys
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from xvfl.model.evaluation import Evaluation
+
+METRICS = {
+    "accuracy": "accuracy",
+    "balanced_accuracy": "balanced",
+    "auroc": "AUROC",
+    "nll": "NLL",
+    "ece": "ECE",
+}
+"""The heading of each metric."""
+
+
+def print_evaluation(name: str, evaluation: "Evaluation") -> None:
+    """Print one line for each mode and party; a missing line shows its reason."""
+    title = f"{name}: {evaluation.rows_are} rows; majority class {evaluation.majority:.3f}"
+    columns = ["mode", "party", "rows", *METRICS.values()]
+    has_bytes = any(line.bytes_per_row is not None for line in evaluation.lines)
+    table = new_table(title, [*columns, "bytes/row"] if has_bytes else columns)
+    for line in evaluation.lines:
+        values = [f"{line.metrics[metric]:.3f}" for metric in METRICS if line.metrics]
+        if line.bytes_per_row is not None:
+            values.append(f"{line.bytes_per_row:.0f}")
+        table.add_row(line.mode, line.party, str(line.rows), *values or [line.reason])
+    print_table(table)
+
+
+def new_table(title: str, columns: list[str]) -> Table:
+    """Make a table with names on the left and numbers on the right."""
+    table = Table(title=title)
+    for column in columns:
+        table.add_column(column, justify="left" if column in ("mode", "party") else "right")
+    return table
+
+
+def print_table(table: Table) -> None:
+    """Print a table, 110 columns wide unless standard output is a terminal."""
+    Console(width=None if sys.stdout.isatty() else 110).print(table)
