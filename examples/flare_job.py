@@ -11,7 +11,7 @@ import argparse
 from nvflare.collab import CollabRecipe
 from nvflare.recipe.sim_env import SimEnv
 
-from xvfl.wire.flare import Coordinator, Party
+from xvfl.wire.flare import FlareCoordinator, FlareParty
 
 
 def main() -> None:
@@ -22,7 +22,9 @@ def main() -> None:
     options.add_argument("--workspace", default="flare", help="the simulator's folder")
     chosen, _ = options.parse_known_args()
     sites = dict(each.split("=", 1) for each in chosen.site)
-    recipe = CollabRecipe("xvfl", server=Coordinator(), client=Party(), min_clients=len(sites))
+    recipe = CollabRecipe(
+        "xvfl", server=FlareCoordinator(), client=FlareParty(), min_clients=len(sites)
+    )
     recipe.set_server_prop("config", chosen.server)
     recipe.set_per_site_config({name: {"config": config} for name, config in sites.items()})
     recipe.execute(SimEnv(clients=list(sites), workspace_root=chosen.workspace))

@@ -12,7 +12,7 @@ from xvfl import nets
 from xvfl.config import LossConfig, NetConfig, TrainConfig
 from xvfl.federation.build import build_method, build_parties
 from xvfl.federation.fused import FusedFederation
-from xvfl.federation.party import PartyWorker
+from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.predict import logits, ways
 from xvfl.methods import Method
 from xvfl.nets.party_net import PartyNet

@@ -22,7 +22,7 @@ from xvfl.data.encoder import ImageEncoder, Images, TableEncoder
 from xvfl.dataset.prepare import InMemoryDataset, Splits, prepare
 from xvfl.errors import DataWarning, RunError
 from xvfl.federation.fused import FusedFederation
-from xvfl.federation.party import PartyWorker
+from xvfl.federation.party_worker import PartyWorker
 from xvfl.methods.xvfl import XVFL, Weights
 from xvfl.model.model import Model
 from xvfl.model.run_dir import MODEL, RunDir
@@ -69,7 +69,7 @@ def terms_of(
     """Run the package's loss, over some of the parties."""
     federation, rows = problem.federation(), problem.rows
     if parties is not None:
-        federation, rows = federation.only(parties), rows.only(parties)
+        federation, rows = federation.select_parties(parties), rows.select_parties(parties)
     return XVFL(problem.head, weights).loss(federation, rows)
 
 
@@ -345,13 +345,13 @@ def test_D6_a_full_rows_gap_is_never_a_target(layout: Layout) -> None:
         poked = replace(problem, tables=[replace(table, values=values), problem.tables[1]])
         federation = poked.federation(reconstruction=1.0)
         XVFL(problem.head, Weights(1.0, 1.0, 1.0)).loss(federation, problem.rows)
-        objective = federation.sides[0].objective
+        objective = federation.workers[0].objective
         assert objective is not None and objective > 0
         objectives.append(objective.detach())
-        side = federation.sides[0]
-        made = torch.rand(2, *side._x.shape[1:], dtype=torch.float64, requires_grad=True)
-        (gradient,) = torch.autograd.grad(side._error(made, 1), made)
-        there = side.net.spread(side._observed).expand_as(made)
+        worker = federation.workers[0]
+        made = torch.rand(2, *worker._x.shape[1:], dtype=torch.float64, requires_grad=True)
+        (gradient,) = torch.autograd.grad(worker._error(made, 1), made)
+        there = worker.net.spread(worker._observed).expand_as(made)
         assert torch.equal(gradient != 0, there)
     assert objectives[0] == objectives[1]
 
@@ -439,11 +439,11 @@ def test_D7_predictions_are_those_of_the_reachable_parties(
     method = XVFL(problem.head, WEIGHTS)
     seen = problem.rows.seen[:, list(parties)].any(1).nonzero().flatten()
     fewer = alone(problem, parties)
-    rows = problem.rows.take(seen).only(parties)
+    rows = problem.rows.take(seen).select_parties(parties)
     for net in problem.parties:
         net.eval()
     for party in range(len(parties)):
-        found = method.logits(problem.federation().only(parties), rows, mode, party)
+        found = method.logits(problem.federation().select_parties(parties), rows, mode, party)
         assert torch.equal(found, method.logits(fewer.federation(), fewer.rows, mode, party))
 
 
@@ -451,10 +451,10 @@ def test_D7_an_unreachable_party_is_not_an_absent_row() -> None:
     problem = make_problem([NUMBERS] * 3, ["FF-"], seed=2)
     absent, unreachable = terms_of(problem), terms_of(problem, [0, 1])
     assert absent["dsalign1"] == 0 < unreachable["dsalign1"]
-    method, both = XVFL(problem.head, WEIGHTS), problem.rows.only([0, 1])
+    method, both = XVFL(problem.head, WEIGHTS), problem.rows.select_parties([0, 1])
     for net in problem.parties:
         net.eval()
-    out = method.logits(problem.federation().only([0, 1]), both, "collaborative", 0)
+    out = method.logits(problem.federation().select_parties([0, 1]), both, "collaborative", 0)
     E = problem.federation().embed(problem.rows, ["plain"])[:, :2, 0]
     close(out, problem.head(E.mean(1)))
     assert not torch.allclose(
@@ -476,6 +476,6 @@ def test_D7_a_model_without_a_partys_table_is_the_model_of_the_others() -> None:
     sides = [PartyWorker(n, model.parties[n].eval(), ready.tables[n], [0]) for n in ("bank", "web")]
     with torch.no_grad():
         out = model.method.logits(
-            FusedFederation(sides), ready.rows.only([0, 2]), "collaborative", 0
+            FusedFederation(sides), ready.rows.select_parties([0, 2]), "collaborative", 0
         )
     np.testing.assert_allclose(said.proba, torch.softmax(out.double(), 1).numpy(), atol=1e-6)

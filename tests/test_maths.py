@@ -75,7 +75,7 @@ def fast(problem: Problem, options: twin.Options) -> tuple[dict[str, Tensor], di
     federation = problem.federation(options.reconstruction)
     terms = XVFL(problem.head, weights).loss(federation, problem.rows)
     federation.backward(torch.stack(list(terms.values())).sum())
-    own = [side.objective for side in federation.sides if side.objective is not None]
+    own = [worker.objective for worker in federation.workers if worker.objective is not None]
     zero = torch.zeros((), dtype=torch.float64)
     terms = {
         "self": zero,
@@ -234,7 +234,7 @@ def test_a_detached_cue_cuts_the_way_into_the_peers(detach: bool) -> None:
     problem = make_problem([NUMBERS] * 2, ["PF"], seed=1)
     federation = problem.federation(reconstruction=1.0)
     XVFL(problem.head, Weights(0.0, 0.0, detach_cue=detach)).loss(federation, problem.rows)
-    objective = federation.sides[0].objective
+    objective = federation.workers[0].objective
     assert objective is not None
     peer = list(problem.parties[1].bottom.parameters())
     found = torch.autograd.grad(objective, peer, allow_unused=True)

@@ -27,15 +27,15 @@ from xvfl_lab.experiments.trial import Setting, Trial
 from xvfl_lab.task import Task
 
 from xvfl.config import LossConfig, NetConfig, TrainConfig
+from xvfl.federation.elastic import ElasticFederation
 from xvfl.federation.endpoint import Endpoint, PartyRun
-from xvfl.federation.exchange import Peer
-from xvfl.federation.members import Terms
-from xvfl.federation.party import PartyWorker
-from xvfl.federation.roster import Roster
-from xvfl.federation.settings import Settings
+from xvfl.federation.membership import RunTerms
+from xvfl.federation.party_worker import PartyWorker
+from xvfl.federation.remote_party import RemoteParty
+from xvfl.federation.run_settings import RunSettings
 from xvfl.training.loop import Trainer
 from xvfl.training.threads import limit_threads
-from xvfl.wire.in_process import Memory
+from xvfl.wire.in_process import InProcessTransport
 from xvfl.wire.messages import Hello
 from xvfl.wire.payload import Packer, Payload
 
@@ -88,24 +88,26 @@ class Plain(Endpoint):
         return ready
 
 
-def line_to(side: PartyWorker, feedback: bool) -> Memory:
+def line_to(worker: PartyWorker, feedback: bool) -> InProcessTransport:
     """Put a party behind an endpoint in this process."""
-    holdings = torch.zeros(len(side.table), dtype=torch.uint8)
-    hello = Hello(0, side.name, False, len(side.table), "", "")
+    holdings = torch.zeros(len(worker.table), dtype=torch.uint8)
+    hello = Hello(0, worker.name, False, len(worker.table), "", "")
     kind = Endpoint if feedback else Plain
-    end = kind(hello, lambda settings, training: PartyRun(side, holdings), Nowhere())  # type: ignore[arg-type]
-    return Memory(hello, end.handle)
+    end = kind(hello, lambda settings, training: PartyRun(worker, holdings), Nowhere())  # type: ignore[arg-type]
+    return InProcessTransport(hello, end.handle)
 
 
 def run(task: Task, metric: str, payload: Payload, feedback: bool, seed: int, epochs: int) -> Line:
     """Train and test once."""
     train = TrainConfig(epochs=epochs, random_state=seed, patience=0, device="cpu")
     trial = Trial(task, [Setting("xvfl+", 0.5, seed, net=NET, train=train, keep="last")])
-    said = Settings(seed, "xvfl+", NET, train, LossConfig().reconstruction_weight, payload=payload)
-    lines = {side.name: line_to(side, feedback) for side in trial.federation.sides}
-    terms = Terms("run", json.dumps(asdict(said)), 64, 2, payload=payload)
-    peers = [Peer(*each) for each in lines.items()]
-    roster = Roster(peers, terms)
+    said = RunSettings(
+        seed, "xvfl+", NET, train, LossConfig().reconstruction_weight, payload=payload
+    )
+    lines = {worker.name: line_to(worker, feedback) for worker in trial.federation.workers}
+    terms = RunTerms("run", json.dumps(asdict(said)), 64, 2, payload=payload)
+    peers = [RemoteParty(*each) for each in lines.items()]
+    roster = ElasticFederation(peers, terms)
     for peer in peers:
         peer.packer = Packer(payload, feedback)
     roster.gather(2)

@@ -28,11 +28,11 @@ from xvfl_lab.experiments.trial import Setting, Trial
 
 from xvfl.certs import Peers, make_authority
 from xvfl.config import LossConfig, NetConfig, TrainConfig
+from xvfl.federation.elastic import ElasticFederation
 from xvfl.federation.endpoint import Endpoint, PartyRun
-from xvfl.federation.exchange import Peer
-from xvfl.federation.members import Terms
-from xvfl.federation.roster import Roster
-from xvfl.federation.settings import Settings
+from xvfl.federation.membership import RunTerms
+from xvfl.federation.remote_party import RemoteParty
+from xvfl.federation.run_settings import RunSettings
 from xvfl.training.loop import Trainer
 from xvfl.training.threads import limit_threads
 from xvfl.wire.client import PartyClient
@@ -50,7 +50,7 @@ def trial(train: TrainConfig) -> Trial:
 
 
 def tls(folder: Path, name: str) -> Tls:
-    """Name a side's files."""
+    """Name a worker's files."""
     return Tls(str(folder / "ca.crt"), str(folder / f"{name}.crt"), str(folder / f"{name}.key"))
 
 
@@ -69,10 +69,10 @@ def serve(name: str, port: int, folder: Path, rows: int) -> None:
     train = TrainConfig(batch_size=rows, device="cpu")
     made = trial(train)
     with limit_threads(made.task.layouts, torch.device("cpu")):
-        side = next(s for s in made.federation.sides if s.name == name)
-        holdings = torch.zeros(len(side.table), dtype=torch.uint8)
-        hello = Hello(0, name, False, len(side.table), "", "")
-        end = Endpoint(hello, lambda s, t: PartyRun(side, holdings), Nowhere())  # type: ignore[arg-type]
+        worker = next(s for s in made.federation.workers if s.name == name)
+        holdings = torch.zeros(len(worker.table), dtype=torch.uint8)
+        hello = Hello(0, name, False, len(worker.table), "", "")
+        end = Endpoint(hello, lambda s, t: PartyRun(worker, holdings), Nowhere())  # type: ignore[arg-type]
         over = lambda: end.over is not None  # noqa: E731
         PartyClient(f"localhost:{port}", tls(folder, name), lambda: hello, end.handle, over).run()
 
@@ -102,8 +102,12 @@ def over_grpc(folder: Path, rows: int, count: int) -> tuple[float, float, float]
     for each in running:
         each.start()
     lines = [listener.lines[name] for name in PARTIES]
-    said = json.dumps(asdict(Settings(0, "xvfl+", NET, train, LossConfig().reconstruction_weight)))
-    roster = Roster([Peer(line.name, line) for line in lines], Terms("run", said, 64, 2))
+    said = json.dumps(
+        asdict(RunSettings(0, "xvfl+", NET, train, LossConfig().reconstruction_weight))
+    )
+    roster = ElasticFederation(
+        [RemoteParty(line.name, line) for line in lines], RunTerms("run", said, 64, 2)
+    )
     roster.gather(2)
     trainer = Trainer(roster, made.method, made.rows("train"), train)
     steps = trainer.run(lambda: 0.0)

@@ -22,7 +22,7 @@ from xvfl.config import LossConfig, NetConfig, TableOptions, TrainConfig
 from xvfl.dataset.on_disk import OnDiskDataset, open_tables, prepare_on_disk
 from xvfl.dataset.prepare import Splits
 from xvfl.federation.fused import FusedFederation
-from xvfl.federation.party import PartyWorker
+from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.predict import logits
 from xvfl.model.fitting import Update
 from xvfl.model.model import Model
@@ -179,11 +179,13 @@ def predict(folder: Path, _: int) -> dict[str, float]:
     tables = open_tables(PARTIES, "bank", "label", folder).parties
     count = 32_768
     index = torch.arange(count)
-    rows = prepared.training(CPU).take(index).only([0])
+    rows = prepared.training(CPU).take(index).select_parties([0])
     side = PartyWorker("bank", model.parties["bank"], prepared.tables["bank"].take(index), [0])
     with limit_threads(model.layouts, CPU):
         bare = _seconds(
-            lambda: logits(model.method.only([0]), FusedFederation([side]), rows, "local", 0)
+            lambda: logits(
+                model.method.select_parties([0]), FusedFederation([side]), rows, "local", 0
+            )
         )
     prepared.close()
     bank = {"bank": tables["bank"]}

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from tests.problems import CLASSES, MIXED, NUMBERS, SEED, D, Problem, make_problem, smooth_net
 from xvfl.config import LossConfig, NetConfig, TrainConfig
 from xvfl.federation.endpoint import Endpoint, PartyRun
-from xvfl.federation.exchange import Peer
-from xvfl.federation.party import PartyWorker
-from xvfl.federation.settings import Settings
+from xvfl.federation.party_worker import PartyWorker
+from xvfl.federation.remote_party import RemoteParty
+from xvfl.federation.run_settings import RunSettings
 from xvfl.federation.split import SplitFederation
-from xvfl.methods import Method, Parts, make_method
+from xvfl.methods import Method, MethodParts, make_method
 from xvfl.wire.messages import Begin, Hello
 from xvfl.wire.transport import Transport
 
@@ -56,7 +56,7 @@ def make_small_method(made: Problem, name: str, **more: object) -> Method:
     config = LossConfig(method=name, **more)  # type: ignore[arg-type]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
-        parts = Parts(lambda width: smooth_net(width, CLASSES), len(made.parties), D, (SEED,))
+        parts = MethodParts(lambda width: smooth_net(width, CLASSES), len(made.parties), D, (SEED,))
         method = make_method(config, parts)
     method.heads.to(made.rows.weight.dtype)
     return method
@@ -64,7 +64,7 @@ def make_small_method(made: Problem, name: str, **more: object) -> Method:
 
 def settings_json(train: TrainConfig | None = None, reconstruction: float = 0.0) -> str:
     """Write the settings of a small run."""
-    given = Settings(
+    given = RunSettings(
         SEED, "xvfl+", NetConfig(D, 6), train or TrainConfig(optimizer="sgd"), reconstruction
     )
     return json.dumps(asdict(given))
@@ -90,7 +90,7 @@ def begin_run(
     lines: Sequence[Transport], names: Sequence[str], said: str, branches: int = 1
 ) -> SplitFederation:
     """Begin a run over transports."""
-    peers = [Peer(name, line) for name, line in zip(names, lines, strict=True)]
+    peers = [RemoteParty(name, line) for name, line in zip(names, lines, strict=True)]
     split = SplitFederation(peers, branches * D)
     for line in lines:
         line.exchange(Begin(1, "run", 0, said, torch.zeros(0, dtype=torch.int32))).result(30)

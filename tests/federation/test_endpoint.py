@@ -28,13 +28,13 @@ from xvfl.wire.messages import (
     Done,
     Embed,
     Embedded,
+    ErrorReply,
     Flush,
     Gradient,
     Hello,
     Instruction,
     Message,
     Ready,
-    Refusal,
 )
 
 NONE = torch.zeros(0, dtype=torch.int32)
@@ -70,11 +70,11 @@ WHOLE = torch.zeros(4, dtype=torch.bool)
 
 def state(end: Endpoint) -> tuple[Any, ...]:
     """Take everything a message could change."""
-    side = end.side
-    assert side.holder is not None
+    worker = end.worker
+    assert worker.optimized_net is not None
     tensors = {
-        **side.holder.state("p"),
-        **{f"grad/{n}": p.grad for n, p in side.net.named_parameters()},
+        **worker.optimized_net.state("p"),
+        **{f"grad/{n}": p.grad for n, p in worker.net.named_parameters()},
     }
     plain = {name: None if value is None else value.clone() for name, value in tensors.items()}
     return plain, end.applied, end.step, end._turn, sorted(end._tickets._cuts), end.over
@@ -191,19 +191,19 @@ def test_a_wrong_message_is_refused_and_changes_nothing(name: str) -> None:
     make, said = WRONG[name]
     before = state(end)
     reply = say(end, make(end))
-    assert isinstance(reply, Refusal), name
+    assert isinstance(reply, ErrorReply), name
     assert re.search(said, reply.text), reply.text
     assert same(before, state(end))
 
 
 def test_a_party_without_a_completer_refuses_to_complete() -> None:
     end = party()
-    end.side.net.completer, end.side.net.completes = NoCompleter(), False
+    end.worker.net.completer, end.worker.net.completes = NoCompleter(), False
     say(end, embed(2))
     before = state(end)
     for wrong in (updating(end, ("plain", "self")), Complete(9, 2, cue(), WHOLE)):
         reply = say(end, wrong)
-        assert isinstance(reply, Refusal) and "completes nothing" in reply.text
+        assert isinstance(reply, ErrorReply) and "completes nothing" in reply.text
     assert same(before, state(end))
 
 
@@ -219,16 +219,16 @@ def test_a_party_outlives_a_failure_of_its_own_and_keeps_the_details_to_itself()
     end = party()
     end._note = events.append
     say(end, embed(2))
-    rows = end.side.table
-    end.side.table = Broken(len(rows))  # type: ignore[assignment]
+    rows = end.worker.table
+    end.worker.table = Broken(len(rows))  # type: ignore[assignment]
     reply = say(end, embed(3))
-    assert isinstance(reply, Refusal) and reply.code == "RuntimeError"
+    assert isinstance(reply, ErrorReply) and reply.code == "RuntimeError"
     assert "failed inside with RuntimeError" in reply.text and "Ann" not in reply.text
     assert [e["event"] for e in events] == [
         "internal_error",
         "request_rejected",
     ] and "Ann" in events[0]["traceback"]
-    end.side.table = rows
+    end.worker.table = rows
     assert "used up or unknown" in say(end, Complete(4, 2, cue(), WHOLE)).text
     assert isinstance(say(end, embed(5)), Embedded)
 
@@ -252,7 +252,7 @@ def test_a_refusal_quotes_no_more_than_can_be_sent() -> None:
     end = party()
     for key in ("x" * (2**20 - 20), "\\ud800"):
         asked = Begin(9, "run", 0, f'{{"{key}": 1}}', NONE)
-        assert isinstance(say(end, asked), Refusal)
+        assert isinstance(say(end, asked), ErrorReply)
 
 
 def test_a_checkpoint_that_does_not_fit_leaves_the_party_where_it_was() -> None:
@@ -260,7 +260,7 @@ def test_a_checkpoint_that_does_not_fit_leaves_the_party_where_it_was() -> None:
     say(end, Flush(2, (), (STEP,), 3))
     before = state(end)
     end._store.save("other", 5, {"net/p0/none": torch.zeros(1)}, 7)
-    assert isinstance(say(end, Begin(9, "other", 9, settings_json(), NONE)), Refusal)
+    assert isinstance(say(end, Begin(9, "other", 9, settings_json(), NONE)), ErrorReply)
     assert same(before, state(end))
 
 
@@ -277,13 +277,13 @@ def test_a_checkpoint_is_taken_up_again() -> None:
     say(end, Begin(1, "run", 0, settings_json(), NONE))
     values = say(end, embed(2)).values
     say(end, Flush(3, (Gradient(2, values),), (STEP,), 7))
-    kept = {name: value.clone() for name, value in end.side.net.state_dict().items()}
+    kept = {name: value.clone() for name, value in end.worker.net.state_dict().items()}
     values = say(end, embed(4, step=7)).values
     say(end, Flush(5, (Gradient(4, values),), (replace(STEP, number=2),), -1))
     assert end.applied == 2
     again = say(end, Begin(6, "run", 30, settings_json(), NONE))
     assert (again.step, again.applied) == (7, 1)
-    assert all(torch.equal(kept[n], v) for n, v in end.side.net.state_dict().items())
+    assert all(torch.equal(kept[n], v) for n, v in end.worker.net.state_dict().items())
     fresh = say(end, Begin(7, "another", 30, settings_json(), NONE))
     assert (fresh.step, fresh.applied) == (0, 0)
     early = say(end, Begin(8, "run", 6, settings_json(), NONE))
@@ -294,11 +294,11 @@ def test_a_page_step_given_up_between_its_passes() -> None:
     end = party(TrainConfig(optimizer="page"))
     values = say(end, embed(2)).values
     say(end, Flush(3, (Gradient(2, values),), (Instruction(1, "fresh", 0.1),), -1))
-    before = {name: value.clone() for name, value in end.side.net.state_dict().items()}
+    before = {name: value.clone() for name, value in end.worker.net.state_dict().items()}
     values = say(end, embed(4)).values
     say(end, Flush(5, (Gradient(4, values),), (Instruction(2, "look_back", 0.1),), -1))
-    now = end.side.net.state_dict()
+    now = end.worker.net.state_dict()
     assert not all(torch.equal(before[name], now[name]) for name in before)
     assert say(end, Begin(6, "run", -1, "", NONE)).applied == 2
-    now = end.side.net.state_dict()
+    now = end.worker.net.state_dict()
     assert all(torch.equal(before[name], now[name]) for name in before)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.federation.roster_helpers import (
+from tests.federation.elastic_helpers import (
     LOSS,
     NAMES,
     NET,
@@ -20,14 +20,14 @@ from tests.federation.split_helpers import InMemoryCheckpoints
 from tests.problems import SEED
 from xvfl.config import TrainConfig
 from xvfl.errors import PartyError
+from xvfl.federation.elastic import ElasticFederation
 from xvfl.federation.endpoint import Endpoint
-from xvfl.federation.exchange import Peer
-from xvfl.federation.roster import Roster
-from xvfl.federation.settings import Settings
+from xvfl.federation.remote_party import RemoteParty
+from xvfl.federation.run_settings import RunSettings
 from xvfl.methods import Method
 from xvfl.training.loop import Trainer
 from xvfl.wire import codec
-from xvfl.wire.in_process import Memory
+from xvfl.wire.in_process import InProcessTransport
 from xvfl.wire.messages import (
     Backward,
     Begin,
@@ -35,10 +35,10 @@ from xvfl.wire.messages import (
     CueGradient,
     Embed,
     Embedded,
+    ErrorReply,
     Gradient,
     Message,
     Ready,
-    Refusal,
 )
 from xvfl.wire.payload import Packer, Payload
 
@@ -46,18 +46,22 @@ SMALL: list[Payload] = ["bf16", "fp16", "int8"]
 NONE = torch.zeros(0, dtype=torch.int32)
 
 
-def said(train: TrainConfig, payload: Payload) -> Settings:
-    return Settings(SEED, "xvfl+", NET, train, LOSS.reconstruction_weight, payload=payload)
+def said(train: TrainConfig, payload: Payload) -> RunSettings:
+    return RunSettings(SEED, "xvfl+", NET, train, LOSS.reconstruction_weight, payload=payload)
 
 
-def federation(train: TrainConfig, payload: Payload) -> tuple[Trainer, list[Memory], Method]:
+def federation(
+    train: TrainConfig, payload: Payload
+) -> tuple[Trainer, list[InProcessTransport], Method]:
     """Build a run in memory with a payload."""
     made, method, rows = make_workers()
     ends = [make_endpoint(side, InMemoryCheckpoints()) for side in made]
-    lines = [Memory(end.hello, end.handle) for end in ends]
+    lines = [InProcessTransport(end.hello, end.handle) for end in ends]
     settings = said(train, payload)
     agreed = replace(run_terms(train), settings=json.dumps(asdict(settings)), payload=payload)
-    roster = Roster([Peer(*each) for each in zip(NAMES, lines, strict=True)], agreed)
+    roster = ElasticFederation(
+        [RemoteParty(*each) for each in zip(NAMES, lines, strict=True)], agreed
+    )
     roster.gather(2)
     return Trainer(roster, method, rows, train), lines, method
 
@@ -134,7 +138,7 @@ def test_a_party_refuses_numbers_that_are_none(payload: Payload, bad: float) -> 
     values = torch.ones(3, 1, 8)
     values[1, 0, 3] = bad
     answer = say(end, embed(3, Gradient(2, Packer(payload).pack(values))))
-    assert isinstance(answer, Refusal) and "finite" in answer.text
+    assert isinstance(answer, ErrorReply) and "finite" in answer.text
     whole = Gradient(2, Packer(payload).pack(torch.ones(3, 1, 8)))
     assert isinstance(say(end, embed(4, whole)), Embedded)
 
@@ -143,7 +147,7 @@ def test_a_party_refuses_a_payload_that_was_not_agreed() -> None:
     end = begun("int8")
     say(end, embed(2))
     answer = say(end, embed(3, Gradient(2, torch.ones(3, 1, 8))))
-    assert isinstance(answer, Refusal) and "'int8'" in answer.text
+    assert isinstance(answer, ErrorReply) and "'int8'" in answer.text
 
 
 def test_a_party_that_answers_in_another_payload_is_at_fault() -> None:

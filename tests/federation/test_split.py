@@ -16,7 +16,7 @@ from tests.federation.split_helpers import (
 from tests.problems import SEED, Problem
 from tests.wire.transport_helpers import TRANSPORTS, open_transports
 from xvfl.federation.fused import FusedFederation
-from xvfl.federation.party import PartyWorker
+from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.split import SplitFederation
 from xvfl.methods import METHODS, Method
 from xvfl.training.optimizer import Update

@@ -121,9 +121,9 @@ def test_D7_side_by_side_an_unreachable_party_leaves_zeros(mode: Any) -> None:
             torch.cat([x[..., :D], torch.zeros_like(x[..., :D]), x[..., D:]], -1)
         )
     )
-    rows, federation = problem.rows.only(two), problem.federation().only(two)
+    rows, federation = problem.rows.select_parties(two), problem.federation().select_parties(two)
     for party in (0, 1):
-        found = method.only(two).logits(federation, rows, mode, party)
+        found = method.select_parties(two).logits(federation, rows, mode, party)
         torch.testing.assert_close(found, pair.logits(federation, rows, mode, party))
 
 

@@ -24,7 +24,7 @@ from xvfl.config import LossConfig, NetConfig
 from xvfl.errors import ConfigError, InputError, ModeError
 from xvfl.federation.build import build_method, build_parties
 from xvfl.federation.fused import FusedFederation
-from xvfl.federation.party import PartyWorker
+from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.predict import logits
 from xvfl.methods import METHODS, Method
 from xvfl.methods.base import Mode
@@ -145,7 +145,7 @@ def test_stacked_runs_lose_the_mean_of_what_each_loses_alone(loss: LossConfig) -
 def test_rows_carry_their_runs() -> None:
     _, rows = split_digits(4)
     rows = replace(rows, runs=2)
-    same = [rows.take(torch.arange(2)), rows.only([1]), rows.to(torch.device("cpu"))]
+    same = [rows.take(torch.arange(2)), rows.select_parties([1]), rows.to(torch.device("cpu"))]
     assert [each.runs for each in same] == [2, 2, 2]
 
 

@@ -21,15 +21,17 @@ from tests.problems import CLASSES, MIXED, NUMBERS, D, Problem
 from xvfl.config import LossConfig, NetConfig
 from xvfl.errors import ConfigError
 from xvfl.federation.build import build_method
-from xvfl.methods.fedcvt import FedCVT, Memory, Settings
+from xvfl.methods.fedcvt import FedCVT, FedCVTConfig, ReferenceMemory
 
-SETTINGS = Settings(common=0.3, orthogonal=0.2, representation=0.7, sharpening=0.6)
+SETTINGS = FedCVTConfig(common=0.3, orthogonal=0.2, representation=0.7, sharpening=0.6)
 ROWS = ["FF", "PF", "FF", "F-", "GF", "PP", "-P", "FE", "FF"]
 Pair = Sequence[Tensor]
 
 
 def make(size: int = 6) -> FedCVT:
-    return FedCVT(make_head(4, 1), make_heads(2, blocks=2), Memory(2 * D, size).double(), SETTINGS)
+    return FedCVT(
+        make_head(4, 1), make_heads(2, blocks=2), ReferenceMemory(2 * D, size).double(), SETTINGS
+    )
 
 
 def attention(query: Tensor, keys: Pair, values: Pair) -> Tensor:
@@ -111,7 +113,7 @@ def test_rows_without_weight_are_nobodys_reference() -> None:
 
 
 def test_the_memory_keeps_the_latest_aligned_rows() -> None:
-    memory = Memory(2, size=4)
+    memory = ReferenceMemory(2, size=4)
     R = torch.arange(6.0).view(1, 6, 1, 1).expand(-1, -1, 2, 2)
     memory.refresh(R, torch.tensor([[True, False, True, False, False, True]]))
     assert memory.valid.tolist() == [[True, True, True, False]]
@@ -152,9 +154,9 @@ def test_D7_an_unreachable_party_is_estimated_from_the_memory() -> None:
     method.loss(problem.federation(), problem.rows)
     E, rows = embed_rows(problem), problem.twin_rows()
     reference = [E[b] for b, row in enumerate(rows) if all(row.full)]
-    federation, known = problem.federation().only([1]), problem.rows.only([1])
-    found = method.only([1]).logits(federation, known, "collaborative", 0)
-    alone = method.only([1]).logits(federation, known, "local", 0)
+    federation, known = problem.federation().select_parties([1]), problem.rows.select_parties([1])
+    found = method.select_parties([1]).logits(federation, known, "collaborative", 0)
+    alone = method.select_parties([1]).logits(federation, known, "local", 0)
     for b, row in enumerate(rows):
         if any(row.o[1]):
             used = [estimated(E[b][1], 0, reference), E[b][1]]
@@ -169,7 +171,9 @@ def test_stacked_runs_see_their_own_rows_alone() -> None:
     problem = replace(problem, rows=problem.rows.take(torch.arange(16), problem.rows.step))
     halves = [problem.rows.take(at, problem.rows.step) for at in torch.arange(16).chunk(2)]
     solo = [make(), make()]
-    both = FedCVT(make_head(4, 1), make_heads(2, 2), Memory(2 * D, 6, runs=2).double(), SETTINGS)
+    both = FedCVT(
+        make_head(4, 1), make_heads(2, 2), ReferenceMemory(2 * D, 6, runs=2).double(), SETTINGS
+    )
     stacked = replace(problem.rows, runs=2)
     terms = both.loss(problem.federation(), stacked)
     apart = [m.loss(problem.federation(), rows) for m, rows in zip(solo, halves, strict=True)]

@@ -72,9 +72,12 @@ def test_the_teacher_decides_together_and_a_student_alone() -> None:
     method = IAVFL(ConcatHead(joint, 3), own, share=0.5, temperature=2.0)
     together = method.logits(problem.federation(), problem.rows, "collaborative", 0)
     alone = method.logits(problem.federation(), problem.rows, "local", 2)
-    rows, federation = problem.rows.only([0, 2]), problem.federation().only([0, 2])
-    fewer = method.only([0, 2]).logits(federation, rows, "collaborative", 0)
-    last = method.only([0, 2]).logits(federation, rows, "local", 1)
+    rows, federation = (
+        problem.rows.select_parties([0, 2]),
+        problem.federation().select_parties([0, 2]),
+    )
+    fewer = method.select_parties([0, 2]).logits(federation, rows, "collaborative", 0)
+    last = method.select_parties([0, 2]).logits(federation, rows, "local", 1)
     nothing = torch.zeros(D, dtype=torch.float64)
     for b, (row, E) in enumerate(zip(problem.twin_rows(), embed_rows(problem), strict=True)):
         blocks = [each[:D] if any(o) else nothing for each, o in zip(E, row.o, strict=True)]

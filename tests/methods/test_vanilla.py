@@ -43,10 +43,15 @@ def test_gaps_are_zero_filled_and_absent_parties_give_zeros() -> None:
 def test_D7_an_unreachable_party_leaves_zeros() -> None:
     problem = make_problem([NUMBERS] * 3, ["FPF", "F-P"], seed=1)
     joint = make_head(3, seed=1)
-    method = Vanilla(ConcatHead(joint, 3)).only([0, 2])
-    rows, federation = problem.rows.only([0, 2]), problem.federation().only([0, 2])
+    method = Vanilla(ConcatHead(joint, 3)).select_parties([0, 2])
+    rows, federation = (
+        problem.rows.select_parties([0, 2]),
+        problem.federation().select_parties([0, 2]),
+    )
     found = method.logits(federation, rows, "collaborative", 0)
-    alone = method.only([1]).logits(federation.only([1]), rows.only([1]), "local", 0)
+    alone = method.select_parties([1]).logits(
+        federation.select_parties([1]), rows.select_parties([1]), "local", 0
+    )
     nothing = torch.zeros(D, dtype=torch.float64)
     for b, E in enumerate(embed_rows(problem)):
         torch.testing.assert_close(found[b], joint(torch.cat([E[0], nothing, E[2]])))

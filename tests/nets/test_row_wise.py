@@ -8,7 +8,7 @@ from tests.federation.split_helpers import make_federation, make_small_method
 from tests.problems import IMAGE, MIXED, NUMBERS, SEED, Problem
 from xvfl import nets
 from xvfl.federation.fused import FusedFederation
-from xvfl.federation.party import PartyWorker
+from xvfl.federation.party_worker import PartyWorker
 from xvfl.methods import METHODS
 from xvfl.nets.row_wise import apply_to_rows, row_wise
 from xvfl.primitives.layout import Layout

@@ -21,8 +21,8 @@ from xvfl.matching import load_coordinator, load_party
 from xvfl.service.align import answering, ask_parties
 from xvfl.service.config import MatchingConfig, PartyProcessConfig, read_service_config
 from xvfl.wire import codec
-from xvfl.wire.in_process import Memory
-from xvfl.wire.messages import Begin, Hello, Match, Refusal
+from xvfl.wire.in_process import InProcessTransport
+from xvfl.wire.messages import Begin, ErrorReply, Hello, Match
 
 COORDINATOR = """
 listen = "localhost:{port}"
@@ -150,7 +150,7 @@ def test_a_party_added_later_leaves_the_others_as_they_were(tmp_path: Path) -> N
 
     def match(names: list[str], labelled: list[str]) -> dict[str, bytes]:
         ends = {n: answering(n, IDS, ["x"], config, tmp_path / f"{n}.json") for n in names}
-        over = {n: Memory(end.hello, end.handle) for n, end in ends.items()}
+        over = {n: InProcessTransport(end.hello, end.handle) for n, end in ends.items()}
         found = ask_parties(over, labelled, ["y"], config, path)
         return {name: each.session for name, each in found.matches.items()}
 
@@ -163,7 +163,7 @@ def test_a_party_added_later_leaves_the_others_as_they_were(tmp_path: Path) -> N
 def test_two_rules_are_refused_on_both_sides(tmp_path: Path) -> None:
     notes: list[dict[str, object]] = []
     end = answering("p0", IDS, ["x"], MatchingConfig("exact"), tmp_path / "p0.json", notes.append)
-    over = {"p0": Memory(end.hello, end.handle)}
+    over = {"p0": InProcessTransport(end.hello, end.handle)}
     with pytest.raises(MatchingError, match="party 'p0' refused: .*rule 'folded'.*by 'exact'"):
         ask_parties(over, LABELLED, ["y"], MatchingConfig(), tmp_path / "c.json")
     assert "rule 'folded'" in str(notes[-1]["reason"])
@@ -174,14 +174,14 @@ def test_a_party_that_only_matches_does_not_train(tmp_path: Path) -> None:
     end = answering("p0", IDS, ["x"], MatchingConfig(), tmp_path / "p0.json")
     settings = json.dumps({"seed": 0, "method": "xvfl", "net": {}, "train": {}})
     reply = codec.decode(end.handle(codec.encode(Begin(1, "run", 0, settings, NO_ROWS))))
-    assert isinstance(reply, Refusal) and "only matches ids now" in reply.text
+    assert isinstance(reply, ErrorReply) and "only matches ids now" in reply.text
 
 
 def test_a_party_that_trains_does_not_match_unless_told(tmp_path: Path) -> None:
     hello = Hello(0, "life", False, 3, "", "")
     plain = Endpoint(hello, lambda settings, training: pytest.fail("no run"), InMemoryCheckpoints())
     with pytest.raises(MatchingError, match="refused: expected a coordinator's message, got Match"):
-        over = {"p0": Memory(hello, plain.handle)}
+        over = {"p0": InProcessTransport(hello, plain.handle)}
         ask_parties(over, LABELLED, ["y"], MatchingConfig(), tmp_path / "c.json")
 
 
@@ -205,7 +205,7 @@ def test_a_question_that_comes_again_gets_the_answer_it_got(tmp_path: Path) -> N
         assert end.handle(frame) == first
         return first
 
-    over = {"p0": Memory(end.hello, twice)}
+    over = {"p0": InProcessTransport(end.hello, twice)}
     found = ask_parties(over, LABELLED, ["y"], config, tmp_path / "c.json")
     assert (found.matches["p0"].handles >= 0).tolist() == [True, False, True]
 
@@ -221,9 +221,15 @@ def test_a_coordinator_that_starts_again_is_answered(tmp_path: Path) -> None:
         return reply
 
     with pytest.raises(KeyboardInterrupt):
-        ask_parties({"p0": Memory(end.hello, dies)}, LABELLED, ["y"], config, tmp_path / "c.json")
+        ask_parties(
+            {"p0": InProcessTransport(end.hello, dies)},
+            LABELLED,
+            ["y"],
+            config,
+            tmp_path / "c.json",
+        )
     time.sleep(0.1)  # Turns start at the clock's milliseconds; a process takes longer to restart.
-    over = {"p0": Memory(end.hello, end.handle)}
+    over = {"p0": InProcessTransport(end.hello, end.handle)}
     found = ask_parties(over, LABELLED, ["y"], config, tmp_path / "c.json")
     assert found.matches["p0"].session == load_party(tmp_path / "p0.json").match.session
 
@@ -257,7 +263,7 @@ def test_an_unknown_party_and_a_missing_file_are_one_line(federation: Path) -> N
 def test_file_names_count_from_the_configuration(federation: Path) -> None:
     side = read_service_config(federation / "bank.toml")
     assert isinstance(side, PartyProcessConfig)
-    assert side.table == str(federation / "bank.csv")
+    assert worker.table == str(federation / "bank.csv")
     assert side.tls.private_key == str(federation / "certs" / "bank.key")
     (federation / "bank.toml").write_text("[matching]\nrule = 'x'\ncoordinator = 1")
     with pytest.raises(ConfigError):

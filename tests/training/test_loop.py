@@ -23,7 +23,7 @@ def trained(optimizer: str, weight_decay: float, probability: float | None) -> l
     net = NetConfig(embedding_dim=8, hidden_dim=16)
     trial = Trial(digits(), [Setting("xvfl+", 0.5, 0, net=net, loss=LossConfig(), train=train)])
     trial.train()
-    holders = [side.net for side in trial.federation.sides] + [trial.method.heads]
+    holders = [worker.net for worker in trial.federation.workers] + [trial.method.heads]
     return [weight for net in holders for weight in net.parameters()]
 
 

@@ -75,12 +75,12 @@ def main(kind: str, folder: str) -> None:
     from nvflare.recipe.poc_env import PocEnv
     from nvflare.recipe.sim_env import SimEnv
 
-    from xvfl.wire.flare import Coordinator, Party
+    from xvfl.wire.flare import FlareCoordinator, FlareParty
 
     recipe = CollabRecipe(
         "xvfl",
-        server=Coordinator(run=f"{__spec__.name}:run"),
-        client=Party(build=f"{__spec__.name}:endpoint"),
+        server=FlareCoordinator(run=f"{__spec__.name}:run"),
+        client=FlareParty(build=f"{__spec__.name}:endpoint"),
         min_clients=len(SITES),
     )
     recipe.set_server_prop("folder", folder)

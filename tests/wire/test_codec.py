@@ -72,7 +72,7 @@ def test_a_message_comes_back_as_it_went(message: Any) -> None:
 def test_the_numbers_of_the_messages_are_part_of_the_protocol() -> None:
     assert {number: kind.__name__ for number, kind in KINDS.items()} == {
         1: "Hello",
-        2: "Refusal",
+        2: "ErrorReply",
         3: "Begin",
         4: "Ready",
         5: "Embed",

@@ -16,7 +16,7 @@ from tests.small_tables import SOURCE, make_tables
 from tests.wire.flare_job import METHOD, RECONSTRUCTION, SITES, STEPS, TRAIN, copy_weights
 from xvfl.errors import ConfigError, PartyError, WireError
 from xvfl.federation.fused import FusedFederation
-from xvfl.federation.party import PartyWorker
+from xvfl.federation.party_worker import PartyWorker
 from xvfl.matching import load_party
 from xvfl.model.run_dir import RunDir
 from xvfl.training.loop import Trainer
@@ -24,7 +24,7 @@ from xvfl.wire import codec
 from xvfl.wire.messages import Done, End, Hello
 
 pytest.importorskip("nvflare.collab", reason="needs the extra xvfl[flare]")
-from xvfl.wire.flare import Party, SiteLine, named
+from xvfl.wire.flare import FlareParty, FlareTransport, import_function
 
 
 def fused_weights() -> dict[str, dict[str, torch.Tensor]]:
@@ -66,12 +66,12 @@ SERVER = """
 parties = ["bank", "shop"]
 labels = { table = "labels.csv", id_column = "customer", column = "churned" }
 net = { embedding_dim = 8, hidden_dim = 16 }
-train = { epochs = 3, batch = 32, device = "cpu" }
+train = { epochs = 3, batch_size = 32, device = "cpu" }
 """
 PARTY = """
 table = "{name}.csv"
-id = "customer"
-state = "{name}"
+id_column = "customer"
+state_dir = "{name}"
 """
 
 
@@ -129,7 +129,7 @@ def test_a_call_that_failed_on_the_way_is_made_again(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("xvfl.wire.flare.AGAIN_S", 0.01)
     lost = [CollabCallError("p0", "answer", TimeoutError("late")) for _ in range(2)]
     site = Site([*lost])
-    line = SiteLine(site)
+    line = FlareTransport(site)
     assert line.hello() == HELLO
     assert line.exchange(End(7, "finished")).result(5) == Done(7, 3)
     assert len(site.frames) == 3 and len(set(site.frames)) == 1
@@ -140,7 +140,7 @@ def test_what_fails_at_the_site_is_the_partys_fault() -> None:
     from nvflare.collab import CollabCallError
 
     raised = CollabCallError("p0", "answer", "no such file", "OSError", "Traceback …")
-    line = SiteLine(Site([raised]))
+    line = FlareTransport(Site([raised]))
     with pytest.raises(PartyError, match="no such file"):
         line.exchange(End(7, "finished")).result(5)
     line.close()
@@ -151,7 +151,7 @@ def test_asking_the_next_gives_up_the_last(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr("xvfl.wire.flare.AGAIN_S", 0.2)
     site = Site([CollabCallError("p0", "answer", TimeoutError("late"))])
-    line = SiteLine(site)
+    line = FlareTransport(site)
     first = line.exchange(End(7, "finished"))
     while not site.frames:
         time.sleep(0.01)
@@ -165,7 +165,7 @@ def test_a_site_answers_the_server_alone() -> None:
     from nvflare.collab.api.context import Context, set_call_context
 
     made = make_endpoints(make_federation(len(SITES)))[0]
-    party = Party(build="tests.wire.flare_job:endpoint")
+    party = FlareParty(build="tests.wire.flare_job:endpoint")
     party._endpoint = made
     try:
         set_call_context(Context(None, "p1", "p0", None))
@@ -182,4 +182,4 @@ def test_a_site_answers_the_server_alone() -> None:
 
 def test_a_function_that_is_not_there_is_named() -> None:
     with pytest.raises(ConfigError, match="'nowhere:at_all': expected module:function"):
-        named("nowhere:at_all")
+        import_function("nowhere:at_all")

@@ -28,7 +28,7 @@ from xvfl.errors import PartyError, RunError, WireError
 from xvfl.federation.endpoint import Endpoint
 from xvfl.wire import codec
 from xvfl.wire.client import PartyClient
-from xvfl.wire.messages import Begin, Done, Embed, Hello, Match, Matched, Message, Ready, Refusal
+from xvfl.wire.messages import Begin, Done, Embed, ErrorReply, Hello, Match, Matched, Message, Ready
 from xvfl.wire.server import CoordinatorServer, Line
 from xvfl.wire.tls import PATH
 from xvfl.wire.transport import Transport
@@ -68,7 +68,7 @@ def test_a_question_gets_its_answer(line: tuple[Transport, Endpoint]) -> None:
 def test_a_refusal_is_an_answer(line: tuple[Transport, Endpoint]) -> None:
     transport, _ = line
     refused = ask(transport, Embed(5, (), (), 0, True, ("plain",), NONE))
-    assert isinstance(refused, Refusal) and "Begin first" in refused.text
+    assert isinstance(refused, ErrorReply) and "Begin first" in refused.text
     assert isinstance(ask(transport, BEGIN), Ready)
 
 

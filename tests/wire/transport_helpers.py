@@ -9,7 +9,7 @@ from pathlib import Path
 from xvfl.certs import Peers, make_authority
 from xvfl.federation.endpoint import Endpoint
 from xvfl.wire.client import PartyClient
-from xvfl.wire.in_process import Memory
+from xvfl.wire.in_process import InProcessTransport
 from xvfl.wire.messages import Hello
 from xvfl.wire.server import CoordinatorServer
 from xvfl.wire.tls import Tls
@@ -80,7 +80,7 @@ def open_transports(
 ) -> Iterator[list[Transport]]:
     """Reach parties over a transport."""
     if kind == "memory":
-        yield [Memory(end.hello, end.handle) for end in ends]
+        yield [InProcessTransport(end.hello, end.handle) for end in ends]
         return
     issue_certificates(folder, names)
     with ExitStack() as stack:

@@ -40,7 +40,7 @@ def test_rows_on_disk_are_the_rows_in_memory() -> None:
         found, expected = stored.take(index), known.take(index)
         for part in ("handles", "full", "seen", "y", "weight"):
             torch.testing.assert_close(getattr(found, part), getattr(expected, part))
-        for here, there in zip(kept.federation.sides, other.federation.sides, strict=True):
+        for here, there in zip(kept.federation.workers, other.federation.workers, strict=True):
             for part in ("values", "codes", "observed"):
                 mine = getattr(here.table.take(expected.handles[:, 0]), part)
                 torch.testing.assert_close(getattr(there.table.take(index), part), mine)

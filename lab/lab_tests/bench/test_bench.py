@@ -54,7 +54,9 @@ def same_gradients(ours: list[nn.Module], theirs: list[nn.Module]) -> None:
 def nets_of(trainer: Trainer) -> list[nn.Module]:
     assert isinstance(trainer.federation, FusedFederation)
     return [
-        each for side in trainer.federation.sides for each in (side.net.bottom, side.net.completer)
+        each
+        for worker in trainer.federation.workers
+        for each in (worker.net.bottom, worker.net.completer)
     ]
 
 

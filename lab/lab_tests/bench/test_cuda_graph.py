@@ -105,7 +105,7 @@ def test_a_hooked_net_cannot_be_captured() -> None:
     head = nn.Linear(8, 2)
     head.register_full_backward_hook(lambda *_: None)
     assert not capturable(made.federation, rows, CustomNets(head=head))
-    made.federation.sides[1].net.bottom.register_forward_hook(lambda *_: None)
+    made.federation.workers[1].net.bottom.register_forward_hook(lambda *_: None)
     assert not capturable(made.federation, rows, None)
 
 

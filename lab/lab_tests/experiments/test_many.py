@@ -107,7 +107,9 @@ def test_stacked_weights_are_those_of_the_runs_alone() -> None:
         for run_, setting in enumerate(todo):
             alone = Trial(task, [setting])
             alone.train()
-            for stacked, single in zip(many.federation.sides, alone.federation.sides, strict=True):
+            for stacked, single in zip(
+                many.federation.workers, alone.federation.workers, strict=True
+            ):
                 for name, weight in single.net.state_dict().items():
                     found = stacked.net.state_dict()[name][run_]
                     torch.testing.assert_close(found, weight, rtol=1e-3, atol=1e-5)
@@ -124,8 +126,8 @@ def test_runs_of_different_shapes_are_refused() -> None:
 def test_what_is_missing_on_purpose_reaches_nobody() -> None:
     """Values that a scenario hides are not in the party's table at all."""
     trial = Trial(small_task(), settings("xvfl+"))
-    for party, side in enumerate(trial.federation.sides):
-        table = side.table
+    for party, worker in enumerate(trial.federation.workers):
+        table = worker.table
         columns = torch.tensor(table.layout.feature_of_column[: table.layout.dense])
         assert (table.values[~table.observed[:, columns]] == 0).all()
         mask = torch.cat([run_.masks[party] for run_ in trial.drawn])

@@ -43,7 +43,7 @@ def test_the_work_of_a_round_is_equal() -> None:
 def test_the_full_gradient_is_that_of_all_rows_and_leaves_no_trace() -> None:
     trial = Trial(digits(), [rd.setting("sgd", 0.1, 0, 64)])
     loss, square = rd.full_gradient(trial)
-    nets = [*(side.net for side in trial.federation.sides), trial.method.heads]
+    nets = [*(worker.net for worker in trial.federation.workers), trial.method.heads]
     weights = [weight for net in nets for weight in net.parameters()]
     assert all(weight.grad is None for weight in weights)
     total = torch.stack(list(trial.method.loss(trial.federation, trial.rows("train")).values()))

@@ -29,11 +29,11 @@ def on_disk(trial: Trial, device: torch.device) -> Iterator[DiskRows]:
             path.write_bytes(content.tobytes())
             return files.enter_context(closing(BlockFile(path, content.shape[1], BLOCK)))
 
-        for side in trial.federation.sides:
-            table = cast(PartyTable, side.table).to(torch.device("cpu"))
+        for worker in trial.federation.workers:
+            table = cast(PartyTable, worker.table).to(torch.device("cpu"))
             parts = (table.values, table.codes, table.observed)
-            file = write(f"table {side.name}", as_bytes(*(part.numpy() for part in parts)))
-            side.table = DiskTable(table.layout, file, device)
+            file = write(f"table {worker.name}", as_bytes(*(part.numpy() for part in parts)))
+            worker.table = DiskTable(table.layout, file, device)
             known.append(table.observed[: len(rows)].sum(1).int())
             raw.append(table.layout.raw)
         about = write("rows", torch.stack(known, 1).contiguous().numpy().view(np.uint8))

@@ -14,8 +14,8 @@ from xvfl import nets
 from xvfl.config import LossConfig, MethodName, NetConfig, TrainConfig
 from xvfl.federation.build import build_parties
 from xvfl.federation.fused import FusedFederation
-from xvfl.federation.party import PartyWorker
-from xvfl.methods import Parts, make_method
+from xvfl.federation.party_worker import PartyWorker
+from xvfl.methods import MethodParts, make_method
 from xvfl.primitives.layout import Feature, Layout
 from xvfl.primitives.rows import PartyTable, Rows
 from xvfl.training.loop import Trainer
@@ -109,7 +109,7 @@ class Drawn:
             {name: lambda layout, d: nets.mlp([shape.inputs, *shape.bottom]) for name in names},
             {name: lambda layout, d: completer(shape) for name in names},
         )
-        parts = Parts(
+        parts = MethodParts(
             lambda width: nets.mlp([width, *shape.head]), len(names), shape.bottom[-1], (0,)
         )
         made = make_method(loss, parts)
@@ -122,7 +122,7 @@ class Drawn:
     def reference(self, trainer: Trainer) -> tuple[reference.Nets, reference.Batch]:
         """Give the reference the weights of an X-VFL trainer, and the same rows."""
         assert isinstance(trainer.federation, FusedFederation)
-        each = [copy.deepcopy(side.net) for side in trainer.federation.sides]
+        each = [copy.deepcopy(worker.net) for worker in trainer.federation.workers]
         made = reference.Nets(
             [net.bottom for net in each],
             [net.completer for net in each],

@@ -143,7 +143,7 @@ def look(task: Task, job: Job, device: torch.device) -> Made:
 
 def pair_of(trial: Trial, absent: int) -> Pair:
     """Take a trained trial's nets, one of two parties absent."""
-    sides = trial.federation.sides
+    sides = trial.federation.workers
     trial.federation.train(False)
     trial.method.heads.eval()
     return Pair(trial.method.heads, sides[1 - absent].net, sides[absent].net)
@@ -153,7 +153,8 @@ def halves(trial: Trial, absent: int) -> tuple[Tensor, Tensor, Tensor]:
     """Give the whole test images: the half that is there, the absent one, and the class."""
     rows = trial.rows("whole")
     left, right = (
-        side.table.take(rows.handles[:, i]).values for i, side in enumerate(trial.federation.sides)
+        worker.table.take(rows.handles[:, i]).values
+        for i, worker in enumerate(trial.federation.workers)
     )
     return (right, left, rows.y) if absent == 0 else (left, right, rows.y)
 

@@ -198,7 +198,7 @@ def full_gradient(trial: Trial) -> tuple[float, float]:
 
     The gradients that training uses stay as they are.
     """
-    nets = [*(side.net for side in trial.federation.sides), trial.method.heads]
+    nets = [*(worker.net for worker in trial.federation.workers), trial.method.heads]
     weights = [weight for net in nets for weight in net.parameters()]
     terms = trial.method.loss(trial.federation, trial.rows("train"))
     loss = torch.stack(list(terms.values())).sum()

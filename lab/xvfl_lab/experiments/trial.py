@@ -16,7 +16,7 @@ from xvfl import maths
 from xvfl.config import LossConfig, NetConfig, TrainConfig
 from xvfl.federation.build import build_method, build_parties
 from xvfl.federation.fused import FusedFederation
-from xvfl.federation.party import PartyWorker
+from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.predict import answerable, logits
 from xvfl.methods.base import Method, Mode
 from xvfl.methods.xvfl import XVFL
@@ -121,7 +121,7 @@ class Trial:
     def score(self) -> Tensor:
         """Score validation rows: minus the mean log-loss of local and collaborative. (R,)"""
         rows = self.rows("validation")
-        ways: list[tuple[Mode, int]] = [("local", i) for i in range(len(self.federation.sides))]
+        ways: list[tuple[Mode, int]] = [("local", i) for i in range(len(self.federation.workers))]
         losses = []
         for mode, party in [*ways, ("collaborative", 0)]:
             if mode not in self.method.modes:
@@ -165,7 +165,7 @@ class Trial:
         )
 
     def _rows(self) -> Rows:
-        tables = [cast(PartyTable, side.table) for side in self.federation.sides]
+        tables = [cast(PartyTable, worker.table) for worker in self.federation.workers]
         seen = torch.stack([table.observed.any(1) for table in tables], 1)
         full = torch.cat([run.full for run in self.drawn]).to(self.device) & seen
         handles = torch.arange(len(seen), device=self.device).unsqueeze(1).expand(seen.shape)
@@ -230,7 +230,7 @@ class Best:
     def __init__(self, trial: Trial) -> None:
         """Begin before the first epoch."""
         self.trial = trial
-        sides = [side.net for side in trial.federation.sides]
+        sides = [worker.net for worker in trial.federation.workers]
         self.nets = [*sides, trial.method.heads]
         self.score = torch.full((len(trial.seeds),), -torch.inf, device=trial.device)
         self.states = [{k: v.clone() for k, v in net.state_dict().items()} for net in self.nets]

@@ -25,7 +25,7 @@ from xvfl.data.frames import read_labels, read_table
 from xvfl.dataset.prepare import Splits, prepare
 from xvfl.errors import RunError
 from xvfl.federation.fused import FusedFederation
-from xvfl.federation.party import PartyWorker
+from xvfl.federation.party_worker import PartyWorker
 from xvfl.model.evaluation import EVALUATION, evaluate, federation_predictions
 from xvfl.model.fitting import Plan, fit
 from xvfl.model.run_dir import RunDir

@@ -11,7 +11,7 @@ from torch import nn
 from xvfl import nets
 from xvfl.config import COORDINATOR, LossConfig, NetConfig
 from xvfl.errors import InputError
-from xvfl.methods import Method, Parts, make_method, recipe
+from xvfl.methods import Method, MethodParts, make_method, method_spec
 from xvfl.nets import Build
 from xvfl.nets.party_net import PartyNet
 from xvfl.nets.stacked import stack
@@ -42,7 +42,7 @@ def build_parties(
     Several seeds make one stacked net for as many runs.
     """
     d, hidden = widths(layouts, config)
-    needs = recipe(loss.method)
+    needs = method_spec(loss.method)
 
     def one(name: str, layout: Layout, seed: int) -> PartyNet:
         seed_modules(CPU, seed, name, "init")
@@ -93,7 +93,7 @@ def build_method(
         at = next(number)
         return stack([one(at, width, seed) for seed in seeds])
 
-    return make_method(loss, Parts(fresh, len(layouts), d, tuple(seeds)))
+    return make_method(loss, MethodParts(fresh, len(layouts), d, tuple(seeds)))
 
 
 def own_net(given: Build | None, *arguments: Any) -> nn.Module | None:

@@ -16,16 +16,16 @@ import torch
 from torch import Tensor
 
 from xvfl.errors import WireError, XVFLError
-from xvfl.federation.checks import (
+from xvfl.federation.checkpoint_store import CheckpointStore
+from xvfl.federation.message_checks import (
     check_handles,
     check_instructions,
     check_tensor,
     check_views,
 )
-from xvfl.federation.party import PartyWorker
-from xvfl.federation.protocols import Store
-from xvfl.federation.settings import Settings, parse_settings
-from xvfl.federation.tickets import Cut, Tickets, run_back
+from xvfl.federation.party_worker import PartyWorker
+from xvfl.federation.run_settings import RunSettings, parse_run_settings
+from xvfl.federation.sent_tensors import SentTensor, SentTensors, run_back
 from xvfl.methods.base import View
 from xvfl.training.optimizer import Kind, OptimizedNet, Update, under
 from xvfl.training.page import Page
@@ -41,6 +41,7 @@ from xvfl.wire.messages import (
     Embed,
     Embedded,
     End,
+    ErrorReply,
     Flush,
     Gradient,
     Hello,
@@ -48,7 +49,6 @@ from xvfl.wire.messages import (
     Match,
     Message,
     Ready,
-    Refusal,
     Release,
 )
 from xvfl.wire.payload import Packer
@@ -65,7 +65,7 @@ LONGEST_WHY = 2000
 class PartyRun:
     """What a party makes of a run's settings."""
 
-    side: PartyWorker
+    worker: PartyWorker
     holdings: Tensor
     """(n,) uint8: how it holds the row of each handle; see `Ready`."""
 
@@ -76,8 +76,8 @@ class Endpoint:
     def __init__(
         self,
         hello: Hello,
-        make: Callable[[Settings, Tensor], PartyRun],
-        store: Store,
+        make: Callable[[RunSettings, Tensor], PartyRun],
+        store: CheckpointStore,
         note: Callable[[dict[str, Any]], None] = lambda event: None,
         other: Callable[[Match | Release], Message] | None = None,
     ) -> None:
@@ -94,18 +94,18 @@ class Endpoint:
         """The training step it is at."""
         self.refused = 0
         """Messages refused so far."""
-        self._side: PartyWorker | None = None
+        self._worker: PartyWorker | None = None
         self._holdings = torch.zeros(0, dtype=torch.uint8)
         self._applied = self._kept = 0
-        self._tickets = Tickets()
+        self._tickets = SentTensors()
         self._packer = Packer()
 
     @property
-    def side(self) -> PartyWorker:
+    def worker(self) -> PartyWorker:
         """The party at work, once a run has begun."""
-        if self._side is None:
+        if self._worker is None:
             raise WireError("expected Begin first: no run has begun here")
-        return self._side
+        return self._worker
 
     @property
     def applied(self) -> int:
@@ -117,7 +117,7 @@ class Endpoint:
         with self._lock:
             if self.run and self.step > self._kept:
                 self._holder.settle()
-                state = self._holder.state(self.side.name)
+                state = self._holder.state(self.worker.name)
                 self._store.save(self.run, self.step, state, self._applied)
                 self._kept = self.step
 
@@ -146,7 +146,7 @@ class Endpoint:
         turn = codec.kind_and_turn(frame)[1] if len(frame) >= codec.OVERHEAD else 0
         why = why[:LONGEST_WHY].encode(errors="replace").decode()
         self._note({"event": "request_rejected", "turn": turn, "reason": why})
-        return codec.encode(Refusal(turn, type(error).__name__, why))
+        return codec.encode(ErrorReply(turn, type(error).__name__, why))
 
     def _answer(self, message: Message) -> Message:
         if message.turn <= self._turn and not (isinstance(message, Begin) and message.step >= 0):
@@ -178,20 +178,20 @@ class Endpoint:
             self._holder.settle()
             self._tickets.clear()
             return Ready(message.turn, self._kept, self._applied, self._holdings)
-        settings = parse_settings(message.settings)
+        settings = parse_run_settings(message.settings)
         check_handles(message.training, self.hello.rows)
-        workplace = self._make(settings, message.training.long())
-        configure_precision(workplace.side.net, settings.train)
-        holder = OptimizedNet(workplace.side.net, settings.train)
+        party_run = self._make(settings, message.training.long())
+        configure_precision(party_run.worker.net, settings.train)
+        holder = OptimizedNet(party_run.worker.net, settings.train)
         found = self._store.newest(message.run, message.step)
         kept = applied = 0
         if found is not None:
             kept, tensors, applied = found
-            holder.restore(workplace.side.name, tensors)
+            holder.restore(party_run.worker.name, tensors)
         elif settings.warm:
-            self._warm(workplace.side, settings.warm)
-        workplace.side.holder = holder
-        self._side, self._holdings = workplace.side, workplace.holdings
+            self._warm(party_run.worker, settings.warm)
+        party_run.worker.optimized_net = holder
+        self._worker, self._holdings = party_run.worker, party_run.holdings
         self.run, self.step = message.run, kept
         self._kept, self._applied = kept, applied
         self._tickets.clear()
@@ -199,12 +199,12 @@ class Endpoint:
         self._note({"event": "run_started", "run": message.run, "from_checkpoint": self._kept})
         return Ready(message.turn, self._kept, self._applied, self._holdings)
 
-    def _warm(self, side: PartyWorker, run: str) -> None:
+    def _warm(self, worker: PartyWorker, run: str) -> None:
         """Take the weights of an earlier run, if they are here and fit."""
         found = self._store.newest(run, LATEST)
         if found is not None:
             try:
-                side.net.load_state_dict(under(found[1], f"net/{side.name}/"))
+                worker.net.load_state_dict(under(found[1], f"net/{worker.name}/"))
             except RuntimeError as error:
                 raise WireError(
                     f"Begin: the weights of run {run!r} do not fit ({error})"
@@ -212,35 +212,37 @@ class Endpoint:
         self._note({"event": "warm_start", "run": run, "loaded": found is not None})
 
     def _embed(self, message: Embed) -> Embedded:
-        side = self.side
+        worker = self.worker
         gradients = self._check_finish(message.gradients, message.instructions)
-        check_handles(message.handles, len(side.table))
-        check_views(message.views, side.net.completes)
+        check_handles(message.handles, len(worker.table))
+        check_views(message.views, worker.net.completes)
         if message.step < 0:
             raise WireError(f"Embed: expected a step of 0 or more, got {message.step}")
         self._finish(gradients, message.instructions)
         self.step = message.step if message.training else self.step
-        handles = message.handles.to(side.table.device).long()
+        handles = message.handles.to(worker.table.device).long()
         held = (handles >= 0).nonzero().flatten()
-        side.net.train(message.training)
+        worker.net.train(message.training)
         with torch.set_grad_enabled(message.training):
-            output = side.embed(handles, cast(tuple[View, ...], message.views), message.step)
-        self._tickets.keep(message.turn, Cut(output, handles, held, training=message.training))
+            output = worker.embed(handles, cast(tuple[View, ...], message.views), message.step)
+        self._tickets.keep(
+            message.turn, SentTensor(output, handles, held, training=message.training)
+        )
         return Embedded(message.turn, self._applied, self._packer.pack(output[held]))
 
     def _complete(self, message: Complete) -> Completed:
-        side, cut = self.side, self._tickets.embedding(message.ticket)
-        if not side.net.completes:
+        worker, cut = self.worker, self._tickets.embedding(message.ticket)
+        if not worker.net.completes:
             raise WireError("Complete: expected none: this run's method completes nothing")
         rows, width = len(cut.output), cut.output.shape[-1]
         cue = self._packer.unpack(message.cue, "cue")
         check_tensor("cue", cue, (rows, width), cut.output.dtype)
         check_tensor("whole", message.whole, (rows,), torch.bool)
-        training = side.net.training
+        training = worker.net.training
         cue = cue.to(cut.output.device).requires_grad_(training)
         with torch.set_grad_enabled(training):
-            output = side.complete(cue, message.whole.to(cue.device))
-        self._tickets.keep(message.turn, Cut(output, cut.handles, None, cue, training))
+            output = worker.complete(cue, message.whole.to(cue.device))
+        self._tickets.keep(message.turn, SentTensor(output, cut.handles, None, cue, training))
         return Completed(message.turn, self._packer.pack(output))
 
     def _backward(self, message: Backward) -> CueGradient:
@@ -254,7 +256,7 @@ class Endpoint:
         gradients = self._check_finish(message.gradients, message.instructions)
         self._finish(gradients, message.instructions)
         if message.save >= 0:
-            state = self._holder.state(self.side.name)
+            state = self._holder.state(self.worker.name)
             self._store.save(self.run, message.save, state, self._applied)
             self._kept = message.save
         return Done(message.turn, self._applied)
@@ -283,12 +285,12 @@ class Endpoint:
         if not instructions:
             self._holder.forget()
 
-    def _run_back(self, pairs: list[tuple[Cut, Gradient]], retain: bool) -> None:
-        objective, self.side.objective = self.side.objective, None
+    def _run_back(self, pairs: list[tuple[SentTensor, Gradient]], retain: bool) -> None:
+        objective, self.worker.objective = self.worker.objective, None
         run_back(pairs, objective, retain)
 
     @property
     def _holder(self) -> OptimizedNet:
-        holder = self.side.holder
+        holder = self.worker.optimized_net
         assert holder is not None
         return holder

@@ -52,7 +52,7 @@ def logits(
     parts = []
     places = torch.arange(len(rows), device=rows.y.device).view(rows.runs, -1)
     for index in torch.split(places, BATCH, 1):
-        out = federation.attempt(method, rows.take(index.flatten()), work, alone)
+        out = federation.run_batch(method, rows.take(index.flatten()), work, alone)
         parts.append(out.view(rows.runs, -1, out.shape[-1]).to(device or "cpu"))
     return torch.cat(parts, 1).flatten(0, 1)
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from xvfl.config import TrainConfig
-from xvfl.federation.exchange import Peer, ask
+from xvfl.federation.remote_party import RemoteParty, ask
 from xvfl.methods.base import Method, View, Work
 from xvfl.primitives.rows import Rows
 from xvfl.training.optimizer import OptimizedNet, Update
@@ -59,12 +59,14 @@ class Counters:
 class SplitFederation:
     """Parties elsewhere, each behind its transport."""
 
-    def __init__(self, peers: Sequence[Peer], width: int, counters: Counters | None = None) -> None:
+    def __init__(
+        self, peers: Sequence[RemoteParty], width: int, counters: Counters | None = None
+    ) -> None:
         """Join parties whose embeddings have this width, in the order of the rows' columns."""
         self.peers = tuple(peers)
         self.width = width
         self.counters = counters or Counters()
-        self.holders: dict[str, OptimizedNet] = {}
+        self.optimized_nets: dict[str, OptimizedNet] = {}
         self.training = True
         self._cuts: list[_Cut] = []
 
@@ -155,7 +157,7 @@ class SplitFederation:
         pending = [peer.take_pending() for peer in self.peers]
         ask(self.peers, [Flush(turn, *each, save) for each in pending], Done)
 
-    def attempt(self, method: Method, rows: Rows, work: Work[T], alone: int | None = None) -> T:
+    def run_batch(self, method: Method, rows: Rows, work: Work[T], alone: int | None = None) -> T:
         """Do some work on a batch with these parties, all of which must be there."""
         self._cuts.clear()
         return work(self, method, rows)

@@ -8,7 +8,7 @@ from torch import nn
 from xvfl.config import LossConfig
 from xvfl.errors import ConfigError, unknown
 from xvfl.methods.base import MODES, Federation, Method, Mode, View, require_mode
-from xvfl.methods.fedcvt import FedCVT, Memory, Settings
+from xvfl.methods.fedcvt import FedCVT, FedCVTConfig, ReferenceMemory
 from xvfl.methods.iavfl import IAVFL
 from xvfl.methods.laser import Laser
 from xvfl.methods.standalone import Standalone
@@ -21,18 +21,18 @@ __all__ = [
     "MODES",
     "Federation",
     "Method",
+    "MethodParts",
     "MethodSpec",
     "Mode",
-    "Parts",
     "View",
     "make_method",
-    "recipe",
+    "method_spec",
     "require_mode",
 ]
 
 
 @dataclass(frozen=True)
-class Parts:
+class MethodParts:
     """What a method is built from."""
 
     head: Callable[[int], nn.Module]
@@ -52,7 +52,7 @@ class Parts:
         return ConcatHead(self.head(self.parties * self.width), self.parties)
 
 
-def _xvfl(config: LossConfig, parts: Parts) -> Method:
+def _xvfl(config: LossConfig, parts: MethodParts) -> Method:
     weights = Weights(
         single(config.lambda1, "lambda1"),
         single(config.lambda2, "lambda2"),
@@ -68,20 +68,20 @@ def _xvfl(config: LossConfig, parts: Parts) -> Method:
     return XVFL(parts.joint() if side_by_side else parts.head(parts.width), weights)
 
 
-def _standalone(config: LossConfig, parts: Parts) -> Method:
+def _standalone(config: LossConfig, parts: MethodParts) -> Method:
     return Standalone(parts.heads(parts.width))
 
 
-def _vanilla(config: LossConfig, parts: Parts) -> Method:
+def _vanilla(config: LossConfig, parts: MethodParts) -> Method:
     return Vanilla(parts.joint())
 
 
-def _iavfl(config: LossConfig, parts: Parts) -> Method:
+def _iavfl(config: LossConfig, parts: MethodParts) -> Method:
     share, temperature = config.distillation_alpha, config.distillation_temperature
     return IAVFL(parts.joint(), parts.heads(parts.width), share, temperature)
 
 
-def _fedcvt(config: LossConfig, parts: Parts) -> Method:
+def _fedcvt(config: LossConfig, parts: MethodParts) -> Method:
     if parts.parties != 2:
         raise ConfigError(
             f"method fedcvt: expected two parties, got {parts.parties}; "
@@ -89,11 +89,14 @@ def _fedcvt(config: LossConfig, parts: Parts) -> Method:
         )
     both = 2 * parts.width
     return FedCVT(
-        parts.head(2 * both), parts.heads(both), Memory(both, runs=len(parts.seeds)), Settings()
+        parts.head(2 * both),
+        parts.heads(both),
+        ReferenceMemory(both, runs=len(parts.seeds)),
+        FedCVTConfig(),
     )
 
 
-def _laser(config: LossConfig, parts: Parts) -> Method:
+def _laser(config: LossConfig, parts: MethodParts) -> Method:
     return Laser(parts.heads(parts.width), config.method == "laser+mask", parts.seeds)
 
 
@@ -101,7 +104,7 @@ def _laser(config: LossConfig, parts: Parts) -> Method:
 class MethodSpec:
     """How a method is built, and which nets it needs at a party."""
 
-    build: Callable[[LossConfig, Parts], Method]
+    build: Callable[[LossConfig, MethodParts], Method]
     branches: int = 1
     """Bottoms of each party; their embeddings lie side by side."""
     completes: bool = False
@@ -120,16 +123,16 @@ METHODS: dict[str, MethodSpec] = {
 }
 
 
-def recipe(name: str) -> MethodSpec:
+def method_spec(name: str) -> MethodSpec:
     """Find a method by its name."""
     if name not in METHODS:
         raise ConfigError(unknown("method", name, METHODS))
     return METHODS[name]
 
 
-def make_method(config: LossConfig, parts: Parts) -> Method:
+def make_method(config: LossConfig, parts: MethodParts) -> Method:
     """Build the method that a configuration names."""
-    return recipe(config.method).build(config, parts)
+    return method_spec(config.method).build(config, parts)
 
 
 def single(value: float | tuple[float, ...], name: str) -> float:

@@ -55,8 +55,8 @@ class Method(Protocol):
     def logits(self, federation: Federation, rows: Rows, mode: Mode, party: int) -> Tensor:
         """Decide a batch in a mode. (B, C)"""
 
-    def only(self, parties: Sequence[int]) -> "Method":
-        """Leave what the method has for the reachable parties (D7); goes with `Rows.only`."""
+    def select_parties(self, parties: Sequence[int]) -> "Method":
+        """Return the method for a subset of the parties (D7); use with `Rows.select_parties`."""
 
 
 T = TypeVar("T")

@@ -7,7 +7,8 @@ R_i is estimated from its peer j and a reference of aligned rows r:
     û_i = Σ_r a_r u_i(r),  a = sharpened softmax of u_j · u_j(r) / √d
     ĉ_i = Σ_r a_r c_i(r),  a = sharpened softmax of c_j · c_i(r) / √d
 Sharpening, p^(1/T) made to sum to 1, is a softmax at temperature T. In training the reference is
-the batch itself, a row never its own; for prediction `Memory` keeps the latest aligned rows.
+the batch without the row itself; for prediction, `ReferenceMemory` stores the latest aligned
+rows.
 
 Three classifiers: joint on [R_0; R_1], real or estimated, and one of each party alone.
 Shapes: B rows, two parties, d width of u and c, w = 2·d, N rows of reference, C classes. Rows of
@@ -28,7 +29,7 @@ from xvfl.primitives.rows import Rows
 
 
 @dataclass(frozen=True)
-class Settings:
+class FedCVTConfig:
     """Weights of the auxiliary losses, and T; values in public use."""
 
     common: float = 0.1
@@ -37,7 +38,7 @@ class Settings:
     sharpening: float = 0.5
 
 
-class Memory(nn.Module):
+class ReferenceMemory(nn.Module):
     """The latest aligned rows as both parties represented them, kept with the heads for prediction.
 
     Buffers hold `size` slots for each run, and say which of them are taken.
@@ -72,8 +73,8 @@ class FedCVT:
         self,
         joint: nn.Module,
         own: nn.ModuleList,
-        memory: Memory,
-        settings: Settings,
+        memory: ReferenceMemory,
+        settings: FedCVTConfig,
         reachable: Sequence[int] = (0, 1),
     ) -> None:
         """Take a head over 4·d numbers, one over 2·d for each party, and the memory."""
@@ -82,7 +83,7 @@ class FedCVT:
         self.settings = settings
         self.reachable = tuple(reachable)
 
-    def only(self, parties: Sequence[int]) -> "FedCVT":
+    def select_parties(self, parties: Sequence[int]) -> "FedCVT":
         """Leave the reachable parties; the memory still estimates the other one (D7)."""
         at = [self.reachable[i] for i in parties]
         return FedCVT(self._joint, self._own, self._memory, self.settings, at)

@@ -35,10 +35,10 @@ class IAVFL:
         self._teacher, self._students = teacher, students
         self.share, self.temperature = share, temperature
 
-    def only(self, parties: Sequence[int]) -> "IAVFL":
+    def select_parties(self, parties: Sequence[int]) -> "IAVFL":
         """Leave the reachable parties' students, and zeros for the others before the teacher."""
         students = nn.ModuleList([self._students[i] for i in parties])
-        return IAVFL(self._teacher.only(parties), students, self.share, self.temperature)
+        return IAVFL(self._teacher.select_parties(parties), students, self.share, self.temperature)
 
     def loss(self, federation: Federation, rows: Rows) -> dict[str, Tensor]:
         """Name the teacher's loss and the sum of the students'."""

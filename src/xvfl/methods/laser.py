@@ -34,8 +34,8 @@ class Laser:
         self._seeds = tuple(seeds)
         self._draws = Draws.joined([Draws(seeds, "subsets", i) for i in range(len(heads))])
 
-    def only(self, parties: Sequence[int]) -> "Laser":
-        """Leave only the heads of the reachable parties (D7); goes with `Rows.only`."""
+    def select_parties(self, parties: Sequence[int]) -> "Laser":
+        """Leave only the heads of the reachable parties (D7); goes with `Rows.select_parties`."""
         heads = nn.ModuleList([self._each[i] for i in parties])
         return Laser(heads, self.masks, self._seeds)
 

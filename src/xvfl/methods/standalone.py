@@ -24,8 +24,8 @@ class Standalone:
         self.heads: nn.Module = heads
         self._each = heads
 
-    def only(self, parties: Sequence[int]) -> "Standalone":
-        """Leave only the heads of the reachable parties (D7); goes with `Rows.only`."""
+    def select_parties(self, parties: Sequence[int]) -> "Standalone":
+        """Leave only the heads of the reachable parties (D7); goes with `Rows.select_parties`."""
         return Standalone(nn.ModuleList([self._each[i] for i in parties]))
 
     def loss(self, federation: Federation, rows: Rows) -> dict[str, Tensor]:

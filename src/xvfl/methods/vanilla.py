@@ -25,9 +25,9 @@ class Vanilla:
         self.heads: nn.Module = head
         self._head = head
 
-    def only(self, parties: Sequence[int]) -> "Vanilla":
+    def select_parties(self, parties: Sequence[int]) -> "Vanilla":
         """Leave zeros in the places of the parties that cannot be reached (D7)."""
-        return Vanilla(self._head.only(parties))
+        return Vanilla(self._head.select_parties(parties))
 
     def loss(self, federation: Federation, rows: Rows) -> dict[str, Tensor]:
         """Take the joint cross-entropy of the aligned rows."""

@@ -58,9 +58,11 @@ class XVFL:
         with_cues = ALL_MODES if weights.cross_completion else ALL_MODES - {"assisted"}
         self.modes: frozenset[Mode] = with_cues if completing else UNCOMPLETED
 
-    def only(self, parties: Sequence[int]) -> "XVFL":
+    def select_parties(self, parties: Sequence[int]) -> "XVFL":
         """Leave zeros in the unreachable parties' blocks, where there are blocks (D5, D7)."""
-        heads = self.heads.only(parties) if isinstance(self.heads, ConcatHead) else self.heads
+        heads = (
+            self.heads.select_parties(parties) if isinstance(self.heads, ConcatHead) else self.heads
+        )
         return XVFL(heads, self.weights, self.completing)
 
     def loss(self, federation: Federation, rows: Rows) -> dict[str, Tensor]:

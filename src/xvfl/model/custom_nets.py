@@ -8,7 +8,7 @@ from torch import nn
 
 from xvfl.errors import InputError, unknown
 from xvfl.federation.fused import FusedFederation
-from xvfl.federation.party import PartyWorker
+from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.predict import ways
 from xvfl.methods import Method
 from xvfl.nets import Build

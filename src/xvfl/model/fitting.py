@@ -19,7 +19,7 @@ from xvfl.config import LossConfig, NetConfig, TrainConfig
 from xvfl.dataset.base import Dataset
 from xvfl.errors import ConfigError, RunError
 from xvfl.federation.fused import FusedFederation
-from xvfl.federation.party import PartyWorker
+from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.predict import calibrate, score
 from xvfl.model.custom_nets import CustomNets
 from xvfl.model.model import Model
@@ -161,11 +161,11 @@ def _federation(
 
 def capturable(federation: FusedFederation, rows: RowSource, own: CustomNets | None) -> bool:
     """Say whether steps on a GPU can be captured: all rows lie there, and every net is known."""
-    tables = [side.table for side in federation.sides]
+    tables = [worker.table for worker in federation.workers]
     resident = isinstance(rows, Rows) and all(isinstance(table, PartyTable) for table in tables)
     heads = [own.head] if own is not None and own.head is not None else []
-    known = all(map(row_wise, heads)) and all(side.row_wise for side in federation.sides)
-    nets = [*heads, *(side.net for side in federation.sides)]
+    known = all(map(row_wise, heads)) and all(worker.row_wise for worker in federation.workers)
+    nets = [*heads, *(worker.net for worker in federation.workers)]
     return resident and known and not any(map(hooked, nets))
 
 

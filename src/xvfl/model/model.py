@@ -13,9 +13,9 @@ from xvfl.data.sources import Encoder, Source, encode
 from xvfl.dataset.prepare import as_table, place
 from xvfl.errors import InputError, ModeError, RunError, unknown
 from xvfl.federation.build import build_method, build_parties
-from xvfl.federation.completed_rows import completed
+from xvfl.federation.complete_rows import completed
 from xvfl.federation.fused import FusedFederation
-from xvfl.federation.party import PartyWorker
+from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.predict import Temperatures, key, logits
 from xvfl.methods import MODES, Method, Mode, require_mode
 from xvfl.model.completion import fill
@@ -93,7 +93,7 @@ class Model:
         rows, federation = self._rows(encoded, wanted)
         at = given.index(asked.party) if asked.party is not None else 0
         with limit_threads(self.layouts, torch.device("cpu")), torch.random.fork_rng(devices=[]):
-            method = self.method.only([list(self.encoders).index(name) for name in given])
+            method = self.method.select_parties([list(self.encoders).index(name) for name in given])
             out = logits(method, federation, rows, asked.mode, at)
         proba = torch.softmax(out.double() / self._temperature(asked, rows, at), -1).numpy()
         return explain(asked, rows, encoded, wanted, at, proba, self._known_by_all())

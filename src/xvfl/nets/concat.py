@@ -29,7 +29,7 @@ class ConcatHead(nn.Module):
         self.parties = parties
         self.reachable = tuple(range(parties) if reachable is None else reachable)
 
-    def only(self, parties: Sequence[int]) -> "ConcatHead":
+    def select_parties(self, parties: Sequence[int]) -> "ConcatHead":
         """Leave only some of the blocks it is given; the head is the same one."""
         return ConcatHead(self.head, self.parties, [self.reachable[i] for i in parties])
 

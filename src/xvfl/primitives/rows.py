@@ -151,7 +151,7 @@ class Rows:
         order = torch.stack(orders).to(self.device)
         return lambda start, stop: order[:, start:stop].flatten()
 
-    def only(self, parties: Sequence[int]) -> "Rows":
+    def select_parties(self, parties: Sequence[int]) -> "Rows":
         """Leave only the reachable parties (D7); a row that none of them saw weighs nothing."""
         at = list(parties)
         seen = self.seen[:, at]

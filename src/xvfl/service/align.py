@@ -15,7 +15,7 @@ from torch import Tensor
 
 from xvfl.errors import MatchingError, PartyError, RunError, WireError
 from xvfl.federation.endpoint import Endpoint, PartyRun
-from xvfl.federation.settings import Settings
+from xvfl.federation.run_settings import RunSettings
 from xvfl.matching import (
     CoordinatorAlignment,
     CoordinatorMatch,
@@ -27,7 +27,7 @@ from xvfl.matching import (
     load_coordinator,
 )
 from xvfl.service.config import MatchingConfig
-from xvfl.wire.messages import End, Hello, Match, Matched, Message, Refusal, Release
+from xvfl.wire.messages import End, ErrorReply, Hello, Match, Matched, Message, Release
 from xvfl.wire.transport import Transport
 
 ANSWER_S, LOOK_S = 300.0, 0.05
@@ -68,7 +68,7 @@ class MatchingClient:
                 "look at its log and match again",
                 (self._name,),
             ) from error
-        if isinstance(reply, Refusal):
+        if isinstance(reply, ErrorReply):
             raise MatchingError(f"party {self._name!r} refused: {reply.text}")
         return reply
 
@@ -175,7 +175,7 @@ def _wait_for(name: str, line: Transport, wait_s: float) -> None:
         time.sleep(LOOK_S)
 
 
-def _no_run(settings: Settings, training: Tensor) -> PartyRun:
+def _no_run(settings: RunSettings, training: Tensor) -> PartyRun:
     raise WireError("this party only matches ids now; start `xvfl party` there to train")
 
 

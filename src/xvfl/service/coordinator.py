@@ -16,7 +16,7 @@ from xvfl.service.coordinator_side import CoordinatorSide
 from xvfl.service.listener import listening
 from xvfl.service.monitor import StatusServer
 from xvfl.service.party_work import Own, PartyWork
-from xvfl.wire.in_process import Memory
+from xvfl.wire.in_process import InProcessTransport
 from xvfl.wire.transport import Transport
 
 
@@ -51,7 +51,7 @@ def _own(side: CoordinatorSide) -> dict[str, Transport]:
         Own(own.name, source, own.options, folder, side.config.matching, own.id_column),
         side.log.note,
     )
-    return {own.name: Memory(work.endpoint.hello, work.endpoint.handle)}
+    return {own.name: InProcessTransport(work.endpoint.hello, work.endpoint.handle)}
 
 
 @contextmanager

@@ -16,9 +16,9 @@ from torch import Tensor
 from xvfl.dataset.prepare import Splits
 from xvfl.errors import RunError
 from xvfl.federation.build import build_method, widths
-from xvfl.federation.exchange import Peer
+from xvfl.federation.elastic import ElasticFederation
 from xvfl.federation.predict import calibrate, score
-from xvfl.federation.roster import Roster
+from xvfl.federation.remote_party import RemoteParty
 from xvfl.federation.split import Counters
 from xvfl.matching.alignment import CoordinatorAlignment
 from xvfl.methods.base import Method
@@ -52,7 +52,7 @@ class Run:
         folder: RunDir,
         labels: pd.Series,
         alignment: CoordinatorAlignment,
-        peers: list[Peer],
+        peers: list[RemoteParty],
         counters: Counters,
         note: Note,
     ) -> None:
@@ -78,7 +78,7 @@ class Run:
         self.warm = str(json.loads(about["settings"])["warm"]) if saved else self._warm_start()
         self.images = {name: layout.image is not None for name, layout in layouts.items()}
         demanded = terms(config, self.net, self.labelled, self.name, self.warm)
-        self.roster = Roster(peers, demanded, note)
+        self.roster = ElasticFederation(peers, demanded, note)
         self.roster.counters = counters
         self._take_up(saved, about)
         rows, (train, validation, test) = self.labelled.rows(
@@ -132,13 +132,13 @@ class Run:
             "step": progress.step,
             "best_score": best if math.isfinite(best) else None,
             "checkpoint_step": self._saved_at,
-            "batches_begun_again": self.roster.losses.batches,
+            "batches_begun_again": self.roster.fault_counts.batches,
             "seconds": round(time.monotonic() - self._started, 1),
             "party_present": {m.peer.name: int(m.present) for m in members},
-            "party_left": {n: self.roster.losses.left.get(n, 0) for n in traffic},
-            "party_refusals": {n: self.roster.losses.refusals.get(n, 0) for n in traffic},
+            "party_left": {n: self.roster.fault_counts.left.get(n, 0) for n in traffic},
+            "party_refusals": {n: self.roster.fault_counts.refusals.get(n, 0) for n in traffic},
             "party_kept_out": {m.peer.name: int(m.barred is not None) for m in members},
-            "party_lost_updates": {n: self.roster.losses.updates.get(n, 0) for n in traffic},
+            "party_lost_updates": {n: self.roster.fault_counts.updates.get(n, 0) for n in traffic},
             "party_bytes_sent": {name: sent for name, (sent, _) in traffic.items()},
             "party_bytes_received": {name: got for name, (_, got) in traffic.items()},
             "party_deadline_seconds": {m.peer.name: m.peer.deadline.seconds for m in members},

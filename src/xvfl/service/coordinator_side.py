@@ -10,7 +10,7 @@ import torch
 
 from xvfl.data.frames import read_labels
 from xvfl.errors import WireError
-from xvfl.federation.exchange import Deadline, Peer
+from xvfl.federation.remote_party import AdaptiveTimeout, RemoteParty
 from xvfl.federation.split import Counters
 from xvfl.matching.alignment import CoordinatorAlignment, load_coordinator
 from xvfl.model.run_dir import RunDir
@@ -43,7 +43,7 @@ class CoordinatorSide:
         # Turns go up from one start to the next, so that an old one is never taken for new.
         self.counters = Counters(turn=time.time_ns() // 1_000_000)
         self.alignment = self._known_alignment()
-        self.peers: list[Peer] = []
+        self.peers: list[RemoteParty] = []
         self._columns: dict[str, str] = {}
         self._run: Run | None = None
 
@@ -51,7 +51,11 @@ class CoordinatorSide:
         """Take the lines to all_parties."""
         wait = self.config.timeouts
         self.peers = [
-            Peer(name, lines[name], Deadline(wait.min_answer, wait.answer_factor, wait.max_answer))
+            RemoteParty(
+                name,
+                lines[name],
+                AdaptiveTimeout(wait.min_answer, wait.answer_factor, wait.max_answer),
+            )
             for name in self.config.all_parties
         ]
 

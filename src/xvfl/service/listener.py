@@ -7,7 +7,7 @@ from typing import Any
 
 from xvfl.certs import Peers
 from xvfl.service.config import CoordinatorConfig
-from xvfl.wire.handshakes import noted_handshakes
+from xvfl.wire.handshake_log import log_failed_handshakes
 from xvfl.wire.messages import Hello
 from xvfl.wire.server import CoordinatorServer
 
@@ -23,7 +23,7 @@ def listening(
         Path(config.tls.ca_certificate),
         Path(config.revocation_list) if config.revocation_list else None,
     )
-    with noted_handshakes(note):
+    with log_failed_handshakes(note):
         listener = CoordinatorServer(
             config.listen,
             config.tls,

@@ -19,8 +19,8 @@ from xvfl.dataset.prepare import as_table
 from xvfl.errors import InputError, WireError
 from xvfl.federation.build import build_parties
 from xvfl.federation.endpoint import Endpoint, PartyRun
-from xvfl.federation.party import PartyWorker
-from xvfl.federation.settings import Settings
+from xvfl.federation.party_worker import PartyWorker
+from xvfl.federation.run_settings import RunSettings
 from xvfl.matching.alignment import PartyAlignment, TableMark, load_party
 from xvfl.matching.party_session import PartyMatch
 from xvfl.matching.responder import Responder
@@ -81,7 +81,7 @@ class PartyWork:
         self._responder = Responder(
             self.ids, with_ids.rule, self._keep, with_ids.n_threads or None, with_ids.max_ids
         )
-        self._settings: Settings | None = None
+        self._settings: RunSettings | None = None
         self.endpoint = self._endpoint()
 
     @property
@@ -122,12 +122,12 @@ class PartyWork:
             raise WireError("Release: expected a run first")
         encoder = self._encoder(None)
         folder = take_release(
-            message, self.own, encoder, self._settings, self.endpoint.side, self._full_at
+            message, self.own, encoder, self._settings, self.endpoint.worker, self._full_at
         )
         self._note({"event": "released", "bundle": str(folder.path)})
         return Done(message.turn, self.endpoint.applied)
 
-    def _make(self, settings: Settings, training: Tensor) -> PartyRun:
+    def _make(self, settings: RunSettings, training: Tensor) -> PartyRun:
         """Build nets and rows for a run; the encoder is fitted once, on the training rows."""
         if self._alignment is None:
             raise WireError("Begin: ids were not matched yet; run `xvfl align` first")

@@ -25,8 +25,8 @@ from cryptography.hazmat.primitives.serialization import (
 from xvfl.config import LossConfig, build
 from xvfl.data.sources import Encoder
 from xvfl.errors import ConfigError, RunError, WireError, XVFLError
-from xvfl.federation.party import PartyWorker
-from xvfl.federation.settings import Settings
+from xvfl.federation.party_worker import PartyWorker
+from xvfl.federation.run_settings import RunSettings
 from xvfl.methods.base import Method
 from xvfl.model.model import Model
 from xvfl.model.run_dir import RunDir
@@ -73,7 +73,7 @@ def signed(
     key: Ed25519PrivateKey, turn: int, method: Method, place: int, about: dict[str, Any]
 ) -> Release:
     """Sign the head of the party at a place, and what prediction needs besides."""
-    state = method.only([place]).heads.state_dict()
+    state = method.select_parties([place]).heads.state_dict()
     manifest = json.dumps({**about, "tensors": list(state)})
     tensors = tuple(value.detach().cpu() for value in state.values())
     return Release(turn, manifest, tensors, key.sign(_signed_bytes(manifest, tensors)))
@@ -83,8 +83,8 @@ def take_release(
     message: Release,
     own: "Own",
     encoder: Encoder,
-    settings: Settings,
-    side: PartyWorker,
+    settings: RunSettings,
+    worker: PartyWorker,
     full_threshold: float,
 ) -> RunDir:
     """Check a released head, and put a bundle together that predicts alone."""
@@ -102,7 +102,7 @@ def take_release(
             loss,
             settings.seed,
         )
-        model.parties[own.name].load_state_dict(_on_cpu(side.net.state_dict()))
+        model.parties[own.name].load_state_dict(_on_cpu(worker.net.state_dict()))
         head = dict(zip(said["tensors"], message.tensors, strict=True))
         model.method.heads.load_state_dict(head)
         model.temperatures = said["temperatures"]

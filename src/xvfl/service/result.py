@@ -8,9 +8,9 @@ from torch import Tensor
 
 from xvfl.config import LossConfig, NetConfig
 from xvfl.errors import PartyError
-from xvfl.federation.exchange import ask
+from xvfl.federation.elastic import ElasticFederation
 from xvfl.federation.predict import Temperatures, key
-from xvfl.federation.roster import Roster
+from xvfl.federation.remote_party import ask
 from xvfl.methods.base import Method
 from xvfl.model.run_dir import FORMAT, MANIFEST, MODEL, RunDir
 from xvfl.service.release import signed, signing_key
@@ -57,7 +57,7 @@ class Result:
     def release(
         self,
         folder: RunDir,
-        roster: Roster,
+        roster: ElasticFederation,
         to: Sequence[str],
         note: Callable[[Mapping[str, Any]], None],
     ) -> None:

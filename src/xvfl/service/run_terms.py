@@ -7,10 +7,10 @@ from dataclasses import asdict
 
 from xvfl.config import NetConfig
 from xvfl.errors import RunError
-from xvfl.federation.exchange import Peer
-from xvfl.federation.members import Terms
-from xvfl.federation.settings import Settings
-from xvfl.methods import recipe
+from xvfl.federation.membership import RunTerms
+from xvfl.federation.remote_party import RemoteParty
+from xvfl.federation.run_settings import RunSettings
+from xvfl.methods import method_spec
 from xvfl.primitives.layout import Feature, Layout
 from xvfl.service.config import CoordinatorConfig
 from xvfl.service.labelled_rows import Labelled
@@ -18,9 +18,9 @@ from xvfl.service.labelled_rows import Labelled
 
 def terms(
     config: CoordinatorConfig, net: NetConfig, labelled: Labelled, run: str, warm: str
-) -> Terms:
+) -> RunTerms:
     """Put together what every party is told, and what is expected of it."""
-    said = Settings(
+    said = RunSettings(
         config.train.random_state,
         config.loss.method,
         net,
@@ -30,10 +30,10 @@ def terms(
         warm,
         config.payload,
     )
-    return Terms(
+    return RunTerms(
         run,
         json.dumps(asdict(said)),
-        net.embedding_dim * recipe(config.loss.method).branches,
+        net.embedding_dim * method_spec(config.loss.method).branches,
         config.min_parties,
         labelled.training(),
         config.timeouts.join,
@@ -42,7 +42,9 @@ def terms(
     )
 
 
-def stand_ins(peers: Sequence[Peer], known: Mapping[str, bool], wait_s: float) -> dict[str, Layout]:
+def stand_ins(
+    peers: Sequence[RemoteParty], known: Mapping[str, bool], wait_s: float
+) -> dict[str, Layout]:
     """Stand for layouts that only their parties know; wait for who has not said its data's kind.
 
     `known` says of parties whether their rows are images. The heads' kind is all it decides here.

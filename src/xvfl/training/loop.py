@@ -78,9 +78,9 @@ class Trainer:
         self._capture = captured and config.optimizer in ("adam", "adamw")
 
     @property
-    def holders(self) -> dict[str, OptimizedNet]:
+    def optimized_nets(self) -> dict[str, OptimizedNet]:
         """Every holder of this process."""
-        return {**self.federation.holders, COORDINATOR: self.heads}
+        return {**self.federation.optimized_nets, COORDINATOR: self.heads}
 
     @property
     def batches(self) -> int:
@@ -147,7 +147,7 @@ class Trainer:
             federation.backward(total * len(self.seeds) if len(self.seeds) > 1 else total)
             return {name: term.detach() for name, term in terms.items()}
 
-        return self.federation.attempt(self.method, rows, work)
+        return self.federation.run_batch(self.method, rows, work)
 
     def _end_epoch(self, score: float) -> Record:
         values = {name: float(total) / self.batches for name, total in self._sums.items()}
@@ -168,7 +168,7 @@ class Trainer:
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Give everything this process needs to go on: tensors by name, and where the run is."""
         tensors: dict[str, Tensor] = {}
-        for name, holder in self.holders.items():
+        for name, holder in self.optimized_nets.items():
             tensors |= holder.state(name)
         tensors |= {f"sum/{name}": value.detach() for name, value in self._sums.items()}
         return tensors, asdict(self.progress)
@@ -178,7 +178,7 @@ class Trainer:
         self.progress = Progress(**progress)
         device = self.rows.device
         self._sums = {key: value.to(device) for key, value in under(tensors, "sum/").items()}
-        for name, holder in self.holders.items():
+        for name, holder in self.optimized_nets.items():
             holder.restore(name, tensors)
 
 

@@ -23,7 +23,7 @@ class ReachableFederation(Protocol):
     def train(self, on: bool) -> None:
         """Switch every party's net to training or to prediction."""
 
-    def attempt(self, method: Method, rows: Rows, work: Work[T], alone: int | None = None) -> T:
+    def run_batch(self, method: Method, rows: Rows, work: Work[T], alone: int | None = None) -> T:
         """Do some work on a batch with the parties that can be reached (D7).
 
         Where the work needs one party alone, the others need not be asked.
@@ -34,7 +34,7 @@ class TrainableFederation(ReachableFederation, Protocol):
     """A federation whose parties keep and update their own weights."""
 
     @property
-    def holders(self) -> Mapping[str, OptimizedNet]:
+    def optimized_nets(self) -> Mapping[str, OptimizedNet]:
         """The parties' holders, those of them that are in this process."""
 
     def begin(self, config: TrainConfig, heads: nn.Module) -> OptimizedNet:

@@ -11,9 +11,9 @@ import grpc
 
 from xvfl.errors import PartyError, RunError
 from xvfl.wire import codec
-from xvfl.wire.diagnose import diagnose
 from xvfl.wire.messages import Hello
 from xvfl.wire.tls import PATH, Tls, options
+from xvfl.wire.tls_diagnosis import diagnose_tls
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 5.0
 """Seconds before dialling again: doubled each time, up to the longest."""
@@ -91,7 +91,7 @@ class PartyClient:
         if code != grpc.StatusCode.UNAVAILABLE:
             return None
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(None, diagnose, self._address, self._tls)
+        return await loop.run_in_executor(None, diagnose_tls, self._address, self._tls)
 
     async def _session(self) -> tuple[bool, grpc.StatusCode, str]:
         """Serve one connection: whether the coordinator spoke, how it ended, and why."""

@@ -26,7 +26,7 @@ SERVER = "server"
 """FLARE's name of the side that asks."""
 
 
-class SiteLine:
+class FlareTransport:
     """One site's line; a `Transport`. A call that fails is made again: its answer is the same."""
 
     def __init__(self, site: Any, call_s: float = CALL_S) -> None:
@@ -84,7 +84,7 @@ class SiteLine:
                 return
 
 
-class Party:
+class FlareParty:
     """What a job runs at a site: a party's endpoint, for the server alone."""
 
     def __init__(self, build: str = "xvfl.service.flare_job:endpoint") -> None:
@@ -99,7 +99,9 @@ class Party:
     @collab.init
     def start(self) -> None:
         """Make the endpoint when the job starts."""
-        self._endpoint = named(self.build)(collab.site_name, collab.context.app.get_props())
+        self._endpoint = import_function(self.build)(
+            collab.site_name, collab.context.app.get_props()
+        )
 
     @collab.publish
     def greet(self) -> bytes:
@@ -115,7 +117,7 @@ class Party:
         return reply
 
 
-class Coordinator:
+class FlareCoordinator:
     """What a job runs at the server: a run over the sites' lines."""
 
     def __init__(self, run: str = "xvfl.service.flare_job:run") -> None:
@@ -129,8 +131,10 @@ class Coordinator:
     @collab.main
     def start(self) -> None:
         """Open a line to every site, run, hang up."""
-        lines: dict[str, Transport] = {site.name: SiteLine(site) for site in collab.clients}
-        run: Callable[[Mapping[str, Transport], Mapping[str, Any]], None] = named(self.run)
+        lines: dict[str, Transport] = {site.name: FlareTransport(site) for site in collab.clients}
+        run: Callable[[Mapping[str, Transport], Mapping[str, Any]], None] = import_function(
+            self.run
+        )
         try:
             run(lines, collab.context.app.get_props())
         finally:
@@ -138,7 +142,7 @@ class Coordinator:
                 line.close()
 
 
-def named(path: str) -> Callable[..., Any]:
+def import_function(path: str) -> Callable[..., Any]:
     """Find a function by its name, "module:function"."""
     module, _, name = path.partition(":")
     try:

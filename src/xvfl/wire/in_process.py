@@ -7,7 +7,7 @@ from xvfl.wire import codec
 from xvfl.wire.messages import Hello, Message
 
 
-class Memory:
+class InProcessTransport:
     """Calls a party's endpoint directly."""
 
     def __init__(self, hello: Hello, handle: Callable[[bytes], bytes]) -> None:

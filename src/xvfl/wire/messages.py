@@ -29,7 +29,7 @@ class Hello:
 
 
 @dataclass(frozen=True)
-class Refusal:
+class ErrorReply:
     """What the other side did wrong; nothing changed here."""
 
     turn: int
@@ -202,7 +202,7 @@ class End:
 
 Message = (
     Hello
-    | Refusal
+    | ErrorReply
     | Begin
     | Ready
     | Embed
@@ -221,7 +221,7 @@ Message = (
 
 KINDS: dict[int, type[Any]] = {
     1: Hello,
-    2: Refusal,
+    2: ErrorReply,
     3: Begin,
     4: Ready,
     5: Embed,

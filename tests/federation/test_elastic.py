@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.federation.roster_helpers import (
+from tests.federation.elastic_helpers import (
     NAMES,
     ROWS,
     FlakyTransport,
@@ -24,11 +24,11 @@ from tests.federation.split_helpers import InMemoryCheckpoints
 from tests.wire.transport_helpers import open_transports
 from xvfl.config import TrainConfig
 from xvfl.errors import RunError
+from xvfl.federation.elastic import ElasticFederation
 from xvfl.federation.endpoint import PartyRun
-from xvfl.federation.exchange import Deadline, Peer
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.predict import score
-from xvfl.federation.roster import Roster
+from xvfl.federation.remote_party import AdaptiveTimeout, RemoteParty
 from xvfl.training.loop import Trainer
 
 pytestmark = pytest.mark.usefixtures("limited_threads")
@@ -61,7 +61,9 @@ def test_two_hundred_steps_end_in_the_fused_weights(
     made, method, rows = make_workers(dtype)
     ends = [make_endpoint(side, InMemoryCheckpoints()) for side in made]
     with open_transports(kind, NAMES, ends, authority) as found:
-        roster = Roster([Peer(*each) for each in zip(NAMES, found, strict=True)], run_terms(train))
+        roster = ElasticFederation(
+            [RemoteParty(*each) for each in zip(NAMES, found, strict=True)], run_terms(train)
+        )
         trainer = Trainer(roster, method, rows, train)
         for _ in trainer.run(lambda: score(method, roster, rows)):
             pass
@@ -123,7 +125,7 @@ def test_a_killed_party_comes_back_from_its_own_checkpoint() -> None:
         pass
     joined = [e for e in events if e["event"] == "party_joined"]
     assert joined[-1]["from_checkpoint"] == 5 and joined[-1]["lost_steps"] == [5, 7]
-    assert roster.losses.updates == {"p0": 0, "p1": joined[-1]["lost_updates"][1] - 5}
+    assert roster.fault_counts.updates == {"p0": 0, "p1": joined[-1]["lost_updates"][1] - 5}
     assert trainer.progress.step == 20
 
 
@@ -134,7 +136,7 @@ def test_a_party_that_answers_nan_is_kept_out_and_the_others_go_on() -> None:
     next(steps)
     roster.flush()
     with torch.no_grad():
-        next(iter(flaky[1].end.side.net.parameters())).fill_(torch.nan)
+        next(iter(flaky[1].end.worker.net.parameters())).fill_(torch.nan)
     for _ in steps:
         pass
     assert trainer.progress.step == 10 and roster.present == (0,)
@@ -157,9 +159,9 @@ def test_holdings_of_other_rows_than_matched_are_refused(holdings: Tensor, words
     ends = [make_endpoint(side, InMemoryCheckpoints()) for side in made]
     ends[1]._make = lambda s, t: PartyRun(made[1], holdings.to(torch.uint8))
     events: list[dict[str, Any]] = []
-    peers = [Peer(name, FlakyTransport(end)) for name, end in zip(NAMES, ends, strict=True)]
+    peers = [RemoteParty(name, FlakyTransport(end)) for name, end in zip(NAMES, ends, strict=True)]
     agreed = replace(run_terms(train_config("adamw", epochs=1)), rows=dict.fromkeys(NAMES, ROWS))
-    roster = Roster(peers, agreed, events.append)
+    roster = ElasticFederation(peers, agreed, events.append)
     with pytest.raises(RunError, match=words):
         roster.gather(2)
     assert [e["party"] for e in events if e["event"] == "party_excluded"] == ["p1"]
@@ -194,7 +196,7 @@ def test_a_coordinator_started_again_goes_on_to_the_same_weights() -> None:
     for _ in trainer.run(lambda: 0.0):
         pass
     roster.flush()
-    expected = copy_weights([line.end.side for line in flaky], trainer.method)
+    expected = copy_weights([line.end.worker for line in flaky], trainer.method)
 
     roster, trainer, flaky, _, _ = make_roster(train)
     steps = trainer.run(lambda: 0.0)
@@ -209,8 +211,8 @@ def test_a_coordinator_started_again_goes_on_to_the_same_weights() -> None:
 
     _, method, rows = make_workers()
     events: list[dict[str, Any]] = []
-    peers = [Peer(name, line) for name, line in zip(NAMES, flaky, strict=True)]
-    roster = Roster(peers, run_terms(train, 1), events.append)
+    peers = [RemoteParty(name, line) for name, line in zip(NAMES, flaky, strict=True)]
+    roster = ElasticFederation(peers, run_terms(train, 1), events.append)
     roster.step, roster.counters.update = 7, update
     roster.gather(2)
     trainer = Trainer(roster, method, rows, train)
@@ -219,22 +221,22 @@ def test_a_coordinator_started_again_goes_on_to_the_same_weights() -> None:
         pass
     roster.flush()
     assert all(e["lost_updates"] == [] and e["from_checkpoint"] == 7 for e in events)
-    ours = copy_weights([line.end.side for line in flaky], method)
+    ours = copy_weights([line.end.worker for line in flaky], method)
     assert all(torch.equal(a, b) for a, b in zip(ours, expected, strict=True))
 
 
 def test_a_party_that_answers_just_in_time_stretches_its_deadline_to_the_first_at_most() -> None:
-    deadline = Deadline(least=5, factor=10, first=60)
+    deadline = AdaptiveTimeout(least=5, factor=10, first=60)
     deadline.observe(1.5)
     for _ in range(50):
         deadline.observe(0.95 * deadline.seconds)
         assert deadline.seconds <= 60
     assert deadline.seconds == 60
-    assert Deadline(least=5, factor=10, first=1).seconds == 5
+    assert AdaptiveTimeout(least=5, factor=10, first=1).seconds == 5
 
 
 def test_deadlines_follow_what_a_party_needs() -> None:
-    deadline = Deadline(least=1, factor=10, first=60)
+    deadline = AdaptiveTimeout(least=1, factor=10, first=60)
     assert deadline.seconds == 60
     for _ in range(50):
         deadline.observe(0.01)

@@ -19,7 +19,7 @@ ADVICE = {
 """What the words of the TLS library mean here; the first that fits counts."""
 
 
-def diagnose(address: str, tls: Tls) -> str | None:
+def diagnose_tls(address: str, tls: Tls) -> str | None:
     """Shake hands with whoever answers; say why that fails, None where it does not or nobody is."""
     host, _, port = address.rpartition(":")
     context = ssl.create_default_context(cafile=tls.ca_certificate)

@@ -9,7 +9,7 @@ from xvfl.wire.payload import Payload
 
 
 @dataclass(frozen=True)
-class Settings:
+class RunSettings:
     """What a coordinator tells every party about a run."""
 
     seed: int
@@ -28,7 +28,7 @@ class Settings:
     """How embeddings, cues and gradients travel, both ways."""
 
 
-def parse_settings(text: str) -> Settings:
+def parse_run_settings(text: str) -> RunSettings:
     """Read a run's settings."""
     try:
         data = json.loads(text)
@@ -36,5 +36,5 @@ def parse_settings(text: str) -> Settings:
         raise WireError(f"Begin: expected settings in JSON ({error})") from error
     if not isinstance(data, dict):
         raise WireError("Begin: expected settings as a JSON object")
-    settings: Settings = build(Settings, data, "settings")
+    settings: RunSettings = build(RunSettings, data, "settings")
     return settings

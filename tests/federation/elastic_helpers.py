@@ -12,17 +12,17 @@ from tests.federation.split_helpers import InMemoryCheckpoints
 from tests.problems import CLASSES, SEED, split_digits
 from xvfl.config import LossConfig, NetConfig, TrainConfig
 from xvfl.federation.build import build_method, build_parties
+from xvfl.federation.elastic import ElasticFederation
 from xvfl.federation.endpoint import Endpoint, PartyRun
-from xvfl.federation.exchange import Deadline, Peer
-from xvfl.federation.members import Terms
-from xvfl.federation.party import PartyWorker
-from xvfl.federation.roster import Roster
-from xvfl.federation.settings import Settings
+from xvfl.federation.membership import RunTerms
+from xvfl.federation.party_worker import PartyWorker
+from xvfl.federation.remote_party import AdaptiveTimeout, RemoteParty
+from xvfl.federation.run_settings import RunSettings
 from xvfl.methods import Method
 from xvfl.nets.party_net import PartyNet
 from xvfl.primitives.rows import Rows
 from xvfl.training.loop import Trainer
-from xvfl.wire.in_process import Memory
+from xvfl.wire.in_process import InProcessTransport
 from xvfl.wire.messages import Begin, Hello, Message
 
 NET, LOSS, ROWS = NetConfig(embedding_dim=8, hidden_dim=16), LossConfig(), 240
@@ -70,23 +70,23 @@ def make_workers(dtype: torch.dtype = torch.float32) -> tuple[list[PartyWorker],
 
 
 def copy_weights(made: list[PartyWorker], method: Method) -> list[Tensor]:
-    holders = [*(side.net for side in made), method.heads]
+    holders = [*(worker.net for worker in made), method.heads]
     return [value.detach().clone() for net in holders for value in net.parameters()]
 
 
-def make_endpoint(side: PartyWorker, store: InMemoryCheckpoints, life: str = "first") -> Endpoint:
-    count = len(side.table)
+def make_endpoint(worker: PartyWorker, store: InMemoryCheckpoints, life: str = "first") -> Endpoint:
+    count = len(worker.table)
     holdings = torch.full((count,), 2, dtype=torch.uint8)
-    hello = Hello(0, f"{side.name}-{life}", False, count, "columns", "session")
-    return Endpoint(hello, lambda settings, training: PartyRun(side, holdings), store)
+    hello = Hello(0, f"{worker.name}-{life}", False, count, "columns", "session")
+    return Endpoint(hello, lambda settings, training: PartyRun(worker, holdings), store)
 
 
-def run_terms(train: TrainConfig, minimum: int = 2) -> Terms:
-    said = Settings(SEED, "xvfl+", NET, train, LOSS.reconstruction_weight)
-    return Terms("run", json.dumps(asdict(said)), 8, minimum, patience_s=20)
+def run_terms(train: TrainConfig, minimum: int = 2) -> RunTerms:
+    said = RunSettings(SEED, "xvfl+", NET, train, LOSS.reconstruction_weight)
+    return RunTerms("run", json.dumps(asdict(said)), 8, minimum, patience_s=20)
 
 
-class FlakyTransport(Memory):
+class FlakyTransport(InProcessTransport):
     """A line that can fall silent, before or after the party has heard the question."""
 
     def __init__(self, end: Endpoint) -> None:
@@ -111,17 +111,27 @@ class FlakyTransport(Memory):
 
 def make_roster(
     train: TrainConfig, minimum: int = 1, patience: float = 20
-) -> tuple[Roster, Trainer, list[FlakyTransport], list[dict[str, Any]], list[InMemoryCheckpoints]]:
+) -> tuple[
+    ElasticFederation,
+    Trainer,
+    list[FlakyTransport],
+    list[dict[str, Any]],
+    list[InMemoryCheckpoints],
+]:
     """Build a roster over flaky lines, with short deadlines."""
     made, method, rows = make_workers()
     stores = [InMemoryCheckpoints(), InMemoryCheckpoints()]
     flaky = [
-        FlakyTransport(make_endpoint(side, store)) for side, store in zip(made, stores, strict=True)
+        FlakyTransport(make_endpoint(worker, store))
+        for worker, store in zip(made, stores, strict=True)
     ]
     events: list[dict[str, Any]] = []
     peers = [
-        Peer(name, line, Deadline(0.2, 10, 5)) for name, line in zip(NAMES, flaky, strict=True)
+        RemoteParty(name, line, AdaptiveTimeout(0.2, 10, 5))
+        for name, line in zip(NAMES, flaky, strict=True)
     ]
-    roster = Roster(peers, replace(run_terms(train, minimum), patience_s=patience), events.append)
+    roster = ElasticFederation(
+        peers, replace(run_terms(train, minimum), patience_s=patience), events.append
+    )
     roster.gather(2)
     return roster, Trainer(roster, method, rows, train), flaky, events, stores

@@ -16,12 +16,12 @@ def completed(federation: FusedFederation, rows: Rows, party: int) -> Tensor:
     features if it saw any, else from whatever the others saw (D2).
     """
     federation.train(False)
-    side = federation.sides[party]
+    worker = federation.workers[party]
     E = federation.embed(rows, ["plain"])[:, :, 0]
     cue, has_cue = maths.cues(E, maths.sources(rows.full, rows.seen))
     alone = ~maths.others(rows.full, party).any(1) & rows.seen[:, party]
     own = (alone | ~has_cue[:, party]).unsqueeze(-1)
-    taken = side.table.take(rows.handles[:, party])
-    x = side.net.encode(taken)
-    made = side.net.complete(x, taken.observed, torch.where(own, E[:, party], cue[:, party]))[1]
-    return maths.merge(x, made, side.net.spread(taken.observed))
+    taken = worker.table.take(rows.handles[:, party])
+    x = worker.net.encode(taken)
+    made = worker.net.complete(x, taken.observed, torch.where(own, E[:, party], cue[:, party]))[1]
+    return maths.merge(x, made, worker.net.spread(taken.observed))

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from xvfl.errors import PartyError, WireError
-from xvfl.federation.checks import check_size, check_tensor
-from xvfl.wire.messages import Gradient, Instruction, Message, Refusal
+from xvfl.federation.message_checks import check_size, check_tensor
+from xvfl.wire.messages import ErrorReply, Gradient, Instruction, Message
 from xvfl.wire.payload import Packer
 from xvfl.wire.transport import Transport
 
@@ -19,7 +19,7 @@ A = TypeVar("A")
 
 
 @dataclass
-class Deadline:
+class AdaptiveTimeout:
     """How long to wait for a party: a multiple of what it usually needs."""
 
     least: float = 5.0
@@ -46,12 +46,12 @@ class Deadline:
 
 
 @dataclass
-class Peer:
+class RemoteParty:
     """A party as the coordinator knows it."""
 
     name: str
     transport: Transport
-    deadline: Deadline = field(default_factory=Deadline)
+    deadline: AdaptiveTimeout = field(default_factory=AdaptiveTimeout)
     life: str = ""
     """The process that was told of the run."""
     gradients: list[Gradient] = field(default_factory=list)
@@ -84,7 +84,7 @@ class Peer:
             raise PartyError(text, (self.name,), "wrong") from error
 
 
-def ask(peers: Sequence[Peer], questions: Sequence[Message], answer: type[A]) -> list[A]:
+def ask(peers: Sequence[RemoteParty], questions: Sequence[Message], answer: type[A]) -> list[A]:
     """Ask every party its question at once; name all that did not answer, and each one's fault."""
     started = time.monotonic()
     open_ = [
@@ -95,7 +95,7 @@ def ask(peers: Sequence[Peer], questions: Sequence[Message], answer: type[A]) ->
     faults: list[PartyError] = []
     for peer, future in open_:
         reply = _wait(peer, future, started)
-        if reply is None or (isinstance(reply, Refusal) and peer.life and peer.restarted()):
+        if reply is None or (isinstance(reply, ErrorReply) and peer.life and peer.restarted()):
             away.append(peer.name)
         elif isinstance(reply, answer):
             answers.append(reply)
@@ -110,13 +110,13 @@ def ask(peers: Sequence[Peer], questions: Sequence[Message], answer: type[A]) ->
 
 def _fault(name: str, reply: Message, answer: type[Any]) -> PartyError:
     """Say how a party answered otherwise than asked."""
-    if isinstance(reply, Refusal):
+    if isinstance(reply, ErrorReply):
         return PartyError(f"party {name!r} refused: {reply.text}", (name,), "refused")
     text = f"party {name!r}: expected {answer.__name__}, got {type(reply).__name__}"
     return PartyError(text, (name,), "wrong")
 
 
-def _wait(peer: Peer, future: Future[Message], started: float) -> Message | None:
+def _wait(peer: RemoteParty, future: Future[Message], started: float) -> Message | None:
     left = started + peer.deadline.seconds - time.monotonic()
     try:
         reply = future.result(max(left, 0.001))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from xvfl.errors import WireError
-from xvfl.federation.checks import check_tensor
+from xvfl.federation.message_checks import check_tensor
 from xvfl.wire.messages import Gradient
 from xvfl.wire.payload import Packer
 
@@ -18,7 +18,7 @@ MOST_TICKETS = 8
 
 
 @dataclass(frozen=True)
-class Cut:
+class SentTensor:
     """What went out, with the graph that made it."""
 
     output: Tensor
@@ -36,15 +36,15 @@ class Cut:
         return (rows, *self.output.shape[1:])
 
 
-class Tickets:
+class SentTensors:
     """The newest of them; an older one is forgotten with its graph."""
 
     def __init__(self) -> None:
         """Hold none."""
-        self._cuts: dict[int, Cut] = {}
+        self._cuts: dict[int, SentTensor] = {}
         self._embedded = 0
 
-    def keep(self, turn: int, cut: Cut) -> None:
+    def keep(self, turn: int, cut: SentTensor) -> None:
         """Keep what went out in a turn: the turn is its ticket."""
         self._cuts[turn] = cut
         if cut.cue is None:
@@ -56,7 +56,7 @@ class Tickets:
         """Forget all."""
         self._cuts.clear()
 
-    def of(self, ticket: int) -> Cut:
+    def of(self, ticket: int) -> SentTensor:
         """Give what went out under a ticket."""
         if ticket not in self._cuts:
             raise WireError(
@@ -64,14 +64,14 @@ class Tickets:
             )
         return self._cuts[ticket]
 
-    def embedding(self, ticket: int) -> Cut:
+    def embedding(self, ticket: int) -> SentTensor:
         """Give the embedding just sent; no other can be completed."""
         cut = self.of(ticket)
         if ticket != self._embedded:
             raise WireError(f"Complete: expected ticket {self._embedded}, got {ticket}")
         return cut
 
-    def take_completion(self, ticket: int) -> tuple[Cut, Tensor]:
+    def take_completion(self, ticket: int) -> tuple[SentTensor, Tensor]:
         """Take a completion and its cue, once."""
         cut = self.of(ticket)
         if cut.cue is None:
@@ -89,7 +89,9 @@ class Tickets:
         return replace(gradient, values=values)
 
 
-def run_back(pairs: Sequence[tuple[Cut, Gradient]], objective: Tensor | None, retain: bool) -> None:
+def run_back(
+    pairs: Sequence[tuple[SentTensor, Gradient]], objective: Tensor | None, retain: bool
+) -> None:
     """Run gradients back through what was sent, and the party's own objective with them."""
     outputs, seeds = [], []
     for cut, gradient in pairs:

@@ -21,7 +21,7 @@ WHY = {
 
 
 @contextmanager
-def noted_handshakes(note: Callable[[dict[str, Any]], None]) -> Iterator[None]:
+def log_failed_handshakes(note: Callable[[dict[str, Any]], None]) -> Iterator[None]:
     """Note every refused handshake; all that goes to stderr still gets there."""
     sys.stderr.flush()
     before = os.dup(2)

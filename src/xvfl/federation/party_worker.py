@@ -40,7 +40,7 @@ class PartyWorker:
         self._draws: list[Draws] = []
         self.reconstruction = reconstruction
         self.row_wise = all(row_wise(each) for each in (net.bottom, net.completer))
-        self.holder: OptimizedNet | None = None
+        self.optimized_net: OptimizedNet | None = None
         """Its net's optimizer, once training has begun."""
         self.objective: Tensor | None = None
         """What the party minimises beside the coordinator's loss; made by each step."""

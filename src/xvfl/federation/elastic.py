@@ -15,9 +15,9 @@ from torch import nn
 
 from xvfl.config import TrainConfig
 from xvfl.errors import PartyError, RunError, WireError
-from xvfl.federation.checks import check_ready
-from xvfl.federation.exchange import Peer, ask
-from xvfl.federation.members import MOST_REFUSALS, Losses, Member, Terms
+from xvfl.federation.membership import MOST_REFUSALS, FaultCounts, Member, RunTerms
+from xvfl.federation.message_checks import check_ready
+from xvfl.federation.remote_party import RemoteParty, ask
 from xvfl.federation.split import Counters, SplitFederation
 from xvfl.methods.base import Method, Work
 from xvfl.primitives.rows import Rows
@@ -31,11 +31,11 @@ LOOK_S = 0.02
 """Seconds between looks at who has come, while too few are there."""
 
 
-class Roster:
+class ElasticFederation:
     """A federation of whoever is there; drives `SplitFederation`s over them."""
 
     def __init__(
-        self, peers: Sequence[Peer], terms: Terms, note: Note = lambda event: None
+        self, peers: Sequence[RemoteParty], terms: RunTerms, note: Note = lambda event: None
     ) -> None:
         """Wait for nobody yet; `gather` does."""
         self.members = [Member(peer) for peer in peers]
@@ -45,8 +45,8 @@ class Roster:
         self.counters = Counters()
         self.step = 0
         """The training step the run is at."""
-        self.holders: dict[str, OptimizedNet] = {}
-        self.losses = Losses()
+        self.optimized_nets: dict[str, OptimizedNet] = {}
+        self.fault_counts = FaultCounts()
         self._training = True
         self._active: tuple[int, ...] = ()
         self._keepers: set[str] = set()
@@ -98,7 +98,7 @@ class Roster:
         """Say whether the next batches are for training or for prediction."""
         self._training = on
 
-    def attempt(self, method: Method, rows: Rows, work: Work[T], alone: int | None = None) -> T:
+    def run_batch(self, method: Method, rows: Rows, work: Work[T], alone: int | None = None) -> T:
         """Do some work on a batch, again and with fewer parties when some are lost on the way."""
         if self._training:
             self.step = int(rows.step)
@@ -113,12 +113,12 @@ class Roster:
             try:
                 done = work(
                     split,
-                    method if whole else method.only(here),
-                    rows if whole else rows.only(here),
+                    method if whole else method.select_parties(here),
+                    rows if whole else rows.select_parties(here),
                 )
             except PartyError as error:
                 self._part(error)
-                self.losses.batches += 1
+                self.fault_counts.batches += 1
                 continue
             for place in here:
                 self.members[place].succeeded()
@@ -190,7 +190,7 @@ class Roster:
         name = member.peer.name
         member.present, member.left_at = False, self.step
         member.peer.take_pending()
-        self.losses.left[name] = self.losses.left.get(name, 0) + 1
+        self.fault_counts.left[name] = self.fault_counts.left.get(name, 0) + 1
         self._note({"event": "party_left", "party": name, "step": self.step, "reason": why})
 
     def _judge(self, member: Member, error: PartyError) -> None:
@@ -198,7 +198,7 @@ class Roster:
         member.failed(self._batch, error.fault)
         if error.fault == "refused":
             name = member.peer.name
-            self.losses.refusals[name] = self.losses.refusals.get(name, 0) + 1
+            self.fault_counts.refusals[name] = self.fault_counts.refusals.get(name, 0) + 1
         if error.fault == "wrong" or member.refusals >= MOST_REFUSALS:
             self._bar(member, str(error))
 
@@ -229,7 +229,7 @@ class Roster:
         lost = self.counters.update - ready.applied
         since = member.left_at if returned else ready.step
         name = member.peer.name
-        self.losses.updates[name] = self.losses.updates.get(name, 0) + lost
+        self.fault_counts.updates[name] = self.fault_counts.updates.get(name, 0) + lost
         self._note(
             {
                 "event": "party_joined",

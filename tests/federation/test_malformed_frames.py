@@ -26,16 +26,16 @@ from tests.federation.test_split import assert_equal, fused_gradients, split_gra
 from tests.problems import D, Problem
 from tests.wire.transport_helpers import run_client, run_server, tls_files, wait_until
 from xvfl.errors import WireError
+from xvfl.federation.elastic import ElasticFederation
 from xvfl.federation.endpoint import Endpoint
-from xvfl.federation.exchange import Peer
-from xvfl.federation.members import Terms
-from xvfl.federation.roster import Roster
+from xvfl.federation.membership import RunTerms
+from xvfl.federation.remote_party import RemoteParty
 from xvfl.methods import Method
 from xvfl.methods.base import Federation
 from xvfl.primitives.rows import Rows
 from xvfl.training.optimizer import Update
 from xvfl.wire import codec
-from xvfl.wire.in_process import Memory
+from xvfl.wire.in_process import InProcessTransport
 from xvfl.wire.messages import Done, Embedded, Hello, Match, Matched, Ready
 from xvfl.wire.server import CoordinatorServer
 from xvfl.wire.tls import PATH
@@ -79,7 +79,7 @@ class Meeting:
     made: Problem
     method: Method
     listener: CoordinatorServer
-    roster: Roster
+    roster: ElasticFederation
     folder: Path
     events: list[dict[str, Any]]
 
@@ -87,7 +87,7 @@ class Meeting:
         members = [replace(each, peer=None) for each in self.roster.members]  # type: ignore[arg-type]
         pending = [(m.peer.gradients, m.peer.instructions) for m in self.roster.members]
         heard = [self.listener.lines[name].hello() for name in self.made.names]
-        roster = (self.roster.counters, self.roster.losses, self.roster.step)
+        roster = (self.roster.counters, self.roster.fault_counts, self.roster.step)
         return deepcopy((roster, [str(asdict(each)) for each in members], pending, heard))
 
     def weights(self) -> list[Tensor]:
@@ -106,8 +106,10 @@ def meeting(authority: Path) -> Iterator[Meeting]:
         listener = stack.enter_context(run_server(authority, names, note=events.append))
         for name, end in zip(made.names, make_endpoints(made, 0.7), strict=True):
             stack.enter_context(run_client(authority, name, listener.port, end.hello, end.handle))
-        peers = [Peer(name, listener.lines[name]) for name in made.names]
-        roster = Roster(peers, Terms("run", settings_json(), D, 2, patience_s=20), events.append)
+        peers = [RemoteParty(name, listener.lines[name]) for name in made.names]
+        roster = ElasticFederation(
+            peers, RunTerms("run", settings_json(), D, 2, patience_s=20), events.append
+        )
         roster.gather(2)
         yield Meeting(made, make_small_method(made, "xvfl+"), listener, roster, authority, events)
 
@@ -155,7 +157,7 @@ def test_damaged_frames_change_nothing(meeting: Meeting) -> None:
     assert meeting.state() == state and not asked.done() and line.hello() is None
     assert all(torch.equal(a, b) for a, b in zip(meeting.weights(), weights, strict=True))
 
-    ours = meeting.roster.attempt(
+    ours = meeting.roster.run_batch(
         meeting.method,
         meeting.made.rows,
         lambda split, method, rows: split_gradients(meeting.made, method, split),  # type: ignore[arg-type]
@@ -212,14 +214,16 @@ def test_whatever_a_party_answers_the_others_go_on(dtype: torch.dtype) -> None:
         made, events = make_federation(2, dtype), []  # type: ignore[var-annotated]
         ends = make_endpoints(made, 0.7)
         lines = [
-            Memory(ends[0].hello, ends[0].handle),
-            Memory(ends[1].hello, strange_answers(rng, ends[1])),
+            InProcessTransport(ends[0].hello, ends[0].handle),
+            InProcessTransport(ends[1].hello, strange_answers(rng, ends[1])),
         ]
-        peers = [Peer(name, line) for name, line in zip(made.names, lines, strict=True)]
-        roster = Roster(peers, Terms("run", settings_json(), D, 1, patience_s=20), events.append)
+        peers = [RemoteParty(name, line) for name, line in zip(made.names, lines, strict=True)]
+        roster = ElasticFederation(
+            peers, RunTerms("run", settings_json(), D, 1, patience_s=20), events.append
+        )
         method = make_small_method(made, "xvfl+")
         for _ in range(3):
-            roster.attempt(method, made.rows, one_step)
+            roster.run_batch(method, made.rows, one_step)
             roster.update(Update("plain", 0.1))
         roster.flush()
         assert 0 in roster.present
@@ -235,7 +239,7 @@ def one_step(federation: Federation, method: Method, rows: Rows) -> None:
     federation.backward(torch.stack(list(terms.values())).sum())
 
 
-def answering(ready: Ready) -> tuple[Roster, list[dict[str, Any]]]:
+def answering(ready: Ready) -> tuple[ElasticFederation, list[dict[str, Any]]]:
     """Let in a party that answers `Begin` with this."""
 
     def handle(frame: bytes) -> bytes:
@@ -243,8 +247,10 @@ def answering(ready: Ready) -> tuple[Roster, list[dict[str, Any]]]:
         return codec.encode(replace(ready, turn=message.turn))
 
     events: list[dict[str, Any]] = []
-    peers = [Peer("p0", Memory(HELLO, handle))]
-    roster = Roster(peers, Terms("run", settings_json(), D, 1, patience_s=0.1), events.append)
+    peers = [RemoteParty("p0", InProcessTransport(HELLO, handle))]
+    roster = ElasticFederation(
+        peers, RunTerms("run", settings_json(), D, 1, patience_s=0.1), events.append
+    )
     roster.step, roster.counters.update = 10, 10
     roster._let_in(roster.members[0], needed=True)
     return roster, events
@@ -268,7 +274,7 @@ def test_a_party_that_says_it_stands_where_it_cannot_is_kept_out(name: str) -> N
     roster, events = answering(WRONG[name])
     assert not roster.present and roster.members[0].holdings is None
     assert [each["event"] for each in events] == ["party_excluded"]
-    assert "Ready: expected" in events[0]["reason"] and roster.losses.updates == {}
+    assert "Ready: expected" in events[0]["reason"] and roster.fault_counts.updates == {}
 
 
 def test_a_party_that_stands_where_it_can_is_let_in() -> None:

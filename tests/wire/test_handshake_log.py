@@ -13,7 +13,7 @@ import pytest
 
 from tests.wire.transport_helpers import issue_certificates, run_server, wait_until
 from xvfl.certs import make_authority
-from xvfl.wire.handshakes import noted_handshakes
+from xvfl.wire.handshake_log import log_failed_handshakes
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def test_a_refused_handshake_is_logged(
     events: list[dict[str, Any]] = []
     act, said = CASES[name]
     with (
-        noted_handshakes(events.append),
+        log_failed_handshakes(events.append),
         run_server(folder / "ca", ["p0"], note=events.append) as listener,
     ):
         act(folder, listener.port)
@@ -90,7 +90,7 @@ def test_a_flood_of_them_does_not_block(capfd: pytest.CaptureFixture[str]) -> No
     line = (
         b"ssl_transport_security.cc:1] Handshake failed with SSL: OPENSSL_internal:HTTP_REQUEST:\n"
     )
-    with noted_handshakes(note):
+    with log_failed_handshakes(note):
         for _ in range(5_000):
             os.write(2, line)
     assert len(seen) == 5_000
@@ -99,7 +99,7 @@ def test_a_flood_of_them_does_not_block(capfd: pytest.CaptureFixture[str]) -> No
 
 def test_what_others_write_to_stderr_gets_there(capfd: pytest.CaptureFixture[str]) -> None:
     events: list[dict[str, Any]] = []
-    with noted_handshakes(events.append):
+    with log_failed_handshakes(events.append):
         os.write(2, b"one line\nand the beginning of another")
     os.write(2, b"; after it\n")
     assert capfd.readouterr().err == "one line\nand the beginning of another; after it\n"

@@ -20,7 +20,7 @@ from tests.federation.test_endpoint import (
 )
 from xvfl.federation.endpoint import Endpoint
 from xvfl.wire import codec
-from xvfl.wire.messages import Backward, Begin, Complete, End, Flush, Gradient, Refusal
+from xvfl.wire.messages import Backward, Begin, Complete, End, ErrorReply, Flush, Gradient
 
 DAMAGED, SEALED = 5_000, 5_000
 
@@ -55,7 +55,7 @@ def test_damaged_frames_change_nothing() -> None:
     end, rng = at_work(), random.Random(5)
     valid, before = questions(end), state(end)
     for _ in range(DAMAGED):
-        assert isinstance(codec.decode(end.handle(corrupt_frame(rng, valid))), Refusal)
+        assert isinstance(codec.decode(end.handle(corrupt_frame(rng, valid))), ErrorReply)
     assert same(before, state(end)) and end.refused == DAMAGED
 
 
@@ -68,7 +68,7 @@ def test_whole_frames_around_nonsense_are_answered_and_a_refusal_changes_nothing
     for _ in range(SEALED):
         frame = forge_frame(rng, valid)
         reply = codec.decode(end.handle(frame))
-        if isinstance(reply, Refusal):
+        if isinstance(reply, ErrorReply):
             refused += 1
             assert same(before, state(end)), codec.decode(frame)
             continue

@@ -6,7 +6,7 @@ from typing import Protocol
 from torch import Tensor
 
 
-class Store(Protocol):
+class CheckpointStore(Protocol):
     """Where a party keeps its checkpoints."""
 
     def save(self, run: str, step: int, tensors: Mapping[str, Tensor], applied: int) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from xvfl.errors import Fault
-from xvfl.federation.exchange import Peer
+from xvfl.federation.remote_party import RemoteParty
 from xvfl.wire.payload import Payload
 
 MOST_REFUSALS = 5
@@ -17,7 +17,7 @@ PAUSE_S = 0.5
 
 
 @dataclass(frozen=True)
-class Terms:
+class RunTerms:
     """What a run demands of its parties."""
 
     run: str
@@ -42,7 +42,7 @@ class Terms:
 class Member:
     """A party, and what is known of its part in the run."""
 
-    peer: Peer
+    peer: RemoteParty
     began: str = ""
     """The process that last began."""
     present: bool = False
@@ -78,7 +78,7 @@ class Member:
 
 
 @dataclass
-class Losses:
+class FaultCounts:
     """What went wrong so far, counted for whoever watches."""
 
     left: dict[str, int] = field(default_factory=dict)
