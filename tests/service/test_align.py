@@ -263,7 +263,7 @@ def test_an_unknown_party_and_a_missing_file_are_one_line(federation: Path) -> N
 def test_file_names_count_from_the_configuration(federation: Path) -> None:
     side = read_service_config(federation / "bank.toml")
     assert isinstance(side, PartyProcessConfig)
-    assert worker.table == str(federation / "bank.csv")
+    assert side.table == str(federation / "bank.csv")
     assert side.tls.private_key == str(federation / "certs" / "bank.key")
     (federation / "bank.toml").write_text("[matching]\nrule = 'x'\ncoordinator = 1")
     with pytest.raises(ConfigError):

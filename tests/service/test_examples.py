@@ -18,7 +18,7 @@ def test_each_side_names_its_own_files(name: str) -> None:
     assert set(main.parties) == set(sides)
     for party, side in sides.items():
         assert isinstance(side, PartyProcessConfig)
-        assert Path(worker.table).name == f"{party}.csv"
+        assert Path(side.table).name == f"{party}.csv"
         assert Path(side.tls.private_key).name == f"{party}.key"
         assert side.coordinator.rpartition(":")[2] == main.listen.rpartition(":")[2]
     assert len({Path(side.state_dir).name for side in (main, *sides.values())}) == len(sides) + 1

@@ -83,7 +83,7 @@ def _answer(side: "PartyProcessConfig", wait: float) -> None:
     from xvfl.wire.client import PartyClient
 
     name = peer_name(side.tls.read()[1])
-    source = read_source(worker.table, side.id_column, name)
+    source = read_source(side.table, side.id_column, name)
     path = Path(side.state_dir) / ALIGNMENT
     before = path.stat().st_mtime_ns if path.exists() else 0
     ids = source_ids(source)
