@@ -22,17 +22,17 @@ class RecordingTransport:
 
 
 def run_matching(
-    labelled: Sequence[str], ids: Sequence[str], rule: str = RULE
+    labeled: Sequence[str], ids: Sequence[str], rule: str = RULE
 ) -> tuple[CoordinatorMatch, PartyMatch, list[bytes]]:
     """Match two lists; also give the transcript, requests and replies in turn."""
-    wire = RecordingTransport(PartySession(ids, rule, workers=2))
-    found = CoordinatorSession(labelled, rule, workers=2).match(wire)
+    wire = RecordingTransport(PartySession(ids, rule, n_threads=2))
+    found = CoordinatorSession(labeled, rule, n_threads=2).match(wire)
     assert wire.party.match is not None
     return found, wire.party.match, wire.transcript
 
 
 def matched_pairs(found: CoordinatorMatch, kept: PartyMatch) -> set[tuple[int, int]]:
-    """Join the two sides' halves: labelled row and the party's row of the same handle."""
+    """Join the two sides' halves: labeled row and the party's row of the same handle."""
     handles = found.handles[found.handles >= 0]
     assert sorted(handles) == list(range(len(kept.rows))), "handles are 0, 1, 2, …, each once"
     return {(row, int(kept.rows[h])) for row, h in enumerate(found.handles.tolist()) if h >= 0}

@@ -17,36 +17,37 @@ IDS = st.lists(
 )
 
 
-@given(labelled=IDS, ids=IDS)
-def test_the_result_is_the_plain_intersection(labelled: list[str], ids: list[str]) -> None:
-    found, kept, _ = run_matching(labelled, ids)
+@given(labeled=IDS, ids=IDS)
+def test_the_result_is_the_plain_intersection(labeled: list[str], ids: list[str]) -> None:
+    found, kept, _ = run_matching(labeled, ids)
     fold = RULES[RULE]
-    plain = {
-        (i, j) for i, x in enumerate(labelled) for j, y in enumerate(ids) if fold(x) == fold(y)
-    }
+    plain = {(i, j) for i, x in enumerate(labeled) for j, y in enumerate(ids) if fold(x) == fold(y)}
     assert matched_pairs(found, kept) == plain
-    assert (found.party_ids, kept.labelled_ids) == (len(ids), len(labelled))
+    assert (found.party_ids, kept.labeled_ids) == (len(ids), len(labeled))
     assert found.session == kept.session
 
 
 def test_parts_join_without_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("session_messages", "session_checks", "coordinator_session", "party_session"):
-        monkeypatch.setattr(f"xvfl.matching.{module}.PART", 4)
+        monkeypatch.setattr(f"xvfl.matching.{module}.PART_SIZE", 4)
     for common in (0, 3, 4, 8):
-        labelled = [f"c{i}" for i in range(10)]
+        labeled = [f"c{i}" for i in range(10)]
         ids = [f"c{i}" for i in range(10 - common, 22)]
-        found, kept, said = run_matching(labelled, ids)
+        found, kept, said = run_matching(labeled, ids)
         assert matched_pairs(found, kept) == {(i, i - 10 + common) for i in range(10 - common, 10)}
         kinds = [decode(each).kind for each in said]
         assert kinds.count(Kind.BLIND) == 3 and kinds.count(Kind.MATCHED) == common // 4 + 1
 
 
 def test_messages_stay_below_one_mebibyte() -> None:
-    assert session_messages.PART * session_messages.POINT + session_messages.HEAD.size < 2**20
+    assert (
+        session_messages.PART_SIZE * session_messages.POINT_BYTES + session_messages.HEADER.size
+        < 2**20
+    )
 
 
 @pytest.mark.parametrize(
-    ("labelled", "ids", "common"),
+    ("labeled", "ids", "common"),
     [
         (["a"], [], 0),
         ([], ["a"], 0),
@@ -55,8 +56,8 @@ def test_messages_stay_below_one_mebibyte() -> None:
         (["a", "b"], ["B", "a"], 2),
     ],
 )
-def test_empty_disjoint_and_equal_sets(labelled: list[str], ids: list[str], common: int) -> None:
-    found, kept, _ = run_matching(labelled, ids)
+def test_empty_disjoint_and_equal_sets(labeled: list[str], ids: list[str], common: int) -> None:
+    found, kept, _ = run_matching(labeled, ids)
     assert (found.handles >= 0).sum() == len(kept.rows) == common
 
 
@@ -83,9 +84,9 @@ def test_two_rules_are_refused_by_the_party() -> None:
 
 
 def test_more_ids_than_allowed_are_refused() -> None:
-    with pytest.raises(MatchingError, match="the coordinator brings 3 ids, but at most 2"):
+    with pytest.raises(MatchingError, match="the coordinator has 3 ids, but at most 2"):
         CoordinatorSession(["a", "b", "c"], RULE).match(PartySession(["a"], RULE, max_ids=2).answer)
-    with pytest.raises(MatchingError, match="the party brings 2 ids, but at most 1"):
+    with pytest.raises(MatchingError, match="the party has 2 ids, but at most 1"):
         CoordinatorSession(["a"], RULE, max_ids=1).match(PartySession(["a", "b"], RULE).answer)
 
 
@@ -93,7 +94,7 @@ def test_a_session_is_used_once() -> None:
     wire = RecordingTransport(PartySession(["a"], RULE))
     coordinator = CoordinatorSession(["a"], RULE)
     coordinator.match(wire)
-    with pytest.raises(MatchingError, match="has run already"):
+    with pytest.raises(MatchingError, match="has already run"):
         coordinator.match(wire)
     with pytest.raises(MatchingError, match="this session is over"):
         wire.party.answer(wire.transcript[0])

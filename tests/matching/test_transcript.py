@@ -8,10 +8,10 @@ import pytest
 
 from tests.matching.session_helpers import RULE, run_matching
 from xvfl.matching import RULES
-from xvfl.matching.group import point_of, tag_of
+from xvfl.matching.group import hash_to_point, make_tag
 from xvfl.matching.session_messages import Kind, decode
 
-LABELLED = [f"Customer {i:04d}" for i in range(40)]
+LABELED = [f"Customer {i:04d}" for i in range(40)]
 IDS = [f"customer  {i:04d} " for i in range(25, 75)]
 WINDOW = 8
 """Bytes that agree by chance once in 2⁶⁴."""
@@ -24,8 +24,8 @@ def traces(text: str) -> set[bytes]:
     for form in {text, text.strip(), text.lower(), *(rule(text) for rule in RULES.values())}:
         salted = [f"xvfl id 1\0{rule}\0{form}".encode() for rule in RULES]
         plain = [form.encode(), form.encode("utf-16-le"), *salted]
-        points = [point_of(form, rule) for rule in RULES]
-        tags = [tag_of(form, point) for point in (*points, bytes(32))]
+        points = [hash_to_point(form, rule) for rule in RULES]
+        tags = [make_tag(form, point) for point in (*points, bytes(32))]
         hashes = [hashlib.new(name, each).digest() for name in HASHES for each in plain]
         found |= {*plain, *points, *tags, *hashes}
     return found | {each.hex().encode() for each in found} | set(map(base64.b64encode, found))
@@ -42,17 +42,17 @@ def leaks(said: Iterable[bytes], ids: Iterable[str]) -> set[str]:
 
 
 def test_no_id_and_no_plain_hash_is_in_any_message() -> None:
-    found, kept, said = run_matching(LABELLED, IDS)
+    found, kept, said = run_matching(LABELED, IDS)
     assert len(kept.rows) == 15 and (found.handles >= 0).sum() == 15
-    assert leaks(said, [*LABELLED, *IDS]) == set()
+    assert leaks(said, [*LABELED, *IDS]) == set()
 
 
 @pytest.mark.parametrize("leaky", ["point", "sha256", "id"])
 def test_the_search_finds_what_leaks(leaky: str) -> None:
-    _, _, said = run_matching(LABELLED, IDS)
+    _, _, said = run_matching(LABELED, IDS)
     text = RULES[RULE](IDS[3])
     added = {
-        "point": point_of(text, RULE),
+        "point": hash_to_point(text, RULE),
         "sha256": b"\1\2" + hashlib.sha256(text.encode()).digest()[4:20],
         "id": b"\0" + text.encode(),
     }
@@ -61,13 +61,13 @@ def test_the_search_finds_what_leaks(leaky: str) -> None:
 
 def test_without_blinding_the_search_finds_every_id(monkeypatch: pytest.MonkeyPatch) -> None:
     for side in ("coordinator", "party"):
-        monkeypatch.setattr(f"xvfl.matching.{side}.times", lambda scalar, point: point)
-    _, _, said = run_matching(LABELLED, IDS)
-    assert leaks(said, [*LABELLED, *IDS]) == {*LABELLED, *IDS}
+        monkeypatch.setattr(f"xvfl.matching.{side}_session.multiply", lambda scalar, point: point)
+    _, _, said = run_matching(LABELED, IDS)
+    assert leaks(said, [*LABELED, *IDS]) == {*LABELED, *IDS}
 
 
 def test_nothing_but_points_tags_places_and_sizes_is_said() -> None:
-    _, _, said = run_matching(LABELLED, IDS)
+    _, _, said = run_matching(LABELED, IDS)
     sizes = {kind: 0 for kind in Kind}
     for message in map(decode, said):
         sizes[message.kind] += len(message.body)
@@ -84,7 +84,7 @@ def test_nothing_but_points_tags_places_and_sizes_is_said() -> None:
 
 
 def test_every_session_draws_afresh() -> None:
-    runs = [run_matching(LABELLED, LABELLED) for _ in range(2)]
+    runs = [run_matching(LABELED, LABELED) for _ in range(2)]
     for kind in (Kind.WELCOME, Kind.BLIND, Kind.EVALUATED, Kind.TAGS):
         first, second = (
             {item for m in map(decode, said) if m.kind == kind for item in m.items()}

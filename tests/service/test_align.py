@@ -17,7 +17,7 @@ from tests.small_tables import SOURCE, make_tables, rejected_with
 from tests.wire.transport_helpers import issue_certificates, open_transports, run_server
 from xvfl.errors import ConfigError, MatchingError, PartyError
 from xvfl.federation.endpoint import Endpoint
-from xvfl.matching import load_coordinator, load_party
+from xvfl.matching import load_coordinator_alignment, load_party_alignment
 from xvfl.service.align import answering, ask_parties
 from xvfl.service.config import MatchingConfig, PartyProcessConfig, read_service_config
 from xvfl.wire import codec
@@ -92,11 +92,11 @@ def test_three_processes_match_their_ids(federation: Path) -> None:
     assert "shop holds 100 of 110 labelled rows, and 100 in all" in said["coordinator"]
     assert "holds 110 of 110 labelled rows, and 120 in all" in said["bank"]
     assert "holds 100 of 110 labelled rows, and 100 in all" in said["shop"]
-    found = load_coordinator(federation / "state" / "alignment.json")
+    found = load_coordinator_alignment(federation / "state" / "alignment.json")
     bank, shop, y = make_tables()
     labelled = list(y.index[10:])
     for name, table in (("bank", bank), ("shop", shop)):
-        kept = load_party(federation / name / "alignment.json")
+        kept = load_party_alignment(federation / name / "alignment.json")
         assert kept.match.session == found.matches[name].session
         kept.table.check(table.columns, list(_written(federation, name)), name)
         for row, handle in enumerate(found.matches[name].handles):
@@ -139,7 +139,7 @@ def test_matching_runs_over_every_transport(kind: str, tmp_path: Path) -> None:
     ends = [answering("p0", IDS, ["x"], config, tmp_path / "p0.json")]
     with open_transports(kind, ["p0"], ends, tmp_path / "certs") as found:
         ours = ask_parties({"p0": found[0]}, LABELLED, ["y"], config, tmp_path / "c.json")
-    theirs = load_party(tmp_path / "p0.json")
+    theirs = load_party_alignment(tmp_path / "p0.json")
     handles = ours.matches["p0"].handles
     assert [int(theirs.match.rows[h]) if h >= 0 else None for h in handles] == [2, None, 0]
     assert ends[0].over == "matched"
@@ -231,7 +231,7 @@ def test_a_coordinator_that_starts_again_is_answered(tmp_path: Path) -> None:
     time.sleep(0.1)  # Turns start at the clock's milliseconds; a process takes longer to restart.
     over = {"p0": InProcessTransport(end.hello, end.handle)}
     found = ask_parties(over, LABELLED, ["y"], config, tmp_path / "c.json")
-    assert found.matches["p0"].session == load_party(tmp_path / "p0.json").match.session
+    assert found.matches["p0"].session == load_party_alignment(tmp_path / "p0.json").match.session
 
 
 @pytest.mark.parametrize(

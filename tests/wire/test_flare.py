@@ -17,7 +17,7 @@ from tests.wire.flare_job import METHOD, RECONSTRUCTION, SITES, STEPS, TRAIN, co
 from xvfl.errors import ConfigError, PartyError, WireError
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party_worker import PartyWorker
-from xvfl.matching import load_party
+from xvfl.matching import load_party_alignment
 from xvfl.model.run_dir import RunDir
 from xvfl.training.loop import Trainer
 from xvfl.wire import codec
@@ -95,7 +95,7 @@ def test_the_example_trains_from_each_sides_own_configuration(tmp_path: Path) ->
     assert len(RunDir(tmp_path / "state").records()) == 3
     for name in ("bank", "shop"):
         assert list((tmp_path / name).glob("checkpoint-*.safetensors"))
-        kept = load_party(tmp_path / name / "alignment.json")
+        kept = load_party_alignment(tmp_path / name / "alignment.json")
         assert len(kept.match.rows) == len(bank if name == "bank" else shop)
 
 

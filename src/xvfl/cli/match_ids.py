@@ -76,7 +76,7 @@ def _answer(side: "PartyProcessConfig", wait: float) -> None:
     from xvfl.certs import peer_name
     from xvfl.data.sources import source_columns, source_ids
     from xvfl.errors import PartyError
-    from xvfl.matching import load_party
+    from xvfl.matching import load_party_alignment
     from xvfl.model.workflow import read_source
     from xvfl.service.align import answering
     from xvfl.service.config import ALIGNMENT
@@ -93,8 +93,8 @@ def _answer(side: "PartyProcessConfig", wait: float) -> None:
     PartyClient(side.coordinator, side.tls, hello, end.handle, over, _say, give_up_s=wait).run()
     if not path.exists() or path.stat().st_mtime_ns == before:
         raise PartyError(f"the coordinator ended without matching: {end.over}")
-    match = load_party(path).match
-    print(f"holds {len(match.rows)} of {match.labelled_ids} labelled rows, and {len(ids)} in all")
+    match = load_party_alignment(path).match
+    print(f"holds {len(match.rows)} of {match.labeled_ids} labelled rows, and {len(ids)} in all")
     print(f"wrote {path}")
 
 

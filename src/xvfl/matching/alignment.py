@@ -1,14 +1,13 @@
-"""What a side keeps of matching: who is who, and what its table looked like.
+"""The alignment files: the result of matching, and a fingerprint of the table that was matched.
 
-A JSON file that its owner alone may read. A table that has changed since is refused: its rows may
-not be those that were matched. The ids are kept as one digest with a secret of this file, so that
-the file tells nobody which ids were in the table.
+A JSON file, readable by its owner only. A table that has changed since matching is rejected,
+because its rows may not be the matched ones. Ids are stored as one keyed digest, so that the file
+does not reveal them.
 """
 
 import hashlib
 import hmac
 import json
-import os
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -20,72 +19,75 @@ import numpy as np
 from xvfl.errors import InputError, RunError
 from xvfl.matching.coordinator_session import CoordinatorMatch
 from xvfl.matching.party_session import PartyMatch
+from xvfl.system.files import atomic_write
 
 FORMAT = 1
-SHOWN = 5
-"""Columns that a message names."""
+MAX_COLUMNS_SHOWN = 5
+"""Columns named in an error message."""
 
 
 @dataclass(frozen=True)
-class TableMark:
-    """What a table looked like when it was matched."""
+class TableFingerprint:
+    """Columns and ids of a table at the time of matching."""
 
     columns: tuple[str, ...]
-    """In alphabetical order: moving a column changes nothing."""
+    """Sorted: the order of columns does not matter."""
     rows: int
     secret: str
+    """Key of the digest."""
     ids: str
-    """Digest of the ids, in the order of the rows, with the secret."""
+    """Keyed digest of the ids, in row order."""
 
     @classmethod
     def of(
         cls, columns: Iterable[str], ids: Sequence[str], secret: str | None = None
-    ) -> "TableMark":
-        """Mark a table as it is now."""
+    ) -> "TableFingerprint":
+        """Compute the fingerprint of a table."""
         key = secret or secrets.token_hex(32)
         return cls(tuple(sorted(columns)), len(ids), key, _digest(ids, key))
 
     def check(self, columns: Iterable[str], ids: Sequence[str], where: str) -> None:
-        """Refuse a table that is no longer the one that was matched, and say what changed."""
-        now = TableMark.of(columns, ids, self.secret)
+        """Raise `InputError` if a table is not the matched one, with the differences."""
+        now = TableFingerprint.of(columns, ids, self.secret)
         if now == self:
             return
         raise InputError(
-            f"{where}: changed since its ids were matched: {', '.join(self._changes(now))}; "
-            "put the old table back, or match again with `xvfl align`"
+            f"{where}: changed since its ids were matched: {', '.join(self._differences(now))}; "
+            "restore the old table, or match again with `xvfl align`"
         )
 
-    def _changes(self, now: "TableMark") -> Iterable[str]:
-        for words, names in (
-            ("columns gone", set(self.columns) - set(now.columns)),
-            ("columns new", set(now.columns) - set(self.columns)),
+    def _differences(self, now: "TableFingerprint") -> Iterable[str]:
+        for label, names in (
+            ("missing columns", set(self.columns) - set(now.columns)),
+            ("new columns", set(now.columns) - set(self.columns)),
         ):
             if names:
-                more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-                yield f"{words}: {', '.join(map(repr, sorted(names)[:SHOWN]))}{more}"
+                extra = len(names) - MAX_COLUMNS_SHOWN
+                shown = ", ".join(map(repr, sorted(names)[:MAX_COLUMNS_SHOWN]))
+                yield f"{label}: {shown}" + (f" and {extra} more" if extra > 0 else "")
         if now.rows != self.rows:
-            yield f"{now.rows} rows, then {self.rows}"
+            yield f"{now.rows} rows instead of {self.rows}"
         elif now.ids != self.ids:
-            yield "other ids, or the same in another order"
+            yield "different ids, or a different order of ids"
 
 
 @dataclass(frozen=True)
 class PartyAlignment:
-    """A party's half: handle → row."""
+    """The party's side of a match: handle → row."""
 
     match: PartyMatch
     rule: str
-    table: TableMark
+    table: TableFingerprint
 
     def save(self, path: Path) -> None:
-        """Write the file, whole or not at all."""
+        """Write the file atomically."""
         _write(
             path,
             {
                 "side": "party",
                 "rule": self.rule,
                 "session": self.match.session.hex(),
-                "labelled_ids": self.match.labelled_ids,
+                "labelled_ids": self.match.labeled_ids,
                 "table": asdict(self.table),
                 "rows": self.match.rows.tolist(),
             },
@@ -94,14 +96,14 @@ class PartyAlignment:
 
 @dataclass(frozen=True)
 class CoordinatorAlignment:
-    """The coordinator's half: labelled row → handle, for each party."""
+    """The coordinator's side of all matches: labeled row → handle, for each party."""
 
     matches: Mapping[str, CoordinatorMatch]
     rule: str
-    labels: TableMark
+    labels: TableFingerprint
 
     def save(self, path: Path) -> None:
-        """Write the file, whole or not at all."""
+        """Write the file atomically."""
         parties = {
             name: {
                 "session": match.session.hex(),
@@ -121,23 +123,23 @@ class CoordinatorAlignment:
         )
 
 
-def load_party(path: Path) -> PartyAlignment:
-    """Read a party's half."""
-    said = _read(path, "party")
+def load_party_alignment(path: Path) -> PartyAlignment:
+    """Read a party's alignment file."""
+    data = _read(path, "party")
     try:
-        rows = np.array(said["rows"], dtype=np.int64)
-        match = PartyMatch(rows, said["labelled_ids"], bytes.fromhex(said["session"]))
-        found = PartyAlignment(match, said["rule"], _mark(said["table"]))
+        rows = np.array(data["rows"], dtype=np.int64)
+        match = PartyMatch(rows, data["labelled_ids"], bytes.fromhex(data["session"]))
+        alignment = PartyAlignment(match, data["rule"], _fingerprint(data["table"]))
     except (KeyError, TypeError, ValueError) as error:
         raise _damaged(path, error) from error
-    if len(set(rows.tolist())) < len(rows) or not _within(rows, 0, found.table.rows):
-        raise _damaged(path, "rows out of range or twice")
-    return found
+    if len(set(rows.tolist())) < len(rows) or not _within(rows, 0, alignment.table.rows):
+        raise _damaged(path, "rows out of range or duplicate")
+    return alignment
 
 
-def load_coordinator(path: Path) -> CoordinatorAlignment:
-    """Read the coordinator's half."""
-    said = _read(path, "coordinator")
+def load_coordinator_alignment(path: Path) -> CoordinatorAlignment:
+    """Read the coordinator's alignment file."""
+    data = _read(path, "coordinator")
     try:
         matches = {
             name: CoordinatorMatch(
@@ -145,62 +147,57 @@ def load_coordinator(path: Path) -> CoordinatorAlignment:
                 each["ids"],
                 bytes.fromhex(each["session"]),
             )
-            for name, each in said["parties"].items()
+            for name, each in data["parties"].items()
         }
-        found = CoordinatorAlignment(matches, said["rule"], _mark(said["labels"]))
+        alignment = CoordinatorAlignment(matches, data["rule"], _fingerprint(data["labels"]))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise _damaged(path, error) from error
     for name, match in matches.items():
-        if len(match.handles) != found.labels.rows or not _within(
+        if len(match.handles) != alignment.labels.rows or not _within(
             match.handles, -1, match.party_ids
         ):
-            raise _damaged(path, f"handles of {name!r}")
-    return found
+            raise _damaged(path, f"invalid handles of party {name!r}")
+    return alignment
 
 
 def _digest(ids: Sequence[str], secret: str) -> str:
-    made = hmac.new(bytes.fromhex(secret), digestmod=hashlib.sha256)
+    digest = hmac.new(bytes.fromhex(secret), digestmod=hashlib.sha256)
     for each in ids:
         data = each.encode(errors="surrogatepass")
-        made.update(len(data).to_bytes(4, "little") + data)
-    return made.hexdigest()
+        digest.update(len(data).to_bytes(4, "little") + data)
+    return digest.hexdigest()
 
 
-def _mark(said: Mapping[str, Any]) -> TableMark:
-    return TableMark(**{**said, "columns": tuple(said["columns"])})
+def _fingerprint(data: Mapping[str, Any]) -> TableFingerprint:
+    return TableFingerprint(**{**data, "columns": tuple(data["columns"])})
 
 
-def _within(numbers: np.ndarray[Any, Any], least: int, end: int) -> bool:
-    return bool(((numbers >= least) & (numbers < end)).all())
+def _within(numbers: np.ndarray[Any, Any], low: int, high: int) -> bool:
+    return bool(((numbers >= low) & (numbers < high)).all())
 
 
-def _write(path: Path, said: Mapping[str, Any]) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+def _write(path: Path, data: Mapping[str, Any]) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(file, "w", encoding="utf-8") as opened:
-            json.dump({"format": FORMAT, **said}, opened)
-            opened.flush()
-            os.fsync(opened.fileno())
-        os.replace(temporary, path)
+        with atomic_write(path) as temporary:
+            temporary.touch(0o600)
+            temporary.write_text(json.dumps({"format": FORMAT, **data}), encoding="utf-8")
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise RunError(
-            f"{path}: could not be written ({error.strerror}); what was there before is untouched"
+            f"{path}: cannot be written ({error.strerror}); the previous file is unchanged"
         ) from error
 
 
 def _read(path: Path, side: str) -> dict[str, Any]:
     try:
-        said = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise RunError(f"{path}: no such file; `xvfl align` makes it") from error
+        raise RunError(f"{path}: no such file; `xvfl align` creates it") from error
     except (OSError, ValueError) as error:
         raise _damaged(path, error) from error
-    if not isinstance(said, dict) or said.get("format") != FORMAT or said.get("side") != side:
+    if not isinstance(data, dict) or data.get("format") != FORMAT or data.get("side") != side:
         raise _damaged(path, f"not a {side}'s alignment of format {FORMAT}")
-    return said
+    return data
 
 
 def _damaged(path: Path, reason: object) -> RunError:

@@ -1,4 +1,4 @@
-"""The coordinator's side of a session; what it says is in the package's docstring."""
+"""The coordinator's side of a session; the package's docstring describes the protocol."""
 
 import os
 from collections.abc import Callable, Generator, Sequence
@@ -8,107 +8,121 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xvfl.errors import MatchingError
-from xvfl.matching.group import Cores, inverse, point_of, random_order, secret, tag_of, times
-from xvfl.matching.normalise import normalised
-from xvfl.matching.session_checks import (
-    MOST_IDS,
-    check,
-    check_count,
-    refuse_repeated,
-    session_name,
-    sizes,
+from xvfl.matching.group import (
+    ThreadMap,
+    hash_to_point,
+    invert,
+    make_tag,
+    multiply,
+    random_order,
+    random_scalar,
 )
-from xvfl.matching.session_messages import NONCE, PART, Kind, Message, decode
+from xvfl.matching.normalize import normalize_ids
+from xvfl.matching.session_checks import (
+    MAX_IDS,
+    check_count,
+    check_message,
+    part_sizes,
+    reject_duplicates,
+    session_id,
+)
+from xvfl.matching.session_messages import NONCE_BYTES, PART_SIZE, Kind, Message, decode
 
 Exchange = Callable[[bytes], bytes]
-"""Carry a request to the party and give its reply."""
+"""Send a request to the party and return its reply."""
 
 
 @dataclass(frozen=True)
 class CoordinatorMatch:
-    """Which labelled rows a party holds."""
+    """The labeled rows that a party holds."""
 
     handles: NDArray[np.int64]
-    """The party's handle of each labelled row, -1 where it holds none."""
+    """The party's handle of each labeled row, -1 if it does not hold the row."""
     party_ids: int
-    """How many ids the party has in all."""
+    """Number of ids of the party."""
     session: bytes
-    """The same name on both sides."""
+    """Session id, equal on both sides."""
 
 
-Talk = Generator[Message, Message, CoordinatorMatch]
+Requests = Generator[Message, Message, CoordinatorMatch]
 
 
 class CoordinatorSession:
-    """Asks one party; used once."""
+    """Matches ids with one party; can be run once."""
 
     def __init__(
-        self, ids: Sequence[str], rule: str, workers: int | None = None, max_ids: int = MOST_IDS
+        self, ids: Sequence[str], rule: str, n_threads: int | None = None, max_ids: int = MAX_IDS
     ) -> None:
-        self._texts = normalised(ids, rule, "labelled ids")
-        self._rule, self._workers, self._most = rule, workers, max_ids
-        self._talk: Talk | None = self._requests()
+        self._texts = normalize_ids(ids, rule, "labeled ids")
+        self._rule, self._n_threads, self._max_ids = rule, n_threads, max_ids
+        self._steps: Requests | None = self._requests()
 
     def match(self, exchange: Exchange) -> CoordinatorMatch:
         """Run the session over a transport."""
-        talk, self._talk = self._talk, None
-        if talk is None:
-            raise MatchingError("this session has run already; matching again needs a new one")
-        request = next(talk)
+        steps, self._steps = self._steps, None
+        if steps is None:
+            raise MatchingError("this session has already run; create a new one to match again")
+        request = next(steps)
         while True:
             reply = decode(exchange(request.encode()))
             try:
-                request = talk.send(reply)
+                request = steps.send(reply)
             except StopIteration as ended:
-                found: CoordinatorMatch = ended.value
-                return found
+                match: CoordinatorMatch = ended.value
+                return match
 
-    def _requests(self) -> Talk:
-        hello = Message(Kind.HELLO, os.urandom(NONCE), len(self._texts), self._rule.encode())
+    def _requests(self) -> Requests:
+        hello = Message(Kind.HELLO, os.urandom(NONCE_BYTES), len(self._texts), self._rule.encode())
         reply = yield hello
-        welcome = check(reply, Kind.WELCOME, hello.session, reply.number, 1)
-        check_count(welcome.number, self._most, "the party")
-        session = session_name(hello, welcome)
+        welcome = check_message(reply, Kind.WELCOME, hello.session, reply.number, 1)
+        check_count(welcome.number, self._max_ids, "the party")
+        session = session_id(hello, welcome)
         order = random_order(len(self._texts))
-        with Cores(self._workers) as cores:
-            tags = yield from self._evaluate(session, cores, [self._texts[i] for i in order])
-        places = yield from self._collect(session, welcome.number)
-        found = [(row, places[tag]) for row, tag in zip(order, tags, strict=True) if tag in places]
-        chosen = [found[i] for i in random_order(len(found))]
-        yield from self._tell(session, [place for _, place in chosen])
+        with ThreadMap(self._n_threads) as threads:
+            tags = yield from self._evaluate(session, threads, [self._texts[i] for i in order])
+        positions = yield from self._collect(session, welcome.number)
+        pairs = [
+            (row, positions[tag]) for row, tag in zip(order, tags, strict=True) if tag in positions
+        ]
+        shuffled = [pairs[i] for i in random_order(len(pairs))]
+        yield from self._send_matches(session, [position for _, position in shuffled])
         handles = np.full(len(order), -1, dtype=np.int64)
-        handles[[row for row, _ in chosen]] = np.arange(len(chosen))
+        handles[[row for row, _ in shuffled]] = np.arange(len(shuffled))
         return CoordinatorMatch(handles, welcome.number, session)
 
     def _evaluate(
-        self, session: bytes, cores: Cores, texts: list[str]
+        self, session: bytes, threads: ThreadMap, texts: list[str]
     ) -> Generator[Message, Message, list[bytes]]:
-        """Learn the party's tags of our ids, without its learning which ids they are."""
-        blind = secret()
-        undo, seen, tags = inverse(blind), set[bytes](), list[bytes]()
-        for part, size in enumerate(sizes(len(texts))):
-            some = texts[part * PART : part * PART + size]
-            blinded = cores.map(lambda text: times(blind, point_of(text, self._rule)), some)
+        """Compute the tags of our ids under the party's key, without revealing the ids."""
+        blind = random_scalar()
+        unblind, seen, tags = invert(blind), set[bytes](), list[bytes]()
+        for part, size in enumerate(part_sizes(len(texts))):
+            some = texts[part * PART_SIZE : part * PART_SIZE + size]
+            blinded = threads.map(
+                lambda text: multiply(blind, hash_to_point(text, self._rule)), some
+            )
             reply = yield Message(Kind.BLIND, session, part, b"".join(blinded))
-            points = check(reply, Kind.EVALUATED, session, part, size).items()
-            refuse_repeated(points, seen, Kind.EVALUATED)
+            points = check_message(reply, Kind.EVALUATED, session, part, size).items()
+            reject_duplicates(points, seen, Kind.EVALUATED)
             pairs = list(zip(some, points, strict=True))
-            tags += cores.map(lambda pair: tag_of(pair[0], times(undo, pair[1])), pairs)
+            tags += threads.map(lambda pair: make_tag(pair[0], multiply(unblind, pair[1])), pairs)
         return tags
 
     def _collect(self, session: bytes, count: int) -> Generator[Message, Message, dict[bytes, int]]:
-        """Ask for the tags of the party's own ids, and note where each stands."""
+        """Request the tags of the party's ids; return the position of each."""
         seen, tags = set[bytes](), list[bytes]()
-        for part, size in enumerate(sizes(count)):
+        for part, size in enumerate(part_sizes(count)):
             reply = yield Message(Kind.WANT, session, part)
-            some = check(reply, Kind.TAGS, session, part, size).items()
-            refuse_repeated(some, seen, Kind.TAGS)
+            some = check_message(reply, Kind.TAGS, session, part, size).items()
+            reject_duplicates(some, seen, Kind.TAGS)
             tags += some
-        return {tag: place for place, tag in enumerate(tags)}
+        return {tag: position for position, tag in enumerate(tags)}
 
-    def _tell(self, session: bytes, places: list[int]) -> Generator[Message, Message, None]:
-        """Say which places matched; a part that is not full is the last."""
-        for part, start in enumerate(range(0, len(places) + 1, PART)):
-            some = np.array(places[start : start + PART], dtype="<u4")
+    def _send_matches(
+        self, session: bytes, positions: list[int]
+    ) -> Generator[Message, Message, None]:
+        """Send the matched positions; a part that is not full is the last."""
+        for part, start in enumerate(range(0, len(positions) + 1, PART_SIZE)):
+            some = np.array(positions[start : start + PART_SIZE], dtype="<u4")
             reply = yield Message(Kind.MATCHED, session, part, some.tobytes())
-            check(reply, Kind.DONE, session, start + len(some), 0)
+            check_message(reply, Kind.DONE, session, start + len(some), 0)

@@ -1,6 +1,6 @@
-"""The group ristretto255 over many ids at once, spread over the cores.
+"""Operations in the group ristretto255, in parallel over many ids.
 
-libsodium lets go of Python's lock while it multiplies, so threads suffice.
+libsodium releases the GIL while it multiplies, so threads run in parallel.
 """
 
 import os
@@ -19,89 +19,89 @@ from numpy.typing import NDArray
 
 from xvfl.errors import MatchingError
 
-POINT, TAG = 32, 16
+POINT_BYTES, TAG_BYTES = 32, 16
 """Bytes of a point, and of a tag."""
-PIECE = 128
-"""Items that a thread takes at once: some 20 ms of work."""
+CHUNK = 128
+"""Items that a thread processes at once: about 20 ms of work."""
 IN = TypeVar("IN")
 OUT = TypeVar("OUT")
 
-# rbcl loads libsodium from a temporary file and leaves it behind; loaded, it is not needed.
+# rbcl loads libsodium from a temporary file and does not delete it; once loaded, it can go.
 if os.name == "posix":
     with suppress(OSError, AttributeError, KeyError):
         Path(sys.modules["rbcl._sodium"].lib_path).unlink()
 
 
-def secret() -> bytes:
-    """Draw a secret scalar."""
+def random_scalar() -> bytes:
+    """Sample a secret scalar."""
     scalar: bytes = rbcl.crypto_core_ristretto255_scalar_random()
     return scalar
 
 
-def inverse(scalar: bytes) -> bytes:
-    """Give the scalar that undoes another."""
-    found: bytes = rbcl.crypto_core_ristretto255_scalar_invert(scalar)
-    return found
+def invert(scalar: bytes) -> bytes:
+    """Return the inverse of a scalar."""
+    inverse: bytes = rbcl.crypto_core_ristretto255_scalar_invert(scalar)
+    return inverse
 
 
-def point_of(text: str, rule: str) -> bytes:
-    """Hash a normalised id to a point whose logarithm nobody knows: H(id)."""
+def hash_to_point(text: str, rule: str) -> bytes:
+    """Hash a normalized id to a point of unknown discrete logarithm: H(id)."""
     digest = sha512(f"xvfl id 1\0{rule}\0{text}".encode(errors="surrogatepass")).digest()
     point: bytes = rbcl.crypto_core_ristretto255_from_hash(digest)
     return point
 
 
-def times(scalar: bytes, point: bytes) -> bytes:
-    """Multiply a point that came from the other side; libsodium checks that it is one."""
+def multiply(scalar: bytes, point: bytes) -> bytes:
+    """Multiply a point by a scalar; libsodium rejects an invalid point."""
     try:
         product: bytes = rbcl.crypto_scalarmult_ristretto255(scalar, point)
     except (RuntimeError, ValueError) as error:
         raise MatchingError(
             f"expected points of ristretto255 other than zero, got {point.hex()}; "
-            "the other side is faulty or not xvfl"
+            "the other side is faulty or is not xvfl"
         ) from error
     return product
 
 
-def tag_of(text: str, point: bytes) -> bytes:
-    """Give what stands for an id in the party's list: T(id, point)."""
+def make_tag(text: str, point: bytes) -> bytes:
+    """Return the tag of an id: T(id, point)."""
     data = b"xvfl tag 1\0" + point + text.encode(errors="surrogatepass")
-    return sha512(data).digest()[:TAG]
+    return sha512(data).digest()[:TAG_BYTES]
 
 
 def random_order(count: int) -> NDArray[np.intp]:
-    """Draw a permutation from the system's randomness."""
+    """Sample a permutation from the operating system's random source."""
     return np.frombuffer(os.urandom(8 * count), dtype=np.uint64).argsort(kind="stable")
 
 
-class Cores:
-    """Threads that apply a function to many items, in order."""
+class ThreadMap:
+    """Applies a function to many items on several threads; results keep the order."""
 
-    def __init__(self, workers: int | None = None) -> None:
-        self._pool = ThreadPoolExecutor(workers or usable_cores(), "xvfl-matching")
+    def __init__(self, n_threads: int | None = None) -> None:
+        self._pool = ThreadPoolExecutor(n_threads or usable_cores(), "xvfl-matching")
 
     def map(self, function: Callable[[IN], OUT], items: Sequence[IN]) -> list[OUT]:
         """Apply the function to each item."""
 
-        def piece(start: int) -> list[OUT]:
-            return [function(item) for item in items[start : start + PIECE]]
+        def run_chunk(start: int) -> list[OUT]:
+            return [function(item) for item in items[start : start + CHUNK]]
 
-        found: Iterable[list[OUT]] = self._pool.map(piece, range(0, len(items), PIECE))
-        return list(chain.from_iterable(found))
+        chunks: Iterable[list[OUT]] = self._pool.map(run_chunk, range(0, len(items), CHUNK))
+        return list(chain.from_iterable(chunks))
 
     def close(self) -> None:
-        """Let the threads go."""
+        """Stop the threads."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def __enter__(self) -> "Cores":
+    def __enter__(self) -> "ThreadMap":
         return self
 
-    def __exit__(self, *raised: object) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
 def usable_cores() -> int:
-    """Count the cores this process may use."""
+    """Return the number of cores this process may use."""
     if sys.platform == "linux":
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

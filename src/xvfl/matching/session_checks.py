@@ -1,39 +1,39 @@
-"""What both sides of a session check about a message, and how they name the session."""
+"""Checks of received messages, and the session id, shared by both sides of a session."""
 
 from collections.abc import Sequence
 from hashlib import sha256
 
 from xvfl.errors import MatchingError
-from xvfl.matching.session_messages import PART, Kind, Message
+from xvfl.matching.session_messages import PART_SIZE, Kind, Message
 
-MOST_IDS = 10_000_000
-"""Ids of the other side that a session allows unless told otherwise."""
-
-
-def session_name(hello: Message, welcome: Message) -> bytes:
-    """Name a session by both nonces, sizes and the rule: a message of another is not taken."""
-    said = hello.encode() + welcome.encode()
-    return sha256(b"xvfl session 1\0" + said).digest()[: len(hello.session)]
+MAX_IDS = 10_000_000
+"""Default limit on the other side's ids."""
 
 
-def sizes(count: int) -> list[int]:
-    """Give the size of each part of so many items."""
-    return [min(PART, count - start) for start in range(0, count, PART)]
+def session_id(hello: Message, welcome: Message) -> bytes:
+    """Derive the session id from both nonces, both sizes and the rule."""
+    greetings = hello.encode() + welcome.encode()
+    return sha256(b"xvfl session 1\0" + greetings).digest()[: len(hello.session)]
 
 
-def check(
+def part_sizes(count: int) -> list[int]:
+    """Return the size of each part of `count` items."""
+    return [min(PART_SIZE, count - start) for start in range(0, count, PART_SIZE)]
+
+
+def check_message(
     message: Message, kind: Kind, session: bytes, number: int, size: int | None = None
 ) -> Message:
-    """Refuse a message that is not the next one; `size` is how many items it must have."""
+    """Reject a message that is not the next one, or does not have `size` items."""
     if message.kind != kind or message.number != number:
         raise MatchingError(
             f"expected {kind.name} {number}, got {message.kind.name} {message.number}; "
-            "a message was lost, repeated or out of order: match again"
+            "a message was lost, repeated or reordered; match again"
         )
     if message.session != session:
         raise MatchingError(
             f"{kind.name}: expected session {session.hex()}, got {message.session.hex()}; "
-            "the message belongs to another session: match again"
+            "the message belongs to another session; match again"
         )
     if size is not None and len(message.items()) != size:
         raise MatchingError(
@@ -42,18 +42,18 @@ def check(
     return message
 
 
-def check_count(count: int, most: int, whose: str) -> None:
-    """Refuse more ids than this side allows: they may be guesses."""
-    if count > most:
+def check_count(count: int, limit: int, side: str) -> None:
+    """Reject more ids than this side allows: they may be guesses."""
+    if count > limit:
         raise MatchingError(
-            f"{whose} brings {count} ids, but at most {most} are allowed here; "
-            "ask why, and raise `max_ids` if it is right"
+            f"{side} has {count} ids, but at most {limit} are allowed here; "
+            "find out why, and raise `max_ids` if this is correct"
         )
 
 
-def refuse_repeated(items: Sequence[bytes], seen: set[bytes], kind: Kind) -> None:
-    """Refuse an item that came before: ids are distinct, so what stands for them is."""
+def reject_duplicates(items: Sequence[bytes], seen: set[bytes], kind: Kind) -> None:
+    """Reject an item received before: ids are distinct, so their points and tags are too."""
     before = len(seen)
     seen.update(items)
     if len(seen) != before + len(items):
-        raise MatchingError(f"{kind.name}: expected each item once, but one came again")
+        raise MatchingError(f"{kind.name}: expected each item once, got a duplicate")

@@ -2,7 +2,7 @@
 
 magic "XM" | version 1 byte | kind 1 byte | session 16 bytes | number 4 bytes | items
 
-`number` is a part's number, or a count in HELLO, WELCOME and DONE. All integers little-endian.
+`number` is the number of a part, or a count in HELLO, WELCOME and DONE. All integers little-endian.
 """
 
 import struct
@@ -10,19 +10,19 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from xvfl.errors import MatchingError
-from xvfl.matching.group import POINT, TAG
+from xvfl.matching.group import POINT_BYTES, TAG_BYTES
 
 MAGIC, VERSION = b"XM", 1
-HEAD = struct.Struct("<2sBB16sI")
-NONCE, PLACE = 16, 4
-"""Bytes of a nonce or session name, and of a place in the party's list."""
-LONGEST_RULE = 64
-PART = 2**14
+HEADER = struct.Struct("<2sBB16sI")
+NONCE_BYTES, POSITION_BYTES = 16, 4
+"""Bytes of a nonce or session id, and of a position in the party's list."""
+MAX_RULE_BYTES = 64
+PART_SIZE = 2**14
 """Items in a part: half a MiB of points."""
 
 
 class Kind(IntEnum):
-    """What a message says; the package's docstring shows the order."""
+    """Kind of a message; the package's docstring shows the order."""
 
     HELLO = 1
     WELCOME = 2
@@ -34,19 +34,19 @@ class Kind(IntEnum):
     DONE = 8
 
 
-WIDTHS = {
+ITEM_BYTES = {
     Kind.HELLO: 1,
-    Kind.WELCOME: NONCE,
-    Kind.BLIND: POINT,
-    Kind.EVALUATED: POINT,
+    Kind.WELCOME: NONCE_BYTES,
+    Kind.BLIND: POINT_BYTES,
+    Kind.EVALUATED: POINT_BYTES,
     Kind.WANT: 1,
-    Kind.TAGS: TAG,
-    Kind.MATCHED: PLACE,
+    Kind.TAGS: TAG_BYTES,
+    Kind.MATCHED: POSITION_BYTES,
     Kind.DONE: 1,
 }
 """Bytes of an item of each kind."""
-MOST = {Kind.HELLO: LONGEST_RULE, Kind.WELCOME: 1, Kind.WANT: 0, Kind.DONE: 0}
-"""Most items in a message; a part where nothing else is said."""
+MAX_ITEMS = {Kind.HELLO: MAX_RULE_BYTES, Kind.WELCOME: 1, Kind.WANT: 0, Kind.DONE: 0}
+"""Maximum number of items in a message; PART_SIZE for all other kinds."""
 
 
 @dataclass(frozen=True)
@@ -59,33 +59,33 @@ class Message:
     body: bytes = b""
 
     def items(self) -> list[bytes]:
-        """Cut the body into its items."""
-        width = WIDTHS[self.kind]
+        """Split the body into its items."""
+        width = ITEM_BYTES[self.kind]
         return [self.body[at : at + width] for at in range(0, len(self.body), width)]
 
     def encode(self) -> bytes:
-        """Write the message."""
-        return HEAD.pack(MAGIC, VERSION, self.kind, self.session, self.number) + self.body
+        """Return the message as bytes."""
+        return HEADER.pack(MAGIC, VERSION, self.kind, self.session, self.number) + self.body
 
 
 def decode(data: bytes) -> Message:
-    """Read a message, or refuse what is not one."""
-    if len(data) < HEAD.size:
-        raise MatchingError(f"expected at least {HEAD.size} bytes of a message, got {len(data)}")
-    magic, version, kind, session, number = HEAD.unpack_from(data)
+    """Parse a message, or raise `MatchingError`."""
+    if len(data) < HEADER.size:
+        raise MatchingError(f"expected at least {HEADER.size} bytes of a message, got {len(data)}")
+    magic, version, kind, session, number = HEADER.unpack_from(data)
     if magic != MAGIC or version != VERSION:
         raise MatchingError(
             f"expected a matching message of version {VERSION}, got {magic!r} version {version}; "
-            "use the same xvfl on both sides"
+            "use the same version of xvfl on both sides"
         )
-    if kind not in WIDTHS:
-        raise MatchingError(f"expected a kind from 1 to {max(WIDTHS)}, got {kind}")
-    body = data[HEAD.size :]
-    count, rest = divmod(len(body), WIDTHS[kind])
-    most = MOST.get(kind, PART)
-    if rest or count > most:
+    if kind not in ITEM_BYTES:
+        raise MatchingError(f"expected a kind from 1 to {max(ITEM_BYTES)}, got {kind}")
+    body = data[HEADER.size :]
+    count, rest = divmod(len(body), ITEM_BYTES[kind])
+    limit = MAX_ITEMS.get(kind, PART_SIZE)
+    if rest or count > limit:
         raise MatchingError(
-            f"{Kind(kind).name}: expected at most {most} items of {WIDTHS[kind]} bytes, "
+            f"{Kind(kind).name}: expected at most {limit} items of {ITEM_BYTES[kind]} bytes, "
             f"got {len(body)} bytes"
         )
     return Message(Kind(kind), session, number, body)

@@ -23,8 +23,8 @@ from xvfl.matching import (
     PartyAlignment,
     PartyMatch,
     Responder,
-    TableMark,
-    load_coordinator,
+    TableFingerprint,
+    load_coordinator_alignment,
 )
 from xvfl.service.config import MatchingConfig
 from xvfl.wire.messages import End, ErrorReply, Hello, Match, Matched, Message, Release
@@ -127,11 +127,11 @@ def answers(
     note: Note = lambda event: None,
 ) -> Callable[[Match | Release], Message]:
     """Answer the matching messages of an endpoint; a finished match is kept at `path`."""
-    mark = TableMark.of(columns, ids)
+    mark = TableFingerprint.of(columns, ids)
 
     def keep(match: PartyMatch) -> None:
         PartyAlignment(match, config.rule, mark).save(path)
-        note({"event": "matched", "rows": len(match.rows), "labelled_ids": match.labelled_ids})
+        note({"event": "matched", "rows": len(match.rows), "labeled_ids": match.labeled_ids})
 
     responder = Responder(ids, config.rule, keep, config.n_threads or None, config.max_ids)
 
@@ -149,14 +149,14 @@ def _begun(
     """Take up what is known of other parties, if it is of these labels."""
     if path.exists():
         try:
-            old = load_coordinator(path)
+            old = load_coordinator_alignment(path)
         except RunError:
             old = None
         if old is not None:
-            now = TableMark.of(columns, ids, old.labels.secret)
+            now = TableFingerprint.of(columns, ids, old.labels.secret)
             if now == old.labels and old.rule == rule:
                 return old
-    return CoordinatorAlignment({}, rule, TableMark.of(columns, ids))
+    return CoordinatorAlignment({}, rule, TableFingerprint.of(columns, ids))
 
 
 def _match(ids: Sequence[str], config: MatchingConfig, ask: MatchingClient) -> CoordinatorMatch:

@@ -12,7 +12,7 @@ from xvfl.data.frames import read_labels
 from xvfl.errors import WireError
 from xvfl.federation.remote_party import AdaptiveTimeout, RemoteParty
 from xvfl.federation.split import Counters
-from xvfl.matching.alignment import CoordinatorAlignment, load_coordinator
+from xvfl.matching.alignment import CoordinatorAlignment, load_coordinator_alignment
 from xvfl.model.run_dir import RunDir
 from xvfl.service.align import ask_parties
 from xvfl.service.config import ALIGNMENT, CoordinatorConfig
@@ -127,7 +127,7 @@ class CoordinatorSide:
         known = next((each for each in places if each.has(ALIGNMENT)), None)
         if known is None:
             return None
-        found = load_coordinator(known / ALIGNMENT)
+        found = load_coordinator_alignment(known / ALIGNMENT)
         if known is not self.folder:
             found.save(self.folder / ALIGNMENT)
         found.labels.check([self.config.labels.column], list(self.labels.index), "labels")

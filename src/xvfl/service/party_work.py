@@ -21,7 +21,7 @@ from xvfl.federation.build import build_parties
 from xvfl.federation.endpoint import Endpoint, PartyRun
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.run_settings import RunSettings
-from xvfl.matching.alignment import PartyAlignment, TableMark, load_party
+from xvfl.matching.alignment import PartyAlignment, TableFingerprint, load_party_alignment
 from xvfl.matching.party_session import PartyMatch
 from xvfl.matching.responder import Responder
 from xvfl.model.fitting import choose_device
@@ -74,7 +74,7 @@ class PartyWork:
         self.ids = source_ids(own.source)
         self._alignment: PartyAlignment | None = None
         if own.folder.has(ALIGNMENT):
-            self._alignment = load_party(own.folder / ALIGNMENT)
+            self._alignment = load_party_alignment(own.folder / ALIGNMENT)
             self._alignment.table.check(source_columns(own.source), self.ids, f"party {own.name!r}")
         self._life = secrets.token_hex(8)
         with_ids = own.matching
@@ -107,13 +107,13 @@ class PartyWork:
         return Endpoint(self.hello(), self._make, store, self._note, self._other)
 
     def _keep(self, match: PartyMatch) -> None:
-        mark = TableMark.of(source_columns(self.own.source), self.ids)
+        mark = TableFingerprint.of(source_columns(self.own.source), self.ids)
         self._alignment = PartyAlignment(match, self.own.matching.rule, mark)
         self._alignment.save(self.own.folder / ALIGNMENT)
         (self.own.folder / ENCODER).unlink(missing_ok=True)
         self.endpoint.hello = self.hello()
-        rows, labelled = len(match.rows), match.labelled_ids
-        self._note({"event": "matched", "rows": rows, "labelled_ids": labelled})
+        rows, labelled = len(match.rows), match.labeled_ids
+        self._note({"event": "matched", "rows": rows, "labeled_ids": labelled})
 
     def _other(self, message: Match | Release) -> Message:
         if isinstance(message, Match):

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from tests.matching.session_helpers import RULE, RecordingTransport, run_matching
 from xvfl.errors import MatchingError
 from xvfl.matching import CoordinatorSession, PartySession
-from xvfl.matching.session_messages import HEAD, Kind, Message, decode
+from xvfl.matching.session_messages import HEADER, Kind, Message, decode
 
-LABELLED = ["a", "b", "c"]
+LABELED = ["a", "b", "c"]
 IDS = ["b", "c", "d", "e"]
 NOT_A_POINT = b"\xff" * 32
 ZERO = bytes(32)
@@ -21,14 +21,14 @@ Change = Callable[[Message], Message]
 
 def spoilt(kind: Kind, change: Change) -> RecordingTransport:
     """Run a session in which one kind of message arrives changed."""
-    party = PartySession(IDS, RULE, workers=1)
+    party = PartySession(IDS, RULE, n_threads=1)
 
     def spoil(data: bytes) -> bytes:
         message = decode(data)
         return (change(message) if message.kind == kind else message).encode()
 
     wire = RecordingTransport(party)
-    CoordinatorSession(LABELLED, RULE, workers=1).match(lambda sent: spoil(wire(spoil(sent))))
+    CoordinatorSession(LABELED, RULE, n_threads=1).match(lambda sent: spoil(wire(spoil(sent))))
     return wire
 
 
@@ -88,12 +88,12 @@ def test_a_changed_greeting_is_noticed() -> None:
 @pytest.mark.parametrize("places", [[9], [0, 1, 2, 3]], ids=["beyond the list", "more than |X|"])
 def test_places_out_of_range_are_refused(places: list[int]) -> None:
     data = b"".join(place.to_bytes(4, "little") for place in places)
-    with pytest.raises(MatchingError, match="MATCHED: expected places below 4, at most 3"):
+    with pytest.raises(MatchingError, match="MATCHED: expected positions below 4, at most 3"):
         spoilt(Kind.MATCHED, body(lambda _: data))
 
 
 def test_a_replayed_message_is_refused_in_its_own_and_in_a_new_session() -> None:
-    _, _, said = run_matching(LABELLED, IDS)
+    _, _, said = run_matching(LABELED, IDS)
     requests = said[::2]
     for replayed in requests[1:]:
         party = PartySession(IDS, RULE)
@@ -110,22 +110,22 @@ def test_a_replayed_message_is_refused_in_its_own_and_in_a_new_session() -> None
         return wire(request)
 
     with pytest.raises(MatchingError, match="expected WANT 0, got BLIND 0"):
-        CoordinatorSession(LABELLED, RULE).match(twice)
+        CoordinatorSession(LABELED, RULE).match(twice)
     assert wire.party.match is None
 
 
 def test_recorded_replies_do_not_pass_for_new_ones() -> None:
-    _, _, said = run_matching(LABELLED, IDS)
+    _, _, said = run_matching(LABELED, IDS)
     recorded = iter(said[1::2])
     with pytest.raises(MatchingError, match="WELCOME: expected session"):
-        CoordinatorSession(LABELLED, RULE).match(lambda request: next(recorded))
+        CoordinatorSession(LABELED, RULE).match(lambda request: next(recorded))
 
 
 def test_other_versions_and_other_protocols_are_refused() -> None:
     hello = Message(Kind.HELLO, bytes(16), 3, RULE.encode()).encode()
     for data, words in (
         (b"", "at least 24 bytes"),
-        (hello[: HEAD.size - 1], "at least 24 bytes"),
+        (hello[: HEADER.size - 1], "at least 24 bytes"),
         (b"XM\2" + hello[3:], "version 1, got b'XM' version 2"),
         (b"GET / HTTP/1.1\r\nHost: example\r\n\r\n", "got b'GE'"),
         (hello[:3] + b"\x09" + hello[4:], "kind from 1 to 8, got 9"),
@@ -137,11 +137,11 @@ def test_other_versions_and_other_protocols_are_refused() -> None:
 
 @given(data=st.data())
 def test_random_and_mutated_frames_raise_nothing_else(data: st.DataObject) -> None:
-    _, _, said = run_matching(LABELLED, IDS)
+    _, _, said = run_matching(LABELED, IDS)
     frame = bytearray(data.draw(st.sampled_from(said) | st.binary(max_size=80)))
     for at in data.draw(st.lists(st.integers(0, max(len(frame) - 1, 0)), max_size=4)):
         frame[at : at + 1] = data.draw(st.binary(max_size=2))
-    party = PartySession(IDS, RULE, workers=1)
+    party = PartySession(IDS, RULE, n_threads=1)
     try:
         party.answer(bytes(frame))
     except MatchingError:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xvfl.errors import ConfigError, InputError
-from xvfl.matching import RULES, normalised
+from xvfl.matching import RULES, normalize_ids
 
 
 @pytest.mark.parametrize(
@@ -49,17 +49,17 @@ def test_folded_sees_no_case_form_or_spaces(text: str) -> None:
 def test_ids_that_become_the_same_are_named() -> None:
     ids = ["c1", "Ada", "ada ", "c2", "B\u00a0B", "b b"]
     with pytest.raises(InputError, match=r"bank: .*'folded'.*'Ada' and 'ada '; .*'b b'") as raised:
-        normalised(ids, "folded", "bank")
+        normalize_ids(ids, "folded", "bank")
     assert "c1" not in str(raised.value)
-    assert normalised(ids[:2], "folded", "bank") == ["c1", "ada"]
-    assert normalised(["Ada", "ada"], "exact", "bank") == ["Ada", "ada"]
+    assert normalize_ids(ids[:2], "folded", "bank") == ["c1", "ada"]
+    assert normalize_ids(["Ada", "ada"], "exact", "bank") == ["Ada", "ada"]
 
 
 def test_ids_that_become_empty_are_refused() -> None:
-    with pytest.raises(InputError, match=r"bank: .*1 are empty by rule 'folded', first '\\u200b'"):
-        normalised(["x", "\u200b"], "folded", "bank")
+    with pytest.raises(InputError, match=r"1 are empty under rule 'folded', first '\\u200b'"):
+        normalize_ids(["x", "\u200b"], "folded", "bank")
 
 
 def test_an_unknown_rule_names_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match="unknown rule for ids 'fold'.*did you mean 'folded'"):
-        normalised(["x"], "fold", "bank")
+    with pytest.raises(ConfigError, match="unknown id rule 'fold'.*did you mean 'folded'"):
+        normalize_ids(["x"], "fold", "bank")

@@ -1,24 +1,25 @@
-"""Named rules by which two organisations write the same id the same way."""
+"""Named rules that normalize ids, so that two organizations' spellings of an id are equal."""
 
 import unicodedata
 from collections.abc import Callable, Sequence
 
 from xvfl.errors import ConfigError, InputError, unknown
 
-SHOWN = 3
-"""Collisions that a message names."""
+MAX_SHOWN = 3
+"""Collisions named in an error message."""
 
 
 def exact(text: str) -> str:
-    """Take an id as it is, but for spaces around it."""
+    """Strip surrounding white space."""
     return text.strip()
 
 
 def folded(text: str) -> str:
-    """Bring case, spaces, widths and invisible characters to one form.
+    """Normalize case, white space, character width and invisible characters.
 
     Unicode's compatibility caseless form (NFKC of the case-folded text), without format characters
-    such as zero-width spaces, every run of white space one space: "ＡＢ\u00a0 12 " is "ab 12".
+    such as zero-width spaces, with every run of white space replaced by one space:
+    "ＡＢ\u00a0 12 " becomes "ab 12".
     """
     for _ in range(2):
         text = unicodedata.normalize("NFKC", unicodedata.normalize("NFD", text).casefold())
@@ -27,22 +28,21 @@ def folded(text: str) -> str:
 
 
 RULES: dict[str, Callable[[str], str]] = {"folded": folded, "exact": exact}
-"""Both sides must name the same one."""
+"""Both sides must use the same rule."""
 
 
-def normalised(ids: Sequence[str], rule: str, where: str) -> list[str]:
-    """Normalise ids, or say which of them are empty or become the same; `where` opens the message.
+def normalize_ids(ids: Sequence[str], rule: str, where: str) -> list[str]:
+    """Normalize ids; raise `InputError` if some become empty or equal.
 
-    Input ids are taken as distinct rows: two that meet after normalisation are an error, not a
-    match of either.
+    Each input id is one row, so two ids that become equal are an error. `where` starts the message.
     """
     if rule not in RULES:
-        raise ConfigError(f"{where}: {unknown('rule for ids', rule, RULES)}")
+        raise ConfigError(f"{where}: {unknown('id rule', rule, RULES)}")
     texts = [RULES[rule](each) for each in ids]
     empty = [given for given, text in zip(ids, texts, strict=True) if not text]
     if empty:
         raise InputError(
-            f"{where}: expected ids with visible characters, but {len(empty)} are empty by rule "
+            f"{where}: expected ids with visible characters, but {len(empty)} are empty under rule "
             f"{rule!r}, first {empty[0]!r}; correct or remove these rows"
         )
     if len(set(texts)) < len(texts):
@@ -54,10 +54,12 @@ def _collisions(ids: Sequence[str], texts: list[str], rule: str, where: str) -> 
     groups: dict[str, list[str]] = {}
     for given, text in zip(ids, texts, strict=True):
         groups.setdefault(text, []).append(given)
-    meeting = [group for group in groups.values() if len(group) > 1]
-    named = "; ".join(" and ".join(map(repr, group[:SHOWN])) for group in meeting[:SHOWN])
-    more = f" and {len(meeting) - SHOWN} more" if len(meeting) > SHOWN else ""
+    collisions = [group for group in groups.values() if len(group) > 1]
+    named = "; ".join(
+        " and ".join(map(repr, group[:MAX_SHOWN])) for group in collisions[:MAX_SHOWN]
+    )
+    more = f" and {len(collisions) - MAX_SHOWN} more" if len(collisions) > MAX_SHOWN else ""
     return (
-        f"{where}: expected ids that differ by rule {rule!r}, but these are the same: "
+        f"{where}: expected ids that differ under rule {rule!r}, but these are equal: "
         f"{named}{more}; keep one row per id, or use another rule on all sides"
     )
