@@ -14,7 +14,7 @@ import pandas as pd
 import torch
 
 from xvfl.cli.main import main
-from xvfl.model.fitting import Fitted, Show, Update
+from xvfl.model.fitting import FitResult, ProgressCallback, ProgressUpdate
 from xvfl.model.run_dir import CHECKPOINT, MODEL, RunDir
 from xvfl.model.workflow import train_run
 
@@ -115,7 +115,9 @@ def rejected_with(*arguments: object) -> str:
     return lines[0]
 
 
-def train(config: Path, out: Path, resume: bool = False, show: Show | None = None) -> Fitted:
+def train(
+    config: Path, out: Path, resume: bool = False, show: ProgressCallback | None = None
+) -> FitResult:
     """Train as the command does; `show` sees every step."""
     shown = show or (lambda update: None)
     fitted = train_run(config, config.read_text(), RunDir(out), resume, shown)
@@ -123,11 +125,11 @@ def train(config: Path, out: Path, resume: bool = False, show: Show | None = Non
     return fitted
 
 
-def interrupt_at(step: int) -> Show:
+def interrupt_at(step: int) -> ProgressCallback:
     """Press Ctrl-C when a step is done."""
     import signal
 
-    def show(update: Update) -> None:
+    def show(update: ProgressUpdate) -> None:
         if update.record.kind == "step" and update.record.progress.step == step:
             signal.raise_signal(signal.SIGINT)
 

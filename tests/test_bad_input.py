@@ -157,7 +157,7 @@ TABLES: dict[str, tuple[Spoil, list[str]]] = {
                 folder
             ),
         ),
-        ["party 'bank'", "column 'age'", "'old'", "row 'c004'", "under missing values"],
+        ["party 'bank'", "column 'age'", "'old'", "row 'c004'", "na_values"],
     ),
 }
 
@@ -216,7 +216,7 @@ CONFIGS: dict[str, tuple[Spoil, list[str]]] = {
     "a bad value": (config("epochs = 3", "epochs = 0"), ["epochs: expected at least 1, got 0"]),
     "a bad share": (
         config("[labels]", "test_fraction = 1.5\n[labels]"),
-        ["test: expected a share"],
+        ["test_fraction: expected a share"],
     ),
     "an unknown method": (
         config("[train]", '[loss]\nmethod = "xvlf"\n[train]'),
@@ -285,7 +285,7 @@ def test_columns_without_information_are_left_out_with_a_warning(tmp_path: Path)
 
 def test_training_that_diverges_says_so(tmp_path: Path) -> None:
     path = write_run_inputs(tmp_path)
-    config("batch_size = 32", 'batch_size = 32\noptimiser = "sgd"\nlearning_rate = 1e30')(tmp_path)
+    config("batch_size = 32", 'batch_size = 32\noptimizer = "sgd"\nlearning_rate = 1e30')(tmp_path)
     message = rejected_with("train", path, "--out", tmp_path / "run")
     assert "diverged" in message and "lower learning_rate" in message
     assert not (tmp_path / "run" / MANIFEST).exists()
@@ -317,7 +317,7 @@ REQUESTS: dict[str, tuple[list[str], list[str]]] = {
     "no equals sign": (["--input", "x.csv"], ["--input: expected NAME=TABLE, got 'x.csv'"]),
     "a party twice": (["--input", "bank=x.csv"], ["--input", "'bank' is given twice"]),
     "unknown mode": (["--mode", "colab"], ["unknown mode 'colab'", "did you mean"]),
-    "whose": (["--mode", "local"], ["say which party predicts", "bank, shop"]),
+    "whose": (["--mode", "local"], ["choose the predicting party", "bank, shop"]),
     "nobody": (["--party", "bnk"], ["unknown party 'bnk'", "did you mean 'bank'"]),
     "id column": (["--id", "client"], ["bank.csv", "unknown id column 'client'"]),
 }
@@ -369,7 +369,7 @@ def test_odd_rows_are_answered_and_flagged(folder: Path) -> None:
     assert answers.loc["c000", "notes"] == "bank: unseen category in job"
     assert answers.loc["c001", "notes"] == "bank: balance far outside the training range"
     assert answers.loc["c002", ["notes", "mode", "parties"]].tolist() == [
-        "observed nowhere: the class prior",
+        "not observed by any party: class prior",
         "prior",
         "",
     ]
@@ -399,12 +399,12 @@ RUNS: dict[str, tuple[Callable[[Path], object], list[str]]] = {
     "absent": (lambda run: shutil.rmtree(run), ["no such run folder", "xvfl train"]),
     "of another version": (
         change_manifest(format=FORMAT + 1, version="9.9"),
-        [f"format {FORMAT + 1}", "xvfl 9.9", "train it again"],
+        [f"format {FORMAT + 1}", "xvfl 9.9", "train the model again"],
     ),
     "cut short": (lambda run: (run / MANIFEST).unlink(), [MANIFEST, "--resume"]),
     "not a run": (
         lambda run: [path.unlink() for path in (run / MANIFEST, run / CHECKPOINT)],
-        [MANIFEST, "not a whole run"],
+        [MANIFEST, "not a complete run"],
     ),
     "manifest cut": (lambda run: cut(run / MANIFEST), [MANIFEST, "cannot be read"]),
     "manifest of another kind": (
@@ -412,10 +412,10 @@ RUNS: dict[str, tuple[Callable[[Path], object], list[str]]] = {
         [MANIFEST, "expected a JSON object"],
     ),
     "manifest with a key lost": (change_manifest(net=None), ["damaged", "train it again"]),
-    "weights cut": (lambda run: cut(run / MODEL), [MODEL, "cut short or damaged"]),
+    "weights cut": (lambda run: cut(run / MODEL), [MODEL, "truncated or damaged"]),
     "weights damaged": (
         lambda run: (run / MODEL).write_bytes(b"\xff" * 100),
-        [MODEL, "cut short or damaged"],
+        [MODEL, "truncated or damaged"],
     ),
     "weights lost": (lambda run: (run / MODEL).unlink(), [MODEL, "is missing"]),
     "weights of other nets": (
@@ -446,10 +446,12 @@ def test_bad_run_folders(case: str, folder: Path) -> None:
 def test_a_run_is_not_overwritten(folder: Path) -> None:
     before = (folder / "run" / MODEL).read_bytes()
     message = rejected_with("train", folder / "run.toml", "--out", folder / "run")
-    assert "holds a run already" in message and "--resume" in message
+    assert "already contains a run" in message and "--resume" in message
     assert (folder / "run" / MODEL).read_bytes() == before
     (folder / "file").write_text("")
-    assert "cannot be made" in rejected_with("train", folder / "run.toml", "--out", folder / "file")
+    assert "cannot be created" in rejected_with(
+        "train", folder / "run.toml", "--out", folder / "file"
+    )
 
 
 def test_tables_moved_away_since_training(folder: Path, tmp_path: Path) -> None:
@@ -461,7 +463,7 @@ def test_tables_moved_away_since_training(folder: Path, tmp_path: Path) -> None:
     assert run_xvfl("train", here / path.name, "--out", tmp_path / "run").code == 0
     shutil.rmtree(here)
     message = rejected_with("evaluate", tmp_path / "run")
-    assert str(here) in message and "put them back" in message
+    assert str(here) in message and "restore them" in message
 
 
 @pytest.fixture
@@ -493,8 +495,8 @@ def test_resuming_something_else(spoil: Spoil, stopped: Path) -> None:
 def test_a_truncated_checkpoint(stopped: Path) -> None:
     cut(stopped / "run" / CHECKPOINT)
     message = rejected_with("train", stopped / "run.toml", "--out", stopped / "run", "--resume")
-    assert CHECKPOINT in message and "cut short or damaged" in message
-    assert "train it again" in message and "--resume" not in message
+    assert CHECKPOINT in message and "truncated or damaged" in message
+    assert "train again" in message and "--resume" not in message
     assert not (stopped / "run" / MANIFEST).exists()
 
 
@@ -512,7 +514,7 @@ def test_a_full_disk_leaves_the_last_checkpoint_whole(stopped: Path) -> None:
     )
     assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, done.stderr
     assert done.stderr.startswith(f"error: run/{CHECKPOINT}: could not be written")
-    assert "untouched" in done.stderr
+    assert "unchanged" in done.stderr
     assert_left_whole(stopped / "run", before)
     assert run_xvfl("train", stopped / "run.toml", "--out", stopped / "run", "--resume").code == 0
     train(stopped / "run.toml", stopped / "whole")

@@ -112,11 +112,11 @@ def test_modes_by_default_and_by_name(model: XVFLClassifier) -> None:
     helped = model.predict_table(BOTH, mode="assisted", party="bank")
     assert set(helped["mode"]) == {"assisted", "local"}
     lonely = helped.index[helped["mode"] == "local"]
-    assert (helped.loc[lonely, "notes"] == "no full peer: decided alone").all()
+    assert (helped.loc[lonely, "notes"] == "no full peer: local prediction").all()
     pd.testing.assert_frame_equal(
         helped.loc[lonely].filter(like="proba"), alone.loc[lonely].filter(like="proba")
     )
-    with pytest.raises(ModeError, match="say which party predicts"):
+    with pytest.raises(ModeError, match="choose the predicting party"):
         model.predict(BOTH, mode="local")
     with pytest.raises(ModeError, match="cannot predict in mode 'assisted'; it can: local"):
         small(epochs=1, method="standalone").fit(BOTH, Y).predict(BOTH, "assisted", "bank")
@@ -159,7 +159,7 @@ def test_ids_choose_the_rows(model: XVFLClassifier) -> None:
     ids = ["c050", "c003", "stranger"]
     answers = model.predict_table(BOTH, ids=ids)
     assert answers.index.tolist() == ids
-    assert answers.loc["stranger", "notes"] == "observed nowhere: the class prior"
+    assert answers.loc["stranger", "notes"] == "not observed by any party: class prior"
     every = model.predict_proba(BOTH)
     pd.testing.assert_frame_equal(model.predict_proba(BOTH, ids=ids[:2]), every.loc[ids[:2]])
 
@@ -459,20 +459,20 @@ def test_ctrl_c_keeps_the_best_epoch_or_stops(step: int) -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_own_nets(tmp_path: Path) -> None:
+def test_custom_nets(tmp_path: Path) -> None:
     def bottom(layout: Layout, d: int) -> nn.Module:
         return nn.Sequential(nn.Linear(layout.encoded + layout.raw, d), nn.Tanh())
 
     own = {"bottoms": {"bank": bottom}, "head": nn.Linear(8, 2)}
     fitted = small(**own).fit(BOTH, Y)
     fitted.save(tmp_path / "model")
-    with pytest.raises(RunError, match="trained with its user's own nets"):
+    with pytest.raises(RunError, match="trained with custom nets"):
         XVFLClassifier.load(tmp_path / "model")
     again = XVFLClassifier.load(tmp_path / "model", **own)  # type: ignore[arg-type]
     pd.testing.assert_frame_equal(again.predict_proba(BOTH), fitted.predict_proba(BOTH))
-    with pytest.raises(InputError, match="party 'bank': its own net does not fit"):
+    with pytest.raises(InputError, match="party 'bank': custom net does not fit"):
         small(bottoms={"bank": nn.Linear(3, 8)}).fit(BOTH, Y)
-    with pytest.raises(InputError, match="own nets: unknown party 'bnk'"):
+    with pytest.raises(InputError, match="custom nets: unknown party 'bnk'"):
         small(bottoms={"bnk": bottom}).fit(BOTH, Y)
 
 
@@ -518,7 +518,7 @@ def test_absent_rows_are_completed_from_full_and_from_partial_peers(gap: str | N
 def test_methods_that_complete_nothing_say_so(method: str) -> None:
     one, other, y = linked(80)
     fitted = small(method=method).fit({"one": one, "other": other}, y)
-    with pytest.raises(ModeError, match="completes nothing"):
+    with pytest.raises(ModeError, match="without cross completion"):
         fitted.complete({"one": one})
 
 

@@ -24,7 +24,7 @@ from xvfl.dataset.prepare import Splits
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.predict import logits
-from xvfl.model.fitting import Update
+from xvfl.model.fitting import ProgressUpdate
 from xvfl.model.model import Model
 from xvfl.model.run_dir import RunDir
 from xvfl.model.stream_predict import predict_stream
@@ -109,7 +109,7 @@ def train(folder: Path, steps: int) -> dict[str, float]:
     memory: list[float] = []
     started, first = time.perf_counter(), 0.0
 
-    def show(update: Update) -> None:
+    def show(update: ProgressUpdate) -> None:
         nonlocal first
         first = first or time.perf_counter()
         memory.append(_resident())

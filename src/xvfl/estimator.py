@@ -27,7 +27,7 @@ from xvfl.dataset.prepare import Splits, prepare
 from xvfl.errors import DataWarning, InputError
 from xvfl.methods import Mode
 from xvfl.model.custom_nets import CustomNets
-from xvfl.model.fitting import Plan, fit
+from xvfl.model.fitting import TrainingPlan, fit
 from xvfl.model.model import Model
 from xvfl.model.prediction import Prediction
 from xvfl.model.progress import progress_bar
@@ -149,8 +149,8 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self.full_threshold,
             plan.train.class_weight,
         )
-        with progress_bar(self.verbose) as show:
-            fitted = fit(prepared, plan, show=show)
+        with progress_bar(self.verbose) as on_progress:
+            fitted = fit(prepared, plan, on_progress=on_progress)
         if fitted.interrupted and not fitted.records:
             raise KeyboardInterrupt
         if fitted.interrupted:
@@ -264,7 +264,7 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             bottoms=bottoms,
             completers=completers,
             head=head,
-            random_state=model.seed,
+            random_state=model.random_state,
         )
         for part in (model.net, model.loss):
             known = {key: value for key, value in vars(part).items() if key in self.get_params()}
@@ -281,7 +281,7 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             for name, encoder in self.model_.encoders.items()
         }
 
-    def _plan(self) -> Plan:
+    def _plan(self) -> TrainingPlan:
         given = self.get_params(deep=False)
         given = {k: v.item() if isinstance(v, np.generic) else v for k, v in given.items()}
         given["class_weight"] = given["class_weight"] or "none"
@@ -293,7 +293,7 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             own = {key: given[key] for key in kind.__dataclass_fields__ if key in given}
             parts.append(build(kind, own, "XVFLClassifier"))
         own_nets = CustomNets(self.bottoms, self.completers, self.head)
-        return Plan(parts[0], parts[1], parts[2], own_nets)
+        return TrainingPlan(parts[0], parts[1], parts[2], own_nets)
 
     def _read(self, X: Mapping[str, Table], fewest: int = 0) -> dict[str, Source]:
         if not isinstance(X, Mapping):

@@ -104,7 +104,7 @@ def test_init_shows_every_default(tmp_path: Path) -> None:
     config = parse_config(text, "run.toml")
     assert list(config.parties) == ["bank", "the shop"] and config.labels.party == "bank"
     every = re.sub(r"^# (\[parties|[a-z_0-9]+ = (?!…))", r"\1", text, flags=re.MULTILINE)
-    every = every.replace('\ntable = "labels.csv"\nid = "id"\n', "\n")
+    every = every.replace('\ntable = "labels.csv"\nid_column = "id"\n', "\n")
     said_now = tomllib.loads(every)
     parsed = parse_config(every, "run.toml")
     assert parsed == config
@@ -229,7 +229,7 @@ def test_predict_says_how_each_answer_came_about(mode: str | None, kind: str, ru
     assert set(answers["mode"]) <= used[mode or "collaborative"]
     parties = {"bank"} if mode == "local" else {"bank", "bank+shop"}
     assert set(answers["parties"]) <= parties | ({"shop"} if mode is None else set())
-    alone = answers["notes"] == "no full peer: decided alone"
+    alone = answers["notes"] == "no full peer: local prediction"
     assert (alone == (answers["mode"] == "local")).all() or mode == "local"
 
 

@@ -159,5 +159,5 @@ def test_answers_say_what_was_completed_and_from_whom() -> None:
         assert ((alone["completed"] > 0) == (gaps & completed)).all()
         absent = model.predict_table(both, mode="collaborative").drop(shop.index)
         assert ((absent["completed"] > 0) == (gaps.loc[absent.index] & completed)).all()
-        with pytest.raises(ModeError, match="completes nothing from other parties"):
+        with pytest.raises(ModeError, match="without cross completion"):
             model.complete(both, party="bank")

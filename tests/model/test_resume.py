@@ -23,7 +23,7 @@ from tests.small_tables import (
     train,
     write_run_inputs,
 )
-from xvfl.model.fitting import Update
+from xvfl.model.fitting import ProgressUpdate
 from xvfl.model.run_dir import CHECKPOINT, MODEL, RunDir
 
 STEPS = 6
@@ -177,7 +177,7 @@ def test_weights_of_the_loss_are_chosen_by_validation(tmp_path: Path) -> None:
 
     done: list[str] = []
 
-    def stop_in_third(update: Update) -> None:
+    def stop_in_third(update: ProgressUpdate) -> None:
         if "(3/4)" in update.label and update.record.progress.step == 4:
             signal.raise_signal(signal.SIGINT)
 
@@ -191,7 +191,7 @@ def test_weights_of_the_loss_are_chosen_by_validation(tmp_path: Path) -> None:
 def test_a_search_does_not_reuse_another_configurations_scores(tmp_path: Path) -> None:
     config = write_run_inputs(tmp_path, SEARCH)
 
-    def stop_in_second(update: Update) -> None:
+    def stop_in_second(update: ProgressUpdate) -> None:
         if "(2/4)" in update.label:
             signal.raise_signal(signal.SIGINT)
 

@@ -83,7 +83,7 @@ def test_a_stream_answers_as_the_whole_table(
     pd.testing.assert_frame_equal(found, expected, check_exact=True, check_index_type=False)
     assert told[0] == (0, len(expected)) and told[-1] == (len(expected), len(expected))
     assert answered.rows == len(expected) and len(told) > 5
-    assert answered.flagged == (expected["notes"] != "").sum()
+    assert answered.with_notes == (expected["notes"] != "").sum()
     assert dict(answered.modes) == expected["mode"].value_counts().to_dict()
     assert sorted(each.name for each in tmp_path.iterdir()) == sorted(
         ["bank.parquet", "shop.parquet", "out.parquet"]

@@ -221,7 +221,7 @@ def test_a_users_modules_and_builders_take_the_place_of_the_defaults(tmp_path: P
     said = fitted.predict_proba(sources)
     folder = RunDir(tmp_path / "model")
     model.save(folder)
-    with pytest.raises(RunError, match="own nets"):
+    with pytest.raises(RunError, match="custom nets"):
         Model.load(folder)
     again = Model.load(folder, CustomNets(**mine)).predict(sources)
     np.testing.assert_array_equal(again.proba, said.to_numpy())
@@ -230,18 +230,18 @@ def test_a_users_modules_and_builders_take_the_place_of_the_defaults(tmp_path: P
 @pytest.mark.parametrize(
     ("own", "message"),
     [
-        ({"bottoms": {"bank": nn.Linear(5, 6)}}, "party 'bank': its own net does not fit"),
-        ({"bottoms": {"shop": nn.Linear(4, 7)}}, "party 'shop': its own net does not fit"),
+        ({"bottoms": {"bank": nn.Linear(5, 6)}}, "party 'bank': custom net does not fit"),
+        ({"bottoms": {"shop": nn.Linear(4, 7)}}, "party 'shop': custom net does not fit"),
         (
             {"bottoms": {"shop": lambda layout, d: nn.Linear(layout.encoded, d)}},
-            "takes the 2 encoded columns and 2 flags",
+            "maps the 2 encoded columns and 2 observed flags",
         ),
         (
             {"bottoms": {"shop": nn.Linear(4, 7)}, "completers": {"shop": nn.Linear(7, 2)}},
-            "every bottom must give the same width",
+            "bottoms must have the same output size",
         ),
-        ({"completers": {"bank": nn.Linear(6, 3)}}, r"completer gives \(3,\).*, expected \(2,\)"),
-        ({"completers": {"bank": nn.Linear(5, 2)}}, "party 'bank': its own net does not fit"),
+        ({"completers": {"bank": nn.Linear(6, 3)}}, r"output shape \(2,\) per row, got \(3,\)"),
+        ({"completers": {"bank": nn.Linear(5, 2)}}, "party 'bank': custom net does not fit"),
         ({"bottoms": {"bnak": nn.Linear(4, 6)}}, "did you mean 'bank'"),
     ],
 )

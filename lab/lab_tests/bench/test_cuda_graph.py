@@ -21,7 +21,7 @@ from tests.small_tables import CONFIG, train, write_run_inputs
 from xvfl.config import NetConfig
 from xvfl.model import fitting as training
 from xvfl.model.custom_nets import CustomNets
-from xvfl.model.fitting import capturable
+from xvfl.model.fitting import can_capture
 from xvfl.training import loop
 from xvfl.training.cuda_graph import CudaGraphStep, Learn
 from xvfl.training.loop import Trainer
@@ -94,9 +94,9 @@ def test_a_run_goes_with_its_last_reference() -> None:
 def test_rows_in_memory_and_known_nets_can_be_captured() -> None:
     made = trial()
     rows = made.rows("train")
-    assert capturable(made.federation, rows, None)
-    assert capturable(made.federation, rows, CustomNets(head=nn.Linear(8, 2)))
-    assert not capturable(made.federation, rows, CustomNets(head=nn.Dropout(0.1)))
+    assert can_capture(made.federation, rows, None)
+    assert can_capture(made.federation, rows, CustomNets(head=nn.Linear(8, 2)))
+    assert not can_capture(made.federation, rows, CustomNets(head=nn.Dropout(0.1)))
 
 
 def test_a_hooked_net_cannot_be_captured() -> None:
@@ -104,16 +104,16 @@ def test_a_hooked_net_cannot_be_captured() -> None:
     rows = made.rows("train")
     head = nn.Linear(8, 2)
     head.register_full_backward_hook(lambda *_: None)
-    assert not capturable(made.federation, rows, CustomNets(head=head))
+    assert not can_capture(made.federation, rows, CustomNets(head=head))
     made.federation.workers[1].net.bottom.register_forward_hook(lambda *_: None)
-    assert not capturable(made.federation, rows, None)
+    assert not can_capture(made.federation, rows, None)
 
 
 def test_rows_on_disk_cannot_be_captured() -> None:
     made = trial()
     with on_disk(made, CPU) as rows:
-        assert not capturable(made.federation, rows, None)
-        assert not capturable(made.federation, made.rows("train"), None)
+        assert not can_capture(made.federation, rows, None)
+        assert not can_capture(made.federation, made.rows("train"), None)
 
 
 def test_on_a_cpu_nothing_is_captured(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_a_captured_training_ends_as_a_plain_one(
     how = write_run_inputs(tmp_path, CONFIG.replace('device = "cpu"', 'device = "cuda"'))
     captured = train(how, tmp_path / "captured")
     assert Replayed.made == captured.records[-1]["step"]
-    monkeypatch.setattr(training, "capturable", lambda *_: False)
+    monkeypatch.setattr(training, "can_capture", lambda *_: False)
     plain = train(how, tmp_path / "plain")
     assert Replayed.made == captured.records[-1]["step"]
     for one, other in zip(captured.records, plain.records, strict=True):

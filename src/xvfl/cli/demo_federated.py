@@ -27,7 +27,7 @@ from xvfl.errors import RunError
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.model.evaluation import EVALUATION, evaluate, federation_predictions
-from xvfl.model.fitting import Plan, fit
+from xvfl.model.fitting import TrainingPlan, fit
 from xvfl.model.run_dir import RunDir
 from xvfl.service.log import read_log
 
@@ -141,7 +141,7 @@ def in_one_process(out: Path, train: TrainConfig) -> Lines:
     options = {name: TableOptions() for name in PARTIES}
     splits = Splits(TEST, train.validation_fraction, train.random_state)
     prepared = prepare(sources, labels, options, splits, None, train.class_weight)
-    fitted = fit(prepared, Plan(NetConfig(), LossConfig(), train))
+    fitted = fit(prepared, TrainingPlan(NetConfig(), LossConfig(), train))
     sides = [
         PartyWorker(name, fitted.model.parties[name], prepared.tables[name], [train.random_state])
         for name in PARTIES

@@ -62,12 +62,12 @@ def train(
 
     text = read_config(config)
     folder = RunDir(out)
-    with progress_bar("auto") as show:
-        fitted = train_run(config, text, folder, resume, show)
-    if fitted is None:
+    with progress_bar("auto") as on_progress:
+        result = train_run(config, text, folder, resume, on_progress)
+    if result is None:
         print(f"{out}: finished already; see `xvfl evaluate {out}`")
         return
-    if fitted.interrupted:
+    if result.interrupted:
         say(f"stopped; continue with: xvfl train {config} --out {out} --resume")
         raise typer.Exit(INTERRUPTED)
     records = [each for each in folder.records() if each["kind"] == "epoch"]
@@ -135,7 +135,7 @@ def predict(
     with row_bar() as progress:
         said = predict_run(RunDir(run), inputs, mode, party, output, id, progress)  # type: ignore[arg-type]
     used = ", ".join(f"{count} {name}" for name, count in said.modes.most_common())
-    print(f"wrote {said.rows} rows to {output} ({used}; {said.flagged} with notes)")
+    print(f"wrote {said.rows} rows to {output} ({used}; {said.with_notes} with notes)")
 
 
 def _pairs(given: list[str], option: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Completed rows back in a party's own columns and units."""
+"""Write completed values back to a party's columns and units."""
 
 from collections.abc import Sequence
 
@@ -21,47 +21,47 @@ Floats = NDArray[np.float64]
 def fill(
     encoder: Encoder, net: PartyNet, source: Source, ids: Sequence[str], values: Floats
 ) -> Source:
-    """Put completed values (n, …) into the gaps of a party's rows; what was there stays."""
+    """Replace the missing values of a party's rows by completed ones (n, …)."""
     if isinstance(encoder, ImageEncoder) and isinstance(source, Images):
         return _fill_images(encoder, source, ids, values)
     if isinstance(encoder, TableEncoder) and isinstance(source, pd.DataFrame):
         return _fill_table(encoder, net, source, ids, values)
-    raise InputError("complete: expected the kind of data of training: a table or images")
+    raise InputError("complete: expected the same kind of data as in training, a table or images")
 
 
 def _fill_table(
     encoder: TableEncoder, net: PartyNet, source: pd.DataFrame, ids: Sequence[str], values: Floats
 ) -> pd.DataFrame:
     index = pd.Index(list(ids), name="id")
-    completed = encoder.decode(values, _vectors(encoder, net)).set_axis(index)
+    completed = encoder.decode(values, _hash_embeddings(encoder, net)).set_axis(index)
     given = source.reindex(index)
     for name in encoder.columns:
         gaps = mask_missing(given[name], encoder.na_values).isna()
         if gaps.any():
             form = encoder.date_formats.get(name)
-            made = completed[name].dt.strftime(form) if form else completed[name]
-            given[name] = _mix(given[name], made, gaps)
+            values_of_column = completed[name].dt.strftime(form) if form else completed[name]
+            given[name] = _mix(given[name], values_of_column, gaps)
     return given
 
 
 def _mix(given: pd.Series, completed: pd.Series, gaps: pd.Series) -> pd.Series:
-    """Fill gaps in the type the party's own column has."""
+    """Fill the gaps of a column and keep its dtype."""
     if types.is_string_dtype(given[~gaps]) and not types.is_string_dtype(completed):
         completed = as_text(completed)
     mixed = given.astype(object).where(~gaps, completed.astype(object)).infer_objects()
     if isinstance(given.dtype, pd.CategoricalDtype):
-        known = given.cat.categories
-        new = pd.Index(mixed.dropna().unique()).difference(known, sort=False)
-        return mixed.astype(pd.CategoricalDtype(known.append(new), given.cat.ordered))
+        categories = given.cat.categories
+        new = pd.Index(mixed.dropna().unique()).difference(categories, sort=False)
+        return mixed.astype(pd.CategoricalDtype(categories.append(new), given.cat.ordered))
     return mixed
 
 
-def _vectors(encoder: TableEncoder, net: PartyNet) -> dict[str, Floats]:
-    found = {}
+def _hash_embeddings(encoder: TableEncoder, net: PartyNet) -> dict[str, Floats]:
+    embeddings = {}
     for feature, table in zip(encoder.layout.hashed, net.vectors, strict=True):
         assert isinstance(table, nn.Embedding)
-        found[feature.name] = table.weight.detach().double().cpu().numpy()
-    return found
+        embeddings[feature.name] = table.weight.detach().double().cpu().numpy()
+    return embeddings
 
 
 def _fill_images(
@@ -70,11 +70,11 @@ def _fill_images(
     completed = encoder.decode(values)
     at = pd.Index(source.ids).get_indexer(pd.Index(list(ids)))
     held = np.flatnonzero(at >= 0)
-    own = source.pixels[at[held]]
-    seen = None if source.observed is None else source.observed[at[held]]
-    there = encoder.encode(own, [ids[int(row)] for row in held], seen).observed
-    there = there.reshape(len(held), *encoder.shape[1:])
+    pixels = source.pixels[at[held]]
+    given = None if source.observed is None else source.observed[at[held]]
+    observed = encoder.encode(pixels, [ids[int(row)] for row in held], given).observed
+    observed = observed.reshape(len(held), *encoder.shape[1:])
     if encoder.axes != "HW":
-        there = there[:, None] if encoder.axes == "CHW" else there[..., None]
-    completed[held] = np.where(there, own, completed[held])
+        observed = observed[:, None] if encoder.axes == "CHW" else observed[..., None]
+    completed[held] = np.where(observed, pixels, completed[held])
     return Images(completed, list(ids))

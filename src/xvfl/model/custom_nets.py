@@ -1,4 +1,4 @@
-"""A user's own nets in place of the defaults, and whether they fit."""
+"""Custom nets of a user in place of the defaults, and checks of their shapes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,59 +19,59 @@ from xvfl.primitives.rows import PartyTable, Rows
 
 @dataclass(frozen=True)
 class CustomNets:
-    """A user's own nets, in place of the defaults."""
+    """Custom nets in place of the defaults: bottoms and completers by party, and the head."""
 
     bottoms: Mapping[str, Build] | None = None
     completers: Mapping[str, Build] | None = None
     head: nn.Module | None = None
 
     def any(self) -> bool:
-        """Say whether there is one."""
+        """Return whether there is a custom net."""
         return bool(self.bottoms or self.completers or self.head)
 
 
 def check_custom_nets(
-    parties: Mapping[str, PartyNet], method: Method, classes: int, own: CustomNets
+    parties: Mapping[str, PartyNet], method: Method, classes: int, custom_nets: CustomNets
 ) -> None:
-    """Try a user's own nets on two rows, to say early and plainly what does not fit."""
-    if not own.any():
+    """Apply custom nets to two rows, and raise an error if shapes do not fit."""
+    if not custom_nets.any():
         return
-    for name in (*(own.bottoms or {}), *(own.completers or {})):
+    for name in (*(custom_nets.bottoms or {}), *(custom_nets.completers or {})):
         if name not in parties:
-            raise InputError(f"own nets: {unknown('party', name, parties)}")
-    width = {name: _try_party(name, net) for name, net in parties.items()}
-    if len(set(width.values())) > 1:
-        raise InputError(f"every bottom must give the same width d, got {width}")
-    _try_heads(parties, method, classes, next(iter(width.values())))
+            raise InputError(f"custom nets: {unknown('party', name, parties)}")
+    dims = {name: _check_party(name, net) for name, net in parties.items()}
+    if len(set(dims.values())) > 1:
+        raise InputError(f"bottoms must have the same output size d, got {dims}")
+    _check_heads(parties, method, classes, next(iter(dims.values())))
 
 
 @torch.no_grad()
-def _try_party(name: str, net: PartyNet) -> int:
+def _check_party(name: str, net: PartyNet) -> int:
     layout = net.layout
     shape = layout.image or (layout.encoded,)
-    given = torch.ones(2, layout.raw, dtype=torch.bool)
+    observed = torch.ones(2, layout.raw, dtype=torch.bool)
     try:
-        embedded = net.eval().embed(torch.zeros(2, *shape), given)
+        embedded = net.eval().embed(torch.zeros(2, *shape), observed)
         if not net.completes:
             return embedded.shape[1]
         completed = net.completer(embedded)
     except RuntimeError as error:
         raise InputError(
-            f"party {name!r}: its own net does not fit: a bottom takes the {layout.encoded} "
-            f"encoded columns and {layout.raw} flags (images: one more channel) and gives "
-            f"(rows, d), a completer takes (rows, d) and gives the encoded columns; {error}"
+            f"party {name!r}: custom net does not fit: a bottom maps the {layout.encoded} encoded "
+            f"columns and {layout.raw} observed flags (images: one more channel) to (rows, d), a "
+            f"completer maps (rows, d) to the encoded columns; {error}"
         ) from error
     if completed.shape[1:] != torch.Size(shape):
         raise InputError(
-            f"party {name!r}: its completer gives {tuple(completed.shape[1:])} a row, "
-            f"expected {shape}"
+            f"party {name!r}: expected a completer with output shape {shape} per row, got "
+            f"{tuple(completed.shape[1:])}"
         )
     return embedded.shape[1]
 
 
 @torch.no_grad()
-def _try_heads(parties: Mapping[str, PartyNet], method: Method, classes: int, width: int) -> None:
-    wanted = f"a head takes (rows, …, {width}) and gives {classes} logits"
+def _check_heads(parties: Mapping[str, PartyNet], method: Method, classes: int, dim: int) -> None:
+    expected = f"a head maps (rows, …, {dim}) to {classes} logits"
     tables = {name: _two_rows(net.layout) for name, net in parties.items()}
     federation = FusedFederation([PartyWorker(n, parties[n], tables[n], [0]) for n in parties])
     held = torch.ones(2, len(parties), dtype=torch.bool)
@@ -82,9 +82,9 @@ def _try_heads(parties: Mapping[str, PartyNet], method: Method, classes: int, wi
         try:
             out = method.logits(federation, rows, mode, party)
         except RuntimeError as error:
-            raise InputError(f"the head does not fit: {wanted}; {error}") from error
+            raise InputError(f"the head does not fit: {expected}; {error}") from error
         if out.shape[-1] != classes:
-            raise InputError(f"the head does not fit: {wanted}, not {out.shape[-1]}")
+            raise InputError(f"the head does not fit: {expected}, got {out.shape[-1]}")
 
 
 def _two_rows(layout: Layout) -> PartyTable:

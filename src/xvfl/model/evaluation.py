@@ -106,7 +106,7 @@ def evaluate(chunks: Iterable[ChunkPredictions], rows_are: str) -> Evaluation:
 
 def model_predictions(model: Model, chunks: Iterable[Chunk]) -> Iterator[ChunkPredictions]:
     """Predict each chunk of tables in every mode, with calibrated probabilities."""
-    bytes_per_embedding = model.width * 4
+    bytes_per_embedding = model.embedding_dim * 4
     for sources, labels in chunks:
         predictions = (
             _predict(model, sources, labels, mode, party, bytes_per_embedding)
@@ -159,7 +159,7 @@ def _predict(
     index = pd.Index(prediction.ids).get_indexer(labels.index)
     index = index[index >= 0]
     y = _class_numbers(labels.loc[[prediction.ids[i] for i in index]], model)
-    row_bytes = prediction.moved * bytes_per_embedding
+    row_bytes = prediction.n_embeddings_sent * bytes_per_embedding
     return Predictions(mode, party or ALL, prediction.proba[index], y, row_bytes)
 
 

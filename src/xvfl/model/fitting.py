@@ -1,4 +1,4 @@
-"""Train a model on prepared rows: device, λ search, checkpoints, interruption, calibration."""
+"""Train a model on a dataset: device, λ search, checkpoints, interruption, calibration."""
 
 import itertools
 import json
@@ -6,11 +6,9 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
-from types import FrameType
 from typing import Any
 
 import torch
@@ -26,174 +24,195 @@ from xvfl.model.model import Model
 from xvfl.model.run_dir import CHECKPOINT, FORMAT, RunDir
 from xvfl.nets.row_wise import hooked, row_wise
 from xvfl.primitives.rows import PartyTable, Rows, RowSource
+from xvfl.system.signals import STOP_SIGNALS, stop_on_signals
 from xvfl.training.loop import Record, Trainer
 from xvfl.training.threads import limit_threads
 
 CHECKPOINT_SECONDS = 15.0
-"""Seconds between checkpoints, at the end of an epoch."""
+"""Minimum time between two checkpoints; they are written at the end of an epoch."""
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What to train and how."""
+class TrainingPlan:
+    """Configuration of one training run."""
 
     net: NetConfig
     loss: LossConfig
     train: TrainConfig
-    own: CustomNets | None = None
+    custom_nets: CustomNets | None = None
 
 
 @dataclass(frozen=True)
-class Update:
-    """What a progress display is told."""
+class ProgressUpdate:
+    """State of a training run, for a progress display."""
 
     record: Record
     epochs: int
     batches: int
     label: str
-    """Which training this is, when λ are searched; '' otherwise."""
+    """λ values of this run during a λ search; '' otherwise."""
 
 
 @dataclass(frozen=True)
-class Fitted:
-    """A trained model and how its training ended."""
+class FitResult:
+    """A trained model, its records, and how its training ended."""
 
     model: Model
     records: list[dict[str, Any]]
     interrupted: bool
-    untrained: bool
+    diverged: bool
     """No epoch ended with a finite validation score."""
 
 
-Show = Callable[[Update], None]
+ProgressCallback = Callable[[ProgressUpdate], None]
 
 
 def fit(
-    prepared: Dataset,
-    plan: Plan,
+    dataset: Dataset,
+    plan: TrainingPlan,
     folder: RunDir | None = None,
     resume: bool = False,
-    show: Show | None = None,
-) -> Fitted:
-    """Search λ where several are given, then train, keep the best epoch and calibrate."""
-    shown = show or (lambda update: None)
-    kernels = limit_threads(prepared.layouts, choose_device(plan.train.device))
+    on_progress: ProgressCallback | None = None,
+) -> FitResult:
+    """Search λ if several values are given, then train, keep the best epoch and calibrate.
+
+    The first Ctrl-C stops training after the current step. With a folder, where the run can be
+    resumed, SIGTERM does the same.
+    """
+    on_progress = on_progress or (lambda update: None)
+    signals = STOP_SIGNALS if folder is not None else (signal.SIGINT,)
     with (
-        _stoppable(terminable=folder is not None) as stop,
+        stop_on_signals(signals) as stop,
         torch.random.fork_rng(devices=[]),
-        kernels,
+        limit_threads(dataset.layouts, choose_device(plan.train.device)),
     ):
-        plan = replace(plan, loss=_search(prepared, plan, folder, shown, stop))
-        # A stop before the first step leaves the folder as it is: no λ was chosen yet.
-        place = None if stop.is_set() else folder
-        fitted = _fit_one(prepared, plan, place, resume, shown, stop, "")
-    if fitted.untrained and not fitted.interrupted:
+        plan = replace(plan, loss=_search(dataset, plan, folder, on_progress, stop))
+        # Stopped during the λ search: no λ is chosen yet, so write no checkpoint.
+        run_dir = None if stop.is_set() else folder
+        result = _fit_once(dataset, plan, run_dir, resume, on_progress, stop, "")
+    if result.diverged and not result.interrupted:
         raise RunError(
             "training diverged: no epoch had a finite validation score; lower learning_rate"
         )
-    return fitted
+    return result
 
 
 def choose_device(name: str) -> torch.device:
-    """Turn `auto`, `cpu` or `cuda` into a device."""
+    """Return the torch device for `auto`, `cpu` or `cuda`."""
     if name == "cuda" and not torch.cuda.is_available():
         raise ConfigError("device: expected a GPU for 'cuda', found none; use 'auto' or 'cpu'")
     return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
 
 
-def _fit_one(
-    prepared: Dataset,
-    plan: Plan,
+def _fit_once(
+    dataset: Dataset,
+    plan: TrainingPlan,
     folder: RunDir | None,
     resume: bool,
-    show: Show,
+    on_progress: ProgressCallback,
     stop: threading.Event,
     label: str,
-) -> Fitted:
+) -> FitResult:
     device = choose_device(plan.train.device)
     model = Model(
-        prepared.encoders,
-        prepared.full_threshold,
-        prepared.classes,
-        prepared.prior(),
+        dataset.encoders,
+        dataset.full_threshold,
+        dataset.classes,
+        dataset.prior(),
         plan.net,
         plan.loss,
         plan.train.random_state,
-        plan.own,
+        plan.custom_nets,
     )
-    for net in model.holders.values():
-        net.to(device)
-    federation = _federation(model, prepared, plan, device)
-    validation = prepared.validating(device)
-    rows = prepared.training(device)
-    captured = device.type == "cuda" and capturable(federation, rows, plan.own)
+    for module in model.modules.values():
+        module.to(device)
+    federation = _federation(model, dataset, plan, device)
+    validation = dataset.validating(device)
+    rows = dataset.training(device)
+    captured = device.type == "cuda" and can_capture(federation, rows, plan.custom_nets)
     trainer = Trainer(federation, model.method, rows, plan.train, captured=captured)
-    keeper = _Keeper(folder, trainer, _fingerprint(prepared, plan))
+    recorder = RunRecorder(folder, trainer, _fingerprint(dataset, plan))
     if resume:
-        keeper.resume()
+        recorder.resume()
     records = []
     for record in trainer.run(lambda: score(model.method, federation, validation)):
-        show(Update(record, plan.train.epochs, trainer.batches, label))
+        on_progress(ProgressUpdate(record, plan.train.epochs, trainer.batches, label))
         if record.kind == "epoch":
-            records.append(keeper.note(record))
+            records.append(recorder.add(record))
         if stop.is_set():
             break
     interrupted = stop.is_set()
-    keeper.save()
+    recorder.save_checkpoint()
     if not interrupted or folder is None:
         trainer.load_best()
         model.temperatures = calibrate(model.method, federation, validation)
-    for net in model.holders.values():
-        net.to("cpu").eval()
-    return Fitted(model, records, interrupted, trainer.progress.best_epoch < 0)
+    for module in model.modules.values():
+        module.to("cpu").eval()
+    return FitResult(model, records, interrupted, trainer.progress.best_epoch < 0)
 
 
 def _federation(
-    model: Model, prepared: Dataset, plan: Plan, device: torch.device
+    model: Model, dataset: Dataset, plan: TrainingPlan, device: torch.device
 ) -> FusedFederation:
     weight = plan.loss.reconstruction_weight
-    sides = [
-        PartyWorker(name, net, prepared.tables[name].to(device), [plan.train.random_state], weight)
+    workers = [
+        PartyWorker(name, net, dataset.tables[name].to(device), [plan.train.random_state], weight)
         for name, net in model.parties.items()
     ]
-    return FusedFederation(sides)
+    return FusedFederation(workers)
 
 
-def capturable(federation: FusedFederation, rows: RowSource, own: CustomNets | None) -> bool:
-    """Say whether steps on a GPU can be captured: all rows lie there, and every net is known."""
-    tables = [worker.table for worker in federation.workers]
+def can_capture(
+    federation: FusedFederation, rows: RowSource, custom_nets: CustomNets | None
+) -> bool:
+    """Return whether training steps can be captured as a CUDA graph.
+
+    All rows must be in GPU memory, and every net must treat rows independently, without hooks.
+    """
+    workers = federation.workers
+    tables = [worker.table for worker in workers]
     resident = isinstance(rows, Rows) and all(isinstance(table, PartyTable) for table in tables)
-    heads = [own.head] if own is not None and own.head is not None else []
-    known = all(map(row_wise, heads)) and all(worker.row_wise for worker in federation.workers)
-    nets = [*heads, *(worker.net for worker in federation.workers)]
-    return resident and known and not any(map(hooked, nets))
+    heads = [custom_nets.head] if custom_nets and custom_nets.head is not None else []
+    independent = all(map(row_wise, heads)) and all(
+        worker.row_wise for worker in federation.workers
+    )
+    nets = [*heads, *(worker.net for worker in workers)]
+    return resident and independent and not any(map(hooked, nets))
 
 
 def _search(
-    prepared: Dataset, plan: Plan, folder: RunDir | None, show: Show, stop: threading.Event
+    dataset: Dataset,
+    plan: TrainingPlan,
+    folder: RunDir | None,
+    on_progress: ProgressCallback,
+    stop: threading.Event,
 ) -> LossConfig:
-    pairs = list(itertools.product(_several(plan.loss.lambda1), _several(plan.loss.lambda2)))
+    """Train once for each pair of λ values and return the pair with the best validation score.
+
+    Scores are recorded in the folder, so that a resumed search skips finished pairs.
+    """
+    pairs = list(itertools.product(_as_tuple(plan.loss.lambda1), _as_tuple(plan.loss.lambda2)))
     if len(pairs) == 1:
         return replace(plan.loss, lambda1=pairs[0][0], lambda2=pairs[0][1])
-    fingerprint = _fingerprint(prepared, plan)
-    known = {
+    fingerprint = _fingerprint(dataset, plan)
+    scores = {
         (each["lambda1"], each["lambda2"]): _score(each)
         for each in (folder.records() if folder else [])
         if each.get("kind") == "search" and each.get("fingerprint") == fingerprint
     }
     for at, (l1, l2) in enumerate(pairs):
-        if (l1, l2) in known or stop.is_set():
+        if (l1, l2) in scores or stop.is_set():
             continue
         label = f"λ1={l1:g} λ2={l2:g} ({at + 1}/{len(pairs)})"
-        one = replace(plan, loss=replace(plan.loss, lambda1=l1, lambda2=l2))
-        fitted = _fit_one(prepared, one, None, False, show, stop, label)
+        candidate = replace(plan, loss=replace(plan.loss, lambda1=l1, lambda2=l2))
+        result = _fit_once(dataset, candidate, None, False, on_progress, stop, label)
         if stop.is_set():
             break
-        known[l1, l2] = max(_score(record) for record in fitted.records)
+        scores[l1, l2] = max(_score(record) for record in result.records)
         if folder is not None:
-            found = {"lambda1": l1, "lambda2": l2, "score": known[l1, l2]}
-            folder.append_record({"kind": "search", **found, "fingerprint": fingerprint})
-    best = max(pairs, key=lambda pair: known.get(pair, float("-inf")))
+            record = {"lambda1": l1, "lambda2": l2, "score": scores[l1, l2]}
+            folder.append_record({"kind": "search", **record, "fingerprint": fingerprint})
+    best = max(pairs, key=lambda pair: scores.get(pair, float("-inf")))
     return replace(plan.loss, lambda1=best[0], lambda2=best[1])
 
 
@@ -202,18 +221,19 @@ def _score(record: Mapping[str, Any]) -> float:
     return score if score is not None and math.isfinite(score) else -math.inf
 
 
-def _several(value: float | tuple[float, ...]) -> tuple[float, ...]:
+def _as_tuple(value: float | tuple[float, ...]) -> tuple[float, ...]:
     return value if isinstance(value, tuple) else (value,)
 
 
-class _Keeper:
-    """Write a run's records and checkpoints, and take them up again."""
+class RunRecorder:
+    """Write the records and checkpoints of a run, and resume from them; without a folder, none."""
 
     def __init__(self, folder: RunDir | None, trainer: Trainer, fingerprint: str) -> None:
         self.folder, self.trainer, self.fingerprint = folder, trainer, fingerprint
         self.started = self.saved = time.monotonic()
 
-    def note(self, record: Record) -> dict[str, Any]:
+    def add(self, record: Record) -> dict[str, Any]:
+        """Append the record of an epoch, and write a checkpoint if one is due."""
         progress = record.progress
         line = {
             "kind": "epoch",
@@ -226,66 +246,47 @@ class _Keeper:
         if self.folder is not None:
             self.folder.append_record(line)
             if time.monotonic() - self.saved > CHECKPOINT_SECONDS:
-                self.save()
+                self.save_checkpoint()
         return line
 
-    def save(self) -> None:
+    def save_checkpoint(self) -> None:
+        """Write the state of the trainer."""
         if self.folder is None:
             return
         tensors, progress = self.trainer.state()
-        about = {"progress": progress, "fingerprint": self.fingerprint}
-        self.folder.save_tensors(CHECKPOINT, tensors, about)
+        metadata = {"progress": progress, "fingerprint": self.fingerprint}
+        self.folder.save_tensors(CHECKPOINT, tensors, metadata)
         self.saved = time.monotonic()
 
     def resume(self) -> None:
+        """Restore the last checkpoint, and drop the records of later epochs."""
         if self.folder is None:
             return
         if not self.folder.has(CHECKPOINT):
-            self.folder.keep_records(lambda each: each.get("kind") == "search")
+            self.folder.filter_records(lambda each: each.get("kind") == "search")
             return
-        tensors, about = self.folder.load_tensors(CHECKPOINT)
-        if about.get("fingerprint") != self.fingerprint:
+        tensors, metadata = self.folder.load_tensors(CHECKPOINT)
+        if metadata.get("fingerprint") != self.fingerprint:
             raise RunError(
                 f"{self.folder.path}: the configuration or the tables changed since this run "
-                "began; give it what it began with, or train into another folder"
+                "started; restore them, or train into another folder"
             )
-        self.trainer.restore(tensors, about["progress"])
-        ended = self.trainer.progress.epoch
-        self.folder.keep_records(lambda each: each.get("epoch", 0) <= ended)
+        self.trainer.restore(tensors, metadata["progress"])
+        epoch = self.trainer.progress.epoch
+        self.folder.filter_records(lambda each: each.get("epoch", 0) <= epoch)
 
 
-def _fingerprint(prepared: Dataset, plan: Plan) -> str:
+def _fingerprint(dataset: Dataset, plan: TrainingPlan) -> str:
+    """Hash everything that determines the weights of a run; the device may change."""
     train = asdict(plan.train)
     train.pop("device")
-    said: Mapping[str, Any] = {
+    identity: Mapping[str, Any] = {
         "format": FORMAT,
         "net": asdict(plan.net),
         "loss": asdict(plan.loss),
         "train": train,
-        "encoders": {name: each.to_dict() for name, each in prepared.encoders.items()},
-        "classes": [str(label) for label in prepared.classes],
-        "rows": prepared.identity(),
+        "encoders": {name: each.to_dict() for name, each in dataset.encoders.items()},
+        "classes": [str(label) for label in dataset.classes],
+        "rows": dataset.identity(),
     }
-    return blake2b(json.dumps(said, sort_keys=True).encode(), digest_size=16).hexdigest()
-
-
-@contextmanager
-def _stoppable(terminable: bool) -> Iterator[threading.Event]:
-    """Turn the first Ctrl-C (or, where the run can be resumed, SIGTERM) into a wish to stop."""
-    stop = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
-
-    def ask(number: int, frame: FrameType | None) -> None:
-        if stop.is_set():
-            raise KeyboardInterrupt
-        stop.set()
-
-    signals = [signal.SIGINT, *([signal.SIGTERM] if terminable else [])]
-    before = {each: signal.signal(each, ask) for each in signals}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    return blake2b(json.dumps(identity, sort_keys=True).encode(), digest_size=16).hexdigest()

@@ -20,7 +20,14 @@ from xvfl.federation.predict import Temperatures, key, logits
 from xvfl.methods import MODES, Method, Mode, require_mode
 from xvfl.model.completion import fill
 from xvfl.model.custom_nets import CustomNets, check_custom_nets
-from xvfl.model.prediction import Asked, ModelInfo, Prediction, explain, row_ids, unassisted
+from xvfl.model.prediction import (
+    ModelInfo,
+    Prediction,
+    PredictRequest,
+    build_prediction,
+    row_ids,
+    without_assistance,
+)
 from xvfl.model.run_dir import FORMAT, MANIFEST, MODEL, RunDir
 from xvfl.primitives.layout import Layout
 from xvfl.primitives.rows import Rows
@@ -29,7 +36,7 @@ from xvfl.version import VERSION
 
 
 class Model:
-    """The parties' encoders and nets, the method, and what prediction needs besides."""
+    """Encoders and nets of all parties, the method with its heads, and calibration."""
 
     def __init__(
         self,
@@ -39,41 +46,45 @@ class Model:
         prior: Sequence[float],
         net: NetConfig,
         loss: LossConfig,
-        seed: int,
-        own: CustomNets | None = None,
+        random_state: int,
+        custom_nets: CustomNets | None = None,
     ) -> None:
-        """Build fresh nets for these parties."""
-        own = own or CustomNets()
+        """Build untrained nets for these parties."""
+        custom_nets = custom_nets or CustomNets()
         self.encoders = dict(encoders)
         self.full_threshold = dict(full_threshold)
         self.classes = list(classes)
         self.prior = list(prior)
-        self.net, self.loss, self.seed = net, loss, seed
-        self.custom = own.any()
+        self.net, self.loss, self.random_state = net, loss, random_state
+        self.has_custom_nets = custom_nets.any()
         self.temperatures: Temperatures = {}
-        layouts = self.layouts
+        layouts, seeds = self.layouts, [random_state]
         with torch.random.fork_rng(devices=[]):
-            self.parties = build_parties(layouts, net, loss, [seed], own.bottoms, own.completers)
-            self.method: Method = build_method(layouts, len(classes), net, loss, [seed], own.head)
-        check_custom_nets(self.parties, self.method, len(self.classes), own)
+            self.parties = build_parties(
+                layouts, net, loss, seeds, custom_nets.bottoms, custom_nets.completers
+            )
+            self.method: Method = build_method(
+                layouts, len(classes), net, loss, seeds, custom_nets.head
+            )
+        check_custom_nets(self.parties, self.method, len(self.classes), custom_nets)
 
     @property
     def layouts(self) -> dict[str, Layout]:
-        """What each party's encoded features look like."""
+        """Layout of each party's encoded features."""
         return {name: encoder.layout for name, encoder in self.encoders.items()}
 
     @property
-    def width(self) -> int:
-        """The width d of every embedding."""
+    def embedding_dim(self) -> int:
+        """Size d of every embedding."""
         net = next(iter(self.parties.values()))
         shape = net.layout.image or (net.layout.encoded,)
         with torch.no_grad():
-            given = torch.ones(1, net.layout.raw, dtype=torch.bool)
-            return net.embed(torch.zeros(1, *shape), given).shape[1]
+            observed = torch.ones(1, net.layout.raw, dtype=torch.bool)
+            return net.embed(torch.zeros(1, *shape), observed).shape[1]
 
     @property
-    def holders(self) -> dict[str, nn.Module]:
-        """The nets by who holds them."""
+    def modules(self) -> dict[str, nn.Module]:
+        """Nets by party, and the heads under the coordinator's name."""
         return {**self.parties, COORDINATOR: self.method.heads}
 
     def predict(
@@ -83,67 +94,86 @@ class Model:
         party: str | None = None,
         ids: Sequence[str] | None = None,
     ) -> Prediction:
-        """Predict the rows of the given tables (or the given ids), with anything missing."""
-        asked = self.asked(sources, mode, party)
-        if asked.party is not None and asked.mode == "local":
-            sources = {asked.party: sources[asked.party]}
+        """Predict the rows of the given tables, or the rows with the given ids."""
+        request = self.request(sources, mode, party)
+        if request.party is not None and request.mode == "local":
+            sources = {request.party: sources[request.party]}
         given = [name for name in self.encoders if name in sources]
         encoded = {name: encode(self.encoders[name], sources[name]) for name in given}
-        wanted = list(ids) if ids is not None else row_ids(sources, given, asked.party)
-        rows, federation = self._rows(encoded, wanted)
-        at = given.index(asked.party) if asked.party is not None else 0
+        chosen = list(ids) if ids is not None else row_ids(sources, given, request.party)
+        rows, federation = self._rows(encoded, chosen)
+        at = given.index(request.party) if request.party is not None else 0
         with limit_threads(self.layouts, torch.device("cpu")), torch.random.fork_rng(devices=[]):
             method = self.method.select_parties([list(self.encoders).index(name) for name in given])
-            out = logits(method, federation, rows, asked.mode, at)
-        proba = torch.softmax(out.double() / self._temperature(asked, rows, at), -1).numpy()
-        return explain(asked, rows, encoded, wanted, at, proba, self._known_by_all())
+            out = logits(method, federation, rows, request.mode, at)
+        proba = torch.softmax(out.double() / self._temperature(request, rows, at), -1).numpy()
+        return build_prediction(request, rows, encoded, chosen, at, proba, self._info())
 
-    def _known_by_all(self) -> ModelInfo:
-        cross = "assisted" in self.method.modes
-        return ModelInfo(
-            self.classes, self.prior, cross or self.loss.self_completion_weight > 0, cross
-        )
+    def request(
+        self, parties: Collection[str], mode: Mode | None, party: str | None
+    ) -> PredictRequest:
+        """Choose the defaults of mode and party, and check them against the given tables."""
+        self._check_parties(parties)
+        if mode is not None and mode not in (*MODES, "peers"):
+            raise ModeError(unknown("mode", str(mode), MODES))
+        if party is not None and party not in self.encoders:
+            raise ModeError(unknown("party", party, self.encoders))
+        if mode is None:
+            complete = party is None and set(parties) == set(self.encoders)
+            mode = "collaborative" if complete else "local"
+        require_mode(self.method, mode, self.loss.method)
+        if mode == "collaborative":
+            return PredictRequest(mode, None)
+        if party is None:
+            if len(parties) > 1:
+                raise ModeError(
+                    f"mode {mode!r}: choose the predicting party: one of {', '.join(parties)}"
+                )
+            party = next(iter(parties))
+        if party not in parties:
+            raise ModeError(f"mode {mode!r} of {party!r}: expected its table, got {list(parties)}")
+        return PredictRequest(mode, party)
 
     def complete(
         self, sources: Mapping[str, Source], party: str, ids: Sequence[str] | None = None
     ) -> Source:
-        """Fill a party's gaps in its own columns and units; what was observed stays as it was.
+        """Fill a party's missing values in its own columns and units; observed values stay.
 
-        A row is completed from the parties that hold it in full; where none does, from its own
-        features if there are any, else from what the others saw.
+        A row is completed from the parties that observe it in full. Without such a party it is
+        completed from its own features if there are any, else from what other parties observe.
         """
-        self._known(sources)
+        self._check_parties(sources)
         if "assisted" not in self.method.modes:
             raise ModeError(
-                f"{self.loss.method} as trained here completes nothing from other parties; "
-                "train with xvfl+ or xvfl, with cross_completion"
+                f"method {self.loss.method!r} was trained without cross completion; to complete "
+                "tables, train with 'xvfl+' or 'xvfl' and cross_completion"
             )
         if party not in sources:
             raise ModeError(f"complete: expected a table of {party!r}, got {list(sources)}")
         given = [name for name in self.encoders if name in sources]
         encoded = {name: encode(self.encoders[name], sources[name]) for name in given}
-        wanted = list(ids) if ids is not None else encoded[party].ids
-        rows, federation = self._rows(encoded, wanted)
+        chosen = list(ids) if ids is not None else encoded[party].ids
+        rows, federation = self._rows(encoded, chosen)
         with torch.random.fork_rng(devices=[]):
             values = completed(federation, rows, given.index(party)).double().cpu().numpy()
-        return fill(self.encoders[party], self.parties[party], sources[party], wanted, values)
+        return fill(self.encoders[party], self.parties[party], sources[party], chosen, values)
 
-    def save(self, folder: RunDir, more: Mapping[str, Any] | None = None) -> None:
-        """Write the model's folder, all of it or nothing."""
+    def save(self, folder: RunDir, extra: Mapping[str, Any] | None = None) -> None:
+        """Write the model to a folder; the manifest also gets the `extra` entries."""
         folder.create()
         tensors = {
             f"{holder}/{name}": value
-            for holder, net in self.holders.items()
-            for name, value in net.state_dict().items()
+            for holder, module in self.modules.items()
+            for name, value in module.state_dict().items()
         }
-        with folder.together():
+        with folder.transaction():
             for name, encoder in self.encoders.items():
                 folder.write_json(f"encoders/{name}.json", encoder.to_dict())
             folder.save_tensors(MODEL, tensors, {})
-            folder.write_json(MANIFEST, {**self.manifest(), **(more or {})})
+            folder.write_json(MANIFEST, {**self.manifest(), **(extra or {})})
 
     def manifest(self) -> dict[str, Any]:
-        """Give what a folder must say beside encoders and weights."""
+        """Return the contents of the manifest."""
         return {
             "format": FORMAT,
             "version": VERSION,
@@ -154,42 +184,40 @@ class Model:
             "temperatures": self.temperatures,
             "net": asdict(self.net),
             "loss": asdict(self.loss),
-            "random_state": self.seed,
-            "own_nets": self.custom,
+            "random_state": self.random_state,
+            "custom_nets": self.has_custom_nets,
         }
 
     @classmethod
-    def load(cls, folder: RunDir, own: CustomNets | None = None) -> "Model":
-        """Read a model's folder."""
-        said = folder.manifest()
-        if said.get("own_nets") and not (own and own.any()):
+    def load(cls, folder: RunDir, custom_nets: CustomNets | None = None) -> "Model":
+        """Read a model from a folder."""
+        manifest = folder.manifest()
+        if manifest.get("custom_nets") and not (custom_nets and custom_nets.any()):
             raise RunError(
-                f"{folder.path}: trained with its user's own nets; pass the same bottoms=, "
-                "completers= or head= to load"
+                f"{folder.path}: trained with custom nets; pass the same bottoms=, completers= or "
+                "head= to load"
             )
         try:
             encoders = {
                 name: encoder_from_dict(folder.read_json(f"encoders/{name}.json"))
-                for name in said["parties"]
+                for name in manifest["parties"]
             }
-            net = build(NetConfig, said["net"], MANIFEST)
-            loss = build(LossConfig, said["loss"], MANIFEST)
             model = cls(
                 encoders,
-                said["full_threshold"],
-                said["classes"],
-                said["prior"],
-                net,
-                loss,
-                said["random_state"],
-                own,
+                manifest["full_threshold"],
+                manifest["classes"],
+                manifest["prior"],
+                build(NetConfig, manifest["net"], MANIFEST),
+                build(LossConfig, manifest["loss"], MANIFEST),
+                manifest["random_state"],
+                custom_nets,
             )
-            model.temperatures = said["temperatures"]
+            model.temperatures = manifest["temperatures"]
             tensors, _ = folder.load_tensors(MODEL)
-            for holder, module in model.holders.items():
+            for holder, module in model.modules.items():
                 prefix = f"{holder}/"
-                mine = {k[len(prefix) :]: v for k, v in tensors.items() if k.startswith(prefix)}
-                module.load_state_dict(mine)
+                own = {k[len(prefix) :]: v for k, v in tensors.items() if k.startswith(prefix)}
+                module.load_state_dict(own)
         except (KeyError, TypeError) as error:
             raise RunError(f"{folder.path}: damaged ({error!r}); train it again") from error
         except RuntimeError as error:
@@ -198,33 +226,15 @@ class Model:
             raise RunError(f"{folder.path}: its weights do not fit its nets ({error})") from error
         return model
 
-    def asked(self, sources: Collection[str], mode: Mode | None, party: str | None) -> Asked:
-        """Say what is asked for where these parties' tables are given."""
-        self._known(sources)
-        if mode is not None and mode not in (*MODES, "peers"):
-            raise ModeError(unknown("mode", str(mode), MODES))
-        if party is not None and party not in self.encoders:
-            raise ModeError(unknown("party", party, self.encoders))
-        if mode is None:
-            whole = party is None and set(sources) == set(self.encoders)
-            mode = "collaborative" if whole else "local"
-        require_mode(self.method, mode, self.loss.method)
-        if mode == "collaborative":
-            return Asked(mode, None)
-        if party is None:
-            if len(sources) > 1:
-                raise ModeError(
-                    f"mode {mode!r}: say which party predicts: one of {', '.join(sources)}"
-                )
-            party = next(iter(sources))
-        if party not in sources:
-            raise ModeError(f"mode {mode!r} of {party!r}: expected its table, got {list(sources)}")
-        return Asked(mode, party)
+    def _info(self) -> ModelInfo:
+        cross = "assisted" in self.method.modes
+        completes = cross or self.loss.self_completion_weight > 0
+        return ModelInfo(self.classes, self.prior, completes, cross)
 
-    def _known(self, sources: Collection[str]) -> None:
-        if not sources:
+    def _check_parties(self, names: Collection[str]) -> None:
+        if not names:
             raise InputError(f"expected at least one party's table; parties: {list(self.encoders)}")
-        for name in sources:
+        for name in names:
             if name not in self.encoders:
                 raise InputError(unknown("party", name, self.encoders))
 
@@ -234,13 +244,16 @@ class Model:
         device = next(self.method.heads.parameters()).device
         tables = {n: as_table(self.encoders[n].layout, each) for n, each in encoded.items()}
         rows = place(ids, encoded, tables, self.full_threshold)
-        sides = [
-            PartyWorker(n, self.parties[n], tables[n].to(device), [self.seed]) for n in encoded
+        workers = [
+            PartyWorker(n, self.parties[n], tables[n].to(device), [self.random_state])
+            for n in encoded
         ]
-        return rows.to(device), FusedFederation(sides)
+        return rows.to(device), FusedFederation(workers)
 
-    def _temperature(self, asked: Asked, rows: Rows, at: int) -> Tensor:
-        own = self.temperatures.get(key(asked.mode, asked.party or ""), 1.0)
-        alone = self.temperatures.get(key("local", asked.party or ""), 1.0)
-        used = torch.full((len(rows), 1), own, dtype=torch.float64)
-        return torch.where(unassisted(asked, rows, at).cpu().unsqueeze(1), alone, used)
+    def _temperature(self, request: PredictRequest, rows: Rows, at: int) -> Tensor:
+        """Return each row's temperature; local where no peer assists. (n, 1)"""
+        requested = self.temperatures.get(key(request.mode, request.party or ""), 1.0)
+        local = self.temperatures.get(key("local", request.party or ""), 1.0)
+        temperatures = torch.full((len(rows), 1), requested, dtype=torch.float64)
+        alone = without_assistance(request, rows, at).cpu().unsqueeze(1)
+        return torch.where(alone, local, temperatures)

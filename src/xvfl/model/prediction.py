@@ -1,4 +1,4 @@
-"""What a prediction says of each row besides its probabilities.
+"""Predictions: probabilities, and for each row how they were obtained.
 
 Shapes: n rows, k parties, C classes.
 """
@@ -20,28 +20,31 @@ from xvfl.primitives.rows import Rows
 
 Bools = NDArray[np.bool_]
 
+NO_FULL_PEER = "no full peer: local prediction"
+NOT_OBSERVED = "not observed by any party: class prior"
+
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a model says of each row, and how it came to it."""
+    """Probabilities of each row, and how they were obtained."""
 
     ids: list[str]
     classes: list[Any]
     proba: NDArray[np.float64]
     """(n, C) calibrated probabilities."""
     mode: list[str]
-    """The mode used: the one asked for, `local` where assistance was not to be had, or `prior`."""
+    """Mode used: the requested one, `local` where no peer could assist, or `prior`."""
     parties: list[str]
-    """Who contributed, joined by +."""
+    """Contributing parties, joined by +."""
     completed: NDArray[np.float64]
-    """(n,) share of the features asked for that were completed: of the asking party, or of all."""
-    moved: NDArray[np.int64]
-    """(n,) embeddings that crossed between organisations."""
+    """(n,) share of features that were completed: of the predicting party, or of all parties."""
+    n_embeddings_sent: NDArray[np.int64]
+    """(n,) embeddings sent between organizations."""
     notes: list[str]
-    """What is odd about the row; '' if nothing."""
+    """Remarks on unusual values; '' if there are none."""
 
     def frame(self) -> pd.DataFrame:
-        """Give a table: prediction, probabilities, and per row how they came about."""
+        """Return a table: prediction, probabilities, mode, parties, completed share, notes."""
         labels = np.asarray(self.classes, dtype=object)[self.proba.argmax(1)]
         columns: dict[str, Any] = {"prediction": pd.Series(labels).infer_objects().to_numpy()}
         for i, label in enumerate(self.classes):
@@ -52,8 +55,8 @@ class Prediction:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """How a prediction was asked for: the mode, and whose it is (none: all_parties's)."""
+class PredictRequest:
+    """A requested mode, and the predicting party (None in collaborative mode)."""
 
     mode: Mode
     party: str | None
@@ -61,104 +64,116 @@ class Asked:
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """What a model knows that every prediction needs."""
+    """Properties of a model that a prediction reports."""
 
-    classes: list[Any]
-    prior: list[float]
+    classes: Sequence[Any]
+    prior: Sequence[float]
     completes: bool
-    """Whether its method fills gaps at all."""
+    """Whether the method completes missing features."""
     cross: bool
-    """Whether it fills them from other parties."""
+    """Whether it completes them from the embeddings of other parties."""
 
 
 def row_ids(sources: Mapping[str, Source], given: Sequence[str], party: str | None) -> list[str]:
-    """List the rows to predict: the asking party's, or all_parties's in order of appearance."""
+    """List the ids to predict: of one party, or of all parties in order of first appearance."""
     if party is not None:
         return source_ids(sources[party])
     return list(dict.fromkeys(each for name in given for each in source_ids(sources[name])))
 
 
-def unassisted(asked: Asked, rows: Rows, at: int) -> Tensor:
-    """Say which rows wanted assistance and found no full peer; they are decided alone. (n,)"""
+def without_assistance(request: PredictRequest, rows: Rows, at: int) -> Tensor:
+    """Return the rows of an assisted prediction that no full peer can assist. (n,)
+
+    Party `at` predicts them locally.
+    """
     alone = ~maths.others(rows.full, at).any(1) & ~rows.full[:, at]
-    return alone if asked.mode == "assisted" else alone.zero_()
+    return alone if request.mode == "assisted" else alone.zero_()
 
 
-def explain(
-    asked: Asked,
+def build_prediction(
+    request: PredictRequest,
     rows: Rows,
     encoded: Mapping[str, Encoded],
     ids: Sequence[str],
     at: int,
     proba: NDArray[np.float64],
-    said: ModelInfo,
+    model: ModelInfo,
 ) -> Prediction:
-    """Say of each row how its answer came about; a row observed nowhere gets the class prior."""
-    seen: Bools = rows.seen.cpu().numpy()
+    """Combine probabilities with mode, parties, completed share and notes of each row.
+
+    A row that no contributing party observes gets the class prior.
+    """
+    observed: Bools = rows.seen.cpu().numpy()
     full: Bools = rows.full.cpu().numpy()
-    alone: Bools = unassisted(asked, rows, at).cpu().numpy()
-    who = _contributors(asked, seen, full, at)
-    nowhere = np.asarray(~(who & seen).any(1))
-    mode = np.where(nowhere, "prior", np.where(alone, "local", asked.mode))
-    by = _joined(list(encoded), who & ~nowhere[:, None])
-    filled = ~full & (seen | said.cross) & said.completes
-    share = _completed_share(asked, filled, encoded, ids, at)
-    notes = _notes(ids, encoded)
-    for flag, text in ((alone & ~nowhere, ALONE), (nowhere, NOWHERE)):
+    alone: Bools = without_assistance(request, rows, at).cpu().numpy()
+    contributors = _contributors(request, observed, full, at)
+    prior = np.asarray(~(contributors & observed).any(1))
+    mode = np.where(prior, "prior", np.where(alone, "local", request.mode))
+    parties = _joined_names(list(encoded), contributors & ~prior[:, None])
+    filled = ~full & (observed | model.cross) & model.completes
+    completed = _completed_share(request, filled, encoded, ids, at)
+    sent = _embeddings_sent(request, observed, full, at, model.cross)
+    notes = _encoding_notes(ids, encoded)
+    for flag, text in ((alone & ~prior, NO_FULL_PEER), (prior, NOT_OBSERVED)):
         for row in flag.nonzero()[0]:
             notes[row] = _join(notes[row], text)
-    proba = np.where(nowhere[:, None], np.asarray(said.prior), proba)
-    share = np.where(nowhere, 0.0, share)
-    moved = np.where(nowhere, 0, _moved(asked, seen, full, at, said.cross))
-    return Prediction(list(ids), list(said.classes), proba, mode.tolist(), by, share, moved, notes)
+    return Prediction(
+        list(ids),
+        list(model.classes),
+        np.where(prior[:, None], np.asarray(model.prior), proba),
+        mode.tolist(),
+        parties,
+        np.where(prior, 0.0, completed),
+        np.where(prior, 0, sent),
+        notes,
+    )
 
 
-ALONE = "no full peer: decided alone"
-NOWHERE = "observed nowhere: the class prior"
-
-
-def _joined(names: Sequence[str], who: Bools) -> list[str]:
-    """Name those marked in each row, joined by +; rows are many, ways to mark them few."""
-    patterns, which = np.unique(who, axis=0, return_inverse=True)
+def _joined_names(names: Sequence[str], marked: Bools) -> list[str]:
+    """Join the names marked in each row by +."""
+    # Few distinct patterns, many rows.
+    patterns, which = np.unique(marked, axis=0, return_inverse=True)
     texts = ["+".join(np.asarray(names)[pattern]) for pattern in patterns]
     return [texts[i] for i in which.reshape(-1).tolist()]
 
 
-def _contributors(asked: Asked, seen: Bools, full: Bools, at: int) -> Bools:
-    if asked.mode == "collaborative":
-        return seen
-    who = full.copy()
-    if asked.mode == "local":
-        who[:] = False
-    elif asked.mode == "assisted":
-        who &= ~full[:, [at]]
-    who[:, at] = seen[:, at] & (asked.mode != "peers")
-    return who
+def _contributors(request: PredictRequest, observed: Bools, full: Bools, at: int) -> Bools:
+    if request.mode == "collaborative":
+        return observed
+    contributors = full.copy()
+    if request.mode == "local":
+        contributors[:] = False
+    elif request.mode == "assisted":
+        contributors &= ~full[:, [at]]
+    contributors[:, at] = observed[:, at] & (request.mode != "peers")
+    return contributors
 
 
-def _moved(asked: Asked, seen: Bools, full: Bools, at: int, cross: bool) -> NDArray[np.int64]:
+def _embeddings_sent(
+    request: PredictRequest, observed: Bools, full: Bools, at: int, cross: bool
+) -> NDArray[np.int64]:
     """Count embeddings per row: each E up, and for each completed party a cue down and Ẽ up.
 
     In `assisted` the completed party keeps its Ẽ.
     """
-    fulls, saw = (np.asarray(each.sum(1), dtype=np.int64) for each in (full, seen))
-    peers = fulls - full[:, at]
-    if asked.mode == "local":
+    n_full, n_observed = (np.asarray(each.sum(1), dtype=np.int64) for each in (full, observed))
+    n_peers = n_full - full[:, at]
+    if request.mode == "local":
         return np.zeros(len(full), dtype=np.int64)
-    if asked.mode == "peers":
-        return peers
-    if asked.mode == "assisted":
-        return np.where(full[:, at] | (peers == 0), 0, peers + 1)
+    if request.mode == "peers":
+        return n_peers
+    if request.mode == "assisted":
+        return np.where(full[:, at] | (n_peers == 0), 0, n_peers + 1)
     if not cross:
-        return saw
-    some = fulls > 0
-    givers = np.where(some, fulls, saw)
-    completed = full.shape[1] - fulls - (~some & (givers == 1))
-    moved: NDArray[np.int64] = givers + 2 * completed
-    return moved
+        return n_observed
+    any_full = n_full > 0
+    n_sources = np.where(any_full, n_full, n_observed)
+    n_completed = full.shape[1] - n_full - (~any_full & (n_sources == 1))
+    sent: NDArray[np.int64] = n_sources + 2 * n_completed
+    return sent
 
 
-def _notes(ids: Sequence[str], encoded: Mapping[str, Encoded]) -> list[str]:
+def _encoding_notes(ids: Sequence[str], encoded: Mapping[str, Encoded]) -> list[str]:
     notes = [""] * len(ids)
     place = {each: row for row, each in enumerate(ids)}
     for name, each in encoded.items():
@@ -173,11 +188,15 @@ def _join(first: str, second: str) -> str:
 
 
 def _completed_share(
-    asked: Asked, filled: Bools, encoded: Mapping[str, Encoded], ids: Sequence[str], at: int
+    request: PredictRequest,
+    filled: Bools,
+    encoded: Mapping[str, Encoded],
+    ids: Sequence[str],
+    at: int,
 ) -> NDArray[np.float64]:
     missing, total = np.zeros(len(ids)), 0
     for i, each in enumerate(encoded.values()):
-        if (asked.party is not None and i != at) or asked.mode == "peers":
+        if (request.party is not None and i != at) or request.mode == "peers":
             continue
         raw = each.observed.shape[1]
         where = pd.Index(each.ids).get_indexer(pd.Index(ids))

@@ -1,4 +1,4 @@
-"""A live progress display for long work, where somebody is looking."""
+"""Progress bars for training and prediction, shown in a terminal or a notebook."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -15,50 +15,50 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from xvfl.model.fitting import Update
+from xvfl.model.fitting import ProgressCallback, ProgressUpdate
 
 
-def somebody_looks() -> bool:
-    """Say whether standard error is a terminal, or this is a notebook."""
+def is_interactive() -> bool:
+    """Return whether standard error is a terminal, or this is a notebook."""
     return sys.stderr.isatty() or "ipykernel" in sys.modules
 
 
 @contextmanager
 def progress_bar(
     verbose: bool | Literal["auto"], console: Console | None = None
-) -> Iterator[Callable[[Update], None]]:
-    """Show epochs, loss and validation score as training goes on."""
-    if verbose is False or (verbose == "auto" and not somebody_looks()):
+) -> Iterator[ProgressCallback]:
+    """Show epochs, loss and validation score during training."""
+    if verbose is False or (verbose == "auto" and not is_interactive()):
         yield lambda update: None
         return
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[said]}"),
+        TextColumn("{task.fields[status]}"),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console or Console(stderr=True)) as bar:
-        task = bar.add_task("training", total=None, said="")
+        task = bar.add_task("training", total=None, status="")
 
-        def show(update: Update) -> None:
+        def show(update: ProgressUpdate) -> None:
             record, progress = update.record, update.record.progress
             done = progress.epoch + progress.batch / update.batches
             label = f"training {update.label}".strip()
             bar.update(task, completed=round(done, 1), total=update.epochs, description=label)
             if record.kind == "epoch":
                 loss = sum(v for k, v in record.values.items() if k != "score")
-                said = f"loss {loss:.3f}  validation log-loss {-record.values['score']:.3f}"
-                bar.update(task, said=f"{said} (best: epoch {progress.best_epoch + 1})")
+                status = f"loss {loss:.3f}  validation log-loss {-record.values['score']:.3f}"
+                bar.update(task, status=f"{status} (best: epoch {progress.best_epoch + 1})")
 
         yield show
 
 
 @contextmanager
 def row_bar() -> Iterator[Callable[[int, int], None]]:
-    """Show how many rows are done and how long the rest will take."""
-    if not somebody_looks():
+    """Show the number of predicted rows and the remaining time."""
+    if not is_interactive():
         yield lambda done, total: None
         return
     columns = (TextColumn("predicting"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())

@@ -1,14 +1,14 @@
-"""Run and model folders: manifest, encoders, weights, checkpoints, records. No pickle anywhere.
+"""Run and model folders: manifest, encoders, weights, checkpoints, records. No pickle.
 
 manifest.json           format, parties, classes, configuration, calibration
-encoders/PARTY.json     how each party encodes its own table
+encoders/PARTY.json     how each party encodes its table
 model.safetensors       weights of the best epoch
-checkpoint.safetensors  everything needed to go on (run folders only)
-records.jsonl           one line an epoch (run folders only)
+checkpoint.safetensors  state from which training resumes (run folders only)
+records.jsonl           one line per epoch (run folders only)
 config.toml             the configuration as given (run folders only)
 
-All but the records are written beside their place and moved there when whole, so a full disk or a
-power cut leaves the last good one; of the records it may cost the last line.
+Writes are atomic: after a crash or with a full disk the previous file is intact. Records are
+appended; a crash may lose the last line.
 """
 
 import json
@@ -24,8 +24,10 @@ from safetensors.torch import save
 from torch import Tensor
 
 from xvfl.errors import RunError
+from xvfl.system.files import append_jsonl, flush_to_disk, read_jsonl, temporary_path
 
 FORMAT = 2
+"""Version of the folder's layout; a folder of another format is rejected."""
 MANIFEST, MODEL, CHECKPOINT, RECORDS = (
     "manifest.json",
     "model.safetensors",
@@ -35,7 +37,7 @@ MANIFEST, MODEL, CHECKPOINT, RECORDS = (
 
 
 class RunDir:
-    """One run or model folder."""
+    """A run or model folder."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -45,31 +47,31 @@ class RunDir:
         return self.path / name
 
     def create(self) -> "RunDir":
-        """Make the folder."""
+        """Create the folder if it does not exist."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise RunError(f"{self.path}: cannot be made ({error.strerror})") from error
+            raise RunError(f"{self.path}: cannot be created ({error.strerror})") from error
         return self
 
     def has(self, name: str) -> bool:
-        """Say whether a file is there."""
+        """Return whether the folder has a file of this name."""
         return (self.path / name).is_file()
 
     def write_text(self, name: str, text: str) -> None:
-        """Write a text file whole or not at all."""
-        self._whole(name, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+        """Write a text file atomically."""
+        self._write(name, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
     def write_bytes(self, name: str, data: bytes) -> None:
-        """Write a file whole or not at all."""
-        self._whole(name, lambda temporary: temporary.write_bytes(data))
+        """Write a binary file atomically."""
+        self._write(name, lambda temporary: temporary.write_bytes(data))
 
     def write_json(self, name: str, data: Mapping[str, Any]) -> None:
-        """Write a JSON file whole or not at all."""
-        self.write_text(name, json.dumps(_plain(data), indent=1, ensure_ascii=False) + "\n")
+        """Write a JSON file atomically; NaN and infinity become null."""
+        self.write_text(name, json.dumps(_finite(data), indent=1, ensure_ascii=False) + "\n")
 
     def read_json(self, name: str) -> dict[str, Any]:
-        """Read a JSON file of the folder."""
+        """Read a JSON file."""
         path = self.path / name
         try:
             data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -82,73 +84,62 @@ class RunDir:
         return data
 
     def manifest(self) -> dict[str, Any]:
-        """Read the manifest of this version of xvfl."""
+        """Read the manifest; reject another format."""
         if not self.path.is_dir():
             raise RunError(f"{self.path}: no such run folder; `xvfl train CONFIG --out` makes one")
         data = self.read_json(MANIFEST)
         if data.get("format") != FORMAT:
             raise RunError(
-                f"{self.path}: written in format {data.get('format')!r} by xvfl "
-                f"{data.get('version', '?')}, this xvfl reads format {FORMAT}; "
-                "train it again or use the version that wrote it"
+                f"{self.path}: written by xvfl {data.get('version', '?')} in format "
+                f"{data.get('format')!r}, this version reads format {FORMAT}; train the model "
+                f"again, or install the version that wrote it"
             )
         return data
 
     def save_tensors(
-        self, name: str, tensors: Mapping[str, Tensor], about: Mapping[str, Any]
+        self, name: str, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]
     ) -> None:
-        """Write tensors and a JSON note in one file, whole or not at all."""
+        """Write tensors and JSON metadata to one file atomically."""
         copies = {key: value.detach().cpu().contiguous().clone() for key, value in tensors.items()}
-        note = {"about": json.dumps(about)}
-        self._whole(name, lambda temporary: temporary.write_bytes(save(copies, metadata=note)))
+        header = {"metadata": json.dumps(metadata)}
+        self._write(name, lambda temporary: temporary.write_bytes(save(copies, metadata=header)))
 
     def load_tensors(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Read tensors and their note."""
+        """Read tensors and their metadata."""
         path = self.path / name
         if not path.is_file():
             raise RunError(f"{self.path}: {name} is missing; {self._advice(name)}")
         try:
             with safe_open(path, framework="pt") as file:
                 tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-                about: dict[str, Any] = json.loads((file.metadata() or {}).get("about", "{}"))
+                metadata: dict[str, Any] = json.loads((file.metadata() or {}).get("metadata", "{}"))
         except (SafetensorError, OSError, ValueError) as error:
             raise RunError(
-                f"{path}: cut short or damaged ({error}); {self._advice(name)}"
+                f"{path}: truncated or damaged ({error}); {self._advice(name)}"
             ) from error
-        return tensors, about
+        return tensors, metadata
 
     def append_record(self, record: Mapping[str, Any]) -> None:
-        """Add one line to the records."""
-        line = json.dumps(_plain(record))
+        """Append one line to the records."""
         try:
-            with (self.path / RECORDS).open("a", encoding="utf-8") as file:
-                file.write(line + "\n")
+            append_jsonl(self.path / RECORDS, _finite(record))
         except OSError as error:
             raise RunError(
                 f"{self.path / RECORDS}: cannot be written ({error.strerror})"
             ) from error
 
     def records(self) -> list[dict[str, Any]]:
-        """Read the records; a line cut short by a crash is passed over."""
-        path = self.path / RECORDS
-        if not path.is_file():
-            return []
-        found = []
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            try:
-                found.append(json.loads(line))
-            except ValueError:
-                continue
-        return found
+        """Read the records; skip a line truncated by a crash."""
+        return read_jsonl(self.path / RECORDS)
 
-    def keep_records(self, wanted: Callable[[dict[str, Any]], bool]) -> None:
-        """Forget the records that a resumed run will write again."""
-        lines = [json.dumps(record) for record in self.records() if wanted(record)]
+    def filter_records(self, condition: Callable[[dict[str, Any]], bool]) -> None:
+        """Keep only the records that meet a condition."""
+        lines = [json.dumps(record) for record in self.records() if condition(record)]
         self.write_text(RECORDS, "".join(line + "\n" for line in lines))
 
     @contextmanager
-    def together(self) -> Iterator[None]:
-        """Put what is written inside into place at the end, all of it or nothing."""
+    def transaction(self) -> Iterator[None]:
+        """Move files written inside the block into place at its end; on an error, none of them."""
         staged = self._staged = []
         try:
             yield
@@ -159,19 +150,18 @@ class RunDir:
             for temporary, _ in staged:
                 temporary.unlink(missing_ok=True)
 
-    def _advice(self, lost: str) -> str:
-        if self.has(CHECKPOINT) and not self.has(MANIFEST) and lost != CHECKPOINT:
-            return "the run was cut short: continue it with `xvfl train CONFIG --out RUN --resume`"
-        return "the folder is not a whole run: train it again into another"
+    def _advice(self, missing: str) -> str:
+        if self.has(CHECKPOINT) and not self.has(MANIFEST) and missing != CHECKPOINT:
+            return "training did not finish: run `xvfl train CONFIG --out RUN --resume`"
+        return "the folder is not a complete run: train again into another folder"
 
-    def _whole(self, name: str, write: Callable[[Path], object]) -> None:
+    def _write(self, name: str, write: Callable[[Path], object]) -> None:
         path = self.path / name
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        temporary = temporary_path(path)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             write(temporary)
-            with temporary.open("rb") as file:
-                os.fsync(file.fileno())
+            flush_to_disk(temporary)
             if self._staged is None:
                 os.replace(temporary, path)
             else:
@@ -180,14 +170,14 @@ class RunDir:
             temporary.unlink(missing_ok=True)
             reason = error.strerror or str(error)
             raise RunError(
-                f"{path}: could not be written ({reason}); what was there before is untouched"
+                f"{path}: could not be written ({reason}); the previous file is unchanged"
             ) from error
 
 
-def _plain(value: Any) -> Any:
-    """Turn what JSON has no number for into null."""
+def _finite(value: Any) -> Any:
+    """Replace NaN and infinity, which JSON cannot represent, by None."""
     if isinstance(value, Mapping):
-        return {key: _plain(each) for key, each in value.items()}
+        return {key: _finite(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
+        return [_finite(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

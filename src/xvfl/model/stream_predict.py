@@ -1,4 +1,4 @@
-"""Predict Parquet tables of any size in a stream, row for row as `Model.predict` does."""
+"""Predict Parquet tables of any size piece by piece, with the results of `Model.predict`."""
 
 import errno
 import tempfile
@@ -17,21 +17,21 @@ from xvfl.methods import Mode
 from xvfl.model.model import Model
 
 Progress = Callable[[int, int], None]
-"""Told how many rows are done, of how many."""
+"""Called with the number of finished rows and the total."""
 
 
 @dataclass
 class PredictionSummary:
-    """What was written: how many rows, in which modes, how many with notes."""
+    """Counts of predicted rows: in total, by mode, and with notes."""
 
     rows: int = 0
-    flagged: int = 0
+    with_notes: int = 0
     modes: Counter[str] = field(default_factory=Counter)
 
     def add(self, frame: pd.DataFrame) -> None:
-        """Count the rows of some answers."""
+        """Count the rows of a table of predictions."""
         self.rows += len(frame)
-        self.flagged += int((frame["notes"] != "").sum())
+        self.with_notes += int((frame["notes"] != "").sum())
         self.modes.update(frame["mode"].tolist())
 
 
@@ -43,28 +43,28 @@ def predict_stream(
     output: Path,
     progress: Progress,
 ) -> PredictionSummary:
-    """Predict the rows of the given tables and write the answers as they come."""
-    asked = model.asked(tables, mode, party)
-    names = [asked.party] if asked.mode == "local" and asked.party else list(model.encoders)
+    """Predict the rows of the given tables and write the predictions to a file."""
+    request = model.request(tables, mode, party)
+    names = [request.party] if request.mode == "local" and request.party else list(model.encoders)
     given = {name: tables[name] for name in names if name in tables}
-    answered = PredictionSummary()
+    summary = PredictionSummary()
     try:
         with (
             TableWriter(output) as writer,
             tempfile.TemporaryDirectory(prefix=".xvfl-", dir=output.parent) as folder,
         ):
-            walk = together(given, asked.party, Path(folder))
-            progress(0, walk.rows)
-            for ids, sources in ahead(walk.pieces):
-                frame = model.predict(sources, asked.mode, asked.party, ids).frame()
+            joined = together(given, request.party, Path(folder))
+            progress(0, joined.rows)
+            for ids, sources in ahead(joined.pieces):
+                frame = model.predict(sources, request.mode, request.party, ids).frame()
                 writer.add(frame)
-                answered.add(frame)
-                progress(answered.rows, walk.rows)
+                summary.add(frame)
+                progress(summary.rows, joined.rows)
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
         raise InputError(
-            f"{output.parent}: no space is left for the answers and for matching the ids; make "
-            "space there, or write them elsewhere"
+            f"{output.parent}: no space left for the predictions and the id index; free some "
+            "space, or choose another --output"
         ) from error
-    return answered
+    return summary

@@ -1,4 +1,4 @@
-"""What the commands do: train from a configuration, evaluate and predict from a run folder."""
+"""Train from a configuration file, evaluate and predict from a run folder."""
 
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -29,98 +29,99 @@ from xvfl.dataset.prepare import InMemoryDataset, Splits, prepare
 from xvfl.errors import InputError, ModeError, RunError, unknown
 from xvfl.methods import Mode
 from xvfl.model.evaluation import EVALUATION, Chunk, Evaluation, evaluate, model_predictions
-from xvfl.model.fitting import Fitted, Plan, Show, choose_device, fit
+from xvfl.model.fitting import FitResult, ProgressCallback, TrainingPlan, choose_device, fit
 from xvfl.model.model import Model
 from xvfl.model.run_dir import CHECKPOINT, MANIFEST, RECORDS, RunDir
 from xvfl.model.stream_predict import PredictionSummary, Progress, predict_stream
 
 CONFIG = "config.toml"
 ENCODER, BUNDLE = "encoder.json", "bundle"
-"""In a party's state folder: its encoder, and what it can predict with alone."""
+"""In a party's state folder: its encoder, and the model with which it predicts locally."""
 
 
 def train_run(
-    config_path: Path, text: str, folder: RunDir, resume: bool, show: Show
-) -> Fitted | None:
-    """Train into a folder; None when the run there was finished already."""
+    config_path: Path, text: str, folder: RunDir, resume: bool, on_progress: ProgressCallback
+) -> FitResult | None:
+    """Train into a folder; return None if the run to resume is already finished."""
     config = parse_config(text, str(config_path))
     if folder.has(MANIFEST) and resume:
         folder.manifest()
         return None
     if any(folder.has(name) for name in (MANIFEST, CHECKPOINT, RECORDS, CONFIG)) and not resume:
         raise RunError(
-            f"{folder.path}: holds a run already; continue it with --resume or choose another --out"
+            f"{folder.path}: already contains a run; continue it with --resume or choose another "
+            "--out"
         )
     choose_device(config.train.device)
     base = config_path.resolve().parent
-    with prepared_run(config, base, folder) as prepared:
+    with open_dataset(config, base, folder) as dataset:
         folder.create()
         if not folder.has(CHECKPOINT):
             folder.write_text(CONFIG, text)
-        plan = Plan(config.net, config.loss, config.train)
-        fitted = fit(prepared, plan, folder, resume, show)
+        plan = TrainingPlan(config.net, config.loss, config.train)
+        result = fit(dataset, plan, folder, resume, on_progress)
         folder.write_text(CONFIG, text)
-    if not fitted.interrupted:
-        more = {
+    if not result.interrupted:
+        extra = {
             "base": str(base),
             "id_column": {
                 name: party.id_column for name, party in config.parties.items() if party.id_column
             },
-            **_held_out(prepared, folder),
+            **_held_out(dataset, folder),
         }
-        fitted.model.save(folder, more)
+        result.model.save(folder, extra)
         clear(folder.path)
-    return fitted
+    return result
 
 
-def _held_out(prepared: InMemoryDataset | OnDiskDataset, folder: RunDir) -> dict[str, Any]:
-    if isinstance(prepared, OnDiskDataset):
-        test = prepared.about.parts.test > 0
+def _held_out(dataset: InMemoryDataset | OnDiskDataset, folder: RunDir) -> dict[str, Any]:
+    if isinstance(dataset, OnDiskDataset):
+        test = dataset.about.parts.test > 0
         held_out: list[str] | str = keep_held_out(folder.path)
     else:
-        test = len(prepared.test) > 0
-        rows = prepared.test if test else prepared.validation
-        held_out = [prepared.ids[i] for i in rows.tolist()]
+        test = len(dataset.test) > 0
+        rows = dataset.test if test else dataset.validation
+        held_out = [dataset.ids[i] for i in rows.tolist()]
     return {"held_out": held_out, "held_out_is": "test" if test else "validation"}
 
 
 @contextmanager
-def prepared_run(
+def open_dataset(
     config: Config, base: Path, folder: RunDir
 ) -> Iterator[InMemoryDataset | OnDiskDataset]:
-    """Read the tables a configuration names and prepare them, in memory or beside the run."""
+    """Read and encode the tables of a configuration, in memory or on disk in the run folder."""
     options = {name: party.options for name, party in config.parties.items()}
     splits = Splits(
         config.test_fraction, config.train.validation_fraction, config.train.random_state
     )
     full_threshold, weight = config.loss.full_threshold, config.train.class_weight
-    if is_streamed(config, base):
-        tables = run_tables(config, base)
-        streamed = cached(tables, options, splits, full_threshold, weight, folder.path)
-        with closing(streamed):
-            yield streamed
+    if is_out_of_core(config, base):
+        tables = open_run_tables(config, base)
+        with closing(cached(tables, options, splits, full_threshold, weight, folder.path)) as rows:
+            yield rows
         return
-    sources, labels = read_run(config, base)
+    sources, labels = read_run_tables(config, base)
     yield prepare(sources, labels, options, splits, full_threshold, weight)
 
 
-def is_streamed(config: Config, base: Path) -> bool:
-    """Say whether a run keeps its tables on disk."""
+def is_out_of_core(config: Config, base: Path) -> bool:
+    """Return whether a run keeps its tables on disk."""
     tables = [party.table for party in config.parties.values()]
-    own = config.labels.table
-    return wanted(config.out_of_core, [*tables, *([own] if own is not None else [])], base)
+    if config.labels.table is not None:
+        tables.append(config.labels.table)
+    return wanted(config.out_of_core, tables, base)
 
 
-def run_tables(config: Config, base: Path) -> ParquetTables:
-    """Open the Parquet tables a configuration names."""
+def open_run_tables(config: Config, base: Path) -> ParquetTables:
+    """Open the Parquet tables of a configuration."""
     labels = config.labels
     parties = {name: (party.table, party.id_column) for name, party in config.parties.items()}
     own = (str(labels.table), labels.id_column)
     return open_tables(parties, labels.party or own, labels.column, base)
 
 
-def read_run(config: Config, base: Path) -> tuple[dict[str, Source], pd.Series]:
-    """Read the tables and labels a configuration names; file names count from `base`."""
+def read_run_tables(config: Config, base: Path) -> tuple[dict[str, Source], pd.Series]:
+    """Read the tables and labels of a configuration; file names are relative to `base`."""
     with chdir(base):
         sources = {
             name: read_source(party.table, party.id_column, name)
@@ -135,44 +136,44 @@ def read_run(config: Config, base: Path) -> tuple[dict[str, Source], pd.Series]:
 
 
 def read_source(table: str, id_column: str | None, party: str, fewest: int = 1) -> Source:
-    """Read a party's table, or its images from an .npz file."""
+    """Read a party's table of at least `fewest` rows, or its images from an .npz file."""
     if table.endswith(".npz"):
         return read_images(table)
     return read_table(table, id_column=id_column, party=party, fewest=fewest)
 
 
 def evaluate_run(folder: RunDir) -> Evaluation:
-    """Evaluate a run on the rows it held out, in every mode, and keep the figures beside it."""
-    model, said, config = open_run(folder)
-    base = Path(said["base"])
+    """Evaluate a run on its held-out rows, in every mode, and write evaluation.json."""
+    model, manifest, config = open_run(folder)
+    base = Path(manifest["base"])
     if not base.is_dir():
         raise InputError(
-            f"{folder.path}: trained from tables in {base}, which is not there any more; "
-            "put them back, or use `xvfl predict`"
+            f"{folder.path}: trained from tables in {base}, which no longer exists; "
+            "restore them, or use `xvfl predict`"
         )
-    with held_out_parts(folder, model, said, config) as parts:
-        result = evaluate(model_predictions(model, parts), said["held_out_is"])
+    with held_out_parts(folder, model, manifest, config) as parts:
+        result = evaluate(model_predictions(model, parts), manifest["held_out_is"])
     folder.write_json(EVALUATION, result.to_dict())
     return result
 
 
 @contextmanager
 def held_out_parts(
-    folder: RunDir, model: Model, said: Mapping[str, Any], config: Config
+    folder: RunDir, model: Model, manifest: Mapping[str, Any], config: Config
 ) -> Iterator[Iterable[Chunk]]:
-    """Read the rows a run held out: all at once, or piece by piece where they were streamed."""
-    base, held_out = Path(said["base"]), said["held_out"]
+    """Read the held-out rows of a run: at once, or in parts if it was trained out of core."""
+    base, held_out = Path(manifest["base"]), manifest["held_out"]
     if isinstance(held_out, str):
-        tables = run_tables(config, base)
+        tables = open_run_tables(config, base)
         with tempfile.TemporaryDirectory(prefix=".xvfl-", dir=folder.path) as space:
             yield held_out_pieces(tables, folder / held_out, model.classes, Path(space))
         return
-    sources, labels = read_run(config, base)
+    sources, labels = read_run_tables(config, base)
     labels = labels[labels.isin(model.classes)]
-    held = [each for each in held_out if each in labels.index]
-    if not held:
-        raise InputError(f"{folder.path}: none of the held-out ids is in the tables any more")
-    yield [({name: take(source, held) for name, source in sources.items()}, labels.loc[held])]
+    ids = [each for each in held_out if each in labels.index]
+    if not ids:
+        raise InputError(f"{folder.path}: the tables no longer contain any of the held-out ids")
+    yield [({name: take(source, ids) for name, source in sources.items()}, labels.loc[ids])]
 
 
 def predict_run(
@@ -184,14 +185,14 @@ def predict_run(
     id_column: str | None,
     progress: Progress,
 ) -> PredictionSummary:
-    """Predict tables from the command line and write the answers; Parquet files in a stream."""
-    bundle = find_bundle(folder)
+    """Predict tables and write the predictions to a file; Parquet files are streamed."""
+    bundle = open_bundle(folder)
     if bundle is not None:
         model, columns = Model.load(bundle), bundle.manifest().get("id_column", {})
         if mode not in (None, "local"):
             raise ModeError(
-                f"mode {mode!r}: the bundle of one party predicts in mode 'local' alone; "
-                "the others' nets are with the others"
+                f"mode {mode!r}: a party's folder has only its own nets, so it predicts in mode "
+                "'local' only"
             )
         mode = "local"
     else:
@@ -211,36 +212,38 @@ def predict_run(
     sources = {name: read_source(each, ids[name], name, 0) for name, each in inputs.items()}
     frame = model.predict(sources, mode, party).frame()
     write_table(frame, output)
-    answered = PredictionSummary()
-    answered.add(frame)
-    return answered
+    summary = PredictionSummary()
+    summary.add(frame)
+    return summary
 
 
-def find_bundle(folder: RunDir) -> RunDir | None:
-    """Find what a party can predict with alone, in its state folder; None for other folders."""
+def open_bundle(folder: RunDir) -> RunDir | None:
+    """Return the local model in a party's state folder; None for a run or model folder."""
     if folder.has(ENCODER) and not folder.has(f"{BUNDLE}/{MANIFEST}"):
         raise ModeError(
-            f"{folder.path}: no head was released to this party, so it cannot predict alone; ask "
-            "the coordinator to name it under `release`"
+            f"{folder.path}: no head was released to this party, so it cannot predict locally; "
+            "ask the coordinator to list it under `release_to`"
         )
     inner = RunDir(folder / BUNDLE) if folder.has(f"{BUNDLE}/{MANIFEST}") else folder
     if not inner.has(MANIFEST):
         return None
-    said = inner.manifest()
-    if said.get("side") == "coordinator":
+    manifest = inner.manifest()
+    if manifest.get("side") == "coordinator":
         raise ModeError(
-            f"{folder.path}: a coordinator's folder has the heads and no party's nets; predict "
+            f"{folder.path}: a coordinator's folder has the heads but no party's nets; predict "
             "with a party's folder"
         )
-    return inner if "bundle" in said else None
+    return inner if "bundle" in manifest else None
 
 
 def open_run(folder: RunDir) -> tuple[Model, dict[str, Any], Config]:
-    """Load a finished run: its model, its manifest, its configuration."""
-    said = folder.manifest()
+    """Load model, manifest and configuration of a finished run."""
+    manifest = folder.manifest()
     model = Model.load(folder)
     try:
         text = (folder / CONFIG).read_text(encoding="utf-8")
     except OSError as error:
-        raise RunError(f"{folder.path}: {CONFIG} is missing; it is a model, not a run") from error
-    return model, said, parse_config(text, str(folder / CONFIG))
+        raise RunError(
+            f"{folder.path}: {CONFIG} is missing; expected a folder that `xvfl train` wrote"
+        ) from error
+    return model, manifest, parse_config(text, str(folder / CONFIG))

@@ -41,7 +41,7 @@ class Result:
 
     def keep(self, folder: RunDir, names: Sequence[str], net: NetConfig, seed: int) -> None:
         """Write what the coordinator has of the model: the heads, and how to read them."""
-        with folder.together():
+        with folder.transaction():
             folder.save_tensors(MODEL, self.method.heads.state_dict(), {})
             manifest = {
                 "format": FORMAT,
