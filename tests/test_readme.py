@@ -36,6 +36,7 @@ def path(tmp_path: Path) -> str:
     return f"{folder}{os.pathsep}{os.environ.get('PATH', '/usr/bin:/bin')}"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not (DATA / "tabular").is_dir(), reason="XVFL_DATA: no data folder")
 def test_the_walk_through(path: str, tmp_path: Path) -> None:
     work = tmp_path / "work"

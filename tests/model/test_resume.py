@@ -5,7 +5,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -73,16 +72,29 @@ def test_early_stopping_survives_a_resume(tmp_path: Path) -> None:
     assert_same_run(tmp_path / "cut", tmp_path / "whole")
 
 
-LONG = CONFIG.replace("epochs = 3", "epochs = 60\npatience = 0")
-EAGER = (
-    "import xvfl.model.fitting as t; t.CHECKPOINT_SECONDS = 0; "
-    "from xvfl.cli.main import main; main()"
-)
+LONG = CONFIG.replace("epochs = 3", "epochs = 10\npatience = 0")
+SIGNAL_ITSELF = """
+import os, runpy, signal
+import xvfl.model.fitting
+from xvfl.model.run_dir import RunDir
+
+append = RunDir.append_record
+
+def append_and_signal(self, record):
+    append(self, record)
+    if record.get("epoch") == EPOCH:
+        os.kill(os.getpid(), signal.SIGNAL)
+
+RunDir.append_record = append_and_signal
+xvfl.model.fitting.CHECKPOINT_SECONDS = SECONDS
+runpy.run_module("xvfl", run_name="__main__", alter_sys=True)
+"""
+"""The command line; once the record of an epoch is written, the process gets a signal."""
 
 
 @pytest.fixture(scope="module")
 def long_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A configuration that trains for a second or more, beside its uninterrupted run."""
+    """Write a configuration of ten epochs, and its uninterrupted run."""
     folder = tmp_path_factory.mktemp("long")
     train(write_run_inputs(folder, LONG), folder / "whole")
     return folder
@@ -90,15 +102,12 @@ def long_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_ctrl_c_in_the_shell(long_run: Path) -> None:
     out = long_run / "stopped"
-    process = start(long_run, out, "-m", "xvfl")
-    wait_for(out, epochs=2)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert err == f"stopped; continue with: xvfl train run.toml --out {out} --resume\n"
+    done = train_and_signal(long_run, out, signal.SIGINT, epoch=2, checkpoint_seconds=15)
+    assert done.returncode == 130
+    assert done.stderr == f"stopped; continue with: xvfl train run.toml --out {out} --resume\n"
     assert not (out / MODEL).exists() and has_no_temporary_files(out)
     said = run_xvfl("train", long_run / "run.toml", "--out", out, "--resume")
-    assert said.code == 0 and "trained 60 epochs" in said.out
+    assert said.code == 0 and "trained 10 epochs" in said.out
     assert_same_run(out, long_run / "whole")
     again = run_xvfl("train", long_run / "run.toml", "--out", out, "--resume")
     assert again.code == 0 and "finished already" in again.out
@@ -106,11 +115,8 @@ def test_ctrl_c_in_the_shell(long_run: Path) -> None:
 
 def test_power_cut(long_run: Path) -> None:
     out = long_run / "killed"
-    process = start(long_run, out, "-c", EAGER)
-    wait_for(out, epochs=5)
-    process.kill()
-    process.communicate(timeout=60)
-    assert process.returncode == -signal.SIGKILL
+    done = train_and_signal(long_run, out, signal.SIGKILL, epoch=5, checkpoint_seconds=0)
+    assert done.returncode == -signal.SIGKILL
     assert "--resume" in rejected_with("evaluate", out)
     assert run_xvfl("train", long_run / "run.toml", "--out", out, "--resume").code == 0
     assert_same_run(out, long_run / "whole")
@@ -142,24 +148,20 @@ def test_power_cut_between_the_record_of_an_epoch_and_the_next_checkpoint(tmp_pa
     assert_same_run(out, tmp_path / "whole")
 
 
-def start(folder: Path, out: Path, *python: str) -> "subprocess.Popen[str]":
-    """Start a training in a process of its own."""
-    return subprocess.Popen(
-        [sys.executable, *python, "train", "run.toml", "--out", str(out)],
+def train_and_signal(
+    folder: Path, out: Path, number: signal.Signals, epoch: int, checkpoint_seconds: float
+) -> "subprocess.CompletedProcess[str]":
+    """Train in a process of its own, which gets a signal after an epoch."""
+    code = SIGNAL_ITSELF.replace("EPOCH", str(epoch)).replace("SIGNAL", number.name)
+    code = code.replace("SECONDS = SECONDS", f"SECONDS = {checkpoint_seconds}")
+    return subprocess.run(
+        [sys.executable, "-c", code, "train", "run.toml", "--out", str(out)],
         cwd=folder,
         env={"PYTHONPATH": str(SOURCE), "PATH": "/usr/bin:/bin"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        capture_output=True,
         text=True,
+        check=False,
     )
-
-
-def wait_for(out: Path, epochs: int) -> None:
-    """Wait until a run has done some epochs."""
-    until = time.monotonic() + 120
-    while len(RunDir(out).records()) < epochs:
-        assert time.monotonic() < until, "the training did not start"
-        time.sleep(0.005)
 
 
 SEARCH = CONFIG + "\n[loss]\nlambda1 = [0.0, 0.5]\nlambda2 = [0.1, 5.0]\n"

@@ -4,6 +4,7 @@ import random
 import re
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ from tests.wire.proxy import proxy
 from xvfl.cli.demo_federated import (
     PARTIES,
     TRAIN,
-    WITHIN,
     Processes,
     folder_lines,
     gaps_between,
@@ -24,7 +24,13 @@ from xvfl.cli.demo_federated import (
 )
 from xvfl.service.log import read_log
 
+pytestmark = pytest.mark.slow
 EPOCHS = TRAIN.epochs
+LONG = replace(TRAIN, epochs=150)
+"""Long enough for a party to restart before the others have finished."""
+SIMILAR = 0.1
+"""Bound of the difference in accuracy to a run without faults. It detects a broken model; when the
+faults strike depends on the machine, so that a smaller one would measure chance."""
 
 
 @pytest.mark.filterwarnings("ignore:5 of 1797 labelled ids", "ignore:party ")
@@ -67,7 +73,7 @@ def test_faults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with capsys.disabled():
         show(table, log, gaps)
     assert any(event["event"] == "finished" for event in log)
-    assert max(map(abs, gaps.values())) <= WITHIN
+    assert max(map(abs, gaps.values())) <= SIMILAR
     assert_losses(log)
     for name in PARTIES:
         assert not [e for e in read_log(tmp_path / name) if "made already" in e.get("reason", "")]
@@ -83,7 +89,7 @@ def test_training_goes_on_without_a_killed_party(
     whom, at = rng.choice(PARTIES), rng.randrange(3, EPOCHS // 3)
     with (
         (tmp_path / "shown").open("w") as shown,
-        Processes(tmp_path, Console(file=shown, width=200), TRAIN, minimum=1) as processes,
+        Processes(tmp_path, Console(file=shown, width=200), LONG, minimum=1) as processes,
     ):
         processes.start()
         step = processes.event("epoch", lambda e: e["epoch"] >= at)["step"]
@@ -94,15 +100,16 @@ def test_training_goes_on_without_a_killed_party(
         processes.launch(whom)
         processes.wait()
     log = read_log(tmp_path / "coordinator")
-    ours, theirs = folder_lines(tmp_path), in_one_process(tmp_path, TRAIN)
+    ours, theirs = folder_lines(tmp_path), in_one_process(tmp_path, LONG)
     gaps = gaps_between(ours, theirs)
     with capsys.disabled():
         show([(step, "kill", whom)], log, gaps)
     epochs = [event for event in log if event["event"] == "epoch"]
-    assert [event["epoch"] for event in epochs] == list(range(1, EPOCHS + 1))
+    assert [event["epoch"] for event in epochs] == list(range(1, LONG.epochs + 1))
     assert {event["step"] - (event["epoch"] * epochs[0]["step"]) for event in epochs} == {0}
-    back = next(e for e in log if e["event"] == "party_joined" and e["step"] > left["step"])
-    assert back["party"] == whom and epochs[-1]["parties"] == 2
+    joined = [e for e in log if e["event"] == "party_joined" and e["party"] == whom]
+    back = next(e for e in joined if e["step"] > left["step"])
+    assert any(e["parties"] == 2 for e in epochs if e["step"] > back["step"])
     first, last = back["lost_updates"]
     # It may be missed in a batch, or by the checkpoint of the epoch's end, before the next one.
     gone = max(left["step"], step)
@@ -111,7 +118,7 @@ def test_training_goes_on_without_a_killed_party(
     assert_losses(log)
     for name in PARTIES:
         assert not [e for e in read_log(tmp_path / name) if "made already" in e.get("reason", "")]
-    assert max(map(abs, gaps.values())) <= WITHIN
+    assert max(map(abs, gaps.values())) <= SIMILAR
 
 
 def assert_losses(log: list[dict[str, Any]]) -> None:

@@ -39,6 +39,7 @@ def fused_weights() -> dict[str, dict[str, torch.Tensor]]:
     return {name: copy_weights(net) for name, net in nets.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["simulator", "provisioned"])
 def test_200_steps_over_flare_end_in_the_fused_weights(kind: str, tmp_path: Path) -> None:
     environment = os.environ | {
@@ -75,6 +76,7 @@ state_dir = "{name}"
 """
 
 
+@pytest.mark.slow
 def test_the_example_trains_from_each_sides_own_configuration(tmp_path: Path) -> None:
     bank, shop, y = make_tables()
     bank.reset_index().to_csv(tmp_path / "bank.csv", index=False)

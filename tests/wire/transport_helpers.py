@@ -62,15 +62,15 @@ def run_client(
         yield dialler
     finally:
         dialler.stop()
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
 
 
-def wait_until(holds: Callable[[], object], seconds: float = 20.0) -> None:
+def wait_until(holds: Callable[[], object], seconds: float = 120.0) -> None:
     """Wait for something to become true."""
     until = time.monotonic() + seconds
     while not holds():
-        assert time.monotonic() < until, "waited in vain"
+        assert time.monotonic() < until, "the condition never held"
         time.sleep(0.002)
 
 
