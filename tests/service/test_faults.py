@@ -4,7 +4,6 @@ import random
 import re
 import signal
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +25,6 @@ from xvfl.service.log import read_log
 
 pytestmark = pytest.mark.slow
 EPOCHS = TRAIN.epochs
-LONG = replace(TRAIN, epochs=150)
-"""Long enough for a party to restart before the others have finished."""
 SIMILAR = 0.1
 """Bound of the difference in accuracy to a run without faults. It detects a broken model; when the
 faults strike depends on the machine, so that a smaller one would measure chance."""
@@ -89,7 +86,7 @@ def test_training_goes_on_without_a_killed_party(
     whom, at = rng.choice(PARTIES), rng.randrange(3, EPOCHS // 3)
     with (
         (tmp_path / "shown").open("w") as shown,
-        Processes(tmp_path, Console(file=shown, width=200), LONG, minimum=1) as processes,
+        Processes(tmp_path, Console(file=shown, width=200), TRAIN, minimum=1) as processes,
     ):
         processes.start()
         step = processes.event("epoch", lambda e: e["epoch"] >= at)["step"]
@@ -100,12 +97,12 @@ def test_training_goes_on_without_a_killed_party(
         processes.launch(whom)
         processes.wait()
     log = read_log(tmp_path / "coordinator")
-    ours, theirs = folder_lines(tmp_path), in_one_process(tmp_path, LONG)
+    ours, theirs = folder_lines(tmp_path), in_one_process(tmp_path, TRAIN)
     gaps = gaps_between(ours, theirs)
     with capsys.disabled():
         show([(step, "kill", whom)], log, gaps)
     epochs = [event for event in log if event["event"] == "epoch"]
-    assert [event["epoch"] for event in epochs] == list(range(1, LONG.epochs + 1))
+    assert [event["epoch"] for event in epochs] == list(range(1, EPOCHS + 1))
     assert {event["step"] - (event["epoch"] * epochs[0]["step"]) for event in epochs} == {0}
     joined = [e for e in log if e["event"] == "party_joined" and e["party"] == whom]
     back = next(e for e in joined if e["step"] > left["step"])
