@@ -1,104 +1,114 @@
-"""Keep the tables of the docs equal to the configuration classes and to the results.
+"""Keep the docs equal to the code: option tables, result tables, names of functions and tests.
 
-`python scripts/tables.py` writes them; as a hook of mkdocs it refuses to build stale ones.
+`python scripts/tables.py` writes the tables. As a hook of mkdocs it fails the build if a table is
+stale or if a page names a function or a test that does not exist.
 """
 
+import ast
 import json
 import re
 import sys
 from dataclasses import MISSING, fields
+from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "src"))
+sys.path[:0] = [str(ROOT / "src"), str(ROOT / "lab")]
 
+from xvfl import config as run_config  # noqa: E402
+from xvfl.cli.template import field_docs  # noqa: E402
+from xvfl.service import config as service_config  # noqa: E402
 from xvfl_lab.experiments.jobs import FULL, OURS  # noqa: E402
 
-from xvfl import config as xc  # noqa: E402
-from xvfl.cli.template import field_docs  # noqa: E402
-from xvfl.service import config as sides  # noqa: E402
-
-PAGES = sorted((ROOT / "docs").rglob("*.md"))
-MODULES = {"configuration.md": xc, "federation.md": sides}
-"""Each page of options, and the module whose classes it shows."""
+DOCS = ROOT / "docs"
+RESULTS = ROOT / "lab" / "results"
+CONFIG_MODULES = {"configuration.md": run_config, "deploy.md": service_config}
+"""Each page with option tables, and the module of the classes it shows."""
 BLOCK = re.compile(r"<!-- (options|results): (\S+) -->\n.*?<!-- end -->", re.DOTALL)
 MODES = ("local", "assisted", "collaborative")
 RATES = (0.0, 0.5, 0.9)
 
+TEST = re.compile(r"`((?:[\w/]+/)?test_\w+\.py)(?:::(test_\w+))?`|`(test_D\d_\w+)`")
+NAME = re.compile(
+    r"`((?:maths|primitives|nets|methods|training|federation|wire|data|dataset|model|matching|certs"
+    r"|service|estimator|config|experiments|bench|datasets|scenarios)(?:\.\w+)+)`"
+)
+
 
 def options(page: Path, name: str) -> str:
-    """Lay out a class: each option, its default, its meaning."""
+    """Format a configuration class: each option, its default, its meaning."""
     if name == "LAMBDA_RANGES":
-        return ranges()
-    cls = getattr(MODULES[page.name], name)
+        return lambda_ranges()
+    cls = getattr(CONFIG_MODULES[page.name], name)
     docs, hints = field_docs(cls), get_type_hints(cls)
     lines = ["| option | default | meaning |", "|---|---|---|"]
-    for each in fields(cls):
-        meaning = docs[each.name].replace("|", "\\|")
-        if get_origin(hints[each.name]) is Literal:
-            choices = ", ".join(f'`"{choice}"`' for choice in get_args(hints[each.name]))
+    for field in fields(cls):
+        meaning = docs[field.name].replace("|", "\\|")
+        if get_origin(hints[field.name]) is Literal:
+            choices = ", ".join(f'`"{choice}"`' for choice in get_args(hints[field.name]))
             meaning = f"{meaning} One of {choices}."
-        lines.append(f"| `{each.name}` | {_default(each.default)} | {meaning} |")
+        lines.append(f"| `{field.name}` | {_default(field.default)} | {meaning} |")
     return "\n".join(lines)
 
 
-def ranges() -> str:
-    """Lay out the paper's ranges of λ1 and λ2."""
+def lambda_ranges() -> str:
+    """Format the paper's ranges of λ1 and λ2."""
     lines = ["| data | `lambda1` | `lambda2` |", "|---|---|---|"]
-    for name, pair in xc.LAMBDA_RANGES.items():
-        first, second = (", ".join(f"{value:g}" for value in each) for each in pair)
+    for name, pair in run_config.LAMBDA_RANGES.items():
+        first, second = (", ".join(f"{value:g}" for value in values) for values in pair)
         lines.append(f"| {name} | {first} | {second} |")
     return "\n".join(lines)
 
 
 def results(page: Path, name: str) -> str:
-    """Lay out what a method did over missing rates, or what each ablation costs."""
-    return ablations() if name == "ablations" else method(name)
+    """Format a method's results over missing rates, or the ablations of `xvfl+`."""
+    return ablations() if name == "ablations" else method_results(name)
 
 
-def method(name: str) -> str:
-    """Lay out a method: data sets and modes down, rates across, and `xvfl+` minus it."""
+def method_results(name: str) -> str:
+    """Format a method: data sets and modes as rows, missing rates as columns."""
     minus = [] if name == OURS else [f"{OURS} minus it"]
     head = ["data set", "mode", *(f"R_miss {rate:g}" for rate in RATES), *minus]
     lines = [_row(head), "|---|---|" + "--:|" * (len(head) - 2)]
-    for dataset, found in _figures("missing-rates").items():
-        metric = found["judged"]["metric"]
+    for dataset, figure in _figures("missing-rates").items():
+        metric = figure["judged"]["metric"]
         for mode in MODES:
             values = {
-                each["rate"]: each[metric]
-                for each in found["numbers"]
-                if (each["method"], each["way"]) == (name, mode)
+                number["rate"]: number[metric]
+                for number in figure["numbers"]
+                if (number["method"], number["way"]) == (name, mode)
             }
             if values:
                 cells = [_mean(values[rate]) for rate in RATES]
-                gap = [_gap(found, name, mode)] if minus else []
+                gap = [_gap(figure, name, mode)] if minus else []
                 lines.append(_row([f"{dataset}, {metric}", mode, *cells, *gap]))
     return "\n".join(lines)
 
 
 def ablations() -> str:
-    """Lay out what `xvfl+` is ahead of itself without one of its parts."""
+    """Format the differences between `xvfl+` and itself without one of its parts."""
     lines = []
-    for dataset, found in _figures("ablations").items():
+    for dataset, figure in _figures("ablations").items():
         lines += ["", _row([f"{dataset}: xvfl+ minus itself", *MODES]), "|---|" + "--:|" * 3]
-        rivals = dict.fromkeys(each["rival"] for each in found["standing"])
-        for rival in [each for each in rivals if each != "peers alone"]:
-            lines.append(_row([rival, *(_gap(found, rival, mode) for mode in MODES)]))
+        rivals = dict.fromkeys(standing["rival"] for standing in figure["standing"])
+        for rival in [name for name in rivals if name != "peers alone"]:
+            lines.append(_row([rival, *(_gap(figure, rival, mode) for mode in MODES)]))
     return "\n".join(lines[1:])
 
 
 def _figures(figure: str) -> dict[str, Any]:
-    paths = {name: ROOT / "results" / figure / f"{name}.json" for name in FULL}
-    there = {name: path for name, path in paths.items() if path.exists()}
-    return {name: json.loads(path.read_text(encoding="utf-8")) for name, path in there.items()}
+    paths = {name: RESULTS / figure / f"{name}.json" for name in FULL}
+    present = {name: path for name, path in paths.items() if path.exists()}
+    return {name: json.loads(path.read_text(encoding="utf-8")) for name, path in present.items()}
 
 
-def _gap(found: dict[str, Any], rival: str, mode: str) -> str:
-    for each in found["standing"]:
-        if (each["rival"], each["mode"]) == (rival, mode):
-            gap, error = 100 * each["gap"]["mean"], 100 * each["gap"]["error"]
-            return f"{gap:+.2f} ± {error:.2f}, {each['verdict']}"
+def _gap(figure: dict[str, Any], rival: str, mode: str) -> str:
+    for standing in figure["standing"]:
+        if (standing["rival"], standing["mode"]) == (rival, mode):
+            gap, error = 100 * standing["gap"]["mean"], 100 * standing["gap"]["error"]
+            return f"{gap:+.2f} ± {error:.2f}, {standing['verdict']}"
     return "n/a"
 
 
@@ -108,23 +118,6 @@ def _mean(value: dict[str, float]) -> str:
 
 def _row(cells: list[str]) -> str:
     return "| " + " | ".join(cells) + " |"
-
-
-def written(page: Path) -> str:
-    """Give a page with every table made anew."""
-
-    def block(found: re.Match[str]) -> str:
-        make = {"options": options, "results": results}[found[1]]
-        return f"<!-- {found[1]}: {found[2]} -->\n\n{make(page, found[2])}\n\n<!-- end -->"
-
-    return BLOCK.sub(block, page.read_text(encoding="utf-8"))
-
-
-def on_pre_build(config: Any) -> None:
-    """Refuse to build a page that no longer says what the classes and the results say."""
-    for page in PAGES:
-        if written(page) != page.read_text(encoding="utf-8"):
-            raise SystemExit(f"{page.name}: its tables are stale; run python scripts/tables.py")
 
 
 def _default(value: Any) -> str:
@@ -141,6 +134,74 @@ def _default(value: Any) -> str:
     return f'`"{value}"`' if isinstance(value, str) else f"`{value}`"
 
 
+def refreshed(page: Path) -> str:
+    """Return the text of a page with current tables."""
+
+    def block(match: re.Match[str]) -> str:
+        make = {"options": options, "results": results}[match[1]]
+        return f"<!-- {match[1]}: {match[2]} -->\n\n{make(page, match[2])}\n\n<!-- end -->"
+
+    return BLOCK.sub(block, page.read_text(encoding="utf-8"))
+
+
+def unknown_names(text: str) -> list[str]:
+    """List the functions and tests that a page names and that do not exist."""
+    missing = []
+    for file, test, decision in TEST.findall(text):
+        if decision and not any(decision in tests for tests in _tests().values()):
+            missing.append(decision)
+        elif file and file not in _tests():
+            missing.append(file)
+        elif test and test not in _tests()[file]:
+            missing.append(f"{file}::{test}")
+    return missing + [name for name in NAME.findall(text) if not _importable(name)]
+
+
+@cache
+def _tests() -> dict[str, set[str]]:
+    found = {}
+    for folder in (ROOT / "tests", ROOT / "lab" / "lab_tests"):
+        for path in folder.rglob("test_*.py"):
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            names = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+            found[path.relative_to(folder).as_posix()] = names
+    return found
+
+
+def _importable(name: str) -> bool:
+    parts = name.removesuffix(".py").split(".")
+    return any(_resolves(package, parts) for package in ("xvfl", "xvfl_lab"))
+
+
+def _resolves(package: str, parts: list[str]) -> bool:
+    value: Any = import_module(package)
+    path = package
+    for part in parts:
+        path = f"{path}.{part}"
+        if hasattr(value, part):
+            value = getattr(value, part)
+            continue
+        if part in getattr(value, "__annotations__", {}):
+            return True
+        try:
+            value = import_module(path)
+        except ModuleNotFoundError:
+            return False
+    return True
+
+
+def on_pre_build(config: Any) -> None:
+    """Fail the build of stale tables and of names that do not exist."""
+    problems = []
+    for page in sorted(DOCS.rglob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        if refreshed(page) != text:
+            problems.append(f"{page.name}: stale tables; run python scripts/tables.py")
+        problems += [f"{page.name}: {name} does not exist" for name in unknown_names(text)]
+    if problems:
+        raise SystemExit("\n".join(problems))
+
+
 if __name__ == "__main__":
-    for each in PAGES:
-        each.write_text(written(each), encoding="utf-8")
+    for each in sorted(DOCS.rglob("*.md")):
+        each.write_text(refreshed(each), encoding="utf-8")

@@ -1,0 +1,40 @@
+"""Write two messy tables: `clinic.csv`, which also holds the labels, and `laboratory.parquet`.
+
+The data are scikit-learn's copy of the Wisconsin breast cancer table (569 patients). Both tables
+get the defects of real exports: missing cells, codes that mean "missing", a text column in mixed
+spelling, a date column, and patients that only one of the two organizations knows.
+"""
+
+import numpy as np
+import pandas as pd
+from sklearn.datasets import load_breast_cancer
+
+
+def make_tables() -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the tables of the clinic and the laboratory."""
+    data = load_breast_cancer(as_frame=True)
+    rng = np.random.default_rng(7)
+    table, n = data.data, len(data.data)
+    kinds = ("texture", "smoothness", "compactness", "symmetry", "fractal dimension")
+    simple = [f"mean {kind}" for kind in kinds]
+    patient = [f"P{i:04d}" for i in range(n)]
+
+    clinic = table[simple].mask(rng.random((n, len(simple))) < 0.3)
+    clinic["mean texture"] = clinic["mean texture"].fillna(-1)  # -1 means "not measured"
+    size = pd.cut(table["mean area"], [0, 450, 750, np.inf], labels=["small", "medium", "large"])
+    clinic["size"] = np.where(rng.random(n) < 0.3, "unknown", size.astype(str))
+    clinic["visit"] = pd.Timestamp("2024-01-01") + pd.to_timedelta(rng.integers(0, 700, n), "D")
+    clinic["diagnosis"] = data.target.map({0: "malignant", 1: "benign"})
+    clinic.insert(0, "patient", patient)
+
+    worst = table[[name for name in table if name.startswith("worst")]]
+    laboratory = worst.mask(rng.random(worst.shape) < 0.1)
+    laboratory.insert(0, "patient", patient)
+    return clinic, laboratory.sample(frac=0.7, random_state=1)
+
+
+if __name__ == "__main__":
+    clinic, laboratory = make_tables()
+    clinic.to_csv("clinic.csv", index=False)
+    laboratory.to_parquet("laboratory.parquet", index=False)
+    print(f"clinic.csv: {len(clinic)} patients; laboratory.parquet: {len(laboratory)} patients")
