@@ -1,7 +1,7 @@
 """Keep the docs equal to the code: option tables, result tables, names of functions and tests.
 
 `python scripts/tables.py` writes the tables. As a hook of mkdocs it fails the build if a table is
-stale or if a page names a function or a test that does not exist.
+stale or if a page names a function, a test or a file that does not exist.
 """
 
 import ast
@@ -30,11 +30,15 @@ BLOCK = re.compile(r"<!-- (options|results): (\S+) -->\n.*?<!-- end -->", re.DOT
 MODES = ("local", "assisted", "collaborative")
 RATES = (0.0, 0.5, 0.9)
 
-TEST = re.compile(r"`((?:[\w/]+/)?test_\w+\.py)(?:::(test_\w+))?`|`(test_D\d_\w+)`")
-NAME = re.compile(
-    r"`((?:maths|primitives|nets|methods|training|federation|wire|data|dataset|model|matching|certs"
-    r"|service|estimator|config|experiments|bench|datasets|scenarios)(?:\.\w+)+)`"
+TEST = re.compile(
+    r"`(?:tests/|lab/lab_tests/)?((?:\w+/)*test_\w+\.py)(?:::(test_\w+))?`|`(test_D\d_\w+)`"
 )
+NAME = re.compile(
+    r"`((?:maths|primitives|nets|methods|training|federation|wire|data|dataset|matching|certs"
+    r"|service|estimator|config|experiments|bench|datasets|scenarios)(?:\.(?!toml)\w+)+)`"
+)
+
+PATH = re.compile(r"`((?:src|lab|tests|examples|scripts)/[\w./-]+)(?:::\w+)?`")
 
 
 def options(page: Path, name: str) -> str:
@@ -145,7 +149,7 @@ def refreshed(page: Path) -> str:
 
 
 def unknown_names(text: str) -> list[str]:
-    """List the functions and tests that a page names and that do not exist."""
+    """List the functions, tests and files that a page names and that do not exist."""
     missing = []
     for file, test, decision in TEST.findall(text):
         if decision and not any(decision in tests for tests in _tests().values()):
@@ -154,6 +158,7 @@ def unknown_names(text: str) -> list[str]:
             missing.append(file)
         elif test and test not in _tests()[file]:
             missing.append(f"{file}::{test}")
+    missing += [path for path in PATH.findall(text) if not (ROOT / path).exists()]
     return missing + [name for name in NAME.findall(text) if not _importable(name)]
 
 
