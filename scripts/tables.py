@@ -151,6 +151,7 @@ def refreshed(page: Path) -> str:
 def unknown_names(text: str) -> list[str]:
     """List the functions, tests and files that a page names and that do not exist."""
     missing = []
+    text = text.replace("/test_NAME.py", "").replace("/NAME.py", "")
     for file, test, decision in TEST.findall(text):
         if decision and not any(decision in tests for tests in _tests().values()):
             missing.append(decision)

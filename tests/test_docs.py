@@ -1,0 +1,33 @@
+"""The code blocks of the docs run word for word."""
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+from tests.small_tables import SOURCE
+
+ROOT = SOURCE.parent
+PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
+
+
+@pytest.mark.slow
+def test_the_tutorial(tmp_path: Path) -> None:
+    script = runpy.run_path(str(ROOT / "scripts" / "tutorial.py"))
+    page = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
+    executed = script["execute"](page, tmp_path)
+    assert executed.count("```text") == page.count("```text")
+    assert "trained 30 epochs" in executed and "collaborative" in executed
+    pictures = re.findall(r"images/([\w-]+\.png)", page)
+    assert len(pictures) == 3
+    assert all((tmp_path / name).stat().st_size > 0 for name in pictures)
+
+
+def test_the_python_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+    names: dict[str, object] = {}
+    for number, code in enumerate(PYTHON.findall(page)):
+        exec(compile(code, f"docs/python.md, block {number}", "exec"), names)
+    assert (tmp_path / "model" / "manifest.json").is_file()
