@@ -8,6 +8,7 @@ import torch
 
 from tests.problems import split_digits
 from tests.wire.transport_helpers import issue_certificates
+from xvfl.primitives.layout import any_image
 from xvfl.training.threads import limit_threads
 
 
@@ -22,5 +23,5 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def limited_threads() -> Iterator[None]:
     """Limit torch's threads as training does."""
     layouts = {name: table.layout for name, table in split_digits(2)[0].items()}
-    with limit_threads(layouts, torch.device("cpu")), torch.random.fork_rng(devices=[]):
+    with limit_threads(any_image(layouts), torch.device("cpu")), torch.random.fork_rng(devices=[]):
         yield

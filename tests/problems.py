@@ -16,7 +16,7 @@ from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.predict import logits, ways
 from xvfl.methods import Method
 from xvfl.nets.party_net import PartyNet
-from xvfl.primitives.layout import Feature, Layout
+from xvfl.primitives.layout import Feature, Layout, any_image
 from xvfl.primitives.masks import drop_features
 from xvfl.primitives.random import Draws
 from xvfl.primitives.rows import PartyTable, Rows
@@ -224,7 +224,7 @@ def train_small(
     )
     with torch.random.fork_rng(devices=[]):
         parties = build_parties(layouts, net, loss, [SEED])
-        method = build_method(layouts, CLASSES, net, loss, [SEED])
+        method = build_method(len(layouts), CLASSES, any_image(layouts), net, loss, [SEED])
         weight = loss.reconstruction_weight
         fused = FusedFederation(
             [PartyWorker(n, parties[n], tables[n], [SEED], weight) for n in tables]

@@ -33,6 +33,7 @@ from xvfl.federation.membership import RunTerms
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.remote_party import RemoteParty
 from xvfl.federation.run_settings import RunSettings
+from xvfl.primitives.layout import any_image
 from xvfl.training.loop import Trainer
 from xvfl.training.threads import limit_threads
 from xvfl.wire.in_process import InProcessTransport
@@ -167,7 +168,10 @@ def main() -> None:
     lines = []
     load, metric = DATA[given.data]
     task = subset(load(), given.rows, given.rows)
-    with limit_threads(task.layouts, torch.device("cpu")), torch.random.fork_rng(devices=[]):
+    with (
+        limit_threads(any_image(task.layouts), torch.device("cpu")),
+        torch.random.fork_rng(devices=[]),
+    ):
         for seed in given.seeds:
             for payload, feedback in RUNS:
                 lines.append(run(task, metric, payload, feedback, seed, given.epochs))

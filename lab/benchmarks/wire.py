@@ -33,6 +33,7 @@ from xvfl.federation.endpoint import Endpoint, PartyRun
 from xvfl.federation.membership import RunTerms
 from xvfl.federation.remote_party import RemoteParty
 from xvfl.federation.run_settings import RunSettings
+from xvfl.primitives.layout import any_image
 from xvfl.training.loop import Trainer
 from xvfl.training.threads import limit_threads
 from xvfl.wire.client import PartyClient
@@ -68,7 +69,7 @@ def serve(name: str, port: int, folder: Path, rows: int) -> None:
     """Be a party."""
     train = TrainConfig(batch_size=rows, device="cpu")
     made = trial(train)
-    with limit_threads(made.task.layouts, torch.device("cpu")):
+    with limit_threads(any_image(made.task.layouts), torch.device("cpu")):
         worker = next(s for s in made.federation.workers if s.name == name)
         holdings = torch.zeros(len(worker.table), dtype=torch.uint8)
         hello = Hello(0, name, False, len(worker.table), "", "")
@@ -207,7 +208,7 @@ def main() -> None:
     given = parser.parse_args()
     with (
         tempfile.TemporaryDirectory() as made,
-        limit_threads(digits().layouts, torch.device("cpu")),
+        limit_threads(any_image(digits().layouts), torch.device("cpu")),
     ):
         folder = Path(made) / "certs"
         authority = make_authority(folder)

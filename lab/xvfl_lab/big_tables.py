@@ -29,6 +29,7 @@ from xvfl.model.model import Model
 from xvfl.model.run_dir import RunDir
 from xvfl.model.stream_predict import predict_stream
 from xvfl.model.workflow import train_run
+from xvfl.primitives.layout import any_image
 from xvfl.primitives.rows import RowSource, Table
 from xvfl.training.loop import Trainer
 from xvfl.training.threads import limit_threads
@@ -129,7 +130,7 @@ def step(folder: Path, steps: int) -> dict[str, float]:
     every = torch.arange(prepared.about.parts.train)
     held: dict[str, Table] = {name: table.take(every) for name, table in stored.items()}
     rows = prepared.training(CPU)
-    with limit_threads(prepared.layouts, CPU):
+    with limit_threads(any_image(prepared.layouts), CPU):
         runs = {
             "streamed": _steps(prepared, stored, rows),
             "memory": _steps(prepared, held, rows.take(every)),
@@ -181,7 +182,7 @@ def predict(folder: Path, _: int) -> dict[str, float]:
     index = torch.arange(count)
     rows = prepared.training(CPU).take(index).select_parties([0])
     side = PartyWorker("bank", model.parties["bank"], prepared.tables["bank"].take(index), [0])
-    with limit_threads(model.layouts, CPU):
+    with limit_threads(any_image(model.layouts), CPU):
         bare = _seconds(
             lambda: logits(
                 model.method.select_parties([0]), FusedFederation([side]), rows, "local", 0

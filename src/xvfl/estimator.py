@@ -32,7 +32,7 @@ from xvfl.model.model import Model
 from xvfl.model.prediction import Prediction
 from xvfl.model.progress import progress_bar
 from xvfl.model.run_dir import RunDir
-from xvfl.nets import Build
+from xvfl.nets import NetOrBuilder
 
 Table = Any
 """A pandas or polars frame, a file name, "sql:…", or `Images`."""
@@ -83,8 +83,8 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         random_state: int = 0,
         device: str = "auto",
         precision: str = "float32",
-        bottoms: Mapping[str, Build] | None = None,
-        completers: Mapping[str, Build] | None = None,
+        bottoms: Mapping[str, NetOrBuilder] | None = None,
+        completers: Mapping[str, NetOrBuilder] | None = None,
         head: nn.Module | None = None,
         verbose: bool | Literal["auto"] = "auto",
     ) -> None:
@@ -250,8 +250,8 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         path: str | Path,
         *,
         id_column: str | Mapping[str, str] | None = None,
-        bottoms: Mapping[str, Build] | None = None,
-        completers: Mapping[str, Build] | None = None,
+        bottoms: Mapping[str, NetOrBuilder] | None = None,
+        completers: Mapping[str, NetOrBuilder] | None = None,
         head: nn.Module | None = None,
     ) -> "XVFLClassifier":
         """Read a model from a folder that `save` or `xvfl train` wrote."""

@@ -20,6 +20,7 @@ from xvfl.federation.remote_party import AdaptiveTimeout, RemoteParty
 from xvfl.federation.run_settings import RunSettings
 from xvfl.methods import Method
 from xvfl.nets.party_net import PartyNet
+from xvfl.primitives.layout import any_image
 from xvfl.primitives.rows import Rows
 from xvfl.training.loop import Trainer
 from xvfl.wire.in_process import InProcessTransport
@@ -47,7 +48,7 @@ def make_nets() -> tuple[dict[str, PartyNet], Method]:
     layouts = {name: table.layout for name, table in zip(NAMES, tables.values(), strict=True)}
     with torch.random.fork_rng(devices=[]):
         parties = build_parties(layouts, NET, LOSS, [SEED])
-        return parties, build_method(layouts, CLASSES, NET, LOSS, [SEED])
+        return parties, build_method(len(layouts), CLASSES, any_image(layouts), NET, LOSS, [SEED])
 
 
 def make_workers(dtype: torch.dtype = torch.float32) -> tuple[list[PartyWorker], Method, Rows]:

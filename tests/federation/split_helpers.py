@@ -14,7 +14,7 @@ from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.remote_party import RemoteParty
 from xvfl.federation.run_settings import RunSettings
 from xvfl.federation.split import SplitFederation
-from xvfl.methods import Method, MethodParts, make_method
+from xvfl.methods import Method, MethodParts, method_spec
 from xvfl.wire.messages import Begin, Hello
 from xvfl.wire.transport import Transport
 
@@ -57,7 +57,7 @@ def make_small_method(made: Problem, name: str, **more: object) -> Method:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         parts = MethodParts(lambda width: smooth_net(width, CLASSES), len(made.parties), D, (SEED,))
-        method = make_method(config, parts)
+        method = method_spec(config.method).build(config, parts)
     method.heads.to(made.rows.weight.dtype)
     return method
 

@@ -16,6 +16,7 @@ from xvfl.errors import ModeError
 from xvfl.federation.build import build_method
 from xvfl.methods.xvfl import XVFL, Weights
 from xvfl.nets import ConcatHead
+from xvfl.primitives.layout import any_image
 
 ROWS = ["FFF", "FPF", "F-P", "PP-", "-PE"]
 
@@ -137,7 +138,7 @@ def test_switches_come_from_the_configuration() -> None:
         n_masks=3,
         guidance=0.2,
     )
-    method = build_method(layouts, CLASSES, net, loss, [0])
+    method = build_method(len(layouts), CLASSES, any_image(layouts), net, loss, [0])
     assert isinstance(method, XVFL) and isinstance(method.heads, ConcatHead)
     assert method.weights == Weights(0.0, 0.0, 1.0, False, False, False, "concat", 3, 0.2)
 

@@ -28,6 +28,7 @@ from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.predict import logits
 from xvfl.methods import METHODS, Method
 from xvfl.methods.base import Mode
+from xvfl.primitives.layout import any_image
 from xvfl.primitives.rows import Rows
 
 WAYS = {
@@ -96,7 +97,7 @@ def small_federation(loss: LossConfig, *seeds: int) -> tuple[Method, FusedFedera
     layouts, net = {"p0": NUMBERS, "p1": NUMBERS}, NetConfig(embedding_dim=4, hidden_dim=6)
     with torch.random.fork_rng(devices=[]):
         parties = build_parties(layouts, net, loss, seeds)
-        method = build_method(layouts, CLASSES, net, loss, seeds)
+        method = build_method(len(layouts), CLASSES, any_image(layouts), net, loss, seeds)
     method.heads.double()
     each = zip(layouts, problem.tables, strict=True)
     weight = loss.reconstruction_weight
@@ -193,7 +194,7 @@ def test_own_bottoms_are_built_for_every_branch_and_own_heads_need_one_embedding
     bottoms = fitted.model_.parties["bank"].bottom.bottoms
     assert [type(each) for each in bottoms] == [nn.Linear, nn.Linear]
     assert not torch.equal(bottoms[0].weight, bottoms[1].weight)
-    with pytest.raises(InputError, match="vanilla needs one over several side by side"):
+    with pytest.raises(InputError, match="vanilla needs a head over several"):
         XVFLClassifier(method="vanilla", head=nn.Linear(4, 2), **size).fit(both, y)
     wide = dict.fromkeys(both, lambda layout, d: nn.Linear(layout.encoded + layout.raw, d + 1))
     with pytest.raises(InputError, match="the head does not fit"):

@@ -22,6 +22,7 @@ from xvfl.config import LossConfig, NetConfig
 from xvfl.errors import ConfigError
 from xvfl.federation.build import build_method
 from xvfl.methods.fedcvt import FedCVT, FedCVTConfig, ReferenceMemory
+from xvfl.primitives.layout import any_image
 
 SETTINGS = FedCVTConfig(common=0.3, orthogonal=0.2, representation=0.7, sharpening=0.6)
 ROWS = ["FF", "PF", "FF", "F-", "GF", "PP", "-P", "FE", "FF"]
@@ -193,4 +194,6 @@ def test_stacked_runs_see_their_own_rows_alone() -> None:
 def test_more_than_two_parties_are_refused() -> None:
     layouts = {"a": NUMBERS, "b": NUMBERS, "c": NUMBERS}
     with pytest.raises(ConfigError, match="fedcvt: expected two parties, got 3"):
-        build_method(layouts, CLASSES, NetConfig(), LossConfig(method="fedcvt"), [0])
+        build_method(
+            len(layouts), CLASSES, any_image(layouts), NetConfig(), LossConfig(method="fedcvt"), [0]
+        )

@@ -16,14 +16,14 @@ from xvfl import XVFLClassifier, nets
 from xvfl.config import LossConfig, NetConfig
 from xvfl.dataset.prepare import Splits, prepare
 from xvfl.errors import InputError, RunError
-from xvfl.federation.build import build_method, build_parties, widths
+from xvfl.federation.build import build_method, build_parties, default_widths
 from xvfl.model.custom_nets import CustomNets
 from xvfl.model.model import Model
 from xvfl.model.run_dir import RunDir
 from xvfl.nets.completers import TypedOutput
 from xvfl.nets.party_net import PartyNet
 from xvfl.nets.resnet import Block, ResidualBottom
-from xvfl.primitives.layout import Feature, Layout
+from xvfl.primitives.layout import Feature, Layout, any_image
 
 RNG = torch.Generator().manual_seed(0)
 
@@ -133,17 +133,16 @@ def test_no_net_looks_at_the_other_rows_of_a_batch(name: str, training: bool) ->
 
 
 def test_default_widths_follow_the_data_kind() -> None:
-    table, image = {"a": NUMBERS, "b": MIXED}, {"a": NUMBERS, "b": IMAGE}
-    assert widths(table, NetConfig()) == (64, 128)
-    assert widths(image, NetConfig()) == (256, 256)
-    assert widths(image, NetConfig(embedding_dim=5)) == (5, 256)
-    assert widths(table, NetConfig(hidden_dim=6)) == (64, 6)
+    assert default_widths(False, NetConfig()) == (64, 128)
+    assert default_widths(True, NetConfig()) == (256, 256)
+    assert default_widths(True, NetConfig(embedding_dim=5)) == (5, 256)
+    assert default_widths(False, NetConfig(hidden_dim=6)) == (64, 6)
 
 
 @pytest.mark.parametrize("layouts", [{"a": NUMBERS, "b": MIXED}, {"a": NUMBERS, "b": IMAGE}])
 def test_default_nets_fit_together(layouts: dict[str, Layout]) -> None:
     parties = build_parties(layouts, NetConfig(), LossConfig(), [0])
-    method = build_method(layouts, 4, NetConfig(), LossConfig(), [0])
+    method = build_method(len(layouts), 4, any_image(layouts), NetConfig(), LossConfig(), [0])
     image = any(layout.image for layout in layouts.values())
     assert len(linears(method.heads)) == (6 if image else 3)
     for name, layout in layouts.items():

@@ -9,7 +9,7 @@ import torch
 
 from xvfl.config import LossConfig
 from xvfl.errors import ConfigError, WireError
-from xvfl.methods import MethodParts, make_method
+from xvfl.methods import MethodParts, method_spec
 from xvfl.model.run_dir import RunDir
 from xvfl.service.release import KEY, PUBLIC, _verified, check_releasable, signed, signing_key
 from xvfl.wire.messages import Release
@@ -17,7 +17,7 @@ from xvfl.wire.messages import Release
 
 def released(folder: Path) -> Release:
     parts = MethodParts(lambda width: torch.nn.Linear(width, 3), 2, 4, (0,))
-    method = make_method(LossConfig(), parts)
+    method = method_spec("xvfl+").build(LossConfig(), parts)
     return signed(signing_key(RunDir(folder)), 7, method, 0, {"party": "shop", "run": "r"})
 
 

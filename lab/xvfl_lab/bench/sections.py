@@ -144,7 +144,7 @@ SECTIONS: dict[str, Callable[[Plan], Outcome]] = {
 
 def _small(contenders: Mapping[str, Iterator[object]], plan: Plan) -> Times:
     """Time contenders as tables are trained: with one thread, all of them."""
-    with limit_threads({}, torch.device("cpu")):
+    with limit_threads(False, torch.device("cpu")):
         return take_turns(contenders, plan.rounds, plan.steps)
 
 

@@ -15,7 +15,7 @@ from xvfl.config import LossConfig, MethodName, NetConfig, TrainConfig
 from xvfl.federation.build import build_parties
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party_worker import PartyWorker
-from xvfl.methods import MethodParts, make_method
+from xvfl.methods import MethodParts, method_spec
 from xvfl.primitives.layout import Feature, Layout
 from xvfl.primitives.rows import PartyTable, Rows
 from xvfl.training.loop import Trainer
@@ -112,7 +112,7 @@ class Drawn:
         parts = MethodParts(
             lambda width: nets.mlp([width, *shape.head]), len(names), shape.bottom[-1], (0,)
         )
-        made = make_method(loss, parts)
+        made = method_spec(loss.method).build(loss, parts)
         sides = [
             PartyWorker(name, parties[name], table, [0], loss.reconstruction_weight)
             for name, table in zip(names, self.tables, strict=True)

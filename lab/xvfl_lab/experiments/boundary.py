@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from xvfl import maths
 from xvfl.config import LossConfig, NetConfig, TrainConfig
+from xvfl.primitives.layout import any_image
 from xvfl.training.threads import limit_threads
 from xvfl_lab.datasets.digits import digits
 from xvfl_lab.experiments.compare import Difference
@@ -113,7 +114,7 @@ def compute(
     arrays: dict[str, NDArray[Any]] = {}
     for weight in wide:
         tell(f"λ = {weight:g}, {len(wide[weight])} seeds")
-        with torch.random.fork_rng(devices=[]), limit_threads(task.layouts, device):
+        with torch.random.fork_rng(devices=[]), limit_threads(any_image(task.layouts), device):
             by_seed[weight] = measure(*trained(task, wide[weight], device))
             head, embedded = trained(task, flat[weight], device)
             flat_figures[f"{weight:g}"] = measure(head, embedded)[0]

@@ -21,6 +21,7 @@ from torch.nn import functional as F
 
 from xvfl.nets import ResidualBottom
 from xvfl.nets.party_net import PartyNet
+from xvfl.primitives.layout import any_image
 from xvfl.primitives.metrics import all_metrics
 from xvfl.training.threads import limit_threads
 from xvfl_lab.datasets.image_sets import halved
@@ -130,7 +131,7 @@ def look_at_all(
 
 def look(task: Task, job: Job, device: torch.device) -> Made:
     """Train one job, measure all test images by the party that is absent, and choose one."""
-    with torch.random.fork_rng(devices=[]), limit_threads(task.layouts, device):
+    with torch.random.fork_rng(devices=[]), limit_threads(any_image(task.layouts), device):
         trial = Trial(task, [job.setting], device)
         trial.train()
         found = [three_cases(trial, absent) for absent in range(2)]

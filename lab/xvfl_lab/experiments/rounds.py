@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from xvfl.config import LossConfig, TrainConfig
+from xvfl.primitives.layout import any_image
 from xvfl.training.loop import Trainer
 from xvfl.training.page import PagePlan
 from xvfl.training.threads import limit_threads
@@ -164,7 +165,7 @@ def kept_curve(
     """Give a run's `curve`, from disk where it was made before."""
 
     def compute() -> Made:
-        with torch.random.fork_rng(devices=[]), limit_threads(task.layouts, device):
+        with torch.random.fork_rng(devices=[]), limit_threads(any_image(task.layouts), device):
             return Made({}, {"curve": curve(task, setting, rounds, every, device)})
 
     config = {"figure": NAME, "run": said(setting), "rounds": [rounds, every]}

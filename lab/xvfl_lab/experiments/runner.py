@@ -15,6 +15,7 @@ from torch import Tensor
 from xvfl.federation.predict import logits
 from xvfl.methods.base import Method, Mode
 from xvfl.methods.xvfl import XVFL
+from xvfl.primitives.layout import any_image
 from xvfl.primitives.metrics import all_metrics, majority_rate
 from xvfl.primitives.random import stream
 from xvfl.training.threads import limit_threads
@@ -53,7 +54,7 @@ def run_many(
     """Train and test runs of one shape at once."""
     started = time.perf_counter()
     device = device or torch.device("cpu")
-    with torch.random.fork_rng(devices=[]), limit_threads(task.layouts, device):
+    with torch.random.fork_rng(devices=[]), limit_threads(any_image(task.layouts), device):
         trial = Trial(task, settings, device)
         trial.train()
         metrics = test(trial)

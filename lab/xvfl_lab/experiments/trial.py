@@ -20,6 +20,7 @@ from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.predict import answerable, logits
 from xvfl.methods.base import Method, Mode
 from xvfl.methods.xvfl import XVFL
+from xvfl.primitives.layout import any_image
 from xvfl.primitives.random import stream
 from xvfl.primitives.rows import PartyTable, Rows
 from xvfl.primitives.seeding import seed_of
@@ -135,7 +136,14 @@ class Trial:
     def _method(self) -> Method:
         """Build the method; where λ differs between runs, each has its own."""
         one = self.settings[0]
-        made = build_method(self.task.layouts, self.task.classes, one.net, one.loss, self.seeds)
+        made = build_method(
+            len(self.task.layouts),
+            self.task.classes,
+            any_image(self.task.layouts),
+            one.net,
+            one.loss,
+            self.seeds,
+        )
         if isinstance(made, XVFL):
             pairs = [(each.loss.lambda1, each.loss.lambda2) for each in self.settings]
             if len(set(pairs)) > 1:

@@ -11,21 +11,21 @@ from torch import nn
 from xvfl import nets
 from xvfl.config import COORDINATOR, LossConfig, NetConfig
 from xvfl.errors import InputError
-from xvfl.methods import Method, MethodParts, make_method, method_spec
-from xvfl.nets import Build
+from xvfl.methods import Method, MethodParts, method_spec
+from xvfl.nets import NetOrBuilder
 from xvfl.nets.party_net import PartyNet
 from xvfl.nets.stacked import stack
-from xvfl.primitives.layout import Layout
+from xvfl.primitives.layout import Layout, any_image
 from xvfl.primitives.random import seed_modules
 
 CPU = torch.device("cpu")
 
 
-def widths(layouts: Mapping[str, Layout], config: NetConfig) -> tuple[int, int]:
-    """Choose embedding and hidden width by data kind where the configuration leaves it open."""
-    image = any(layout.image is not None for layout in layouts.values())
-    return config.embedding_dim or (256 if image else 64), config.hidden_dim or (
-        256 if image else 128
+def default_widths(image: bool, config: NetConfig) -> tuple[int, int]:
+    """Return embedding and hidden width; where the configuration has 0, the default applies."""
+    return (
+        config.embedding_dim or (256 if image else 64),
+        config.hidden_dim or (256 if image else 128),
     )
 
 
@@ -34,75 +34,76 @@ def build_parties(
     config: NetConfig,
     loss: LossConfig,
     seeds: Sequence[int],
-    bottoms: Mapping[str, Build] | None = None,
-    completers: Mapping[str, Build] | None = None,
+    bottoms: Mapping[str, NetOrBuilder] | None = None,
+    completers: Mapping[str, NetOrBuilder] | None = None,
 ) -> dict[str, PartyNet]:
-    """Build every party's net from its own random stream; a user's own nets take precedence.
+    """Build the net of every party; each is initialized from its own random stream.
 
-    Several seeds make one stacked net for as many runs.
+    Custom `bottoms` and `completers` replace the defaults. With several seeds, each net is a stack
+    of the nets of as many runs.
     """
-    d, hidden = widths(layouts, config)
-    needs = method_spec(loss.method)
+    d, hidden = default_widths(any_image(layouts), config)
+    spec = method_spec(loss.method)
 
-    def one(name: str, layout: Layout, seed: int) -> PartyNet:
+    def build_one(name: str, layout: Layout, seed: int) -> PartyNet:
         seed_modules(CPU, seed, name, "init")
-        own = (bottoms or {}).get(name)
-        each = [
-            own_net(own, layout, d)
+        custom = (bottoms or {}).get(name)
+        branches = [
+            custom_net(custom, layout, d)
             or nets.bottom(layout, d, hidden, config.n_blocks, config.base_channels)
-            for _ in range(needs.branches)
+            for _ in range(spec.branches)
         ]
-        bottom = each[0] if needs.branches == 1 else nets.ParallelBottoms(each)
-        if not needs.completes:
+        bottom = branches[0] if spec.branches == 1 else nets.ParallelBottoms(branches)
+        if not spec.completes:
             return PartyNet(layout, bottom, nets.NoCompleter())
-        completer = own_net((completers or {}).get(name), layout, d)
-        made = completer or nets.completer(layout, d, hidden, config.base_channels)
-        return PartyNet(layout, bottom, made)
+        completer = custom_net((completers or {}).get(name), layout, d)
+        default = completer or nets.completer(layout, d, hidden, config.base_channels)
+        return PartyNet(layout, bottom, default)
 
     return {
-        name: cast(PartyNet, stack([one(name, layout, seed) for seed in seeds]))
+        name: cast(PartyNet, stack([build_one(name, layout, seed) for seed in seeds]))
         for name, layout in layouts.items()
     }
 
 
 def build_method(
-    layouts: Mapping[str, Layout],
-    classes: int,
+    n_parties: int,
+    n_classes: int,
+    image: bool,
     config: NetConfig,
     loss: LossConfig,
     seeds: Sequence[int],
     head: nn.Module | None = None,
 ) -> Method:
-    """Build the method and its heads; several seeds make stacked heads for as many runs."""
-    d, hidden = widths(layouts, config)
-    image = any(layout.image is not None for layout in layouts.values())
-    number = itertools.count()
+    """Build the method and its heads; with several seeds, heads are stacks for as many runs."""
+    d, hidden = default_widths(image, config)
+    counter = itertools.count()
 
-    def one(at: int, width: int, seed: int) -> nn.Module:
-        seed_modules(CPU, seed, COORDINATOR, "init", at)
+    def build_head(number: int, width: int, seed: int) -> nn.Module:
+        seed_modules(CPU, seed, COORDINATOR, "init", number)
         if head is None:
-            return nets.head(width, hidden, classes, image)
+            return nets.head(width, hidden, n_classes, image)
         if width != d:
             raise InputError(
-                f"own nets: a head of your own takes one embedding, and {loss.method} needs one "
-                "over several side by side; leave `head` out"
+                f"custom nets: a custom head takes one embedding, and {loss.method} needs a head "
+                "over several concatenated embeddings; remove `head`"
             )
         return copy.deepcopy(head)
 
-    def fresh(width: int) -> nn.Module:
-        at = next(number)
-        return stack([one(at, width, seed) for seed in seeds])
+    def new_head(width: int) -> nn.Module:
+        number = next(counter)
+        return stack([build_head(number, width, seed) for seed in seeds])
 
-    return make_method(loss, MethodParts(fresh, len(layouts), d, tuple(seeds)))
+    return method_spec(loss.method).build(loss, MethodParts(new_head, n_parties, d, tuple(seeds)))
 
 
-def own_net(given: Build | None, *arguments: Any) -> nn.Module | None:
-    """Take a user's own net: a copy of a module, or what a function builds."""
-    if given is None or isinstance(given, nn.Module):
-        return copy.deepcopy(given)
-    built = given(*arguments)
+def custom_net(net: NetOrBuilder | None, *arguments: Any) -> nn.Module | None:
+    """Return a copy of a custom module, or the module that a builder function returns."""
+    if net is None or isinstance(net, nn.Module):
+        return copy.deepcopy(net)
+    built = net(*arguments)
     if not isinstance(built, nn.Module):
         raise InputError(
-            f"own nets: expected a builder to give an nn.Module, got {type(built).__name__}"
+            f"custom nets: expected a builder to return an nn.Module, got {type(built).__name__}"
         )
     return built

@@ -25,7 +25,6 @@ __all__ = [
     "MethodSpec",
     "Mode",
     "View",
-    "make_method",
     "method_spec",
     "require_mode",
 ]
@@ -128,11 +127,6 @@ def method_spec(name: str) -> MethodSpec:
     if name not in METHODS:
         raise ConfigError(unknown("method", name, METHODS))
     return METHODS[name]
-
-
-def make_method(config: LossConfig, parts: MethodParts) -> Method:
-    """Build the method that a configuration names."""
-    return method_spec(config.method).build(config, parts)
 
 
 def single(value: float | tuple[float, ...], name: str) -> float:

@@ -11,7 +11,7 @@ from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.predict import ways
 from xvfl.methods import Method
-from xvfl.nets import Build
+from xvfl.nets import NetOrBuilder
 from xvfl.nets.party_net import PartyNet
 from xvfl.primitives.layout import Layout
 from xvfl.primitives.rows import PartyTable, Rows
@@ -21,8 +21,8 @@ from xvfl.primitives.rows import PartyTable, Rows
 class CustomNets:
     """Custom nets in place of the defaults: bottoms and completers by party, and the head."""
 
-    bottoms: Mapping[str, Build] | None = None
-    completers: Mapping[str, Build] | None = None
+    bottoms: Mapping[str, NetOrBuilder] | None = None
+    completers: Mapping[str, NetOrBuilder] | None = None
     head: nn.Module | None = None
 
     def any(self) -> bool:

@@ -23,6 +23,7 @@ from xvfl.model.custom_nets import CustomNets
 from xvfl.model.model import Model
 from xvfl.model.run_dir import CHECKPOINT, FORMAT, RunDir
 from xvfl.nets.row_wise import hooked, row_wise
+from xvfl.primitives.layout import any_image
 from xvfl.primitives.rows import PartyTable, Rows, RowSource
 from xvfl.system.signals import STOP_SIGNALS, stop_on_signals
 from xvfl.training.loop import Record, Trainer
@@ -84,7 +85,7 @@ def fit(
     with (
         stop_on_signals(signals) as stop,
         torch.random.fork_rng(devices=[]),
-        limit_threads(dataset.layouts, choose_device(plan.train.device)),
+        limit_threads(any_image(dataset.layouts), choose_device(plan.train.device)),
     ):
         plan = replace(plan, loss=_search(dataset, plan, folder, on_progress, stop))
         # Stopped during the λ search: no λ is chosen yet, so write no checkpoint.

@@ -29,7 +29,7 @@ from xvfl.model.prediction import (
     without_assistance,
 )
 from xvfl.model.run_dir import FORMAT, MANIFEST, MODEL, RunDir
-from xvfl.primitives.layout import Layout
+from xvfl.primitives.layout import Layout, any_image
 from xvfl.primitives.rows import Rows
 from xvfl.training.threads import limit_threads
 from xvfl.version import VERSION
@@ -64,7 +64,7 @@ class Model:
                 layouts, net, loss, seeds, custom_nets.bottoms, custom_nets.completers
             )
             self.method: Method = build_method(
-                layouts, len(classes), net, loss, seeds, custom_nets.head
+                len(layouts), len(classes), any_image(layouts), net, loss, seeds, custom_nets.head
             )
         check_custom_nets(self.parties, self.method, len(self.classes), custom_nets)
 
@@ -103,7 +103,10 @@ class Model:
         chosen = list(ids) if ids is not None else row_ids(sources, given, request.party)
         rows, federation = self._rows(encoded, chosen)
         at = given.index(request.party) if request.party is not None else 0
-        with limit_threads(self.layouts, torch.device("cpu")), torch.random.fork_rng(devices=[]):
+        with (
+            limit_threads(any_image(self.layouts), torch.device("cpu")),
+            torch.random.fork_rng(devices=[]),
+        ):
             method = self.method.select_parties([list(self.encoders).index(name) for name in given])
             out = logits(method, federation, rows, request.mode, at)
         proba = torch.softmax(out.double() / self._temperature(request, rows, at), -1).numpy()

@@ -11,9 +11,9 @@ from xvfl.nets.resnet import ResidualBottom
 from xvfl.primitives.layout import Layout
 
 __all__ = [
-    "Build",
     "Completer",
     "ConcatHead",
+    "NetOrBuilder",
     "NoCompleter",
     "ParallelBottoms",
     "ResidualBottom",
@@ -23,8 +23,8 @@ __all__ = [
     "mlp",
 ]
 
-Build = nn.Module | Callable[[Layout, int], nn.Module]
-"""A user's own net: a module, or a function of the party's layout and the embedding width d."""
+NetOrBuilder = nn.Module | Callable[[Layout, int], nn.Module]
+"""A custom net: a module, or a function of the party's layout and the embedding width d."""
 
 
 def bottom(layout: Layout, d: int, hidden: int, blocks: int, channels: int = 32) -> nn.Module:

@@ -78,3 +78,8 @@ class Layout:
         """Read the JSON form."""
         features = tuple(Feature(**feature) for feature in data["features"])
         return cls(features, tuple(data["image"]) if data["image"] else None)
+
+
+def any_image(layouts: Mapping[str, Layout]) -> bool:
+    """Return whether any party holds images, which decides default widths and threads."""
+    return any(layout.image is not None for layout in layouts.values())

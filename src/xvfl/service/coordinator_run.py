@@ -15,7 +15,7 @@ from torch import Tensor
 
 from xvfl.dataset.prepare import Splits
 from xvfl.errors import RunError
-from xvfl.federation.build import build_method, widths
+from xvfl.federation.build import build_method, default_widths
 from xvfl.federation.elastic import ElasticFederation
 from xvfl.federation.predict import calibrate, score
 from xvfl.federation.remote_party import RemoteParty
@@ -28,7 +28,7 @@ from xvfl.service.config import CoordinatorConfig
 from xvfl.service.labelled_rows import labelled
 from xvfl.service.party import FINISHED
 from xvfl.service.result import Result
-from xvfl.service.run_terms import stand_ins, terms
+from xvfl.service.run_terms import image_parties, terms
 from xvfl.training.loop import Record, Trainer
 
 Note = Callable[[Mapping[str, Any]], None]
@@ -69,14 +69,19 @@ class Run:
         )
         saved, about = self._saved()
         self.name = str(about.get("run") or secrets.token_hex(6))
-        layouts = stand_ins(peers, about.get("images", {}), config.timeouts.join)
-        embedding, hidden = widths(layouts, config.net)
+        self.images = image_parties(peers, about.get("images", {}), config.timeouts.join)
+        image = any(self.images.values())
+        embedding, hidden = default_widths(image, config.net)
         self.net = replace(config.net, embedding_dim=embedding, hidden_dim=hidden)
         self.method: Method = build_method(
-            layouts, len(self.labelled.classes), self.net, config.loss, [config.train.random_state]
+            len(names),
+            len(self.labelled.classes),
+            image,
+            self.net,
+            config.loss,
+            [config.train.random_state],
         )
         self.warm = str(json.loads(about["settings"])["warm"]) if saved else self._warm_start()
-        self.images = {name: layout.image is not None for name, layout in layouts.items()}
         demanded = terms(config, self.net, self.labelled, self.name, self.warm)
         self.roster = ElasticFederation(peers, demanded, note)
         self.roster.counters = counters

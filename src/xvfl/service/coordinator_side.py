@@ -18,7 +18,6 @@ from xvfl.service.align import ask_parties
 from xvfl.service.config import ALIGNMENT, CoordinatorConfig
 from xvfl.service.coordinator_run import Outcome, Run
 from xvfl.service.log import Log
-from xvfl.service.party import TABLE
 from xvfl.service.release import check_releasable
 from xvfl.training.threads import limit_threads
 from xvfl.wire.messages import Hello
@@ -63,7 +62,7 @@ class CoordinatorSide:
         """Match ids where that is still to do, then train to the end or until asked to stop."""
         alignment = self._align()
         with ExitStack() as stack:
-            stack.enter_context(limit_threads(TABLE, torch.device("cpu")))
+            stack.enter_context(limit_threads(False, torch.device("cpu")))
             stack.enter_context(torch.random.fork_rng(devices=[]))
             self._run = Run(
                 self.config,

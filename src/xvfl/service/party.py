@@ -12,7 +12,6 @@ from xvfl.certs import peer_name
 from xvfl.errors import PartyError
 from xvfl.model.fitting import choose_device
 from xvfl.model.run_dir import RunDir
-from xvfl.primitives.layout import Feature, Layout
 from xvfl.service.config import PartyProcessConfig
 from xvfl.service.log import Log
 from xvfl.service.monitor import StatusServer
@@ -21,7 +20,6 @@ from xvfl.training.threads import limit_threads
 from xvfl.wire.client import PartyClient
 
 FINISHED = "finished"
-TABLE = {"": Layout((Feature("x", "numeric", 1),))}
 
 
 def serve_party(config: PartyProcessConfig, show: bool = True) -> None:
@@ -51,7 +49,7 @@ def serve_party(config: PartyProcessConfig, show: bool = True) -> None:
     try:
         with (
             _stopped_by_signals(dialler.stop),
-            limit_threads(TABLE, device),
+            limit_threads(False, device),
             torch.random.fork_rng(devices=[]),
         ):
             dialler.run()

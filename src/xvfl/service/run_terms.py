@@ -11,7 +11,6 @@ from xvfl.federation.membership import RunTerms
 from xvfl.federation.remote_party import RemoteParty
 from xvfl.federation.run_settings import RunSettings
 from xvfl.methods import method_spec
-from xvfl.primitives.layout import Feature, Layout
 from xvfl.service.config import CoordinatorConfig
 from xvfl.service.labelled_rows import Labelled
 
@@ -42,12 +41,12 @@ def terms(
     )
 
 
-def stand_ins(
+def image_parties(
     peers: Sequence[RemoteParty], known: Mapping[str, bool], wait_s: float
-) -> dict[str, Layout]:
-    """Stand for layouts that only their parties know; wait for who has not said its data's kind.
+) -> dict[str, bool]:
+    """Return whether each party holds images; wait for parties that have not connected yet.
 
-    `known` says of parties whether their rows are images. The heads' kind is all it decides here.
+    `known` has the parties of an earlier start of the run.
     """
     images, until = dict(known), time.monotonic() + wait_s
     for peer in peers:
@@ -56,11 +55,7 @@ def stand_ins(
             if hello is not None:
                 images[peer.name] = hello.image
             elif time.monotonic() > until:
-                raise RunError(f"party {peer.name!r} did not come; start it with `xvfl party`")
+                raise RunError(f"party {peer.name!r} did not connect; start it with `xvfl party`")
             else:
                 time.sleep(0.05)
-    return {name: _stand_in(image) for name, image in images.items()}
-
-
-def _stand_in(image: bool) -> Layout:
-    return Layout(image=(1, 1, 1)) if image else Layout((Feature("x", "numeric", 1),))
+    return images
