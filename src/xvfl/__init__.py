@@ -1,39 +1,98 @@
 """xvfl: vertical federated learning for parties whose rows and columns only partly overlap.
 
-The names below load on first use, so that the training core imports with torch and numpy alone.
+Names are imported on first use, so that the training core needs only torch and numpy.
 """
 
-import os
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from xvfl.version import VERSION as __version__
 
-# Torch's allocator on ARM hands freed memory back after 10 ms, and every training step would ask
-# for its gradients' pages anew: an eighth of a step. Read when torch is first imported.
-os.environ.setdefault("MIMALLOC_PURGE_DELAY", "10000")
+if TYPE_CHECKING:
+    from xvfl.config import (
+        Config,
+        LabelsConfig,
+        LossConfig,
+        NetConfig,
+        PartyConfig,
+        TableOptions,
+        TrainConfig,
+    )
+    from xvfl.data.encoder import Images
+    from xvfl.errors import (
+        CertificateError,
+        ConfigError,
+        DataWarning,
+        InputError,
+        MatchingError,
+        ModeError,
+        PartyError,
+        RunError,
+        WireError,
+        XVFLError,
+    )
+    from xvfl.estimator import XVFLClassifier
+    from xvfl.methods import Federation, Method
+
+_MODULES = {
+    "xvfl.estimator": ("XVFLClassifier",),
+    "xvfl.data.encoder": ("Images",),
+    "xvfl.config": (
+        "Config",
+        "LabelsConfig",
+        "LossConfig",
+        "NetConfig",
+        "PartyConfig",
+        "TableOptions",
+        "TrainConfig",
+    ),
+    "xvfl.errors": (
+        "CertificateError",
+        "ConfigError",
+        "DataWarning",
+        "InputError",
+        "MatchingError",
+        "ModeError",
+        "PartyError",
+        "RunError",
+        "WireError",
+        "XVFLError",
+    ),
+    "xvfl.methods": ("Federation", "Method"),
+}
+"""Public names by the module that defines them."""
+
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
+    "CertificateError",
+    "Config",
+    "ConfigError",
     "DataWarning",
+    "Federation",
     "Images",
+    "InputError",
+    "LabelsConfig",
+    "LossConfig",
+    "MatchingError",
+    "Method",
+    "ModeError",
+    "NetConfig",
+    "PartyConfig",
+    "PartyError",
+    "RunError",
     "TableOptions",
+    "TrainConfig",
+    "WireError",
     "XVFLClassifier",
     "XVFLError",
     "__version__",
 ]
 
-_HOMES = {
-    "DataWarning": "xvfl.errors",
-    "Images": "xvfl.data.encoder",
-    "TableOptions": "xvfl.config",
-    "XVFLClassifier": "xvfl.estimator",
-    "XVFLError": "xvfl.errors",
-}
-
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
+    if name in _MODULE_OF:
+        return getattr(import_module(_MODULE_OF[name]), name)
     raise AttributeError(f"module 'xvfl' has no attribute {name!r}")
 
 

@@ -1,12 +1,13 @@
-"""Configuration as data: frozen dataclasses, built once from TOML or keyword arguments.
+"""Configuration: frozen dataclasses, built from TOML or keyword arguments.
 
-Every field is documented beneath it. An unknown key is an error that names the nearest right one.
+Every field is documented beneath it. An unknown key raises an error that suggests the closest
+valid key, or the new name of a renamed one.
 """
 
 import math
 import tomllib
 import types
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
@@ -20,7 +21,67 @@ MethodName = Literal[
 ]
 
 COORDINATOR = "coordinator"
-"""Name of the coordinator, which holds the heads; no party may use it."""
+"""Name of the coordinator, which holds the heads; no party may have it."""
+
+RENAMED_IN = "0.2"
+RENAMED_KEYS: dict[str, dict[str, str]] = {
+    "TableOptions": {
+        "missing": "na_values",
+        "one_hot_up_to": "one_hot_max_size",
+        "hashed_width": "hash_embedding_dim",
+    },
+    "PartyConfig": {"id": "id_column"},
+    "LabelsConfig": {"id": "id_column"},
+    "NetConfig": {
+        "embedding": "embedding_dim",
+        "hidden": "hidden_dim",
+        "blocks": "n_blocks",
+        "channels": "base_channels",
+    },
+    "LossConfig": {
+        "masks": "n_masks",
+        "full_at": "full_threshold",
+        "distillation": "distillation_alpha",
+    },
+    "TrainConfig": {
+        "seed": "random_state",
+        "batch": "batch_size",
+        "optimiser": "optimizer",
+        "page_batch": "page_batch_size",
+        "validation": "validation_fraction",
+    },
+    "Config": {"test": "test_fraction", "streamed": "out_of_core"},
+    "CoordinatorConfig": {
+        "state": "state_dir",
+        "revoked": "revocation_list",
+        "own": "local_party",
+        "minimum": "min_parties",
+        "test": "test_fraction",
+        "waiting": "timeouts",
+        "checkpoint_steps": "checkpoint_interval",
+        "release": "release_to",
+        "health": "status_address",
+        "largest_message": "max_message_bytes",
+    },
+    "CoordinatorLabels": {"id": "id_column"},
+    "LocalPartyConfig": {"id": "id_column"},
+    "TimeoutConfig": {
+        "least": "min_answer",
+        "factor": "answer_factor",
+        "first": "max_answer",
+        "parties": "join",
+    },
+    "PartyProcessConfig": {
+        "id": "id_column",
+        "state": "state_dir",
+        "health": "status_address",
+        "give_up": "reconnect_timeout",
+        "largest_message": "max_message_bytes",
+    },
+    "MatchingConfig": {"most_ids": "max_ids", "workers": "n_threads"},
+    "Tls": {"authority": "ca_certificate", "key": "private_key"},
+}
+"""New names of renamed keys, by configuration class."""
 
 
 def _require(holds: bool, name: str, expected: str, value: object) -> None:
@@ -30,22 +91,22 @@ def _require(holds: bool, name: str, expected: str, value: object) -> None:
 
 @dataclass(frozen=True)
 class TableOptions:
-    """How a party reads its own table."""
+    """How to read the columns of a party's table."""
 
     categorical: tuple[str, ...] = ()
-    """Columns to take as categories although they look like numbers."""
+    """Columns to encode as categories even if their values are numbers."""
     numeric: tuple[str, ...] = ()
-    """Columns to take as numbers although they look like categories."""
+    """Columns to encode as numbers even if they have few distinct values."""
     drop: tuple[str, ...] = ()
-    """Columns to leave out."""
+    """Columns to ignore."""
     na_values: tuple[str, ...] = ()
-    """Values that mean missing, beside empty cells: "unknown", "-1"."""
+    """Values to treat as missing, in addition to empty cells, for example "unknown" or "-1"."""
     scaling: Scaling = "auto"
-    """Numbers to [0, 1]: by their range, by their quantiles, or chosen per column."""
+    """Scaling of numbers to [0, 1]: `minmax`, `quantile`, or `auto` to choose for each column."""
     one_hot_max_size: int = 64
-    """Categories of more values than this are hashed to learned vectors."""
+    """Maximum number of categories to encode one-hot; columns with more are hashed and embedded."""
     hash_embedding_dim: int = 8
-    """Width of those vectors."""
+    """Size of the learned embedding of a hashed column."""
 
     def __post_init__(self) -> None:
         _require(
@@ -61,42 +122,44 @@ class TableOptions:
 
 @dataclass(frozen=True)
 class PartyConfig:
-    """One party's table."""
+    """The table of one party."""
 
     table: str
-    """A .csv or .parquet file, an .npz of images, or "sql:SELECT …" run by DuckDB."""
+    """A .csv or .parquet file, an .npz file of images, or "sql:SELECT …", executed by DuckDB."""
     id_column: str | None = None
-    """The id column."""
+    """Name of the id column."""
     options: TableOptions = TableOptions()
     """How to read the columns."""
 
 
 @dataclass(frozen=True)
 class LabelsConfig:
-    """Where the labels are."""
+    """Location of the labels: a separate table, or a column of a party's table."""
 
     column: str
-    """The label column."""
+    """Name of the label column."""
     table: str | None = None
-    """A table of its own: file or "sql:…"."""
+    """A separate table with the labels: a file or "sql:…"."""
     id_column: str | None = None
-    """Its id column."""
+    """Name of the id column of that table."""
     party: str | None = None
-    """Or the party whose table holds the label column beside its features."""
+    """The party whose table contains the label column; instead of `table`."""
 
 
 @dataclass(frozen=True)
 class NetConfig:
-    """Sizes of the default nets; 0 = by data kind."""
+    """Sizes of the default nets."""
 
     embedding_dim: int = 0
-    """Width d of every embedding; tables 64, images 256."""
+    """Size d of the embeddings; 0 = 64 for tables, 256 if a party has images."""
     hidden_dim: int = 0
-    """Width of hidden layers in heads, table bottoms and completers; tables 128, images 256."""
+    """Size of hidden layers in heads, bottoms of tables and completers; 0 = 128 for tables, 256 if
+    a party has images."""
     n_blocks: int = 4
-    """Residual blocks of image bottoms."""
+    """Number of residual blocks in bottoms of images."""
     base_channels: int = 32
-    """Channels of the first of them, a multiple of 8; later ones have up to eight times as many."""
+    """Channels of the first residual block, a multiple of 8; later blocks have up to 8 times as
+    many."""
 
     def __post_init__(self) -> None:
         _require(
@@ -113,39 +176,45 @@ class NetConfig:
 
 @dataclass(frozen=True)
 class LossConfig:
-    """The method and the weights of its loss."""
+    """Method and loss weights."""
 
     method: MethodName = "xvfl+"
-    """`xvfl+` is our recipe, `xvfl` the paper's loss; the others are baselines."""
+    """Training method: `xvfl+` is the default, `xvfl` the paper's X-VFL, the others are
+    baselines."""
     lambda1: float | tuple[float, ...] = 0.1
-    """Weight of DSAlign₁; several values are searched by validation."""
+    """Weight λ₁ of the loss DSAlign₁; of several values the one with the best validation score is
+    chosen."""
     lambda2: float | tuple[float, ...] = 0.1
-    """Weight of DSAlign₂; several values are searched by validation."""
+    """Weight λ₂ of the loss DSAlign₂; of several values the one with the best validation score is
+    chosen."""
     self_completion: float = 1.0
-    """Weight of each party deciding alone from a masked copy of a row, as it is and completed; 0 =
-    the paper's loss and predictions, whatever `masks`, `guidance` and `reconstruction` say."""
+    """Weight of the self-completion loss of `xvfl+`: each party predicts alone from masked copies
+    of a row, before and after completion. 0 = the loss of `xvfl`; `n_masks`, `guidance` and
+    `reconstruction` then have no effect."""
     n_masks: int = 2
-    """Masked copies of every row in a step of self completion."""
+    """Number of masked copies of each row per step in self completion, 1 to 31."""
     guidance: float = 0.5
-    """Share of what all parties together say of a row, in place of its label, in what its masked
-    copies learn."""
+    """Weight of the joint prediction (soft label) against the true label in the targets of masked
+    copies, 0 to 1."""
     reconstruction: float = 0.3
-    """Weight of each completer reproducing what its own party observed."""
+    """Weight of the reconstruction loss: completers reproduce observed features."""
     stop_gradient: bool = False
-    """Hold DSAlign's targets fixed."""
+    """Do not propagate gradients through the targets of DSAlign₁ and DSAlign₂."""
     detach_cue: bool = False
-    """Cut the gradient through cues: one exchange less on the wire."""
+    """Do not propagate gradients through cues; saves one message per step."""
     cross_completion: bool = True
-    """Complete parties from their peers' embeddings; off = an ablation of X-VFL."""
+    """Complete missing features from the embeddings of other parties; false = an ablation."""
     aggregation: Literal["mean", "concat"] = "mean"
-    """How X-VFL joins embeddings: their mean, or side by side as an ablation."""
+    """How X-VFL combines the embeddings of the parties: their mean, or, as an ablation, their
+    concatenation."""
     distillation_alpha: float = 0.5
-    """Share of the teacher's word in what IAVFL's students learn from aligned rows."""
+    """Weight α of the distillation loss of `iavfl`, 0 to 1."""
     distillation_temperature: float = 2.0
-    """Temperature at which IAVFL's students follow their teacher."""
+    """Temperature of the distillation loss of `iavfl`."""
     full_threshold: float | None = None
-    """Observed share at which a row counts as full at a party; by default what half of its rows
-    reach, 1.0 = the paper."""
+    """Share of observed features from which a row counts as full at a party, at most 1 (the
+    paper's definition); by default the largest share that at least half of the party's rows
+    reach."""
 
     @property
     def self_completion_weight(self) -> float:
@@ -178,38 +247,38 @@ class LossConfig:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Optimiser, schedule, validation."""
+    """Optimizer, schedule and validation."""
 
     epochs: int = 60
-    """Passes over the training rows."""
+    """Maximum number of passes over the training rows."""
     batch_size: int = 0
-    """Rows of a step; 0 = about 100 steps an epoch, from 64 to 1024 rows."""
+    """Rows per step; 0 = between 64 and 1024, for about 100 steps per epoch."""
     optimizer: Literal["sgd", "adam", "adamw", "page"] = "adamw"
-    """PAGE is the paper's variance-reduced update."""
+    """Optimizer; `page` is the paper's variance-reduced method PAGE."""
     learning_rate: float = 2e-3
-    """Step size η."""
+    """Initial learning rate η."""
     schedule: Literal["constant", "cosine"] = "cosine"
-    """How η changes over the run."""
+    """Learning rate schedule."""
     momentum: float = 0.9
-    """SGD's momentum."""
+    """Momentum of `sgd`."""
     weight_decay: float = 1e-2
-    """Decay of every weight."""
+    """Weight decay."""
     page_batch_size: int | None = None
-    """PAGE's small batch b'; by default ⌈√batch⌉."""
+    """Small batch size b' of PAGE; by default ⌈√batch_size⌉."""
     page_probability: float | None = None
-    """PAGE's probability p of a fresh gradient; by default b'/(b + b')."""
+    """Probability p of a new large-batch gradient in PAGE; by default b'/(b + b')."""
     validation_fraction: float = 0.15
-    """Share of the rows not held out for test that is kept for validation and calibration."""
+    """Share of the rows outside the test set held out for early stopping and calibration."""
     patience: int = 15
-    """Epochs without a better validation score before stopping; 0 = never stop early."""
+    """Epochs without a better validation score before training stops; 0 = no early stopping."""
     class_weight: Literal["none", "balanced"] = "none"
-    """`balanced` makes every class weigh the same."""
+    """`balanced` weights classes inversely to their frequency."""
     random_state: int = 0
-    """Makes the run reproducible bit for bit on one machine; on a GPU but for rounding."""
+    """Seed of all random numbers; makes runs on one machine reproducible, bit for bit on a CPU."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where to compute."""
+    """Device for training; `auto` = a GPU if there is one."""
     precision: Literal["float32", "bf16"] = "float32"
-    """How the parties' nets compute on a GPU: bf16 makes images faster."""
+    """Precision of the parties' nets on a GPU; `bf16` speeds up images."""
 
     def __post_init__(self) -> None:
         _require(self.epochs >= 1, "epochs", "at least 1", self.epochs)
@@ -231,29 +300,30 @@ class TrainConfig:
         _require(p is None or 0 < p <= 1, "page_probability", "above 0, at most 1", p)
 
     def batch_size_for(self, rows: int) -> int:
-        """Give the rows of a step, for a training set of this size."""
-        wanted = 2 ** round(math.log2(max(rows, 1) / 100)) if rows > 100 else 1
-        return self.batch_size or min(max(wanted, 64), 1024)
+        """Return the batch size for this number of training rows."""
+        default = 2 ** round(math.log2(max(rows, 1) / 100)) if rows > 100 else 1
+        return self.batch_size or min(max(default, 64), 1024)
 
 
 @dataclass(frozen=True)
 class Config:
-    """A whole run."""
+    """Configuration of a training run in one process, as `xvfl train` reads it from TOML."""
 
     labels: LabelsConfig
-    """Where the labels are."""
+    """Location of the labels."""
     parties: dict[str, PartyConfig]
-    """Who takes part, with which table."""
+    """Tables by party name; two parties or more."""
     test_fraction: float = 0.2
-    """Share of the labelled rows held out for `xvfl evaluate`."""
+    """Share of the labeled rows held out for `xvfl evaluate`."""
     out_of_core: bool | Literal["auto"] = "auto"
-    """Keep Parquet tables on disk while training; "auto" = those of more than 100 million cells."""
+    """Keep Parquet tables on disk during training; `auto` = if they have more than 100 million
+    cells."""
     net: NetConfig = NetConfig()
     """Sizes of the nets."""
     loss: LossConfig = LossConfig()
-    """Method and loss."""
+    """Method and loss weights."""
     train: TrainConfig = TrainConfig()
-    """Optimisation."""
+    """Optimizer, schedule and validation."""
 
     def __post_init__(self) -> None:
         _require(
@@ -271,6 +341,16 @@ class Config:
             raise ConfigError(f"labels.party: {unknown('party', self.labels.party, self.parties)}")
 
 
+SECTIONS: dict[str, type] = {
+    "net": NetConfig,
+    "loss": LossConfig,
+    "train": TrainConfig,
+    "labels": LabelsConfig,
+    "parties.NAME": PartyConfig,
+    "parties.NAME.options": TableOptions,
+}
+"""Sections of a run's configuration file."""
+
 LAMBDA_RANGES: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "cifar10": ((0.01, 0.02, 0.05, 0.1, 0.2, 0.5), (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4)),
     "tinyimagenet": ((1, 2, 5, 10, 20), (5e-4, 1e-3, 2e-3, 5e-3)),
@@ -279,11 +359,11 @@ LAMBDA_RANGES: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "bank": ((1e-4, 2e-4, 5e-4, 1e-3), (5e-5, 1e-4, 2e-4, 5e-4)),
     "avazu": ((1e-4, 2e-4, 5e-4, 1e-3), (1e-5, 2e-5, 5e-5, 1e-4, 2e-4)),
 }
-"""The paper's ranges of λ1 and λ2 (tab:lambda_values)."""
+"""Ranges of λ₁ and λ₂ in the paper, by data set (tab:lambda_values)."""
 
 
 def read_config(path: Path) -> str:
-    """Read a configuration's text."""
+    """Read a configuration file as text."""
     try:
         return path.read_text(encoding="utf-8-sig")
     except OSError as error:
@@ -295,7 +375,24 @@ def read_config(path: Path) -> str:
 
 
 def parse_config(text: str, where: str) -> Config:
-    """Read TOML text."""
+    """Parse the configuration of a run.
+
+    Parameters
+    ----------
+    text : str
+        TOML text.
+    where : str
+        File name, for error messages.
+
+    Returns
+    -------
+    Config
+
+    Raises
+    ------
+    ConfigError
+        If the text is not valid TOML, or a key or value is wrong.
+    """
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -305,14 +402,14 @@ def parse_config(text: str, where: str) -> Config:
 
 
 def build(cls: type, data: Mapping[str, Any], where: str) -> Any:
-    """Build a frozen dataclass from a mapping, checking every key and value."""
+    """Build a configuration dataclass from a mapping; check every key and value."""
     hints = get_type_hints(cls)
-    known = {each.name: each for each in fields(cls)}
+    valid = {each.name: each for each in fields(cls)}
     for key in data:
-        if key not in known:
-            raise ConfigError(f"{where}: {unknown('key', key, known)}{_home_of(key)}")
+        if key not in valid:
+            raise ConfigError(f"{where}: {_unknown_key(cls, key, valid)}")
     values = {key: _value(hints[key], value, f"{where}: {key}") for key, value in data.items()}
-    for name, each in known.items():
+    for name, each in valid.items():
         if name not in values and each.default is MISSING and each.default_factory is MISSING:
             raise ConfigError(f"{where}: key {name!r} is missing")
     try:
@@ -321,12 +418,17 @@ def build(cls: type, data: Mapping[str, Any], where: str) -> Any:
         raise ConfigError(f"{where}: {error}") from None
 
 
-def _home_of(key: str) -> str:
-    homes = {"net": NetConfig, "loss": LossConfig, "train": TrainConfig}
-    homes |= {"labels": LabelsConfig, "parties.NAME": PartyConfig}
-    homes |= {"parties.NAME.options": TableOptions}
-    found = [name for name, cls in homes.items() if key in {each.name for each in fields(cls)}]
-    return f"; {key} belongs in [{found[0]}]" if found else ""
+def _unknown_key(cls: type, key: str, valid: Iterable[str]) -> str:
+    new_name = RENAMED_KEYS.get(cls.__name__, {}).get(key)
+    if new_name is not None:
+        return f"unknown key {key!r}: renamed to {new_name!r} in {RENAMED_IN}"
+    section = next((name for name, other in SECTIONS.items() if key in _names(other)), None)
+    hint = f"; {key} belongs in [{section}]" if section else ""
+    return f"{unknown('key', key, valid)}{hint}"
+
+
+def _names(cls: type) -> set[str]:
+    return {each.name for each in fields(cls)}
 
 
 def _value(hint: Any, value: Any, where: str) -> Any:

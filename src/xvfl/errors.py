@@ -1,16 +1,16 @@
-"""The errors xvfl raises.
+"""Exceptions and warnings of xvfl.
 
-XVFLError                 everything below; the command line prints it as one line and exits with 2
-├── InputError            a table, its ids, columns or labels are not usable as given
-├── ConfigError           a configuration key or value is wrong
-├── RunError              a run folder is missing, cut short, of another version, or unwritable
-├── ModeError             a prediction was asked for in a way this model cannot answer
-├── WireError             a message is damaged, out of order, of another version or not as agreed
-├── PartyError            a party is away, refuses or answers wrongly, or too few are there
-├── MatchingError         a message of private id matching is not what the protocol says
-└── CertificateError      a certificate, key or revocation list cannot be made, read or trusted
+XVFLError                 base class; the command line prints one line and exits with code 2
+├── InputError            a table, its ids, columns or labels cannot be used
+├── ConfigError           a configuration key or value is invalid
+├── RunError              a run folder is missing, incomplete, of another format, or not writable
+├── ModeError             the model does not support the requested prediction
+├── WireError             a message is damaged, unexpected, or of another protocol version
+├── PartyError            a party is unavailable or failed, or too few parties are available
+├── MatchingError         a message violates the protocol of private id matching
+└── CertificateError      a certificate, key or revocation list is invalid or not trusted
 
-Each message says what was expected, what arrived, and what to do.
+Each message states what was expected, what was received, and what to do.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,68 +18,77 @@ from difflib import get_close_matches
 from typing import Literal
 
 Fault = Literal["away", "refused", "wrong"]
-"""How a party failed: gave no answer in time, would not answer, or answered wrongly."""
+"""How a party failed: no answer in time, an answer refused, or an invalid answer."""
 
 
 class XVFLError(Exception):
-    """Root of everything xvfl raises on purpose."""
+    """Base class of all exceptions that xvfl raises."""
 
 
 class InputError(XVFLError, ValueError):
-    """A table, its ids, columns or labels are not usable as given."""
+    """A table, its ids, columns or labels cannot be used."""
 
 
 class ConfigError(XVFLError, ValueError):
-    """A configuration key or value is wrong."""
+    """A configuration key or value is invalid."""
 
 
 class RunError(XVFLError, RuntimeError):
-    """A run folder is missing, cut short, of another version, or cannot be written."""
+    """A run folder is missing, incomplete, of another format, or not writable."""
 
 
 class ModeError(XVFLError, ValueError):
-    """A prediction was asked for in a way this model cannot answer."""
+    """The model does not support the requested prediction mode, party or completion."""
 
 
 class WireError(XVFLError, ValueError):
-    """A message is damaged, out of order, of another version or not as agreed."""
+    """A message is damaged, unexpected, or of another protocol version."""
 
 
 class PartyError(XVFLError, RuntimeError):
-    """A party is away, refuses or answers wrongly, or too few are there to go on."""
+    """A party is unavailable or failed, or too few parties are available.
+
+    Parameters
+    ----------
+    text : str
+        Error message.
+    parties : tuple of str, default=()
+        Names of the failed parties.
+    fault : {"away", "refused", "wrong"}, default="away"
+        How they failed: no answer in time, an answer refused, or an invalid answer.
+    """
 
     def __init__(self, text: str, parties: tuple[str, ...] = (), fault: Fault = "away") -> None:
-        """Say what happened, to whom, and how they failed."""
         super().__init__(text)
         self.parties, self.fault = parties, fault
         self.each: tuple[PartyError, ...] = (self,)
-        """What happened, one by one, where parties failed in different ways."""
+        """The individual errors, if parties failed in different ways."""
 
     @classmethod
     def joined(cls, errors: Sequence["PartyError"]) -> "PartyError":
-        """Tell of several at once."""
+        """Combine the errors of several parties into one."""
         if len(errors) == 1:
             return errors[0]
         parties = tuple(name for error in errors for name in error.parties)
-        made = cls("; ".join(map(str, errors)), parties, errors[0].fault)
-        made.each = tuple(errors)
-        return made
+        combined = cls("; ".join(map(str, errors)), parties, errors[0].fault)
+        combined.each = tuple(errors)
+        return combined
 
 
 class MatchingError(XVFLError, ValueError):
-    """A message of private id matching is not what the protocol says."""
+    """A message violates the protocol of private id matching."""
 
 
 class CertificateError(XVFLError, ValueError):
-    """A certificate, key or revocation list cannot be made, read or trusted."""
+    """A certificate, key or revocation list is invalid, unreadable or not trusted."""
 
 
 class DataWarning(UserWarning):
-    """Something in the data was left out or replaced; the work goes on."""
+    """Some data is ignored or replaced; processing continues."""
 
 
 def unknown(what: str, given: str, valid: Iterable[str]) -> str:
-    """Say that a name is not known, which one was probably meant, and what there is."""
+    """Format an error message for an unknown name: the closest valid name, and all of them."""
     names = [str(name) for name in valid]
     near = get_close_matches(given, names, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}? " if near else ""
