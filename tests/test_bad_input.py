@@ -401,6 +401,13 @@ RUNS: dict[str, tuple[Callable[[Path], object], list[str]]] = {
         change_manifest(format=FORMAT + 1, version="9.9"),
         [f"format {FORMAT + 1}", "xvfl 9.9", "train the model again"],
     ),
+    "of version 0.1": (
+        lambda run: (run / MANIFEST).write_text('{"format": 1, "version": "0.1.0", "seed": 0}'),
+        [
+            "run: written by xvfl 0.1.0 in format 1, this version reads format 2; train the model "
+            "again, or install the version that wrote it"
+        ],
+    ),
     "cut short": (lambda run: (run / MANIFEST).unlink(), [MANIFEST, "--resume"]),
     "not a run": (
         lambda run: [path.unlink() for path in (run / MANIFEST, run / CHECKPOINT)],
