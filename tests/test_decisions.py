@@ -19,7 +19,8 @@ from tests.problems import IMAGE, MIXED, NUMBERS, D, Problem, make_problem
 from xvfl import nets
 from xvfl.config import COORDINATOR, LossConfig, NetConfig, TableOptions
 from xvfl.data.encoder import ImageEncoder, Images, TableEncoder
-from xvfl.dataset.prepare import InMemoryDataset, Splits, prepare
+from xvfl.dataset.in_memory import InMemoryDataset, prepare_in_memory
+from xvfl.dataset.splits import Splits
 from xvfl.errors import DataWarning, RunError
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party_worker import PartyWorker
@@ -28,7 +29,7 @@ from xvfl.model.model import Model
 from xvfl.model.run_dir import MODEL, RunDir
 from xvfl.nets.party_net import PartyNet
 from xvfl.primitives.layout import Layout
-from xvfl.primitives.rows import Rows, full_share, is_full
+from xvfl.primitives.rows import Rows, choose_full_threshold, is_full
 
 NAMES = ("bank", "shop", "web")
 WEIGHTS = Weights(lambda1=0.7, lambda2=1.3)
@@ -52,14 +53,20 @@ def prepared(
     sources: dict[str, Any], labels: pd.Series, full_threshold: float | None = None
 ) -> InMemoryDataset:
     """Prepare tables as the estimator does."""
-    return prepare(sources, labels, {}, Splits(0.1, 0.2, 0), full_threshold, "none")
+    return prepare_in_memory(sources, labels, {}, Splits(0.1, 0.2, 0), full_threshold, "none")
 
 
 def model_of(ready: InMemoryDataset) -> Model:
     """Build an untrained model."""
     net = NetConfig(embedding_dim=8, hidden_dim=16)
     return Model(
-        ready.encoders, ready.full_threshold, ready.classes, ready.prior(), net, LossConfig(), 0
+        ready.encoders,
+        ready.full_threshold,
+        ready.classes,
+        ready.class_prior(),
+        net,
+        LossConfig(),
+        0,
     )
 
 
@@ -301,8 +308,8 @@ def test_D6_full_at_is_the_largest_share_half_of_the_rows_reach(rows: list[list[
     observed = torch.tensor(rows)
     shares = [sum(row) / 4 for row in rows]
     reached = [s for s in (0, 0.25, 0.5, 0.75, 1) if sum(x >= s for x in shares) >= len(rows) / 2]
-    assert full_share(observed) == max(reached)
-    full = is_full(observed, full_share(observed))
+    assert choose_full_threshold(observed) == max(reached)
+    full = is_full(observed, choose_full_threshold(observed))
     expected = [share >= max(reached) and any(r) for share, r in zip(shares, rows, strict=True)]
     assert full.tolist() == expected
     assert is_full(observed, 1.0).tolist() == [all(row) for row in rows]
@@ -313,7 +320,7 @@ def test_D6_shares_survive_single_precision(raw: int, data: st.DataObject) -> No
     there = data.draw(st.integers(1, raw))
     observed = (torch.arange(raw) < there).unsqueeze(0)
     assert is_full(observed, there / raw).tolist() == [True]
-    assert is_full(observed, full_share(observed)).tolist() == [True]
+    assert is_full(observed, choose_full_threshold(observed)).tolist() == [True]
     if there < raw:
         assert is_full(observed, (there + 1) / raw).tolist() == [False]
 

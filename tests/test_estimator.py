@@ -131,10 +131,10 @@ def test_each_party_decides_with_its_own_head(method: str) -> None:
     assert fitted.score({"shop": SHOP}, Y) > 0.8
     net, head = fitted.model_.parties["shop"].eval(), fitted.model_.method.heads[1]  # type: ignore[index]
     from xvfl.data.sources import encode
-    from xvfl.dataset.prepare import as_table
+    from xvfl.dataset.in_memory import to_party_table
 
     encoder = fitted.model_.encoders["shop"]
-    rows = as_table(encoder.layout, encode(encoder, SHOP))
+    rows = to_party_table(encoder.layout, encode(encoder, SHOP))
     with torch.no_grad():
         out = head(net.embed(net.encode(rows), rows.observed))
     temperature = fitted.model_.temperatures.get("local/shop", 1.0)

@@ -20,7 +20,7 @@ import torch
 
 from xvfl.config import LossConfig, NetConfig, TableOptions, TrainConfig
 from xvfl.dataset.on_disk import OnDiskDataset, open_tables, prepare_on_disk
-from xvfl.dataset.prepare import Splits
+from xvfl.dataset.splits import Splits
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.predict import logits
@@ -127,9 +127,9 @@ def step(folder: Path, steps: int) -> dict[str, float]:
     """Take steps from rows on disk and from the same rows in memory in turns."""
     prepared = _prepared(folder)
     stored: dict[str, Table] = dict(prepared.tables)
-    every = torch.arange(prepared.about.parts.train)
+    every = torch.arange(prepared.sizes.train)
     held: dict[str, Table] = {name: table.take(every) for name, table in stored.items()}
-    rows = prepared.training(CPU)
+    rows = prepared.training_rows(CPU)
     with limit_threads(any_image(prepared.layouts), CPU):
         runs = {
             "streamed": _steps(prepared, stored, rows),
@@ -156,7 +156,7 @@ def _model(prepared: OnDiskDataset) -> Model:
         prepared.encoders,
         prepared.full_threshold,
         prepared.classes,
-        prepared.prior(),
+        prepared.class_prior(),
         NetConfig(),
         LossConfig(),
         0,
@@ -180,7 +180,7 @@ def predict(folder: Path, _: int) -> dict[str, float]:
     tables = open_tables(PARTIES, "bank", "label", folder).parties
     count = 32_768
     index = torch.arange(count)
-    rows = prepared.training(CPU).take(index).select_parties([0])
+    rows = prepared.training_rows(CPU).take(index).select_parties([0])
     side = PartyWorker("bank", model.parties["bank"], prepared.tables["bank"].take(index), [0])
     with limit_threads(any_image(model.layouts), CPU):
         bare = _seconds(

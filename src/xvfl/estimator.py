@@ -19,11 +19,12 @@ from torch import nn
 
 from xvfl.config import LossConfig, NetConfig, TableOptions, TrainConfig, build
 from xvfl.data.encoder import Images
-from xvfl.data.frames import read_labels, read_table
-from xvfl.data.labels import labels_at_party
+from xvfl.data.frames import read_table
+from xvfl.data.labels import labels_of_party, read_labels
 from xvfl.data.sources import Source
 from xvfl.data.text import as_text
-from xvfl.dataset.prepare import Splits, prepare
+from xvfl.dataset.in_memory import prepare_in_memory
+from xvfl.dataset.splits import Splits
 from xvfl.errors import DataWarning, InputError
 from xvfl.methods import Mode
 from xvfl.model.custom_nets import CustomNets
@@ -141,7 +142,7 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         plan = self._plan()
         sources, labels = self._sources_and_labels(X, y)
-        prepared = prepare(
+        prepared = prepare_in_memory(
             sources,
             labels,
             {name: _options(name, each) for name, each in (self.table_options or {}).items()},
@@ -225,7 +226,7 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     ) -> float:
         """Give the accuracy over the labelled ids that the prediction covers."""
         check_is_fitted(self, "model_")
-        sources, labels = self._sources_and_labels(X, y, fewest=1)
+        sources, labels = self._sources_and_labels(X, y, min_classes=1)
         said = self.model_.predict(sources, mode, party).frame()["prediction"]
         common = labels.index.intersection(said.index, sort=False)
         if not labels.isin(self.model_.classes).any():
@@ -295,18 +296,18 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         own_nets = CustomNets(self.bottoms, self.completers, self.head)
         return TrainingPlan(parts[0], parts[1], parts[2], own_nets)
 
-    def _read(self, X: Mapping[str, Table], fewest: int = 0) -> dict[str, Source]:
+    def _read(self, X: Mapping[str, Table], min_rows: int = 0) -> dict[str, Source]:
         if not isinstance(X, Mapping):
             raise InputError(
                 f"expected a dictionary of parties and tables, got {type(X).__name__}; "
                 'write {"bank": bank_frame, "shop": shop_frame}'
             )
-        return {name: self._read_one(name, table, fewest) for name, table in X.items()}
+        return {name: self._read_one(name, table, min_rows) for name, table in X.items()}
 
-    def _read_one(self, name: str, table: Table, fewest: int) -> Source:
+    def _read_one(self, name: str, table: Table, min_rows: int) -> Source:
         if isinstance(table, Images):
             return table
-        return read_table(table, id_column=self._id_column(name), party=name, fewest=fewest)
+        return read_table(table, id_column=self._id_column(name), party=name, min_rows=min_rows)
 
     def _id_column(self, party: str) -> str | None:
         return self.id_column.get(party) if isinstance(self.id_column, Mapping) else self.id_column
@@ -320,11 +321,11 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return index
 
     def _sources_and_labels(
-        self, X: Mapping[str, Table], y: Any, fewest: int = 2
+        self, X: Mapping[str, Table], y: Any, min_classes: int = 2
     ) -> tuple[dict[str, Source], pd.Series]:
-        sources = self._read(X, fewest=1 if fewest > 1 else 0)
+        sources = self._read(X, min_rows=1 if min_classes > 1 else 0)
         if isinstance(y, tuple) and len(y) == 2:
-            return labels_at_party(sources, *y, fewest=fewest)
+            return labels_of_party(sources, *y, min_classes=min_classes)
         if isinstance(y, pd.DataFrame) and y.shape[1] == 1:
             y = y.iloc[:, 0]
         if not isinstance(y, pd.Series):
@@ -332,7 +333,9 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 f"y: expected a Series indexed by id or (party, column), got {type(y).__name__}; "
                 "write pd.Series(labels, index=ids)"
             )
-        return sources, read_labels(y, id_column=None, column=None, where="y", fewest=fewest)
+        return sources, read_labels(
+            y, id_column=None, column=None, where="y", min_classes=min_classes
+        )
 
     def _predict(
         self,

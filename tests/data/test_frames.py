@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xvfl.data.frames import read_labels, read_table
+from xvfl.data.frames import read_table
+from xvfl.data.labels import read_labels
 from xvfl.data.table_writer import write_table
 from xvfl.errors import DataWarning, InputError
 
@@ -75,7 +76,7 @@ def test_integer_float_and_text_ids_agree(numbers: list[int]) -> None:
 
 
 def test_files_are_refused_by_name(tmp_path: Path) -> None:
-    assert refusal(tmp_path / "no.csv").endswith("no.csv: there is no such file; check the path")
+    assert refusal(tmp_path / "no.csv").endswith("no.csv: file not found; check the path")
     assert "ending in .csv or .parquet, but got '.xlsx'" in refusal("t.xlsx")
     (tmp_path / "t.parquet").write_text("nonsense")
     assert "cannot be read as Parquet (" in refusal(tmp_path / "t.parquet")

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xvfl.dataset.on_disk.block_file import BlockFile, RowWriter, read_rows
-from xvfl.dataset.on_disk.disk_rows import DiskTable, _Windows, as_bytes, block_rows, row_bytes
+from xvfl.dataset.on_disk.disk_rows import DiskTable, WindowOrder, block_rows, row_bytes, to_bytes
 from xvfl.primitives.layout import Feature, Layout
 from xvfl.primitives.random import shuffled
 
@@ -65,7 +65,7 @@ def test_a_stored_table_gives_the_rows_that_were_encoded(tmp_path: Path) -> None
     codes = rng.integers(0, 128, (50, 1))
     observed = rng.random((50, 3)) < 0.5
     RowWriter(tmp_path / "t", 50, np.uint8, row_bytes(LAYOUT)).put(
-        np.arange(50), as_bytes(values, codes, observed)
+        np.arange(50), to_bytes(values, codes, observed)
     )
     file = BlockFile(tmp_path / "t", row_bytes(LAYOUT), 8)
     handles = torch.tensor([3, -1, 49, 3])
@@ -80,17 +80,17 @@ def test_a_stored_table_gives_the_rows_that_were_encoded(tmp_path: Path) -> None
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 5000), st.integers(1, 16), st.integers(1, 900))
 def test_an_epoch_in_windows_holds_every_row_once(count: int, block: int, batch: int) -> None:
-    order = _Windows(count, block, 3, 1)
+    order = WindowOrder(count, block, 3, 1)
     got = [order.rows(at, min(at + batch, count)) for at in range(0, count, batch)]
     assert torch.equal(torch.cat(got).sort().values, torch.arange(count))
-    again = _Windows(count, block, 3, 1)
+    again = WindowOrder(count, block, 3, 1)
     at = (count // batch // 2) * batch
     assert torch.equal(again.rows(at, min(at + batch, count)), got[at // batch])
 
 
 def test_epochs_differ_and_a_batch_comes_from_all_over_the_file() -> None:
     count = 1_000_000
-    first, second = (_Windows(count, 256, 3, epoch).rows(0, 1024) for epoch in (0, 1))
+    first, second = (WindowOrder(count, 256, 3, epoch).rows(0, 1024) for epoch in (0, 1))
     assert not torch.equal(first, second)
     assert len(torch.unique(first // 256)) > 200
     tenths = torch.bincount(first * 10 // count, minlength=10)

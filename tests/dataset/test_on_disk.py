@@ -14,15 +14,15 @@ from tests.small_tables import interrupt_at, make_tables, rejected_with, run_xvf
 from xvfl.config import TableOptions
 from xvfl.data import id_index
 from xvfl.data.encoder import TableEncoder
-from xvfl.dataset.on_disk import OnDiskDataset, open_tables, prepare_on_disk
-from xvfl.dataset.on_disk import placement as places_module
-from xvfl.dataset.on_disk.label_pieces import find_classes
-from xvfl.dataset.prepare import Splits, apply_class_weights, as_table, place
+from xvfl.data.labels import find_labels
+from xvfl.dataset.in_memory import rows_of_ids, to_party_table
+from xvfl.dataset.on_disk import OnDiskDataset, open_tables, placement, prepare_on_disk
+from xvfl.dataset.splits import Splits, drop_unobserved
 from xvfl.errors import DataWarning, InputError
 from xvfl.model.run_dir import CHECKPOINT, MODEL, RunDir
 from xvfl.model.workflow import evaluate_run
 from xvfl.primitives.random import shuffled
-from xvfl.primitives.rows import full_share
+from xvfl.primitives.rows import choose_full_threshold
 
 CONFIG = """
 out_of_core = true
@@ -108,25 +108,25 @@ def test_rows_on_disk_are_those_in_memory(tmp_path: Path, class_weight: str) -> 
         encoded[name] = encoders[name].encode(
             table.loc[[each for each in ids if each in table.index]]
         )
-        own_tables[name] = as_table(encoders[name].layout, encoded[name])
+        own_tables[name] = to_party_table(encoders[name].layout, encoded[name])
         own = torch.tensor([each in training for each in encoded[name].ids])
-        shares[name] = full_share(own_tables[name].observed[own])
-    rows = place(ids, encoded, own_tables, shares, torch.from_numpy(y[order]))
+        shares[name] = choose_full_threshold(own_tables[name].observed[own])
+    rows = rows_of_ids(ids, encoded, own_tables, shares, torch.from_numpy(y[order]))
     counts = [int((part == which).sum()) for which in range(3)]
     pieces = torch.split(torch.arange(len(ids)), counts)
-    rows, (train_rows, validation, _) = apply_class_weights(rows, pieces, class_weight)  # type: ignore[arg-type]
+    rows, (train_rows, validation, _) = drop_unobserved(rows, pieces, class_weight)  # type: ignore[arg-type]
 
     assert found.classes == ["no", "yes"]
     assert found.full_threshold == pytest.approx(shares)
-    assert {n: e.to_dict() for n, e in found.about.encoders.items()} == {
+    assert {n: e.to_dict() for n, e in found.encoders.items()} == {
         n: e.to_dict() for n, e in encoders.items()
     }
     cpu = torch.device("cpu")
-    every = found.training(cpu).take(torch.arange(counts[0]), 5)
+    every = found.training_rows(cpu).take(torch.arange(counts[0]), 5)
     assert every.step == 5
     for got, wanted in (
         (every, rows.take(train_rows)),
-        (found.validating(cpu), rows.take(validation)),
+        (found.validation_rows(cpu), rows.take(validation)),
     ):
         assert torch.equal(got.full, wanted.full) and torch.equal(got.seen, wanted.seen)
         assert torch.equal(got.y, wanted.y) and torch.allclose(got.weight, wanted.weight)
@@ -158,12 +158,12 @@ def test_rows_that_nobody_saw_weigh_nothing(tmp_path: Path) -> None:
         table.to_parquet(tmp_path / name)
     with pytest.warns(DataWarning, match="2 rows hold no observed feature"):
         found = prepared_from(tmp_path, class_weight="balanced")
-    parts = found.about.parts
+    parts = found.sizes
     assert found.counts.tolist() == [int(((part == 0) & (y == c)).sum()) - c for c in (0, 1)]
-    every = found.training(torch.device("cpu")).take(torch.arange(parts.train), 0)
+    every = found.training_rows(torch.device("cpu")).take(torch.arange(parts.train), 0)
     at = int((part[:trains] == 0).sum())
     assert not every.seen[at].any() and every.weight[at] == 0 and (every.weight > 0).sum() > 100
-    assert len(found.validating(torch.device("cpu"))) == parts.validation - 1
+    assert len(found.validation_rows(torch.device("cpu"))) == parts.validation - 1
     found.close()
 
 
@@ -182,12 +182,12 @@ def test_an_interrupted_run_goes_on_from_its_cache_to_the_same_weights(tmp_path:
     config = write_parquet(tmp_path)
     train(config, tmp_path / "straight")
     cut = train(config, tmp_path / "cut", show=interrupt_at(8))
-    assert cut.interrupted and (tmp_path / "cut" / "cache" / "about.json").exists()
-    made = (tmp_path / "cut" / "cache" / "about.json").stat().st_mtime_ns
+    assert cut.interrupted and (tmp_path / "cut" / "cache" / "metadata.json").exists()
+    made = (tmp_path / "cut" / "cache" / "metadata.json").stat().st_mtime_ns
     seen = []
 
     def show(update: object) -> None:
-        seen.append((tmp_path / "cut" / "cache" / "about.json").stat().st_mtime_ns)
+        seen.append((tmp_path / "cut" / "cache" / "metadata.json").stat().st_mtime_ns)
 
     train(config, tmp_path / "cut", resume=True, show=show)
     assert set(seen) == {made}
@@ -200,7 +200,7 @@ def test_changed_tables_are_prepared_again_and_refused(tmp_path: Path) -> None:
     train(config, tmp_path / "run", show=interrupt_at(8))
     bank = pd.read_parquet(tmp_path / "bank.parquet")
     bank.assign(age=bank["age"] + 1).to_parquet(tmp_path / "bank.parquet")
-    assert "changed since this run began" in rejected_with(
+    assert "changed since this run started" in rejected_with(
         "train", config, "--out", tmp_path / "run", "--resume"
     )
     assert RunDir(tmp_path / "run").has(CHECKPOINT)
@@ -213,7 +213,7 @@ def test_changed_labels_are_noticed(tmp_path: Path) -> None:
     yes, no = (np.flatnonzero(bank["churned"] == said)[:4] for said in ("yes", "no"))
     bank.loc[yes, "churned"], bank.loc[no, "churned"] = "no", "yes"
     bank.to_parquet(tmp_path / "bank.parquet", row_group_size=70)
-    assert "changed since this run began" in rejected_with(
+    assert "changed since this run started" in rejected_with(
         "train", config, "--out", tmp_path / "run", "--resume"
     )
 
@@ -225,7 +225,7 @@ def test_a_folder_of_somebody_else_stays(tmp_path: Path, streamed: bool) -> None
     mine.parent.mkdir()
     mine.touch()
     if streamed:
-        assert "holds something else" in rejected_with("train", config, "--out", tmp_path)
+        assert "it holds other files" in rejected_with("train", config, "--out", tmp_path)
     else:
         assert run_xvfl("train", config, "--out", tmp_path).code == 0
     assert mine.exists()
@@ -238,7 +238,7 @@ def test_a_cache_that_cannot_be_read_is_made_again(tmp_path: Path, harm: str) ->
     train(config, tmp_path / "cut", show=interrupt_at(8))
     cache = tmp_path / "cut" / "cache"
     if harm == "cut":
-        (cache / "about.json").write_text((cache / "about.json").read_text()[:100])
+        (cache / "metadata.json").write_text((cache / "metadata.json").read_text()[:100])
     else:
         (cache / "table-bank.bin").unlink()
     train(config, tmp_path / "cut", resume=True)
@@ -249,7 +249,7 @@ def test_a_cache_that_cannot_be_read_is_made_again(tmp_path: Path, harm: str) ->
 def test_many_parties_are_matched_in_little_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(id_index, "MEMORY", "24MB")
+    monkeypatch.setattr(id_index, "MEMORY_LIMIT", "24MB")
     rows, parties = 40_000, 16
     ids = [f"{row:036d}" for row in range(rows)]
     frame = pd.DataFrame({"id": ids, "x": np.arange(rows) % 7, "y": np.arange(rows) % 2})
@@ -258,24 +258,26 @@ def test_many_parties_are_matched_in_little_memory(
     tables = open_tables(named, "p0", "y", tmp_path)
     folder = tmp_path / "places"
     folder.mkdir()
-    _, parts = places_module.place_rows(tables, find_classes(tables), SPLITS, folder)
-    assert parts.total == rows
+    found = placement.DiskPlacement(tables, folder)
+    match = found.match(find_labels(tables.labels.pieces(), tables.labels.where))
+    found.split({code: code for code in match.class_sizes}, SPLITS)
+    assert found.sizes.total == rows
     places = [list(id_index.read_places(folder / f"places-p{i}.bin")) for i in (0, parties - 1)]
     assert all(np.array_equal(a, b) for a, b in zip(*places, strict=True))
 
 
 def test_what_the_database_refuses_is_said_in_our_words(tmp_path: Path) -> None:
-    ids = id_index.Ids(tmp_path)
-    with pytest.raises(InputError, match="ids could not be matched .*make space there"):
+    ids = id_index.IdIndex(tmp_path)
+    with pytest.raises(InputError, match="ids could not be matched .*free disk space"):
         ids.run("SELECT nothing")
     ids.close()
 
 
 def test_validation_rows_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places_module, "MOST_VALIDATION", 20)
+    monkeypatch.setattr(placement, "MAX_VALIDATION", 20)
     found = prepared(tmp_path)
-    assert found.about.parts == replace(found.about.parts, validation=19, test=60)
-    assert found.about.parts.total == ROWS
+    assert found.sizes == replace(found.sizes, validation=19, test=60)
+    assert found.sizes.total == ROWS
     found.close()
 
 
@@ -321,7 +323,7 @@ def test_what_is_wrong_with_the_tables_is_refused_and_leaves_nothing(tmp_path: P
 def test_only_parquet_streams(tmp_path: Path) -> None:
     config = write_parquet(tmp_path, CONFIG.replace("shop.parquet", "shop.csv"))
     said = rejected_with("train", config, "--out", tmp_path / "run")
-    assert "streamed: expected every table in a .parquet file, got 'shop.csv'" in said
+    assert "out_of_core: expected every table in a .parquet file, got 'shop.csv'" in said
 
 
 def test_large_tables_stream_by_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -331,7 +333,7 @@ def test_large_tables_stream_by_themselves(tmp_path: Path, monkeypatch: pytest.M
     with warnings.catch_warnings():
         warnings.simplefilter("error", DataWarning)
         train(config, tmp_path / "memory")
-    monkeypatch.setattr(xvfl.dataset.on_disk.parquet_tables, "MOST_CELLS", 100)
+    monkeypatch.setattr(xvfl.dataset.on_disk.parquet_tables, "MAX_CELLS_IN_MEMORY", 100)
     train(config, tmp_path / "stream")
     held = [
         json.loads((tmp_path / n / "manifest.json").read_text())["held_out"]
@@ -350,7 +352,7 @@ def test_evaluation_in_pieces_is_that_of_the_whole(
     train(config, run)
     whole = evaluate_run(RunDir(run))
     for module in (parquet, id_index, join):
-        monkeypatch.setattr(module, "ROWS_AT_ONCE", 16)
+        monkeypatch.setattr(module, "PIECE_ROWS", 16)
     pieces = evaluate_run(RunDir(run))
     manifest = json.loads((run / "manifest.json").read_text())
     held = pd.read_parquet(run / "held_out.parquet")["id"].tolist()

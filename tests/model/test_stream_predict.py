@@ -34,7 +34,7 @@ def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
     Pieces and batches are made small, and of one size, so that several of each are needed.
     """
     for module in (parquet, id_index, join):
-        monkeypatch.setattr(module, "ROWS_AT_ONCE", PIECE)
+        monkeypatch.setattr(module, "PIECE_ROWS", PIECE)
     monkeypatch.setattr("xvfl.federation.predict.BATCH", PIECE)
     bank, shop, _ = make_tables(ROWS, seed=5)
     bank.loc[bank.index[3], "job"] = "spy"
@@ -91,7 +91,7 @@ def test_a_stream_answers_as_the_whole_table(
 
 
 def test_pieces_are_whole_batches() -> None:
-    assert parquet.ROWS_AT_ONCE % BATCH == 0
+    assert parquet.PIECE_ROWS % BATCH == 0
 
 
 def test_the_command_streams_parquet_and_writes_csv_too(

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from xvfl.dataset.on_disk.block_file import BlockFile, Bytes
-from xvfl.dataset.on_disk.disk_rows import DiskRows, DiskTable, as_bytes
+from xvfl.dataset.on_disk.disk_rows import DiskRows, DiskTable, to_bytes
 from xvfl.primitives.rows import PartyTable
 from xvfl_lab.experiments.trial import Trial
 
@@ -32,7 +32,7 @@ def on_disk(trial: Trial, device: torch.device) -> Iterator[DiskRows]:
         for worker in trial.federation.workers:
             table = cast(PartyTable, worker.table).to(torch.device("cpu"))
             parts = (table.values, table.codes, table.observed)
-            file = write(f"table {worker.name}", as_bytes(*(part.numpy() for part in parts)))
+            file = write(f"table {worker.name}", to_bytes(*(part.numpy() for part in parts)))
             worker.table = DiskTable(table.layout, file, device)
             known.append(table.observed[: len(rows)].sum(1).int())
             raw.append(table.layout.raw)

@@ -21,8 +21,10 @@ from rich.table import Table
 from xvfl.certs import make_authority
 from xvfl.cli.demo_data import PARTIES, load_halves, sample_incomplete, sample_missing
 from xvfl.config import LossConfig, NetConfig, TableOptions, TrainConfig
-from xvfl.data.frames import read_labels, read_table
-from xvfl.dataset.prepare import Splits, prepare
+from xvfl.data.frames import read_table
+from xvfl.data.labels import read_labels
+from xvfl.dataset.in_memory import prepare_in_memory
+from xvfl.dataset.splits import Splits
 from xvfl.errors import RunError
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party_worker import PartyWorker
@@ -140,7 +142,7 @@ def in_one_process(out: Path, train: TrainConfig) -> Lines:
     labels = read_labels(str(out / "labels.csv"), id_column="id", column="digit", where="labels")
     options = {name: TableOptions() for name in PARTIES}
     splits = Splits(TEST, train.validation_fraction, train.random_state)
-    prepared = prepare(sources, labels, options, splits, None, train.class_weight)
+    prepared = prepare_in_memory(sources, labels, options, splits, None, train.class_weight)
     fitted = fit(prepared, TrainingPlan(NetConfig(), LossConfig(), train))
     sides = [
         PartyWorker(name, fitted.model.parties[name], prepared.tables[name], [train.random_state])

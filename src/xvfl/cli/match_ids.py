@@ -44,7 +44,7 @@ def align(
 
 
 def _ask(side: "CoordinatorConfig", wanted: list[str] | None, wait: float) -> None:
-    from xvfl.data.frames import read_labels
+    from xvfl.data.labels import read_labels
     from xvfl.errors import InputError, unknown
     from xvfl.service.align import ask_parties
     from xvfl.service.config import ALIGNMENT

@@ -1,4 +1,4 @@
-"""Ids: one per row, never missing, never twice, compared as strings."""
+"""Ids: one per row, not missing, unique, compared as strings."""
 
 import numpy as np
 import pandas as pd
@@ -7,11 +7,11 @@ from xvfl.data.text import as_text
 from xvfl.errors import InputError
 
 
-def check_ids(raw: pd.Series, where: str, start: int = 0) -> pd.Index:
-    """Give the ids as strings, or say which one is missing or repeated.
+def parse_ids(raw: pd.Series, where: str, start: int = 0) -> pd.Index:
+    """Convert ids to strings; reject missing and duplicate ids.
 
-    `where` opens the message: whose table it is, which file, which column. `start` is the first of
-    these rows in their table.
+    `where` opens the message: party, file and column. `start` is the number of the first of these
+    rows in their table.
     """
     missing = raw.isna().to_numpy(dtype=bool)
     if not missing.any():
@@ -23,12 +23,26 @@ def check_ids(raw: pd.Series, where: str, start: int = 0) -> pd.Index:
             f"first in data row {start + int(np.argmax(missing)) + 1}; fill them in or remove "
             "these rows"
         )
-    repeated = texts.duplicated()
-    if repeated.any():
-        first = int(np.argmax(repeated.to_numpy(dtype=bool)))
-        raise InputError(
-            f"{where}: expected each id once, but {int(repeated.sum())} rows repeat an earlier id, "
-            f"first {texts.iloc[first]!r} in data row {start + first + 1}; keep one row per id"
-        )
+    duplicates = texts.duplicated().to_numpy(dtype=bool)
+    if duplicates.any():
+        first = int(np.argmax(duplicates))
+        raise duplicate_ids(where, int(duplicates.sum()), texts.iloc[first], start + first)
     ids: pd.Index = pd.Index(texts.to_numpy(dtype=object), dtype="str", name="id")
     return ids
+
+
+def duplicate_ids(where: str, count: int, first: str, row: int) -> InputError:
+    """Build the error for `count` duplicate ids, the first of them in `row`."""
+    return InputError(
+        f"{where}: expected each id once, but {count} rows repeat an earlier id, "
+        f"first {first!r} in data row {row + 1}; keep one row per id"
+    )
+
+
+def require_id_column(id_column: str | None, where: str) -> str:
+    """Reject a table without an index if no id column is given."""
+    if id_column is None:
+        raise InputError(
+            f"{where}: only a pandas frame has an index to take ids from; name the id column"
+        )
+    return id_column

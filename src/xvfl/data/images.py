@@ -1,6 +1,6 @@
 """A party's images and their encoder.
 
-Shapes: n images, C channels, H height, W width. Raw features are the H·W pixels.
+Shapes: n images, C channels, H height, W width. The raw features are the H·W pixels.
 """
 
 import zipfile
@@ -14,48 +14,93 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from xvfl.data.encoded import Encoded
-from xvfl.data.ids import check_ids
+from xvfl.data.frames import require_file
+from xvfl.data.ids import parse_ids
 from xvfl.errors import InputError, unknown
 from xvfl.primitives.layout import Layout
 
 Axes = Literal["HW", "CHW", "HWC"]
 CHANNELS = (1, 3, 4)
-"""Channel counts by which a last axis of channels is told."""
+"""A last axis of one of these sizes holds the channels."""
 
 
 @dataclass
 class Images:
-    """Images of a party, one per id; ids become strings, and each must occur once."""
+    """The images of a party, one per id.
+
+    Parameters
+    ----------
+    pixels : array of shape (n, C, H, W), (n, H, W) or (n, H, W, C)
+        The images, as integers or floats; channels come last only with 1, 3 or 4 of them. NaN
+        marks a missing pixel.
+    ids : sequence of length n
+        The ids of the images, converted to strings. They must be unique.
+    observed : bool array of shape (n, H, W), optional
+        Which pixels are observed. By default, all that are not NaN.
+
+    Raises
+    ------
+    InputError
+        The number of ids is not the number of images, or an id is missing or occurs twice.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from xvfl import Images
+    >>> scans = Images(np.zeros((2, 28, 28), dtype=np.uint8), ids=["p1", "p2"])
+    >>> scans.ids
+    ['p1', 'p2']
+
+    """
 
     pixels: NDArray[Any]
-    """(n, C, H, W), (n, H, W), or (n, H, W, C) with 1, 3 or 4 channels; NaN means missing."""
     ids: Sequence[Any]
     observed: NDArray[np.bool_] | None = None
-    """(n, H, W) which pixels are there; all that are not NaN if left out."""
 
     def __post_init__(self) -> None:
-        """Check the ids."""
         self.pixels = np.asarray(self.pixels)
-        self.ids = _check_ids(self.ids, len(self.pixels), "images")
+        self.ids = _image_ids(self.ids, len(self.pixels), "images")
 
 
 @dataclass(frozen=True)
 class ImageEncoder:
-    """Turns images into (n, C, H, W) numbers in [0, 1], and back."""
+    """Encodes a party's images as numbers in [0, 1], and decodes them.
+
+    Parameters
+    ----------
+    party : str
+        The party's name, for messages.
+    axes : {"HW", "CHW", "HWC"}
+        The axes of the party's arrays, after the first one.
+    shape : (int, int, int)
+        Channels, height and width.
+    low, high : float
+        The range of the pixels that is scaled to [0, 1].
+    dtype : str
+        The type of the party's arrays.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> pixels = np.arange(8, dtype=np.uint8).reshape(2, 2, 2)
+    >>> encoder = ImageEncoder.fit(pixels, "clinic")
+    >>> encoder.layout.image
+    (1, 2, 2)
+    >>> bool((encoder.decode(encoder.encode(pixels, ["a", "b"]).values) == pixels).all())
+    True
+
+    """
 
     party: str
     axes: Axes
-    """Order of the axes in the party's own arrays, after the rows."""
     shape: tuple[int, int, int]
-    """(C, H, W)."""
     low: float
     high: float
-    """The range that becomes [0, 1]."""
     dtype: str
 
     @classmethod
     def fit(cls, pixels: NDArray[Any], party: str) -> "ImageEncoder":
-        """Take axes and range from training images."""
+        """Infer axes and range from training images."""
         axes = _axes(pixels, party)
         low, high = _range(pixels, party)
         channels, height, width = _channels_first(pixels[:1], axes).shape[1:]
@@ -63,7 +108,7 @@ class ImageEncoder:
 
     @property
     def layout(self) -> Layout:
-        """Say what the encoded images look like."""
+        """The layout of the encoded images."""
         return Layout(image=self.shape)
 
     def encode(
@@ -72,31 +117,31 @@ class ImageEncoder:
         ids: Sequence[Any],
         observed: NDArray[np.bool_] | None = None,
     ) -> Encoded:
-        """Scale images to [0, 1]; a pixel missing in one channel is missing in all."""
-        names = _check_ids(ids, len(pixels), f"party {self.party!r}, images")
+        """Scale images to [0, 1]; a pixel that is missing in one channel is missing in all."""
+        names = _image_ids(ids, len(pixels), f"party {self.party!r}, images")
         if pixels.ndim != len(self.axes) + 1 or pixels.shape[1:] != self._own_shape:
             raise InputError(
                 f"party {self.party!r}: expected images of shape {self._own_shape} as in training, "
                 f"but got {pixels.shape[1:]}; resize or reorder them"
             )
-        _refuse_infinite(pixels, self.party)
+        _reject_infinite(pixels, self.party)
         first = _channels_first(pixels, self.axes).astype(np.float32)
-        there = np.asarray(~np.isnan(first).any(axis=1), dtype=bool)
+        present = np.asarray(~np.isnan(first).any(axis=1), dtype=bool)
         if observed is not None:
-            there &= self._check_observed(observed, there.shape)
-        scaled = np.where(there[:, None], (first - self.low) / (self.high - self.low), 0.0)
+            present &= self._check_observed(observed, present.shape)
+        scaled = np.where(present[:, None], (first - self.low) / (self.high - self.low), 0.0)
         values = np.clip(scaled, 0.0, 1.0).astype(np.float32)
         far = np.asarray(((scaled < -1) | (scaled > 2)).any(axis=(1, 2, 3)))
         notes = ["pixels far outside the training range" if each else "" for each in far]
         codes = np.zeros((len(values), 0), dtype=np.int64)
-        return Encoded(names, values, codes, there.reshape(len(values), -1), notes)
+        return Encoded(names, values, codes, present.reshape(len(values), -1), notes)
 
     def decode(
         self,
         encoded_columns: NDArray[Any],
         vectors: Mapping[str, NDArray[Any]] | None = None,
     ) -> NDArray[Any]:
-        """Turn (n, C·H·W) or (n, C, H, W) numbers back into images as the party holds them."""
+        """Convert (n, C·H·W) or (n, C, H, W) numbers to images of the party's axes and type."""
         first = np.asarray(encoded_columns, dtype=np.float64).reshape(-1, *self.shape)
         own = np.clip(first, 0.0, 1.0) * (self.high - self.low) + self.low
         if self.axes == "HW":
@@ -107,13 +152,13 @@ class ImageEncoder:
         return (np.rint(own) if dtype.kind in "iub" else own).astype(dtype)
 
     def to_dict(self) -> dict[str, Any]:
-        """Give a JSON form."""
+        """Return a JSON-serializable form."""
         fields = {name: getattr(self, name) for name in ("party", "axes", "low", "high", "dtype")}
         return {"type": "image", "shape": list(self.shape), **fields}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "ImageEncoder":
-        """Read the JSON form."""
+        """Build an encoder from its JSON form."""
         fields = {name: value for name, value in data.items() if name != "type"}
         return cls(**{**fields, "shape": tuple(data["shape"])})
 
@@ -132,16 +177,39 @@ class ImageEncoder:
         if observed.shape != shape:
             raise InputError(
                 f"party {self.party!r}: expected observed of shape {shape} (images, height, "
-                f"width), but got {observed.shape}; give one mark per pixel"
+                f"width), but got {observed.shape}; pass one flag per pixel"
             )
         return observed.astype(bool)
 
 
 def read_images(path: str | Path) -> Images:
-    """Read an .npz file with arrays `images`, `ids` and, if pixels are missing, `observed`."""
+    """Read a party's images from an .npz file.
+
+    Parameters
+    ----------
+    path : str or Path
+        A file with the arrays ``images``, ``ids`` and, if pixels are missing, ``observed``.
+
+    Returns
+    -------
+    Images
+
+    Raises
+    ------
+    InputError
+        The file does not exist, is not an .npz file without pickles, or lacks an array.
+
+    Examples
+    --------
+    >>> import numpy as np, tempfile
+    >>> path = tempfile.mkdtemp() + "/scans.npz"
+    >>> np.savez(path, images=np.zeros((2, 4, 4)), ids=["p1", "p2"])
+    >>> read_images(path).ids
+    ['p1', 'p2']
+
+    """
     path = Path(path)
-    if not path.is_file():
-        raise InputError(f"file {path}: there is no such file; check the path")
+    require_file(path, f"file {path}")
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
@@ -157,13 +225,13 @@ def read_images(path: str | Path) -> Images:
     return Images(arrays["images"], arrays["ids"].tolist(), arrays.get("observed"))
 
 
-def _check_ids(ids: Sequence[Any], count: int, where: str) -> list[str]:
+def _image_ids(ids: Sequence[Any], count: int, where: str) -> list[str]:
     if len(ids) != count:
         raise InputError(
             f"{where}: expected one id per image, but got {len(ids)} ids for {count} images; "
-            "give both in the same order"
+            "pass both in the same order"
         )
-    names: list[str] = check_ids(pd.Series(list(ids), dtype=object), f"{where}, ids").tolist()
+    names: list[str] = parse_ids(pd.Series(list(ids), dtype=object), f"{where}, ids").tolist()
     return names
 
 
@@ -182,7 +250,7 @@ def _axes(pixels: NDArray[Any], party: str) -> Axes:
 def _range(pixels: NDArray[Any], party: str) -> tuple[float, float]:
     if pixels.dtype == np.uint8:
         return 0.0, 255.0
-    _refuse_infinite(pixels, party)
+    _reject_infinite(pixels, party)
     if np.isnan(pixels).all():
         raise InputError(f"party {party!r}: expected pixels, but all are missing; check the images")
     low, high = float(np.nanmin(pixels)), float(np.nanmax(pixels))
@@ -191,7 +259,7 @@ def _range(pixels: NDArray[Any], party: str) -> tuple[float, float]:
     return low, high if high > low else low + 1.0
 
 
-def _refuse_infinite(pixels: NDArray[Any], party: str) -> None:
+def _reject_infinite(pixels: NDArray[Any], party: str) -> None:
     infinite = int(np.isinf(pixels).sum())
     if infinite:
         raise InputError(

@@ -1,7 +1,7 @@
-"""Walk through the Parquet tables of several parties together, piece by piece, matched by id.
+"""Join the Parquet tables of several parties by id, piece by piece.
 
-The rows come in the order of one table, or of all in order of appearance. A table in another order
-is first dealt out into files, one for each piece of the walk.
+The rows come in the order of one table, or of all tables in order of appearance. Tables in another
+order are first partitioned into one file for each piece.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,73 +13,74 @@ from typing import Any, TypeVar
 import numpy as np
 import pandas as pd
 
-from xvfl.data.id_index import Ids, Whole, read_places
-from xvfl.data.parquet import ROWS_AT_ONCE, ParquetTable
+from xvfl.data.id_index import IdIndex, Int64Array, read_places
+from xvfl.data.parquet import PIECE_ROWS, ParquetTable
 
 T = TypeVar("T")
 PLACE = "\0place"
-"""A column of dealt rows; no file has one of this name."""
+"""A column added to partitioned rows; no file has a column of this name."""
 
 
 @dataclass(frozen=True)
 class JoinedTables:
-    """Pieces of a walk through tables, and how many rows they have in all."""
+    """The pieces of a join, and its number of rows."""
 
     rows: int
     pieces: Iterator[tuple[list[str], dict[str, pd.DataFrame]]]
-    """The ids of a piece, and each table's rows among them, in the walk's order."""
+    """The ids of a piece, and each table's rows among them."""
 
 
-def together(tables: Mapping[str, ParquetTable], lead: str | None, folder: Path) -> JoinedTables:
-    """Walk through tables in the order of `lead`, or of all; `folder` takes what is dealt out."""
+def join_tables(tables: Mapping[str, ParquetTable], lead: str | None, folder: Path) -> JoinedTables:
+    """Join tables in the order of `lead`, or of all; partitions are written to `folder`."""
     first = lead or next(iter(tables))
-    ids = Ids(folder)
+    index = IdIndex(folder)
     try:
-        known = {name: ids.add(table) for name, table in tables.items()}
-        rows = len(tables[first]) if lead else _join_all(ids, list(known.values()))
-        wanted = f"(SELECT row AS place, id FROM {known[first]})" if lead else "wanted"
+        names = {name: index.add(table) for name, table in tables.items()}
+        rows = len(tables[first]) if lead else _all_ids(index, list(names.values()))
+        order = f"(SELECT row AS place, id FROM {names[first]})" if lead else "all_ids"
         for name, table in tables.items():
             if name != first:
                 query = (
-                    f"SELECT t.row AS row, w.place AS place FROM {known[name]} t "
-                    f"JOIN {wanted} w ON w.id = t.id ORDER BY t.row"
+                    f"SELECT t.row AS row, o.place AS place FROM {names[name]} t "
+                    f"JOIN {order} o ON o.id = t.id ORDER BY t.row"
                 )
-                ids.write_places(query, len(table), folder / "places.bin")
-                _deal(table, folder / "places.bin", folder / known[name])
+                index.write_places(query, len(table), folder / "places.bin")
+                _partition(table, folder / "places.bin", folder / names[name])
     finally:
-        ids.close()
-    dealt = {name: folder / each for name, each in known.items() if name != first}
-    return JoinedTables(rows, _pieces(tables, first, dealt, rows))
+        index.close()
+    partitions = {name: folder / each for name, each in names.items() if name != first}
+    return JoinedTables(rows, _joined_pieces(tables, first, partitions, rows))
 
 
-def _join_all(ids: Ids, tables: list[str]) -> int:
+def _all_ids(index: IdIndex, tables: list[str]) -> int:
     """List the ids of all tables in order of appearance, each with its place."""
-    ids.run("CREATE TABLE wanted (place BIGINT, id VARCHAR)")
-    ids.run(f"INSERT INTO wanted SELECT row, id FROM {tables[0]}")
-    count: int = ids.run("SELECT count(*) FROM wanted")[0][0]
+    index.run("CREATE TABLE all_ids (place BIGINT, id VARCHAR)")
+    index.run(f"INSERT INTO all_ids SELECT row, id FROM {tables[0]}")
+    count = index.count("all_ids")
     for table in tables[1:]:
         query = (
             f"SELECT t.id AS id FROM {table} t WHERE NOT EXISTS "
-            "(SELECT 1 FROM wanted w WHERE w.id = t.id) ORDER BY t.row"
+            "(SELECT 1 FROM all_ids a WHERE a.id = t.id) ORDER BY t.row"
         )
-        for piece in ids.stream(query):
+        for piece in index.stream(query):
             new = len(piece["id"])
-            ids.append("wanted", place=np.arange(count, count + new), id=piece["id"])
+            index.append("all_ids", place=np.arange(count, count + new), id=piece["id"])
             count += new
     return count
 
 
-def _deal(table: ParquetTable, places: Path, folder: Path) -> None:
+def _partition(table: ParquetTable, places: Path, folder: Path) -> None:
+    """Write a table's rows to one file for each piece of the join."""
     import pyarrow as pa
 
     folder.mkdir()
     columns = [table.id_column, *table.columns]
-    for piece, place in zip(table.pieces(columns), read_places(places), strict=True):
+    for piece, place in zip(table.arrow_pieces(columns), read_places(places), strict=True):
         order = np.argsort(place, kind="stable")
         order = order[place[order] >= 0]
         if not len(order):
             continue
-        numbers, starts = np.unique(place[order] // ROWS_AT_ONCE, return_index=True)
+        numbers, starts = np.unique(place[order] // PIECE_ROWS, return_index=True)
         for number, rows in zip(numbers.tolist(), np.split(order, starts[1:]), strict=True):
             part = piece.take(rows).append_column(PLACE, pa.array(place[rows]))
             with (
@@ -90,7 +91,9 @@ def _deal(table: ParquetTable, places: Path, folder: Path) -> None:
     places.unlink()
 
 
-def _dealt(table: ParquetTable, folder: Path, number: int) -> tuple[Whole, pd.DataFrame]:
+def _read_partition(
+    table: ParquetTable, folder: Path, number: int
+) -> tuple[Int64Array, pd.DataFrame]:
     path = folder / str(number)
     if not path.exists():
         return np.empty(0, dtype=np.int64), table.empty()
@@ -103,32 +106,32 @@ def _dealt(table: ParquetTable, folder: Path, number: int) -> tuple[Whole, pd.Da
             with pa.ipc.open_stream(file) as stream:
                 parts.append(stream.read_all())
     path.unlink()
-    whole = pa.concat_tables(parts).unify_dictionaries().sort_by(PLACE)
-    places: Whole = whole.column(PLACE).to_numpy()
-    return places, table.frame(whole.drop_columns([PLACE]))
+    rows = pa.concat_tables(parts).unify_dictionaries().sort_by(PLACE)
+    places: Int64Array = rows.column(PLACE).to_numpy()
+    return places, table.frame(rows.drop_columns([PLACE]))
 
 
-def _pieces(
-    tables: Mapping[str, ParquetTable], first: str, dealt: Mapping[str, Path], rows: int
+def _joined_pieces(
+    tables: Mapping[str, ParquetTable], first: str, partitions: Mapping[str, Path], rows: int
 ) -> Iterator[tuple[list[str], dict[str, pd.DataFrame]]]:
-    leading = tables[first].frames()
-    for number in range(max(1, -(-rows // ROWS_AT_ONCE))):
+    leading = tables[first].pieces()
+    for number in range(max(1, -(-rows // PIECE_ROWS))):
         frame = next(leading, None)
-        found = {first: tables[first].empty() if frame is None else frame}
-        ids: list[str] = found[first].index.tolist()
+        frames = {first: tables[first].empty() if frame is None else frame}
+        ids: list[str] = frames[first].index.tolist()
         more: dict[int, str] = {}
-        for name, folder in dealt.items():
-            places, found[name] = _dealt(tables[name], folder, number)
-            new = places >= number * ROWS_AT_ONCE + len(ids)
-            more |= dict(zip(places[new].tolist(), found[name].index[new], strict=True))
+        for name, folder in partitions.items():
+            places, frames[name] = _read_partition(tables[name], folder, number)
+            new = places >= number * PIECE_ROWS + len(ids)
+            more |= dict(zip(places[new].tolist(), frames[name].index[new], strict=True))
         ids += [more[place] for place in sorted(more)]
-        yield ids, {name: found[name] for name in tables}
+        yield ids, {name: frames[name] for name in tables}
 
 
-def ahead(pieces: Iterator[T]) -> Iterator[T]:
-    """Read the next piece in a thread while the last one is worked on."""
+def prefetch(pieces: Iterator[T]) -> Iterator[T]:
+    """Read the next piece in a thread while the current one is processed."""
     with ThreadPoolExecutor(1) as thread:
-        waiting = thread.submit(next, pieces, None)
-        while (piece := waiting.result()) is not None:
-            waiting = thread.submit(next, pieces, None)
+        pending = thread.submit(next, pieces, None)
+        while (piece := pending.result()) is not None:
+            pending = thread.submit(next, pieces, None)
             yield piece

@@ -1,24 +1,159 @@
-"""Labels that sit with a party that also has features: the usual bank."""
+"""Read labels, find the classes and number them."""
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
+from pandas.api import types
 
-from xvfl.data.frames import read_labels
+from xvfl.data.frames import TableSource, describe_source, read_frame, single_level
+from xvfl.data.ids import parse_ids
 from xvfl.data.sources import Source
-from xvfl.errors import InputError, unknown
+from xvfl.errors import DataWarning, InputError, unknown
+
+MAX_CLASSES = 100_000
+"""More distinct labels than this are rejected."""
+MAX_FLOAT_CLASSES = 50
+"""A float label with more distinct values than this may be a regression target."""
 
 
-def labels_at_party(
-    sources: Mapping[str, Source], party: str, column: str, fewest: int = 2
+def read_labels(
+    source: "TableSource | pd.Series",
+    *,
+    id_column: str | None,
+    column: str | None,
+    where: str,
+    min_classes: int = 2,
+) -> pd.Series:
+    """Read labels indexed by string ids, without missing ones; the index of a Series holds ids."""
+    if isinstance(source, pd.Series):
+        ids = parse_ids(single_level(source.index, where).to_series(), f"{where}, index")
+        labels = pd.Series(source.array, index=ids, name=source.name)
+    else:
+        frame = read_frame(source, id_column, where)
+        if not isinstance(source, pd.DataFrame):
+            where = f"{where}, {describe_source(source)}, column {column!r}"
+        if column is None:
+            raise InputError(f"{where}: which column holds the labels? name the label column")
+        labels = frame[require_label_column(column, frame.columns, where)]
+    find_labels([labels], where, min_classes)
+    return plain_type(labels.dropna())
+
+
+def labels_of_party(
+    sources: Mapping[str, Source], party: str, column: str, min_classes: int = 2
 ) -> tuple[dict[str, Source], pd.Series]:
-    """Take the labels out of the table of the party that holds them."""
+    """Split the label column off the table of the party that holds it."""
     table = sources.get(party)
     if not isinstance(table, pd.DataFrame):
         raise InputError(f"labels: expected a table of party {party!r}, got {list(sources)}")
     where = f"labels of party {party!r}"
-    if column not in table:
-        raise InputError(f"{where}: {unknown('label column', column, table.columns)}")
+    cells = table[require_label_column(column, table.columns, where)]
     where += f", column {column!r}"
-    labels = read_labels(table[column], id_column=None, column=None, where=where, fewest=fewest)
+    labels = read_labels(cells, id_column=None, column=None, where=where, min_classes=min_classes)
     return {**sources, party: table.drop(columns=[column])}, labels
+
+
+def require_label_column(column: str, columns: Iterable[str], where: str) -> str:
+    """Reject a label column that the table does not have."""
+    if column not in columns:
+        raise InputError(f"{where}: {unknown('label column', column, columns)}")
+    return column
+
+
+@dataclass(frozen=True)
+class LabelValues:
+    """The distinct labels of a column, in order of appearance."""
+
+    raw: list[Any]
+    """As the table has them."""
+    plain: pd.Series
+    """As int, float, bool or str."""
+
+    def codes(self, cells: pd.Series) -> NDArray[np.int64]:
+        """Return the position of each cell's label, −1 where missing."""
+        position = {label: code for code, label in enumerate(self.raw)}
+        return without_categories(cells).map(position).fillna(-1).to_numpy(dtype=np.int64)
+
+
+def find_labels(pieces: Iterable[pd.Series], where: str, min_classes: int = 2) -> LabelValues:
+    """Find the distinct labels; warn about missing ones, reject what are not classes."""
+    found: dict[Any, None] = {}
+    rows = labelled = 0
+    for cells in pieces:
+        present = without_categories(cells).dropna()
+        rows, labelled = rows + len(cells), labelled + len(present)
+        found |= dict.fromkeys(present.drop_duplicates().tolist())
+        if len(found) > MAX_CLASSES:
+            raise InputError(
+                f"{where}: expected classes, but there are more than {MAX_CLASSES} distinct "
+                "labels; bin them into classes first"
+            )
+    if labelled < rows:
+        warnings.warn(
+            f"{where}: left out {rows - labelled} of {rows} rows without a label",
+            DataWarning,
+            stacklevel=4,
+        )
+    distinct = plain_type(pd.Series(list(found)))
+    if len(distinct) < min_classes:
+        found_text = f"only class {distinct.iloc[0]!s}" if len(distinct) else "no label at all"
+        raise InputError(
+            f"{where}: expected at least {min_classes} classes, but found {found_text}; check the "
+            "column"
+        )
+    is_float = types.is_float_dtype(distinct.dtype)
+    if is_float and len(distinct) > max(MAX_FLOAT_CLASSES, labelled / 2):
+        raise InputError(
+            f"{where}: expected classes, but {len(distinct)} distinct numbers in {labelled} rows "
+            "looks like a regression target; bin it into classes first"
+        )
+    return LabelValues(list(found), distinct)
+
+
+def encode_labels(labels: pd.Series) -> tuple[list[Any], NDArray[np.int64]]:
+    """List the classes in order, and number each row's class."""
+    values = {label: _python_value(label) for label in pd.unique(labels)}
+    if len({str(label) for label in values.values()}) < len(values):
+        raise InputError(
+            f"labels: expected texts or numbers, not both: {list(values.values())} look alike; "
+            "turn all of them into texts"
+        )
+    order = sorted(values, key=lambda label: (str(type(label)), label))
+    numbers = pd.Categorical(labels, categories=order).codes.astype(np.int64)
+    return [values[label] for label in order], numbers
+
+
+def without_categories(labels: pd.Series) -> pd.Series:
+    """Convert a categorical column to the type of its categories."""
+    if isinstance(labels.dtype, pd.CategoricalDtype):
+        return labels.astype(labels.cat.categories.dtype)
+    return labels
+
+
+def plain_type(labels: pd.Series) -> pd.Series:
+    """Convert nullable and object columns to plain types; integral floats become integers."""
+    labels = without_categories(labels).infer_objects()
+    if types.is_bool_dtype(labels.dtype):
+        return labels.astype(bool)
+    if types.is_integer_dtype(labels.dtype):
+        return labels.astype(np.int64)
+    if types.is_float_dtype(labels.dtype):
+        numbers = labels.astype(np.float64)
+        integral = bool((np.isfinite(numbers) & (np.trunc(numbers) == numbers)).all())
+        return numbers.astype(np.int64) if integral and len(numbers) else numbers
+    return labels
+
+
+def _python_value(label: Any) -> str | int | float | bool:
+    value = label.item() if isinstance(label, np.generic) else label
+    if not isinstance(value, (str, int, float, bool)):
+        raise InputError(
+            f"labels: expected texts, numbers or booleans, got {type(value).__name__}; "
+            "turn them into texts"
+        )
+    return value

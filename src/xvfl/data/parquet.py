@@ -1,4 +1,4 @@
-"""Parquet files read in pieces of a fixed number of rows, so that any size passes through."""
+"""Parquet files of any size, read in pieces of a fixed number of rows."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from xvfl.data.frames import indexed, reading, refuse_repeated
+from xvfl.data.frames import index_by_id, read_errors, reject_duplicate_columns, require_file
+from xvfl.data.ids import require_id_column
 from xvfl.errors import InputError, unknown
 
-ROWS_AT_ONCE = 32_768
-"""Rows of a piece: a multiple of the rows predicted at once, so that a stream predicts the very
-same batches as a whole table."""
+PIECE_ROWS = 32_768
+"""Rows of a piece: a multiple of the prediction batch size, so that streamed prediction uses the
+same batches as prediction in memory."""
 READ_BYTES = 1 << 20
-"""Bytes read of a column at once; a row group may be larger than memory."""
+"""Read buffer of a column in bytes; a row group may be larger than memory."""
 
 
 @dataclass(frozen=True)
@@ -26,21 +27,21 @@ class ParquetTable:
     path: Path
     id_column: str
     owner: str
-    """How messages name whose it is: "party 'bank'", "labels"."""
-    without: tuple[str, ...] = ()
-    """Columns that do not count: the label."""
+    """The owner for messages: "party 'bank'", "labels"."""
+    excluded: tuple[str, ...] = ()
+    """Columns that are not features, such as the label."""
 
     @property
     def where(self) -> str:
-        """Say whose table it is and which file."""
+        """Owner and file, for messages."""
         return f"{self.owner}, file {self.path}"
 
     @cached_property
     def names(self) -> list[str]:
-        """Every column of the file; an index that pandas stored is none unless it holds ids."""
-        with reading(self.path, self.where):
+        """All columns of the file, without a pandas index unless it holds the ids."""
+        with read_errors(self.path, self.where):
             schema = self._file().schema_arrow
-        refuse_repeated(schema.names, self.where)
+        reject_duplicate_columns(schema.names, self.where)
         index = (schema.pandas_metadata or {}).get("index_columns", [])
         names = [name for name in schema.names if name == self.id_column or name not in index]
         if self.id_column not in names:
@@ -50,61 +51,66 @@ class ParquetTable:
     @cached_property
     def columns(self) -> list[str]:
         """The feature columns."""
-        return [name for name in self.names if name not in (self.id_column, *self.without)]
+        return [name for name in self.names if name not in (self.id_column, *self.excluded)]
 
     def __len__(self) -> int:
-        with reading(self.path, self.where):
+        with read_errors(self.path, self.where):
             rows: int = self._file().metadata.num_rows
         return rows
 
-    def leave_out(self, column: str) -> "ParquetTable":
-        """Take a column out of the features."""
-        return replace(self, without=(*self.without, column))
+    def exclude(self, *columns: str) -> "ParquetTable":
+        """Remove columns from the features."""
+        return replace(self, excluded=(*self.excluded, *columns))
 
-    def frames(self, columns: Sequence[str] | None = None) -> Iterator[pd.DataFrame]:
-        """Give the rows in pieces, indexed by id; `columns` instead of the features."""
+    def pieces(self, columns: Sequence[str] | None = None) -> Iterator[pd.DataFrame]:
+        """Read frames indexed by id, with all features or the given columns."""
         start = 0
-        wanted = self.columns if columns is None else list(columns)
-        for piece in self.pieces([self.id_column, *wanted]):
-            yield self.frame(piece, start)[wanted]
+        names = self.columns if columns is None else list(columns)
+        for piece in self.arrow_pieces([self.id_column, *names]):
+            yield self.frame(piece, start)[names]
             start += piece.num_rows
 
-    def pieces(self, columns: Sequence[str]) -> Iterator[Any]:
-        """Give Arrow tables of `ROWS_AT_ONCE` rows, the last one with the rest."""
+    def arrow_pieces(self, columns: Sequence[str]) -> Iterator[Any]:
+        """Read Arrow tables of `PIECE_ROWS` rows; the last one may be shorter."""
         import pyarrow as pa
 
         assert self.names
-        batches, held = [], 0
-        with reading(self.path, self.where):
-            for batch in self._file().iter_batches(ROWS_AT_ONCE, columns=list(columns)):
+        batches, pending = [], 0
+        with read_errors(self.path, self.where):
+            for batch in self._file().iter_batches(PIECE_ROWS, columns=list(columns)):
                 batches.append(batch)
-                held += batch.num_rows
-                if held >= ROWS_AT_ONCE:
-                    whole = pa.Table.from_batches(batches).unify_dictionaries()
-                    yield whole.slice(0, ROWS_AT_ONCE)
-                    batches = whole.slice(ROWS_AT_ONCE).to_batches()
-                    held -= ROWS_AT_ONCE
-        if held:
+                pending += batch.num_rows
+                if pending >= PIECE_ROWS:
+                    table = pa.Table.from_batches(batches).unify_dictionaries()
+                    yield table.slice(0, PIECE_ROWS)
+                    batches = table.slice(PIECE_ROWS).to_batches()
+                    pending -= PIECE_ROWS
+        if pending:
             yield pa.Table.from_batches(batches).unify_dictionaries()
 
     def frame(self, piece: Any, start: int = 0) -> pd.DataFrame:
-        """Turn a piece, the rows from `start` on, into a frame indexed by id."""
-        return indexed(piece.to_pandas(), self.id_column, True, self.where, start)
+        """Convert an Arrow piece, the rows from `start` on, to a frame indexed by id."""
+        return index_by_id(piece.to_pandas(), self.id_column, True, self.where, start)
 
     def empty(self) -> pd.DataFrame:
-        """Give a frame of the features without rows."""
+        """Return a frame of the features without rows."""
         schema = self._file().schema_arrow
         return self.frame(schema.empty_table().select([self.id_column, *self.columns]))
 
     def ids(self) -> Iterator[np.ndarray[Any, Any]]:
-        """Give the ids in pieces."""
-        for frame in self.frames([]):
+        """Read the ids in pieces."""
+        for frame in self.pieces([]):
             yield frame.index.to_numpy(dtype=object)
 
-    def stamp(self) -> list[Any]:
-        """Tell this state of the file from a later one."""
-        about = self.path.stat()
-        return [str(self.path), self.id_column, about.st_size, about.st_mtime_ns]
+    def first_id(self) -> str | None:
+        """Return the first row's id, None without rows."""
+        ids = next(self.ids(), None)
+        return None if ids is None else str(ids[0])
+
+    def version(self) -> list[Any]:
+        """Return what changes when the file changes: path, size and time."""
+        status = self.path.stat()
+        return [str(self.path), self.id_column, status.st_size, status.st_mtime_ns]
 
     def _file(self) -> Any:
         import pyarrow.parquet
@@ -115,17 +121,13 @@ class ParquetTable:
 def open_parquet(path: Path, id_column: str | None, owner: str) -> ParquetTable:
     """Open a Parquet file as a table."""
     where = f"{owner}, file {path}"
-    if id_column is None:
-        raise InputError(
-            f"{where}: only a pandas frame has an index to take ids from; name the id column"
-        )
-    if not path.is_file():
-        raise InputError(f"{where}: there is no such file; check the path")
+    id_column = require_id_column(id_column, where)
+    require_file(path, where)
     return ParquetTable(path, id_column, owner)
 
 
 def is_parquet(table: object) -> bool:
-    """Say whether a table is named as a Parquet file."""
+    """Tell whether a table is a path ending in .parquet."""
     if not isinstance(table, str | Path):
         return False
     return not str(table).startswith("sql:") and Path(table).suffix.lower() == ".parquet"

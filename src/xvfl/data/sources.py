@@ -1,10 +1,15 @@
 """A party's rows as given, a table or images, and their encoder."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from typing import Any, cast
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from xvfl.config import TableOptions
+from xvfl.data.column_stats import FitLimits
 from xvfl.data.encoder import Encoded, ImageEncoder, Images, TableEncoder
 from xvfl.errors import InputError
 
@@ -19,36 +24,48 @@ def source_ids(source: Source) -> list[str]:
 
 
 def source_columns(source: Source) -> list[str]:
-    """Name the columns of a party's rows; the shape stands for those of images."""
+    """List the columns of a party's rows; for images, their shape."""
     if isinstance(source, Images):
         return [f"image {'x'.join(map(str, source.pixels.shape[1:]))}"]
     return list(source.columns)
 
 
-def take(source: Source, ids: Sequence[str]) -> Source:
-    """Give the rows of a source that are among the ids, in the ids' order."""
-    mine = pd.Index(source_ids(source))
-    at = mine.get_indexer(pd.Index(ids))
-    at = at[at >= 0]
+def take_rows(source: Source, rows: NDArray[Any]) -> Source:
+    """Select rows by a mask or by their positions."""
     if isinstance(source, Images):
-        seen = None if source.observed is None else source.observed[at]
-        return Images(source.pixels[at], [source.ids[int(i)] for i in at], seen)
-    return source.iloc[at]
+        observed = None if source.observed is None else source.observed[rows]
+        ids = np.asarray(source.ids, dtype=object)[rows].tolist()
+        return Images(source.pixels[rows], ids, observed)
+    return source.iloc[rows]
+
+
+def take_ids(source: Source, ids: Sequence[str]) -> Source:
+    """Select the rows of the given ids, in the order of the ids; skip unknown ids."""
+    rows = pd.Index(source_ids(source)).get_indexer(pd.Index(ids))
+    return take_rows(source, rows[rows >= 0])
 
 
 def encode(encoder: Encoder, source: Source) -> Encoded:
     """Encode a party's rows with its own encoder."""
     if isinstance(source, Images) != isinstance(encoder, ImageEncoder):
-        raise InputError("expected the kind of data of training: a table or images")
+        raise InputError("expected the kind of data used in training: a table or images")
     if isinstance(encoder, ImageEncoder):
-        assert isinstance(source, Images)
-        return encoder.encode(source.pixels, source.ids, source.observed)
-    assert isinstance(source, pd.DataFrame)
-    return encoder.encode(source)
+        images = cast(Images, source)
+        return encoder.encode(images.pixels, images.ids, images.observed)
+    return encoder.encode(cast(pd.DataFrame, source))
 
 
-def fit_encoder(training: Source, options: TableOptions, name: str) -> Encoder:
-    """Fit a party's encoder on its training rows."""
-    if isinstance(training, Images):
-        return ImageEncoder.fit(training.pixels, name)
-    return TableEncoder.fit(training, options, name)
+def fit_encoder(
+    training: Iterable[Source], options: TableOptions, party: str, limits: FitLimits | None = None
+) -> Encoder:
+    """Fit a party's encoder on its training rows; images must come in one piece."""
+    pieces = (piece for piece in training if source_ids(piece))
+    first = next(pieces, None)
+    if first is None:
+        raise InputError(
+            f"party {party!r}: holds no training row; add rows or change `random_state`"
+        )
+    if isinstance(first, Images):
+        return ImageEncoder.fit(first.pixels, party)
+    frames = cast("Iterable[pd.DataFrame]", chain([first], pieces))
+    return TableEncoder.fit_pieces(frames, options, party, limits)

@@ -1,7 +1,6 @@
-"""Write tables piece by piece, whole or not at all."""
+"""Write tables piece by piece, atomically."""
 
-import os
-from contextlib import suppress
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -9,21 +8,22 @@ from typing import Any
 import pandas as pd
 
 from xvfl.errors import InputError
+from xvfl.system.files import atomic_write
 
 
 class TableWriter:
-    """Writes frames one after another to a .csv or .parquet file, which appears when all are in."""
+    """Writes frames to a .csv or .parquet file, which appears when the context ends."""
 
     def __init__(self, path: Path) -> None:
-        """Begin beside the file's place."""
         check_output(path)
         self.path = path
-        self._temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        self._stack = ExitStack()
+        self._temporary = path
         self._parquet: Any = None
-        self._begun = False
+        self._empty = True
 
     def __enter__(self) -> "TableWriter":
-        self._temporary.unlink(missing_ok=True)
+        self._temporary = self._stack.enter_context(atomic_write(self.path))
         return self
 
     def add(self, frame: pd.DataFrame) -> None:
@@ -31,12 +31,13 @@ class TableWriter:
         plain = frame if frame.index.name is None else frame.reset_index()
         try:
             if self.path.suffix.lower() == ".csv":
-                plain.to_csv(self._temporary, index=False, mode="a", header=not self._begun)
+                with self._temporary.open("w" if self._empty else "a", newline="") as file:
+                    plain.to_csv(file, index=False, header=self._empty)
             else:
                 self._add_parquet(plain)
         except OSError as error:
-            raise self._failed(error) from error
-        self._begun = True
+            raise self._failure(error) from error
+        self._empty = False
 
     def _add_parquet(self, plain: pd.DataFrame) -> None:
         import pyarrow as pa
@@ -44,7 +45,9 @@ class TableWriter:
 
         if self._parquet is None:
             schema = pa.Schema.from_pandas(plain, preserve_index=False)
-            self._parquet = pyarrow.parquet.ParquetWriter(self._temporary, schema)
+            self._parquet = self._stack.enter_context(
+                pyarrow.parquet.ParquetWriter(self._temporary, schema)
+            )
         table = pa.Table.from_pandas(plain, self._parquet.schema, preserve_index=False)
         self._parquet.write_table(table)
 
@@ -55,32 +58,26 @@ class TableWriter:
         trace: TracebackType | None,
     ) -> None:
         try:
-            if self._parquet is not None:
-                self._parquet.close()
-            if kind is None:
-                os.replace(self._temporary, self.path)
-        except OSError as failed:
-            raise self._failed(failed) from failed
-        finally:
-            with suppress(OSError):
-                self._temporary.unlink()
+            self._stack.__exit__(kind, error, trace)
+        except OSError as failure:
+            raise self._failure(failure) from failure
 
-    def _failed(self, error: OSError) -> InputError:
+    def _failure(self, error: OSError) -> InputError:
         return InputError(
             f"{self.path}: cannot be written ({error.strerror or error}); "
-            "check the folder and the space left"
+            "check the folder and the free disk space"
         )
 
 
 def write_table(frame: pd.DataFrame, path: Path) -> None:
-    """Write a .csv or .parquet file whole or not at all; a named index becomes the first column."""
+    """Write a .csv or .parquet file atomically; a named index becomes the first column."""
     with TableWriter(Path(path)) as writer:
         writer.add(frame)
 
 
 def check_output(path: Path) -> None:
-    """Refuse a name that a table could not be written to, before the work is done."""
+    """Reject a path that a table cannot be written to, before any work is done."""
     if path.suffix.lower() not in (".csv", ".parquet"):
         raise InputError(f"{path}: expected a name ending in .csv or .parquet; rename the file")
     if not path.parent.is_dir():
-        raise InputError(f"{path}: cannot be written (no folder {path.parent}); make it first")
+        raise InputError(f"{path}: cannot be written (no folder {path.parent}); create it first")

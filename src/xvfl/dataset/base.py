@@ -1,4 +1,4 @@
-"""What training needs of prepared rows, wherever they are."""
+"""The interface between prepared rows and training."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -15,7 +15,7 @@ class Dataset(Protocol):
 
     @property
     def encoders(self) -> Mapping[str, Encoder]:
-        """How each party encodes its rows."""
+        """Each party's encoder."""
 
     @property
     def tables(self) -> Mapping[str, Table]:
@@ -23,7 +23,7 @@ class Dataset(Protocol):
 
     @property
     def full_threshold(self) -> Mapping[str, float]:
-        """Observed share at which a row is full, by party."""
+        """Observed share from which a row is full, by party."""
 
     @property
     def classes(self) -> Sequence[Any]:
@@ -31,16 +31,16 @@ class Dataset(Protocol):
 
     @property
     def layouts(self) -> Mapping[str, Layout]:
-        """What each party's encoded features look like."""
+        """The layout of each party's encoded features."""
 
-    def prior(self) -> list[float]:
-        """Share of each class among the training rows."""
+    def class_prior(self) -> list[float]:
+        """Return the share of each class among the training rows."""
 
-    def training(self, device: torch.device) -> RowSource:
-        """Give the rows to train on."""
+    def training_rows(self, device: torch.device) -> RowSource:
+        """Return the rows to train on."""
 
-    def validating(self, device: torch.device) -> Rows:
-        """Give the rows to validate on."""
+    def validation_rows(self, device: torch.device) -> Rows:
+        """Return the rows to validate on."""
 
-    def identity(self) -> str:
-        """Tell these rows from any others."""
+    def fingerprint(self) -> str:
+        """Return a hash of the rows, their labels and their split."""

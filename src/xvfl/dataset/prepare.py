@@ -1,148 +1,150 @@
-"""From the parties' own tables and the labels to rows that train.
+"""Prepare the parties' tables and the labels for training: match, split, fit encoders, encode.
 
-Each party's encoder is fitted on its own training rows and sees nothing else; the coordinator
-learns who holds which labelled row how well.
+Tables are read in pieces; a table in memory is a single piece. A backend decides where ids are
+matched, how rows are split and where encoded rows are stored. Each party's encoder is fitted on its
+own training rows only.
 """
 
-import json
 import re
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from hashlib import blake2b
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from xvfl.config import COORDINATOR, TableOptions
-from xvfl.data.encoder import Encoded
-from xvfl.data.sources import Encoder, Source, encode, fit_encoder, source_ids, take
+from xvfl.data.column_stats import FitLimits
+from xvfl.data.encoded import Encoded
+from xvfl.data.labels import LabelValues, encode_labels, find_labels
+from xvfl.data.sources import Encoder, Source, encode, fit_encoder, take_rows
+from xvfl.dataset.splits import Splits
 from xvfl.errors import DataWarning, InputError, unknown
 from xvfl.primitives.layout import Layout
-from xvfl.primitives.random import stream
-from xvfl.primitives.rows import PartyTable, Rows, full_share, is_full
+from xvfl.primitives.rows import full_threshold_from_counts
+
+Int64Array = NDArray[np.int64]
+D = TypeVar("D", covariant=True)
 
 
-@dataclass(frozen=True)
-class InMemoryDataset:
-    """Everything training needs, party by party."""
+class PieceTable(Protocol):
+    """A party's rows, read in pieces."""
 
-    encoders: dict[str, Encoder]
-    tables: dict[str, PartyTable]
-    full_threshold: dict[str, float]
-    classes: list[Any]
-    ids: list[str]
-    """Labelled ids that some party holds, in the labels' order."""
-    rows: Rows
-    """The same rows as the coordinator knows them."""
-    train: Tensor
-    validation: Tensor
-    test: Tensor
-    """Row numbers of each part."""
+    def pieces(self) -> Iterator[Source]:
+        """Read the rows in order; each call starts again."""
+
+    def first_id(self) -> str | None:
+        """Return the first row's id, for messages."""
+
+
+class LabelColumn(Protocol):
+    """The labels, read in pieces."""
 
     @property
-    def layouts(self) -> dict[str, Layout]:
-        """What each party's encoded features look like."""
-        return {name: encoder.layout for name, encoder in self.encoders.items()}
+    def where(self) -> str:
+        """The column's name for messages."""
 
-    def prior(self) -> list[float]:
-        """Share of each class among the training rows."""
-        counts = torch.bincount(self.rows.y[self.train], minlength=len(self.classes))
-        return [float(count) / len(self.train) for count in counts]
+    def pieces(self) -> Iterator[pd.Series]:
+        """Read the labels in order, indexed by id."""
 
-    def training(self, device: torch.device) -> Rows:
-        """Give the rows to train on."""
-        return self.rows.to(device).take(self.train.to(device))
-
-    def validating(self, device: torch.device) -> Rows:
-        """Give the rows to validate on."""
-        return self.rows.to(device).take(self.validation.to(device))
-
-    def identity(self) -> str:
-        """Tell these rows from any others."""
-        said = [self.ids, self.train.tolist(), self.validation.tolist(), self.rows.y.tolist()]
-        digest = blake2b(json.dumps(said).encode(), digest_size=16)
-        for table in self.tables.values():
-            for part in (table.values, table.codes, table.observed):
-                digest.update(part.numpy().tobytes())
-        return digest.hexdigest()
+    def first_id(self) -> str | None:
+        """Return the first row's id, for messages."""
 
 
 @dataclass(frozen=True)
-class Splits:
-    """How labelled rows are divided."""
+class IdMatch:
+    """How many labelled rows the parties hold."""
 
-    test: float
-    validation: float
-    seed: int
+    labelled: int
+    """Labelled rows."""
+    shared: Mapping[str, int]
+    """Of these, the rows that each party holds."""
+    class_sizes: Mapping[int, int]
+    """Of these, the rows that any party holds, by label; labels without rows are left out."""
+
+
+class Placement(Protocol):
+    """Assigns each row of the parties' tables a place among the labelled rows."""
+
+    def places(self, party: str) -> Iterator[Int64Array]:
+        """Yield the places of each piece of a party's table, −1 for rows that are not used."""
+
+    def is_training(self, places: Int64Array) -> NDArray[np.bool_]:
+        """Tell which places are training rows."""
+
+
+class RowStorage(Protocol):
+    """Stores a party's encoded rows."""
+
+    def put(self, places: Int64Array, encoded: Encoded) -> None:
+        """Store the rows of a piece at their places."""
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """What a dataset has besides its rows."""
+
+    classes: list[Any]
+    encoders: dict[str, Encoder]
+    full_threshold: dict[str, float]
+    class_weight: str
+
+
+class Backend(Protocol[D]):
+    """Matches, splits and stores rows, in memory or on disk."""
+
+    def match(self, values: LabelValues) -> IdMatch:
+        """Match the ids of the labels with those of the parties."""
+
+    def split(self, numbers: Mapping[int, int], splits: Splits) -> Placement:
+        """Split the matched rows; `numbers` maps labels to class numbers."""
+
+    def storage(self, party: str, layout: Layout) -> RowStorage:
+        """Open the storage of a party's encoded rows."""
+
+    def dataset(self, metadata: Metadata) -> D:
+        """Return the dataset, once all rows are stored."""
 
 
 def prepare(
-    sources: Mapping[str, Source],
-    labels: pd.Series,
+    backend: Backend[D],
+    tables: Mapping[str, PieceTable],
+    labels: LabelColumn,
     options: Mapping[str, TableOptions],
     splits: Splits,
     full_threshold: float | None,
     class_weight: str,
-) -> InMemoryDataset:
-    """Match the ids, split the rows, fit the encoders, encode."""
-    check_names(sources)
+    limits: FitLimits | None = None,
+) -> D:
+    """Match the ids, split the rows, fit the encoders and encode all rows."""
+    check_party_names(tables)
     for name in options:
-        if name not in sources:
-            raise InputError(f"table options: {unknown('party', name, sources)}")
-    held = {name: pd.Index(source_ids(source)) for name, source in sources.items()}
-    ids = _matched(held, labels)
-    classes, y = encode_labels(labels.loc[ids])
-    train, validation, test = split(y, splits)
-    training = set(np.asarray(ids, dtype=object)[train.numpy()])
-    encoders = {
-        name: _fit(source, training, options.get(name, TableOptions()), name)
-        for name, source in sources.items()
-    }
-    encoded = {name: encode(encoders[name], take(sources[name], ids)) for name in sources}
-    tables = {name: as_table(encoders[name].layout, each) for name, each in encoded.items()}
-    shares = {}
-    for name, each in encoded.items():
-        own = torch.tensor([row in training for row in each.ids])
-        shares[name] = full_threshold or full_share(tables[name].observed[own])
-    rows = place(ids, encoded, tables, shares, y)
-    rows, (train, validation, test) = apply_class_weights(
-        rows, (train, validation, test), class_weight
-    )
-    return InMemoryDataset(
-        encoders,
-        tables,
-        shares,
-        classes,
-        ids,
-        rows,
-        train,
-        validation,
-        test,
-    )
+        if name not in tables:
+            raise InputError(f"table options: {unknown('party', name, tables)}")
+    values = find_labels(labels.pieces(), labels.where)
+    match = backend.match(values)
+    _check_match(match, tables, labels)
+    classes, numbers = encode_labels(values.plain.iloc[list(match.class_sizes)])
+    placement = backend.split(dict(zip(match.class_sizes, numbers.tolist(), strict=True)), splits)
+    encoders, thresholds = {}, {}
+    for name, table in tables.items():
+        training = _training_pieces(table, placement, name)
+        encoder = fit_encoder(training, options.get(name, TableOptions()), name, limits)
+        storage = backend.storage(name, encoder.layout)
+        rows = _encode_table(table, placement, name, encoder, storage)
+        encoders[name] = encoder
+        thresholds[name] = full_threshold or full_threshold_from_counts(torch.from_numpy(rows))
+    return backend.dataset(Metadata(classes, encoders, thresholds, class_weight))
 
 
-def encode_labels(labels: pd.Series) -> tuple[list[Any], Tensor]:
-    """List the classes, and give each row's class its number."""
-    found = {label: _plain(label) for label in pd.unique(labels)}
-    if len({str(label) for label in found.values()}) < len(found):
-        raise InputError(
-            f"labels: expected texts or numbers, not both: {list(found.values())} look alike; "
-            "turn all of them into texts"
-        )
-    order = sorted(found, key=lambda label: (str(type(label)), label))
-    y = torch.from_numpy(pd.Categorical(labels, categories=order).codes.astype(np.int64))
-    return [found[label] for label in order], y
-
-
-def check_names(sources: Collection[str]) -> None:
-    """Refuse fewer than two parties, and names that cannot be file names."""
-    if len(sources) < 2:
-        raise InputError(f"expected two parties or more, got {list(sources)}")
-    for name in sources:
+def check_party_names(names: Collection[str]) -> None:
+    """Reject fewer than two parties, and names that cannot be file names."""
+    if len(names) < 2:
+        raise InputError(f"expected two parties or more, got {list(names)}")
+    for name in names:
         if not isinstance(name, str) or not re.fullmatch(r"[\w.-]+", name) or name == COORDINATOR:
             raise InputError(
                 f"party name {name!r}: expected letters, digits, '_', '-' or '.', and not "
@@ -150,117 +152,46 @@ def check_names(sources: Collection[str]) -> None:
             )
 
 
-def as_table(layout: Layout, encoded: Encoded) -> PartyTable:
-    """Hand encoded rows to torch."""
-    return PartyTable(
-        layout,
-        torch.from_numpy(encoded.values),
-        torch.from_numpy(encoded.codes),
-        torch.from_numpy(encoded.observed),
-    )
+def no_shared_ids(party: str, details: str) -> InputError:
+    """Build the error for a party that holds none of the labelled rows."""
+    return InputError(f"party {party!r}: shares no id with the labels{details}")
 
 
-def place(
-    ids: Sequence[str],
-    encoded: Mapping[str, Encoded],
-    tables: Mapping[str, PartyTable],
-    full_threshold: Mapping[str, float],
-    y: Tensor | None = None,
-) -> Rows:
-    """Say for each id which row of which party it is, and how well the party holds it."""
-    handles, full, seen = [], [], []
-    for name, each in encoded.items():
-        at = torch.from_numpy(pd.Index(each.ids).get_indexer(pd.Index(ids))).long()
-        mine = tables[name].take(at).observed
-        handles.append(at)
-        seen.append(mine.any(1))
-        full.append(is_full(mine, full_threshold[name]))
-    labels = torch.full((len(ids),), -1) if y is None else y
-    return Rows(
-        torch.stack(handles, 1),
-        torch.stack(full, 1),
-        torch.stack(seen, 1),
-        labels,
-        torch.ones(len(ids)),
-    )
-
-
-def split(y: Tensor, splits: Splits) -> tuple[Tensor, Tensor, Tensor]:
-    """Divide rows into training, validation and test, class by class."""
-    parts: tuple[list[Tensor], ...] = ([], [], [])
-    for label in range(int(y.max()) + 1):
-        rows = (y == label).nonzero().flatten()
-        rng = stream("cpu", splits.seed, "split", label)
-        rows = rows[torch.randperm(len(rows), generator=rng)]
-        test = round(splits.test * len(rows))
-        validation = round(splits.validation * (len(rows) - test))
-        pieces = torch.split(rows, [len(rows) - test - validation, validation, test])
-        for part, piece in zip(parts, pieces, strict=True):
-            part.append(piece)
-    train, validation_rows, test_rows = (torch.cat(part).sort().values for part in parts)
-    return train, validation_rows, test_rows
-
-
-def _matched(held: Mapping[str, pd.Index], labels: pd.Series) -> list[str]:
-    anywhere = np.zeros(len(labels), dtype=bool)
-    for name, ids in held.items():
-        mine = labels.index.isin(ids)
-        if not mine.any():
-            raise InputError(
-                f"party {name!r}: shares no id with the labels (its first id is {ids[0]!r}, the "
-                f"labels' first is {labels.index[0]!r}); check that both use the same id column"
+def _check_match(match: IdMatch, tables: Mapping[str, PieceTable], labels: LabelColumn) -> None:
+    for name, shared in match.shared.items():
+        if not shared:
+            raise no_shared_ids(
+                name,
+                f" (its first id is {tables[name].first_id()!r}, the labels' first is "
+                f"{labels.first_id()!r}); check that both use the same id column",
             )
-        anywhere |= mine
-    lost = int((~anywhere).sum())
-    if lost:
+    unmatched = match.labelled - sum(match.class_sizes.values())
+    if unmatched:
         warnings.warn(
-            f"{lost} of {len(labels)} labelled ids are held by no party and were dropped",
+            f"{unmatched} of {match.labelled} labelled ids are held by no party and were dropped",
             DataWarning,
             stacklevel=4,
         )
-    return list(labels.index[anywhere])
 
 
-def _fit(source: Source, training: set[str], options: TableOptions, name: str) -> Encoder:
-    own = take(source, [each for each in source_ids(source) if each in training])
-    if not source_ids(own):
-        raise InputError(f"party {name!r}: holds no training row; add rows or change the seed")
-    return fit_encoder(own, options, name)
+def _training_pieces(table: PieceTable, placement: Placement, party: str) -> Iterator[Source]:
+    for piece, places in zip(table.pieces(), placement.places(party), strict=True):
+        training = placement.is_training(places)
+        if training.any():
+            yield take_rows(piece, training)
 
 
-def apply_class_weights(
-    rows: Rows, parts: tuple[Tensor, Tensor, Tensor], class_weight: str
-) -> tuple[Rows, tuple[Tensor, Tensor, Tensor]]:
-    """Leave out rows that nobody saw anything of, and weigh the others by class."""
-    known = rows.seen.any(1)
-    lost = int((~known).sum())
-    if lost:
-        warnings.warn(
-            f"{lost} rows hold no observed feature at any party and were left out of training",
-            DataWarning,
-            stacklevel=4,
-        )
-    train, validation, test = (part[known[part]] for part in parts)
-    counts = torch.bincount(rows.y[train])
-    if int((counts > 0).sum()) < 2:
-        raise InputError("expected two classes or more among the training rows; add rows")
-    if not len(validation):
-        raise InputError(
-            f"expected rows to validate on, but all {len(train)} are needed to train; add rows "
-            "or raise `validation`"
-        )
-    if class_weight == "balanced":
-        each = len(train) / (counts.clamp(min=1) * int((counts > 0).sum()))
-        weight = torch.nn.functional.pad(each, (0, int(rows.y.max()) + 1 - len(each)), value=1.0)
-        rows = Rows(rows.handles, rows.full, rows.seen, rows.y, weight[rows.y].float())
-    return rows, (train, validation, test)
-
-
-def _plain(label: Any) -> str | int | float | bool:
-    plain = label.item() if isinstance(label, np.generic) else label
-    if not isinstance(plain, (str, int, float, bool)):
-        raise InputError(
-            f"labels: expected texts, numbers or booleans, got {type(plain).__name__}; "
-            "turn them into texts"
-        )
-    return plain
+def _encode_table(
+    table: PieceTable, placement: Placement, party: str, encoder: Encoder, storage: RowStorage
+) -> Int64Array:
+    """Encode and store a party's rows; count training rows by the number of observed features."""
+    rows = np.zeros(encoder.layout.raw + 1, dtype=np.int64)
+    for piece, places in zip(table.pieces(), placement.places(party), strict=True):
+        held = places >= 0
+        if not held.any():
+            continue
+        encoded = encode(encoder, take_rows(piece, held))
+        storage.put(places[held], encoded)
+        observed = encoded.observed[placement.is_training(places[held])].sum(1)
+        rows += np.bincount(observed, minlength=len(rows))
+    return rows

@@ -119,7 +119,7 @@ def _fit_once(
         dataset.encoders,
         dataset.full_threshold,
         dataset.classes,
-        dataset.prior(),
+        dataset.class_prior(),
         plan.net,
         plan.loss,
         plan.train.random_state,
@@ -128,8 +128,8 @@ def _fit_once(
     for module in model.modules.values():
         module.to(device)
     federation = _federation(model, dataset, plan, device)
-    validation = dataset.validating(device)
-    rows = dataset.training(device)
+    validation = dataset.validation_rows(device)
+    rows = dataset.training_rows(device)
     captured = device.type == "cuda" and can_capture(federation, rows, plan.custom_nets)
     trainer = Trainer(federation, model.method, rows, plan.train, captured=captured)
     recorder = RunRecorder(folder, trainer, _fingerprint(dataset, plan))
@@ -288,6 +288,6 @@ def _fingerprint(dataset: Dataset, plan: TrainingPlan) -> str:
         "train": train,
         "encoders": {name: each.to_dict() for name, each in dataset.encoders.items()},
         "classes": [str(label) for label in dataset.classes],
-        "rows": dataset.identity(),
+        "rows": dataset.fingerprint(),
     }
     return blake2b(json.dumps(identity, sort_keys=True).encode(), digest_size=16).hexdigest()

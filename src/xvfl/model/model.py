@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from xvfl.config import COORDINATOR, LossConfig, NetConfig, build
 from xvfl.data.encoder import Encoded, encoder_from_dict
 from xvfl.data.sources import Encoder, Source, encode
-from xvfl.dataset.prepare import as_table, place
+from xvfl.dataset.in_memory import rows_of_ids, to_party_table
 from xvfl.errors import InputError, ModeError, RunError, unknown
 from xvfl.federation.build import build_method, build_parties
 from xvfl.federation.complete_rows import completed
@@ -245,8 +245,8 @@ class Model:
         self, encoded: Mapping[str, Encoded], ids: Sequence[str]
     ) -> tuple[Rows, FusedFederation]:
         device = next(self.method.heads.parameters()).device
-        tables = {n: as_table(self.encoders[n].layout, each) for n, each in encoded.items()}
-        rows = place(ids, encoded, tables, self.full_threshold)
+        tables = {n: to_party_table(self.encoders[n].layout, each) for n, each in encoded.items()}
+        rows = rows_of_ids(ids, encoded, tables, self.full_threshold)
         workers = [
             PartyWorker(n, self.parties[n], tables[n].to(device), [self.random_state])
             for n in encoded

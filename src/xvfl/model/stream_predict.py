@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from xvfl.data.join import ahead, together
+from xvfl.data.join import join_tables, prefetch
 from xvfl.data.parquet import ParquetTable
 from xvfl.data.table_writer import TableWriter
 from xvfl.errors import InputError
@@ -53,9 +53,9 @@ def predict_stream(
             TableWriter(output) as writer,
             tempfile.TemporaryDirectory(prefix=".xvfl-", dir=output.parent) as folder,
         ):
-            joined = together(given, request.party, Path(folder))
+            joined = join_tables(given, request.party, Path(folder))
             progress(0, joined.rows)
-            for ids, sources in ahead(joined.pieces):
+            for ids, sources in prefetch(joined.pieces):
                 frame = model.predict(sources, request.mode, request.party, ids).frame()
                 writer.add(frame)
                 summary.add(frame)

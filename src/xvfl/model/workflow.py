@@ -10,22 +10,24 @@ import pandas as pd
 
 from xvfl.config import Config, parse_config
 from xvfl.data.encoder import read_images
-from xvfl.data.frames import read_labels, read_table
-from xvfl.data.labels import labels_at_party
+from xvfl.data.frames import read_table
+from xvfl.data.labels import labels_of_party, read_labels
 from xvfl.data.parquet import is_parquet, open_parquet
-from xvfl.data.sources import Source, take
+from xvfl.data.sources import Source, take_ids
 from xvfl.data.table_writer import check_output, write_table
+from xvfl.dataset.in_memory import InMemoryDataset, prepare_in_memory
 from xvfl.dataset.on_disk import (
     OnDiskDataset,
     ParquetTables,
-    cached,
-    clear,
     held_out_pieces,
-    keep_held_out,
+    no_held_out_rows,
     open_tables,
-    wanted,
+    prepare_cached,
+    remove_cache,
+    save_held_out,
+    trains_from_disk,
 )
-from xvfl.dataset.prepare import InMemoryDataset, Splits, prepare
+from xvfl.dataset.splits import Splits
 from xvfl.errors import InputError, ModeError, RunError, unknown
 from xvfl.methods import Mode
 from xvfl.model.evaluation import EVALUATION, Chunk, Evaluation, evaluate, model_predictions
@@ -70,14 +72,14 @@ def train_run(
             **_held_out(dataset, folder),
         }
         result.model.save(folder, extra)
-        clear(folder.path)
+        remove_cache(folder.path)
     return result
 
 
 def _held_out(dataset: InMemoryDataset | OnDiskDataset, folder: RunDir) -> dict[str, Any]:
     if isinstance(dataset, OnDiskDataset):
-        test = dataset.about.parts.test > 0
-        held_out: list[str] | str = keep_held_out(folder.path)
+        test = dataset.sizes.test > 0
+        held_out: list[str] | str = save_held_out(folder.path)
     else:
         test = len(dataset.test) > 0
         rows = dataset.test if test else dataset.validation
@@ -97,11 +99,13 @@ def open_dataset(
     full_threshold, weight = config.loss.full_threshold, config.train.class_weight
     if is_out_of_core(config, base):
         tables = open_run_tables(config, base)
-        with closing(cached(tables, options, splits, full_threshold, weight, folder.path)) as rows:
+        with closing(
+            prepare_cached(tables, options, splits, full_threshold, weight, folder.path)
+        ) as rows:
             yield rows
         return
     sources, labels = read_run_tables(config, base)
-    yield prepare(sources, labels, options, splits, full_threshold, weight)
+    yield prepare_in_memory(sources, labels, options, splits, full_threshold, weight)
 
 
 def is_out_of_core(config: Config, base: Path) -> bool:
@@ -109,7 +113,7 @@ def is_out_of_core(config: Config, base: Path) -> bool:
     tables = [party.table for party in config.parties.values()]
     if config.labels.table is not None:
         tables.append(config.labels.table)
-    return wanted(config.out_of_core, tables, base)
+    return trains_from_disk(config.out_of_core, tables, base)
 
 
 def open_run_tables(config: Config, base: Path) -> ParquetTables:
@@ -129,17 +133,17 @@ def read_run_tables(config: Config, base: Path) -> tuple[dict[str, Source], pd.S
         }
         labels = config.labels
         if labels.party is not None:
-            return labels_at_party(sources, labels.party, labels.column)
+            return labels_of_party(sources, labels.party, labels.column)
         return sources, read_labels(
             str(labels.table), id_column=labels.id_column, column=labels.column, where="labels"
         )
 
 
-def read_source(table: str, id_column: str | None, party: str, fewest: int = 1) -> Source:
-    """Read a party's table of at least `fewest` rows, or its images from an .npz file."""
+def read_source(table: str, id_column: str | None, party: str, min_rows: int = 1) -> Source:
+    """Read a party's table of at least `min_rows` rows, or its images from an .npz file."""
     if table.endswith(".npz"):
         return read_images(table)
-    return read_table(table, id_column=id_column, party=party, fewest=fewest)
+    return read_table(table, id_column=id_column, party=party, min_rows=min_rows)
 
 
 def evaluate_run(folder: RunDir) -> Evaluation:
@@ -172,8 +176,8 @@ def held_out_parts(
     labels = labels[labels.isin(model.classes)]
     ids = [each for each in held_out if each in labels.index]
     if not ids:
-        raise InputError(f"{folder.path}: the tables no longer contain any of the held-out ids")
-    yield [({name: take(source, ids) for name, source in sources.items()}, labels.loc[ids])]
+        raise no_held_out_rows(folder.path)
+    yield [({name: take_ids(source, ids) for name, source in sources.items()}, labels.loc[ids])]
 
 
 def predict_run(

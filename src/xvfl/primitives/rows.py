@@ -176,13 +176,43 @@ class Rows:
         )
 
 
-def full_share(observed: Tensor) -> float:
-    """Choose `full_threshold`: the largest observed share that at least half of the rows reach (D6)."""
-    shares = observed.float().mean(1).sort(descending=True).values
-    return float(shares[(len(shares) - 1) // 2]) if len(shares) else 1.0
+def align_rows(handles: Tensor, levels: Sequence[Tensor], y: Tensor | None = None) -> Rows:
+    """Combine each party's observation levels into the coordinator's rows, all of weight 1.
+
+    `handles` (N, k) are the row numbers at each party, −1 where it does not hold the row; `levels`
+    are those of `observation_levels` for each party's rows.
+    """
+    # Handle −1 selects the zero appended at the end.
+    aligned = torch.stack(
+        [torch.cat([own, own.new_zeros(1)])[handles[:, i].long()] for i, own in enumerate(levels)],
+        1,
+    )
+    labels = torch.full((len(handles),), -1) if y is None else y
+    return Rows(handles, aligned == 2, aligned >= 1, labels, torch.ones(len(handles)))
+
+
+def observation_levels(observed: Tensor, full_threshold: float) -> Tensor:
+    """Grade each row of a party: 0 nothing observed, 1 partly observed, 2 full (D6). (n,) uint8"""
+    full = is_full(observed, full_threshold)
+    return observed.any(1).to(torch.uint8) + full.to(torch.uint8)
+
+
+def choose_full_threshold(observed: Tensor) -> float:
+    """Choose `full_threshold`: the largest observed share that half of the rows reach (D6)."""
+    raw = observed.shape[1]
+    return full_threshold_from_counts(torch.bincount(observed.sum(1), minlength=raw + 1))
+
+
+def full_threshold_from_counts(rows: Tensor) -> float:
+    """Choose `full_threshold` from the number of rows with 0, 1, … all features observed."""
+    raw = len(rows) - 1
+    reached = rows.flip(0).cumsum(0)
+    median = (int(rows.sum()) - 1) // 2
+    observed = raw - int(torch.searchsorted(reached, median, right=True))
+    return float(torch.tensor(observed).float() / raw)
 
 
 def is_full(observed: Tensor, full_threshold: float) -> Tensor:
-    """Say which rows are full at a party: enough of their raw features were observed (D6)."""
+    """Tell which rows are full at a party: enough of their raw features were observed (D6)."""
     share = observed.float().mean(1)
     return (share >= full_threshold - 1e-6) & observed.any(1)

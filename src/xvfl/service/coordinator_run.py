@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from xvfl.dataset.prepare import Splits
+from xvfl.dataset.splits import Splits
 from xvfl.errors import RunError
 from xvfl.federation.build import build_method, default_widths
 from xvfl.federation.elastic import ElasticFederation

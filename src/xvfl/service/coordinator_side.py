@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from xvfl.data.frames import read_labels
+from xvfl.data.labels import read_labels
 from xvfl.errors import WireError
 from xvfl.federation.remote_party import AdaptiveTimeout, RemoteParty
 from xvfl.federation.split import Counters

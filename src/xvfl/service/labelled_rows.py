@@ -8,10 +8,11 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from xvfl.dataset.prepare import Splits, apply_class_weights, encode_labels, split
-from xvfl.errors import InputError
+from xvfl.data.labels import encode_labels
+from xvfl.dataset.prepare import no_shared_ids
+from xvfl.dataset.splits import Parts, Splits, drop_unobserved, split
 from xvfl.matching.alignment import CoordinatorAlignment
-from xvfl.primitives.rows import Rows
+from xvfl.primitives.rows import Rows, align_rows
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class Labelled:
     y: Tensor
     handles: Tensor
     """(N, k)"""
-    parts: tuple[Tensor, Tensor, Tensor]
+    parts: Parts
     """Row numbers to train, validate and test on."""
     names: tuple[str, ...]
 
@@ -40,24 +41,10 @@ class Labelled:
         counts = (self.handles >= 0).sum(0).tolist()
         return dict(zip(self.names, counts, strict=True))
 
-    def rows(
-        self, holdings: Mapping[str, Tensor], class_weight: str
-    ) -> tuple[Rows, tuple[Tensor, Tensor, Tensor]]:
-        """Say how well each party holds each row, from what the parties said of theirs."""
-        seen, full = [], []
-        for i, name in enumerate(self.names):
-            at = self.handles[:, i]
-            how = holdings[name][at.clamp(min=0)]
-            seen.append((at >= 0) & (how >= 1))
-            full.append((at >= 0) & (how == 2))
-        rows = Rows(
-            self.handles,
-            torch.stack(full, 1),
-            torch.stack(seen, 1),
-            self.y,
-            torch.ones(len(self.y)),
-        )
-        return apply_class_weights(rows, self.parts, class_weight)
+    def rows(self, levels: Mapping[str, Tensor], class_weight: str) -> tuple[Rows, Parts]:
+        """Combine the parties' observation levels of their rows."""
+        rows = align_rows(self.handles, [levels[name] for name in self.names], self.y)
+        return drop_unobserved(rows, self.parts, class_weight)
 
 
 def labelled(
@@ -67,11 +54,9 @@ def labelled(
     every = torch.stack([torch.from_numpy(alignment.matches[name].handles) for name in names], 1)
     for i, name in enumerate(names):
         if not bool((every[:, i] >= 0).any()):
-            raise InputError(
-                f"party {name!r}: shares no id with the labels; check that both sides' ids are "
-                "of the same kind, and `rule`"
-            )
+            raise no_shared_ids(name, "; check that both sides' ids are of one kind, and `rule`")
     held = (every >= 0).any(1)
     ids = [str(each) for each in labels.index[held.numpy()]]
-    classes, y = encode_labels(labels[held.numpy()])
+    classes, numbers = encode_labels(labels[held.numpy()])
+    y = torch.from_numpy(numbers)
     return Labelled(ids, classes, y, every[held], split(y, splits), tuple(names))

@@ -8,15 +8,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 from torch import Tensor
 
 from xvfl.config import LossConfig, TableOptions
 from xvfl.data.encoder import Images, encoder_from_dict
-from xvfl.data.sources import Encoder, Source, encode, fit_encoder, source_columns, source_ids
-from xvfl.dataset.prepare import as_table
-from xvfl.errors import InputError, WireError
+from xvfl.data.sources import (
+    Encoder,
+    Source,
+    encode,
+    fit_encoder,
+    source_columns,
+    source_ids,
+    take_rows,
+)
+from xvfl.dataset.in_memory import to_party_table
+from xvfl.errors import WireError
 from xvfl.federation.build import build_parties
 from xvfl.federation.endpoint import Endpoint, PartyRun
 from xvfl.federation.party_worker import PartyWorker
@@ -27,7 +34,7 @@ from xvfl.matching.responder import Responder
 from xvfl.model.fitting import choose_device
 from xvfl.model.run_dir import RunDir
 from xvfl.model.workflow import ENCODER, read_source
-from xvfl.primitives.rows import full_share, is_full
+from xvfl.primitives.rows import choose_full_threshold, observation_levels
 from xvfl.service.checkpoints import Checkpoints
 from xvfl.service.config import ALIGNMENT, MatchingConfig, PartyProcessConfig
 from xvfl.service.release import take_release
@@ -133,8 +140,8 @@ class PartyWork:
             raise WireError("Begin: ids were not matched yet; run `xvfl align` first")
         encoder = self._encoder(training)
         at = torch.from_numpy(self._alignment.match.rows)
-        rows = encode(encoder, _pick(self.own.source, self._alignment.match.rows))
-        table = as_table(encoder.layout, rows)
+        rows = encode(encoder, take_rows(self.own.source, self._alignment.match.rows))
+        table = to_party_table(encoder.layout, rows)
         layouts = {self.own.name: encoder.layout}
         loss = LossConfig(method=settings.method)  # type: ignore[arg-type]
         device = choose_device(self.own.device)
@@ -147,28 +154,19 @@ class PartyWork:
             settings.reconstruction,
         )
         own = table.observed[training]
-        self._full_at = settings.full_threshold or full_share(own if len(own) else table.observed)
-        seen, full = table.observed.any(1), is_full(table.observed, self._full_at)
+        self._full_at = settings.full_threshold or choose_full_threshold(
+            own if len(own) else table.observed
+        )
         self._settings = settings
         assert len(at) == len(table)
-        return PartyRun(side, seen.to(torch.uint8) + full.to(torch.uint8))
+        return PartyRun(side, observation_levels(table.observed, self._full_at))
 
     def _encoder(self, training: Tensor | None) -> Encoder:
         folder = self.own.folder
         if folder.has(ENCODER):
             return encoder_from_dict(folder.read_json(ENCODER))
         assert training is not None and self._alignment is not None
-        if not len(training):
-            raise InputError(f"party {self.own.name!r}: holds no training row; add rows")
         rows = np.sort(self._alignment.match.rows[training.numpy()])
-        encoder = fit_encoder(_pick(self.own.source, rows), self.own.options, self.own.name)
+        encoder = fit_encoder([take_rows(self.own.source, rows)], self.own.options, self.own.name)
         folder.write_json(ENCODER, encoder.to_dict())
         return encoder
-
-
-def _pick(source: Source, rows: np.ndarray[Any, Any]) -> Source:
-    if isinstance(source, Images):
-        seen = None if source.observed is None else source.observed[rows]
-        return Images(source.pixels[rows], [source.ids[int(i)] for i in rows], seen)
-    assert isinstance(source, pd.DataFrame)
-    return source.iloc[rows]

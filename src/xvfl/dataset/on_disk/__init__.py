@@ -1,9 +1,9 @@
-"""Tables larger than memory: prepared once, piece by piece, into files that training reads."""
+"""Datasets larger than memory: prepared once, piece by piece, into files that training reads."""
 
-from xvfl.dataset.on_disk.cache import CACHE, cached, clear, keep_held_out
-from xvfl.dataset.on_disk.held_out import held_out_pieces
+from xvfl.dataset.on_disk.cache import CACHE, prepare_cached, remove_cache, save_held_out
+from xvfl.dataset.on_disk.held_out import held_out_pieces, no_held_out_rows
 from xvfl.dataset.on_disk.on_disk_dataset import OnDiskDataset
-from xvfl.dataset.on_disk.parquet_tables import ParquetTables, open_tables, wanted
+from xvfl.dataset.on_disk.parquet_tables import ParquetTables, open_tables, trains_from_disk
 from xvfl.dataset.on_disk.placement import HELD_OUT
 from xvfl.dataset.on_disk.prepare_on_disk import prepare_on_disk
 
@@ -12,11 +12,12 @@ __all__ = [
     "HELD_OUT",
     "OnDiskDataset",
     "ParquetTables",
-    "cached",
-    "clear",
     "held_out_pieces",
-    "keep_held_out",
+    "no_held_out_rows",
     "open_tables",
+    "prepare_cached",
     "prepare_on_disk",
-    "wanted",
+    "remove_cache",
+    "save_held_out",
+    "trains_from_disk",
 ]

@@ -1,4 +1,4 @@
-"""The folder of encoded rows beside a run: made once, found again when the run goes on."""
+"""The folder of encoded rows in a run folder: written once, reused when the run is resumed."""
 
 import json
 import shutil
@@ -6,21 +6,20 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from xvfl.config import TableOptions
 from xvfl.dataset.on_disk.on_disk_dataset import OnDiskDataset, open_on_disk
 from xvfl.dataset.on_disk.parquet_tables import ParquetTables
 from xvfl.dataset.on_disk.placement import HELD_OUT
 from xvfl.dataset.on_disk.prepare_on_disk import prepare_on_disk
-from xvfl.dataset.prepare import Splits
+from xvfl.dataset.splits import Splits
 from xvfl.errors import InputError
 
 CACHE = "cache"
-MADE_FROM = "made_from.json"
+CACHE_KEY = "cache_key.json"
 
 
-def cached(
+def prepare_cached(
     tables: ParquetTables,
     options: Mapping[str, TableOptions],
     splits: Splits,
@@ -28,54 +27,55 @@ def cached(
     class_weight: str,
     run: Path,
 ) -> OnDiskDataset:
-    """Prepare tables into a run's folder, or find them there as they were prepared before."""
+    """Prepare tables into a run folder, or open the dataset that was prepared there before."""
     folder, new = run / CACHE, not run.exists()
-    wanted = json.dumps(_made_from(tables, options, splits, full_threshold, class_weight))
-    made_from = folder / MADE_FROM
-    if folder.exists() and not _ours(folder) and any(folder.iterdir()):
+    option_values = {name: asdict(each) for name, each in options.items()}
+    inputs = [tables.versions(), option_values, asdict(splits), full_threshold, class_weight]
+    key, key_file = json.dumps(inputs), folder / CACHE_KEY
+    if folder.exists() and not _is_cache(folder) and any(folder.iterdir()):
         raise InputError(
-            f"{folder}: would hold encoded rows, but holds something else; move it away, or choose "
-            "another --out"
+            f"{folder}: expected a folder for encoded rows, but it holds other files; move it "
+            "away, or choose another --out"
         )
-    # What a power cut left unreadable is made again.
-    with suppress(OSError, ValueError, KeyError):
-        if made_from.read_text(encoding="utf-8") == wanted:
+    # Prepare again what a crash left unreadable.
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        if key_file.read_text(encoding="utf-8") == key:
             return open_on_disk(folder)
     try:
-        clear(run)
+        remove_cache(run)
         folder.mkdir(parents=True, exist_ok=True)
-        made_from.write_text(wanted, encoding="utf-8")
+        key_file.write_text(key, encoding="utf-8")
         return prepare_on_disk(tables, options, splits, full_threshold, class_weight, folder)
     except BaseException as error:
-        clear(run)
+        remove_cache(run)
         if new:
             shutil.rmtree(run, ignore_errors=True)
         if isinstance(error, OSError):
             raise InputError(
                 f"{folder}: the encoded rows could not be written ({error.strerror or error}); "
-                "make space there, or choose another --out"
+                "free disk space there, or choose another --out"
             ) from error
         raise
 
 
-def keep_held_out(run: Path) -> str:
-    """Move the ids held out into the run's folder; give the file's name.
+def save_held_out(run: Path) -> str:
+    """Move the held-out ids from the cache to the run folder; return the file's name.
 
-    A run whose end was cut short after this finds them moved already.
+    A resumed run may have moved them before.
     """
     if (run / CACHE / HELD_OUT).exists():
         (run / CACHE / HELD_OUT).replace(run / HELD_OUT)
     return HELD_OUT
 
 
-def clear(run: Path) -> None:
-    """Remove the encoded rows of a run that is finished; a folder of others stays."""
+def remove_cache(run: Path) -> None:
+    """Remove the encoded rows of a run; a folder that is not a cache stays."""
     folder = run / CACHE
-    if not _ours(folder):
+    if not _is_cache(folder):
         return
-    # What tells whose folder it is goes last.
+    # The file that marks the folder as a cache goes last.
     with suppress(OSError):
-        for path in sorted(folder.iterdir(), key=lambda each: each.name == MADE_FROM):
+        for path in sorted(folder.iterdir(), key=lambda each: each.name == CACHE_KEY):
             if path.is_dir():
                 shutil.rmtree(path)
             else:
@@ -83,11 +83,5 @@ def clear(run: Path) -> None:
         folder.rmdir()
 
 
-def _ours(folder: Path) -> bool:
-    return (folder / MADE_FROM).is_file()
-
-
-def _made_from(tables: ParquetTables, options: Mapping[str, TableOptions], *rest: Any) -> Any:
-    splits, *more = rest
-    chosen = {name: asdict(each) for name, each in options.items()}
-    return [tables.stamps(), chosen, asdict(splits), *more]
+def _is_cache(folder: Path) -> bool:
+    return (folder / CACHE_KEY).is_file()

@@ -1,6 +1,6 @@
-"""Prepared rows that stay on disk: a party's table, the coordinator's rows, and their order.
+"""Rows on disk: a party's table, the coordinator's rows, and their order in an epoch.
 
-Shapes: N rows of the federation, B rows of a batch, k parties. Torch and numpy alone.
+Shapes: N rows of the federation, B rows of a batch, k parties. Torch and numpy only.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,26 +16,26 @@ from xvfl.primitives.random import stream
 from xvfl.primitives.rows import PartyTable, Rows
 
 BLOCK_BYTES = 1 << 16
-"""Most bytes of a block of the widest party."""
-MOST_ROWS = 256
-"""Most rows of a block."""
+"""Largest size of a block of the widest party."""
+MAX_BLOCK_ROWS = 256
+"""Largest number of rows in a block."""
 WINDOW = 256
 """Blocks whose rows are shuffled together."""
 
 
 def block_rows(layouts: Sequence[Layout]) -> int:
-    """Choose the rows of a block, a power of two, for all parties alike."""
+    """Choose the number of rows in a block: a power of two, the same for all parties."""
     fitting = BLOCK_BYTES // max(row_bytes(layout) for layout in layouts)
-    return min(MOST_ROWS, 1 << max(3, fitting.bit_length() - 1))
+    return min(MAX_BLOCK_ROWS, 1 << max(3, fitting.bit_length() - 1))
 
 
 def row_bytes(layout: Layout) -> int:
-    """Count the bytes of an encoded row: numbers, then buckets, then what is there."""
+    """Return the size of an encoded row: numbers, bucket codes, observed flags."""
     return 4 * layout.dense + 4 * len(layout.hashed) + layout.raw + -layout.raw % 4
 
 
-def as_bytes(values: np.ndarray, codes: np.ndarray, observed: np.ndarray) -> Bytes:
-    """Lay out encoded rows as bytes. (n, row_bytes)"""
+def to_bytes(values: np.ndarray, codes: np.ndarray, observed: np.ndarray) -> Bytes:
+    """Pack encoded rows as bytes. (n, row_bytes)"""
     parts = [
         np.ascontiguousarray(values, dtype=np.float32).view(np.uint8),
         np.ascontiguousarray(codes, dtype=np.int32).view(np.uint8),
@@ -47,7 +47,7 @@ def as_bytes(values: np.ndarray, codes: np.ndarray, observed: np.ndarray) -> Byt
 
 @dataclass(frozen=True)
 class DiskTable:
-    """One party's encoded rows in a file; row r of the federation is row r of the file."""
+    """One party's encoded rows in a file; the handle of a row is its place in the federation."""
 
     layout: Layout
     file: BlockFile
@@ -57,7 +57,7 @@ class DiskTable:
         return len(self.file)
 
     def take(self, handles: Tensor) -> PartyTable:
-        """Give the rows at the handles; handle −1 is a row the party does not hold."""
+        """Read the rows at the handles; handle −1 is a row that the party does not hold."""
         at = handles.cpu().numpy()
         raw = self.file.take(np.maximum(at, 0))
         dense, hashed = 4 * self.layout.dense, 4 * len(self.layout.hashed)
@@ -66,26 +66,28 @@ class DiskTable:
         flags = raw[:, dense + hashed : dense + hashed + self.layout.raw]
         observed = (flags != 0) & (at >= 0)[:, None]
         parts = (values, codes.reshape(len(at), -1).astype(np.int64), observed)
-        return PartyTable(self.layout, *(_on(self.device, torch.from_numpy(x)) for x in parts))
+        return PartyTable(
+            self.layout, *(_to_device(self.device, torch.from_numpy(x)) for x in parts)
+        )
 
     def to(self, device: torch.device) -> "DiskTable":
-        """Have rows handed to a device as they are taken."""
+        """Move rows to a device as they are read."""
         return replace(self, device=device)
 
 
 @dataclass(frozen=True)
 class DiskRows:
-    """What the coordinator knows of some rows, in a file: class, and what each party observed."""
+    """The coordinator's view of some rows, in a file: class, and observed features by party."""
 
     file: BlockFile
-    """(N, 1 + k) int32: class number, then observed features by party, −1 where not held."""
+    """(N, 1 + k) int32: class number, then number of observed features, −1 where not held."""
     start: int
     count: int
-    """Which of the rows these are."""
+    """The rows from `start` to `start + count`."""
     raw: tuple[int, ...]
     """Raw features of each party."""
     full_threshold: tuple[float, ...]
-    """Observed share at which a row is full, by party."""
+    """Observed share from which a row is full, by party."""
     class_weight: tuple[float, ...]
     """Weight of each class in the loss."""
     device: torch.device = torch.device("cpu")
@@ -95,34 +97,34 @@ class DiskRows:
         return self.count
 
     def take(self, index: Tensor, step: int | Tensor = 0) -> Rows:
-        """Give the rows at the index, as the batch of a step; their handles stay on the CPU."""
+        """Read the rows at the index as the batch of a step; their handles stay on the CPU."""
         at = index.cpu() + self.start
-        known = torch.from_numpy(self.file.take(at.numpy()).view(np.int32))
-        y, observed = known[:, 0].long(), known[:, 1:]
+        stored = torch.from_numpy(self.file.take(at.numpy()).view(np.int32))
+        y, observed = stored[:, 0].long(), stored[:, 1:]
         seen = observed > 0
         share = observed.float() / torch.tensor(self.raw, dtype=torch.float32)
         weight = torch.tensor(self.class_weight)[y] * seen.any(1)
         full = (share >= torch.tensor(self.full_threshold) - 1e-6) & seen
         handles = torch.where(observed >= 0, at.unsqueeze(1), -1)
-        full, seen, y, weight = (_on(self.device, x) for x in (full, seen, y, weight))
+        full, seen, y, weight = (_to_device(self.device, x) for x in (full, seen, y, weight))
         return Rows(handles, full, seen, y, weight, step)
 
     def to(self, device: torch.device) -> "DiskRows":
-        """Have rows handed to a device as they are taken."""
+        """Move rows to a device as they are read."""
         return replace(self, device=device)
 
     def order(self, seeds: Sequence[int], epoch: int) -> Callable[[int, int], Tensor]:
-        """Shuffle an epoch: blocks over the whole file, then the rows of each window of blocks."""
-        return _Windows(self.count, self.file.block, seeds[0], epoch).rows
+        """Shuffle an epoch: the blocks of the file, then the rows of each window of blocks."""
+        return WindowOrder(self.count, self.file.block, seeds[0], epoch).rows
 
 
-def _on(device: torch.device, x: Tensor) -> Tensor:
-    """Bring rows to a device; nobody waits for a GPU to have them, nor for its steps before."""
+def _to_device(device: torch.device, x: Tensor) -> Tensor:
+    """Move rows to a device asynchronously."""
     return x if device.type == "cpu" else x.pin_memory().to(device, non_blocking=True)
 
 
-class _Windows:
-    """The order of one epoch, made window by window."""
+class WindowOrder:
+    """The order of one epoch, computed window by window."""
 
     def __init__(self, count: int, block: int, seed: int, epoch: int) -> None:
         self.count, self.block, self.seed, self.epoch = count, block, seed, epoch
@@ -135,10 +137,10 @@ class _Windows:
             for window in self.windows
         ]
         self.ends = np.cumsum(sizes)
-        self._made: tuple[int, Tensor] = (-1, torch.empty(0))
+        self._current: tuple[int, Tensor] = (-1, torch.empty(0))
 
     def rows(self, start: int, stop: int) -> Tensor:
-        """Give the rows from `start` to `stop` of the order."""
+        """Return the rows from `start` to `stop` of the order."""
         parts = []
         while start < stop:
             at = int(np.searchsorted(self.ends, start, side="right"))
@@ -149,9 +151,9 @@ class _Windows:
         return torch.cat(parts)
 
     def _window(self, at: int) -> Tensor:
-        if self._made[0] != at:
+        if self._current[0] != at:
             rows = (self.windows[at].unsqueeze(1) * self.block + torch.arange(self.block)).flatten()
             rows = rows[rows < self.count]
             rng = stream("cpu", self.seed, "window", self.epoch, at)
-            self._made = (at, rows[torch.randperm(len(rows), generator=rng)])
-        return self._made[1]
+            self._current = (at, rows[torch.randperm(len(rows), generator=rng)])
+        return self._current[1]

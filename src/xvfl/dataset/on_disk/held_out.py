@@ -1,49 +1,50 @@
-"""Give the rows a streamed run held out, piece by piece."""
+"""Read the held-out rows of a run that was trained from disk."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from xvfl.data.frames import plain_type
-from xvfl.data.join import together
-from xvfl.data.parquet import ParquetTable, open_parquet
+from xvfl.data.join import join_tables
+from xvfl.data.labels import plain_type
+from xvfl.data.parquet import open_parquet
 from xvfl.dataset.on_disk.parquet_tables import ParquetTables
 from xvfl.errors import InputError
 
-HELD, LABELS = "held out", "labels of all"
-"""Names beside those of parties; no party may have a blank in its name."""
+HELD_OUT_IDS, LABELS = "held-out ids", "all labels"
+"""Names beside those of the parties; a party's name has no space."""
 
 
 def held_out_pieces(
-    tables: ParquetTables, held_out: Path, classes: Sequence[Any], space: Path
+    tables: ParquetTables, held_out: Path, classes: Sequence[Any], folder: Path
 ) -> Iterator[tuple[dict[str, pd.DataFrame], pd.Series]]:
-    """Give the parties' rows and the labels of the ids held out, as far as they are still there."""
-    walk = together(
+    """Yield the parties' rows and the labels of the held-out ids that the tables still have."""
+    column, labels_table = tables.labels.column, tables.labels.table
+    others = [name for name in labels_table.names if name not in (labels_table.id_column, column)]
+    joined = join_tables(
         {
-            HELD: open_parquet(held_out, "id", "held-out ids"),
-            LABELS: _only(tables.labels, tables.column),
+            HELD_OUT_IDS: open_parquet(held_out, "id", "held-out ids"),
+            LABELS: labels_table.exclude(*others),
             **tables.parties,
         },
-        HELD,
-        space,
+        HELD_OUT_IDS,
+        folder,
     )
-    found = False
-    for _, frames in walk.pieces:
-        labels = plain_type(frames[LABELS][tables.column].dropna())
+    empty = True
+    for _, frames in joined.pieces:
+        labels = plain_type(frames[LABELS][column].dropna())
         labels = labels[labels.isin(classes)]
         sources = {
             name: frames[name][frames[name].index.isin(labels.index)] for name in tables.parties
         }
         if len(labels):
-            found = True
+            empty = False
             yield sources, labels
-    if not found:
-        raise InputError(f"{held_out}: none of the held-out ids is in the tables any more")
+    if empty:
+        raise no_held_out_rows(held_out)
 
 
-def _only(table: ParquetTable, column: str) -> ParquetTable:
-    kept = (table.id_column, column)
-    return replace(table, without=tuple(name for name in table.names if name not in kept))
+def no_held_out_rows(path: Path) -> InputError:
+    """Build the error for tables that have none of the held-out ids."""
+    return InputError(f"{path}: the tables no longer contain any of the held-out ids")

@@ -1,60 +1,78 @@
-"""Which tables a run streams, opened: the parties' and the labels'."""
+"""The Parquet tables of a run: the parties' and the labels'."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from xvfl.data.parquet import ParquetTable, is_parquet, open_parquet
-from xvfl.errors import ConfigError, InputError, unknown
+import pandas as pd
 
-MOST_CELLS = 100_000_000
-"""Cells of all tables together up to which they are held in memory unless the user says otherwise:
-about 3 GB while they are read."""
+from xvfl.data.labels import require_label_column
+from xvfl.data.parquet import ParquetTable, is_parquet, open_parquet
+from xvfl.errors import ConfigError
+
+MAX_CELLS_IN_MEMORY = 100_000_000
+"""With `out_of_core = "auto"`, the largest number of cells prepared in memory: about 3 GB."""
+
+
+@dataclass(frozen=True)
+class ParquetLabels:
+    """The label column of a Parquet table."""
+
+    table: ParquetTable
+    column: str
+
+    @property
+    def where(self) -> str:
+        """File and column, for messages."""
+        return f"{self.table.where}, column {self.column!r}"
+
+    def pieces(self) -> Iterator[pd.Series]:
+        """Read the labels in pieces, indexed by id."""
+        for frame in self.table.pieces([self.column]):
+            yield frame[self.column]
+
+    def first_id(self) -> str | None:
+        """Return the first row's id."""
+        return self.table.first_id()
 
 
 @dataclass(frozen=True)
 class ParquetTables:
-    """The parties' tables and the labels, in their files."""
+    """The tables of a run that is trained from disk."""
 
     parties: dict[str, ParquetTable]
-    labels: ParquetTable
-    column: str
-    """The label column."""
+    labels: ParquetLabels
     label_party: str | None
-    """The party whose table holds it; None where the labels are a table of their own."""
+    """The party whose table holds the labels; None if they have a table of their own."""
 
-    @property
-    def where(self) -> str:
-        """Say which column of which file the labels are."""
-        return f"{self.labels.where}, column {self.column!r}"
-
-    def stamps(self) -> list[Any]:
-        """Tell this state of the files from a later one."""
-        return [self.column, *(table.stamp() for table in (*self.parties.values(), self.labels))]
+    def versions(self) -> list[Any]:
+        """Return what changes when a file changes."""
+        tables = (*self.parties.values(), self.labels.table)
+        return [self.labels.column, *(table.version() for table in tables)]
 
 
-def wanted(streamed: bool | Literal["auto"], tables: list[str], base: Path) -> bool:
-    """Decide whether tables are streamed: asked for, or too many cells of Parquet to hold."""
+def trains_from_disk(out_of_core: bool | Literal["auto"], tables: list[str], base: Path) -> bool:
+    """Decide whether a run keeps its tables on disk; "auto" does so for large Parquet files."""
     all_parquet = all(is_parquet(each) for each in tables)
-    if streamed is True and not all_parquet:
+    if out_of_core is True and not all_parquet:
         other = next(each for each in tables if not is_parquet(each))
         raise ConfigError(
-            f"streamed: expected every table in a .parquet file, got {other!r}; convert it, or "
-            "leave `streamed` out"
+            f"out_of_core: expected every table in a .parquet file, got {other!r}; convert it, or "
+            "remove `out_of_core`"
         )
-    if streamed == "auto":
-        return all_parquet and sum(_cells(base / each) for each in tables) > MOST_CELLS
-    return streamed
+    if out_of_core == "auto":
+        return all_parquet and sum(_cells(base / each) for each in tables) > MAX_CELLS_IN_MEMORY
+    return out_of_core
 
 
 def _cells(path: Path) -> int:
     import pyarrow.parquet
 
     with suppress(OSError, ValueError):
-        about = pyarrow.parquet.read_metadata(path)
-        return int(about.num_rows) * int(about.num_columns)
+        metadata = pyarrow.parquet.read_metadata(path)
+        return int(metadata.num_rows) * int(metadata.num_columns)
     return 0
 
 
@@ -64,20 +82,20 @@ def open_tables(
     column: str,
     base: Path,
 ) -> ParquetTables:
-    """Open the parties' tables (file and id column) and the labels': a table, or a party's name."""
-    opened = {
+    """Open the tables of a run.
+
+    `parties` are pairs of file and id column; `labels` is such a pair or the name of the party
+    whose table holds the label column.
+    """
+    tables = {
         name: open_parquet(base / table, id_column, f"party {name!r}")
         for name, (table, id_column) in parties.items()
     }
-    if not isinstance(labels, str):
-        where = open_parquet(base / labels[0], labels[1], "labels")
-        return ParquetTables(opened, _with(where, column), column, None)
-    table = _with(opened[labels], column)
-    opened[labels] = table.leave_out(column)
-    return ParquetTables(opened, table, column, labels)
-
-
-def _with(table: ParquetTable, column: str) -> ParquetTable:
-    if column not in table.names:
-        raise InputError(f"{table.where}: {unknown('label column', column, table.names)}")
-    return table
+    party = labels if isinstance(labels, str) else None
+    if isinstance(labels, str):
+        table = tables[labels]
+        tables[labels] = table.exclude(column)
+    else:
+        table = open_parquet(base / labels[0], labels[1], "labels")
+    require_label_column(column, table.names, table.where)
+    return ParquetTables(tables, ParquetLabels(table, column), party)

@@ -1,10 +1,9 @@
-"""Decide where each labelled row goes: training rows first, then validation, then test.
+"""Match and split labelled rows on disk: training rows come first, then validation, then test.
 
-Ids are matched and rows are divided as in memory, class by class, in memory that does not grow with
-them. At most `MOST_VALIDATION` rows validate; what is over trains.
+Rows are split class by class, in memory that does not grow with their number. At most
+`MAX_VALIDATION` rows validate; the rest of them train.
 """
 
-import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,21 +13,23 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from xvfl.data.id_index import Ids, Whole
+from xvfl.data.id_index import IdIndex, Int64Array, read_places
+from xvfl.data.labels import LabelValues
 from xvfl.dataset.on_disk.block_file import RowWriter
-from xvfl.dataset.on_disk.label_pieces import Classes, labelled_ids
 from xvfl.dataset.on_disk.parquet_tables import ParquetTables
-from xvfl.dataset.prepare import Splits
-from xvfl.errors import DataWarning, InputError
+from xvfl.dataset.prepare import IdMatch
+from xvfl.dataset.splits import Splits
 from xvfl.primitives.random import shuffled
 
-MOST_VALIDATION = 100_000
-"""Rows that validation and calibration are computed on at most."""
+MAX_VALIDATION = 100_000
+"""Largest number of rows for validation and calibration."""
 ROWS, HELD_OUT = "rows.bin", "held_out.parquet"
+Sizes = Mapping[int, tuple[int, int, int]]
+"""By class: how many rows train, validate and test."""
 
 
 @dataclass(frozen=True)
-class Parts:
+class SplitSizes:
     """How many rows train, validate and test."""
 
     train: int
@@ -37,148 +38,153 @@ class Parts:
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """All rows."""
         return self.train + self.validation + self.test
 
 
-def place_rows(
-    tables: ParquetTables, classes: Classes, splits: Splits, folder: Path
-) -> tuple[list[Any], Parts]:
-    """Match the ids, divide the rows, and write where each party's rows go.
+class DiskPlacement:
+    """Matches ids in a database; writes the places of each party's rows to files."""
 
-    Also gives the classes of matched rows; their numbers in the file count these alone.
-    """
-    ids = Ids(folder)
-    try:
-        labels, party = _insert(ids, tables, classes)
-        counts = _match(ids, tables, labels, party)
-        parts = _divide(ids, counts, splits, folder, len(party))
-        for i, (name, table) in enumerate(tables.parties.items()):
+    def __init__(self, tables: ParquetTables, folder: Path) -> None:
+        """Create the database in a folder."""
+        self._tables, self._folder = tables, folder
+        self._index = IdIndex(folder)
+        self.sizes = SplitSizes(0, 0, 0)
+
+    def match(self, values: LabelValues) -> IdMatch:
+        """Match the ids of the labels with those of the parties."""
+        self._insert(values)
+        self._join()
+        labelled = self._index.count("matched")
+        shared = {
+            name: self._index.count("matched", f"r{i} >= 0")
+            for i, name in enumerate(self._tables.parties)
+        }
+        any_party = " OR ".join(f"r{i} >= 0" for i in range(len(shared)))
+        self._index.run(f"DELETE FROM matched WHERE NOT ({any_party})")
+        counts = self._index.run("SELECT code, count(*) FROM matched GROUP BY code ORDER BY code")
+        return IdMatch(labelled, shared, dict(counts))
+
+    def split(self, numbers: Mapping[int, int], splits: Splits) -> "DiskPlacement":
+        """Split the matched rows and write their classes, places and held-out ids."""
+        self._place(numbers, splits)
+        for i, (name, table) in enumerate(self._tables.parties.items()):
             query = f"SELECT r{i} AS row, place FROM placed WHERE r{i} >= 0 ORDER BY row"
-            ids.write_places(query, len(table), folder / places_of(name))
-        _write_held_out(ids, labels, parts, folder / HELD_OUT)
-    finally:
-        ids.close()
-    return [classes.names[y] for y in counts], parts
+            self._index.write_places(query, len(table), self._file(name))
+        self._write_held_out()
+        self.close()
+        return self
 
+    def places(self, party: str) -> Iterator[Int64Array]:
+        """Yield the places of each piece of a party's table, −1 for rows that are not used."""
+        return read_places(self._file(party))
 
-def places_of(party: str) -> str:
-    """Name the file that says where a party's rows go."""
-    return f"places-{party}.bin"
+    def is_training(self, places: Int64Array) -> NDArray[np.bool_]:
+        """Tell which places are training rows."""
+        return (places >= 0) & (places < self.sizes.train)
 
+    def close(self) -> None:
+        """Remove the database."""
+        self._index.close()
 
-def _insert(ids: Ids, tables: ParquetTables, classes: Classes) -> tuple[str, dict[str, str]]:
-    labelled = labelled_ids(tables, classes)
-    labels = ids.insert(labelled, tables.labels.where, tables.labels.id_column)
-    party = {
-        name: labels if name == tables.label_party else ids.add(table)
-        for name, table in tables.parties.items()
-    }
-    return labels, party
+    def remove_files(self) -> None:
+        """Remove the files of places."""
+        for name in self._tables.parties:
+            self._file(name).unlink()
 
+    def _file(self, party: str) -> Path:
+        return self._folder / f"places-{party}.bin"
 
-def _match(
-    ids: Ids, tables: ParquetTables, labels: str, party: Mapping[str, str]
-) -> dict[int, int]:
-    """Join the parties' rows to the labels; count the rows of each class that somebody holds."""
-    ids.run(f"CREATE TABLE matched0 AS SELECT row, id, said AS y FROM {labels} WHERE said >= 0")
-    # One at a time: a join of them all would hold the ids of all of them in memory.
-    for i, name in enumerate(party.values()):
-        row, join = "l.row", ""
-        if name != labels:
-            row, join = "coalesce(t.row, -1)", f"LEFT JOIN {name} t ON t.id = l.id"
-        ids.run(
-            f"CREATE TABLE matched{i + 1} AS SELECT l.*, {row} AS r{i} FROM matched{i} l {join}"
+    def _insert(self, values: LabelValues) -> None:
+        labels = self._tables.labels
+        coded = (
+            (cells.index.to_numpy(dtype=object), values.codes(cells)) for cells in labels.pieces()
         )
-        ids.run(f"DROP TABLE matched{i}")
-    ids.run(f"CREATE TABLE matched AS SELECT * EXCLUDE (id) FROM matched{len(party)}")
-    ids.run(f"DROP TABLE matched{len(party)}")
-    for i, name in enumerate(party):
-        if not ids.run(f"SELECT count(*) FROM matched WHERE r{i} >= 0")[0][0]:
-            first = ids.run(f"SELECT id FROM {party[name]} ORDER BY row LIMIT 1")
-            known = ids.run(f"SELECT id FROM {labels} ORDER BY row LIMIT 1")
-            raise InputError(
-                f"party {name!r}: shares no id with the labels (its first id is "
-                f"{first[0][0] if first else None!r}, the labels' first is {known[0][0]!r}); "
-                "check that both use the same id column"
+        self._labels = self._index.insert(coded, labels.table.where, labels.table.id_column)
+        self._parties = [
+            self._labels if name == self._tables.label_party else self._index.add(table)
+            for name, table in self._tables.parties.items()
+        ]
+
+    def _join(self) -> None:
+        """Join the parties' rows to the labels: table matched (row, code, r0, r1, …)."""
+        run, last = self._index.run, len(self._parties)
+        run(f"CREATE TABLE matched0 AS SELECT row, id, code FROM {self._labels} WHERE code >= 0")
+        # One join at a time: a join of all tables holds the ids of all of them in memory.
+        for i, name in enumerate(self._parties):
+            row, join = "l.row", ""
+            if name != self._labels:
+                row, join = "coalesce(t.row, -1)", f"LEFT JOIN {name} t ON t.id = l.id"
+            run(
+                f"CREATE TABLE matched{i + 1} AS SELECT l.*, {row} AS r{i} FROM matched{i} l {join}"
             )
-    held = " OR ".join(f"r{i} >= 0" for i in range(len(party)))
-    total = ids.run("SELECT count(*) FROM matched")[0][0]
-    ids.run(f"DELETE FROM matched WHERE NOT ({held})")
-    counts = dict(ids.run("SELECT y, count(*) FROM matched GROUP BY y ORDER BY y"))
-    lost = total - sum(counts.values())
-    if lost:
-        warnings.warn(
-            f"{lost} of {total} labelled ids are held by no party and were dropped",
-            DataWarning,
-            stacklevel=5,
+            run(f"DROP TABLE matched{i}")
+        run(f"CREATE TABLE matched AS SELECT * EXCLUDE (id) FROM matched{last}")
+        run(f"DROP TABLE matched{last}")
+
+    def _place(self, numbers: Mapping[int, int], splits: Splits) -> None:
+        """Give every matched row its place; write its class to the coordinator's file."""
+        number = np.zeros(max(numbers) + 1, dtype=np.int32)
+        number[list(numbers)] = list(numbers.values())
+        counts = self._index.run("SELECT code, count(*) FROM matched GROUP BY code")
+        by_class = {int(number[code]): count for code, count in counts}
+        sizes = {y: _class_sizes(n, sum(by_class.values()), splits) for y, n in by_class.items()}
+        self.sizes = SplitSizes(*(sum(part) for part in zip(*sizes.values(), strict=True)))
+        columns = [f"r{i}" for i in range(len(self._parties))]
+        declared = ", ".join(f"{column} BIGINT" for column in columns)
+        self._index.run(f"CREATE TABLE placed (place BIGINT, row BIGINT, {declared})")
+        width = 1 + len(columns)
+        writer = RowWriter(self._folder / ROWS, self.sizes.total, np.int32, width)
+        begins = np.array([0, self.sizes.train, self.sizes.train + self.sizes.validation])
+        done = dict.fromkeys(sizes, 0)
+        for piece in self._index.stream("SELECT * FROM matched ORDER BY row"):
+            y = number[piece["code"]]
+            place = _places(_parts(y, sizes, done, splits.seed), begins)
+            rows = np.full((len(place), width), -1, dtype=np.int32)
+            rows[:, 0] = y
+            writer.put(place, rows)
+            self._index.append("placed", place=place, **{n: piece[n] for n in ("row", *columns)})
+
+    def _write_held_out(self) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet
+
+        sizes = self.sizes
+        start = sizes.train if not sizes.test else sizes.train + sizes.validation
+        query = (
+            f"SELECT l.id AS id FROM placed p JOIN {self._labels} l ON l.row = p.row "
+            f"WHERE p.place >= {start} ORDER BY p.place"
         )
-    return counts
+        schema = pa.schema([("id", pa.string())])
+        with pyarrow.parquet.ParquetWriter(self._folder / HELD_OUT, schema) as writer:
+            for piece in self._index.stream(query):
+                writer.write_table(pa.table({"id": pa.array(piece["id"], pa.string())}))
 
 
-def _divide(
-    ids: Ids, counts: Mapping[int, int], splits: Splits, folder: Path, parties: int
-) -> Parts:
-    """Give every matched row its place; write its class to the coordinator's file."""
-    sizes = {y: _sizes(count, sum(counts.values()), splits) for y, count in counts.items()}
-    totals = [sum(each) for each in zip(*sizes.values(), strict=True)]
-    parts = Parts(*totals)
-    held = ", ".join(f"r{i} BIGINT" for i in range(parties))
-    ids.run(f"CREATE TABLE placed (place BIGINT, row BIGINT, {held})")
-    writer = RowWriter(folder / ROWS, parts.total, np.int32, 1 + parties)
-    number = np.zeros(max(counts) + 1, dtype=np.int32)
-    number[list(counts)] = np.arange(len(counts))
-    for place, piece in _placed(ids.stream("SELECT * FROM matched ORDER BY row"), sizes, splits):
-        known = np.full((len(place), 1 + parties), -1, dtype=np.int32)
-        known[:, 0] = number[piece["y"]]
-        writer.put(place, known)
-        kept = {name: piece[name] for name in ("row", *(f"r{i}" for i in range(parties)))}
-        ids.append("placed", place=place, **kept)
-    return parts
+def _class_sizes(count: int, total: int, splits: Splits) -> tuple[int, int, int]:
+    train, validation, test = splits.sizes(count)
+    kept = min(validation, max(1, MAX_VALIDATION * count // total))
+    return train + validation - kept, kept, test
 
 
-def _sizes(count: int, total: int, splits: Splits) -> tuple[int, int, int]:
-    test = round(splits.test * count)
-    validation = round(splits.validation * (count - test))
-    validation = min(validation, max(1, MOST_VALIDATION * count // total))
-    return count - test - validation, validation, test
+def _parts(y: NDArray[Any], sizes: Sizes, done: dict[int, int], seed: int) -> Int64Array:
+    """Assign rows to a part: 0 trains, 1 validates, 2 tests; `done` counts the rows before."""
+    part = np.zeros(len(y), dtype=np.int64)
+    for label in np.unique(y).tolist():
+        mine = np.flatnonzero(y == label)
+        order = torch.arange(done[label], done[label] + len(mine))
+        done[label] += len(mine)
+        shuffle = shuffled(order, sum(sizes[label]), seed, "split", label).numpy()
+        _, validation, test = sizes[label]
+        part[mine] = np.select([shuffle < test, shuffle < test + validation], [2, 1], 0)
+    return part
 
 
-def _placed(
-    pieces: Iterator[dict[str, NDArray[Any]]],
-    sizes: Mapping[int, tuple[int, int, int]],
-    splits: Splits,
-) -> Iterator[tuple[Whole, dict[str, NDArray[Any]]]]:
-    met = dict.fromkeys(sizes, 0)
-    train, validation, _ = (sum(each) for each in zip(*sizes.values(), strict=True))
-    begun = np.array([0, train, train + validation])
-    for piece in pieces:
-        part = np.zeros(len(piece["y"]), dtype=np.int64)
-        for y in np.unique(piece["y"]).tolist():
-            mine = np.flatnonzero(piece["y"] == y)
-            turn = torch.arange(met[y], met[y] + len(mine))
-            met[y] += len(mine)
-            drawn = shuffled(turn, sum(sizes[y]), splits.seed, "split", y).numpy()
-            _, for_validation, for_test = sizes[y]
-            part[mine] = np.select([drawn < for_test, drawn < for_test + for_validation], [2, 1], 0)
-        place = np.zeros(len(part), dtype=np.int64)
-        for which in range(3):
-            mine = np.flatnonzero(part == which)
-            place[mine] = begun[which] + np.arange(len(mine))
-            begun[which] += len(mine)
-        yield place, piece
-
-
-def _write_held_out(ids: Ids, labels: str, parts: Parts, path: Path) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet
-
-    start = parts.train if not parts.test else parts.train + parts.validation
-    query = (
-        f"SELECT l.id AS id FROM placed p JOIN {labels} l ON l.row = p.row "
-        f"WHERE p.place >= {start} ORDER BY p.place"
-    )
-    schema = pa.schema([("id", pa.string())])
-    with pyarrow.parquet.ParquetWriter(path, schema) as writer:
-        for piece in ids.stream(query):
-            writer.write_table(pa.table({"id": pa.array(piece["id"], pa.string())}))
+def _places(part: Int64Array, begins: Int64Array) -> Int64Array:
+    """Assign the next places of their parts to rows; advance `begins`."""
+    place = np.zeros(len(part), dtype=np.int64)
+    for which in range(3):
+        mine = np.flatnonzero(part == which)
+        place[mine] = begins[which] + np.arange(len(mine))
+        begins[which] += len(mine)
+    return place

@@ -1,0 +1,198 @@
+"""Datasets in memory: ids are matched with pandas, rows are split by a permutation."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from xvfl.config import TableOptions
+from xvfl.data.encoded import Encoded
+from xvfl.data.labels import LabelValues
+from xvfl.data.sources import Encoder, Source, source_ids
+from xvfl.dataset.prepare import IdMatch, Int64Array, Metadata, prepare
+from xvfl.dataset.splits import Parts, Splits, drop_unobserved, split
+from xvfl.primitives.layout import Layout
+from xvfl.primitives.rows import PartyTable, Rows, align_rows, observation_levels
+
+
+@dataclass(frozen=True)
+class InMemoryDataset:
+    """Prepared rows in memory."""
+
+    encoders: dict[str, Encoder]
+    tables: dict[str, PartyTable]
+    full_threshold: dict[str, float]
+    classes: list[Any]
+    ids: list[str]
+    """Labelled ids that some party holds, in the labels' order."""
+    rows: Rows
+    """The same rows, as the coordinator sees them."""
+    train: Tensor
+    validation: Tensor
+    test: Tensor
+    """Row numbers of each part."""
+
+    @property
+    def layouts(self) -> dict[str, Layout]:
+        """The layout of each party's encoded features."""
+        return {name: encoder.layout for name, encoder in self.encoders.items()}
+
+    def class_prior(self) -> list[float]:
+        """Return the share of each class among the training rows."""
+        counts = torch.bincount(self.rows.y[self.train], minlength=len(self.classes))
+        return [float(count) / len(self.train) for count in counts]
+
+    def training_rows(self, device: torch.device) -> Rows:
+        """Return the rows to train on."""
+        return self.rows.to(device).take(self.train.to(device))
+
+    def validation_rows(self, device: torch.device) -> Rows:
+        """Return the rows to validate on."""
+        return self.rows.to(device).take(self.validation.to(device))
+
+    def fingerprint(self) -> str:
+        """Return a hash of the rows, their labels and their split."""
+        order = [self.ids, self.train.tolist(), self.validation.tolist(), self.rows.y.tolist()]
+        digest = blake2b(json.dumps(order).encode(), digest_size=16)
+        for table in self.tables.values():
+            for part in (table.values, table.codes, table.observed):
+                digest.update(part.numpy().tobytes())
+        return digest.hexdigest()
+
+
+def prepare_in_memory(
+    sources: Mapping[str, Source],
+    labels: pd.Series,
+    options: Mapping[str, TableOptions],
+    splits: Splits,
+    full_threshold: float | None,
+    class_weight: str,
+) -> InMemoryDataset:
+    """Prepare tables and labels in memory."""
+    tables = {name: _OnePiece(source) for name, source in sources.items()}
+    backend = _InMemoryBackend(sources, labels)
+    return prepare(backend, tables, _Labels(labels), options, splits, full_threshold, class_weight)
+
+
+def to_party_table(layout: Layout, encoded: Encoded) -> PartyTable:
+    """Convert encoded rows to tensors."""
+    arrays = (encoded.values, encoded.codes, encoded.observed)
+    return PartyTable(layout, *(torch.from_numpy(array) for array in arrays))
+
+
+def rows_of_ids(
+    ids: Sequence[str],
+    encoded: Mapping[str, Encoded],
+    tables: Mapping[str, PartyTable],
+    full_threshold: Mapping[str, float],
+    y: Tensor | None = None,
+) -> Rows:
+    """Look up ids in the parties' encoded rows."""
+    wanted = pd.Index(ids)
+    handles = [pd.Index(each.ids).get_indexer(wanted) for each in encoded.values()]
+    levels = [observation_levels(tables[name].observed, full_threshold[name]) for name in encoded]
+    return align_rows(torch.from_numpy(np.stack(handles, 1)).long(), levels, y)
+
+
+@dataclass(frozen=True)
+class _OnePiece:
+    source: Source
+
+    def pieces(self) -> Iterator[Source]:
+        yield self.source
+
+    def first_id(self) -> str | None:
+        return next(iter(source_ids(self.source)), None)
+
+
+@dataclass(frozen=True)
+class _Labels:
+    labels: pd.Series
+    where: str = "labels"
+
+    def pieces(self) -> Iterator[pd.Series]:
+        yield self.labels
+
+    def first_id(self) -> str | None:
+        return next(iter(self.labels.index), None)
+
+
+@dataclass
+class _Storage:
+    """Keeps the one piece of a table."""
+
+    layout: Layout
+    table: PartyTable | None = None
+    places: Int64Array | None = None
+
+    def put(self, places: Int64Array, encoded: Encoded) -> None:
+        assert self.table is None
+        self.table, self.places = to_party_table(self.layout, encoded), places
+
+
+class _InMemoryBackend:
+    """Matches, splits and stores rows in memory; it is its own placement."""
+
+    def __init__(self, sources: Mapping[str, Source], labels: pd.Series) -> None:
+        self._ids = {name: pd.Index(source_ids(source)) for name, source in sources.items()}
+        self._labels = labels
+        self._storages: dict[str, _Storage] = {}
+
+    def match(self, values: LabelValues) -> IdMatch:
+        codes = values.codes(self._labels)
+        index, codes = self._labels.index[codes >= 0], codes[codes >= 0]
+        held = {name: index.isin(ids) for name, ids in self._ids.items()}
+        matched = np.logical_or.reduce(list(held.values()))
+        self._index, self._codes = index[matched], codes[matched]
+        codes, sizes = np.unique(self._codes, return_counts=True)
+        return IdMatch(
+            len(index),
+            {name: int(mask.sum()) for name, mask in held.items()},
+            dict(zip(codes.tolist(), sizes.tolist(), strict=True)),
+        )
+
+    def split(self, numbers: Mapping[int, int], splits: Splits) -> "_InMemoryBackend":
+        number = np.full(max(numbers) + 1, -1, dtype=np.int64)
+        number[list(numbers)] = list(numbers.values())
+        self._y = torch.from_numpy(number[self._codes])
+        self._parts: Parts = split(self._y, splits)
+        self._training: NDArray[np.bool_] = np.zeros(len(self._y), dtype=bool)
+        self._training[self._parts[0].numpy()] = True
+        return self
+
+    def places(self, party: str) -> Iterator[Int64Array]:
+        yield self._index.get_indexer(self._ids[party]).astype(np.int64)
+
+    def is_training(self, places: Int64Array) -> NDArray[np.bool_]:
+        return self._training[places] & (places >= 0)
+
+    def storage(self, party: str, layout: Layout) -> _Storage:
+        self._storages[party] = _Storage(layout)
+        return self._storages[party]
+
+    def dataset(self, metadata: Metadata) -> InMemoryDataset:
+        handles = torch.full((len(self._y), len(self._storages)), -1)
+        tables, levels = {}, []
+        for i, (name, storage) in enumerate(self._storages.items()):
+            assert storage.table is not None and storage.places is not None
+            tables[name] = storage.table
+            handles[storage.places, i] = torch.arange(len(storage.table))
+            levels.append(observation_levels(storage.table.observed, metadata.full_threshold[name]))
+        rows = align_rows(handles, levels, self._y)
+        rows, parts = drop_unobserved(rows, self._parts, metadata.class_weight)
+        return InMemoryDataset(
+            metadata.encoders,
+            tables,
+            metadata.full_threshold,
+            metadata.classes,
+            self._index.tolist(),
+            rows,
+            *parts,
+        )

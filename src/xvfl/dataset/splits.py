@@ -1,0 +1,88 @@
+"""Split labelled rows into training, validation and test rows, and weight their classes."""
+
+import warnings
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from xvfl.errors import DataWarning, InputError
+from xvfl.primitives.random import stream
+from xvfl.primitives.rows import Rows
+
+Parts = tuple[Tensor, Tensor, Tensor]
+"""Row numbers to train, validate and test on."""
+
+
+@dataclass(frozen=True)
+class Splits:
+    """Fractions of a stratified split."""
+
+    test: float
+    """Of all labelled rows."""
+    validation: float
+    """Of the rows that are not test rows."""
+    seed: int
+
+    def sizes(self, rows: int) -> tuple[int, int, int]:
+        """Return how many rows of a class train, validate and test."""
+        test = round(self.test * rows)
+        validation = round(self.validation * (rows - test))
+        return rows - test - validation, validation, test
+
+
+def split(y: Tensor, splits: Splits) -> Parts:
+    """Split rows at random, class by class."""
+    parts: tuple[list[Tensor], ...] = ([], [], [])
+    for label in range(int(y.max()) + 1):
+        rows = (y == label).nonzero().flatten()
+        rng = stream("cpu", splits.seed, "split", label)
+        rows = rows[torch.randperm(len(rows), generator=rng)]
+        for part, piece in zip(
+            parts, torch.split(rows, list(splits.sizes(len(rows)))), strict=True
+        ):
+            part.append(piece)
+    train, validation, test = (torch.cat(part).sort().values for part in parts)
+    return train, validation, test
+
+
+def drop_unobserved(rows: Rows, parts: Parts, class_weight: str) -> tuple[Rows, Parts]:
+    """Drop rows without any observed feature from the parts; weight the others by class."""
+    observed = rows.seen.any(1)
+    train, validation, test = (part[observed[part]] for part in parts)
+    counts = torch.bincount(rows.y[train], minlength=int(rows.y.max()) + 1).numpy()
+    check_split(counts, len(validation), int((~observed).sum()))
+    weights = torch.from_numpy(class_weights(counts, class_weight)).float()
+    return replace(rows, weight=weights[rows.y]), (train, validation, test)
+
+
+def check_split(train: NDArray[np.int64], validation: int, unobserved: int) -> None:
+    """Warn about rows without observed features; reject a split that cannot be trained on.
+
+    `train` counts the training rows of each class.
+    """
+    if unobserved:
+        warnings.warn(
+            f"{unobserved} rows hold no observed feature at any party and were left out of "
+            "training",
+            DataWarning,
+            stacklevel=4,
+        )
+    if int((train > 0).sum()) < 2:
+        raise InputError("expected two classes or more among the training rows; add rows")
+    if not validation:
+        raise InputError(
+            f"expected rows to validate on, but all {int(train.sum())} are needed to train; add "
+            "rows or raise `validation_fraction`"
+        )
+
+
+def class_weights(train: NDArray[np.int64], class_weight: str) -> NDArray[np.float64]:
+    """Return the weight of each class in the loss, from its number of training rows."""
+    if class_weight != "balanced":
+        return np.ones(len(train))
+    present = train > 0
+    balanced = train.sum() / (train.clip(min=1) * int(present.sum()))
+    return np.where(present, balanced, 1.0)
