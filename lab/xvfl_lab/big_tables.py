@@ -19,7 +19,9 @@ import numpy as np
 import torch
 
 from xvfl.config import LossConfig, NetConfig, TableOptions, TrainConfig
-from xvfl.dataset.on_disk import OnDiskDataset, open_tables, prepare_on_disk
+from xvfl.dataset.on_disk.on_disk_dataset import OnDiskDataset
+from xvfl.dataset.on_disk.parquet_tables import open_tables
+from xvfl.dataset.on_disk.prepare_on_disk import prepare_on_disk
 from xvfl.dataset.splits import Splits
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party_worker import PartyWorker

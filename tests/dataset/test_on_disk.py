@@ -16,7 +16,10 @@ from xvfl.data import id_index
 from xvfl.data.encoder import TableEncoder
 from xvfl.data.labels import find_labels
 from xvfl.dataset.in_memory import rows_of_ids, to_party_table
-from xvfl.dataset.on_disk import OnDiskDataset, open_tables, placement, prepare_on_disk
+from xvfl.dataset.on_disk import placement
+from xvfl.dataset.on_disk.on_disk_dataset import OnDiskDataset
+from xvfl.dataset.on_disk.parquet_tables import open_tables
+from xvfl.dataset.on_disk.prepare_on_disk import prepare_on_disk
 from xvfl.dataset.splits import Splits, drop_unobserved
 from xvfl.errors import DataWarning, InputError
 from xvfl.model.run_dir import CHECKPOINT, MODEL, RunDir

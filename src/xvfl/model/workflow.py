@@ -16,17 +16,10 @@ from xvfl.data.parquet import is_parquet, open_parquet
 from xvfl.data.sources import Source, take_ids
 from xvfl.data.table_writer import check_output, write_table
 from xvfl.dataset.in_memory import InMemoryDataset, prepare_in_memory
-from xvfl.dataset.on_disk import (
-    OnDiskDataset,
-    ParquetTables,
-    held_out_pieces,
-    no_held_out_rows,
-    open_tables,
-    prepare_cached,
-    remove_cache,
-    save_held_out,
-    trains_from_disk,
-)
+from xvfl.dataset.on_disk.cache import prepare_cached, remove_cache, save_held_out
+from xvfl.dataset.on_disk.held_out import held_out_pieces, no_held_out_rows
+from xvfl.dataset.on_disk.on_disk_dataset import OnDiskDataset
+from xvfl.dataset.on_disk.parquet_tables import ParquetTables, open_tables, trains_from_disk
 from xvfl.dataset.splits import Splits
 from xvfl.errors import InputError, ModeError, RunError, unknown
 from xvfl.methods import Mode
