@@ -18,7 +18,7 @@ from xvfl.methods import Method
 from xvfl.nets.party_net import PartyNet
 from xvfl.primitives.layout import Feature, Layout, any_image
 from xvfl.primitives.masks import drop_features
-from xvfl.primitives.random import Draws
+from xvfl.primitives.random import CounterRNG
 from xvfl.primitives.rows import PartyTable, Rows
 from xvfl.training.loop import Trainer
 
@@ -209,7 +209,7 @@ def split_digits(count: int, shuffled: bool = False) -> tuple[dict[str, PartyTab
 def sampled_mask(observed: Tensor, party: str, step: int, which: int = 0) -> Tensor:
     """Draw again what a party masked in a step."""
     rows, raw = observed.shape
-    draws = Draws([SEED], party, "mask", which)
+    draws = CounterRNG([SEED], party, "mask", which)
     return drop_features(observed, draws.uniform(step, rows, 1 + raw, observed.device))
 
 

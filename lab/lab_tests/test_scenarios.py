@@ -13,7 +13,7 @@ from xvfl_lab.scenarios import Scenario, blocks, exact_gaps, incomplete_parties,
 from xvfl.errors import ConfigError
 from xvfl.primitives.layout import Feature, Layout
 from xvfl.primitives.masks import drop_features
-from xvfl.primitives.random import Draws, stream
+from xvfl.primitives.random import CounterRNG, named_generator
 
 SEEDS = st.integers(0, 2**32)
 SHARES = st.floats(0, 1)
@@ -87,7 +87,7 @@ def test_each_party_has_its_own_draws() -> None:
 @pytest.mark.parametrize("parties", [2, 3, 4])
 def test_incomplete_subsets_are_uniform(parties: int) -> None:
     rows = 20_000
-    drawn = incomplete_parties(rows, parties, 0.0, stream("cpu", 5))
+    drawn = incomplete_parties(rows, parties, 0.0, named_generator("cpu", 5))
     counts = Counter(map(tuple, drawn.tolist()))
     subsets = 2**parties - 2
     assert len(counts) == subsets
@@ -98,10 +98,13 @@ def test_incomplete_subsets_are_uniform(parties: int) -> None:
 
 def test_aligned_rows_and_gaps_are_uniform() -> None:
     aligned = torch.stack(
-        [~incomplete_parties(10, 2, 0.3, stream("cpu", seed)).any(1) for seed in range(2000)]
+        [
+            ~incomplete_parties(10, 2, 0.3, named_generator("cpu", seed)).any(1)
+            for seed in range(2000)
+        ]
     ).sum(0)
     assert ((aligned - 600).abs() < 5 * (2000 * 0.3 * 0.7) ** 0.5).all()
-    missing = (~exact_gaps(20_000, 7, 3 / 7, stream("cpu", 0))).sum(0)
+    missing = (~exact_gaps(20_000, 7, 3 / 7, named_generator("cpu", 0))).sum(0)
     assert ((missing - 20_000 * 3 / 7).abs() < 5 * (20_000 * 12 / 49) ** 0.5).all()
 
 
@@ -124,7 +127,7 @@ def test_the_rate_is_drawn_per_row_between_0_and_1() -> None:
 
 def drawn(seed: int, observed: Tensor) -> Tensor:
     rows, raw = observed.shape
-    return Draws([seed], "mask").uniform(0, rows, 1 + raw, observed.device)
+    return CounterRNG([seed], "mask").uniform(0, rows, 1 + raw, observed.device)
 
 
 def table(features: int) -> Layout:
@@ -149,10 +152,10 @@ def test_every_kind_hits_the_same_rows_with_the_same_counts(
 
 def slow_uniform(rows: int, features: list[int], rate: float, seed: int) -> list[Tensor]:
     """Draw each party's masks from its named stream, plainly: those of lowest rank go missing."""
-    who = incomplete_parties(rows, len(features), 0.4, stream("cpu", seed, "who"))
+    who = incomplete_parties(rows, len(features), 0.4, named_generator("cpu", seed, "who"))
     masks = []
     for i, count in enumerate(features):
-        drawn = torch.rand(rows, count, generator=stream("cpu", seed, "what", i))
+        drawn = torch.rand(rows, count, generator=named_generator("cpu", seed, "what", i))
         rank = drawn.argsort(1).argsort(1)
         masks.append((rank >= round(rate * count)) | ~who[:, i : i + 1])
     return masks

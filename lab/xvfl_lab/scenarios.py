@@ -13,7 +13,7 @@ from torch import Tensor
 
 from xvfl.errors import ConfigError, unknown
 from xvfl.primitives.layout import Feature, Layout
-from xvfl.primitives.random import stream
+from xvfl.primitives.random import named_generator
 
 Kind = Literal["uniform", "above", "blocks"]
 KINDS: tuple[Kind, ...] = ("uniform", "above", "blocks")
@@ -55,7 +55,7 @@ class Scenario:
 
     def who(self, rows: int, parties: int, seed: int) -> Tensor:
         """Draw who is incomplete in which row; every rate and kind hits the same rows. (N, k)"""
-        rng = stream("cpu", seed, "who")
+        rng = named_generator("cpu", seed, "who")
         if self.imbalance is None:
             return incomplete_parties(rows, parties, self.overlap, rng)
         if parties != 2:
@@ -80,7 +80,7 @@ class Scenario:
         observed = []
         for party, layout in enumerate(layouts):
             here = incomplete[:, party]
-            rng = stream("cpu", seed, "what", party)
+            rng = named_generator("cpu", seed, "what", party)
             if self.kind == "above":
                 assert values is not None
                 kept = torch.ones(rows, layout.raw, dtype=torch.bool)

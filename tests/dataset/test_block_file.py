@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from xvfl.dataset.on_disk.block_file import BlockFile, RowWriter, read_rows
 from xvfl.dataset.on_disk.disk_rows import DiskTable, WindowOrder, block_rows, row_bytes, to_bytes
 from xvfl.primitives.layout import Feature, Layout
-from xvfl.primitives.random import shuffled
+from xvfl.primitives.random import permute
 
 LAYOUT = Layout(
     (Feature("a", "numeric", 1), Feature("b", "category", 3), Feature("c", "hashed", 4, 128))
@@ -100,10 +100,10 @@ def test_epochs_differ_and_a_batch_comes_from_all_over_the_file() -> None:
 @settings(max_examples=50, deadline=None)
 @given(st.integers(1, 3000), st.integers(0, 5))
 def test_a_shuffle_without_a_list_is_a_permutation(count: int, seed: int) -> None:
-    places = shuffled(torch.arange(count), count, seed, "split")
+    places = permute(torch.arange(count), count, seed, "split")
     assert torch.equal(places.sort().values, torch.arange(count))
     some = torch.arange(0, count, 3)
-    assert torch.equal(shuffled(some, count, seed, "split"), places[some])
+    assert torch.equal(permute(some, count, seed, "split"), places[some])
 
 
 def test_wide_rows_make_small_blocks() -> None:

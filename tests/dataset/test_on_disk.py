@@ -24,7 +24,7 @@ from xvfl.dataset.splits import Splits, drop_unobserved
 from xvfl.errors import DataWarning, InputError
 from xvfl.model.run_dir import CHECKPOINT, MODEL, RunDir
 from xvfl.model.workflow import evaluate_run
-from xvfl.primitives.random import shuffled
+from xvfl.primitives.random import permute
 from xvfl.primitives.rows import choose_full_threshold
 
 CONFIG = """
@@ -89,7 +89,7 @@ def parts_of(y: np.ndarray) -> np.ndarray:
         test = round(SPLITS.test * len(mine))
         validation = round(SPLITS.validation * (len(mine) - test))
         for turn, row in enumerate(mine):
-            at = int(shuffled(torch.tensor([turn]), len(mine), SPLITS.seed, "split", int(label)))
+            at = int(permute(torch.tensor([turn]), len(mine), SPLITS.seed, "split", int(label)))
             part[row] = 2 if at < test else 1 if at < test + validation else 0
     return part
 

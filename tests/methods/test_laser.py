@@ -18,7 +18,7 @@ from tests.problems import CLASSES, NUMBERS, D, Problem, make_problem, sampled_m
 from xvfl import XVFLClassifier
 from xvfl.errors import ModeError
 from xvfl.methods.laser import Laser, nested_subsets, subset_weights
-from xvfl.primitives.random import Draws
+from xvfl.primitives.random import CounterRNG
 
 METHODS = ["laser", "laser+mask"]
 
@@ -63,7 +63,7 @@ def test_subset_weights_by_hand() -> None:
 
 
 def numbers(seed: int, rows: int, parties: int) -> Tensor:
-    drawn = Draws([seed], "subsets").uniform(0, rows, parties**2, torch.device("cpu"))
+    drawn = CounterRNG([seed], "subsets").uniform(0, rows, parties**2, torch.device("cpu"))
     return drawn.view(rows, parties, parties)
 
 

@@ -1,4 +1,4 @@
-"""Draws: uniform, named, and the same for a run alone and among others."""
+"""CounterRNG: uniform, named, and the same for a run alone and among others."""
 
 import pytest
 import torch
@@ -6,13 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from xvfl.primitives.random import Draws
+from xvfl.primitives.random import CounterRNG
 
 CPU = torch.device("cpu")
 
 
 def test_numbers_are_uniform_and_uncorrelated() -> None:
-    drawn = Draws([0], "test").uniform(0, 20_000, 8, CPU).double()
+    drawn = CounterRNG([0], "test").uniform(0, 20_000, 8, CPU).double()
     assert drawn.min() >= 0 and drawn.max() < 1
     counts = torch.histc(drawn, 64, 0, 1)
     expected = drawn.numel() / 64
@@ -23,7 +23,7 @@ def test_numbers_are_uniform_and_uncorrelated() -> None:
 
 
 def numbers(seeds: list[int], purpose: str, step: int | Tensor) -> Tensor:
-    return Draws(seeds, purpose).uniform(step, 12 * len(seeds), 5, CPU)
+    return CounterRNG(seeds, purpose).uniform(step, 12 * len(seeds), 5, CPU)
 
 
 def test_seed_purpose_and_step_name_the_numbers() -> None:
@@ -46,5 +46,5 @@ def test_the_step_may_be_a_tensor() -> None:
 
 @pytest.mark.parametrize("columns", [1, 33])
 def test_more_columns_do_not_change_the_first(columns: int) -> None:
-    drawn = Draws([1], "mask")
+    drawn = CounterRNG([1], "mask")
     assert torch.equal(drawn.uniform(0, 4, 40, CPU)[:, :columns], drawn.uniform(0, 4, columns, CPU))

@@ -17,7 +17,7 @@ from xvfl.methods.base import Method, Mode
 from xvfl.methods.xvfl import XVFL
 from xvfl.primitives.layout import any_image
 from xvfl.primitives.metrics import all_metrics, majority_rate
-from xvfl.primitives.random import stream
+from xvfl.primitives.random import named_generator
 from xvfl.training.threads import limit_threads
 from xvfl_lab.experiments.trial import Setting, Trial
 from xvfl_lab.task import Task
@@ -149,7 +149,7 @@ def mixed_rows(trial: Trial, run: int) -> Tensor:
     setting = trial.settings[run]
     where = trial.drawn[run].where("test")
     count = int(where.stop - where.start)
-    order = torch.randperm(count, generator=stream("cpu", setting.seed, "mixed"))
+    order = torch.randperm(count, generator=named_generator("cpu", setting.seed, "mixed"))
     return order < round(setting.overlap * count)
 
 

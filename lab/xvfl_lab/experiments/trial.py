@@ -21,9 +21,9 @@ from xvfl.federation.predict import answerable, logits
 from xvfl.methods.base import Method, Mode
 from xvfl.methods.xvfl import XVFL
 from xvfl.primitives.layout import any_image
-from xvfl.primitives.random import stream
+from xvfl.primitives.random import named_generator
 from xvfl.primitives.rows import PartyTable, Rows
-from xvfl.primitives.seeding import seed_of
+from xvfl.primitives.seeding import derive_seed
 from xvfl.training.loop import Trainer
 from xvfl_lab.scenarios import Kind, Scenario
 from xvfl_lab.task import Task
@@ -194,7 +194,7 @@ class Drawn:
         self.base = torch.cat(list(parts.values()))
         masks, incomplete = [], []
         for name, part in parts.items():
-            seed = seed_of(setting.seed, "test" if name == "whole" else name)
+            seed = derive_seed(setting.seed, "test" if name == "whole" else name)
             made, who = setting.scenario(name).draw(
                 len(part), list(task.layouts.values()), seed, _values(task, setting, part)
             )
@@ -220,7 +220,7 @@ def _values(task: Task, setting: Setting, rows: Tensor) -> list[Tensor] | None:
 
 def divide(task: Task, setting: Setting) -> dict[Part, Tensor]:
     """Divide a task's rows: the fixed test rows, or a share drawn by the seed; validation."""
-    order = torch.randperm(len(task), generator=stream("cpu", setting.seed, "rows"))
+    order = torch.randperm(len(task), generator=named_generator("cpu", setting.seed, "rows"))
     if task.test is None:
         cut = round(len(order) * (1 - task.test_share))
         rest, test = order[:cut], order[cut:]

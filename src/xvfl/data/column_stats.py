@@ -35,7 +35,7 @@ from xvfl.data.parse import (
 )
 from xvfl.data.scaling import Floats, Scale, fit_scale
 from xvfl.errors import InputError
-from xvfl.primitives.seeding import seed_of
+from xvfl.primitives.seeding import derive_seed
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ STREAMING_LIMITS = FitLimits(sample_size=32_768, max_categories=200_000)
 
 def sampling_keys(rows: int, piece: int) -> Floats:
     """Generate a random key for each row of a piece."""
-    return np.random.default_rng(seed_of("quantiles", piece)).random(rows)
+    return np.random.default_rng(derive_seed("quantiles", piece)).random(rows)
 
 
 class NumericStats:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from xvfl.errors import DataWarning, InputError
-from xvfl.primitives.random import stream
+from xvfl.primitives.random import named_generator
 from xvfl.primitives.rows import Rows
 
 Parts = tuple[Tensor, Tensor, Tensor]
@@ -38,7 +38,7 @@ def split(y: Tensor, splits: Splits) -> Parts:
     parts: tuple[list[Tensor], ...] = ([], [], [])
     for label in range(int(y.max()) + 1):
         rows = (y == label).nonzero().flatten()
-        rng = stream("cpu", splits.seed, "split", label)
+        rng = named_generator("cpu", splits.seed, "split", label)
         rows = rows[torch.randperm(len(rows), generator=rng)]
         for part, piece in zip(
             parts, torch.split(rows, list(splits.sizes(len(rows)))), strict=True

@@ -13,7 +13,7 @@ from xvfl.methods.base import View
 from xvfl.nets.party_net import PartyNet
 from xvfl.nets.row_wise import apply_to_rows, row_wise
 from xvfl.primitives.masks import drop_features
-from xvfl.primitives.random import Draws, seed_modules
+from xvfl.primitives.random import CounterRNG, seed_modules
 from xvfl.primitives.rows import Table
 from xvfl.training.optimizer import OptimizedNet
 
@@ -37,7 +37,7 @@ class PartyWorker:
         self.net = net
         self.table = table
         self.seeds = tuple(seeds)
-        self._draws: list[Draws] = []
+        self._draws: list[CounterRNG] = []
         self.reconstruction = reconstruction
         self.row_wise = all(row_wise(each) for each in (net.bottom, net.completer))
         self.optimized_net: OptimizedNet | None = None
@@ -107,7 +107,7 @@ class PartyWorker:
         if not self.net.training:
             return observed
         while len(self._draws) <= which:
-            self._draws.append(Draws(self.seeds, self.name, "mask", len(self._draws)))
+            self._draws.append(CounterRNG(self.seeds, self.name, "mask", len(self._draws)))
         rows, raw = observed.shape
         drawn = self._draws[which].uniform(step, rows, 1 + raw, observed.device)
         return drop_features(observed, drawn)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from xvfl import maths
 from xvfl.methods.base import Federation, Mode, View
-from xvfl.primitives.random import Draws
+from xvfl.primitives.random import CounterRNG
 from xvfl.primitives.rows import Rows
 
 
@@ -32,7 +32,9 @@ class Laser:
         self._each = heads
         self.masks = masks
         self._seeds = tuple(seeds)
-        self._draws = Draws.joined([Draws(seeds, "subsets", i) for i in range(len(heads))])
+        self._draws = CounterRNG.concat(
+            [CounterRNG(seeds, "subsets", i) for i in range(len(heads))]
+        )
 
     def select_parties(self, parties: Sequence[int]) -> "Laser":
         """Leave only the heads of the reachable parties (D7); goes with `Rows.select_parties`."""

@@ -1,7 +1,7 @@
-"""What a party's encoded features look like: the one thing encoders, masks and nets agree on.
+"""The layout of a party's encoded features, shared by encoders, masks and nets.
 
-Raw features are what goes missing (a table's columns, an image's pixels); encoded columns are
-what the nets see (a one-hot group has several, a date has several, a hashed category its vector).
+Raw features can be missing: a table's columns, an image's pixels. Encoded columns are the nets'
+inputs: a one-hot group or a date has several, a hashed category has its embedding.
 """
 
 from collections.abc import Mapping
@@ -14,24 +14,51 @@ Kind = Literal["numeric", "category", "hashed"]
 
 @dataclass(frozen=True)
 class Feature:
-    """One raw feature of a table."""
+    """One raw feature of a table.
+
+    Parameters
+    ----------
+    name : str
+        The column's name.
+    kind : {"numeric", "category", "hashed"}
+        Numbers in [0, 1], a one-hot group, or hash buckets with learned embeddings.
+    width : int
+        The number of encoded columns.
+    buckets : int, default=0
+        The number of hash buckets of a hashed feature.
+    """
 
     name: str
     kind: Kind
-    """`numeric`: values in [0, 1]; `category`: a one-hot group; `hashed`: a learned vector."""
     width: int
-    """Encoded columns it takes."""
     buckets: int = 0
-    """`hashed` only: rows of its learned table."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A party's encoded features, in order: dense ones first, hashed ones last, or one image."""
+    """A party's encoded features: those of a table, or one image.
+
+    Parameters
+    ----------
+    features : tuple of Feature
+        The features of a table: dense ones first, hashed ones last.
+    image : (int, int, int), optional
+        Channels, height and width of an image; its raw features are the pixels.
+
+    Raises
+    ------
+    ValueError
+        Both or neither are given, or a dense feature follows a hashed one.
+
+    Examples
+    --------
+    >>> layout = Layout((Feature("age", "numeric", 1), Feature("job", "category", 3)))
+    >>> layout.raw, layout.encoded
+    (2, 4)
+    """
 
     features: tuple[Feature, ...] = ()
     image: tuple[int, int, int] | None = None
-    """(channels, height, width) of an image party; its raw features are the pixels."""
 
     def __post_init__(self) -> None:
         kinds = [feature.kind == "hashed" for feature in self.features]
@@ -42,26 +69,26 @@ class Layout:
 
     @cached_property
     def raw(self) -> int:
-        """Number of raw features: what missing rates and masks count."""
+        """Number of raw features."""
         if self.image is not None:
             return self.image[1] * self.image[2]
         return len(self.features)
 
     @cached_property
     def encoded(self) -> int:
-        """Number of encoded columns (an image: all its values)."""
+        """Number of encoded columns; for an image, of all its values."""
         if self.image is not None:
             return self.image[0] * self.image[1] * self.image[2]
         return sum(feature.width for feature in self.features)
 
     @cached_property
     def dense(self) -> int:
-        """Number of encoded columns stored as numbers, not as codes."""
+        """Number of encoded columns that are stored as numbers, not as bucket codes."""
         return sum(feature.width for feature in self.features if feature.kind != "hashed")
 
     @cached_property
     def hashed(self) -> tuple[Feature, ...]:
-        """The features stored as codes."""
+        """The features that are stored as bucket codes."""
         return tuple(feature for feature in self.features if feature.kind == "hashed")
 
     @cached_property
@@ -70,12 +97,12 @@ class Layout:
         return [i for i, feature in enumerate(self.features) for _ in range(feature.width)]
 
     def to_dict(self) -> dict[str, Any]:
-        """Give a JSON form."""
+        """Return a JSON-serializable form."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Layout":
-        """Read the JSON form."""
+        """Build a layout from its JSON form."""
         features = tuple(Feature(**feature) for feature in data["features"])
         return cls(features, tuple(data["image"]) if data["image"] else None)
 

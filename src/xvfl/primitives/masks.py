@@ -3,9 +3,9 @@
 from torch import Tensor
 
 
-def drop_features(observed: Tensor, drawn: Tensor) -> Tensor:
+def drop_features(observed: Tensor, uniform: Tensor) -> Tensor:
     """Drop observed features of each row at a rate of its own. (B, p)
 
-    `drawn` (B, 1 + p), in [0, 1): the row's rate, then a number for each of its features.
+    `uniform` (B, 1 + p), in [0, 1): the row's rate, then a number for each of its features.
     """
-    return observed & (drawn[:, 1:] >= drawn[:, :1])
+    return observed & (uniform[:, 1:] >= uniform[:, :1])

@@ -1,4 +1,4 @@
-"""Metrics of predicted probabilities; numpy alone. Shapes: n rows, C classes."""
+"""Metrics of predicted probabilities; numpy only. Shapes: n rows, C classes."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,18 +11,18 @@ Ints = NDArray[np.integer[Any]]
 
 
 def accuracy(proba: Floats, y: Ints) -> float:
-    """Share of rows whose likeliest class is right."""
+    """Return the share of rows whose most probable class is correct."""
     return float((proba.argmax(1) == y).mean())
 
 
 def balanced_accuracy(proba: Floats, y: Ints) -> float:
-    """Mean over the classes present of the share of their rows that is right."""
-    right = proba.argmax(1) == y
-    return float(np.mean([right[y == c].mean() for c in np.unique(y)]))
+    """Return the mean recall of the classes present."""
+    correct = proba.argmax(1) == y
+    return float(np.mean([correct[y == c].mean() for c in np.unique(y)]))
 
 
 def auroc(proba: Floats, y: Ints) -> float:
-    """Area under the ROC curve; over the classes present, one against the rest, for C > 2."""
+    """Return the area under the ROC curve; for C > 2, the one-vs-rest mean of classes present."""
     present = [c for c in np.unique(y) if 0 < (y == c).sum() < len(y)]
     if proba.shape[1] == 2:
         present = [c for c in present if c == 1]
@@ -40,24 +40,24 @@ def _binary_auroc(score: Floats, positive: NDArray[np.bool_]) -> float:
 
 
 def nll(proba: Floats, y: Ints) -> float:
-    """Mean negative log-likelihood of the right class."""
-    right = proba[np.arange(len(y)), y].astype(np.float64)
-    return float(-np.log(np.clip(right, 1e-12, 1)).mean())
+    """Return the mean negative log-likelihood of the true class."""
+    likelihood = proba[np.arange(len(y)), y].astype(np.float64)
+    return float(-np.log(np.clip(likelihood, 1e-12, 1)).mean())
 
 
 def ece(proba: Floats, y: Ints, bins: int = 15) -> float:
-    """Give the expected calibration error: the mean gap of confidence and accuracy over bins."""
-    confidence, right = proba.max(1), proba.argmax(1) == y
+    """Return the expected calibration error: the mean gap of confidence and accuracy over bins."""
+    confidence, correct = proba.max(1), proba.argmax(1) == y
     which = np.minimum((confidence * bins).astype(int), bins - 1)
     gaps = [
-        abs(confidence[which == b].mean() - right[which == b].mean()) * (which == b).mean()
+        abs(confidence[which == b].mean() - correct[which == b].mean()) * (which == b).mean()
         for b in np.unique(which)
     ]
     return float(sum(gaps))
 
 
 def majority_rate(y: Ints) -> float:
-    """Accuracy of always saying the commonest class: what any accuracy must be read against."""
+    """Return the accuracy of always predicting the most frequent class: a baseline."""
     return float(np.bincount(y).max() / len(y))
 
 

@@ -1,8 +1,8 @@
-"""Random draws without state: the name of a draw decides it.
+"""Random numbers without state: each draw is seeded by its name.
 
-Two evaluations of one step, a retry and a resumed run all see the same draws, and nobody else's.
-Draws of a training step (`Draws`) are computed from their name number by number, so that they are
-the same on every device, in a captured step, and for a run alone or among many.
+Two evaluations of one step, a retry and a resumed run get the same numbers. `CounterRNG` computes
+each number of a training step from its position, so that numbers are the same on every device, in
+a captured CUDA graph, and for a run alone or stacked with others.
 """
 
 from collections.abc import Sequence
@@ -10,47 +10,47 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from xvfl.primitives.seeding import seed_of
+from xvfl.primitives.seeding import derive_seed
 
 
-def stream(device: torch.device | str, *name: int | str) -> torch.Generator:
-    """Give the random stream of that name."""
-    return torch.Generator(device).manual_seed(seed_of(*name))
+def named_generator(device: torch.device | str, *name: int | str) -> torch.Generator:
+    """Return a generator seeded by a name."""
+    return torch.Generator(device).manual_seed(derive_seed(*name))
 
 
 def seed_modules(device: torch.device, *name: int | str | Tensor) -> None:
-    """Seed the global stream that a net's own dropout draws from; not in a captured step."""
+    """Seed the global generators, which dropout uses; not while a CUDA graph is captured."""
     if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
         return
-    seed = seed_of(*(int(part) if isinstance(part, Tensor) else part for part in name))
+    seed = derive_seed(*(int(part) if isinstance(part, Tensor) else part for part in name))
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         torch.cuda.manual_seed(seed)
 
 
-class Draws:
-    """Numbers of one purpose in one run, or in several at once: a row knows its run."""
+class CounterRNG:
+    """Counter-based generator of uniform numbers, for one run or several stacked runs."""
 
     def __init__(self, seeds: Sequence[int], *purpose: int | str) -> None:
-        """Name the draws by the runs' seeds and what they are for."""
-        self._keys = torch.tensor([seed_of(seed, *purpose) for seed in seeds])
+        """Take the seed of each run and the purpose of the numbers."""
+        self._keys = torch.tensor([derive_seed(seed, *purpose) for seed in seeds])
 
     @classmethod
-    def joined(cls, several: Sequence["Draws"]) -> "Draws":
-        """Draw the numbers of several purposes at once, one purpose after the other."""
-        made = cls(())
-        made._keys = torch.cat([each._keys for each in several])
-        return made
+    def concat(cls, generators: Sequence["CounterRNG"]) -> "CounterRNG":
+        """Concatenate generators as if they were runs."""
+        combined = cls(())
+        combined._keys = torch.cat([each._keys for each in generators])
+        return combined
 
     def uniform(self, step: int | Tensor, rows: int, columns: int, device: torch.device) -> Tensor:
-        """Draw a step's numbers in [0, 1) for the rows of all runs, run after run. (rows, columns)
+        """Generate numbers in [0, 1) for the rows of all runs, run after run. (rows, columns)
 
         A number depends on its run's seed, the step, and its row and column within the run.
         """
         if self._keys.device != device:
             self._keys = self._keys.to(device)
         runs = len(self._keys)
-        # A number is filled in, not copied: a copy would wait for the device.
+        # Filling in the step avoids a synchronizing copy to the device.
         at = step if isinstance(step, Tensor) else torch.full((), step, device=device)
         run_step = _mix(self._keys + _mix(at.to(device)))
         row = _mix(run_step.unsqueeze(1) + torch.arange(rows // runs, device=device))
@@ -59,28 +59,28 @@ class Draws:
         return bits.view(rows, columns).to(torch.float32) * 2.0**-24
 
 
-def shuffled(places: Tensor, count: int, *name: int | str) -> Tensor:
-    """Say where a shuffle of `count` things puts those at the given places, without a list of all.
+def permute(index: Tensor, count: int, *name: int | str) -> Tensor:
+    """Map indices through a random permutation of [0, count), in constant memory.
 
-    A Feistel network over an even number of bits is a permutation of [0, 4^b); what falls outside
-    [0, count) is sent round again until it falls inside.
+    A Feistel network over an even number of bits is a permutation of [0, 4^b); results outside
+    [0, count) are mapped again until they fall inside.
     """
     half = max(1, (max(count - 1, 1).bit_length() + 1) // 2)
     low = (1 << half) - 1
-    keys = [seed_of(*name, turn) for turn in range(4)]
-    moved = places.clone()
-    outside = torch.ones_like(moved, dtype=torch.bool)
+    keys = [derive_seed(*name, turn) for turn in range(4)]
+    permuted = index.clone()
+    outside = torch.ones_like(permuted, dtype=torch.bool)
     while bool(outside.any()):
-        left, right = moved[outside] >> half, moved[outside] & low
+        left, right = permuted[outside] >> half, permuted[outside] & low
         for key in keys:
             left, right = right, left ^ (_mix(right + key) & low)
-        moved[outside] = (left << half) | right
-        outside = moved >= count
-    return moved
+        permuted[outside] = (left << half) | right
+        outside = permuted >= count
+    return permuted
 
 
 def _mix(x: Tensor) -> Tensor:
-    """Scramble 64-bit integers one by one (splitmix64, G. Steele, D. Lea, C. Flood 2014)."""
+    """Hash 64-bit integers elementwise (splitmix64, G. Steele, D. Lea, C. Flood 2014)."""
     x = x + _GOLDEN
     x = (x ^ ((x >> 30) & 0x3FFFFFFFF)) * _FIRST
     x = (x ^ ((x >> 27) & 0x1FFFFFFFFF)) * _SECOND

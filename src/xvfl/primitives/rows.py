@@ -1,7 +1,6 @@
-"""Prepared rows: what a party holds of its own, and what the coordinator knows of everyone's.
+"""Prepared rows: a party's encoded rows, and the coordinator's view of all parties' rows.
 
 Shapes: N rows of the federation, n rows of one party, B rows of a batch, k parties.
-Imports torch alone, so that prepared data trains on machines where nothing can be installed.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor
 
 from xvfl.primitives.layout import Layout
-from xvfl.primitives.random import stream
+from xvfl.primitives.random import named_generator
 
 
 class Table(Protocol):
@@ -22,34 +21,34 @@ class Table(Protocol):
 
     @property
     def device(self) -> torch.device:
-        """Where its rows are handed out."""
+        """The device of the rows that `take` returns."""
 
     def take(self, handles: Tensor) -> "PartyTable":
-        """Give the rows at the handles; handle −1 is a row the party does not hold."""
+        """Select the rows at the handles; handle −1 is a row that the party does not hold."""
 
     def to(self, device: torch.device) -> "Table":
-        """Have its rows on a device."""
+        """Return the table with its rows on a device."""
 
 
 class RowSource(Protocol):
-    """What the coordinator knows of rows, in memory or on disk."""
+    """The coordinator's view of rows, in memory or on disk."""
 
     def __len__(self) -> int: ...
 
     @property
     def device(self) -> torch.device:
-        """Where its rows are handed out."""
+        """The device of the rows that `take` returns."""
 
     def take(self, index: Tensor, step: int | Tensor = 0) -> "Rows":
-        """Give the rows at the index, as the batch of a step."""
+        """Select the rows at the index, as the batch of a step."""
 
     def order(self, seeds: Sequence[int], epoch: int) -> Callable[[int, int], Tensor]:
-        """Shuffle an epoch of each run; the answer gives the rows from one place to another."""
+        """Shuffle an epoch of each run; return a function of the start and stop of a batch."""
 
 
 @dataclass(frozen=True)
 class PartyTable:
-    """One party's encoded rows; they stay with the party."""
+    """One party's encoded rows in memory; they stay with the party."""
 
     layout: Layout
     values: Tensor
@@ -57,21 +56,21 @@ class PartyTable:
     codes: Tensor
     """(n, hashed) buckets of the hashed features; 0 where missing."""
     observed: Tensor
-    """(n, raw) bool: which raw features are there."""
+    """(n, raw) bool: which raw features are observed."""
 
     def __len__(self) -> int:
         return len(self.values)
 
     @property
     def device(self) -> torch.device:
-        """Where the rows are."""
+        """The device of the rows."""
         return self.values.device
 
     def take(self, handles: Tensor) -> "PartyTable":
-        """Give the rows at the handles; handle −1 is a row the party does not hold."""
+        """Select the rows at the handles; handle −1 is a row that the party does not hold."""
         if not len(self) or not len(handles):
             return self._nothing(len(handles))
-        # On a GPU nobody waits to learn whether every row is held.
+        # On a GPU, this check would synchronize with the device.
         if handles.device.type == "cpu" and int(handles.min()) >= 0:
             return self._at(handles)
         rows = self._at(handles.clamp(min=0))
@@ -98,39 +97,47 @@ class PartyTable:
 
 @dataclass(frozen=True)
 class Rows:
-    """What the coordinator knows of rows: who holds them how well, and their labels.
+    """The coordinator's view of rows: which party holds them, how completely, and their labels.
 
-    A whole data set and a batch of it look the same.
+    A dataset and a batch of it have the same form.
+
+    Parameters
+    ----------
+    handles : Tensor of shape (N, k)
+        The row number at each party, −1 where it does not hold the row. In a batch of rows on disk
+        they stay on the CPU, where the tables are read.
+    full : bool Tensor of shape (N, k)
+        Whether the row is full at the party (D6).
+    seen : bool Tensor of shape (N, k)
+        Whether the party observed any feature of the row.
+    y : Tensor of shape (N,)
+        The class numbers, −1 where unknown.
+    weight : Tensor of shape (N,)
+        The weight of the row in the loss.
+    step : int or Tensor, default=0
+        The training step; it seeds the random numbers of the batch.
+    runs : int, default=1
+        The number of stacked runs: the first N/runs rows belong to run 0, and so on.
     """
 
     handles: Tensor
-    """(N, k) row number at each party, −1 where it does not hold the row.
-
-    In a batch of rows from disk they stay on the CPU, where their tables are read.
-    """
     full: Tensor
-    """(N, k) bool: the row is full at the party (method.md, D6)."""
     seen: Tensor
-    """(N, k) bool: the party observed anything of the row."""
     y: Tensor
-    """(N,) class numbers; −1 where unknown."""
     weight: Tensor
-    """(N,) weight of the row in the loss."""
     step: int | Tensor = 0
-    """Names the random draws made for this batch."""
     runs: int = 1
-    """Runs whose rows are stacked: of N rows, the first N/runs are of run 0, and so on."""
 
     def __len__(self) -> int:
         return len(self.y)
 
     @property
     def device(self) -> torch.device:
-        """Where the rows are."""
+        """The device of the rows."""
         return self.y.device
 
     def take(self, index: Tensor, step: int | Tensor = 0) -> "Rows":
-        """Give the rows at the index, as the batch of a step."""
+        """Select the rows at the index, as the batch of a step."""
         return Rows(
             self.handles.index_select(0, index),
             self.full.index_select(0, index),
@@ -142,10 +149,11 @@ class Rows:
         )
 
     def order(self, seeds: Sequence[int], epoch: int) -> Callable[[int, int], Tensor]:
-        """Shuffle the rows of each run; the answer gives those from one place to another."""
+        """Shuffle the rows of each run; return a function of the start and stop of a batch."""
         count = len(self) // len(seeds)
         orders = [
-            torch.randperm(count, generator=stream("cpu", seed, "order", epoch)) + run * count
+            torch.randperm(count, generator=named_generator("cpu", seed, "order", epoch))
+            + run * count
             for run, seed in enumerate(seeds)
         ]
         order = torch.stack(orders).to(self.device)

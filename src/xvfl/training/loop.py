@@ -14,7 +14,7 @@ from torch import Tensor
 
 from xvfl.config import COORDINATOR, TrainConfig
 from xvfl.methods.base import Federation, Method
-from xvfl.primitives.random import stream
+from xvfl.primitives.random import named_generator
 from xvfl.primitives.rows import Rows, RowSource
 from xvfl.training.cuda_graph import CudaGraphStep
 from xvfl.training.optimizer import OptimizedNet, Update, under
@@ -135,7 +135,9 @@ class Trainer:
         self.heads.update(update)
 
     def _coin(self, step: int) -> bool:
-        draw = torch.rand((), generator=stream("cpu", self.config.random_state, "coin", step))
+        draw = torch.rand(
+            (), generator=named_generator("cpu", self.config.random_state, "coin", step)
+        )
         return bool(draw < self.plan.p)
 
     def _backward(self, rows: Rows) -> dict[str, Tensor]:

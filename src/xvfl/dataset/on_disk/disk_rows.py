@@ -12,7 +12,7 @@ from torch import Tensor
 
 from xvfl.dataset.on_disk.block_file import BlockFile, Bytes
 from xvfl.primitives.layout import Layout
-from xvfl.primitives.random import stream
+from xvfl.primitives.random import named_generator
 from xvfl.primitives.rows import PartyTable, Rows
 
 BLOCK_BYTES = 1 << 16
@@ -129,7 +129,7 @@ class WindowOrder:
     def __init__(self, count: int, block: int, seed: int, epoch: int) -> None:
         self.count, self.block, self.seed, self.epoch = count, block, seed, epoch
         blocks = -(-count // block)
-        rng = stream("cpu", seed, "order", epoch)
+        rng = named_generator("cpu", seed, "order", epoch)
         self.windows = torch.split(torch.randperm(blocks, generator=rng), WINDOW)
         short = blocks * block - count
         sizes = [
@@ -154,6 +154,6 @@ class WindowOrder:
         if self._current[0] != at:
             rows = (self.windows[at].unsqueeze(1) * self.block + torch.arange(self.block)).flatten()
             rows = rows[rows < self.count]
-            rng = stream("cpu", self.seed, "window", self.epoch, at)
+            rng = named_generator("cpu", self.seed, "window", self.epoch, at)
             self._current = (at, rows[torch.randperm(len(rows), generator=rng)])
         return self._current[1]

@@ -19,7 +19,7 @@ from xvfl.dataset.on_disk.block_file import RowWriter
 from xvfl.dataset.on_disk.parquet_tables import ParquetTables
 from xvfl.dataset.prepare import IdMatch
 from xvfl.dataset.splits import Splits
-from xvfl.primitives.random import shuffled
+from xvfl.primitives.random import permute
 
 MAX_VALIDATION = 100_000
 """Largest number of rows for validation and calibration."""
@@ -174,7 +174,7 @@ def _parts(y: NDArray[Any], sizes: Sizes, done: dict[int, int], seed: int) -> In
         mine = np.flatnonzero(y == label)
         order = torch.arange(done[label], done[label] + len(mine))
         done[label] += len(mine)
-        shuffle = shuffled(order, sum(sizes[label]), seed, "split", label).numpy()
+        shuffle = permute(order, sum(sizes[label]), seed, "split", label).numpy()
         _, validation, test = sizes[label]
         part[mine] = np.select([shuffle < test, shuffle < test + validation], [2, 1], 0)
     return part
