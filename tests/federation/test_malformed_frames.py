@@ -138,7 +138,7 @@ def flood_grpc(meeting: Meeting, rng: random.Random) -> None:
             bad = corrupt_frame(rng, VALID)
             frames = [bad] if count % 2 else [VALID[0], bad]
             with pytest.raises(grpc.RpcError) as caught:
-                for _ in channel.stream_stream(PATH)(iter(frames), timeout=20):
+                for _ in channel.stream_stream(PATH)(iter(frames), timeout=120):
                     pass
             assert caught.value.code() == grpc.StatusCode.FAILED_PRECONDITION
 

@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-import time
+import threading
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from tests.federation.split_helpers import make_endpoints, make_federation, make
 from tests.problems import SEED
 from tests.small_tables import SOURCE, make_tables
 from tests.wire.flare_job import METHOD, RECONSTRUCTION, SITES, STEPS, TRAIN, copy_weights
+from tests.wire.transport_helpers import wait_until
 from xvfl.errors import ConfigError, PartyError, WireError
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party_worker import PartyWorker
@@ -108,6 +109,8 @@ class Site:
 
     def __init__(self, failures: list[Exception]) -> None:
         self.failures, self.frames = failures, list[bytes]()
+        self.may_fail = threading.Event()
+        self.may_fail.set()
 
     def __call__(self, timeout: float) -> "Site":
         return self
@@ -118,7 +121,9 @@ class Site:
     def answer(self, frame: bytes) -> bytes:
         self.frames.append(frame)
         if self.failures:
-            raise self.failures.pop(0)
+            failure = self.failures.pop(0)
+            self.may_fail.wait(120)
+            raise failure
         return codec.encode(Done(codec.decode(frame).turn, 3))
 
 
@@ -133,7 +138,7 @@ def test_a_call_that_failed_on_the_way_is_made_again(monkeypatch: pytest.MonkeyP
     site = Site([*lost])
     line = FlareTransport(site)
     assert line.hello() == HELLO
-    assert line.exchange(End(7, "finished")).result(5) == Done(7, 3)
+    assert line.exchange(End(7, "finished")).result(120) == Done(7, 3)
     assert len(site.frames) == 3 and len(set(site.frames)) == 1
     line.close()
 
@@ -144,23 +149,23 @@ def test_what_fails_at_the_site_is_the_partys_fault() -> None:
     raised = CollabCallError("p0", "answer", "no such file", "OSError", "Traceback …")
     line = FlareTransport(Site([raised]))
     with pytest.raises(PartyError, match="no such file"):
-        line.exchange(End(7, "finished")).result(5)
+        line.exchange(End(7, "finished")).result(120)
     line.close()
 
 
 def test_asking_the_next_gives_up_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
     from nvflare.collab import CollabCallError
 
-    monkeypatch.setattr("xvfl.wire.flare.AGAIN_S", 0.2)
+    monkeypatch.setattr("xvfl.wire.flare.AGAIN_S", 0.01)
     site = Site([CollabCallError("p0", "answer", TimeoutError("late"))])
+    site.may_fail.clear()
     line = FlareTransport(site)
     first = line.exchange(End(7, "finished"))
-    while not site.frames:
-        time.sleep(0.01)
-    assert line.exchange(End(8, "finished")).result(5) == Done(8, 3)
-    time.sleep(0.4)
+    wait_until(lambda: site.frames)
+    assert line.exchange(End(8, "finished")).result(120) == Done(8, 3)
+    site.may_fail.set()
+    line._pool.shutdown(wait=True)
     assert not first.done() and [codec.decode(each).turn for each in site.frames] == [7, 8]
-    line.close()
 
 
 def test_a_site_answers_the_server_alone() -> None:

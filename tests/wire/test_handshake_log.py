@@ -36,7 +36,7 @@ def shake(folder: Path, port: int, own: str | None) -> None:
     if own is not None:
         context.load_cert_chain(folder / f"{own}.crt", folder / f"{own}.key")
     with (
-        socket.create_connection(("localhost", port), timeout=10) as plain,
+        socket.create_connection(("localhost", port), timeout=120) as plain,
         context.wrap_socket(plain, server_hostname="localhost") as line,
     ):
         try:
@@ -47,7 +47,7 @@ def shake(folder: Path, port: int, own: str | None) -> None:
 
 def speak(folder: Path, port: int, words: bytes) -> None:
     """Say something without TLS."""
-    with socket.create_connection(("localhost", port), timeout=10) as plain:
+    with socket.create_connection(("localhost", port), timeout=120) as plain:
         plain.sendall(words)
         assert plain.recv(1000) == b""
 

@@ -53,7 +53,7 @@ def line(request: pytest.FixtureRequest, authority: Path) -> Iterator[tuple[Tran
 
 
 def ask(line: Transport, message: Message) -> Message:
-    return line.exchange(message).result(20)
+    return line.exchange(message).result(120)
 
 
 def test_a_question_gets_its_answer(line: tuple[Transport, Endpoint]) -> None:
@@ -112,7 +112,7 @@ def test_a_cut_line_comes_back_and_nothing_is_done_twice(authority: Path) -> Non
             answer = found.exchange(Match(turn, b"x"))
             wait_until(lambda turn=turn: turn in done)
             assert between.drop_connections() == 1
-            assert isinstance(answer.result(20), Matched)
+            assert isinstance(answer.result(120), Matched)
     assert done == [1, 2, 3]
 
 
@@ -134,7 +134,7 @@ def test_a_party_that_started_afresh_does_not_answer_what_was_asked_before(autho
     go = threading.Event()
 
     def hangs(frame: bytes) -> bytes:
-        go.wait(20)
+        go.wait(120)
         return echo(frame)
 
     other = Hello(0, "another life", False, 3, "columns", "session")
@@ -150,7 +150,7 @@ def test_a_party_that_started_afresh_does_not_answer_what_was_asked_before(autho
         between.refuse = True
         between.drop_connections()
         with run_client(authority, "p0", listener.port, other, echo):
-            assert isinstance(answer.exception(20), PartyError)
+            assert isinstance(answer.exception(120), PartyError)
             wait_until(found.hello)
             assert found.hello() == other
             assert isinstance(ask(found, Match(2, b"")), Matched)
@@ -168,7 +168,7 @@ def refused(
     address = f"localhost:{listener.port}"
     never = lambda: False  # noqa: E731
     dialler = PartyClient(
-        address, tls_files(own or folder, name), lambda: hello, echo, never, give_up_s=10
+        address, tls_files(own or folder, name), lambda: hello, echo, never, give_up_s=120
     )
     with pytest.raises((PartyError, Exception)) as caught:
         dialler.run()
@@ -240,7 +240,7 @@ def test_plain_tcp_and_plain_http2_get_nowhere(authority: Path) -> None:
     with run_server(authority, ["p0"]) as listener:
         with socket.create_connection(("localhost", listener.port)) as plain:
             plain.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-            plain.settimeout(10)
+            plain.settimeout(120)
             assert b"200" not in plain.recv(1000)
         with grpc.insecure_channel(f"localhost:{listener.port}") as channel:
             call = channel.stream_stream(PATH)(iter([codec.encode(HELLO)]), timeout=5)
@@ -266,7 +266,7 @@ def test_wrong_first_words(authority: Path, frame: bytes, said: str) -> None:
     with run_server(authority, ["p0"], largest=2**20) as listener:
         credentials = tls_files(authority, "p0").for_client()
         with grpc.secure_channel(f"localhost:{listener.port}", credentials) as channel:
-            call = channel.stream_stream(PATH)(iter([frame]), timeout=10)
+            call = channel.stream_stream(PATH)(iter([frame]), timeout=120)
             with pytest.raises(grpc.RpcError, match=said):
                 next(call)
         assert listener.lines["p0"].hello() is None
@@ -285,7 +285,7 @@ def test_a_wrong_answer_ends_the_line_and_is_logged(authority: Path) -> None:
         thread.start()
         wait_until(found.hello)
         found.exchange(Match(1, b""))
-        thread.join(20)
+        thread.join(120)
         assert "refused" in said[0] and "version" in said[0]
     assert any(e["event"] == "connection_rejected" and e["party"] == "p0" for e in events)
 
@@ -324,7 +324,7 @@ def test_an_answer_that_comes_too_late_frees_the_line(authority: Path) -> None:
     go = threading.Event()
 
     def late(frame: bytes) -> bytes:
-        go.wait(20)
+        go.wait(120)
         return echo(frame)
 
     with (
