@@ -78,9 +78,10 @@ def write(folder: Path) -> None:
     (folder / "coordinator.toml").write_text(COORDINATOR)
 
 
-def start(folder: Path, *arguments: str) -> "subprocess.Popen[str]":
+def start(folder: Path, *arguments: str, code: str = "") -> "subprocess.Popen[str]":
+    """Start a command; `code` runs it in another way than `python -m xvfl`."""
     return subprocess.Popen(
-        [sys.executable, "-m", "xvfl", *arguments],
+        [sys.executable, *(("-c", code) if code else ("-m", "xvfl")), *arguments],
         cwd=folder,
         env={"PYTHONPATH": str(SOURCE), "PATH": "/usr/bin:/bin"},
         stdout=subprocess.PIPE,
@@ -101,19 +102,38 @@ def wait_for(folder: Path, event: str, process: "subprocess.Popen[str]") -> dict
         time.sleep(0.02)
 
 
+PAUSE_AFTER_AN_EPOCH = """
+import pathlib, runpy, time
+from xvfl.service.log import Log
+
+note = Log.note
+
+def note_and_pause(self, event):
+    note(self, event)
+    while event["event"] == "epoch" and not pathlib.Path("scraped").exists():
+        time.sleep(0.01)
+
+Log.note = note_and_pause
+runpy.run_module("xvfl", run_name="__main__", alter_sys=True)
+"""
+"""The command line; training pauses after an epoch until the metrics have been read."""
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder where a coordinator with features of its own and a party have trained."""
     folder = tmp_path_factory.mktemp("federation")
     write(folder)
-    main = start(folder, "coordinator", "coordinator.toml")
+    main = start(folder, "coordinator", "coordinator.toml", code=PAUSE_AFTER_AN_EPOCH)
     address = str(wait_for(folder / "main", "listening", main)["address"])
     port = wait_for(folder / "main", "status_server", main)["port"]
     said = run_xvfl("status", f"127.0.0.1:{port}")
     assert said.code == 0 and "waiting" in said.out and "shop 0" in said.out
     (folder / "shop.toml").write_text(SHOP.replace("PORT", address.rpartition(":")[2]))
     shop = start(folder, "party", "shop.toml")
-    seen = scrape(int(str(port)), main)
+    wait_for(folder / "main", "epoch", main)
+    seen = [read_page(f"http://127.0.0.1:{port}/{page}") for page in ("metrics", "health")]
+    (folder / "scraped").touch()
     out, err = main.communicate(timeout=600)
     assert main.returncode == 0, err
     assert "collaborative" in out
@@ -123,20 +143,10 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def scrape(port: int, process: "subprocess.Popen[str]") -> list[str]:
-    """Look at health and metrics once training has begun."""
-    while process.poll() is None:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as reply:
-                metrics = reply.read().decode()
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as reply:
-                health = reply.read().decode()
-        except OSError:
-            continue
-        if "xvfl_step" in metrics:
-            return [metrics, health]
-        time.sleep(0.01)
-    raise AssertionError("ended before it could be looked at")
+def read_page(address: str) -> str:
+    with urllib.request.urlopen(address, timeout=120) as reply:
+        text: str = reply.read().decode()
+    return text
 
 
 def test_it_trains_and_evaluates(finished: Path) -> None:
