@@ -1,11 +1,11 @@
-"""Two data frames, other rows, other columns, gaps in both: fit, predict three ways, complete.
+"""Fit two data frames with different rows, columns and gaps; predict in every mode; complete.
 
-The data are scikit-learn's own copy of the Wisconsin breast cancer table (569 patients). A clinic
+The data are scikit-learn's copy of the Wisconsin breast cancer table (569 patients). A clinic
 holds the mean measurements, a laboratory the errors and the worst values of most patients. Run it
-with `python examples/two_frames.py`, or cell by cell in an editor that knows `# %%`.
+with `python examples/two_frames.py`, or cell by cell in an editor that supports `# %%`.
 """
 
-# %% The tables, as two organisations would hold them
+# %% The tables of two organizations
 import numpy as np
 import pandas as pd
 from sklearn.datasets import load_breast_cancer
@@ -29,9 +29,9 @@ print(f"clinic: {clinic.shape[0]} rows, {clinic.isna().mean(axis=None):.0%} of t
 print(f"laboratory: {laboratory.shape[0]} rows, {laboratory.isna().mean(axis=None):.0%} missing")
 
 
-# %% Train on the known patients; every party keeps its own rows
+# %% Train on the known patients
 def rows(ids: pd.Index) -> dict[str, pd.DataFrame]:
-    """Take the patients with these ids from both tables."""
+    """Select the patients with these ids from both tables."""
     return {
         "clinic": clinic.loc[clinic.index.intersection(ids)],
         "laboratory": laboratory.loc[laboratory.index.intersection(ids)],
@@ -41,9 +41,9 @@ def rows(ids: pd.Index) -> dict[str, pd.DataFrame]:
 model = XVFLClassifier(epochs=30, random_state=0).fit(rows(known), y[known])
 print(f"\ntrained {len(model.history_)} epochs; classes: {', '.join(model.classes_)}")
 
-# %% Three ways to predict the new patients, and the peers alone beside "assisted"
-asked = rows(new)
-print(f"always the commonest class: {y[new].value_counts(normalize=True).iloc[0]:.3f}")
+# %% Predict the new patients in every mode
+new_rows = rows(new)
+print(f"most frequent class: {y[new].value_counts(normalize=True).iloc[0]:.3f}")
 for mode, party in (
     ("local", "clinic"),
     ("assisted", "clinic"),
@@ -51,16 +51,16 @@ for mode, party in (
     ("local", "laboratory"),
     ("collaborative", None),
 ):
-    accuracy = model.score(asked, y[new], mode, party)
+    accuracy = model.score(new_rows, y[new], mode, party)
     print(f"{mode:>13} {party or 'all':<10} accuracy {accuracy:.3f}")
 
-# %% What every answer says about itself
-answers = model.predict_table(asked, mode="assisted", party="clinic")
+# %% The details of each answer
+answers = model.predict_table(new_rows, mode="assisted", party="clinic")
 print("\n" + answers.head(5).round(3).to_string())
 
-# %% The gaps of the clinic's table, filled in its own units; what was there stays
-gaps = asked["clinic"].isna()
-filled = model.complete(asked, party="clinic")
+# %% Fill the clinic's missing cells in its own units; observed values stay
+gaps = new_rows["clinic"].isna()
+filled = model.complete(new_rows, party="clinic")
 truth = table.loc[filled.index, means]
 error = (filled - truth).abs()[gaps].mean() / truth.std()
 guess = (truth - clinic.loc[known].mean()).abs()[gaps].mean() / truth.std()
