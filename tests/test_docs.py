@@ -3,10 +3,13 @@
 import re
 import runpy
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
 from tests.small_tables import SOURCE
+from xvfl.config import parse_config
+from xvfl.service.config import CoordinatorConfig, PartyProcessConfig, read_service_config
 
 ROOT = SOURCE.parent
 PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
@@ -31,3 +34,23 @@ def test_the_python_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     for number, code in enumerate(PYTHON.findall(page)):
         exec(compile(code, f"docs/python.md, block {number}", "exec"), names)
     assert (tmp_path / "model" / "manifest.json").is_file()
+
+
+def _toml(page: str) -> list[str]:
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    return [dedent(code) for code in re.findall(r"```toml\n(.*?)```", text, re.DOTALL)]
+
+
+def test_the_configuration_example() -> None:
+    config = parse_config(_toml("configuration.md")[0], "docs/configuration.md")
+    assert set(config.parties) == {"bank", "shop"} and config.train.random_state == 7
+
+
+def test_the_service_examples(tmp_path: Path) -> None:
+    path, configs = tmp_path / "side.toml", []
+    for code in _toml("deploy.md"):
+        path.write_text(code)
+        configs.append(read_service_config(path))
+    coordinator, party = configs
+    assert isinstance(coordinator, CoordinatorConfig) and isinstance(party, PartyProcessConfig)
+    assert coordinator.release_to == ("shop",) and party.matching == coordinator.matching
