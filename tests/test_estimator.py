@@ -1,11 +1,18 @@
-"""XVFLClassifier: the manners of scikit-learn, and answers by id."""
+"""XVFLClassifier: scikit-learn compatibility, and predictions by id."""
 
+import ast
+import doctest
+import inspect
+import pickle
+import re
 import signal
 import warnings
+from copy import deepcopy
 from dataclasses import asdict, fields
 from pathlib import Path
 from unittest import mock
 
+import joblib
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -15,9 +22,10 @@ from sklearn.base import clone, is_classifier
 from sklearn.exceptions import NotFittedError
 from torch import nn
 
-import xvfl
-from tests.small_tables import ROWS, make_tables
+import xvfl.estimator
+from tests.small_tables import ROWS, make_tables, train, write_run_inputs
 from xvfl import DataWarning, Images, TableOptions, XVFLClassifier
+from xvfl.cli.template import field_docs
 from xvfl.config import LossConfig, NetConfig, TrainConfig
 from xvfl.errors import ConfigError, InputError, ModeError, RunError
 from xvfl.primitives.layout import Layout
@@ -65,6 +73,88 @@ def test_every_option_is_a_parameter_with_its_default(section: type) -> None:
     assert {each.name: given[each.name] for each in fields(section)} == asdict(section())
 
 
+def documented_parameters(doc: str) -> dict[str, tuple[str, str]]:
+    """Parse the section Parameters of a numpydoc docstring: type and description by name."""
+    section = inspect.cleandoc(doc).split("Parameters\n----------\n")[1]
+    section = re.split(r"\n\n[A-Z][A-Za-z ]+\n-+\n", section)[0]
+    entries = re.findall(r"^(\w+) : (.+)\n((?:    .+\n?)+)", section, re.MULTILINE)
+    return {name: (kind, " ".join(text.split())) for name, kind, text in entries}
+
+
+def test_every_parameter_is_documented_with_its_default() -> None:
+    documented = documented_parameters(XVFLClassifier.__doc__ or "")
+    signature = inspect.signature(XVFLClassifier.__init__).parameters
+    assert list(documented) == [name for name in signature if name != "self"]
+    for name, (kind, text) in documented.items():
+        default = signature[name].default
+        written = kind.rpartition("default=")[2]
+        assert ast.literal_eval(written) == default, f"{name}: {written} is not {default!r}"
+        assert text.endswith("."), f"{name}: {text}"
+
+
+def test_every_public_method_is_documented() -> None:
+    for name in ("fit", "predict", "predict_proba", "predict_table", "complete", "score"):
+        method = getattr(XVFLClassifier, name)
+        names = [each for each in inspect.signature(method).parameters if each != "self"]
+        assert list(documented_parameters(method.__doc__)) == names
+        assert all(section in method.__doc__ for section in ("Returns\n", "Raises\n"))
+
+
+@pytest.mark.parametrize("section", [NetConfig, LossConfig, TrainConfig])
+def test_parameters_are_described_as_in_the_configuration(section: type) -> None:
+    """The two descriptions share most of their words, so that they do not drift apart."""
+    documented = documented_parameters(XVFLClassifier.__doc__ or "")
+    for name, text in field_docs(section).items():
+        first, second = (
+            set(re.findall(r"\w+", each.lower())) for each in (text, documented[name][1])
+        )
+        assert len(first & second) >= 0.6 * min(len(first), len(second)), name
+
+
+def test_the_examples_run() -> None:
+    results = doctest.testmod(xvfl.estimator)
+    assert results.failed == 0 and results.attempted > 10
+
+
+def module_level_bottom(layout: Layout, d: int) -> nn.Module:
+    """Build a bottom that pickle can find by name."""
+    return nn.Sequential(nn.Linear(layout.encoded + layout.raw, d), nn.Tanh())
+
+
+@pytest.mark.parametrize("custom", [False, True])
+@pytest.mark.parametrize("method", ["xvfl+", "laser+mask", "fedcvt"])
+def test_pickle_and_joblib(method: str, custom: bool, tmp_path: Path) -> None:
+    if custom and method != "xvfl+":
+        pytest.skip("a custom head is for methods with one head")
+    nets = {"bottoms": {"bank": module_level_bottom}, "head": nn.Linear(8, 2)} if custom else {}
+    fitted = small(method=method, epochs=1, **nets).fit(BOTH, Y)
+    expected = fitted.predict_table(BOTH)
+    joblib.dump(fitted, tmp_path / "model.joblib")
+    for copy in (
+        pickle.loads(pickle.dumps(fitted)),
+        joblib.load(tmp_path / "model.joblib"),
+        deepcopy(fitted),
+    ):
+        pd.testing.assert_frame_equal(copy.predict_table(BOTH), expected, check_exact=True)
+        assert copy.history_ == fitted.history_
+        assert copy.get_params().keys() == fitted.get_params().keys()
+        again = clone(copy).fit(BOTH, Y)
+        pd.testing.assert_frame_equal(again.predict_table(BOTH), expected, check_exact=True)
+
+
+def test_cloning_keeps_custom_nets() -> None:
+    unfitted = small(bottoms={"bank": module_level_bottom}, head=nn.Linear(8, 2))
+    copy = clone(unfitted)
+    assert copy.bottoms == unfitted.bottoms
+    assert all(map(torch.equal, copy.head.parameters(), unfitted.head.parameters()))
+
+
+def test_a_loaded_run_has_its_history(tmp_path: Path) -> None:
+    result = train(write_run_inputs(tmp_path), tmp_path / "run")
+    loaded = XVFLClassifier.load(tmp_path / "run")
+    assert loaded.history_ == result.records and loaded.n_features_in_ == 6
+
+
 def test_the_number_of_masked_copies_is_a_parameter() -> None:
     one, two = (small(n_masks=count, epochs=1).fit(BOTH, Y) for count in (1, 2))
     assert (one.model_.loss.n_masks, two.model_.loss.n_masks) == (1, 2)
@@ -93,6 +183,7 @@ def test_not_fitted() -> None:
 def test_answers_are_indexed_by_id(model: XVFLClassifier) -> None:
     assert model.classes_.tolist() == ["no", "yes"] and model.parties_ == ["bank", "shop"]
     assert model.feature_names_in_["shop"] == ["visits", "basket", "club"]
+    assert model.n_features_in_ == 6
     proba = model.predict_proba(BOTH)
     assert proba.index.tolist() == BANK.index.tolist() and proba.columns.tolist() == ["no", "yes"]
     assert np.allclose(proba.sum(axis=1), 1)

@@ -1,8 +1,4 @@
-"""XVFLClassifier: vertical federated learning with the manners of scikit-learn.
-
-Tables go in as a dictionary of parties, and answers come back indexed by id, because the parties
-hold different rows.
-"""
+"""XVFLClassifier: a scikit-learn compatible classifier for tables of several parties."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -36,14 +32,180 @@ from xvfl.model.run_dir import RunDir
 from xvfl.nets import NetOrBuilder
 
 Table = Any
-"""A pandas or polars frame, a file name, "sql:…", or `Images`."""
+"""A pandas or polars DataFrame, a file name, "sql:…", or `Images`."""
 
 
 class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """Classify rows whose columns several parties hold, with anything missing.
+    """Classifier for rows whose features are held by several parties, with missing features.
 
-    >>> model = XVFLClassifier().fit({"bank": bank, "shop": shop}, y)
-    >>> model.predict_proba({"bank": new_rows})          # the bank alone
+    Every party holds a table with some of the rows and some of the columns. Rows are matched by
+    id. Any feature, and any party's whole row, may be missing, in training and in prediction.
+
+    Parameters
+    ----------
+    id_column : str or dict of str, default=None
+        Name of the id column, for all parties or by party. By default the index of a DataFrame
+        contains the ids.
+    table_options : dict of TableOptions, default=None
+        How to read the columns of a party's table, by party.
+    method : str, default="xvfl+"
+        Training method: `"xvfl+"` is the default, `"xvfl"` the paper's X-VFL. Baselines are
+        `"standalone"`, `"vanilla"`, `"iavfl"`, `"fedcvt"`, `"laser"` and `"laser+mask"`.
+    lambda1 : float or sequence of float, default=0.1
+        Weight λ₁ of the loss DSAlign₁. Of several values the one with the best validation score is
+        chosen.
+    lambda2 : float or sequence of float, default=0.1
+        Weight λ₂ of the loss DSAlign₂. Of several values the one with the best validation score is
+        chosen.
+    self_completion : float, default=1.0
+        Weight of the self-completion loss of `"xvfl+"`: each party predicts alone from masked
+        copies of a row, before and after completion. 0 is the loss of `"xvfl"`; `n_masks`,
+        `guidance` and `reconstruction` then have no effect.
+    n_masks : int, default=2
+        Number of masked copies of each row per step in self completion, 1 to 31.
+    stop_gradient : bool, default=False
+        Do not propagate gradients through the targets of DSAlign₁ and DSAlign₂.
+    detach_cue : bool, default=False
+        Do not propagate gradients through cues.
+    guidance : float, default=0.5
+        Weight of the joint prediction (soft label) against the true label in the targets of masked
+        copies, 0 to 1.
+    reconstruction : float, default=0.3
+        Weight of the reconstruction loss: completers reproduce observed features.
+    cross_completion : bool, default=True
+        Complete missing features from the embeddings of other parties. False is an ablation.
+    aggregation : {"mean", "concat"}, default="mean"
+        How X-VFL combines the embeddings of the parties: their mean, or, as an ablation, their
+        concatenation.
+    distillation_alpha : float, default=0.5
+        Weight α of the distillation loss of `"iavfl"`, 0 to 1.
+    distillation_temperature : float, default=2.0
+        Temperature of the distillation loss of `"iavfl"`.
+    full_threshold : float, default=None
+        Share of observed features from which a row counts as full at a party, at most 1 (the
+        paper's definition). By default the largest share that at least half of the party's rows
+        reach.
+    embedding_dim : int, default=0
+        Size d of the embeddings. 0 means 64 for tables and 256 if a party has images.
+    hidden_dim : int, default=0
+        Size of hidden layers in heads, bottoms of tables and completers. 0 means 128 for tables
+        and 256 if a party has images.
+    n_blocks : int, default=4
+        Number of residual blocks in bottoms of images.
+    base_channels : int, default=32
+        Channels of the first residual block, a multiple of 8.
+    epochs : int, default=60
+        Maximum number of passes over the training rows.
+    batch_size : int, default=0
+        Rows per step. 0 chooses between 64 and 1024, for about 100 steps per epoch.
+    optimizer : {"sgd", "adam", "adamw", "page"}, default="adamw"
+        Optimizer. `"page"` is the paper's variance-reduced method PAGE.
+    learning_rate : float, default=0.002
+        Initial learning rate η.
+    schedule : {"constant", "cosine"}, default="cosine"
+        Learning rate schedule.
+    momentum : float, default=0.9
+        Momentum of `"sgd"`.
+    weight_decay : float, default=0.01
+        Weight decay.
+    page_batch_size : int, default=None
+        Small batch size b' of PAGE. By default ⌈√batch_size⌉.
+    page_probability : float, default=None
+        Probability p of a new large-batch gradient in PAGE. By default b'/(b + b').
+    validation_fraction : float, default=0.15
+        Share of the rows held out for early stopping and calibration.
+    patience : int, default=15
+        Epochs without a better validation score before training stops. 0 disables early stopping.
+    class_weight : {"balanced", None}, default=None
+        `"balanced"` weights classes inversely to their frequency.
+    random_state : int, default=0
+        Seed of all random numbers.
+    device : {"auto", "cpu", "cuda"}, default="auto"
+        Device for training. `"auto"` is a GPU if there is one.
+    precision : {"float32", "bf16"}, default="float32"
+        Precision of the parties' nets on a GPU. `"bf16"` speeds up images.
+    bottoms : dict of Module or callable, default=None
+        Custom bottom nets by party: a module, or a function of the party's `Layout` and of
+        `embedding_dim` that returns one. A bottom maps the encoded columns and their observed
+        flags to an embedding of size d.
+    completers : dict of Module or callable, default=None
+        Custom completers by party, in the same form. A completer maps a cue of size d to the
+        encoded columns.
+    head : Module, default=None
+        Custom head. It maps an embedding of size d to one logit per class.
+    verbose : bool or "auto", default="auto"
+        Show a progress bar. `"auto"` shows it in a terminal or a notebook.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        Class labels, sorted.
+    parties_ : list of str
+        Names of the parties.
+    n_features_in_ : int
+        Total number of features of all parties: columns, and pixels of images.
+    feature_names_in_ : dict of list of str
+        Columns used, by party; empty for a party with images.
+    history_ : list of dict
+        Loss terms, validation score and time of each epoch.
+    model_ : Model
+        The trained model.
+
+    See Also
+    --------
+    xvfl.Config : Configuration of `xvfl train`, with the same parameters in a TOML file.
+    sklearn.ensemble.HistGradientBoostingClassifier : A strong model for the rows and columns of
+        one party, which also accepts missing values.
+
+    Notes
+    -----
+    Prediction modes:
+
+    - `"local"`: one party predicts with its own features. Nothing is sent.
+    - `"assisted"`: one party predicts with its own features and the embeddings of the parties that
+      observe the row in full. Rows without such a party are predicted locally.
+    - `"collaborative"`: all parties predict together.
+    - `"peers"`: the parties that `"assisted"` relies on, without the party itself. It shows how
+      much of an assisted prediction comes from the other parties.
+
+    In `"assisted"` and `"collaborative"`, X-VFL completes missing features from the embeddings of
+    other parties. Not every method supports every mode.
+
+    Ids are compared as text: `7` and `"7"` are the same id. Results have the ids of the tables.
+
+    Examples
+    --------
+    Two parties with overlapping rows, some values missing:
+
+    >>> import numpy as np
+    >>> import pandas as pd
+    >>> from xvfl import XVFLClassifier
+    >>> rng = np.random.default_rng(0)
+    >>> ids = [f"customer-{i}" for i in range(300)]
+    >>> income, visits = rng.normal(size=(2, 300))
+    >>> y = pd.Series(np.where(income + visits > 0, "yes", "no"), index=ids)
+    >>> bank = pd.DataFrame({"income": income, "age": rng.integers(18, 80, 300)}, index=ids)
+    >>> bank["income"] = bank["income"].mask(rng.random(300) < 0.2)
+    >>> shop = pd.DataFrame({"visits": visits}, index=ids).iloc[100:]
+
+    Train on both tables, predict with both or with one of them:
+
+    >>> model = XVFLClassifier(epochs=20, learning_rate=0.01, device="cpu", verbose=False)
+    >>> model = model.fit({"bank": bank, "shop": shop}, y)
+    >>> model.classes_.tolist()
+    ['no', 'yes']
+    >>> model.score({"bank": bank, "shop": shop}, y) > 0.8
+    True
+    >>> model.predict_proba({"bank": bank}).shape
+    (300, 2)
+    >>> model.predict_table({"shop": shop})["mode"].unique().tolist()
+    ['local']
+
+    Complete missing values from the other party:
+
+    >>> completed = model.complete({"bank": bank, "shop": shop}, party="bank")
+    >>> int(completed.isna().sum().sum())
+    0
     """
 
     def __init__(
@@ -89,11 +251,6 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         head: nn.Module | None = None,
         verbose: bool | Literal["auto"] = "auto",
     ) -> None:
-        """Set the parameters; `xvfl init` explains each of them.
-
-        `id` names the id column, for all parties or by party; without it a frame's index counts.
-        `verbose="auto"` shows progress in a terminal or a notebook.
-        """
         self.id_column = id_column
         self.table_options = table_options
         self.method = method
@@ -135,14 +292,40 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.verbose = verbose
 
     def fit(self, X: Mapping[str, Table], y: Any) -> "XVFLClassifier":
-        """Train on the parties' tables and the labels.
+        """Train on the tables of the parties and the labels.
 
-        `y` is a Series (or one-column frame) indexed by id, or (party, column) where a party's own
-        table holds the labels.
+        Parameters
+        ----------
+        X : dict of DataFrame, str, Path or Images
+            The table of each party, by party name: a pandas or polars DataFrame, the name of a
+            .csv or .parquet file, `"sql:SELECT …"` executed by DuckDB, or `Images`. Two parties or
+            more.
+        y : Series, one-column DataFrame or tuple of (party, column)
+            Labels indexed by id, or the column of a party's table that contains them.
+
+        Returns
+        -------
+        XVFLClassifier
+            The fitted classifier.
+
+        Raises
+        ------
+        InputError
+            If a table, its ids or the labels cannot be used.
+        ConfigError
+            If a parameter is invalid.
+        RunError
+            If training diverges.
+
+        Warns
+        -----
+        DataWarning
+            If columns or rows are ignored, or if Ctrl-C stops training; the best epoch so far is
+            kept then.
         """
         plan = self._plan()
         sources, labels = self._sources_and_labels(X, y)
-        prepared = prepare_in_memory(
+        dataset = prepare_in_memory(
             sources,
             labels,
             {name: _options(name, each) for name, each in (self.table_options or {}).items()},
@@ -151,15 +334,13 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             plan.train.class_weight,
         )
         with progress_bar(self.verbose) as on_progress:
-            fitted = fit(prepared, plan, on_progress=on_progress)
-        if fitted.interrupted and not fitted.records:
+            result = fit(dataset, plan, on_progress=on_progress)
+        if result.interrupted and not result.records:
             raise KeyboardInterrupt
-        if fitted.interrupted:
-            text = f"training was interrupted after {len(fitted.records)} epochs"
-            warnings.warn(f"{text}; the best of them is kept", DataWarning, stacklevel=2)
-        self.model_ = fitted.model
-        self.history_ = fitted.records
-        self._describe()
+        if result.interrupted:
+            text = f"training was interrupted after {len(result.records)} epochs"
+            warnings.warn(f"{text}; the best epoch is kept", DataWarning, stacklevel=2)
+        self._set_model(result.model, result.records)
         return self
 
     def predict(
@@ -167,9 +348,34 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         X: Mapping[str, Table],
         mode: Mode | None = None,
         party: str | None = None,
-        ids: Sequence[str] | None = None,
+        ids: Sequence[Any] | None = None,
     ) -> pd.Series:
-        """Say the likeliest class of each row; see `predict_table` for the arguments."""
+        """Predict the class of each row.
+
+        Parameters
+        ----------
+        X : dict of DataFrame, str, Path or Images
+            The tables of some or all parties, by party name.
+        mode : {"local", "assisted", "collaborative", "peers"}, default=None
+            Prediction mode. By default `"collaborative"` if `X` has the tables of all parties and
+            `party` is None, else `"local"`.
+        party : str, default=None
+            The predicting party, in all modes but `"collaborative"`. Optional if `X` has one table.
+        ids : sequence, default=None
+            Ids of the rows to predict. By default the rows of `party`, or of all tables in `X`.
+
+        Returns
+        -------
+        Series of shape (n_rows,)
+            Classes, indexed by id.
+
+        Raises
+        ------
+        ModeError
+            If the method does not support the mode, or a table that the mode needs is not given.
+        InputError
+            If a table cannot be used.
+        """
         return self.predict_table(X, mode, party, ids)["prediction"]
 
     def predict_proba(
@@ -177,44 +383,113 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         X: Mapping[str, Table],
         mode: Mode | None = None,
         party: str | None = None,
-        ids: Sequence[str] | None = None,
+        ids: Sequence[Any] | None = None,
     ) -> pd.DataFrame:
-        """Give calibrated probabilities, one column a class, indexed by id."""
-        said = self._predict(X, mode, party, ids)
-        index = self._as_written(X, pd.Index(said.ids))
-        return pd.DataFrame(said.proba, index=index, columns=said.classes)
+        """Predict calibrated class probabilities of each row.
+
+        Parameters
+        ----------
+        X : dict of DataFrame, str, Path or Images
+            The tables of some or all parties, by party name.
+        mode : {"local", "assisted", "collaborative", "peers"}, default=None
+            Prediction mode; see `predict`.
+        party : str, default=None
+            The predicting party; see `predict`.
+        ids : sequence, default=None
+            Ids of the rows to predict; see `predict`.
+
+        Returns
+        -------
+        DataFrame of shape (n_rows, n_classes)
+            Probabilities, indexed by id. The columns are `classes_`.
+
+        Raises
+        ------
+        ModeError
+            If the method does not support the mode, or a table that the mode needs is not given.
+        InputError
+            If a table cannot be used.
+        """
+        prediction = self._predict(X, mode, party, ids)
+        index = self._original_ids(X, pd.Index(prediction.ids))
+        return pd.DataFrame(prediction.proba, index=index, columns=prediction.classes)
 
     def predict_table(
         self,
         X: Mapping[str, Table],
         mode: Mode | None = None,
         party: str | None = None,
-        ids: Sequence[str] | None = None,
+        ids: Sequence[Any] | None = None,
     ) -> pd.DataFrame:
-        """Predict, and say per row: mode used, who contributed, share completed, anything odd.
+        """Predict each row, and report how the prediction was obtained.
 
-        Without `mode`, all parties' tables give a collaborative answer and fewer a local one.
-        `party` says who predicts in `local` and `assisted`. `ids` chooses the rows.
+        Parameters
+        ----------
+        X : dict of DataFrame, str, Path or Images
+            The tables of some or all parties, by party name.
+        mode : {"local", "assisted", "collaborative", "peers"}, default=None
+            Prediction mode; see `predict`.
+        party : str, default=None
+            The predicting party; see `predict`.
+        ids : sequence, default=None
+            Ids of the rows to predict; see `predict`.
+
+        Returns
+        -------
+        DataFrame
+            Indexed by id, with the columns `prediction`; `proba_CLASS` for each class; `mode`, the
+            mode used (`prior` for a row that no party observes); `parties`, the contributing
+            parties joined by `+`; `completed`, the share of features that were completed; and
+            `notes` on unusual values, such as an unknown category.
+
+        Raises
+        ------
+        ModeError
+            If the method does not support the mode, or a table that the mode needs is not given.
+        InputError
+            If a table cannot be used.
         """
         table = self._predict(X, mode, party, ids).frame()
-        return table.set_axis(self._as_written(X, table.index))
+        return table.set_axis(self._original_ids(X, table.index))
 
     def complete(
-        self, X: Mapping[str, Table], party: str | None = None, ids: Sequence[str] | None = None
+        self, X: Mapping[str, Table], party: str | None = None, ids: Sequence[Any] | None = None
     ) -> Any:
-        """Fill the gaps of the given tables, in their own columns and units.
+        """Fill missing values of the tables, in their own columns and units.
 
-        Observed values are untouched. With `party`, gives that party's table; without, a
-        dictionary of all the given ones. `ids` may name rows that a party does not hold at all.
+        Observed values are unchanged, and so are columns that were ignored in training.
+
+        Parameters
+        ----------
+        X : dict of DataFrame, str, Path or Images
+            The tables of some or all parties, by party name.
+        party : str, default=None
+            The party whose table to complete. By default all tables in `X`.
+        ids : sequence, default=None
+            Ids of the rows to complete, also of rows that the party does not hold. By default the
+            rows of the table.
+
+        Returns
+        -------
+        DataFrame, Images or dict
+            The completed table of `party`, or a dictionary of completed tables by party name.
+
+        Raises
+        ------
+        ModeError
+            If the model was trained without cross completion, or the table of `party` is not given.
+        InputError
+            If a table cannot be used.
         """
         check_is_fitted(self, "model_")
-        sources, rows = self._read(X), _texts(ids)
-        made: dict[str, Any] = {}
+        sources, rows = self._read(X), _ids_as_text(ids)
+        tables: dict[str, Any] = {}
         for name in sources if party is None else [party]:
-            made[name] = self.model_.complete(sources, name, rows)
-            if isinstance(made[name], pd.DataFrame):
-                made[name] = made[name].set_axis(self._as_written(X, made[name].index))
-        return made if party is None else made[party]
+            table = self.model_.complete(sources, name, rows)
+            if isinstance(table, pd.DataFrame):
+                table = table.set_axis(self._original_ids(X, table.index))
+            tables[name] = table
+        return tables if party is None else tables[party]
 
     def score(
         self,
@@ -224,11 +499,37 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         party: str | None = None,
         sample_weight: NDArray[np.floating[Any]] | None = None,
     ) -> float:
-        """Give the accuracy over the labelled ids that the prediction covers."""
+        """Compute the accuracy over the rows that are both labeled and predicted.
+
+        Parameters
+        ----------
+        X : dict of DataFrame, str, Path or Images
+            The tables of some or all parties, by party name.
+        y : Series, one-column DataFrame or tuple of (party, column)
+            Labels, as in `fit`.
+        mode : {"local", "assisted", "collaborative", "peers"}, default=None
+            Prediction mode; see `predict`.
+        party : str, default=None
+            The predicting party; see `predict`.
+        sample_weight : array of shape (n_labels,), default=None
+            Weight of each label, in the order of `y`.
+
+        Returns
+        -------
+        float
+            Accuracy.
+
+        Raises
+        ------
+        InputError
+            If no label is a class of the model, or no labeled id occurs in the tables.
+        ModeError
+            If the method does not support the mode, or a table that the mode needs is not given.
+        """
         check_is_fitted(self, "model_")
         sources, labels = self._sources_and_labels(X, y, min_classes=1)
-        said = self.model_.predict(sources, mode, party).frame()["prediction"]
-        common = labels.index.intersection(said.index, sort=False)
+        predicted = self.model_.predict(sources, mode, party).frame()["prediction"]
+        common = labels.index.intersection(predicted.index, sort=False)
         if not labels.isin(self.model_.classes).any():
             raise InputError(
                 f"score: none of the labels is a class of the model, {self.model_.classes}; "
@@ -236,12 +537,26 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
         if not len(common):
             raise InputError("score: the tables and the labels share no id; check the id columns")
-        right = said.loc[common].to_numpy() == labels.loc[common].to_numpy()
+        correct = predicted.loc[common].to_numpy() == labels.loc[common].to_numpy()
         weight = None if sample_weight is None else pd.Series(sample_weight, index=labels.index)
-        return float(np.average(right, weights=None if weight is None else weight.loc[common]))
+        return float(np.average(correct, weights=None if weight is None else weight.loc[common]))
 
     def save(self, path: str | Path) -> None:
-        """Write the model to a folder."""
+        """Write the model to a folder, as JSON and safetensors.
+
+        Custom nets are not stored, only their weights. `pickle` and `joblib` also work; unlike
+        them, these files cannot execute code when loaded.
+
+        Parameters
+        ----------
+        path : str or Path
+            Folder, created if it does not exist.
+
+        Raises
+        ------
+        RunError
+            If the folder cannot be written.
+        """
         check_is_fitted(self, "model_")
         self.model_.save(RunDir(path), {"id_column": self.id_column} if self.id_column else None)
 
@@ -255,46 +570,70 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         completers: Mapping[str, NetOrBuilder] | None = None,
         head: nn.Module | None = None,
     ) -> "XVFLClassifier":
-        """Read a model from a folder that `save` or `xvfl train` wrote."""
-        own = CustomNets(bottoms, completers, head)
+        """Read a model from a folder that `save` or `xvfl train` wrote.
+
+        Parameters of the method and the nets are restored, parameters of the optimizer are not
+        stored.
+
+        Parameters
+        ----------
+        path : str or Path
+            Model folder or run folder.
+        id_column : str or dict of str, default=None
+            Name of the id column in new tables. By default as in training.
+        bottoms, completers, head : default=None
+            The custom nets of training, if there were any.
+
+        Returns
+        -------
+        XVFLClassifier
+            The fitted classifier.
+
+        Raises
+        ------
+        RunError
+            If the folder is missing, incomplete, damaged or of another format, or if custom nets
+            are missing.
+        """
         folder = RunDir(path)
-        model = Model.load(folder, own)
-        id_column = id_column or folder.manifest().get("id_column")
+        model = Model.load(folder, CustomNets(bottoms, completers, head))
         self = cls(
-            id_column=id_column,
+            id_column=id_column or folder.manifest().get("id_column"),
             bottoms=bottoms,
             completers=completers,
             head=head,
             random_state=model.random_state,
         )
-        for part in (model.net, model.loss):
-            known = {key: value for key, value in vars(part).items() if key in self.get_params()}
-            self.set_params(**known)
-        self.model_ = model
-        self._describe()
+        names = self.get_params(deep=False)
+        for config in (model.net, model.loss):
+            self.set_params(**{key: each for key, each in vars(config).items() if key in names})
+        records = [each for each in folder.records() if each.get("kind") == "epoch"]
+        self._set_model(model, records)
         return self
 
-    def _describe(self) -> None:
-        self.classes_ = np.asarray(self.model_.classes)
-        self.parties_ = list(self.model_.encoders)
+    def _set_model(self, model: Model, history: list[dict[str, Any]]) -> None:
+        self.model_ = model
+        self.history_ = history
+        self.classes_ = np.asarray(model.classes)
+        self.parties_ = list(model.encoders)
+        self.n_features_in_ = sum(layout.raw for layout in model.layouts.values())
         self.feature_names_in_ = {
-            name: list(getattr(encoder, "columns", []))
-            for name, encoder in self.model_.encoders.items()
+            name: list(getattr(encoder, "columns", [])) for name, encoder in model.encoders.items()
         }
 
     def _plan(self) -> TrainingPlan:
+        """Build and check the configuration from the parameters."""
         given = self.get_params(deep=False)
         given = {k: v.item() if isinstance(v, np.generic) else v for k, v in given.items()}
         given["class_weight"] = given["class_weight"] or "none"
         for name in ("lambda1", "lambda2"):
             if isinstance(given[name], Sequence | np.ndarray) and not isinstance(given[name], str):
                 given[name] = tuple(given[name])
-        parts = []
-        for kind in (NetConfig, LossConfig, TrainConfig):
-            own = {key: given[key] for key in kind.__dataclass_fields__ if key in given}
-            parts.append(build(kind, own, "XVFLClassifier"))
-        own_nets = CustomNets(self.bottoms, self.completers, self.head)
-        return TrainingPlan(parts[0], parts[1], parts[2], own_nets)
+        net, loss, train = (
+            build(cls, {k: given[k] for k in cls.__dataclass_fields__}, "XVFLClassifier")
+            for cls in (NetConfig, LossConfig, TrainConfig)
+        )
+        return TrainingPlan(net, loss, train, CustomNets(self.bottoms, self.completers, self.head))
 
     def _read(self, X: Mapping[str, Table], min_rows: int = 0) -> dict[str, Source]:
         if not isinstance(X, Mapping):
@@ -312,12 +651,12 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _id_column(self, party: str) -> str | None:
         return self.id_column.get(party) if isinstance(self.id_column, Mapping) else self.id_column
 
-    def _as_written(self, X: Mapping[str, Table], texts: pd.Index) -> pd.Index:
-        """Give ids as the tables write them: 7 rather than "7"."""
-        back: dict[str, Any] = {}
+    def _original_ids(self, X: Mapping[str, Table], ids: pd.Index) -> pd.Index:
+        """Return ids with the type they have in the tables: 7 instead of "7"."""
+        original: dict[str, Any] = {}
         for name, table in X.items():
-            back |= ids_as_written(table, self._id_column(name))
-        index: pd.Index = pd.Index([back.get(each, each) for each in texts], name="id")
+            original |= ids_by_text(table, self._id_column(name))
+        index: pd.Index = pd.Index([original.get(each, each) for each in ids], name="id")
         return index
 
     def _sources_and_labels(
@@ -342,13 +681,13 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         X: Mapping[str, Table],
         mode: Mode | None,
         party: str | None,
-        ids: Sequence[str] | None,
+        ids: Sequence[Any] | None,
     ) -> Prediction:
         check_is_fitted(self, "model_")
-        return self.model_.predict(self._read(X), mode, party, _texts(ids))
+        return self.model_.predict(self._read(X), mode, party, _ids_as_text(ids))
 
 
-def _texts(ids: Sequence[Any] | None) -> list[str] | None:
+def _ids_as_text(ids: Sequence[Any] | None) -> list[str] | None:
     if ids is None:
         return None
     if isinstance(ids, str):
@@ -357,8 +696,8 @@ def _texts(ids: Sequence[Any] | None) -> list[str] | None:
     return texts
 
 
-def ids_as_written(table: Table, column: str | None) -> dict[str, Any]:
-    """Map the text of each id of a frame or images to the id itself, where that is no text."""
+def ids_by_text(table: Table, column: str | None) -> dict[str, Any]:
+    """Map the text of each id to the id, if the ids of a frame or of images are not text."""
     if isinstance(table, Images):
         raw = pd.Series(list(table.ids), dtype=object)
     elif isinstance(table, pd.DataFrame):
@@ -373,5 +712,5 @@ def ids_as_written(table: Table, column: str | None) -> dict[str, Any]:
 def _options(party: str, given: TableOptions | Mapping[str, Any]) -> TableOptions:
     if isinstance(given, TableOptions):
         return given
-    options: TableOptions = build(TableOptions, given, f"tables: {party}")
+    options: TableOptions = build(TableOptions, given, f"table_options: {party}")
     return options

@@ -95,9 +95,25 @@ class Aggregation:
     """All parties, one at a time replaced by its completion: E and Ẽ to (B, k, n)."""
 
 
-MEAN = Aggregation(lambda E: E, mean_over, lambda E: E.mean(1), swapped)
+# Named functions, because pickle cannot store lambdas.
+def identity(E: Tensor) -> Tensor:
+    """Return the embeddings unchanged."""
+    return E
+
+
+def mean_of_all(E: Tensor) -> Tensor:
+    """Average the embeddings of all parties. (B, d)"""
+    return E.mean(1)
+
+
+def concat_all(E: Tensor) -> Tensor:
+    """Concatenate the embeddings of all parties. (B, k·d)"""
+    return E.flatten(1)
+
+
+MEAN = Aggregation(identity, mean_over, mean_of_all, swapped)
 """The paper's: any parties give a valid input of width d (D5)."""
-CONCAT = Aggregation(apart, side_by_side, lambda E: E.flatten(1), swapped_blocks)
+CONCAT = Aggregation(apart, side_by_side, concat_all, swapped_blocks)
 """An ablation: one block of d for each party, zeros where a party does not contribute."""
 AGGREGATIONS: dict[str, Aggregation] = {"mean": MEAN, "concat": CONCAT}
 
