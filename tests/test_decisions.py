@@ -18,7 +18,8 @@ from tests import twin
 from tests.problems import IMAGE, MIXED, NUMBERS, D, Problem, make_problem
 from xvfl import nets
 from xvfl.config import COORDINATOR, LossConfig, NetConfig, TableOptions
-from xvfl.data.encoder import ImageEncoder, Images, TableEncoder
+from xvfl.data.encoder import TableEncoder
+from xvfl.data.images import ImageEncoder, Images
 from xvfl.dataset.in_memory import InMemoryDataset, prepare_in_memory
 from xvfl.dataset.splits import Splits
 from xvfl.errors import DataWarning, RunError

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         TableOptions,
         TrainConfig,
     )
-    from xvfl.data.encoder import Images
+    from xvfl.data.images import Images
     from xvfl.errors import (
         CertificateError,
         ConfigError,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "xvfl.estimator": ("XVFLClassifier",),
-    "xvfl.data.encoder": ("Images",),
+    "xvfl.data.images": ("Images",),
     "xvfl.config": (
         "Config",
         "LabelsConfig",

@@ -14,8 +14,8 @@ from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
 from xvfl.config import LossConfig, NetConfig, TableOptions, TrainConfig, build
-from xvfl.data.encoder import Images
 from xvfl.data.frames import read_table
+from xvfl.data.images import Images
 from xvfl.data.labels import labels_of_party, read_labels
 from xvfl.data.sources import Source
 from xvfl.data.text import as_text

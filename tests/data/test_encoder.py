@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xvfl.data.encoder import Encoded, TableEncoder, TableOptions, encoder_from_dict
+from xvfl.config import TableOptions
+from xvfl.data.encoded import Encoded
+from xvfl.data.encoder import TableEncoder, encoder_from_dict
 from xvfl.errors import DataWarning, InputError
 
 DAYS = st.datetimes(datetime(1990, 1, 1), datetime(2030, 1, 1)).map(

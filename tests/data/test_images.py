@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from xvfl.data.encoder import ImageEncoder, Images, encoder_from_dict, read_images
+from xvfl.data.encoder import encoder_from_dict
+from xvfl.data.images import ImageEncoder, Images, read_images
 from xvfl.errors import InputError
 
 SHAPES = [(4, 5), (3, 4, 5), (5, 6, 3), (1, 4, 4), (5, 4, 1), (2, 5, 5)]

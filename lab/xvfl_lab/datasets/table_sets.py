@@ -14,7 +14,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from xvfl.config import TableOptions
-from xvfl.data.encoder import Encoded, TableEncoder
+from xvfl.data.encoded import Encoded
+from xvfl.data.encoder import TableEncoder
 from xvfl.errors import InputError
 from xvfl.primitives.layout import Layout
 from xvfl_lab.task import Task

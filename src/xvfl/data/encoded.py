@@ -1,4 +1,4 @@
-"""A party's rows after encoding, as its encoder hands them on."""
+"""A party's encoded rows."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Encoded:
-    """n rows in the order of their ids; 0 wherever nothing was observed."""
+    """n encoded rows, in the order of their ids; 0 where a feature is missing."""
 
     ids: list[str]
     values: NDArray[np.float32]
@@ -16,6 +16,6 @@ class Encoded:
     codes: NDArray[np.int64]
     """(n, hashed) buckets of the hashed features."""
     observed: NDArray[np.bool_]
-    """(n, raw) which raw features are there."""
+    """(n, raw) which raw features are observed."""
     notes: list[str]
-    """Per row, what was odd about it; '' if nothing."""
+    """Remarks on unusual cells by row; '' for none."""

@@ -16,25 +16,47 @@ from xvfl.config import TableOptions
 from xvfl.data.codecs import Bools, Codec, DateCodec, codec_from_dict
 from xvfl.data.column_stats import ColumnStats, FitLimits, sampling_keys
 from xvfl.data.encoded import Encoded
-from xvfl.data.images import ImageEncoder, Images, read_images
+from xvfl.data.images import ImageEncoder
 from xvfl.data.parse import ISO, describe_table, mask_missing
 from xvfl.data.text import as_text
 from xvfl.errors import DataWarning, InputError, unknown
 from xvfl.primitives.layout import Layout
 
-__all__ = [
-    "Encoded",
-    "ImageEncoder",
-    "Images",
-    "TableEncoder",
-    "TableOptions",
-    "encoder_from_dict",
-    "read_images",
-]
-
 
 class TableEncoder:
-    """Turns a party's table into numbers in [0, 1] and bucket codes, and back."""
+    """Encodes a party's table as numbers in [0, 1] and bucket codes, and decodes it.
+
+    Use `fit`, `fit_pieces` or `from_dict` to build one.
+
+    Parameters
+    ----------
+    party : str
+        The party's name, for messages.
+    codecs : iterable of Codec
+        One for each column, in the table's order.
+    na_values : sequence of str
+        Cells that count as missing.
+    left_out : mapping of str to str
+        Columns without information, and the reason.
+
+    Attributes
+    ----------
+    columns : list of str
+        The encoded columns, in the table's order.
+    layout : Layout
+        The layout of the encoded features.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from xvfl.config import TableOptions
+    >>> frame = pd.DataFrame({"age": [20, 40, None], "job": ["cook", "nurse", "cook"]})
+    >>> encoder = TableEncoder.fit(frame, TableOptions(), party="bank")
+    >>> encoder.encode(frame).values.tolist()
+    [[0.0, 1.0, 0.0], [1.0, 0.0, 1.0], [0.0, 1.0, 0.0]]
+    >>> encoder.encode(frame).observed.tolist()
+    [[True, True], [True, True], [False, True]]
+    """
 
     def __init__(
         self,
@@ -43,20 +65,42 @@ class TableEncoder:
         na_values: Sequence[str] = (),
         left_out: Mapping[str, str] | None = None,
     ) -> None:
-        """Build from codecs in the table's column order."""
         by_column = list(codecs)
         self.party = party
         self.na_values = tuple(na_values)
         self.left_out = dict(left_out or {})
-        """Columns that carry no information, and why."""
         self.columns = [codec.feature.name for codec in by_column]
-        """The columns used, in the table's order."""
         self._codecs = sorted(by_column, key=lambda codec: codec.feature.kind == "hashed")
         self.layout = Layout(tuple(codec.feature for codec in self._codecs))
 
     @classmethod
     def fit(cls, frame: pd.DataFrame, options: TableOptions, party: str) -> "TableEncoder":
-        """Fit on training rows, indexed by id; warn about columns without information."""
+        """Fit on training rows.
+
+        Parameters
+        ----------
+        frame : pandas.DataFrame
+            The training rows, indexed by id.
+        options : TableOptions
+            Column types, values that count as missing, scaling.
+        party : str
+            The party's name, for messages.
+
+        Returns
+        -------
+        TableEncoder
+
+        Raises
+        ------
+        InputError
+            An option names an unknown column, a number is infinite or cannot be parsed, or no
+            column has two different values.
+
+        Warns
+        -----
+        DataWarning
+            Columns without information are left out.
+        """
         return cls.fit_pieces([frame], options, party)
 
     @classmethod
@@ -67,7 +111,7 @@ class TableEncoder:
         party: str,
         limits: FitLimits | None = None,
     ) -> "TableEncoder":
-        """Fit on training rows that arrive in pieces."""
+        """Fit on training rows that arrive in pieces; `limits` bound the memory."""
         limits, where = limits or FitLimits(), ""
         columns: dict[str, ColumnStats] = {}
         for number, frame in enumerate(pieces):
@@ -99,7 +143,23 @@ class TableEncoder:
         return cls(party, codecs, options.na_values, left_out)
 
     def encode(self, frame: pd.DataFrame) -> Encoded:
-        """Encode rows, indexed by id; columns not used in training are ignored."""
+        """Encode rows.
+
+        Parameters
+        ----------
+        frame : pandas.DataFrame
+            Rows indexed by id, with at least the columns used in training.
+
+        Returns
+        -------
+        Encoded
+            Values, bucket codes, a mask of observed features, and notes on unusual cells.
+
+        Raises
+        ------
+        InputError
+            A column is absent, or a number is infinite or cannot be parsed.
+        """
         self._check_columns(frame)
         n = len(frame)
         values = np.zeros((n, self.layout.dense), dtype=np.float32)
@@ -125,9 +185,18 @@ class TableEncoder:
     def decode(
         self, encoded_columns: NDArray[Any], vectors: Mapping[str, NDArray[Any]]
     ) -> pd.DataFrame:
-        """Turn (n, encoded) columns back into the table's own columns, units and types.
+        """Decode rows to the table's columns, units and types.
 
-        `vectors` holds the learned (buckets, width) table of each hashed column.
+        Parameters
+        ----------
+        encoded_columns : array of shape (n, encoded)
+            Dense columns and embeddings of hashed columns, in the layout's order.
+        vectors : mapping of str to array of shape (buckets, width)
+            The learned embeddings of each hashed column.
+
+        Returns
+        -------
+        pandas.DataFrame
         """
         columns: dict[str, pd.Series] = {}
         at = 0
@@ -140,12 +209,12 @@ class TableEncoder:
 
     @property
     def date_formats(self) -> dict[str, str]:
-        """How columns of dates in a form of their own (31/01/2020) are written."""
+        """The formats of date columns that are not ISO 8601, such as 31/01/2020."""
         dates = [codec for codec in self._codecs if isinstance(codec, DateCodec)]
         return {each.name: each.format for each in dates if each.format != ISO}
 
     def to_dict(self) -> dict[str, Any]:
-        """Give a JSON form."""
+        """Return a JSON-serializable form."""
         by_name = {codec.feature.name: codec for codec in self._codecs}
         return {
             "type": "table",
@@ -157,7 +226,7 @@ class TableEncoder:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "TableEncoder":
-        """Read the JSON form."""
+        """Build an encoder from its JSON form."""
         codecs = [codec_from_dict(codec) for codec in data["codecs"]]
         return cls(data["party"], codecs, data["missing"], data["left_out"])
 
@@ -172,12 +241,12 @@ class TableEncoder:
             raise InputError(
                 f"{describe_table(frame, self.party)}: expected the columns used in training, but "
                 f"{named} not in the table{hint}; add or rename columns, "
-                "with empty cells where values are not known"
+                "with empty cells where values are missing"
             )
 
 
 def encoder_from_dict(data: Mapping[str, Any]) -> TableEncoder | ImageEncoder:
-    """Read any encoder's JSON form."""
+    """Build a table or image encoder from its JSON form."""
     if data["type"] not in ENCODERS:
         raise InputError(unknown("encoder type", str(data["type"]), ENCODERS))
     return ENCODERS[data["type"]].from_dict(data)
@@ -192,7 +261,7 @@ ENCODERS: dict[str, type[TableEncoder | ImageEncoder]] = {
 def _check_options(
     columns: Sequence[str] | pd.Index, options: TableOptions, party: str, where: str
 ) -> None:
-    """Refuse options that name a column that is not there, or one column twice."""
+    """Reject options with unknown columns, or with one column of two types."""
     for name in (*options.categorical, *options.numeric, *options.drop):
         if name not in columns:
             raise InputError(f"{where}: {unknown('column', name, columns)}")

@@ -1,4 +1,4 @@
-"""The scaling of numbers to [0, 1]: one piecewise linear map through knots, and its inverse."""
+"""Piecewise linear scaling of numbers to [0, 1], and its inverse."""
 
 from dataclasses import dataclass
 
@@ -10,21 +10,20 @@ from xvfl.config import Scaling
 Floats = NDArray[np.float64]
 
 KNOTS = 129
-"""Most knots of a quantile scaling."""
-CENTRAL = (0.01, 0.99)
-"""The central 98 % of the training values ..."""
-CROWDED = 0.25
-"""... is crowded when it covers less than this share of their range: then use quantiles."""
+"""Largest number of knots of a quantile scaling."""
+CENTRAL_QUANTILES = (0.01, 0.99)
+MIN_CENTRAL_RANGE = 0.25
+"""Scale by quantiles if the central 98 % of the values cover less than this share of the range."""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """A strictly rising, piecewise linear map; what lies outside its knots is clipped."""
+    """A strictly increasing, piecewise linear map; values outside its knots are clipped."""
 
     inner: tuple[float, ...]
     """Knots in the column's own units."""
     outer: tuple[float, ...]
-    """Where each knot goes: from 0 to 1."""
+    """The scaled knots, from 0 to 1."""
 
     def apply(self, values: Floats) -> Floats:
         """Map values to [0, 1]."""
@@ -35,16 +34,16 @@ class Scale:
         return np.interp(scaled, self.outer, self.inner)
 
     def far_outside(self, values: Floats) -> NDArray[np.bool_]:
-        """Say which values lie outside the range by more than the range itself."""
+        """Tell which values are outside the range by more than its width."""
         low, high = self.inner[0], self.inner[-1]
         span = high - low
         return (values < low - span) | (values > high + span)
 
 
 def fit_scale(values: Floats, scaling: Scaling) -> Scale:
-    """Fit the knots on training values, at least two of them distinct."""
+    """Fit the knots on training values with at least two distinct ones."""
     if scaling == "auto":
-        scaling = "quantile" if _crowded(values) else "minmax"
+        scaling = "quantile" if _is_skewed(values) else "minmax"
     if scaling == "minmax":
         return Scale((float(values.min()), float(values.max())), (0.0, 1.0))
     ranks = np.linspace(0.0, 1.0, KNOTS)
@@ -54,6 +53,6 @@ def fit_scale(values: Floats, scaling: Scaling) -> Scale:
     return Scale(tuple(knots.tolist()), tuple(outer.tolist()))
 
 
-def _crowded(values: Floats) -> bool:
-    low, high = np.quantile(values, CENTRAL)
-    return bool(high - low < CROWDED * (values.max() - values.min()))
+def _is_skewed(values: Floats) -> bool:
+    low, high = np.quantile(values, CENTRAL_QUANTILES)
+    return bool(high - low < MIN_CENTRAL_RANGE * (values.max() - values.min()))

@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 
 from xvfl.config import TableOptions
 from xvfl.data.column_stats import FitLimits
-from xvfl.data.encoder import Encoded, ImageEncoder, Images, TableEncoder
+from xvfl.data.encoded import Encoded
+from xvfl.data.encoder import TableEncoder
+from xvfl.data.images import ImageEncoder, Images
 from xvfl.errors import InputError
 
 Source = pd.DataFrame | Images

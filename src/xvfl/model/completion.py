@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 from pandas.api import types
 from torch import nn
 
-from xvfl.data.encoder import ImageEncoder, Images, TableEncoder
+from xvfl.data.encoder import TableEncoder
+from xvfl.data.images import ImageEncoder, Images
 from xvfl.data.parse import mask_missing
 from xvfl.data.sources import Encoder, Source
 from xvfl.data.text import as_text

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from xvfl.config import COORDINATOR, LossConfig, NetConfig, build
-from xvfl.data.encoder import Encoded, encoder_from_dict
+from xvfl.data.encoded import Encoded
+from xvfl.data.encoder import encoder_from_dict
 from xvfl.data.sources import Encoder, Source, encode
 from xvfl.dataset.in_memory import rows_of_ids, to_party_table
 from xvfl.errors import InputError, ModeError, RunError, unknown

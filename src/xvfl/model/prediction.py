@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from xvfl import maths
-from xvfl.data.encoder import Encoded
+from xvfl.data.encoded import Encoded
 from xvfl.data.sources import Source, source_ids
 from xvfl.methods import Mode
 from xvfl.primitives.rows import Rows

@@ -9,8 +9,8 @@ from typing import Any
 import pandas as pd
 
 from xvfl.config import Config, parse_config
-from xvfl.data.encoder import read_images
 from xvfl.data.frames import read_table
+from xvfl.data.images import read_images
 from xvfl.data.labels import labels_of_party, read_labels
 from xvfl.data.parquet import is_parquet, open_parquet
 from xvfl.data.sources import Source, take_ids

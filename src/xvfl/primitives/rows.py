@@ -69,7 +69,7 @@ class PartyTable:
     def take(self, handles: Tensor) -> "PartyTable":
         """Select the rows at the handles; handle −1 is a row that the party does not hold."""
         if not len(self) or not len(handles):
-            return self._nothing(len(handles))
+            return self._empty(len(handles))
         # On a GPU, this check would synchronize with the device.
         if handles.device.type == "cpu" and int(handles.min()) >= 0:
             return self._at(handles)
@@ -77,22 +77,18 @@ class PartyTable:
         return replace(rows, observed=rows.observed & (handles >= 0).unsqueeze(1))
 
     def _at(self, places: Tensor) -> "PartyTable":
-        parts = (self.values, self.codes, self.observed)
-        return PartyTable(self.layout, *(part.index_select(0, places) for part in parts))
+        return PartyTable(self.layout, *(part.index_select(0, places) for part in self._parts()))
 
-    def _nothing(self, rows: int) -> "PartyTable":
-        parts = (self.values, self.codes, self.observed)
-        values, codes, observed = (part.new_zeros(rows, *part.shape[1:]) for part in parts)
-        return replace(self, values=values, codes=codes, observed=observed)
+    def _empty(self, rows: int) -> "PartyTable":
+        parts = (part.new_zeros(rows, *part.shape[1:]) for part in self._parts())
+        return PartyTable(self.layout, *parts)
 
     def to(self, device: torch.device) -> "PartyTable":
         """Move the rows to a device."""
-        return replace(
-            self,
-            values=self.values.to(device),
-            codes=self.codes.to(device),
-            observed=self.observed.to(device),
-        )
+        return PartyTable(self.layout, *(part.to(device) for part in self._parts()))
+
+    def _parts(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.values, self.codes, self.observed
 
 
 @dataclass(frozen=True)
@@ -138,15 +134,7 @@ class Rows:
 
     def take(self, index: Tensor, step: int | Tensor = 0) -> "Rows":
         """Select the rows at the index, as the batch of a step."""
-        return Rows(
-            self.handles.index_select(0, index),
-            self.full.index_select(0, index),
-            self.seen.index_select(0, index),
-            self.y.index_select(0, index),
-            self.weight.index_select(0, index),
-            step,
-            self.runs,
-        )
+        return self._map(lambda part: part.index_select(0, index), step)
 
     def order(self, seeds: Sequence[int], epoch: int) -> Callable[[int, int], Tensor]:
         """Shuffle the rows of each run; return a function of the start and stop of a batch."""
@@ -160,7 +148,7 @@ class Rows:
         return lambda start, stop: order[:, start:stop].flatten()
 
     def select_parties(self, parties: Sequence[int]) -> "Rows":
-        """Leave only the reachable parties (D7); a row that none of them saw weighs nothing."""
+        """Select the available parties (D7); rows that none of them observed get weight 0."""
         at = list(parties)
         seen = self.seen[:, at]
         return replace(
@@ -173,15 +161,11 @@ class Rows:
 
     def to(self, device: torch.device) -> "Rows":
         """Move the rows to a device."""
-        return Rows(
-            self.handles.to(device),
-            self.full.to(device),
-            self.seen.to(device),
-            self.y.to(device),
-            self.weight.to(device),
-            self.step,
-            self.runs,
-        )
+        return self._map(lambda part: part.to(device), self.step)
+
+    def _map(self, f: Callable[[Tensor], Tensor], step: int | Tensor) -> "Rows":
+        handles, full, seen = f(self.handles), f(self.full), f(self.seen)
+        return Rows(handles, full, seen, f(self.y), f(self.weight), step, self.runs)
 
 
 def align_rows(handles: Tensor, levels: Sequence[Tensor], y: Tensor | None = None) -> Rows:

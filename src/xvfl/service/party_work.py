@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from xvfl.config import LossConfig, TableOptions
-from xvfl.data.encoder import Images, encoder_from_dict
+from xvfl.data.encoder import encoder_from_dict
+from xvfl.data.images import Images
 from xvfl.data.sources import (
     Encoder,
     Source,
