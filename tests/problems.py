@@ -38,8 +38,8 @@ MIXED = Layout(
 IMAGE = Layout(image=(2, 4, 3))
 
 FULL, GAPPY, PARTIAL, EMPTY, ABSENT = "FGPE-"
-"""How a party holds a row: whole; full although a feature is missing (D6); partly; with nothing
-observed; not at all."""
+"""What a party observes of a row: all features; all but one, yet full (D6); some; none; or it does
+not hold the row."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Problem:
     names: list[str]
 
     def federation(self, reconstruction: float = 0.0) -> FusedFederation:
-        """Put the parties to work."""
+        """Build a federation of the parties in this process."""
         each = zip(self.names, self.parties, self.tables, strict=True)
         return FusedFederation(
             [PartyWorker(*of_party, [SEED], reconstruction) for of_party in each]
@@ -65,20 +65,20 @@ class Problem:
         return {f"{h}.{n}": p for h, net in holders.items() for n, p in net.named_parameters()}
 
     def gradients(self) -> dict[str, Tensor]:
-        """Take what `backward` left behind, and clear it."""
-        found = {}
+        """Return the gradients and clear them."""
+        gradients = {}
         for name, parameter in self.parameters().items():
             grad = parameter.grad
-            found[name] = torch.zeros_like(parameter) if grad is None else grad
+            gradients[name] = torch.zeros_like(parameter) if grad is None else grad
             parameter.grad = None
-        return found
+        return gradients
 
     def twin_parties(self) -> list[twin.Party]:
-        """Give the same nets to the twin, one row at a time."""
+        """Wrap the nets for the twin, which computes one row at a time."""
         return [twin_party(net) for net in self.parties]
 
     def twin_rows(self) -> list[twin.Row]:
-        """Give the same batch to the twin."""
+        """Convert the batch to the twin's rows."""
         return [self._twin_row(b) for b in range(len(self.rows))]
 
     def _twin_row(self, b: int) -> twin.Row:
@@ -97,7 +97,7 @@ class Problem:
 
 
 def twin_party(net: PartyNet) -> twin.Party:
-    """Let the twin call a party's bottom and completer with one row."""
+    """Wrap a party's bottom and completer for single rows."""
     shape = net.layout.image
 
     def f(x: Tensor, given: list[bool]) -> Tensor:
@@ -119,7 +119,7 @@ def twin_party(net: PartyNet) -> twin.Party:
 
 
 def make_problem(layouts: Sequence[Layout], holdings: Sequence[str], seed: int = 0) -> Problem:
-    """Draw nets, tables, labels and weights; a holding has one letter a party, one a row."""
+    """Sample nets, tables, labels and weights; `holdings`: a string per row, a letter per party."""
     rng = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -143,7 +143,7 @@ def make_problem(layouts: Sequence[Layout], holdings: Sequence[str], seed: int =
 
 
 def smooth_net(fan_in: int, fan_out: int) -> nn.Module:
-    """Build a small net that is nowhere flat, so that every gradient says something."""
+    """Build a small net without flat regions, so that no gradient is zero."""
     net = nn.Sequential(nn.Linear(fan_in, 6), nn.Tanh(), nn.Linear(6, 6), nn.Tanh())
     return net.append(nn.Linear(6, fan_out))
 
@@ -156,7 +156,7 @@ def _small_nets(layout: Layout) -> tuple[nn.Module, nn.Module]:
 
 
 def sample_table(layout: Layout, hows: Sequence[str], rng: torch.Generator) -> PartyTable:
-    """Draw a party's rows, each held as it says."""
+    """Sample a party's rows; `hows` says what it observes of each."""
     n = len(hows)
     observed = torch.stack([_sample_mask(how, layout.raw, rng) for how in hows])
     if layout.image is not None:
@@ -165,14 +165,14 @@ def sample_table(layout: Layout, hows: Sequence[str], rng: torch.Generator) -> P
         return PartyTable(layout, values, torch.zeros(n, 0, dtype=torch.long), observed)
     dense, codes = [], []
     for i, feature in enumerate(layout.features):
-        there = observed[:, i]
+        present = observed[:, i]
         if feature.kind == "hashed":
-            codes.append(torch.randint(feature.buckets, (n,), generator=rng) * there)
+            codes.append(torch.randint(feature.buckets, (n,), generator=rng) * present)
             continue
         columns = torch.rand(n, feature.width, generator=rng, dtype=torch.float64)
         if feature.kind == "category":
             columns = nn.functional.one_hot(columns.argmax(1), feature.width).double()
-        dense.append(columns * there.unsqueeze(1))
+        dense.append(columns * present.unsqueeze(1))
     stacked = torch.stack(codes, 1) if codes else torch.zeros(n, 0, dtype=torch.long)
     return PartyTable(layout, torch.cat(dense, 1), stacked, observed)
 
@@ -185,7 +185,7 @@ def _sample_mask(how: str, raw: int, rng: torch.Generator) -> Tensor:
 
 
 def split_digits(count: int, shuffled: bool = False) -> tuple[dict[str, PartyTable], Rows]:
-    """Take digits 0, 1 and 2, halved between two parties; `shuffled` mixes up their labels."""
+    """Split images of the digits 0 to 2 between two parties; `shuffled` permutes the labels."""
     x, y = load_digits(n_class=CLASSES, return_X_y=True)
     rng = torch.Generator().manual_seed(SEED)
     at = torch.randperm(len(x), generator=rng)[:count]
@@ -207,7 +207,7 @@ def split_digits(count: int, shuffled: bool = False) -> tuple[dict[str, PartyTab
 
 
 def sampled_mask(observed: Tensor, party: str, step: int, which: int = 0) -> Tensor:
-    """Draw again what a party masked in a step."""
+    """Reproduce the mask that a party sampled in a step."""
     rows, raw = observed.shape
     draws = CounterRNG([SEED], party, "mask", which)
     return drop_features(observed, draws.uniform(step, rows, 1 + raw, observed.device))
@@ -216,7 +216,7 @@ def sampled_mask(observed: Tensor, party: str, step: int, which: int = 0) -> Ten
 def train_small(
     loss: LossConfig, tables: dict[str, PartyTable], rows: Rows, epochs: int
 ) -> tuple[Method, FusedFederation]:
-    """Train small nets without validation, until they know every row in every mode at the most."""
+    """Train small nets, at most until every mode predicts every training row correctly."""
     net = NetConfig(embedding_dim=16, hidden_dim=32)
     layouts = {name: table.layout for name, table in tables.items()}
     config = TrainConfig(
@@ -231,16 +231,16 @@ def train_small(
         )
         trainer = Trainer(fused, method, rows, config)
         for record in trainer.run(lambda: 0.0):
-            now_and_then = record.kind == "epoch" and record.progress.epoch % 10 == 0
-            if now_and_then and min(accuracies(method, fused, rows).values()) == 1:
+            tenth_epoch = record.kind == "epoch" and record.progress.epoch % 10 == 0
+            if tenth_epoch and min(accuracies(method, fused, rows).values()) == 1:
                 break
     return method, fused
 
 
 def accuracies(method: Method, federation: FusedFederation, rows: Rows) -> dict[str, float]:
-    """Score every way to predict."""
-    found = {}
+    """Return the training accuracy of every mode and party."""
+    scores = {}
     for mode, party in ways(method, federation):
         right = logits(method, federation, rows, mode, party).argmax(1) == rows.y
-        found[f"{mode}/{party}"] = right.float().mean().item()
-    return found
+        scores[f"{mode}/{party}"] = right.float().mean().item()
+    return scores

@@ -45,7 +45,7 @@ SOURCE = Path(__file__).resolve().parents[1] / "src"
 
 
 def make_tables(rows: int = ROWS, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame, pd.Series]:
-    """Draw a bank's and a shop's table, indexed by id, with gaps; and labels they bear on."""
+    """Sample a bank's and a shop's table with missing values, indexed by id, and related labels."""
     rng = np.random.default_rng(seed)
     hidden = rng.normal(size=rows)
     ids = pd.Index([f"c{i:03d}" for i in range(rows)], name="customer")
@@ -72,7 +72,7 @@ def make_tables(rows: int = ROWS, seed: int = 0) -> tuple[pd.DataFrame, pd.DataF
 
 
 def write_run_inputs(folder: Path, config: str = CONFIG, rows: int = ROWS) -> Path:
-    """Write both tables, the labels with the bank, and the configuration."""
+    """Write both tables and the configuration; the bank's table holds the labels."""
     bank, shop, y = make_tables(rows)
     bank.assign(churned=y).reset_index().to_csv(folder / "bank.csv", index=False)
     shop.reset_index().to_parquet(folder / "shop.parquet", index=False)
@@ -82,7 +82,7 @@ def write_run_inputs(folder: Path, config: str = CONFIG, rows: int = ROWS) -> Pa
 
 @dataclass(frozen=True)
 class CommandResult:
-    """How a command ended and what it printed."""
+    """Exit code and output of a command."""
 
     code: int
     out: str
@@ -90,7 +90,7 @@ class CommandResult:
 
 
 def run_xvfl(*arguments: object) -> CommandResult:
-    """Run a command in this process, its exit code and output as a shell would see them."""
+    """Run a command in this process; return its exit code and output."""
     out, err, code = io.StringIO(), io.StringIO(), 0
     with (
         mock.patch.object(sys, "argv", ["xvfl", *map(str, arguments)]),
@@ -107,10 +107,10 @@ def run_xvfl(*arguments: object) -> CommandResult:
 
 
 def rejected_with(*arguments: object) -> str:
-    """Give the one line with which a command refuses its input; warnings may come before."""
-    said = run_xvfl(*arguments)
-    lines = [line for line in said.err.splitlines() if not line.startswith("warning: ")]
-    assert said.code == 2 and said.out == "" and len(lines) == 1, said
+    """Run a command that rejects its input; return the error line. Warnings may precede it."""
+    result = run_xvfl(*arguments)
+    lines = [line for line in result.err.splitlines() if not line.startswith("warning: ")]
+    assert result.code == 2 and result.out == "" and len(lines) == 1, result
     assert lines[0].startswith("error: ")
     return lines[0]
 
@@ -118,7 +118,7 @@ def rejected_with(*arguments: object) -> str:
 def train(
     config: Path, out: Path, resume: bool = False, show: ProgressCallback | None = None
 ) -> FitResult:
-    """Train as the command does; `show` sees every step."""
+    """Train as `xvfl train` does; `show` is called with every step."""
     shown = show or (lambda update: None)
     fitted = train_run(config, config.read_text(), RunDir(out), resume, shown)
     assert fitted is not None
@@ -126,7 +126,7 @@ def train(
 
 
 def interrupt_at(step: int) -> ProgressCallback:
-    """Press Ctrl-C when a step is done."""
+    """Return a callback that raises SIGINT after a step."""
     import signal
 
     def show(update: ProgressUpdate) -> None:
@@ -137,7 +137,7 @@ def interrupt_at(step: int) -> ProgressCallback:
 
 
 def assert_same_run(first: Path, second: Path) -> None:
-    """Compare the models and the records of two runs: bit for bit, but for the seconds."""
+    """Compare models and records of two runs bit for bit, except for durations."""
     a, b = (RunDir(path).load_tensors(MODEL)[0] for path in (first, second))
     assert a.keys() == b.keys()
     assert all(torch.equal(a[name], b[name]) for name in a)
@@ -152,7 +152,7 @@ def _records(run: Path) -> Iterator[dict[str, object]]:
 
 
 def has_no_temporary_files(folder: Path) -> bool:
-    """Say that no file half written lies about."""
+    """Return whether a folder holds no temporary files."""
     return not [path for path in folder.rglob("*") if path.name.endswith(".tmp")]
 
 
@@ -162,5 +162,5 @@ def is_png(path: Path) -> bool:
 
 
 def checkpoint_bytes(run: Path) -> bytes:
-    """Read a run's checkpoint as it lies on the disk."""
+    """Return the bytes of a run's checkpoint."""
     return (run / CHECKPOINT).read_bytes()

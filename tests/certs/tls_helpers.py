@@ -1,4 +1,4 @@
-"""A real TLS handshake between a coordinator and a party, in memory."""
+"""A TLS handshake between a coordinator and a party, in memory."""
 
 import ssl
 from contextlib import suppress
@@ -6,18 +6,18 @@ from pathlib import Path
 
 
 def tls_context(server: bool, authority: Path, owner: Path | None) -> ssl.SSLContext:
-    """Trust an authority and show a certificate, NAME without its suffix; none shows nothing."""
-    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
-    made.verify_mode = ssl.CERT_REQUIRED
-    made.verify_flags |= ssl.VERIFY_X509_STRICT
-    made.load_verify_locations(authority)
+    """Build a context that trusts an authority; `owner` is a certificate's path without suffix."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.verify_flags |= ssl.VERIFY_X509_STRICT
+    context.load_verify_locations(authority)
     if owner is not None:
-        made.load_cert_chain(f"{owner}.crt", f"{owner}.key")
-    return made
+        context.load_cert_chain(f"{owner}.crt", f"{owner}.key")
+    return context
 
 
 def handshake(server: ssl.SSLContext, client: ssl.SSLContext, host: str = "localhost") -> bytes:
-    """Shake hands and give the party's certificate as the coordinator sees it, in PEM form."""
+    """Perform a handshake; return the party's certificate as the coordinator receives it (PEM)."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = [
         server.wrap_bio(to_server, to_client, server_side=True),

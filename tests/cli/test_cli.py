@@ -100,7 +100,10 @@ def test_init_shows_every_default(tmp_path: Path) -> None:
         shown = {each.name for each in fields(cls) if each.default is not None}
         assert given[name].keys() == shown
         assert all(field_docs(cls).values()), "every field is explained"
-    assert all(doc in " ".join(text.split()) for doc in ["Maximum number of passes over the training rows."])
+    assert all(
+        doc in " ".join(text.split())
+        for doc in ["Maximum number of passes over the training rows."]
+    )
 
 
 def test_init_does_not_overwrite(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Rosters over lines that can fall silent, on two parties of the digits."""
+"""Elastic federations over transports that can stop answering, on two parties of the digits."""
 
 import json
 from concurrent.futures import Future
@@ -52,12 +52,12 @@ def make_nets() -> tuple[dict[str, PartyNet], Method]:
 
 
 def make_workers(dtype: torch.dtype = torch.float32) -> tuple[list[PartyWorker], Method, Rows]:
-    """Put the parties to work on the digits, in a precision."""
+    """Build the parties' workers on the digits, with a dtype."""
     tables, rows = split_digits(ROWS)
     parties, method = make_nets()
     method.heads.to(dtype)
     weight = LOSS.reconstruction_weight
-    made = [
+    workers = [
         PartyWorker(
             name,
             parties[name].to(dtype),
@@ -67,11 +67,11 @@ def make_workers(dtype: torch.dtype = torch.float32) -> tuple[list[PartyWorker],
         )
         for name, table in zip(NAMES, tables.values(), strict=True)
     ]
-    return made, method, replace(rows, weight=rows.weight.to(dtype))
+    return workers, method, replace(rows, weight=rows.weight.to(dtype))
 
 
-def copy_weights(made: list[PartyWorker], method: Method) -> list[Tensor]:
-    holders = [*(worker.net for worker in made), method.heads]
+def copy_weights(workers: list[PartyWorker], method: Method) -> list[Tensor]:
+    holders = [*(worker.net for worker in workers), method.heads]
     return [value.detach().clone() for net in holders for value in net.parameters()]
 
 
@@ -83,12 +83,12 @@ def make_endpoint(worker: PartyWorker, store: InMemoryCheckpoints, life: str = "
 
 
 def run_terms(train: TrainConfig, minimum: int = 2) -> RunTerms:
-    said = RunSettings(SEED, "xvfl+", NET, train, LOSS.reconstruction_weight)
-    return RunTerms("run", json.dumps(asdict(said)), 8, minimum, patience_s=20)
+    settings = RunSettings(SEED, "xvfl+", NET, train, LOSS.reconstruction_weight)
+    return RunTerms("run", json.dumps(asdict(settings)), 8, minimum, patience_s=20)
 
 
 class FlakyTransport(InProcessTransport):
-    """A line that can fall silent, before or after the party has heard the question."""
+    """A transport that can lose requests (`before`) or answers (`after`)."""
 
     def __init__(self, end: Endpoint) -> None:
         super().__init__(end.hello, end.handle)
@@ -120,11 +120,11 @@ def make_roster(
     list[InMemoryCheckpoints],
 ]:
     """Build a roster over flaky lines, with short deadlines."""
-    made, method, rows = make_workers()
+    workers, method, rows = make_workers()
     stores = [InMemoryCheckpoints(), InMemoryCheckpoints()]
     flaky = [
         FlakyTransport(make_endpoint(worker, store))
-        for worker, store in zip(made, stores, strict=True)
+        for worker, store in zip(workers, stores, strict=True)
     ]
     events: list[dict[str, Any]] = []
     peers = [

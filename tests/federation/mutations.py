@@ -1,4 +1,4 @@
-"""Frames gone wrong: damaged on the way, or whole and sealed around what no side would send."""
+"""Malformed frames: corrupted in transit, or valid frames with invalid content."""
 
 import math
 import random
@@ -15,7 +15,7 @@ from xvfl.wire.messages import Message
 
 
 def corrupt_frame(rng: random.Random, valid: Sequence[bytes]) -> bytes:
-    """Flip bits of a frame, cut it short, splice two, or make one up."""
+    """Flip bits of a frame, truncate it, splice two frames, or return random bytes."""
     while True:
         a, b = bytearray(rng.choice(valid)), rng.choice(valid)
         how = rng.choice(("flip", "cut", "splice", "random"))
@@ -32,7 +32,7 @@ def corrupt_frame(rng: random.Random, valid: Sequence[bytes]) -> bytes:
 
 
 def forge_frame(rng: random.Random, valid: Sequence[bytes]) -> bytes:
-    """Change a frame's body, or what kind it says it is, and make its length and checksum right.
+    """Change a frame's body or message type, and correct its length and checksum.
 
     Half of them are changed byte by byte, mostly in front, where lengths, counts and types are;
     half in a field's meaning, which bytes changed at random rarely reach.
@@ -41,11 +41,11 @@ def forge_frame(rng: random.Random, valid: Sequence[bytes]) -> bytes:
         a, b = bytearray(rng.choice(valid)), rng.choice(valid)
         how = rng.choice(("odd", "odd", "odd", "flip", "cut", "splice", "kind"))
         if how == "odd":
-            made = codec.encode(mutate_message(rng, codec.decode(bytes(a))))
+            forged = codec.encode(mutate_message(rng, codec.decode(bytes(a))))
         else:
-            made = fix_checksum(_mutate_body(rng, how, a, b))
-        if made not in valid:
-            return made
+            forged = fix_checksum(_mutate_body(rng, how, a, b))
+        if forged not in valid:
+            return forged
 
 
 def _mutate_body(rng: random.Random, how: str, a: bytearray, b: bytes) -> bytes:
@@ -79,7 +79,7 @@ WORDS = (
 
 
 def mutate_message(rng: random.Random, message: Message) -> Message:
-    """Give one or two of a message's fields another value of their type."""
+    """Replace one or two fields of a message by other values of their type."""
     names = [each.name for each in fields(message) if each.name != "turn"]
     chosen = rng.sample(names, min(len(names), rng.randint(1, 2)))
     return replace(message, **{name: _mutate(rng, getattr(message, name)) for name in chosen})
@@ -124,7 +124,7 @@ def _mutate_tensor(rng: random.Random, value: Tensor) -> Tensor:
 
 
 def fix_checksum(frame: bytes) -> bytes:
-    """Make a frame's length and checksum fit its body."""
+    """Correct a frame's length and checksum."""
     body = frame[codec.OVERHEAD :]
     magic, version, kind, turn, _ = codec.HEAD.unpack_from(frame)
     head = codec.HEAD.pack(magic, version, kind, turn, len(body))

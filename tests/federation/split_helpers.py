@@ -1,4 +1,4 @@
-"""Small federations cut open: parties behind endpoints, fused and split side by side."""
+"""Small federations behind endpoints, to compare split with fused computation."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ HOLDINGS = ["FFFF", "FGFG", "FPF-", "-FPF", "P-PP", "PPFP", "F---", "FFFF", "EFP
 
 
 class InMemoryCheckpoints:
-    """Checkpoints in memory."""
+    """Store checkpoints in memory."""
 
     def __init__(self) -> None:
         self.saved: dict[tuple[str, int], tuple[dict[str, Tensor], int]] = {}
@@ -39,31 +39,35 @@ class InMemoryCheckpoints:
 def make_federation(
     k: int, dtype: torch.dtype = torch.float64, dropout: float = 0.0, branches: int = 1
 ) -> Problem:
-    """Draw a federation of k parties, with rows of every kind."""
-    made = make_problem(LAYOUTS[:k], [each[:k] for each in HOLDINGS])
+    """Sample a federation of k parties with rows of every kind."""
+    problem = make_problem(LAYOUTS[:k], [each[:k] for each in HOLDINGS])
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
-        for net in made.parties:
+        for net in problem.parties:
             bottom = smooth_net(net.layout.encoded + net.layout.raw, branches * D).to(dtype)
             net.bottom = nn.Sequential(nn.Dropout(dropout), bottom)
             net.to(dtype)
-    tables = [replace(table, values=table.values.to(dtype)) for table in made.tables]
-    return replace(made, tables=tables, rows=replace(made.rows, weight=made.rows.weight.to(dtype)))
+    tables = [replace(table, values=table.values.to(dtype)) for table in problem.tables]
+    return replace(
+        problem, tables=tables, rows=replace(problem.rows, weight=problem.rows.weight.to(dtype))
+    )
 
 
-def make_small_method(made: Problem, name: str, **more: object) -> Method:
+def make_small_method(problem: Problem, name: str, **more: object) -> Method:
     """Build a method with small heads, in the problem's precision."""
     config = LossConfig(method=name, **more)  # type: ignore[arg-type]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
-        parts = MethodParts(lambda width: smooth_net(width, CLASSES), len(made.parties), D, (SEED,))
+        parts = MethodParts(
+            lambda width: smooth_net(width, CLASSES), len(problem.parties), D, (SEED,)
+        )
         method = method_spec(config.method).build(config, parts)
-    method.heads.to(made.rows.weight.dtype)
+    method.heads.to(problem.rows.weight.dtype)
     return method
 
 
 def settings_json(train: TrainConfig | None = None, reconstruction: float = 0.0) -> str:
-    """Write the settings of a small run."""
+    """Serialize the settings of a small run."""
     given = RunSettings(
         SEED, "xvfl+", NetConfig(D, 6), train or TrainConfig(optimizer="sgd"), reconstruction
     )
@@ -71,28 +75,30 @@ def settings_json(train: TrainConfig | None = None, reconstruction: float = 0.0)
 
 
 def make_endpoints(
-    made: Problem, reconstruction: float = 0.0, stores: Sequence[InMemoryCheckpoints] = ()
+    problem: Problem, reconstruction: float = 0.0, stores: Sequence[InMemoryCheckpoints] = ()
 ) -> list[Endpoint]:
     """Put each party of a problem behind an endpoint."""
-    found = []
-    for i, (name, net, table) in enumerate(zip(made.names, made.parties, made.tables, strict=True)):
+    ends = []
+    for i, (name, net, table) in enumerate(
+        zip(problem.names, problem.parties, problem.tables, strict=True)
+    ):
         side = PartyWorker(name, net, table, [SEED], reconstruction)
         holdings = torch.zeros(len(table), dtype=torch.uint8)
         hello = Hello(0, f"life-{name}", False, len(table), "columns", "session")
         store = stores[i] if stores else InMemoryCheckpoints()
-        found.append(
+        ends.append(
             Endpoint(hello, lambda s, t, side=side, h=holdings: PartyRun(side, h), store)  # type: ignore[misc]
         )
-    return found
+    return ends
 
 
 def begin_run(
-    lines: Sequence[Transport], names: Sequence[str], said: str, branches: int = 1
+    lines: Sequence[Transport], names: Sequence[str], settings: str, branches: int = 1
 ) -> SplitFederation:
     """Begin a run over transports."""
     peers = [RemoteParty(name, line) for name, line in zip(names, lines, strict=True)]
     split = SplitFederation(peers, branches * D)
     for line in lines:
-        line.exchange(Begin(1, "run", 0, said, torch.zeros(0, dtype=torch.int32))).result(30)
+        line.exchange(Begin(1, "run", 0, settings, torch.zeros(0, dtype=torch.int32))).result(30)
     split.counters.turn = 1
     return split

@@ -1,4 +1,4 @@
-"""Run a session between two lists of ids and keep all that was said."""
+"""Matching sessions with a transcript."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ RULE = "folded"
 
 @dataclass
 class RecordingTransport:
-    """A transport that remembers every message."""
+    """A transport that records every message."""
 
     party: PartySession
     transcript: list[bytes] = field(default_factory=list)
@@ -24,15 +24,19 @@ class RecordingTransport:
 def run_matching(
     labeled: Sequence[str], ids: Sequence[str], rule: str = RULE
 ) -> tuple[CoordinatorMatch, PartyMatch, list[bytes]]:
-    """Match two lists; also give the transcript, requests and replies in turn."""
-    wire = RecordingTransport(PartySession(ids, rule, n_threads=2))
-    found = CoordinatorSession(labeled, rule, n_threads=2).match(wire)
-    assert wire.party.match is not None
-    return found, wire.party.match, wire.transcript
+    """Match two lists of ids; also return the transcript: requests and replies in turn."""
+    transport = RecordingTransport(PartySession(ids, rule, n_threads=2))
+    result = CoordinatorSession(labeled, rule, n_threads=2).match(transport)
+    assert transport.party.match is not None
+    return result, transport.party.match, transport.transcript
 
 
-def matched_pairs(found: CoordinatorMatch, kept: PartyMatch) -> set[tuple[int, int]]:
-    """Join the two sides' halves: labeled row and the party's row of the same handle."""
-    handles = found.handles[found.handles >= 0]
-    assert sorted(handles) == list(range(len(kept.rows))), "handles are 0, 1, 2, …, each once"
-    return {(row, int(kept.rows[h])) for row, h in enumerate(found.handles.tolist()) if h >= 0}
+def matched_pairs(result: CoordinatorMatch, party_match: PartyMatch) -> set[tuple[int, int]]:
+    """Return pairs of labeled row and party row with the same handle."""
+    handles = result.handles[result.handles >= 0]
+    assert sorted(handles) == list(range(len(party_match.rows))), (
+        "handles are 0, 1, 2, …, each once"
+    )
+    return {
+        (row, int(party_match.rows[h])) for row, h in enumerate(result.handles.tolist()) if h >= 0
+    }

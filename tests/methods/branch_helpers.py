@@ -15,21 +15,21 @@ from xvfl.primitives.layout import Layout
 
 
 def make_head(blocks: int, seed: int) -> nn.Module:
-    """Draw a head over so many embeddings of width d."""
+    """Sample a head over `blocks` embeddings of width d."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return smooth_net(blocks * D, CLASSES).double()
 
 
 def make_heads(count: int, blocks: int = 1, seed: int = 50) -> nn.ModuleList:
-    """Draw several."""
+    """Sample several heads."""
     return nn.ModuleList([make_head(blocks, seed + i) for i in range(count)])
 
 
 def make_two_branch_problem(
     layouts: Sequence[Layout], holdings: Sequence[str], seed: int = 0
 ) -> Problem:
-    """Draw a problem like `make_problem`, each party with two bottoms and no completer."""
+    """Sample a problem whose parties have two bottoms and no completer."""
     problem = make_problem(layouts, holdings, seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -45,7 +45,7 @@ def make_two_branch_problem(
 
 
 def embed_rows(problem: Problem) -> list[list[Tensor]]:
-    """Embed each row at each party, one at a time. [row][party]"""
+    """Embed each row at each party, one at a time; indexed [row][party]."""
     parties = problem.twin_parties()
     return [
         [twin.embed(party, row.x[i], row.o[i]) for i, party in enumerate(parties)]
@@ -54,13 +54,13 @@ def embed_rows(problem: Problem) -> list[list[Tensor]]:
 
 
 def assert_matches_twin(problem: Problem, method: Method, expected: dict[str, Tensor]) -> None:
-    """Compare every term of a method's loss with the slow one, and the gradients of the sum."""
+    """Compare a method's loss terms and gradients with the expected, slow ones."""
     problem = replace(problem, head=method.heads)
-    found = method.loss(problem.federation(), problem.rows)
-    assert found.keys() == expected.keys()
-    for name, term in found.items():
+    terms = method.loss(problem.federation(), problem.rows)
+    assert terms.keys() == expected.keys()
+    for name, term in terms.items():
         torch.testing.assert_close(term, expected[name], rtol=1e-12, atol=1e-12)
-    torch.stack(list(found.values())).sum().backward()
+    torch.stack(list(terms.values())).sum().backward()
     fast = problem.gradients()
     twin.total(list(expected.values())).backward()
     for name, slow in problem.gradients().items():
@@ -69,6 +69,6 @@ def assert_matches_twin(problem: Problem, method: Method, expected: dict[str, Te
 
 
 def weighted_mean(problem: Problem, of_row: Sequence[Sequence[Tensor]]) -> Tensor:
-    """Add each row's terms, and average the rows with their weights."""
+    """Sum each row's terms and return the weighted mean over rows."""
     rows = zip(problem.twin_rows(), of_row, strict=True)
     return twin.total([row.weight * twin.total(terms) for row, terms in rows]) / len(problem.rows)

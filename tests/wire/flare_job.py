@@ -32,30 +32,32 @@ SITES = ("p0", "p1")
 
 
 def endpoint(site: str, props: Mapping[str, Any]) -> Endpoint:
-    """Put a site's party behind an endpoint that leaves its weights behind."""
+    """Build a site's endpoint, which saves the party's weights at the end."""
     torch.set_num_threads(1)
-    made = make_federation(len(SITES), torch.float32, dropout=0.3)
+    problem = make_federation(len(SITES), torch.float32, dropout=0.3)
     at = SITES.index(site)
-    found = make_endpoints(made, RECONSTRUCTION)[at]
-    answer = found.handle
+    end = make_endpoints(problem, RECONSTRUCTION)[at]
+    answer = end.handle
 
     def handle(frame: bytes) -> bytes:
         reply = answer(frame)
-        if found.over:
-            save_file(copy_weights(made.parties[at]), Path(props["folder"]) / f"{site}.safetensors")
+        if end.over:
+            save_file(
+                copy_weights(problem.parties[at]), Path(props["folder"]) / f"{site}.safetensors"
+            )
         return reply
 
-    found.handle = handle  # type: ignore[method-assign]
-    return found
+    end.handle = handle  # type: ignore[method-assign]
+    return end
 
 
 def run(lines: Mapping[str, Transport], props: Mapping[str, Any]) -> None:
-    """Train over the lines and leave the heads behind."""
+    """Train over the transports and save the heads."""
     torch.set_num_threads(1)
-    made = make_federation(len(SITES), torch.float32, dropout=0.3)
-    method = make_small_method(made, METHOD)
+    problem = make_federation(len(SITES), torch.float32, dropout=0.3)
+    method = make_small_method(problem, METHOD)
     split = begin_run([lines[site] for site in SITES], SITES, settings_json(TRAIN, RECONSTRUCTION))
-    trainer = Trainer(split, method, made.rows, TRAIN)
+    trainer = Trainer(split, method, problem.rows, TRAIN)
     for _ in trainer.run(lambda: 0.0):
         pass
     split.flush()
@@ -65,7 +67,7 @@ def run(lines: Mapping[str, Transport], props: Mapping[str, Any]) -> None:
 
 
 def copy_weights(net: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Take a net's weights."""
+    """Copy a net's weights."""
     return {name: value.detach().clone() for name, value in net.state_dict().items()}
 
 

@@ -1,4 +1,4 @@
-"""A proxy on loopback that can cut every connection through it."""
+"""A TCP proxy on loopback that can drop its connections."""
 
 import socket
 import threading
@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 
 
 class Proxy:
-    """Passes bytes on to a port; `cut` resets what is open, `refuse` lets nobody through."""
+    """Forwards bytes to a port; with `refuse`, new connections are closed."""
 
     def __init__(self, port: int) -> None:
         self._target = port
@@ -19,17 +19,17 @@ class Proxy:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def drop_connections(self) -> int:
-        """Cut every connection; say how many there were."""
+        """Close every connection; return how many there were."""
         with self._lock:
-            gone, self._open = self._open, []
-        for each in gone:
+            connections, self._open = self._open, []
+        for each in connections:
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
             each.close()
-        return len(gone) // 2
+        return len(connections) // 2
 
     def close(self) -> None:
-        """Stop."""
+        """Stop listening and close every connection."""
         self._listening.close()
         self.drop_connections()
 
@@ -64,9 +64,9 @@ def _pass_on(a: socket.socket, b: socket.socket) -> None:
 
 @contextmanager
 def proxy(port: int) -> Iterator[Proxy]:
-    """Put a proxy before a port."""
-    made = Proxy(port)
+    """Run a proxy in front of a port."""
+    started = Proxy(port)
     try:
-        yield made
+        yield started
     finally:
-        made.close()
+        started.close()

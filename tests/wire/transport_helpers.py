@@ -1,4 +1,4 @@
-"""The transports side by side: what every test of one runs on the other, too."""
+"""Servers, clients and certificates for tests that run on every transport."""
 
 import threading
 import time
@@ -20,7 +20,7 @@ COORDINATOR = "coordinator"
 
 
 def issue_certificates(folder: Path, names: Sequence[str]) -> Path:
-    """Make an authority, and certificates for a coordinator on loopback and for parties."""
+    """Create an authority, and certificates for a coordinator on loopback and for parties."""
     if not folder.exists():
         authority = make_authority(folder)
         authority.issue(COORDINATOR, hosts=("localhost", "127.0.0.1"))
@@ -30,7 +30,7 @@ def issue_certificates(folder: Path, names: Sequence[str]) -> Path:
 
 
 def tls_files(folder: Path, name: str) -> Tls:
-    """Name one side's files."""
+    """Return the paths of a participant's TLS files."""
     return Tls(str(folder / "ca.crt"), str(folder / f"{name}.crt"), str(folder / f"{name}.key"))
 
 
@@ -38,36 +38,34 @@ def tls_files(folder: Path, name: str) -> Tls:
 def run_server(
     folder: Path, names: Sequence[str], address: str = "localhost:0", **more: object
 ) -> Iterator[CoordinatorServer]:
-    """Listen on loopback."""
+    """Run a coordinator's server on loopback."""
     peers = Peers(folder / "ca.crt", folder / "ca.crl")
-    listener = CoordinatorServer(
-        address, tls_files(folder, COORDINATOR), names, peers.check, **more
-    )  # type: ignore[arg-type]
+    server = CoordinatorServer(address, tls_files(folder, COORDINATOR), names, peers.check, **more)  # type: ignore[arg-type]
     try:
-        yield listener
+        yield server
     finally:
-        listener.close()
+        server.close()
 
 
 @contextmanager
 def run_client(
     folder: Path, name: str, port: int, hello: Hello, handle: Callable[[bytes], bytes]
 ) -> Iterator[PartyClient]:
-    """Dial in from a thread."""
+    """Run a party's client in a thread."""
     address, own = f"localhost:{port}", tls_files(folder, name)
-    dialler = PartyClient(address, own, lambda: hello, handle, over=lambda: False, give_up_s=60)
-    thread = threading.Thread(target=dialler.run, daemon=True)
+    client = PartyClient(address, own, lambda: hello, handle, over=lambda: False, give_up_s=60)
+    thread = threading.Thread(target=client.run, daemon=True)
     thread.start()
     try:
-        yield dialler
+        yield client
     finally:
-        dialler.stop()
+        client.stop()
         thread.join(60)
         assert not thread.is_alive()
 
 
 def wait_until(holds: Callable[[], object], seconds: float = 120.0) -> None:
-    """Wait for something to become true."""
+    """Wait for a condition."""
     until = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < until, "the condition never held"
@@ -78,15 +76,15 @@ def wait_until(holds: Callable[[], object], seconds: float = 120.0) -> None:
 def open_transports(
     kind: str, names: Sequence[str], ends: Sequence[Endpoint], folder: Path
 ) -> Iterator[list[Transport]]:
-    """Reach parties over a transport."""
+    """Connect to endpoints over a kind of transport."""
     if kind == "memory":
         yield [InProcessTransport(end.hello, end.handle) for end in ends]
         return
     issue_certificates(folder, names)
     with ExitStack() as stack:
-        listener = stack.enter_context(run_server(folder, names))
+        server = stack.enter_context(run_server(folder, names))
         for name, end in zip(names, ends, strict=True):
-            stack.enter_context(run_client(folder, name, listener.port, end.hello, end.handle))
-        found = [listener.lines[name] for name in names]
-        wait_until(lambda: all(line.hello() for line in found))
-        yield list(found)
+            stack.enter_context(run_client(folder, name, server.port, end.hello, end.handle))
+        transports = [server.lines[name] for name in names]
+        wait_until(lambda: all(line.hello() for line in transports))
+        yield list(transports)
