@@ -124,7 +124,7 @@ TABLES: dict[str, tuple[Spoil, list[str]]] = {
     "no rows": (shop(lambda t: t.iloc[:0]), ["shop.parquet", "at least one row"]),
     "table absent": (
         lambda folder: (folder / "bank.csv").unlink(),
-        ["party 'bank'", "bank.csv", "there is no such file", "check the path"],
+        ["party 'bank'", "bank.csv", "file not found", "check the path"],
     ),
     "table of another kind": (
         config("shop.parquet", "shop.xlsx"),
@@ -339,7 +339,7 @@ def test_a_party_without_its_table(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("output", "expected"),
-    [("answers.xlsx", "ending in .csv or .parquet"), ("nowhere/answers.csv", "make it first")],
+    [("answers.xlsx", "ending in .csv or .parquet"), ("nowhere/answers.csv", "create it first")],
 )
 def test_bad_outputs(output: str, expected: str, folder: Path) -> None:
     message = rejected_with(*predict(folder, output=output))

@@ -432,7 +432,7 @@ def test_images_beside_a_table(tmp_path: Path) -> None:
     fitted.save(tmp_path / "model")
     again = XVFLClassifier.load(tmp_path / "model")
     pd.testing.assert_frame_equal(again.predict_proba(given), fitted.predict_proba(given))
-    with pytest.raises(InputError, match="the kind of data of training"):
+    with pytest.raises(InputError, match="the kind of data used in training"):
         fitted.predict({"photos": BANK})
 
 

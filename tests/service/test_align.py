@@ -242,7 +242,7 @@ def test_a_coordinator_that_starts_again_is_answered(tmp_path: Path) -> None:
         (('["bank", "shop"]', '["bank", "bank"]'), "names, each once"),
         (("certs/coordinator.key", "certs/none.key"), "none.key: cannot be read"),
         (("certs/ca.crl", "certs/none.crl"), "none.crl: expected a revocation list"),
-        (("labels.csv", "none.csv"), "there is no such file"),
+        (("labels.csv", "none.csv"), "file not found"),
         (("listen", "listen = 1\nlisten"), "not valid TOML"),
     ],
 )

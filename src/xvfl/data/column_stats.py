@@ -71,18 +71,18 @@ class NumericStats:
     def add(self, values: Floats, keys: Floats) -> None:
         """Add numbers, NaN where missing; the values with the smallest keys are the sample."""
         observed = ~np.isnan(values)
-        kept = values[observed]
-        if not len(kept):
+        present = values[observed]
+        if not len(present):
             return
-        self.count += len(kept)
-        self.low = min(self.low, float(kept.min()))
-        self.high = max(self.high, float(kept.max()))
-        self.integral &= bool(np.all(np.trunc(kept) == kept))
+        self.count += len(present)
+        self.low = min(self.low, float(present.min()))
+        self.high = max(self.high, float(present.max()))
+        self.integral &= bool(np.all(np.trunc(present) == present))
         if self._sample_size is None:
-            self._values.append(kept)
+            self._values.append(present)
             return
         sampled = keys[observed] < self._max_key
-        self._values.append(kept[sampled])
+        self._values.append(present[sampled])
         self._keys.append(keys[observed][sampled])
         self._pending += int(sampled.sum())
         if self._pending > 2 * self._sample_size:
@@ -164,7 +164,7 @@ class DateStats:
         self.unit: Any = "us"
 
     def add(self, dates: pd.Series, keys: Floats, codes: NDArray[np.int64] | None) -> None:
-        """Add dates; `codes` gives each cell's position where they are distinct values."""
+        """Add dates, or distinct dates and the position of each cell's date among them."""
         seconds = to_epoch_seconds(dates)
         self.timed |= bool(np.any(seconds[~np.isnan(seconds)] % DAY != 0))
         cells = seconds if codes is None else seconds[codes]

@@ -82,13 +82,13 @@ class LabelValues:
 
 def find_labels(pieces: Iterable[pd.Series], where: str, min_classes: int = 2) -> LabelValues:
     """Find the distinct labels; warn about missing ones, reject what are not classes."""
-    found: dict[Any, None] = {}
+    raw: dict[Any, None] = {}
     rows = labelled = 0
     for cells in pieces:
         present = without_categories(cells).dropna()
         rows, labelled = rows + len(cells), labelled + len(present)
-        found |= dict.fromkeys(present.drop_duplicates().tolist())
-        if len(found) > MAX_CLASSES:
+        raw |= dict.fromkeys(present.drop_duplicates().tolist())
+        if len(raw) > MAX_CLASSES:
             raise InputError(
                 f"{where}: expected classes, but there are more than {MAX_CLASSES} distinct "
                 "labels; bin them into classes first"
@@ -99,11 +99,11 @@ def find_labels(pieces: Iterable[pd.Series], where: str, min_classes: int = 2) -
             DataWarning,
             stacklevel=4,
         )
-    distinct = plain_type(pd.Series(list(found)))
+    distinct = plain_type(pd.Series(list(raw)))
     if len(distinct) < min_classes:
-        found_text = f"only class {distinct.iloc[0]!s}" if len(distinct) else "no label at all"
+        classes = f"only class {distinct.iloc[0]!s}" if len(distinct) else "no label at all"
         raise InputError(
-            f"{where}: expected at least {min_classes} classes, but found {found_text}; check the "
+            f"{where}: expected at least {min_classes} classes, but found {classes}; check the "
             "column"
         )
     is_float = types.is_float_dtype(distinct.dtype)
@@ -112,7 +112,7 @@ def find_labels(pieces: Iterable[pd.Series], where: str, min_classes: int = 2) -
             f"{where}: expected classes, but {len(distinct)} distinct numbers in {labelled} rows "
             "looks like a regression target; bin it into classes first"
         )
-    return LabelValues(list(found), distinct)
+    return LabelValues(list(raw), distinct)
 
 
 def encode_labels(labels: pd.Series) -> tuple[list[Any], NDArray[np.int64]]:

@@ -95,8 +95,8 @@ def rows_of_ids(
     y: Tensor | None = None,
 ) -> Rows:
     """Look up ids in the parties' encoded rows."""
-    wanted = pd.Index(ids)
-    handles = [pd.Index(each.ids).get_indexer(wanted) for each in encoded.values()]
+    index = pd.Index(ids)
+    handles = [pd.Index(each.ids).get_indexer(index) for each in encoded.values()]
     levels = [observation_levels(tables[name].observed, full_threshold[name]) for name in encoded]
     return align_rows(torch.from_numpy(np.stack(handles, 1)).long(), levels, y)
 

@@ -187,11 +187,11 @@ def _encode_table(
     """Encode and store a party's rows; count training rows by the number of observed features."""
     rows = np.zeros(encoder.layout.raw + 1, dtype=np.int64)
     for piece, places in zip(table.pieces(), placement.places(party), strict=True):
-        held = places >= 0
-        if not held.any():
+        used = places >= 0
+        if not used.any():
             continue
-        encoded = encode(encoder, take_rows(piece, held))
-        storage.put(places[held], encoded)
-        observed = encoded.observed[placement.is_training(places[held])].sum(1)
+        encoded = encode(encoder, take_rows(piece, used))
+        storage.put(places[used], encoded)
+        observed = encoded.observed[placement.is_training(places[used])].sum(1)
         rows += np.bincount(observed, minlength=len(rows))
     return rows

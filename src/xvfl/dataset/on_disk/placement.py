@@ -123,7 +123,7 @@ class DiskPlacement:
         run(f"DROP TABLE matched{last}")
 
     def _place(self, numbers: Mapping[int, int], splits: Splits) -> None:
-        """Give every matched row its place; write its class to the coordinator's file."""
+        """Assign a place to every matched row; write its class to the coordinator's file."""
         number = np.zeros(max(numbers) + 1, dtype=np.int32)
         number[list(numbers)] = list(numbers.values())
         counts = self._index.run("SELECT code, count(*) FROM matched GROUP BY code")
@@ -163,8 +163,8 @@ class DiskPlacement:
 
 def _class_sizes(count: int, total: int, splits: Splits) -> tuple[int, int, int]:
     train, validation, test = splits.sizes(count)
-    kept = min(validation, max(1, MAX_VALIDATION * count // total))
-    return train + validation - kept, kept, test
+    limited = min(validation, max(1, MAX_VALIDATION * count // total))
+    return train + validation - limited, limited, test
 
 
 def _parts(y: NDArray[Any], sizes: Sizes, done: dict[int, int], seed: int) -> Int64Array:
