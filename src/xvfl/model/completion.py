@@ -27,7 +27,7 @@ def fill(
         return _fill_images(encoder, source, ids, values)
     if isinstance(encoder, TableEncoder) and isinstance(source, pd.DataFrame):
         return _fill_table(encoder, net, source, ids, values)
-    raise InputError("complete: expected the same kind of data as in training, a table or images")
+    raise InputError("complete: expected the kind of data used in training: a table or images")
 
 
 def _fill_table(
