@@ -98,11 +98,11 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Maximum number of passes over the training rows.
     batch_size : int, default=0
         Rows per step. 0 chooses between 64 and 1024, for about 100 steps per epoch.
-    optimizer : {"sgd", "adam", "adamw", "page"}, default="adamw"
+    optimizer : {"adamw", "adam", "sgd", "page"}, default="adamw"
         Optimizer. `"page"` is the paper's variance-reduced method PAGE.
     learning_rate : float, default=0.002
         Initial learning rate η.
-    schedule : {"constant", "cosine"}, default="cosine"
+    schedule : {"cosine", "constant"}, default="cosine"
         Learning rate schedule.
     momentum : float, default=0.9
         Momentum of `"sgd"`.
@@ -116,8 +116,8 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Share of the rows held out for early stopping and calibration.
     patience : int, default=15
         Epochs without a better validation score before training stops. 0 disables early stopping.
-    class_weight : {"balanced", None}, default=None
-        `"balanced"` weights classes inversely to their frequency.
+    class_weight : str, default=None
+        `"balanced"` weights classes inversely to their frequency. None weights all rows equally.
     random_state : int, default=0
         Seed of all random numbers.
     device : {"auto", "cpu", "cuda"}, default="auto"
@@ -356,9 +356,10 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         ----------
         X : dict of DataFrame, str, Path or Images
             The tables of some or all parties, by party name.
-        mode : {"local", "assisted", "collaborative", "peers"}, default=None
-            Prediction mode. By default `"collaborative"` if `X` has the tables of all parties and
-            `party` is None, else `"local"`.
+        mode : str, default=None
+            Prediction mode: `"local"`, `"assisted"`, `"collaborative"` or `"peers"`. By default
+            `"collaborative"` if `X` has the tables of all parties and `party` is None, else
+            `"local"`.
         party : str, default=None
             The predicting party, in all modes but `"collaborative"`. Optional if `X` has one table.
         ids : sequence, default=None
@@ -391,7 +392,7 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         ----------
         X : dict of DataFrame, str, Path or Images
             The tables of some or all parties, by party name.
-        mode : {"local", "assisted", "collaborative", "peers"}, default=None
+        mode : str, default=None
             Prediction mode; see `predict`.
         party : str, default=None
             The predicting party; see `predict`.
@@ -427,7 +428,7 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         ----------
         X : dict of DataFrame, str, Path or Images
             The tables of some or all parties, by party name.
-        mode : {"local", "assisted", "collaborative", "peers"}, default=None
+        mode : str, default=None
             Prediction mode; see `predict`.
         party : str, default=None
             The predicting party; see `predict`.
@@ -507,7 +508,7 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             The tables of some or all parties, by party name.
         y : Series, one-column DataFrame or tuple of (party, column)
             Labels, as in `fit`.
-        mode : {"local", "assisted", "collaborative", "peers"}, default=None
+        mode : str, default=None
             Prediction mode; see `predict`.
         party : str, default=None
             The predicting party; see `predict`.
