@@ -23,7 +23,7 @@ import pandas as pd
 from sklearn.datasets import load_digits
 from xvfl_lab.scenarios import scenario
 
-from xvfl.certs import make_authority
+from xvfl.certs import create_authority
 from xvfl.cli.demo_federated import OVERLAP, PARTY, RATE, SEED, TEST, TRAIN
 from xvfl.model.evaluation import EVALUATION
 from xvfl.service.log import read_log
@@ -54,7 +54,7 @@ device = "cpu"
 
 def write_files(out: Path, epochs: int) -> None:
     """Write certificates, labels, and a table of one row of pixels for each party."""
-    authority = make_authority(out / "certs")
+    authority = create_authority(out / "certs")
     authority.issue("coordinator", hosts=("localhost", "127.0.0.1"))
     images, y = load_digits(return_X_y=True)
     masks, _ = scenario(len(y), [8] * len(NAMES), OVERLAP, RATE, SEED)

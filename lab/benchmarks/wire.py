@@ -26,7 +26,7 @@ import torch
 from xvfl_lab.datasets.digits import digits
 from xvfl_lab.experiments.trial import Setting, Trial
 
-from xvfl.certs import Peers, make_authority
+from xvfl.certs import PeerVerifier, create_authority
 from xvfl.config import LossConfig, NetConfig, TrainConfig
 from xvfl.federation.elastic import ElasticFederation
 from xvfl.federation.endpoint import Endpoint, PartyRun
@@ -93,7 +93,7 @@ def over_grpc(folder: Path, rows: int, count: int) -> tuple[float, float, float]
     """Give a step's seconds, its bytes and its tensors' own bytes."""
     train = TrainConfig(epochs=1000, batch_size=rows, device="cpu", patience=0)
     made = trial(train)
-    peers = Peers(folder / "ca.crt", None)
+    peers = PeerVerifier(folder / "ca.crt", None)
     listener = CoordinatorServer("localhost:0", tls(folder, "coordinator"), PARTIES, peers.check)
     spawn = multiprocessing.get_context("spawn")
     running = [
@@ -211,7 +211,7 @@ def main() -> None:
         limit_threads(any_image(digits().layouts), torch.device("cpu")),
     ):
         folder = Path(made) / "certs"
-        authority = make_authority(folder)
+        authority = create_authority(folder)
         authority.issue("coordinator", hosts=("localhost",))
         for name in PARTIES:
             authority.issue(name)

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.certs.tls_helpers import handshake, tls_context
 from tests.small_tables import rejected_with, run_xvfl
-from xvfl.certs import Authority, Peers, make_authority, open_authority, peer_name
+from xvfl.certs import Authority, PeerVerifier, create_authority, open_authority, peer_name
 from xvfl.errors import CertificateError
 
 NOW = datetime.now(UTC)
@@ -19,7 +19,7 @@ NOW = datetime.now(UTC)
 
 @pytest.fixture
 def authority(tmp_path: Path) -> Authority:
-    made = make_authority(tmp_path / "certs")
+    made = create_authority(tmp_path / "certs")
     made.issue("coordinator", ["localhost", "127.0.0.1", "::1"])
     made.issue("bank")
     return made
@@ -34,13 +34,13 @@ def meet(authority: Authority, party: Path | None, trusts: Path | None = None) -
 
 def test_the_commands_make_certificates_that_tls_takes(tmp_path: Path) -> None:
     certs = tmp_path / "certs"
-    assert "made an authority" in run_xvfl("certs", "init", certs).out
+    assert "created an authority" in run_xvfl("certs", "init", certs).out
     said = run_xvfl("certs", "issue", "coordinator", "--dir", certs, "--host", "localhost")
     assert said.code == 0 and "coordinator.key" in said.out
     assert run_xvfl("certs", "issue", "bank", "--dir", certs, "--days", "30").code == 0
     server = tls_context(True, certs / "ca.crt", certs / "coordinator")
     shown = handshake(server, tls_context(False, certs / "ca.crt", certs / "bank"))
-    peers = Peers(certs / "ca.crt", certs / "ca.crl")
+    peers = PeerVerifier(certs / "ca.crt", certs / "ca.crl")
     assert peers.check(shown) == peer_name(shown) == "bank"
     certificate = x509.load_pem_x509_certificate((certs / "bank.crt").read_bytes())
     assert certificate.not_valid_after_utc - NOW < timedelta(days=31)
@@ -65,10 +65,10 @@ def test_keys_are_their_owners_alone_and_of_the_curve_p256(authority: Authority)
 def test_nothing_is_overwritten(authority: Authority) -> None:
     folder = authority.folder
     before = {path: path.read_bytes() for path in folder.iterdir()}
-    assert "ca.crt: exists already" in rejected_with("certs", "init", folder)
-    assert "bank.crt: exists already" in rejected_with("certs", "issue", "bank", "--dir", folder)
+    assert "ca.crt: already exists" in rejected_with("certs", "init", folder)
+    assert "bank.crt: already exists" in rejected_with("certs", "issue", "bank", "--dir", folder)
     (folder / "bank.crt").unlink()
-    assert "bank.key: exists already" in rejected_with("certs", "issue", "bank", "--dir", folder)
+    assert "bank.key: already exists" in rejected_with("certs", "issue", "bank", "--dir", folder)
     (folder / "bank.crt").write_bytes(before[folder / "bank.crt"])
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
 
@@ -78,7 +78,7 @@ def test_nothing_is_overwritten(authority: Authority) -> None:
     [
         (["issue", "../bank"], "expected a name of at most 63"),
         (["issue", "bänk"], "expected a name"),
-        (["issue", "ca"], "the authority's"),
+        (["issue", "ca"], "reserved for the authority"),
         (["issue", "shop", "--host", "fl.example.org:443"], "without a port"),
         (["revoke", "bamk"], "unknown name 'bamk': did you mean 'bank'"),
     ],
@@ -103,7 +103,7 @@ def test_a_folder_without_an_authority_says_so(tmp_path: Path) -> None:
 
 
 def test_a_key_of_another_authority_is_noticed(authority: Authority, tmp_path: Path) -> None:
-    other = make_authority(tmp_path / "other")
+    other = create_authority(tmp_path / "other")
     (authority.folder / "ca.key").unlink()
     (authority.folder / "ca.key").write_bytes((other.folder / "ca.key").read_bytes())
     with pytest.raises(CertificateError, match="ca.key does not belong to ca.crt"):
@@ -116,7 +116,7 @@ def test_a_party_without_a_certificate_is_refused_by_tls(authority: Authority) -
 
 
 def test_a_strangers_certificate_is_refused_by_tls(authority: Authority, tmp_path: Path) -> None:
-    stranger = make_authority(tmp_path / "stranger")
+    stranger = create_authority(tmp_path / "stranger")
     stranger.issue("bank")
     with pytest.raises(ssl.SSLError, match="(?i)certificate verify failed|unknown ca"):
         meet(authority, stranger.folder / "bank")
@@ -131,7 +131,7 @@ def test_a_strangers_certificate_is_refused_by_tls(authority: Authority, tmp_pat
 def test_certificates_of_another_time_are_refused_by_tls(
     tmp_path: Path, made: timedelta, days: int, reason: str
 ) -> None:
-    authority = make_authority(tmp_path / "certs", now=NOW - timedelta(days=90))
+    authority = create_authority(tmp_path / "certs", now=NOW - timedelta(days=90))
     authority.issue("coordinator", ["localhost"])
     issued = authority.issue("bank", days=days, now=NOW + made)
     assert issued.state(NOW) in ("expired", "not yet valid")
@@ -146,7 +146,7 @@ def test_a_clock_that_is_an_hour_behind_does_no_harm(authority: Authority) -> No
 
 
 def test_a_certificate_does_not_outlive_its_authority(tmp_path: Path) -> None:
-    authority = make_authority(tmp_path / "certs", days=10)
+    authority = create_authority(tmp_path / "certs", days=10)
     issued = authority.issue("bank", days=90)
     assert datetime.fromisoformat(issued.ends) == authority.certificate.not_valid_after_utc
 
@@ -167,12 +167,12 @@ def test_a_party_cannot_pose_as_the_coordinator(authority: Authority) -> None:
 def test_a_revoked_name_can_be_issued_anew(authority: Authority) -> None:
     old = (authority.folder / "bank.crt").read_bytes()
     authority.revoke("bank")
-    with pytest.raises(CertificateError, match="revoked already"):
+    with pytest.raises(CertificateError, match="already revoked"):
         authority.revoke("bank")
     for suffix in (".crt", ".key"):
         (authority.folder / f"bank{suffix}").unlink()
     authority.issue("bank")
-    peers = Peers(authority.folder / "ca.crt", authority.folder / "ca.crl")
+    peers = PeerVerifier(authority.folder / "ca.crt", authority.folder / "ca.crl")
     assert peers.check((authority.folder / "bank.crt").read_bytes()) == "bank"
     with pytest.raises(CertificateError, match="revoked"):
         peers.check(old)
@@ -181,7 +181,7 @@ def test_a_revoked_name_can_be_issued_anew(authority: Authority) -> None:
 
 
 def test_a_running_coordinator_takes_in_a_new_list(authority: Authority) -> None:
-    peers = Peers(authority.folder / "ca.crt", authority.folder / "ca.crl")
+    peers = PeerVerifier(authority.folder / "ca.crt", authority.folder / "ca.crl")
     bank = (authority.folder / "bank.crt").read_bytes()
     assert peers.check(bank) == "bank"
     authority.revoke("bank")
@@ -194,9 +194,9 @@ def test_a_list_that_is_missing_damaged_or_a_strangers_lets_nobody_in(
     authority: Authority, tmp_path: Path
 ) -> None:
     folder = authority.folder
-    peers = Peers(folder / "ca.crt", folder / "ca.crl")
+    peers = PeerVerifier(folder / "ca.crt", folder / "ca.crl")
     bank = (folder / "bank.crt").read_bytes()
-    stranger = make_authority(tmp_path / "stranger")
+    stranger = create_authority(tmp_path / "stranger")
     (folder / "ca.crl").write_bytes((stranger.folder / "ca.crl").read_bytes())
     with pytest.raises(CertificateError, match="ca.crl: not signed by the authority"):
         peers.check(bank)
@@ -211,8 +211,8 @@ def test_a_list_that_is_missing_damaged_or_a_strangers_lets_nobody_in(
 def test_a_strangers_or_an_unreadable_certificate_is_not_a_peer(
     authority: Authority, tmp_path: Path
 ) -> None:
-    peers = Peers(authority.folder / "ca.crt", None)
-    stranger = make_authority(tmp_path / "stranger")
+    peers = PeerVerifier(authority.folder / "ca.crt", None)
+    stranger = create_authority(tmp_path / "stranger")
     stranger.issue("bank")
     with pytest.raises(CertificateError, match="'bank': .*not signed by the authority trusted"):
         peers.check((stranger.folder / "bank.crt").read_bytes())

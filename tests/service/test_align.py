@@ -18,8 +18,8 @@ from tests.wire.transport_helpers import issue_certificates, open_transports, ru
 from xvfl.errors import ConfigError, MatchingError, PartyError
 from xvfl.federation.endpoint import Endpoint
 from xvfl.matching import load_coordinator_alignment, load_party_alignment
-from xvfl.service.align import answering, ask_parties
-from xvfl.service.config import MatchingConfig, PartyProcessConfig, read_service_config
+from xvfl.service.align import match_parties, matching_endpoint
+from xvfl.service.config import MatchingConfig, PartyProcessConfig, load_config
 from xvfl.wire import codec
 from xvfl.wire.in_process import InProcessTransport
 from xvfl.wire.messages import Begin, ErrorReply, Hello, Match
@@ -88,10 +88,10 @@ def test_three_processes_match_their_ids(federation: Path) -> None:
     names = ("coordinator", "bank", "shop")
     started = [start(federation / f"{name}.toml") for name in names]
     said = dict(zip(names, map(finish, started), strict=True))
-    assert "bank holds 110 of 110 labelled rows, and 120 in all" in said["coordinator"]
-    assert "shop holds 100 of 110 labelled rows, and 100 in all" in said["coordinator"]
-    assert "holds 110 of 110 labelled rows, and 120 in all" in said["bank"]
-    assert "holds 100 of 110 labelled rows, and 100 in all" in said["shop"]
+    assert "bank: holds 110 of 110 labeled rows; 120 rows in all" in said["coordinator"]
+    assert "shop: holds 100 of 110 labeled rows; 100 rows in all" in said["coordinator"]
+    assert "holds 110 of 110 labeled rows; 120 rows in all" in said["bank"]
+    assert "holds 100 of 110 labeled rows; 100 rows in all" in said["shop"]
     found = load_coordinator_alignment(federation / "state" / "alignment.json")
     bank, shop, y = make_tables()
     labelled = list(y.index[10:])
@@ -110,7 +110,7 @@ def test_three_processes_match_their_ids(federation: Path) -> None:
 
 def test_a_refused_handshake_is_logged(federation: Path) -> None:
     coordinator = start(federation / "coordinator.toml")
-    port = read_service_config(federation / "coordinator.toml").listen.rpartition(":")[2]  # type: ignore[union-attr]
+    port = load_config(federation / "coordinator.toml").listen.rpartition(":")[2]  # type: ignore[union-attr]
     until = time.monotonic() + 300
     while True:
         try:
@@ -136,9 +136,9 @@ def _written(folder: Path, name: str) -> list[str]:
 @pytest.mark.parametrize("kind", ["memory", "grpc"])
 def test_matching_runs_over_every_transport(kind: str, tmp_path: Path) -> None:
     config = MatchingConfig(n_threads=1)
-    ends = [answering("p0", IDS, ["x"], config, tmp_path / "p0.json")]
+    ends = [matching_endpoint(IDS, ["x"], config, tmp_path / "p0.json")]
     with open_transports(kind, ["p0"], ends, tmp_path / "certs") as found:
-        ours = ask_parties({"p0": found[0]}, LABELLED, ["y"], config, tmp_path / "c.json")
+        ours = match_parties({"p0": found[0]}, LABELLED, ["y"], config, tmp_path / "c.json")
     theirs = load_party_alignment(tmp_path / "p0.json")
     handles = ours.matches["p0"].handles
     assert [int(theirs.match.rows[h]) if h >= 0 else None for h in handles] == [2, None, 0]
@@ -149,9 +149,9 @@ def test_a_party_added_later_leaves_the_others_as_they_were(tmp_path: Path) -> N
     config, path = MatchingConfig(n_threads=1), tmp_path / "c.json"
 
     def match(names: list[str], labelled: list[str]) -> dict[str, bytes]:
-        ends = {n: answering(n, IDS, ["x"], config, tmp_path / f"{n}.json") for n in names}
+        ends = {n: matching_endpoint(IDS, ["x"], config, tmp_path / f"{n}.json") for n in names}
         over = {n: InProcessTransport(end.hello, end.handle) for n, end in ends.items()}
-        found = ask_parties(over, labelled, ["y"], config, path)
+        found = match_parties(over, labelled, ["y"], config, path)
         return {name: each.session for name, each in found.matches.items()}
 
     first = match(["p0"], LABELLED)
@@ -162,16 +162,16 @@ def test_a_party_added_later_leaves_the_others_as_they_were(tmp_path: Path) -> N
 
 def test_two_rules_are_refused_on_both_sides(tmp_path: Path) -> None:
     notes: list[dict[str, object]] = []
-    end = answering("p0", IDS, ["x"], MatchingConfig("exact"), tmp_path / "p0.json", notes.append)
+    end = matching_endpoint(IDS, ["x"], MatchingConfig("exact"), tmp_path / "p0.json", notes.append)
     over = {"p0": InProcessTransport(end.hello, end.handle)}
-    with pytest.raises(MatchingError, match="party 'p0' refused: .*rule 'folded'.*by 'exact'"):
-        ask_parties(over, LABELLED, ["y"], MatchingConfig(), tmp_path / "c.json")
+    with pytest.raises(MatchingError, match="'p0' rejected .*rule 'folded'.*by 'exact'"):
+        match_parties(over, LABELLED, ["y"], MatchingConfig(), tmp_path / "c.json")
     assert "rule 'folded'" in str(notes[-1]["reason"])
     assert not (tmp_path / "c.json").exists() and not (tmp_path / "p0.json").exists()
 
 
 def test_a_party_that_only_matches_does_not_train(tmp_path: Path) -> None:
-    end = answering("p0", IDS, ["x"], MatchingConfig(), tmp_path / "p0.json")
+    end = matching_endpoint(IDS, ["x"], MatchingConfig(), tmp_path / "p0.json")
     settings = json.dumps({"seed": 0, "method": "xvfl", "net": {}, "train": {}})
     reply = codec.decode(end.handle(codec.encode(Begin(1, "run", 0, settings, NO_ROWS))))
     assert isinstance(reply, ErrorReply) and "only matches ids now" in reply.text
@@ -180,25 +180,25 @@ def test_a_party_that_only_matches_does_not_train(tmp_path: Path) -> None:
 def test_a_party_that_trains_does_not_match_unless_told(tmp_path: Path) -> None:
     hello = Hello(0, "life", False, 3, "", "")
     plain = Endpoint(hello, lambda settings, training: pytest.fail("no run"), InMemoryCheckpoints())
-    with pytest.raises(MatchingError, match="refused: expected a coordinator's message, got Match"):
+    with pytest.raises(MatchingError, match="expected a coordinator's message, got Match"):
         over = {"p0": InProcessTransport(hello, plain.handle)}
-        ask_parties(over, LABELLED, ["y"], MatchingConfig(), tmp_path / "c.json")
+        match_parties(over, LABELLED, ["y"], MatchingConfig(), tmp_path / "c.json")
 
 
 def test_a_party_that_does_not_come_is_named(tmp_path: Path) -> None:
     issue_certificates(tmp_path / "certs", ["p0"])
     with (
         run_server(tmp_path / "certs", ["p0"]) as listener,
-        pytest.raises(PartyError, match="party 'p0' did not come within 0 s; start `xvfl align`"),
+        pytest.raises(PartyError, match="'p0' did not connect within 0 s; start `xvfl align`"),
     ):
-        ask_parties(
-            listener.lines, LABELLED, ["y"], MatchingConfig(), tmp_path / "c.json", wait_s=0.2
+        match_parties(
+            listener.lines, LABELLED, ["y"], MatchingConfig(), tmp_path / "c.json", timeout_s=0.2
         )
 
 
 def test_a_question_that_comes_again_gets_the_answer_it_got(tmp_path: Path) -> None:
     config = MatchingConfig(n_threads=1)
-    end = answering("p0", IDS, ["x"], config, tmp_path / "p0.json")
+    end = matching_endpoint(IDS, ["x"], config, tmp_path / "p0.json")
 
     def twice(frame: bytes) -> bytes:
         first = end.handle(frame)
@@ -206,13 +206,13 @@ def test_a_question_that_comes_again_gets_the_answer_it_got(tmp_path: Path) -> N
         return first
 
     over = {"p0": InProcessTransport(end.hello, twice)}
-    found = ask_parties(over, LABELLED, ["y"], config, tmp_path / "c.json")
+    found = match_parties(over, LABELLED, ["y"], config, tmp_path / "c.json")
     assert (found.matches["p0"].handles >= 0).tolist() == [True, False, True]
 
 
 def test_a_coordinator_that_starts_again_is_answered(tmp_path: Path) -> None:
     config = MatchingConfig(n_threads=1)
-    end = answering("p0", IDS, ["x"], config, tmp_path / "p0.json")
+    end = matching_endpoint(IDS, ["x"], config, tmp_path / "p0.json")
 
     def dies(frame: bytes) -> bytes:
         reply = end.handle(frame)
@@ -221,7 +221,7 @@ def test_a_coordinator_that_starts_again_is_answered(tmp_path: Path) -> None:
         return reply
 
     with pytest.raises(KeyboardInterrupt):
-        ask_parties(
+        match_parties(
             {"p0": InProcessTransport(end.hello, dies)},
             LABELLED,
             ["y"],
@@ -230,7 +230,7 @@ def test_a_coordinator_that_starts_again_is_answered(tmp_path: Path) -> None:
         )
     time.sleep(0.1)  # Turns start at the clock's milliseconds; a process takes longer to restart.
     over = {"p0": InProcessTransport(end.hello, end.handle)}
-    found = ask_parties(over, LABELLED, ["y"], config, tmp_path / "c.json")
+    found = match_parties(over, LABELLED, ["y"], config, tmp_path / "c.json")
     assert found.matches["p0"].session == load_party_alignment(tmp_path / "p0.json").match.session
 
 
@@ -239,7 +239,7 @@ def test_a_coordinator_that_starts_again_is_answered(tmp_path: Path) -> None:
     [
         (("listen =", "listens ="), "expected either `listen`"),
         (("parties = ", "party = "), "unknown key 'party': did you mean 'parties'"),
-        (('["bank", "shop"]', '["bank", "bank"]'), "names, each once"),
+        (('["bank", "shop"]', '["bank", "bank"]'), "distinct names"),
         (("certs/coordinator.key", "certs/none.key"), "none.key: cannot be read"),
         (("certs/ca.crl", "certs/none.crl"), "none.crl: expected a revocation list"),
         (("labels.csv", "none.csv"), "file not found"),
@@ -261,10 +261,10 @@ def test_an_unknown_party_and_a_missing_file_are_one_line(federation: Path) -> N
 
 
 def test_file_names_count_from_the_configuration(federation: Path) -> None:
-    side = read_service_config(federation / "bank.toml")
+    side = load_config(federation / "bank.toml")
     assert isinstance(side, PartyProcessConfig)
     assert side.table == str(federation / "bank.csv")
     assert side.tls.private_key == str(federation / "certs" / "bank.key")
     (federation / "bank.toml").write_text("[matching]\nrule = 'x'\ncoordinator = 1")
     with pytest.raises(ConfigError):
-        read_service_config(federation / "bank.toml")
+        load_config(federation / "bank.toml")

@@ -1,18 +1,18 @@
-"""The example folders say what the commands understand."""
+"""The configurations of the examples are valid."""
 
 from pathlib import Path
 
 import pytest
 
-from xvfl.service.config import CoordinatorConfig, PartyProcessConfig, read_service_config
+from xvfl.service.config import CoordinatorConfig, PartyProcessConfig, load_config
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
 @pytest.mark.parametrize("name", ["two_parties", "four_parties"])
-def test_each_side_names_its_own_files(name: str) -> None:
+def test_each_process_names_its_own_files(name: str) -> None:
     folder = EXAMPLES / name
-    sides = {path.stem: read_service_config(path) for path in folder.glob("*.toml")}
+    sides = {path.stem: load_config(path) for path in folder.glob("*.toml")}
     main = sides.pop("coordinator")
     assert isinstance(main, CoordinatorConfig)
     assert set(main.parties) == set(sides)

@@ -11,23 +11,30 @@ from xvfl.config import LossConfig
 from xvfl.errors import ConfigError, WireError
 from xvfl.methods import MethodParts, method_spec
 from xvfl.model.run_dir import RunDir
-from xvfl.service.release import KEY, PUBLIC, _verified, check_releasable, signed, signing_key
+from xvfl.service.release import (
+    PRIVATE_KEY,
+    PUBLIC_KEY,
+    check_releasable,
+    load_signing_key,
+    sign_head,
+    verify_release,
+)
 from xvfl.wire.messages import Release
 
 
 def released(folder: Path) -> Release:
     parts = MethodParts(lambda width: torch.nn.Linear(width, 3), 2, 4, (0,))
     method = method_spec("xvfl+").build(LossConfig(), parts)
-    return signed(signing_key(RunDir(folder)), 7, method, 0, {"party": "shop", "run": "r"})
+    return sign_head(load_signing_key(RunDir(folder)), 7, method, 0, {"party": "shop", "run": "r"})
 
 
 def test_what_was_signed_is_taken(tmp_path: Path) -> None:
     message = released(tmp_path)
-    said = _verified(message, tmp_path / PUBLIC)
+    said = verify_release(message, tmp_path / PUBLIC_KEY)
     assert said == {"party": "shop", "run": "r", "tensors": ["weight", "bias"]}
     again = released(tmp_path)
-    assert (tmp_path / KEY).stat().st_mode & 0o777 == 0o600
-    assert _verified(again, tmp_path / PUBLIC)["run"] == "r"
+    assert (tmp_path / PRIVATE_KEY).stat().st_mode & 0o777 == 0o600
+    assert verify_release(again, tmp_path / PUBLIC_KEY)["run"] == "r"
 
 
 def test_what_was_changed_is_not(tmp_path: Path) -> None:
@@ -40,27 +47,27 @@ def test_what_was_changed_is_not(tmp_path: Path) -> None:
         replace(message, manifest=manifest),
         replace(message, signature=bytes(64)),
     ):
-        with pytest.raises(WireError, match="its signature is not the coordinator's"):
-            _verified(wrong, tmp_path / PUBLIC)
+        with pytest.raises(WireError, match="the signature is invalid"):
+            verify_release(wrong, tmp_path / PUBLIC_KEY)
 
 
 def test_another_coordinators_key(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     message = released(tmp_path)
     released(tmp_path / "other")
-    with pytest.raises(WireError, match="is another's"):
-        _verified(message, tmp_path / "other" / PUBLIC)
+    with pytest.raises(WireError, match="belongs to another coordinator"):
+        verify_release(message, tmp_path / "other" / PUBLIC_KEY)
 
 
 def test_no_key_to_check_with(tmp_path: Path) -> None:
-    with pytest.raises(WireError, match="name it as `release_key`"):
-        _verified(released(tmp_path), None)
+    with pytest.raises(WireError, match="set `release_key` to its path"):
+        verify_release(released(tmp_path), None)
     with pytest.raises(ConfigError, match="cannot be read"):
-        _verified(released(tmp_path), tmp_path / "missing.pub")
+        verify_release(released(tmp_path), tmp_path / "missing.pub")
 
 
 @pytest.mark.parametrize("method", ["vanilla", "iavfl", "fedcvt"])
 def test_heads_that_no_party_could_use_alone_are_not_promised(method: str) -> None:
-    with pytest.raises(ConfigError, match="of no use"):
+    with pytest.raises(ConfigError, match="no party can use it alone"):
         check_releasable(LossConfig(method=method), ["shop"])  # type: ignore[arg-type]
     check_releasable(LossConfig(method=method), [])  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 from tests.small_tables import SOURCE, rejected_with, run_xvfl
-from xvfl.certs import make_authority
+from xvfl.certs import create_authority
 from xvfl.service.log import read_log
 
 COORDINATOR = """\
@@ -71,7 +71,7 @@ def write(folder: Path) -> None:
     bank.iloc[20:].sample(frac=1, random_state=1).to_csv(folder / "bank.csv", index=False)
     shop.iloc[:210].sample(frac=1, random_state=2).to_csv(folder / "shop.csv", index=False)
     pd.DataFrame({"customer": ids, "churned": churned}).to_csv(folder / "labels.csv", index=False)
-    authority = make_authority(folder / "certs")
+    authority = create_authority(folder / "certs")
     authority.issue("coordinator", hosts=("localhost",))
     for name in ("shop", "stranger"):
         authority.issue(name)
@@ -104,16 +104,16 @@ def wait_for(folder: Path, event: str, process: "subprocess.Popen[str]") -> dict
 
 PAUSE_AFTER_AN_EPOCH = """
 import pathlib, runpy, time
-from xvfl.service.log import Log
+from xvfl.service.log import EventLog
 
-note = Log.note
+write = EventLog.write
 
-def note_and_pause(self, event):
-    note(self, event)
+def write_and_pause(self, event):
+    write(self, event)
     while event["event"] == "epoch" and not pathlib.Path("scraped").exists():
         time.sleep(0.01)
 
-Log.note = note_and_pause
+EventLog.write = write_and_pause
 runpy.run_module("xvfl", run_name="__main__", alter_sys=True)
 """
 """The command line; training pauses after an epoch until the metrics have been read."""
@@ -158,7 +158,7 @@ def test_it_trains_and_evaluates(finished: Path) -> None:
     }
     records = (finished / "main" / "records.jsonl").read_text().splitlines()
     assert len(records) == 12
-    assert "finished; choose another folder" in rejected_with(
+    assert "finished; choose another `state_dir`" in rejected_with(
         "coordinator", finished / "coordinator.toml", "--quiet"
     )
 
@@ -168,8 +168,8 @@ def test_health_and_metrics(finished: Path) -> None:
     assert health == "ok\n"
     assert 'xvfl_party_present{party="shop"} 1' in metrics
     assert 'xvfl_party_bytes_sent{party="shop"}' in metrics
-    assert 'xvfl_party_refusals{party="shop"} 0' in metrics
-    assert 'xvfl_party_kept_out{party="shop"} 0' in metrics
+    assert 'xvfl_party_rejections{party="shop"} 0' in metrics
+    assert 'xvfl_party_excluded{party="shop"} 0' in metrics
     for line in metrics.splitlines():
         name, value = line.rsplit(" ", 1)
         assert name.startswith("xvfl_")
@@ -219,9 +219,9 @@ def test_a_party_added_later_starts_beside_warm_ones(finished: Path) -> None:
     )
     more.to_csv(finished / "stranger.csv", index=False)
     config = COORDINATOR.replace('["shop"]', '["shop", "stranger"]', 1)
-    config = config.replace('state = "main"', 'state = "again"\nwarm_start = "main"')
+    config = config.replace('state_dir = "main"', 'state_dir = "again"\nwarm_start = "main"')
     config = config.replace("epochs = 12", "epochs = 1")
-    (finished / "again.toml").write_text(config.replace('release = ["shop"]\n', ""))
+    (finished / "again.toml").write_text(config.replace('release_to = ["shop"]\n', ""))
     main = start(finished, "coordinator", "again.toml")
     address = str(wait_for(finished / "again", "listening", main)["address"])
     running = []
@@ -281,9 +281,11 @@ def test_changed_tables_are_refused(finished: Path) -> None:
     try:
         table.write_text("\n".join(before.splitlines()[:-1]) + "\n")
         line = rejected_with("party", finished / "shop.toml", "--quiet")
-        assert "changed since its ids were matched: 209 rows, then 210" in line
+        assert "changed since its ids were matched: 209 rows instead of 210" in line
         table.write_text(before.replace("visits", "calls", 1))
-        assert "columns gone: 'visits'" in rejected_with("party", finished / "shop.toml", "--quiet")
+        assert "missing columns: 'visits'" in rejected_with(
+            "party", finished / "shop.toml", "--quiet"
+        )
     finally:
         table.write_text(before)
 
@@ -294,7 +296,9 @@ def test_a_stranger_is_refused_by_name(
     coordinator()
     text = (finished / "shop.toml").read_text()
     text = text.replace("shop.crt", "stranger.crt").replace("shop.key", "stranger.key")
-    (finished / "stranger.toml").write_text(text.replace('state = "shop"', 'state = "strange"'))
+    (finished / "stranger.toml").write_text(
+        text.replace('state_dir = "shop"', 'state_dir = "strange"')
+    )
     line = rejected_with("party", finished / "stranger.toml", "--quiet")
     assert "'stranger' is not on this coordinator's list: shop" in line
     (why,) = [
@@ -317,18 +321,20 @@ def test_plain_tcp_is_in_the_log(
 @pytest.mark.parametrize(
     ("command", "change", "said"),
     [
-        ("coordinator", ("minimum", "minimun = 1\n"), "did you mean 'minimum'"),
-        ("coordinator", ("minimum", "minimum = 3\n"), "expected 1 to 2 parties, got 3"),
-        ("coordinator", ("release", 'release = ["bnak"]\n'), "did you mean 'bank'"),
-        ("coordinator", ("loss", '[loss]\nmethod = "vanilla"\n'), "its head is of no use to one"),
-        ("party", ("", ""), "this is the coordinator's"),
+        ("coordinator", ("min_parties", "min_partys = 1\n"), "did you mean 'min_parties'"),
+        ("coordinator", ("min_parties", "min_parties = 3\n"), "expected 1 to 2, got 3"),
+        ("coordinator", ("release_to", 'release_to = ["bnak"]\n'), "did you mean 'bank'"),
+        ("coordinator", ("loss", '[loss]\nmethod = "vanilla"\n'), "no party can use it alone"),
+        ("party", ("", ""), "got the coordinator's"),
     ],
 )
 def test_wrong_configurations(
     finished: Path, tmp_path: Path, command: str, change: tuple[str, str], said: str
 ) -> None:
     lines = (
-        COORDINATOR.replace('release = ["shop"]\n', "") if change[0] == "release" else COORDINATOR
+        COORDINATOR.replace('release_to = ["shop"]\n', "")
+        if change[0] == "release_to"
+        else COORDINATOR
     )
     table = change[1].startswith("[")
     config = finished / "wrong.toml"
@@ -337,5 +343,5 @@ def test_wrong_configurations(
 
 
 def test_nobody_to_ask_about_the_status() -> None:
-    assert "nobody answers" in rejected_with("status", "127.0.0.1:1")
+    assert "no response" in rejected_with("status", "127.0.0.1:1")
     assert "expected HOST:PORT" in rejected_with("status", "here")

@@ -1,11 +1,11 @@
-"""A coordinator's own configuration: how tensors travel."""
+"""The coordinator's configuration."""
 
 from pathlib import Path
 
 import pytest
 
 from xvfl.errors import ConfigError
-from xvfl.service.config import CoordinatorConfig, read_service_config
+from xvfl.service.config import CoordinatorConfig, load_coordinator_config
 
 COORDINATOR = """\
 listen = "127.0.0.1:0"
@@ -27,9 +27,7 @@ optimizer = "{optimizer}"
 def read(folder: Path, more: str, optimizer: str = "adamw") -> CoordinatorConfig:
     path = folder / "coordinator.toml"
     path.write_text(COORDINATOR.format(more=more, optimizer=optimizer))
-    side = read_service_config(path)
-    assert isinstance(side, CoordinatorConfig)
-    return side
+    return load_coordinator_config(path)
 
 
 def test_the_payload_is_float32_unless_another_is_named(tmp_path: Path) -> None:
@@ -38,11 +36,11 @@ def test_the_payload_is_float32_unless_another_is_named(tmp_path: Path) -> None:
     assert read(tmp_path, 'payload = "int8"').payload == "int8"
 
 
-def test_an_unknown_payload_is_refused(tmp_path: Path) -> None:
+def test_an_unknown_payload_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="payload.*int4"):
         read(tmp_path, 'payload = "int4"')
 
 
-def test_page_adds_up_differences_that_rounding_would_drown(tmp_path: Path) -> None:
+def test_page_rejects_a_lossy_payload(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="payload: expected 'float32' with the optimizer 'page'"):
         read(tmp_path, 'payload = "bf16"', "page")

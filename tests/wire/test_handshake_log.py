@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.wire.transport_helpers import issue_certificates, run_server, wait_until
-from xvfl.certs import make_authority
+from xvfl.certs import create_authority
 from xvfl.wire.handshake_log import log_failed_handshakes
 
 
@@ -20,7 +20,7 @@ from xvfl.wire.handshake_log import log_failed_handshakes
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Certificates of every wrong kind."""
     found, now = tmp_path_factory.mktemp("certs"), datetime.now(UTC)
-    made = make_authority(found / "ca", now=now - timedelta(days=400))
+    made = create_authority(found / "ca", now=now - timedelta(days=400))
     made.issue("coordinator", hosts=("localhost",))
     made.issue("expired", days=10, now=now - timedelta(days=300))
     made.issue("future", now=now + timedelta(days=3))

@@ -23,7 +23,7 @@ from tests.wire.transport_helpers import (
     tls_files,
     wait_until,
 )
-from xvfl.certs import make_authority
+from xvfl.certs import create_authority
 from xvfl.errors import PartyError, RunError, WireError
 from xvfl.federation.endpoint import Endpoint
 from xvfl.wire import codec
@@ -223,7 +223,7 @@ def test_a_stranger_authority_gets_nowhere(authority: Path, tmp_path: Path) -> N
 
 
 def test_expired_and_future_certificates(tmp_path: Path) -> None:
-    made = make_authority(tmp_path / "ca", now=datetime.now(UTC) - timedelta(days=400))
+    made = create_authority(tmp_path / "ca", now=datetime.now(UTC) - timedelta(days=400))
     made.issue("coordinator", hosts=("localhost",))
     made.issue("p0", days=10, now=datetime.now(UTC) - timedelta(days=300))
     made.issue("p1", now=datetime.now(UTC) + timedelta(days=3))

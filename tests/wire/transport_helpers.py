@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from xvfl.certs import Peers, make_authority
+from xvfl.certs import PeerVerifier, create_authority
 from xvfl.federation.endpoint import Endpoint
 from xvfl.wire.client import PartyClient
 from xvfl.wire.in_process import InProcessTransport
@@ -22,7 +22,7 @@ COORDINATOR = "coordinator"
 def issue_certificates(folder: Path, names: Sequence[str]) -> Path:
     """Create an authority, and certificates for a coordinator on loopback and for parties."""
     if not folder.exists():
-        authority = make_authority(folder)
+        authority = create_authority(folder)
         authority.issue(COORDINATOR, hosts=("localhost", "127.0.0.1"))
         for name in names:
             authority.issue(name)
@@ -39,7 +39,7 @@ def run_server(
     folder: Path, names: Sequence[str], address: str = "localhost:0", **more: object
 ) -> Iterator[CoordinatorServer]:
     """Run a coordinator's server on loopback."""
-    peers = Peers(folder / "ca.crt", folder / "ca.crl")
+    peers = PeerVerifier(folder / "ca.crt", folder / "ca.crl")
     server = CoordinatorServer(address, tls_files(folder, COORDINATOR), names, peers.check, **more)  # type: ignore[arg-type]
     try:
         yield server

@@ -1,10 +1,17 @@
-"""Certificates: a small authority for trials, and the check of a peer's certificate.
+"""Certificates: a certificate authority for trials, and the verification of a peer's certificate.
 
-Real deployments bring certificates of their own; they need the same two things in them: the party's
-name as common name and DNS name, and signing by the authority that the coordinator trusts.
+Production deployments use their own certificates. These need two properties: the party's name is
+the common name and a DNS name, and the authority that the coordinator trusts has signed them.
 """
 
-from xvfl.certs.authority import Authority, Issued, make_authority, open_authority
-from xvfl.certs.peers import Peers, peer_name
+from xvfl.certs.authority import Authority, IssuedCertificate, create_authority, open_authority
+from xvfl.certs.peers import PeerVerifier, peer_name
 
-__all__ = ["Authority", "Issued", "Peers", "make_authority", "open_authority", "peer_name"]
+__all__ = [
+    "Authority",
+    "IssuedCertificate",
+    "PeerVerifier",
+    "create_authority",
+    "open_authority",
+    "peer_name",
+]

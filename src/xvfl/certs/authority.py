@@ -1,9 +1,9 @@
 """A certificate authority for trials, in a folder.
 
-ca.crt, ca.key    the authority; the key never leaves this folder
-ca.crl            what is revoked; the coordinator reads it
-issued.json       what was issued: name, serial number, hosts, times
-NAME.crt/.key     for NAME's owner; hand both over with ca.crt, then delete the key here
+ca.crt, ca.key    the authority; the key stays in this folder
+ca.crl            the revocation list, which the coordinator reads
+issued.json       the issued certificates: name, serial number, hosts, dates
+NAME.crt/.key     for the owner of NAME; hand over both with ca.crt, then delete the key here
 """
 
 import ipaddress
@@ -20,37 +20,37 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from xvfl.certs import pem_files
-from xvfl.certs.pem_files import OPEN, OWNER
+from xvfl.certs.pem_files import OWNER_ONLY, WORLD_READABLE
 from xvfl.errors import CertificateError, unknown
 
-CERTIFICATE, KEY, REVOKED, ISSUED = "ca.crt", "ca.key", "ca.crl", "issued.json"
-YEARS = 5 * 365
-"""Days that the authority lasts."""
-DAYS = 90
-"""Days that a certificate lasts unless told otherwise."""
-EARLY = timedelta(days=1)
-"""How far before its making a certificate is valid: a clock that is behind is no reason to fail."""
+CERTIFICATE, KEY, REVOCATION_LIST, ISSUED = "ca.crt", "ca.key", "ca.crl", "issued.json"
+AUTHORITY_DAYS = 5 * 365
+"""Validity of the authority in days."""
+CERTIFICATE_DAYS = 90
+"""Default validity of a certificate in days."""
+BACKDATED = timedelta(days=1)
+"""A certificate is valid this long before its creation, in case a clock is slow."""
 NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 HOST = re.compile(r"([A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?\.?)+")
 
 
 @dataclass(frozen=True)
-class Issued:
-    """A certificate that the authority has made."""
+class IssuedCertificate:
+    """A certificate that the authority has issued."""
 
     name: str
     serial: str
-    """In hexadecimal, as other tools show it."""
+    """In hexadecimal, as other tools display it."""
     hosts: tuple[str, ...]
-    """Host names and addresses under which it may serve; without any it can only dial out."""
+    """Host names and addresses of a server; a certificate without hosts is for clients only."""
     starts: str
     ends: str
-    """Times in ISO form, UTC."""
+    """ISO 8601, UTC."""
     revoked: str | None = None
-    """When it was revoked."""
+    """Time of revocation."""
 
     def state(self, now: datetime) -> str:
-        """Say in a word whether it can be used."""
+        """Return "valid", "expired", "revoked" or "not yet valid"."""
         if self.revoked is not None:
             return "revoked"
         if now < datetime.fromisoformat(self.starts):
@@ -60,7 +60,7 @@ class Issued:
 
 @dataclass(frozen=True)
 class Authority:
-    """An authority, opened to issue and revoke."""
+    """A certificate authority that can issue and revoke certificates."""
 
     folder: Path
     certificate: x509.Certificate
@@ -70,43 +70,60 @@ class Authority:
         self,
         name: str,
         hosts: Sequence[str] = (),
-        days: int = DAYS,
+        days: int = CERTIFICATE_DAYS,
         now: datetime | None = None,
-    ) -> Issued:
-        """Make NAME.crt and NAME.key; `now` is when, for certificates of another time."""
+    ) -> IssuedCertificate:
+        """Create NAME.crt and NAME.key.
+
+        Parameters
+        ----------
+        name : str
+            The party, or the coordinator.
+        hosts : sequence of str
+            Host names and addresses of a server; a party needs none.
+        days : int
+            Validity in days.
+        now : datetime, optional
+            Time of creation, for tests.
+
+        """
         if not NAME.fullmatch(name):
             raise CertificateError(
-                f"{name!r}: expected a name of at most 63 plain letters, digits, dots, hyphens and "
-                "underscores that begins and ends with a letter or digit"
+                f"{name!r}: expected a name of at most 63 ASCII letters, digits, dots, hyphens and "
+                "underscores that starts and ends with a letter or digit"
             )
         if name.lower() == Path(CERTIFICATE).stem:
-            raise CertificateError(f"{name!r}: this name is the authority's; choose another")
+            raise CertificateError(f"{name!r}: reserved for the authority; choose another name")
         for suffix in (".crt", ".key"):
-            _refuse_existing(self.folder / f"{name}{suffix}")
-        made_at = (now or _now()).replace(microsecond=0)
+            _check_absent(self.folder / f"{name}{suffix}")
+        created = (now or _now()).replace(microsecond=0)
         key = ec.generate_private_key(ec.SECP256R1())
-        starts, ends = made_at - EARLY, made_at + timedelta(days=days)
+        starts, ends = created - BACKDATED, created + timedelta(days=days)
         ends = min(ends, self.certificate.not_valid_after_utc)
         serial = x509.random_serial_number()
         builder = _leaf(self.certificate, name, hosts, key.public_key())
         builder = builder.serial_number(serial).not_valid_before(starts).not_valid_after(ends)
         signed = builder.sign(self.key, hashes.SHA256())
-        issued = Issued(name, f"{serial:x}", tuple(hosts), starts.isoformat(), ends.isoformat())
-        pem_files.write_new(self.folder / f"{name}.key", pem_files.key_pem(key), OWNER)
-        pem_files.write_new(self.folder / f"{name}.crt", pem_files.pem(signed), OPEN)
-        self._note([*self.issued(), issued])
+        issued = IssuedCertificate(
+            name, f"{serial:x}", tuple(hosts), starts.isoformat(), ends.isoformat()
+        )
+        pem_files.write_new(self.folder / f"{name}.key", pem_files.key_to_pem(key), OWNER_ONLY)
+        pem_files.write_new(self.folder / f"{name}.crt", pem_files.to_pem(signed), WORLD_READABLE)
+        self._save_issued([*self.issued(), issued])
         return issued
 
-    def issued(self) -> list[Issued]:
-        """List what was issued, the oldest first."""
+    def issued(self) -> list[IssuedCertificate]:
+        """Return all issued certificates, the oldest first."""
         entries = pem_files.read(self.folder / ISSUED, json.loads, "the list of certificates")
         try:
-            return [Issued(**{**each, "hosts": tuple(each["hosts"])}) for each in entries]
+            return [
+                IssuedCertificate(**{**each, "hosts": tuple(each["hosts"])}) for each in entries
+            ]
         except (KeyError, TypeError) as error:
             raise CertificateError(f"{self.folder / ISSUED}: damaged ({error})") from error
 
-    def revoke(self, name: str, now: datetime | None = None) -> list[Issued]:
-        """Revoke every certificate of a name and sign a new list; give those newly revoked."""
+    def revoke(self, name: str, now: datetime | None = None) -> list[IssuedCertificate]:
+        """Revoke all certificates of a name, update the revocation list, and return them."""
         moment = (now or _now()).replace(microsecond=0)
         before = self.issued()
         names = sorted({each.name for each in before})
@@ -114,18 +131,18 @@ class Authority:
             raise CertificateError(f"{self.folder}: {unknown('name', name, names)}")
         changed = [each for each in before if each.name == name and each.revoked is None]
         if not changed:
-            raise CertificateError(f"{name!r}: every certificate of this name is revoked already")
+            raise CertificateError(f"{name!r}: all certificates of this name are already revoked")
         after = [
             replace(each, revoked=moment.isoformat()) if each in changed else each
             for each in before
         ]
-        # The list that is enforced comes first: a failure between the two revokes too much.
-        self.sign_revoked(after, moment)
-        self._note(after)
+        # Write the enforced list first: after a failure in between, the certificate is rejected.
+        self.write_revocation_list(after, moment)
+        self._save_issued(after)
         return [each for each in after if each.name == name and each.revoked == moment.isoformat()]
 
-    def sign_revoked(self, issued: Sequence[Issued], now: datetime) -> None:
-        """Write the list of what is revoked."""
+    def write_revocation_list(self, issued: Sequence[IssuedCertificate], now: datetime) -> None:
+        """Sign and write the revocation list."""
         builder = (
             x509.CertificateRevocationListBuilder()
             .issuer_name(self.certificate.subject)
@@ -141,48 +158,50 @@ class Authority:
                     .build()
                 )
         signed = builder.sign(self.key, hashes.SHA256())
-        pem_files.replace(self.folder / REVOKED, pem_files.pem(signed))
+        pem_files.replace(self.folder / REVOCATION_LIST, pem_files.to_pem(signed))
 
-    def _note(self, issued: Sequence[Issued]) -> None:
+    def _save_issued(self, issued: Sequence[IssuedCertificate]) -> None:
         text = json.dumps([asdict(each) for each in issued], indent=1) + "\n"
         pem_files.replace(self.folder / ISSUED, text.encode())
 
 
-def make_authority(folder: Path, days: int = YEARS, now: datetime | None = None) -> Authority:
-    """Make a new authority in a folder that has none."""
+def create_authority(
+    folder: Path, days: int = AUTHORITY_DAYS, now: datetime | None = None
+) -> Authority:
+    """Create an authority in a folder that has none."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
-        raise CertificateError(f"{folder}: cannot be made ({error.strerror})") from error
-    for name in (CERTIFICATE, KEY, REVOKED, ISSUED):
-        _refuse_existing(folder / name)
-    made_at = now or _now()
+        raise CertificateError(f"{folder}: cannot be created ({error.strerror})") from error
+    for name in (CERTIFICATE, KEY, REVOCATION_LIST, ISSUED):
+        _check_absent(folder / name)
+    created = now or _now()
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "xvfl trial authority")])
     public = key.public_key()
     signed = (
-        _plain(subject, subject, public, public)
+        _base(subject, subject, public, public)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(made_at - EARLY)
-        .not_valid_after(made_at + timedelta(days=days))
+        .not_valid_before(created - BACKDATED)
+        .not_valid_after(created + timedelta(days=days))
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(signs=True), critical=True)
         .sign(key, hashes.SHA256())
     )
-    pem_files.write_new(folder / KEY, pem_files.key_pem(key), OWNER)
-    pem_files.write_new(folder / CERTIFICATE, pem_files.pem(signed), OPEN)
-    pem_files.write_new(folder / ISSUED, b"[]\n", OPEN)
+    pem_files.write_new(folder / KEY, pem_files.key_to_pem(key), OWNER_ONLY)
+    pem_files.write_new(folder / CERTIFICATE, pem_files.to_pem(signed), WORLD_READABLE)
+    pem_files.write_new(folder / ISSUED, b"[]\n", WORLD_READABLE)
     authority = Authority(folder, signed, key)
-    authority.sign_revoked([], made_at)
+    authority.write_revocation_list([], created)
     return authority
 
 
 def open_authority(folder: Path) -> Authority:
-    """Open an authority to issue and revoke."""
+    """Load an authority from its folder."""
     certificate = pem_files.read(
         folder / CERTIFICATE, x509.load_pem_x509_certificate, "a certificate"
     )
-    key = pem_files.read(folder / KEY, pem_files.load_key, "the authority's key")
+    key = pem_files.read(folder / KEY, pem_files.parse_key, "the authority's key")
     if key.public_key() != certificate.public_key():
         raise CertificateError(f"{folder}: {KEY} does not belong to {CERTIFICATE}")
     return Authority(folder, certificate, key)
@@ -197,12 +216,12 @@ def _leaf(
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     purposes = [ExtendedKeyUsageOID.CLIENT_AUTH]
     if hosts:
-        # Only who serves may pass for a server: else any party could pose as the coordinator.
+        # Only servers get this purpose; otherwise any party could impersonate the coordinator.
         purposes.append(ExtendedKeyUsageOID.SERVER_AUTH)
     issuer_key = authority.public_key()
     assert isinstance(issuer_key, ec.EllipticCurvePublicKey)
     return (
-        _plain(subject, authority.subject, public, issuer_key)
+        _base(subject, authority.subject, public, issuer_key)
         .add_extension(
             x509.SubjectAlternativeName([x509.DNSName(name), *map(_host, hosts)]), critical=False
         )
@@ -212,7 +231,7 @@ def _leaf(
     )
 
 
-def _plain(
+def _base(
     subject: x509.Name,
     issuer: x509.Name,
     public: ec.EllipticCurvePublicKey,
@@ -254,11 +273,9 @@ def _host(host: str) -> x509.GeneralName:
     return x509.DNSName(host)
 
 
-def _refuse_existing(path: Path) -> None:
+def _check_absent(path: Path) -> None:
     if path.exists():
-        raise CertificateError(
-            f"{path}: exists already; keep it, or move it away and run this again"
-        )
+        raise pem_files.already_exists(path)
 
 
 def _now() -> datetime:

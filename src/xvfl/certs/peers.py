@@ -1,6 +1,6 @@
-"""Who a peer is by its certificate, and whether that was revoked.
+"""Identify a peer by its certificate, and check the revocation list.
 
-TLS itself checks signature, dates and purpose, but gRPC reads no revocation list: this does.
+TLS checks signature, dates and purpose. gRPC does not read revocation lists, so this module does.
 """
 
 from pathlib import Path
@@ -15,22 +15,22 @@ from xvfl.errors import CertificateError
 
 
 def peer_name(certificate_pem: bytes) -> str:
-    """Give the name in a peer's certificate: the common name, which must be a DNS name too."""
+    """Return the name in a certificate: the common name, which must also be a DNS name."""
     return _name(_parse(certificate_pem))
 
 
-class Peers:
-    """Check the peers of a running service; a list that changes on the disk is read again."""
+class PeerVerifier:
+    """Verifies the certificates of peers; reads the revocation list again when it changes."""
 
-    def __init__(self, authority: Path, revoked: Path | None) -> None:
+    def __init__(self, authority: Path, revocation_list: Path | None) -> None:
         self._authority = pem_files.read(authority, x509.load_pem_x509_certificate, "a certificate")
-        self._path = revoked
-        self._stamp: tuple[int, int, int] | None = None
-        self._serials: frozenset[int] = frozenset()
+        self._path = revocation_list
+        self._read_version: tuple[int, int, int] | None = None
+        self._revoked: frozenset[int] = frozenset()
         self._refresh()
 
     def check(self, certificate_pem: bytes) -> str:
-        """Give the peer's name, or refuse a certificate that is revoked or of another authority."""
+        """Return the peer's name; raise if its certificate is revoked or of another authority."""
         certificate = _parse(certificate_pem)
         name = _name(certificate)
         try:
@@ -38,13 +38,13 @@ class Peers:
         except (ValueError, TypeError, InvalidSignature) as error:
             raise CertificateError(
                 f"{name!r}: its certificate is not signed by the authority trusted here; "
-                "ask for one that is"
+                "request one from that authority"
             ) from error
         self._refresh()
-        if certificate.serial_number in self._serials:
+        if certificate.serial_number in self._revoked:
             raise CertificateError(
                 f"{name!r}: its certificate {certificate.serial_number:x} is revoked; "
-                "ask the operator for a new one"
+                "request a new one"
             )
         return name
 
@@ -52,35 +52,35 @@ class Peers:
         if self._path is None:
             return
         try:
-            found = self._path.stat()
+            stat = self._path.stat()
         except OSError as error:
             raise CertificateError(
                 f"{self._path}: expected a revocation list, but it cannot be read "
-                f"({error.strerror}); put it back, nobody is let in without it"
+                f"({error.strerror}); restore it; without it all connections are rejected"
             ) from error
-        stamp = (found.st_ino, found.st_mtime_ns, found.st_size)
-        if stamp != self._stamp:
-            self._serials = self._read(self._path)
-            self._stamp = stamp
+        version = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+        if version != self._read_version:
+            self._revoked = self._read(self._path)
+            self._read_version = version
 
     def _read(self, path: Path) -> frozenset[int]:
-        revoked = pem_files.read(path, x509.load_pem_x509_crl, "a revocation list")
+        crl = pem_files.read(path, x509.load_pem_x509_crl, "a revocation list")
         public = self._authority.public_key()
         assert isinstance(
             public, (ec.EllipticCurvePublicKey, rsa.RSAPublicKey, ed25519.Ed25519PublicKey)
         )
-        if revoked.issuer != self._authority.subject or not revoked.is_signature_valid(public):
+        if crl.issuer != self._authority.subject or not crl.is_signature_valid(public):
             raise CertificateError(
-                f"{path}: not signed by the authority trusted here; use the list of that authority"
+                f"{path}: not signed by the authority trusted here; use that authority's list"
             )
-        return frozenset(each.serial_number for each in revoked)
+        return frozenset(each.serial_number for each in crl)
 
 
 def _parse(certificate_pem: bytes) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(certificate_pem)
     except ValueError as error:
-        raise CertificateError(f"expected a certificate in PEM form ({error})") from error
+        raise CertificateError(f"expected a certificate in PEM format ({error})") from error
 
 
 def _name(certificate: x509.Certificate) -> str:

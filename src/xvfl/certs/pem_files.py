@@ -1,4 +1,4 @@
-"""Read and write PEM files; keys are readable by their owner alone, and nothing is overwritten."""
+"""Read and write PEM files. Keys are readable by their owner only; no file is overwritten."""
 
 import os
 from collections.abc import Callable
@@ -10,14 +10,15 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from xvfl.errors import CertificateError
+from xvfl.system.files import atomic_write
 
-OPEN, OWNER = 0o644, 0o600
-"""Who may read a certificate, and who a key."""
-READ = TypeVar("READ")
+WORLD_READABLE, OWNER_ONLY = 0o644, 0o600
+"""Modes of a certificate and of a key."""
+T = TypeVar("T")
 
 
-def key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """Write a key as PEM, without a password: a service must start alone."""
+def key_to_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """Encode a key as PEM, without a password: a service must start unattended."""
     return key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
@@ -25,53 +26,54 @@ def key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     )
 
 
-def pem(made: x509.Certificate | x509.CertificateRevocationList) -> bytes:
-    """Write a certificate or a revocation list as PEM."""
-    return made.public_bytes(serialization.Encoding.PEM)
+def to_pem(document: x509.Certificate | x509.CertificateRevocationList) -> bytes:
+    """Encode a certificate or a revocation list as PEM."""
+    return document.public_bytes(serialization.Encoding.PEM)
 
 
 def write_new(path: Path, data: bytes, mode: int) -> None:
-    """Write a file that is not there yet."""
+    """Write a file that must not exist yet."""
     try:
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with os.fdopen(file, "wb") as opened:
             opened.write(data)
     except FileExistsError as error:
-        raise CertificateError(
-            f"{path}: exists already; keep it, or move it away and run this again"
-        ) from error
+        raise already_exists(path) from error
     except OSError as error:
         raise CertificateError(f"{path}: cannot be written ({error.strerror})") from error
 
 
 def replace(path: Path, data: bytes) -> None:
-    """Write a file anew, whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    write_new(temporary, data, OPEN)
+    """Replace a file atomically."""
     try:
-        os.replace(temporary, path)
+        with atomic_write(path) as temporary:
+            temporary.write_bytes(data)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise CertificateError(f"{path}: cannot be written ({error.strerror})") from error
 
 
-def read(path: Path, parse: Callable[[bytes], READ], what: str) -> READ:
-    """Read a file of an authority, or say what is wrong with it."""
+def read(path: Path, parse: Callable[[bytes], T], what: str) -> T:
+    """Read and parse a file; `what` names the expected content in error messages."""
     try:
         return parse(path.read_bytes())
     except FileNotFoundError as error:
         raise CertificateError(
-            f"{path}: expected {what}, but there is no such file; `xvfl certs init` makes one"
+            f"{path}: expected {what}, but the file does not exist; `xvfl certs init` creates it"
         ) from error
     except OSError as error:
         raise CertificateError(f"{path}: cannot be read ({error.strerror})") from error
     except (ValueError, TypeError) as error:
-        raise CertificateError(f"{path}: expected {what} in PEM form ({error})") from error
+        raise CertificateError(f"{path}: expected {what} in PEM format ({error})") from error
 
 
-def load_key(data: bytes) -> ec.EllipticCurvePrivateKey:
-    """Read a private key as this authority writes it."""
+def parse_key(data: bytes) -> ec.EllipticCurvePrivateKey:
+    """Parse a private key."""
     key = serialization.load_pem_private_key(data, password=None)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise ValueError("not an elliptic-curve key")
     return key
+
+
+def already_exists(path: Path) -> CertificateError:
+    """Return the error for a file that would be overwritten."""
+    return CertificateError(f"{path}: already exists; move it away to create a new one")

@@ -1,99 +1,102 @@
-"""`xvfl certs`: a small authority for trials."""
+"""`xvfl certs`: a certificate authority for trials."""
 
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from xvfl.cli.extras import extra
+from xvfl.cli.extras import require_extra
+from xvfl.cli.output import print_table
 
 app = typer.Typer(
-    help="Certificates for trials: a small authority in a folder.\n\n"
-    "Real deployments bring their own. Start with `xvfl certs init`.",
+    help="Create certificates for trials with a small certificate authority in a folder.\n\n"
+    "Production deployments use their own certificates. Start with `xvfl certs init`.",
     no_args_is_help=True,
 )
-RunDir = Annotated[Path, typer.Option("--dir", help="The authority's folder.")]
+AuthorityFolder = Annotated[Path, typer.Option("--dir", help="Folder of the authority.")]
 CERTS = Path("certs")
 
 
 @app.command()
 def init(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to make.")] = CERTS,
-    days: Annotated[int, typer.Option(help="How long it lasts.", min=1)] = 5 * 365,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to create.")] = CERTS,
+    days: Annotated[int, typer.Option(help="Validity in days.", min=1)] = 5 * 365,
 ) -> None:
-    """Make an authority: ca.crt for all_parties, ca.crl for the coordinator, ca.key for nobody.
+    """Create a certificate authority.
+
+    Give ca.crt to every party and ca.crl to the coordinator. Keep ca.key secret.
 
     xvfl certs init certs
     """
-    with extra("federated"):
-        from xvfl.certs import make_authority
+    with require_extra("federated"):
+        from xvfl.certs import create_authority
 
-    made = make_authority(folder, days)
-    ends = made.certificate.not_valid_after_utc
-    print(f"made an authority in {folder}, valid until {ends:%Y-%m-%d}")
+    authority = create_authority(folder, days)
+    ends = authority.certificate.not_valid_after_utc
+    print(f"created an authority in {folder}, valid until {ends:%Y-%m-%d}")
     print(f"next: xvfl certs issue coordinator --dir {folder} --host localhost --host 127.0.0.1")
 
 
 @app.command()
 def issue(
-    name: Annotated[str, typer.Argument(help="The party, or the coordinator.")],
-    folder: RunDir = CERTS,
+    name: Annotated[str, typer.Argument(help="Name of the party, or of the coordinator.")],
+    folder: AuthorityFolder = CERTS,
     host: Annotated[
         list[str] | None,
-        typer.Option(help="A host name or address it serves under; repeat. Parties need none."),
+        typer.Option(help="Coordinator only: a host name or address it listens on; repeat."),
     ] = None,
-    days: Annotated[int, typer.Option(help="How long it lasts.", min=1)] = 90,
+    days: Annotated[int, typer.Option(help="Validity in days.", min=1)] = 90,
 ) -> None:
-    """Make a certificate and its key for a party, or for the coordinator with --host.
+    """Create a certificate and its key for a party, or with --host for the coordinator.
 
     xvfl certs issue bank
+
     xvfl certs issue coordinator --host fl.example.org --host 10.0.0.5
     """
-    with extra("federated"):
+    with require_extra("federated"):
         from xvfl.certs import open_authority
 
-    made = open_authority(folder).issue(name, host or (), days)
-    print(f"made {folder / name}.crt and {folder / name}.key, valid until {made.ends[:10]}")
-    print(f"hand both to {name} with {folder / 'ca.crt'}, then delete the key here")
+    issued = open_authority(folder).issue(name, host or (), days)
+    print(f"created {folder / name}.crt and {folder / name}.key, valid until {issued.ends[:10]}")
+    print(f"give both to {name} with {folder / 'ca.crt'}, then delete the key here")
 
 
 @app.command()
 def revoke(
-    name: Annotated[str, typer.Argument(help="Whose certificates to revoke.")],
-    folder: RunDir = CERTS,
+    name: Annotated[str, typer.Argument(help="The party whose certificates to revoke.")],
+    folder: AuthorityFolder = CERTS,
 ) -> None:
-    """Revoke every certificate of a name; the coordinator must have the new ca.crl.
+    """Revoke all certificates of a party; then copy the new ca.crl to the coordinator.
 
     xvfl certs revoke bank
     """
-    with extra("federated"):
+    with require_extra("federated"):
         from xvfl.certs import open_authority
 
     revoked = open_authority(folder).revoke(name)
     print(f"revoked {', '.join(each.serial for each in revoked)} of {name}")
-    print(f"copy {folder / 'ca.crl'} to the coordinator, which reads it at once")
+    print(f"copy {folder / 'ca.crl'} to the coordinator; it takes effect without a restart")
 
 
 @app.command()
-def show(folder: RunDir = CERTS) -> None:
-    """List what was issued and whether it can be used.
+def show(folder: AuthorityFolder = CERTS) -> None:
+    """List the issued certificates and whether they are valid.
 
     xvfl certs show
     """
-    with extra("federated"):
+    with require_extra("federated"):
         from xvfl.certs import open_authority
 
     authority = open_authority(folder)
     ends = authority.certificate.not_valid_after_utc
     table = Table(title=f"{folder}: authority valid until {ends:%Y-%m-%d}")
-    for column in ("name", "serves", "from", "until", "state", "serial"):
+    for column in ("name", "hosts", "from", "until", "state", "serial"):
         table.add_column(column, overflow="fold")
     now = datetime.now(UTC)
     for each in authority.issued():
-        hosts = ", ".join(each.hosts) or "nothing"
+        hosts = ", ".join(each.hosts) or "none (client)"
         state = each.state(now)
         table.add_row(each.name, hosts, each.starts[:10], each.ends[:10], state, each.serial)
-    Console(width=None if Console().is_terminal else 120).print(table)
+    print_table(table)

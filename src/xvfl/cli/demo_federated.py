@@ -18,7 +18,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from xvfl.certs import make_authority
+from xvfl.certs import create_authority
 from xvfl.cli.demo_data import PARTIES, load_halves, sample_incomplete, sample_missing
 from xvfl.config import LossConfig, NetConfig, TableOptions, TrainConfig
 from xvfl.data.frames import read_table
@@ -122,7 +122,7 @@ def write_files(out: Path) -> None:
 
     A table is a half of the digits with gaps, its rows shuffled and some of them absent.
     """
-    authority = make_authority(out / "certs")
+    authority = create_authority(out / "certs")
     authority.issue("coordinator", hosts=("localhost", "127.0.0.1"))
     for name in PARTIES:
         authority.issue(name)

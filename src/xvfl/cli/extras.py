@@ -1,4 +1,4 @@
-"""Packages that only some commands need."""
+"""Optional dependencies of some commands."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,8 +7,8 @@ from xvfl.errors import InputError
 
 
 @contextmanager
-def extra(name: str) -> Iterator[None]:
-    """Say which extra to install when an import inside finds a package missing."""
+def require_extra(name: str) -> Iterator[None]:
+    """Name the extra to install if an import inside the block fails."""
     try:
         yield
     except ModuleNotFoundError as error:

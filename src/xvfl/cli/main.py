@@ -1,4 +1,4 @@
-"""The `xvfl` command: puts the groups of commands together and reports errors."""
+"""The `xvfl` command: its subcommands, and how errors and warnings are reported."""
 
 import os
 import sys
@@ -7,31 +7,32 @@ from typing import Annotated, Any
 
 import typer
 
-from xvfl.cli import certificates, demo, match_ids, runs, services
-from xvfl.cli.exit import INTERRUPTED, say
+from xvfl.cli import align_command, certificates, demo, runs, services
+from xvfl.cli.output import INTERRUPTED, print_error
 from xvfl.errors import DataWarning, XVFLError
 from xvfl.version import VERSION
 
 app = typer.Typer(
     help="Vertical federated learning for parties whose rows and columns only partly overlap.\n\n"
-    "Start with `xvfl demo`, then `xvfl init` writes a configuration for your own tables.",
+    "Start with `xvfl demo`. Then `xvfl init` writes a configuration for your own tables.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for _command in (
-    demo.demo,
-    runs.init,
-    runs.train,
-    runs.evaluate,
-    runs.predict,
-    match_ids.align,
-    services.coordinator,
-    services.party,
-    services.status,
-):
-    app.command()(_command)
-app.add_typer(certificates.app, name="certs")
+PANELS = {
+    "Train and predict": (demo.demo, runs.init, runs.train, runs.evaluate, runs.predict),
+    "Federation of processes": (
+        services.coordinator,
+        services.party,
+        services.status,
+        align_command.align,
+    ),
+}
+"""The commands in the order of `xvfl --help`."""
+for _panel, _commands in PANELS.items():
+    for _command in _commands:
+        app.command(rich_help_panel=_panel)(_command)
+app.add_typer(certificates.app, name="certs", rich_help_panel="Federation of processes")
 
 
 def main() -> None:
@@ -49,19 +50,19 @@ def run(app: typer.Typer) -> None:
     try:
         app()
     except XVFLError as error:
-        say(f"error: {' '.join(str(error).split())}")
+        print_error(f"error: {' '.join(str(error).split())}")
         sys.exit(2)
     except KeyboardInterrupt:
-        say("interrupted")
+        print_error("interrupted")
         sys.exit(INTERRUPTED)
 
 
 def _show_warning(message: Warning | str, *rest: Any, **more: Any) -> None:
-    say(f"warning: {message}")
+    print_error(f"warning: {message}")
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(show: bool) -> None:
+    if show:
         print(f"xvfl {VERSION}")
         raise typer.Exit
 

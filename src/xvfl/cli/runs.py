@@ -5,24 +5,25 @@ from typing import Annotated
 
 import typer
 
-from xvfl.cli.exit import INTERRUPTED, say
-from xvfl.cli.tables import print_evaluation
+from xvfl.cli.output import INTERRUPTED, print_error, print_evaluation
 from xvfl.errors import InputError, unknown
 
 
 def init(
     path: Annotated[Path, typer.Argument(help="The file to write.")] = Path("xvfl.toml"),
     party: Annotated[
-        list[str] | None, typer.Option(help="A party and its table, NAME=TABLE; repeat.")
+        list[str] | None,
+        typer.Option(help="A party and its table, NAME=TABLE; repeat for each party."),
     ] = None,
-    id: Annotated[str, typer.Option(help="The id column.")] = "id",
-    label: Annotated[str, typer.Option(help="The label column.")] = "label",
+    id: Annotated[str, typer.Option(help="Name of the id column.")] = "id",
+    label: Annotated[str, typer.Option(help="Name of the label column.")] = "label",
     label_party: Annotated[
-        str | None, typer.Option(help="The party that holds it; by default the first.")
+        str | None,
+        typer.Option(help="The party whose table has the label column. Default: the first."),
     ] = None,
-    force: Annotated[bool, typer.Option(help="Overwrite the file.")] = False,
+    force: Annotated[bool, typer.Option(help="Overwrite an existing file.")] = False,
 ) -> None:
-    """Write a commented configuration to start from.
+    """Write a configuration file with all options, commented.
 
     xvfl init run.toml --party bank=bank.csv --party shop=shop.parquet --id customer --label churned
     """
@@ -30,7 +31,7 @@ def init(
 
     parties = _pairs(party or ["bank=bank.csv", "shop=shop.parquet"], "--party")
     if path.exists() and not force:
-        raise InputError(f"{path}: exists already; choose another name or use --force")
+        raise InputError(f"{path}: already exists; choose another name or use --force")
     if label_party is not None and label_party not in parties:
         raise InputError(f"--label-party: {unknown('party', label_party, parties)}")
     text = template(parties, id, label_party or next(iter(parties)), label)
@@ -43,16 +44,16 @@ def init(
 
 def train(
     config: Annotated[Path, typer.Argument(help="A configuration; `xvfl init` writes one.")],
-    out: Annotated[Path, typer.Option(help="The run folder to make.")],
-    resume: Annotated[bool, typer.Option("--resume", help="Continue a run cut short.")] = False,
+    out: Annotated[Path, typer.Option(help="The run folder to create.")],
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False,
 ) -> None:
-    """Train from a configuration into a run folder.
+    """Train a model and save it in a run folder.
 
     xvfl train run.toml --out run
 
-    Ctrl-C stops between two steps and keeps a checkpoint; --resume continues to the very same
-    weights. The folder then holds the model (safetensors), each party's encoder, the records of
-    every epoch (records.jsonl) and their picture (curves.png).
+    The folder contains the model (safetensors), the encoder of each party, one record per epoch
+    (records.jsonl) and the training curves (curves.png). Ctrl-C saves a checkpoint and stops;
+    --resume continues, and ends with the same weights as an uninterrupted run.
     """
     from xvfl.config import read_config
     from xvfl.model.plots import NO_MATPLOTLIB, has_matplotlib, plot_training
@@ -65,16 +66,16 @@ def train(
     with progress_bar("auto") as on_progress:
         result = train_run(config, text, folder, resume, on_progress)
     if result is None:
-        print(f"{out}: finished already; see `xvfl evaluate {out}`")
+        print(f"{out}: already finished; see `xvfl evaluate {out}`")
         return
     if result.interrupted:
-        say(f"stopped; continue with: xvfl train {config} --out {out} --resume")
+        print_error(f"stopped; continue with: xvfl train {config} --out {out} --resume")
         raise typer.Exit(INTERRUPTED)
     records = [each for each in folder.records() if each["kind"] == "epoch"]
     if has_matplotlib():
         plot_training(records, folder / "curves.png")
     else:
-        say(NO_MATPLOTLIB)
+        print_error(NO_MATPLOTLIB)
     best = records[records[-1]["best_epoch"] - 1]
     print(
         f"trained {len(records)} epochs, best: epoch {best['epoch']} "
@@ -83,11 +84,12 @@ def train(
 
 
 def evaluate(run: Annotated[Path, typer.Argument(help="A finished run folder.")]) -> None:
-    """Evaluate a run on the rows it held out, in every mode.
+    """Evaluate a run on its held-out rows, in every mode.
 
-    `local`: a party alone. `assisted`: a party that has gaps, with the embeddings of parties that
-    hold the row in full; `peers` are those parties without it. `collaborative`: all together.
-    Writes evaluation.json and evaluation.png into the run folder.
+    `local`: one party alone. `assisted`: one party with missing features, helped by the
+    embeddings of parties that hold the full row. `peers`: only those other parties.
+    `collaborative`: all parties together. Writes evaluation.json and evaluation.png into the run
+    folder.
 
     xvfl evaluate run
     """
@@ -100,30 +102,34 @@ def evaluate(run: Annotated[Path, typer.Argument(help="A finished run folder.")]
     if has_matplotlib():
         plot_evaluation(result, run / "evaluation.png")
     else:
-        say(NO_MATPLOTLIB)
+        print_error(NO_MATPLOTLIB)
 
 
 def predict(
     run: Annotated[Path, typer.Argument(help="A finished run folder.")],
-    input: Annotated[list[str], typer.Option(help="A party's table, NAME=TABLE; repeat.")],
-    output: Annotated[Path, typer.Option(help="A .csv or .parquet file to write.")],
+    input: Annotated[
+        list[str], typer.Option(help="A party and its table, NAME=TABLE; repeat for each party.")
+    ],
+    output: Annotated[Path, typer.Option(help="Output file, .csv or .parquet.")],
     mode: Annotated[
         str | None,
-        typer.Option(help="local, assisted or collaborative; by default what the tables allow."),
+        typer.Option(
+            help="local, assisted or collaborative. Default: depends on the given tables."
+        ),
     ] = None,
     party: Annotated[
-        str | None, typer.Option(help="Who predicts, in local and assisted mode.")
+        str | None, typer.Option(help="The predicting party, in local and assisted mode.")
     ] = None,
     id: Annotated[
-        str | None, typer.Option(help="The id column, where it differs from training.")
+        str | None, typer.Option(help="Name of the id column, if it differs from training.")
     ] = None,
 ) -> None:
-    """Predict rows of new tables, with anything missing.
+    """Predict the rows of new tables, with any features missing.
 
-    Every row answers with its prediction and calibrated probabilities, the mode used, the parties
-    that contributed, the share of features completed, and notes: a category never seen, a value
-    far outside the training range, a row observed nowhere. Parquet files are read and answered in a
-    stream, whatever their size.
+    The output has one line per row: the prediction, calibrated probabilities, the mode used, the
+    parties that contributed, the fraction of completed features, and notes (an unseen category, a
+    value far outside the training range, a row without any observed feature). Parquet files of any
+    size are streamed.
 
     xvfl predict RUN --mode local --party shop --input shop=new.csv --output answers.csv
     """
@@ -133,9 +139,9 @@ def predict(
 
     inputs = _pairs(input, "--input")
     with row_bar() as progress:
-        said = predict_run(RunDir(run), inputs, mode, party, output, id, progress)  # type: ignore[arg-type]
-    used = ", ".join(f"{count} {name}" for name, count in said.modes.most_common())
-    print(f"wrote {said.rows} rows to {output} ({used}; {said.with_notes} with notes)")
+        summary = predict_run(RunDir(run), inputs, mode, party, output, id, progress)  # type: ignore[arg-type]
+    used = ", ".join(f"{count} {name}" for name, count in summary.modes.most_common())
+    print(f"wrote {summary.rows} rows to {output} ({used}; {summary.with_notes} with notes)")
 
 
 def _pairs(given: list[str], option: str) -> dict[str, str]:
@@ -145,6 +151,6 @@ def _pairs(given: list[str], option: str) -> dict[str, str]:
         if not equals or not name or not table:
             raise InputError(f"{option}: expected NAME=TABLE, got {each!r}")
         if name in pairs:
-            raise InputError(f"{option}: party {name!r} is given twice; keep one table of it")
+            raise InputError(f"{option}: party {name!r} is given twice; give one table per party")
         pairs[name] = table
     return pairs

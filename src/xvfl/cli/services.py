@@ -1,4 +1,4 @@
-"""`xvfl coordinator`, `party` and `status`: a federation of organisations."""
+"""`xvfl coordinator`, `party` and `status`: the processes of a federation."""
 
 import json
 from pathlib import Path
@@ -10,94 +10,93 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from xvfl.cli.exit import INTERRUPTED
-from xvfl.cli.extras import extra
-from xvfl.cli.tables import print_evaluation
-from xvfl.errors import ConfigError, InputError, RunError
+from xvfl.cli.extras import require_extra
+from xvfl.cli.output import INTERRUPTED, print_error, print_evaluation, print_table
+from xvfl.errors import InputError, RunError
 
-Config = Annotated[Path, typer.Argument(help="This side's configuration.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Write the log to its file alone.")]
+STATUS_TIMEOUT_S = 10
+CoordinatorFile = Annotated[Path, typer.Argument(help="The coordinator's configuration.")]
+PartyFile = Annotated[Path, typer.Argument(help="The party's configuration.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Write the log only to its file.")]
 
 
-def coordinator(config: Config, quiet: Quiet = False) -> None:
-    """Train with the parties that dial in: match ids, train, evaluate, release.
+def coordinator(config: CoordinatorFile, quiet: Quiet = False) -> None:
+    """Run the coordinator: match ids, train with the connected parties, evaluate, release.
 
-    Stopped or killed and started again it goes on from the last common checkpoint.
+    A coordinator that was stopped or killed resumes from the last common checkpoint when it is
+    started again.
 
     xvfl coordinator coordinator.toml
     """
-    with extra("federated"):
+    with require_extra("federated"):
+        from xvfl.service.config import load_coordinator_config
         from xvfl.service.coordinator import serve_coordinator
-    from xvfl.service.config import CoordinatorConfig, read_service_config
 
-    side = read_service_config(config)
-    if not isinstance(side, CoordinatorConfig):
-        raise ConfigError(f"{config}: expected `listen`, the coordinator's; this is a party's")
-    outcome = serve_coordinator(side, not quiet)
+    loaded = load_coordinator_config(config)
+    outcome = serve_coordinator(loaded, not quiet)
     if outcome.evaluation is None:
-        typer.echo(f"stopped; continue with: xvfl coordinator {config}", err=True)
+        print_error(f"stopped; continue with: xvfl coordinator {config}")
         raise typer.Exit(INTERRUPTED)
-    print_evaluation(f"{side.state_dir}, {outcome.step} steps", outcome.evaluation)
+    print_evaluation(f"{loaded.state_dir}, {outcome.step} steps", outcome.evaluation)
 
 
-def party(config: Config, quiet: Quiet = False) -> None:
-    """Take part with this party's table until the coordinator says that the run is over.
+def party(config: PartyFile, quiet: Quiet = False) -> None:
+    """Run a party: connect to the coordinator and take part until the run is finished.
 
-    It dials out, listens nowhere, and dials again when the line breaks. Killed and started again
-    it goes on from its own last checkpoint.
+    A party opens no port, and reconnects when the connection breaks. A party that was stopped or
+    killed resumes from its own last checkpoint when it is started again.
 
     xvfl party bank.toml
     """
-    with extra("federated"):
+    with require_extra("federated"):
+        from xvfl.service.config import load_party_config
         from xvfl.service.party import serve_party
-    from xvfl.service.config import PartyProcessConfig, read_service_config
 
-    side = read_service_config(config)
-    if not isinstance(side, PartyProcessConfig):
-        raise ConfigError(f"{config}: expected `coordinator`, a party's; this is the coordinator's")
-    serve_party(side, not quiet)
+    serve_party(load_party_config(config), not quiet)
 
 
 def status(
-    address: Annotated[str, typer.Argument(help="A side's `health` address, HOST:PORT.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+    address: Annotated[
+        str, typer.Argument(help="`status_address` of a coordinator or party, HOST:PORT.")
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show where a running coordinator or party stands.
+    """Show the status of a running coordinator or party.
 
     xvfl status localhost:7480
     """
-    said = _ask(address)
+    values = _request_status(address)
     if as_json:
-        print(json.dumps(said))
+        print(json.dumps(values))
         return
-    table = Table(title=f"{said.get('side')} at {address}")
+    table = Table(title=f"{values.get('side')} at {address}")
     table.add_column("")
     table.add_column("", justify="right")
-    for name, value in said.items():
-        shown = (
-            ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else value
-        )
-        table.add_row(name.replace("_", " "), str(shown))
-    Console(width=None if Console().is_terminal else 100).print(table)
+    for name, value in values.items():
+        by_party = isinstance(value, dict)
+        text = ", ".join(f"{k} {v}" for k, v in value.items()) if by_party else str(value)
+        table.add_row(name.replace("_", " "), text)
+    print_table(table)
 
 
 def demo_federated(out: Path) -> None:
-    """Show a federation of processes on loopback."""
-    with extra("federated"):
+    """Run the federated demo."""
+    with require_extra("federated"):
         from xvfl.cli.demo_federated import run_federated
 
     run_federated(out, Console())
 
 
-def _ask(address: str) -> dict[str, Any]:
+def _request_status(address: str) -> dict[str, Any]:
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isdigit():
         raise InputError(f"status: expected HOST:PORT, got {address!r}")
     try:
-        with urlopen(f"http://{address}/status", timeout=10) as reply:
-            said: dict[str, Any] = json.load(reply)
+        with urlopen(f"http://{address}/status", timeout=STATUS_TIMEOUT_S) as response:
+            values: dict[str, Any] = json.load(response)
     except (URLError, OSError, ValueError) as error:
         raise RunError(
-            f"{address}: nobody answers ({error}); is `health` set in its configuration?"
+            f"{address}: no response ({error}); is the process running, with this "
+            "`status_address` in its configuration?"
         ) from error
-    return said
+    return values

@@ -1,1 +1,1 @@
-"""Coordinator and party as services: configuration, matching, training, release, monitoring."""
+"""Coordinator and party as processes: configuration, id matching, training, release, status."""

@@ -1,6 +1,6 @@
-"""Match ids over the federation's lines: the coordinator asks each party, a party answers.
+"""Match ids between the coordinator and its parties.
 
-The sides of a session are in `xvfl.matching`; here its messages travel as `Match` and `Matched`.
+`xvfl.matching` has the protocol; here its messages travel as `Match` and `Matched`.
 """
 
 import secrets
@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import TimeoutError
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
@@ -18,7 +17,6 @@ from xvfl.federation.endpoint import Endpoint, PartyRun
 from xvfl.federation.run_settings import RunSettings
 from xvfl.matching import (
     CoordinatorAlignment,
-    CoordinatorMatch,
     CoordinatorSession,
     PartyAlignment,
     PartyMatch,
@@ -27,126 +25,156 @@ from xvfl.matching import (
     load_coordinator_alignment,
 )
 from xvfl.service.config import MatchingConfig
+from xvfl.service.log import LogEvent
 from xvfl.wire.messages import End, ErrorReply, Hello, Match, Matched, Message, Release
 from xvfl.wire.transport import Transport
 
-ANSWER_S, LOOK_S = 300.0, 0.05
-"""Seconds to wait for an answer, and between looks at who has come."""
-Note = Callable[[dict[str, Any]], None]
+REPLY_TIMEOUT_S, POLL_S = 300.0, 0.05
+MATCHED = "matched"
+"""Event of a finished match; also the reason that a party receives if no training follows."""
+MATCHING_ONLY = "this party only matches ids now; start `xvfl party` there to train"
 
 
 class MatchingClient:
-    """Carries a session's requests over one party's line."""
+    """Sends the coordinator's matching requests to one party."""
 
-    def __init__(self, name: str, line: Transport) -> None:
-        """Ask the party at the other end."""
-        self._name, self._line = name, line
-        # Counted from the clock: a coordinator that starts again is not taken for an old message.
+    def __init__(self, name: str, transport: Transport) -> None:
+        self._name, self._transport = name, transport
+        # Start at the clock: after a restart, turns are higher than all earlier ones.
         self._turn = time.time_ns() // 1_000_000
 
     def __call__(self, body: bytes) -> bytes:
-        """Send a request and give the reply."""
-        reply = self._ask(Match(self._next(), body))
+        """Send a request of the protocol and return the reply."""
+        reply = self._request(Match(self._next_turn(), body))
         if not isinstance(reply, Matched):
             raise WireError(f"party {self._name!r}: expected Matched, got {type(reply).__name__}")
         return reply.body
 
     def end(self, reason: str) -> None:
-        """Tell the party that this is all."""
-        self._ask(End(self._next(), reason))
+        """Tell the party that no more requests follow."""
+        self._request(End(self._next_turn(), reason))
 
-    def _next(self) -> int:
+    def _next_turn(self) -> int:
         self._turn += 1
         return self._turn
 
-    def _ask(self, message: Message) -> Message:
+    def _request(self, message: Message) -> Message:
         try:
-            reply = self._line.exchange(message).result(ANSWER_S)
+            reply = self._transport.exchange(message).result(REPLY_TIMEOUT_S)
         except TimeoutError as error:
             raise PartyError(
-                f"party {self._name!r} gave no answer for {ANSWER_S:.0f} s; "
-                "look at its log and match again",
+                f"party {self._name!r} did not reply within {REPLY_TIMEOUT_S:.0f} s; "
+                "see its log and match again",
                 (self._name,),
             ) from error
         if isinstance(reply, ErrorReply):
-            raise MatchingError(f"party {self._name!r} refused: {reply.text}")
+            raise MatchingError(f"party {self._name!r} rejected the request: {reply.text}")
         return reply
 
 
-def ask_parties(
-    lines: Mapping[str, Transport],
+def match_parties(
+    transports: Mapping[str, Transport],
     ids: Sequence[str],
     columns: Sequence[str],
     config: MatchingConfig,
     path: Path,
-    note: Note = lambda event: None,
-    wait_s: float = 600.0,
-    then: str | None = "matched",
+    log: LogEvent = lambda event: None,
+    timeout_s: float = 600.0,
+    end: bool = True,
 ) -> CoordinatorAlignment:
-    """Match the labelled ids with every party's; keep each as soon as it is known.
+    """Match the labeled ids with the ids of every given party.
 
-    What the file at `path` says of other parties stays, unless the labels have changed. A party
-    is told that this is all, unless training comes `then`.
+    Parameters
+    ----------
+    transports : mapping of str to Transport
+        The parties to match with.
+    ids, columns : sequence of str
+        Ids and columns of the label table.
+    config : MatchingConfig
+        Rule and limits.
+    path : Path
+        The alignment file. It is saved after every party. Its matches with other parties are kept,
+        unless the labels have changed.
+    log : callable
+        Receives an event for every party.
+    timeout_s : float
+        Seconds to wait for a party to connect.
+    end : bool
+        Tell each party that matching is complete; False if training follows.
+
     """
-    found = _begun(path, ids, columns, config.rule)
-    for name, line in lines.items():
-        _wait_for(name, line, wait_s)
-        ask = MatchingClient(name, line)
+    alignment = _existing_alignment(path, ids, columns, config.rule)
+    for name, transport in transports.items():
+        _wait_for(name, transport, timeout_s)
+        client = MatchingClient(name, transport)
+        session = CoordinatorSession(ids, config.rule, config.n_threads or None, config.max_ids)
         try:
-            match = _match(ids, config, ask)
+            match = session.match(client)
         except MatchingError as error:
             raise MatchingError(f"matching with party {name!r}: {error}") from error
-        found = replace(found, matches={**found.matches, name: match})
-        found.save(path)
-        if then is not None:
-            ask.end(then)
-        held = int((match.handles >= 0).sum())
-        note({"event": "matched", "party": name, "rows": held, "party_ids": match.party_ids})
-    return found
+        alignment = replace(alignment, matches={**alignment.matches, name: match})
+        alignment.save(path)
+        if end:
+            client.end(MATCHED)
+        rows = int((match.handles >= 0).sum())
+        log({"event": MATCHED, "party": name, "rows": rows, "party_ids": match.party_ids})
+    return alignment
 
 
-def answering(
-    name: str,
+class MatchingResponder:
+    """Replies to a coordinator's matching requests, and saves each finished match."""
+
+    def __init__(
+        self,
+        ids: Sequence[str],
+        columns: Sequence[str],
+        config: MatchingConfig,
+        path: Path,
+        log: LogEvent = lambda event: None,
+        on_match: Callable[[PartyAlignment], None] = lambda alignment: None,
+    ) -> None:
+        """Save the alignment at `path`, then pass it to `on_match`."""
+        self._fingerprint = TableFingerprint.of(columns, ids)
+        self._rule, self._path, self._log, self._on_match = config.rule, path, log, on_match
+        self._responder = Responder(
+            ids, config.rule, self._save, config.n_threads or None, config.max_ids
+        )
+
+    def reply(self, message: Match) -> Matched:
+        """Reply to one request."""
+        return Matched(message.turn, self._responder.answer(message.body))
+
+    def _save(self, match: PartyMatch) -> None:
+        alignment = PartyAlignment(match, self._rule, self._fingerprint)
+        alignment.save(self._path)
+        self._on_match(alignment)
+        rows, labeled_ids = len(match.rows), match.labeled_ids
+        self._log({"event": MATCHED, "rows": rows, "labeled_ids": labeled_ids})
+
+
+def matching_endpoint(
     ids: Sequence[str],
     columns: Sequence[str],
     config: MatchingConfig,
     path: Path,
-    note: Note = lambda event: None,
+    log: LogEvent = lambda event: None,
 ) -> Endpoint:
-    """Put a party behind an endpoint that matches ids and does nothing else."""
-    answer = answers(ids, columns, config, path, note)
-    hello = Hello(0, secrets.token_hex(8), False, len(ids), "", "")
-    return Endpoint(hello, _no_run, _Nothing(), note, answer)
+    """Build the endpoint of a party that matches ids and does not train."""
+    responder = MatchingResponder(ids, columns, config, path, log)
 
-
-def answers(
-    ids: Sequence[str],
-    columns: Sequence[str],
-    config: MatchingConfig,
-    path: Path,
-    note: Note = lambda event: None,
-) -> Callable[[Match | Release], Message]:
-    """Answer the matching messages of an endpoint; a finished match is kept at `path`."""
-    mark = TableFingerprint.of(columns, ids)
-
-    def keep(match: PartyMatch) -> None:
-        PartyAlignment(match, config.rule, mark).save(path)
-        note({"event": "matched", "rows": len(match.rows), "labeled_ids": match.labeled_ids})
-
-    responder = Responder(ids, config.rule, keep, config.n_threads or None, config.max_ids)
-
-    def answer(message: Match | Release) -> Message:
+    def reply(message: Match | Release) -> Message:
         if not isinstance(message, Match):
-            raise WireError(f"expected Match, got {type(message).__name__}: only ids are matched")
-        return Matched(message.turn, responder.answer(message.body))
+            raise WireError(f"{type(message).__name__}: {MATCHING_ONLY}")
+        return responder.reply(message)
 
-    return answer
+    hello = Hello(0, secrets.token_hex(8), False, len(ids), "", "")
+    return Endpoint(hello, _reject_run, _NoCheckpoints(), log, reply)
 
 
-def _begun(
+def _existing_alignment(
     path: Path, ids: Sequence[str], columns: Sequence[str], rule: str
 ) -> CoordinatorAlignment:
-    """Take up what is known of other parties, if it is of these labels."""
+    """Load the matches with other parties if they belong to these labels."""
     if path.exists():
         try:
             old = load_coordinator_alignment(path)
@@ -159,33 +187,29 @@ def _begun(
     return CoordinatorAlignment({}, rule, TableFingerprint.of(columns, ids))
 
 
-def _match(ids: Sequence[str], config: MatchingConfig, ask: MatchingClient) -> CoordinatorMatch:
-    session = CoordinatorSession(ids, config.rule, config.n_threads or None, config.max_ids)
-    return session.match(ask)
-
-
-def _wait_for(name: str, line: Transport, wait_s: float) -> None:
-    until = time.monotonic() + wait_s
-    while line.hello() is None:
-        if time.monotonic() > until:
+def _wait_for(name: str, transport: Transport, timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    while transport.hello() is None:
+        if time.monotonic() > deadline:
             raise PartyError(
-                f"party {name!r} did not come within {wait_s:.0f} s; start `xvfl align` there",
+                f"party {name!r} did not connect within {timeout_s:.0f} s; "
+                "start `xvfl align` there",
                 (name,),
             )
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
 
 
-def _no_run(settings: RunSettings, training: Tensor) -> PartyRun:
-    raise WireError("this party only matches ids now; start `xvfl party` there to train")
+def _reject_run(settings: RunSettings, training: Tensor) -> PartyRun:
+    raise WireError(f"Begin: {MATCHING_ONLY}")
 
 
-class _Nothing:
-    """Keeps no checkpoints."""
+class _NoCheckpoints:
+    """Checkpoint store of a party that does not train."""
 
     def save(self, run: str, step: int, tensors: Mapping[str, Tensor], applied: int) -> None:
-        """Refuse: there is no run."""
-        raise WireError("this party only matches ids now")
+        """Reject: there is no run."""
+        raise WireError(MATCHING_ONLY)
 
     def newest(self, run: str, step: int) -> None:
-        """Give none."""
+        """Return no checkpoint."""
         return

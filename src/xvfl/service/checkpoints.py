@@ -1,4 +1,4 @@
-"""A party's checkpoints, in its own folder."""
+"""The checkpoints of a party, in its state folder."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,35 +8,42 @@ from torch import Tensor
 from xvfl.errors import RunError
 from xvfl.model.run_dir import RunDir
 
-KEPT = 3
-"""Checkpoints kept: the coordinator may need one before the last."""
+MAX_CHECKPOINTS = 3
+"""Checkpoints to keep: the coordinator may need one before the last."""
 PREFIX = "checkpoint-"
 
 
 class Checkpoints:
-    """Keeps the newest few of a run."""
+    """Saves and loads checkpoints; keeps the newest few."""
 
     def __init__(self, folder: RunDir) -> None:
-        """Keep them in a folder."""
         self._folder = folder
 
     def save(self, run: str, step: int, tensors: Mapping[str, Tensor], applied: int) -> None:
-        """Keep a checkpoint, whole or not at all, and forget the oldest."""
+        """Write a checkpoint atomically and delete the oldest."""
         about = {"run": run, "step": step, "applied": applied}
         self._folder.save_tensors(_name(step), tensors, about)
-        # By age, not by step: another run's checkpoints may bear higher steps.
-        for old in sorted(self._paths(), key=lambda path: path.stat().st_mtime_ns)[:-KEPT]:
-            old.unlink(missing_ok=True)
+        # Sort by age, not by step: checkpoints of another run may have higher steps.
+        paths = sorted(self._paths(), key=lambda path: path.stat().st_mtime_ns)
+        for path in paths[:-MAX_CHECKPOINTS]:
+            path.unlink(missing_ok=True)
 
     def newest(self, run: str, step: int) -> tuple[int, dict[str, Tensor], int] | None:
-        """Give the newest one of a run at or before a step; a damaged one is passed over."""
-        for at in reversed([each for each in self._steps() if each <= step]):
+        """Return the newest checkpoint of a run at or before a step; skip damaged ones.
+
+        Returns
+        -------
+        tuple or None
+            Its step, tensors, and the number of the last update applied.
+
+        """
+        for saved_step in reversed([each for each in self._steps() if each <= step]):
             try:
-                tensors, about = self._folder.load_tensors(_name(at))
+                tensors, about = self._folder.load_tensors(_name(saved_step))
             except RunError:
                 continue
             if about.get("run") == run:
-                return at, tensors, int(about["applied"])
+                return saved_step, tensors, int(about["applied"])
         return None
 
     def _steps(self) -> list[int]:

@@ -1,6 +1,6 @@
-"""Configuration of one side of a federation: each names its own files and nothing of the others.
+"""Configuration of the processes of a federation: the coordinator's and each party's.
 
-File names count from the folder of the configuration.
+Each organization has its own file. Paths are relative to the folder of the configuration.
 """
 
 import tomllib
@@ -18,24 +18,24 @@ from xvfl.wire.payload import Payload
 from xvfl.wire.tls import Tls
 
 ALIGNMENT = "alignment.json"
-S = TypeVar("S", "CoordinatorConfig", "PartyProcessConfig")
+C = TypeVar("C", "CoordinatorConfig", "PartyProcessConfig")
 
 
 @dataclass(frozen=True)
 class MatchingConfig:
-    """How ids are matched; see the page on private id matching."""
+    """Private id matching."""
 
     rule: Literal["folded", "exact"] = "folded"
-    """What makes two ids the same; all sides must name the same rule."""
+    """Normalization of ids; all sides must use the same rule."""
     max_ids: int = 10_000_000
-    """Ids of the other side that are accepted: more may be guesses."""
+    """Largest number of ids accepted from the other side; a limit on guessing."""
     n_threads: int = 0
-    """Threads; 0 = one a core."""
+    """Threads; 0 = one per core."""
 
     def __post_init__(self) -> None:
         if self.max_ids < 1 or self.n_threads < 0:
             raise ConfigError(
-                "matching: expected max_ids of at least 1 and workers of 0 or more, "
+                "matching: expected max_ids of at least 1 and n_threads of at least 0, "
                 f"got {self.max_ids} and {self.n_threads}"
             )
 
@@ -45,7 +45,7 @@ class CoordinatorLabels:
     """The coordinator's labels."""
 
     table: str
-    """A .csv or .parquet file, or "sql:SELECT …" run by DuckDB."""
+    """A .csv or .parquet file, or "sql:SELECT …" (DuckDB)."""
     id_column: str
     """The id column."""
     column: str
@@ -54,103 +54,102 @@ class CoordinatorLabels:
 
 @dataclass(frozen=True)
 class LocalPartyConfig:
-    """The label holder's own features: a party in the coordinator's process."""
+    """A party in the coordinator's process, for features of the label holder."""
 
     name: str
-    """Its name among the parties."""
+    """Name of the party."""
     table: str
-    """A .csv or .parquet file, an .npz of images, or "sql:SELECT …" run by DuckDB."""
+    """A .csv or .parquet file, an .npz file of images, or "sql:SELECT …" (DuckDB)."""
     id_column: str | None = None
     """The id column."""
     options: TableOptions = TableOptions()
-    """How to read the columns."""
+    """How columns are read."""
 
 
 @dataclass(frozen=True)
 class TimeoutConfig:
-    """How long the coordinator waits for parties, in seconds."""
+    """Timeouts of the coordinator, in seconds."""
 
     min_answer: float = 5.0
-    """For an answer, in any case; a broken line may come back in this time."""
+    """Lower bound of the timeout of a request; a broken connection may recover in this time."""
     answer_factor: float = 10.0
-    """Beyond that: so many times what the party usually needs."""
+    """Timeout of a request as a multiple of the party's usual response time."""
     max_answer: float = 60.0
-    """For an answer while nothing is known of the party, and the most that `factor` can come to."""
+    """Upper bound of the timeout of a request; used until response times are known."""
     join: float = 600.0
-    """For enough parties to be there, before giving up."""
+    """Timeout for enough parties to connect."""
 
     def __post_init__(self) -> None:
         for each in fields(self):
             value = getattr(self, each.name)
             if value <= 0:
-                raise ConfigError(f"waiting.{each.name}: expected more than 0, got {value!r}")
+                raise ConfigError(f"timeouts.{each.name}: expected more than 0, got {value!r}")
 
 
 @dataclass(frozen=True)
 class CoordinatorConfig:
-    """What the coordinator's own configuration says."""
+    """Configuration of `xvfl coordinator`."""
 
     listen: str
-    """Address and port to listen on."""
+    """HOST:PORT to listen on."""
     parties: tuple[str, ...]
-    """The parties let in, by the names in their certificates."""
+    """Names of the accepted parties, as in their certificates."""
     tls: Tls
-    """Certificate and key of this side, and the authority it trusts."""
+    """Certificate and key of this process, and the certificate authority it trusts."""
     labels: CoordinatorLabels
     """Where the labels are."""
     state_dir: str = "state"
-    """Folder for what must last: alignment, checkpoints, records, log, result."""
+    """Folder of alignment, checkpoints, records, log and result."""
     revocation_list: str | None = None
-    """The authority's revocation list."""
+    """Certificate revocation list of the authority."""
     matching: MatchingConfig = MatchingConfig()
-    """How ids are matched."""
+    """Private id matching."""
     local_party: LocalPartyConfig | None = None
-    """The label holder's own features, if it has any."""
+    """Features of the label holder, if it has any."""
     min_parties: int = 1
-    """Parties needed to go on training when others are away."""
+    """Training continues while at least this many parties are online."""
     test_fraction: float = 0.2
-    """Share of the labelled rows held out for the final evaluation."""
+    """Fraction of the labeled rows held out for the final evaluation."""
     net: NetConfig = NetConfig()
     """Sizes of the nets."""
     loss: LossConfig = LossConfig()
     """Method and loss."""
     train: TrainConfig = TrainConfig()
-    """Optimisation."""
+    """Optimization."""
     timeouts: TimeoutConfig = TimeoutConfig()
-    """Deadlines."""
+    """Timeouts."""
     checkpoint_interval: int = 50
-    """Steps between common checkpoints: what a party that is killed can lose at the most."""
+    """Steps between common checkpoints; a party that is killed loses at most these updates."""
     warm_start: str | None = None
-    """State folder of a finished run to take alignment, heads and the parties' weights from."""
+    """State folder of a finished run whose alignment, heads and party weights to start from."""
     release_to: tuple[str, ...] = ()
-    """Parties that get the head when training ends (D4); nobody by default."""
+    """Parties that receive the head after training, to predict alone (D4)."""
     status_address: str | None = None
-    """HOST:PORT of the health and metrics page; none by default."""
+    """HOST:PORT of the status server (/health, /metrics, /status); off by default."""
     max_message_bytes: int = LARGEST
-    """Bytes of the largest message taken."""
+    """Largest message accepted, in bytes."""
     payload: Payload = "float32"
-    """How embeddings, cues and gradients travel; all but float32 are smaller and rounded."""
+    """Encoding of embeddings, cues and gradients; all but float32 are smaller and lossy."""
 
     @property
     def all_parties(self) -> tuple[str, ...]:
-        """Every party's name, the coordinator's own first."""
+        """Names of all parties, the local one first."""
         return ((self.local_party.name,) if self.local_party else ()) + self.parties
 
     def __post_init__(self) -> None:
         if not self.parties or len(set(self.all_parties)) < len(self.all_parties):
-            raise ConfigError(f"parties: expected names, each once, got {list(self.all_parties)}")
+            raise ConfigError(f"parties: expected distinct names, got {list(self.all_parties)}")
         if not 1 <= self.min_parties <= len(self.all_parties):
-            raise ConfigError(
-                f"min_parties: expected 1 to {len(self.all_parties)} parties, got {self.min_parties}"
-            )
+            parties = len(self.all_parties)
+            raise ConfigError(f"min_parties: expected 1 to {parties}, got {self.min_parties}")
         if self.checkpoint_interval < 1:
             raise ConfigError(
                 f"checkpoint_interval: expected 1 or more, got {self.checkpoint_interval}"
             )
         if self.payload != "float32" and self.train.optimizer == "page":
             raise ConfigError(
-                f"payload: expected 'float32' with the optimizer 'page', got {self.payload!r}: it "
-                "adds up small differences of gradients, which rounding would drown"
+                f"payload: expected 'float32' with the optimizer 'page', got {self.payload!r}: "
+                "it accumulates small differences of gradients, which a lossy payload distorts"
             )
         for name in self.release_to:
             if name not in self.all_parties:
@@ -159,74 +158,110 @@ class CoordinatorConfig:
 
 @dataclass(frozen=True)
 class PartyProcessConfig:
-    """What a party's own configuration says."""
+    """Configuration of `xvfl party`."""
 
     coordinator: str
-    """Address and port of the coordinator."""
+    """HOST:PORT of the coordinator."""
     table: str
-    """A .csv or .parquet file, an .npz of images, or "sql:SELECT …" run by DuckDB."""
+    """A .csv or .parquet file, an .npz file of images, or "sql:SELECT …" (DuckDB)."""
     tls: Tls
-    """Certificate and key of this side, and the authority it trusts."""
+    """Certificate and key of this process, and the certificate authority it trusts."""
     id_column: str | None = None
     """The id column."""
     options: TableOptions = TableOptions()
-    """How to read the columns."""
+    """How columns are read."""
     state_dir: str = "state"
-    """Folder for what must last: alignment, encoder, checkpoints, log, bundle."""
+    """Folder of alignment, encoder, checkpoints, log and released model."""
     matching: MatchingConfig = MatchingConfig()
-    """How ids are matched."""
+    """Private id matching."""
     release_key: str | None = None
-    """The coordinator's public key (release.pub), to check a released head with."""
+    """The coordinator's public key (release.pub), which verifies a released head."""
     status_address: str | None = None
-    """HOST:PORT of the health and metrics page; none by default."""
+    """HOST:PORT of the status server (/health, /metrics, /status); off by default."""
     reconnect_timeout: float = 3600.0
-    """Seconds without a coordinator before giving up."""
+    """Seconds without a connection to the coordinator before the party exits."""
     max_message_bytes: int = LARGEST
-    """Bytes of the largest message taken."""
+    """Largest message accepted, in bytes."""
     device: Literal["auto", "cpu", "cuda"] = "cpu"
-    """Where to compute."""
+    """Device of the party's net."""
 
 
-def read_service_config(
-    path: Path, more: Mapping[str, Any] = MappingProxyType({})
+def load_coordinator_config(
+    path: Path, defaults: Mapping[str, Any] = MappingProxyType({})
+) -> CoordinatorConfig:
+    """Read the coordinator's configuration; `defaults` are keys that the file may omit."""
+    config = load_config(path, defaults)
+    if not isinstance(config, CoordinatorConfig):
+        raise ConfigError(f"{path}: expected a coordinator's configuration, got a party's")
+    return config
+
+
+def load_party_config(
+    path: Path, defaults: Mapping[str, Any] = MappingProxyType({})
+) -> PartyProcessConfig:
+    """Read a party's configuration; `defaults` are keys that the file may omit."""
+    config = load_config(path, defaults)
+    if not isinstance(config, PartyProcessConfig):
+        raise ConfigError(f"{path}: expected a party's configuration, got the coordinator's")
+    return config
+
+
+def load_config(
+    path: Path, defaults: Mapping[str, Any] = MappingProxyType({})
 ) -> CoordinatorConfig | PartyProcessConfig:
-    """Read a side's configuration: `listen` makes it the coordinator's, `coordinator` a party's.
+    """Read a configuration of either kind: the coordinator's has `listen`, a party's `coordinator`.
 
-    `more` gives what the file may leave out.
+    Parameters
+    ----------
+    path : Path
+        A TOML file.
+    defaults : mapping
+        Keys that the file may omit.
+
+    Raises
+    ------
+    ConfigError
+        If a key is unknown or missing, or a value is invalid.
+
     """
     try:
-        data = {**more, **tomllib.loads(read_config(path))}
+        data = {**defaults, **tomllib.loads(read_config(path))}
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from error
     if ("listen" in data) == ("coordinator" in data):
         raise ConfigError(
-            f"{path}: expected either `listen` (the coordinator's) or `coordinator` (a party's)"
+            f"{path}: expected either `listen` (coordinator) or `coordinator` (party)"
         )
     base = path.resolve().parent
     if "listen" in data:
-        side: CoordinatorConfig = build(CoordinatorConfig, data, str(path))
-        labels = replace(side.labels, table=_table(side.labels.table, base))
-        own = side.local_party
-        own = own and replace(own, table=_table(own.table, base))
-        side = replace(
-            side, labels=labels, local_party=own, revocation_list=_file(side.revocation_list, base)
+        config: CoordinatorConfig = build(CoordinatorConfig, data, str(path))
+        local = config.local_party
+        config = replace(
+            config,
+            labels=replace(config.labels, table=_table_path(config.labels.table, base)),
+            local_party=local and replace(local, table=_table_path(local.table, base)),
+            revocation_list=_path(config.revocation_list, base),
+            warm_start=_path(config.warm_start, base),
         )
-        side = replace(side, warm_start=_file(side.warm_start, base))
-        return _placed(side, base)
+        return _resolve_common(config, base)
     party: PartyProcessConfig = build(PartyProcessConfig, data, str(path))
-    key = _file(party.release_key, base)
-    return _placed(replace(party, table=_table(party.table, base), release_key=key), base)
+    party = replace(
+        party,
+        table=_table_path(party.table, base),
+        release_key=_path(party.release_key, base),
+    )
+    return _resolve_common(party, base)
 
 
-def _placed(side: S, base: Path) -> S:
-    names = {each.name: _file(getattr(side.tls, each.name), base) for each in fields(Tls)}
-    given: dict[str, Any] = {"tls": Tls(**names), "state_dir": _file(side.state_dir, base)}  # type: ignore[arg-type]
-    return replace(side, **given)
+def _resolve_common(config: C, base: Path) -> C:
+    files = {each.name: str(base / getattr(config.tls, each.name)) for each in fields(Tls)}
+    changes: dict[str, Any] = {"tls": Tls(**files), "state_dir": str(base / config.state_dir)}
+    return replace(config, **changes)
 
 
-def _file(name: str | None, base: Path) -> str | None:
+def _path(name: str | None, base: Path) -> str | None:
     return None if name is None else str(base / name)
 
 
-def _table(name: str, base: Path) -> str:
+def _table_path(name: str, base: Path) -> str:
     return name if name.startswith(SQL) else str(base / name)

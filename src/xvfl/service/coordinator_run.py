@@ -1,10 +1,9 @@
-"""A coordinator's run: train with whoever is there, checkpoint together, evaluate, release."""
+"""A run of the coordinator: train with the parties that are online, save, evaluate, release."""
 
 import json
 import math
 import secrets
 import time
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from threading import Event
 from typing import Any
@@ -25,26 +24,25 @@ from xvfl.methods.base import Method
 from xvfl.model.evaluation import EVALUATION, Evaluation, evaluate, federation_predictions
 from xvfl.model.run_dir import CHECKPOINT, MANIFEST, MODEL, RunDir
 from xvfl.service.config import CoordinatorConfig
-from xvfl.service.labelled_rows import labelled
-from xvfl.service.party import FINISHED
-from xvfl.service.result import Result
-from xvfl.service.run_terms import image_parties, terms
+from xvfl.service.labeled_rows import LabeledRows
+from xvfl.service.log import FINISHED, LogEvent
+from xvfl.service.run_terms import image_parties, make_terms
+from xvfl.service.trained_heads import TrainedHeads
 from xvfl.training.loop import Record, Trainer
-
-Note = Callable[[Mapping[str, Any]], None]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunOutcome:
     """How a run ended."""
 
-    finished: bool
     step: int
+    """The last training step."""
     evaluation: Evaluation | None = None
+    """None if the run was stopped before it finished."""
 
 
-class Run:
-    """One run of a coordinator's folder."""
+class CoordinatorRun:
+    """One run in a coordinator's state folder."""
 
     def __init__(
         self,
@@ -52,173 +50,161 @@ class Run:
         folder: RunDir,
         labels: pd.Series,
         alignment: CoordinatorAlignment,
-        peers: list[RemoteParty],
+        parties: list[RemoteParty],
         counters: Counters,
-        note: Note,
+        log: LogEvent,
     ) -> None:
-        """Wait for the parties it needs, and take up the last checkpoint."""
-        self.config, self.folder, self.note = config, folder, note
-        names = config.all_parties
-        self.labelled = labelled(
-            labels,
-            alignment,
-            names,
-            Splits(
-                config.test_fraction, config.train.validation_fraction, config.train.random_state
-            ),
-        )
-        saved, about = self._saved()
+        """Wait for the parties and resume from the last checkpoint, if there is one."""
+        self.config, self.folder, self.log = config, folder, log
+        train, names = config.train, config.all_parties
+        splits = Splits(config.test_fraction, train.validation_fraction, train.random_state)
+        labeled = LabeledRows.load(labels, alignment, names, splits)
+        self.classes = labeled.classes
+        saved, about = self._load_checkpoint()
         self.name = str(about.get("run") or secrets.token_hex(6))
-        self.images = image_parties(peers, about.get("images", {}), config.timeouts.join)
+        self.images = image_parties(parties, about.get("images", {}), config.timeouts.join)
         image = any(self.images.values())
-        embedding, hidden = default_widths(image, config.net)
-        self.net = replace(config.net, embedding_dim=embedding, hidden_dim=hidden)
+        embedding_dim, hidden_dim = default_widths(image, config.net)
+        self.net = replace(config.net, embedding_dim=embedding_dim, hidden_dim=hidden_dim)
         self.method: Method = build_method(
-            len(names),
-            len(self.labelled.classes),
-            image,
-            self.net,
-            config.loss,
-            [config.train.random_state],
+            len(names), len(self.classes), image, self.net, config.loss, [train.random_state]
         )
-        self.warm = str(json.loads(about["settings"])["warm"]) if saved else self._warm_start()
-        demanded = terms(config, self.net, self.labelled, self.name, self.warm)
-        self.roster = ElasticFederation(peers, demanded, note)
-        self.roster.counters = counters
-        self._take_up(saved, about)
-        rows, (train, validation, test) = self.labelled.rows(
-            self._holdings(), config.train.class_weight
-        )
+        warm = str(json.loads(about["settings"])["warm"]) if saved else self._warm_start()
+        terms = make_terms(config, self.net, labeled, self.name, warm)
+        self.federation = ElasticFederation(parties, terms, log)
+        self.federation.counters = counters
+        self._gather(saved, about)
+        rows, (training, validation, test) = labeled.rows(self._holdings(), train.class_weight)
         self.validation, self.test = rows.take(validation), rows.take(test)
-        self.prior = torch.bincount(rows.y[train], minlength=len(self.labelled.classes)).double()
+        self.prior = torch.bincount(rows.y[training], minlength=len(self.classes)).double()
         self.prior /= self.prior.sum()
-        self.trainer = Trainer(self.roster, self.method, rows.take(train), config.train)
+        self.trainer = Trainer(self.federation, self.method, rows.take(training), train)
         if saved:
             self.trainer.restore(saved, about["progress"])
-            note({"event": "resumed", "step": self.trainer.progress.step, "run": self.name})
+            log({"event": "resumed", "step": self.trainer.progress.step, "run": self.name})
         else:
-            note({"event": "run_started", "run": self.name, "rows": len(rows)})
-        self._started, self._saved_at = time.monotonic(), self.trainer.progress.step
+            log({"event": "run_started", "run": self.name, "rows": len(rows)})
+        self._started, self._saved_step = time.monotonic(), self.trainer.progress.step
 
-    def run(self, stop: Event) -> Outcome:
-        """Train to the end or until asked to stop, with common checkpoints on the way."""
+    def run(self, stop: Event) -> RunOutcome:
+        """Train until the run is finished or `stop` is set, with common checkpoints."""
         if not self.trainer.progress.step:
             self._checkpoint()
         for record in self.trainer.run(self._score):
-            step = self.trainer.progress.step
+            progress = record.progress
             if record.kind == "epoch":
                 self._record(record)
             if stop.is_set():
                 break
-            # What is best is kept at once: a party killed later must not come back with another.
-            best = (
-                record.kind == "epoch" and record.progress.best_epoch == record.progress.epoch - 1
-            )
-            if best or step - self._saved_at >= self.config.checkpoint_interval:
+            # Save the best weights at once: a party that is killed later must load the same ones.
+            best = record.kind == "epoch" and progress.best_epoch == progress.epoch - 1
+            steps = self.trainer.progress.step - self._saved_step
+            if best or steps >= self.config.checkpoint_interval:
                 self._checkpoint()
         self._checkpoint()
         if stop.is_set():
-            self.note({"event": "stopped", "step": self.trainer.progress.step})
-            return Outcome(False, self.trainer.progress.step)
+            self.log({"event": "stopped", "step": self.trainer.progress.step})
+            return RunOutcome(self.trainer.progress.step)
         return self._finish()
 
     def status(self) -> dict[str, Any]:
-        """Say where the run stands; numbers become metrics."""
-        progress = self.trainer.progress
-        members = self.roster.members
+        """Return the status of the run; numbers become metrics."""
+        progress, members = self.trainer.progress, self.federation.members
+        counts = self.federation.fault_counts
         traffic = {m.peer.name: m.peer.transport.traffic() for m in members}
         best = progress.best_score
         return {
-            "healthy": len(self.roster.present) >= self.config.min_parties,
+            "healthy": len(self.federation.present) >= self.config.min_parties,
             "side": "coordinator",
             "run": self.name,
             "epoch": progress.epoch,
             "epochs": self.config.train.epochs,
             "step": progress.step,
             "best_score": best if math.isfinite(best) else None,
-            "checkpoint_step": self._saved_at,
-            "batches_begun_again": self.roster.fault_counts.batches,
+            "checkpoint_step": self._saved_step,
+            "batches_retried": counts.batches,
             "seconds": round(time.monotonic() - self._started, 1),
             "party_present": {m.peer.name: int(m.present) for m in members},
-            "party_left": {n: self.roster.fault_counts.left.get(n, 0) for n in traffic},
-            "party_refusals": {n: self.roster.fault_counts.refusals.get(n, 0) for n in traffic},
-            "party_kept_out": {m.peer.name: int(m.barred is not None) for m in members},
-            "party_lost_updates": {n: self.roster.fault_counts.updates.get(n, 0) for n in traffic},
+            "party_departures": {name: counts.left.get(name, 0) for name in traffic},
+            "party_rejections": {name: counts.refusals.get(name, 0) for name in traffic},
+            "party_excluded": {m.peer.name: int(m.barred is not None) for m in members},
+            "party_lost_updates": {name: counts.updates.get(name, 0) for name in traffic},
             "party_bytes_sent": {name: sent for name, (sent, _) in traffic.items()},
-            "party_bytes_received": {name: got for name, (_, got) in traffic.items()},
-            "party_deadline_seconds": {m.peer.name: m.peer.deadline.seconds for m in members},
+            "party_bytes_received": {name: received for name, (_, received) in traffic.items()},
+            "party_timeout_seconds": {m.peer.name: m.peer.deadline.seconds for m in members},
         }
 
     def _score(self) -> float:
-        return score(self.method, self.roster, self.validation)
+        return score(self.method, self.federation, self.validation)
 
     def _warm_start(self) -> str:
-        """Take the heads of a finished run, and name it for the parties to do the same."""
+        """Load the heads of a finished run; return its name for the parties to do the same."""
         if self.config.warm_start is None:
             return ""
         folder = RunDir(self.config.warm_start)
-        said = folder.manifest()
+        run = str(folder.manifest()["run"])
         tensors, _ = folder.load_tensors(MODEL)
         try:
             self.method.heads.load_state_dict(tensors)
         except RuntimeError as error:
             raise RunError(
-                f"warm_start: the heads in {folder.path} do not fit this run ({error}); they must "
-                "be of the same method and widths"
+                f"warm_start: the heads in {folder.path} do not fit this run ({error}); use a run "
+                "of the same method and net sizes"
             ) from error
-        self.note({"event": "warm_start", "run": said["run"]})
-        return str(said["run"])
+        self.log({"event": "warm_start", "run": run})
+        return run
 
-    def _saved(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    def _load_checkpoint(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         if self.folder.has(MANIFEST):
-            raise RunError(f"{self.folder.path}: this run is finished; choose another folder")
+            raise RunError(f"{self.folder.path}: this run is finished; choose another `state_dir`")
         if not self.folder.has(CHECKPOINT):
             return {}, {}
         return self.folder.load_tensors(CHECKPOINT)
 
-    def _take_up(self, saved: dict[str, Tensor], about: dict[str, Any]) -> None:
-        """Gather all_parties for a new run; for an old one, as many as are needed to go on."""
-        wanted = len(self.config.all_parties)
+    def _gather(self, saved: dict[str, Tensor], about: dict[str, Any]) -> None:
+        """Wait for all parties of a new run, or for `min_parties` of a resumed one."""
+        federation = self.federation
+        required = len(self.config.all_parties)
         if saved:
-            said = about["settings"]
-            if said != self.roster.terms.settings or about["parties"] != list(self.roster.names):
+            unchanged = about["settings"] == federation.terms.settings
+            if not unchanged or about["parties"] != list(federation.names):
                 raise RunError(
-                    f"{self.folder.path}: the configuration changed since this run began; "
-                    "put it back, or choose another folder"
+                    f"{self.folder.path}: the configuration changed since this run started; "
+                    "restore it, or choose another `state_dir`"
                 )
-            self.roster.counters.update, self.roster.step = about["update"], about["step"]
-            self.roster.restore_keep(about["keep"])
-            for member in self.roster.members:
+            federation.counters.update, federation.step = about["update"], about["step"]
+            federation.restore_keep(about["keep"])
+            for member in federation.members:
                 member.holdings = saved.pop(f"holdings/{member.peer.name}")
-            wanted = self.config.min_parties
-        self.roster.gather(wanted)
+            required = self.config.min_parties
+        federation.gather(required)
 
     def _holdings(self) -> dict[str, Tensor]:
-        found = {}
-        for member in self.roster.members:
+        holdings = {}
+        for member in self.federation.members:
             assert member.holdings is not None
-            found[member.peer.name] = member.holdings
-        return found
+            holdings[member.peer.name] = member.holdings
+        return holdings
 
     def _checkpoint(self) -> None:
-        """Have all_parties keep a checkpoint of this step, then keep this side's."""
+        """Save a checkpoint of this step at all parties, then the coordinator's."""
         step = self.trainer.progress.step
-        self.roster.flush(save=step)
+        self.federation.flush(save=step)
         tensors, progress = self.trainer.state()
         tensors |= {f"holdings/{name}": value for name, value in self._holdings().items()}
         about = {
             "run": self.name,
             "step": step,
-            "update": self.roster.counters.update,
-            "keep": self.roster.keep_state(),
+            "update": self.federation.counters.update,
+            "keep": self.federation.keep_state(),
             "progress": progress,
-            "settings": self.roster.terms.settings,
-            "parties": list(self.roster.names),
+            "settings": self.federation.terms.settings,
+            "parties": list(self.federation.names),
             "images": self.images,
         }
         self.folder.save_tensors(CHECKPOINT, tensors, about)
-        self._saved_at = step
-        self.note({"event": "checkpoint", "step": step})
+        self._saved_step = step
+        self.log({"event": "checkpoint", "step": step})
 
     def _record(self, record: Record) -> None:
         progress = record.progress
@@ -228,35 +214,31 @@ class Run:
             "step": progress.step,
             "best_epoch": progress.best_epoch + 1,
             **record.values,
-            "parties": len(self.roster.present),
+            "parties": len(self.federation.present),
             "seconds": round(time.monotonic() - self._started, 3),
         }
         self.folder.append_record(line)
-        self.note({"event": "epoch", **line})
+        self.log({"event": "epoch", **line})
 
-    def _finish(self) -> Outcome:
-        if self.roster.agreed:
+    def _finish(self) -> RunOutcome:
+        """Load the best weights, calibrate, evaluate, release and save the heads."""
+        step = self.trainer.progress.step
+        if self.federation.agreed:
             self.trainer.load_best()
         else:
-            self.note(
-                {"event": "last_weights_used", "reason": "a party was absent at the best epoch"}
-            )
-        self.roster.flush(save=self.trainer.progress.step)
-        temperatures = calibrate(self.method, self.roster, self.validation)
-        rows, rows_are = (self.test, "test") if len(self.test) else (self.validation, "validation")
-        predictions = federation_predictions(self.method, self.roster, rows)
-        evaluation = evaluate(predictions, rows_are)
-        result = Result(
-            self.name,
-            self.method,
-            self.labelled.classes,
-            self.prior,
-            temperatures,
-            self.config.loss,
+            reason = "a party was absent at the best epoch"
+            self.log({"event": "last_weights_used", "reason": reason})
+        self.federation.flush(save=step)
+        temperatures = calibrate(self.method, self.federation, self.validation)
+        rows_are = "test" if len(self.test) else "validation"
+        rows = self.test if len(self.test) else self.validation
+        evaluation = evaluate(federation_predictions(self.method, self.federation, rows), rows_are)
+        heads = TrainedHeads(
+            self.name, self.method, self.classes, self.prior, temperatures, self.config.loss
         )
-        result.release(self.folder, self.roster, self.config.release_to, self.note)
-        result.keep(self.folder, self.roster.names, self.net, self.config.train.random_state)
+        heads.release(self.folder, self.federation, self.config.release_to, self.log)
+        heads.save(self.folder, self.federation.names, self.net, self.config.train.random_state)
         self.folder.write_json(EVALUATION, evaluation.to_dict())
-        self.roster.end(FINISHED)
-        self.note({"event": FINISHED, "step": self.trainer.progress.step})
-        return Outcome(True, self.trainer.progress.step, evaluation)
+        self.federation.end(FINISHED)
+        self.log({"event": FINISHED, "step": step})
+        return RunOutcome(step, evaluation)

@@ -1,7 +1,7 @@
-"""What a FLARE job runs from each side's own configuration; the job names it by property `config`.
+"""Functions that an NVIDIA FLARE job runs at the server and at each site.
 
-The same files as for `xvfl coordinator` and `xvfl party`, without addresses and certificates, which
-are FLARE's.
+The job's property `config` names the configuration of each side: the files of `xvfl coordinator`
+and `xvfl party`, without addresses and certificates, which FLARE provides.
 """
 
 from collections.abc import Mapping
@@ -12,44 +12,44 @@ from typing import Any
 from xvfl.errors import ConfigError
 from xvfl.federation.endpoint import Endpoint
 from xvfl.model.run_dir import RunDir
-from xvfl.service.config import CoordinatorConfig, PartyProcessConfig, read_service_config
-from xvfl.service.coordinator_side import CoordinatorSide
-from xvfl.service.log import Log
-from xvfl.service.party_work import Own, PartyWork
+from xvfl.service.config import load_coordinator_config, load_party_config
+from xvfl.service.coordinator_service import CoordinatorService
+from xvfl.service.log import EventLog
+from xvfl.service.party_inputs import PartyInputs
+from xvfl.service.party_service import PartyService
 from xvfl.wire.transport import Transport
 
 FLARE = "flare"
+"""In place of an address."""
 NO_TLS = {"tls": {"ca_certificate": "", "certificate": "", "private_key": ""}}
 
 
 def endpoint(site: str, props: Mapping[str, Any]) -> Endpoint:
-    """Put a site's party behind an endpoint; its name is the site's."""
-    config = read_service_config(_path(props), {"coordinator": FLARE, **NO_TLS})
-    if not isinstance(config, PartyProcessConfig):
-        raise ConfigError(f"{_path(props)}: expected a party's configuration at site {site!r}")
+    """Build the endpoint of a site's party; the party has the site's name."""
+    config = load_party_config(_config_path(props), {"coordinator": FLARE, **NO_TLS})
     folder = RunDir(config.state_dir).create()
-    return PartyWork(Own.of(site, config, folder), Log(folder.path, site).note).endpoint
+    log = EventLog(folder.path, site).write
+    return PartyService(PartyInputs.load(site, config, folder), log).endpoint
 
 
-def run(lines: Mapping[str, Transport], props: Mapping[str, Any]) -> None:
-    """Match ids and train over the sites' lines."""
-    config = read_service_config(_path(props), {"listen": FLARE, **NO_TLS})
-    if not isinstance(config, CoordinatorConfig):
-        raise ConfigError(f"{_path(props)}: expected a coordinator's configuration at the server")
-    if set(config.parties) != set(lines) or config.local_party is not None:
+def run(transports: Mapping[str, Transport], props: Mapping[str, Any]) -> None:
+    """Match ids and train with the sites."""
+    path = _config_path(props)
+    config = load_coordinator_config(path, {"listen": FLARE, **NO_TLS})
+    if set(config.parties) != set(transports) or config.local_party is not None:
         raise ConfigError(
-            f"{_path(props)}: expected the job's sites as parties, {', '.join(lines)}, and no "
-            f"party of the coordinator's own, got {', '.join(config.all_parties)}"
+            f"{path}: expected the job's sites as parties, {', '.join(transports)}, and no "
+            f"[local_party], got {', '.join(config.all_parties)}"
         )
-    side = CoordinatorSide(config)
-    for name, line in lines.items():
-        if (hello := line.hello()) is not None:
-            side.welcome(name, hello)
-    side.connect(lines)
-    side.run(Event())
+    service = CoordinatorService(config)
+    for name, transport in transports.items():
+        if (hello := transport.hello()) is not None:
+            service.check_hello(name, hello)
+    service.connect(transports)
+    service.run(Event())
 
 
-def _path(props: Mapping[str, Any]) -> Path:
+def _config_path(props: Mapping[str, Any]) -> Path:
     if not props.get("config"):
         raise ConfigError("the job's property `config` must name this side's configuration")
     return Path(props["config"])

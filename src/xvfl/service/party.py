@@ -1,9 +1,6 @@
-"""`xvfl party`: one party's process. It dials out, answers, and keeps its own checkpoints."""
+"""The process of `xvfl party`: connect to the coordinator, reply to requests, keep checkpoints."""
 
-import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import FrameType
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -13,78 +10,72 @@ from xvfl.errors import PartyError
 from xvfl.model.fitting import choose_device
 from xvfl.model.run_dir import RunDir
 from xvfl.service.config import PartyProcessConfig
-from xvfl.service.log import Log
-from xvfl.service.monitor import StatusServer
-from xvfl.service.party_work import Own, PartyWork
+from xvfl.service.log import FINISHED, EventLog
+from xvfl.service.party_inputs import PartyInputs
+from xvfl.service.party_service import PartyService
+from xvfl.service.status_server import StatusServer
+from xvfl.system.signals import stop_on_signals
 from xvfl.training.threads import limit_threads
 from xvfl.wire.client import PartyClient
 
-FINISHED = "finished"
-
 
 def serve_party(config: PartyProcessConfig, show: bool = True) -> None:
-    """Take part until the coordinator says that the run is over."""
+    """Take part until the coordinator ends the run, or a signal stops this process.
+
+    Parameters
+    ----------
+    config : PartyProcessConfig
+        The configuration of this party.
+    show : bool, default=True
+        Print the log on standard error as well.
+
+    Raises
+    ------
+    PartyError
+        If the coordinator ends this party's part before the run is finished.
+
+    """
     name = peer_name(config.tls.read()[1])
     folder = RunDir(config.state_dir).create()
-    log = Log(folder.path, name, show)
-    work = PartyWork(Own.of(name, config, folder), log.note)
-    endpoint = work.endpoint
-    dialler = PartyClient(
+    log = EventLog(folder.path, name, show).write
+    service = PartyService(PartyInputs.load(name, config, folder), log)
+    endpoint = service.endpoint
+    client = PartyClient(
         config.coordinator,
         config.tls,
-        work.hello,
+        service.hello,
         endpoint.handle,
         lambda: endpoint.over is not None,
-        log.note,
+        log,
         config.max_message_bytes,
         config.reconnect_timeout,
     )
-    monitor = (
-        StatusServer(config.status_address, lambda: _status(work, dialler))
-        if config.status_address
-        else None
-    )
-    log.note({"event": "started", "coordinator": config.coordinator, "rows": len(work.ids)})
-    device = choose_device(config.device)
-    try:
-        with (
-            _stopped_by_signals(dialler.stop),
-            limit_threads(False, device),
-            torch.random.fork_rng(devices=[]),
-        ):
-            dialler.run()
-    finally:
-        endpoint.keep()
-        if monitor is not None:
-            monitor.close()
-    log.note({"event": "stopped", "reason": endpoint.over or "stop signal"})
+    with ExitStack() as stack:
+        if config.status_address is not None:
+            server = StatusServer(config.status_address, lambda: _status(service, client))
+            stack.callback(server.close)
+            log({"event": "status_server", "port": server.port})
+        log({"event": "started", "coordinator": config.coordinator, "rows": len(service.ids)})
+        stack.callback(endpoint.keep)
+        stack.enter_context(stop_on_signals(on_stop=client.stop))
+        stack.enter_context(limit_threads(False, choose_device(config.device)))
+        stack.enter_context(torch.random.fork_rng(devices=[]))
+        client.run()
+    log({"event": "stopped", "reason": endpoint.over or "stop signal"})
     if endpoint.over is not None and endpoint.over != FINISHED:
         raise PartyError(f"the coordinator ended this party's part: {endpoint.over}")
 
 
-def _status(work: PartyWork, dialler: PartyClient) -> dict[str, Any]:
-    endpoint = work.endpoint
+def _status(service: PartyService, client: PartyClient) -> dict[str, Any]:
+    endpoint = service.endpoint
     return {
         "healthy": True,
         "side": "party",
-        "name": work.own.name,
-        "connected": dialler.connected,
+        "name": service.inputs.name,
+        "connected": client.connected,
         "matched_rows": endpoint.hello.rows,
         "run": endpoint.run,
         "step": endpoint.step,
         "updates_applied": endpoint.applied,
-        "refused": endpoint.refused,
+        "requests_rejected": endpoint.refused,
     }
-
-
-@contextmanager
-def _stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
-    def ask(number: int, frame: FrameType | None) -> None:
-        stop()
-
-    before = {each: signal.signal(each, ask) for each in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

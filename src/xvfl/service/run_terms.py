@@ -1,4 +1,4 @@
-"""What a run demands of its parties, from the coordinator's configuration."""
+"""The terms of a run: what the coordinator's configuration requires of every party."""
 
 import json
 import time
@@ -12,14 +12,16 @@ from xvfl.federation.remote_party import RemoteParty
 from xvfl.federation.run_settings import RunSettings
 from xvfl.methods import method_spec
 from xvfl.service.config import CoordinatorConfig
-from xvfl.service.labelled_rows import Labelled
+from xvfl.service.labeled_rows import LabeledRows
+
+POLL_S = 0.05
 
 
-def terms(
-    config: CoordinatorConfig, net: NetConfig, labelled: Labelled, run: str, warm: str
+def make_terms(
+    config: CoordinatorConfig, net: NetConfig, labeled: LabeledRows, run: str, warm: str
 ) -> RunTerms:
-    """Put together what every party is told, and what is expected of it."""
-    said = RunSettings(
+    """Collect the settings that every party receives, and what its replies must match."""
+    settings = RunSettings(
         config.train.random_state,
         config.loss.method,
         net,
@@ -31,31 +33,31 @@ def terms(
     )
     return RunTerms(
         run,
-        json.dumps(asdict(said)),
+        json.dumps(asdict(settings)),
         net.embedding_dim * method_spec(config.loss.method).branches,
         config.min_parties,
-        labelled.training(),
+        labeled.training_handles(),
         config.timeouts.join,
-        said.payload,
-        labelled.matched(),
+        settings.payload,
+        labeled.matched_rows(),
     )
 
 
 def image_parties(
-    peers: Sequence[RemoteParty], known: Mapping[str, bool], wait_s: float
+    parties: Sequence[RemoteParty], known: Mapping[str, bool], timeout_s: float
 ) -> dict[str, bool]:
     """Return whether each party holds images; wait for parties that have not connected yet.
 
     `known` has the parties of an earlier start of the run.
     """
-    images, until = dict(known), time.monotonic() + wait_s
-    for peer in peers:
-        while peer.name not in images:
-            hello = peer.transport.hello()
+    images, deadline = dict(known), time.monotonic() + timeout_s
+    for party in parties:
+        while party.name not in images:
+            hello = party.transport.hello()
             if hello is not None:
-                images[peer.name] = hello.image
-            elif time.monotonic() > until:
-                raise RunError(f"party {peer.name!r} did not connect; start it with `xvfl party`")
+                images[party.name] = hello.image
+            elif time.monotonic() > deadline:
+                raise RunError(f"party {party.name!r} did not connect; start it with `xvfl party`")
             else:
-                time.sleep(0.05)
+                time.sleep(POLL_S)
     return images

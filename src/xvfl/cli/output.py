@@ -1,4 +1,4 @@
-"""Tables that several commands print."""
+"""Output of the commands: error messages, exit code, tables."""
 
 import sys
 from typing import TYPE_CHECKING
@@ -9,6 +9,8 @@ from rich.table import Table
 if TYPE_CHECKING:
     from xvfl.model.evaluation import Evaluation
 
+INTERRUPTED = 130
+"""Exit code after Ctrl-C."""
 METRICS = {
     "accuracy": "accuracy",
     "balanced_accuracy": "balanced",
@@ -17,6 +19,11 @@ METRICS = {
     "ece": "ECE",
 }
 """The heading of each metric."""
+
+
+def print_error(text: str) -> None:
+    """Print a line on standard error."""
+    print(text, file=sys.stderr)
 
 
 def print_evaluation(name: str, evaluation: "Evaluation") -> None:

@@ -1,4 +1,4 @@
-"""Health and metrics over HTTP: /health, /metrics (Prometheus text), /status (JSON). No secrets."""
+"""Status over HTTP: /health, /metrics (Prometheus text) and /status (JSON). Contains no secrets."""
 
 import json
 import threading
@@ -9,11 +9,11 @@ from typing import Any
 from xvfl.errors import ConfigError, RunError
 
 Status = Callable[[], dict[str, Any]]
-"""Says where a side stands: `healthy`, and numbers, some of them by party."""
+"""Return the status of a process: `healthy`, and values, some of them by party."""
 
 
 def prometheus(status: dict[str, Any]) -> str:
-    """Write the numbers of a status as Prometheus text."""
+    """Format the numbers of a status as Prometheus text."""
     lines = []
     for name, value in status.items():
         metric = f"xvfl_{name}"
@@ -32,37 +32,39 @@ class StatusServer:
         """Listen on HOST:PORT."""
         host, colon, port = address.rpartition(":")
         if not colon or not port.isdigit():
-            raise ConfigError(f"health: expected HOST:PORT, got {address!r}")
+            raise ConfigError(f"status_address: expected HOST:PORT, got {address!r}")
 
-        class Answer(BaseHTTPRequestHandler):
+        class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                code, kind, text = _answer(self.path, status())
+                code, content_type, body = _respond(self.path, status())
                 self.send_response(code)
-                self.send_header("Content-Type", kind)
-                self.send_header("Content-Length", str(len(text)))
+                self.send_header("Content-Type", content_type)
+                self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
-                self.wfile.write(text)
+                self.wfile.write(body)
 
             def log_message(self, format: str, *args: object) -> None:
-                """Keep quiet: a look at the metrics is no event."""
+                """Do not log requests."""
 
         try:
-            self._server = ThreadingHTTPServer((host, int(port)), Answer)
+            self._server = ThreadingHTTPServer((host, int(port)), Handler)
         except OSError as error:
-            raise RunError(f"health: cannot listen on {address} ({error.strerror})") from error
+            raise RunError(
+                f"status_address: cannot listen on {address} ({error.strerror})"
+            ) from error
         self.port = self._server.server_port
-        threading.Thread(target=self._server.serve_forever, name="monitor", daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, name="status", daemon=True).start()
 
     def close(self) -> None:
-        """Stop."""
+        """Stop serving."""
         self._server.shutdown()
         self._server.server_close()
 
 
-def _answer(path: str, status: dict[str, Any]) -> tuple[int, str, bytes]:
+def _respond(path: str, status: dict[str, Any]) -> tuple[int, str, bytes]:
     if path == "/health":
         healthy = bool(status.get("healthy", True))
-        return (200 if healthy else 503), "text/plain", b"ok\n" if healthy else b"not well\n"
+        return (200 if healthy else 503), "text/plain", b"ok\n" if healthy else b"unhealthy\n"
     if path == "/metrics":
         return 200, "text/plain; version=0.0.4", prometheus(status).encode()
     if path == "/status":

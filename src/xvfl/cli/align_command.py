@@ -1,0 +1,112 @@
+"""`xvfl align`: match ids before training."""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from xvfl.cli.extras import require_extra
+
+if TYPE_CHECKING:
+    from xvfl.service.config import CoordinatorConfig, PartyProcessConfig
+
+
+def align(
+    config: Annotated[
+        Path, typer.Argument(help="Configuration of this side, coordinator or party.")
+    ],
+    party: Annotated[
+        list[str] | None,
+        typer.Option(help="Coordinator only: a party to match with; repeat. Default: all."),
+    ] = None,
+    wait: Annotated[float, typer.Option(help="Seconds to wait for the other side.", min=0)] = 600.0,
+) -> None:
+    """Match ids privately: find the labeled rows that each party holds.
+
+    Start it at the coordinator and at every party, in any order. No id and no plain hash of an id
+    is sent. Each side learns which of its own ids the other side has, and how many ids that is
+    in total. The result is saved in STATE_DIR/alignment.json; match again after a table changes.
+    `xvfl coordinator` also matches ids, if this was not done before.
+
+    xvfl align coordinator.toml
+
+    xvfl align bank.toml
+    """
+    with require_extra("federated"):
+        import xvfl.certs  # noqa: F401
+        from xvfl.service.config import CoordinatorConfig, load_config
+
+    loaded = load_config(config)
+    if isinstance(loaded, CoordinatorConfig):
+        _align_coordinator(loaded, party, wait)
+    else:
+        _align_party(loaded, wait)
+
+
+def _align_coordinator(config: "CoordinatorConfig", names: list[str] | None, wait: float) -> None:
+    from xvfl.data.labels import read_labels
+    from xvfl.errors import InputError, unknown
+    from xvfl.service.align import match_parties
+    from xvfl.service.config import ALIGNMENT
+    from xvfl.service.listener import listen
+
+    for name in names or ():
+        if name not in config.parties:
+            raise InputError(f"--party: {unknown('party', name, config.parties)}")
+    labels = read_labels(
+        config.labels.table,
+        id_column=config.labels.id_column,
+        column=config.labels.column,
+        where="labels",
+    )
+    path = Path(config.state_dir) / ALIGNMENT
+    ids, columns = list(labels.index), [config.labels.column]
+    with listen(config, _print_event) as server:
+        transports = {name: server.lines[name] for name in names or config.parties}
+        alignment = match_parties(
+            transports, ids, columns, config.matching, path, _print_event, wait
+        )
+    for name in transports:
+        match = alignment.matches[name]
+        held = int((match.handles >= 0).sum())
+        print(f"{name}: holds {held} of {len(labels)} labeled rows; {match.party_ids} rows in all")
+    print(f"wrote {path}")
+
+
+def _align_party(config: "PartyProcessConfig", wait: float) -> None:
+    from xvfl.certs import peer_name
+    from xvfl.data.sources import source_columns, source_ids
+    from xvfl.errors import PartyError
+    from xvfl.matching import load_party_alignment
+    from xvfl.model.workflow import read_source
+    from xvfl.service.align import matching_endpoint
+    from xvfl.service.config import ALIGNMENT
+    from xvfl.wire.client import PartyClient
+
+    name = peer_name(config.tls.read()[1])
+    source = read_source(config.table, config.id_column, name)
+    path = Path(config.state_dir) / ALIGNMENT
+    before = path.stat().st_mtime_ns if path.exists() else 0
+    ids = source_ids(source)
+    endpoint = matching_endpoint(ids, source_columns(source), config.matching, path, _print_event)
+    PartyClient(
+        config.coordinator,
+        config.tls,
+        lambda: endpoint.hello,
+        endpoint.handle,
+        lambda: endpoint.over is not None,
+        _print_event,
+        config.max_message_bytes,
+        wait,
+    ).run()
+    if not path.exists() or path.stat().st_mtime_ns == before:
+        raise PartyError(f"the coordinator ended without matching: {endpoint.over}")
+    match = load_party_alignment(path).match
+    print(f"holds {len(match.rows)} of {match.labeled_ids} labeled rows; {len(ids)} rows in all")
+    print(f"wrote {path}")
+
+
+def _print_event(event: Mapping[str, Any]) -> None:
+    print("  ".join(f"{key}={value}" for key, value in event.items()), file=sys.stderr)

@@ -1,0 +1,133 @@
+"""The coordinator's part in a federation, over any transport: labels, alignment, run, status."""
+
+import time
+from collections.abc import Mapping
+from threading import Event
+from typing import Any
+
+import torch
+
+from xvfl.data.labels import read_labels
+from xvfl.errors import WireError
+from xvfl.federation.remote_party import AdaptiveTimeout, RemoteParty
+from xvfl.federation.split import Counters
+from xvfl.matching.alignment import CoordinatorAlignment, load_coordinator_alignment
+from xvfl.model.run_dir import RunDir
+from xvfl.service.align import match_parties
+from xvfl.service.config import ALIGNMENT, CoordinatorConfig
+from xvfl.service.coordinator_run import CoordinatorRun, RunOutcome
+from xvfl.service.log import EventLog
+from xvfl.service.release import check_releasable
+from xvfl.training.threads import limit_threads
+from xvfl.wire.messages import Hello
+from xvfl.wire.transport import Transport
+
+
+class CoordinatorService:
+    """State folder, log, labels and alignment of a coordinator, and its run."""
+
+    def __init__(self, config: CoordinatorConfig, show: bool = True) -> None:
+        """Load the labels and the state folder."""
+        check_releasable(config.loss, config.release_to)
+        self.config = config
+        self.folder = RunDir(config.state_dir).create()
+        self.log = EventLog(self.folder.path, "coordinator", show).write
+        self.labels = read_labels(
+            config.labels.table,
+            id_column=config.labels.id_column,
+            column=config.labels.column,
+            where="labels",
+        )
+        # Start at the clock: after a restart, turns are higher than all earlier ones.
+        self.counters = Counters(turn=time.time_ns() // 1_000_000)
+        self.alignment = self._load_alignment()
+        self.parties: list[RemoteParty] = []
+        self._columns: dict[str, str] = {}
+        self._run: CoordinatorRun | None = None
+
+    def connect(self, transports: Mapping[str, Transport]) -> None:
+        """Set the transports to all parties."""
+        timeouts = self.config.timeouts
+        self.parties = [
+            RemoteParty(
+                name,
+                transports[name],
+                AdaptiveTimeout(timeouts.min_answer, timeouts.answer_factor, timeouts.max_answer),
+            )
+            for name in self.config.all_parties
+        ]
+
+    def run(self, stop: Event) -> RunOutcome:
+        """Match ids with new parties, then train until the run is finished or `stop` is set."""
+        alignment = self._align()
+        with limit_threads(False, torch.device("cpu")), torch.random.fork_rng(devices=[]):
+            self._run = CoordinatorRun(
+                self.config,
+                self.folder,
+                self.labels,
+                alignment,
+                self.parties,
+                self.counters,
+                self.log,
+            )
+            return self._run.run(stop)
+
+    def status(self) -> dict[str, Any]:
+        """Return the status of the run; before training, which parties are connected."""
+        if self._run is not None:
+            return self._run.status()
+        connected = {each.name: int(each.transport.hello() is not None) for each in self.parties}
+        return {
+            "healthy": True,
+            "side": "coordinator",
+            "waiting": True,
+            "party_present": connected,
+            "party_matched": {name: int(name in self._matches) for name in connected},
+        }
+
+    def check_hello(self, name: str, hello: Hello) -> None:
+        """Reject a party whose rows or columns are not the matched ones."""
+        match = self._matches.get(name)
+        if match is not None and hello.session != match.session.hex():
+            raise WireError(
+                f"party {name!r}: its ids were matched in session {hello.session or 'none'!r}, "
+                f"here in {match.session.hex()!r}; restore the party's alignment.json, or delete "
+                "it on both sides and match again"
+            )
+        if match is not None and hello.rows != (rows := int((match.handles >= 0).sum())):
+            raise WireError(f"party {name!r}: expected {rows} matched rows, got {hello.rows}")
+        if self._columns.setdefault(name, hello.columns) != hello.columns:
+            raise WireError(f"party {name!r}: its columns changed since it first connected")
+
+    @property
+    def _matches(self) -> Mapping[str, Any]:
+        return self.alignment.matches if self.alignment else {}
+
+    def _align(self) -> CoordinatorAlignment:
+        """Match ids with every party that is not matched yet."""
+        new = {each.name: each.transport for each in self.parties if each.name not in self._matches}
+        if new or self.alignment is None:
+            self.alignment = match_parties(
+                new,
+                list(self.labels.index),
+                [self.config.labels.column],
+                self.config.matching,
+                self.folder / ALIGNMENT,
+                self.log,
+                self.config.timeouts.join,
+                end=False,
+            )
+        return self.alignment
+
+    def _load_alignment(self) -> CoordinatorAlignment | None:
+        """Load the alignment of this folder, or else of the run to start from."""
+        warm = self.config.warm_start
+        folders = [self.folder, *([RunDir(warm)] if warm else [])]
+        folder = next((each for each in folders if each.has(ALIGNMENT)), None)
+        if folder is None:
+            return None
+        alignment = load_coordinator_alignment(folder / ALIGNMENT)
+        if folder is not self.folder:
+            alignment.save(self.folder / ALIGNMENT)
+        alignment.labels.check([self.config.labels.column], list(self.labels.index), "labels")
+        return alignment

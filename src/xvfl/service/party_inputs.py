@@ -1,0 +1,40 @@
+"""What a party brings to a federation: its table, its options and its state folder."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from xvfl.config import TableOptions
+from xvfl.data.sources import Source
+from xvfl.model.run_dir import RunDir
+from xvfl.model.workflow import read_source
+from xvfl.service.config import MatchingConfig, PartyProcessConfig
+
+
+@dataclass(frozen=True)
+class PartyInputs:
+    """Table, options and state folder of a party."""
+
+    name: str
+    source: Source
+    options: TableOptions
+    folder: RunDir
+    """State folder."""
+    matching: MatchingConfig
+    id_column: str | None = None
+    release_key: Path | None = None
+    """Public key that verifies a released head."""
+    device: str = "cpu"
+
+    @classmethod
+    def load(cls, name: str, config: PartyProcessConfig, folder: RunDir) -> "PartyInputs":
+        """Read the table that a party's configuration names."""
+        return cls(
+            name,
+            read_source(config.table, config.id_column, name),
+            config.options,
+            folder,
+            config.matching,
+            config.id_column,
+            Path(config.release_key) if config.release_key else None,
+            config.device,
+        )

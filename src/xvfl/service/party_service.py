@@ -1,0 +1,124 @@
+"""A party's part in a federation: match ids, encode rows, train its net, install a release."""
+
+import secrets
+from hashlib import blake2b
+
+import numpy as np
+from torch import Tensor
+
+from xvfl.config import LossConfig
+from xvfl.data.encoder import encoder_from_dict
+from xvfl.data.images import Images
+from xvfl.data.sources import (
+    Encoder,
+    encode,
+    fit_encoder,
+    source_columns,
+    source_ids,
+    take_rows,
+)
+from xvfl.dataset.in_memory import to_party_table
+from xvfl.errors import WireError
+from xvfl.federation.build import build_parties
+from xvfl.federation.endpoint import Endpoint, PartyRun
+from xvfl.federation.party_worker import PartyWorker
+from xvfl.federation.run_settings import RunSettings
+from xvfl.matching.alignment import PartyAlignment, load_party_alignment
+from xvfl.model.fitting import choose_device
+from xvfl.model.workflow import ENCODER
+from xvfl.primitives.rows import choose_full_threshold, observation_levels
+from xvfl.service.align import MatchingResponder
+from xvfl.service.checkpoints import Checkpoints
+from xvfl.service.config import ALIGNMENT
+from xvfl.service.log import LogEvent
+from xvfl.service.party_inputs import PartyInputs
+from xvfl.service.release import install_release
+from xvfl.wire.messages import Done, Hello, Match, Message, Release
+
+
+class PartyService:
+    """One party, in a process of its own or in the coordinator's process."""
+
+    def __init__(self, inputs: PartyInputs, log: LogEvent) -> None:
+        """Load the state folder; reject a table that has changed since its ids were matched."""
+        self.inputs, self._log = inputs, log
+        self.ids, columns = source_ids(inputs.source), source_columns(inputs.source)
+        path = inputs.folder / ALIGNMENT
+        self._alignment: PartyAlignment | None = None
+        if path.is_file():
+            self._alignment = load_party_alignment(path)
+            self._alignment.table.check(columns, self.ids, f"party {inputs.name!r}")
+        self._process_id = secrets.token_hex(8)
+        self._matching = MatchingResponder(
+            self.ids, columns, inputs.matching, path, log, self._set_alignment
+        )
+        self._settings: RunSettings | None = None
+        self._full_threshold = 1.0
+        self.endpoint = Endpoint(
+            self.hello(), self._start_run, Checkpoints(inputs.folder), log, self._reply
+        )
+
+    def hello(self) -> Hello:
+        """Describe this party to the coordinator."""
+        match = self._alignment.match if self._alignment else None
+        columns = sorted(source_columns(self.inputs.source))
+        return Hello(
+            0,
+            self._process_id,
+            isinstance(self.inputs.source, Images),
+            len(match.rows) if match else 0,
+            blake2b(repr(columns).encode(), digest_size=8).hexdigest(),
+            match.session.hex() if match else "",
+        )
+
+    def _set_alignment(self, alignment: PartyAlignment) -> None:
+        self._alignment = alignment
+        (self.inputs.folder / ENCODER).unlink(missing_ok=True)
+        self.endpoint.hello = self.hello()
+
+    def _reply(self, message: Match | Release) -> Message:
+        if isinstance(message, Match):
+            return self._matching.reply(message)
+        if self._settings is None:
+            raise WireError("Release: expected a run first")
+        bundle = install_release(
+            message,
+            self.inputs,
+            self._encoder(None),
+            self._settings,
+            self.endpoint.worker.net,
+            self._full_threshold,
+        )
+        self._log({"event": "released", "bundle": str(bundle.path)})
+        return Done(message.turn, self.endpoint.applied)
+
+    def _start_run(self, settings: RunSettings, training: Tensor) -> PartyRun:
+        """Encode the matched rows and build the net."""
+        if self._alignment is None:
+            raise WireError("Begin: ids are not matched yet; run `xvfl align` first")
+        name, device = self.inputs.name, choose_device(self.inputs.device)
+        encoder = self._encoder(training)
+        rows = encode(encoder, take_rows(self.inputs.source, self._alignment.match.rows))
+        table = to_party_table(encoder.layout, rows)
+        loss = LossConfig(method=settings.method)  # type: ignore[arg-type]
+        net = build_parties({name: encoder.layout}, settings.net, loss, [settings.seed])[name]
+        worker = PartyWorker(
+            name, net.to(device), table.to(device), [settings.seed], settings.reconstruction
+        )
+        trained = table.observed[training]
+        self._full_threshold = settings.full_threshold or choose_full_threshold(
+            trained if len(trained) else table.observed
+        )
+        self._settings = settings
+        return PartyRun(worker, observation_levels(table.observed, self._full_threshold))
+
+    def _encoder(self, training: Tensor | None) -> Encoder:
+        """Load the encoder; before the first run, fit it on the training rows."""
+        folder, name = self.inputs.folder, self.inputs.name
+        if folder.has(ENCODER):
+            return encoder_from_dict(folder.read_json(ENCODER))
+        assert training is not None and self._alignment is not None
+        rows = np.sort(self._alignment.match.rows[training.numpy()])
+        encoder = fit_encoder([take_rows(self.inputs.source, rows)], self.inputs.options, name)
+        folder.write_json(ENCODER, encoder.to_dict())
+        return encoder

@@ -1,0 +1,78 @@
+"""The coordinator's result of a finished run: the heads, saved and released to named parties."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from torch import Tensor
+
+from xvfl.config import LossConfig, NetConfig
+from xvfl.errors import PartyError
+from xvfl.federation.elastic import ElasticFederation
+from xvfl.federation.predict import Temperatures, key
+from xvfl.federation.remote_party import ask
+from xvfl.methods.base import Method
+from xvfl.model.run_dir import FORMAT, MANIFEST, MODEL, RunDir
+from xvfl.service.log import LogEvent
+from xvfl.service.release import load_signing_key, sign_head
+from xvfl.version import VERSION
+from xvfl.wire.messages import Done
+
+
+@dataclass(frozen=True)
+class TrainedHeads:
+    """Trained heads, and what prediction needs besides."""
+
+    run: str
+    method: Method
+    classes: Sequence[Any]
+    prior: Tensor
+    temperatures: Temperatures
+    loss: LossConfig
+
+    def save(self, folder: RunDir, names: Sequence[str], net: NetConfig, seed: int) -> None:
+        """Write the weights and the manifest, all or nothing."""
+        manifest = {
+            "format": FORMAT,
+            "version": VERSION,
+            "side": "coordinator",
+            "parties": list(names),
+            "net": asdict(net),
+            "random_state": seed,
+            **self._manifest(self.temperatures),
+        }
+        with folder.transaction():
+            folder.save_tensors(MODEL, self.method.heads.state_dict(), {})
+            folder.write_json(MANIFEST, manifest)
+
+    def release(
+        self, folder: RunDir, federation: ElasticFederation, parties: Sequence[str], log: LogEvent
+    ) -> None:
+        """Send the signed head to the named parties (D4)."""
+        signing_key = load_signing_key(folder)
+        for index, name in enumerate(federation.names):
+            if name not in parties:
+                continue
+            member = federation.members[index]
+            local = key("local", name)
+            temperatures = {local: self.temperatures.get(local, 1.0)}
+            manifest = {**self._manifest(temperatures), "party": name}
+            federation.counters.turn += 1
+            turn = federation.counters.turn
+            message = sign_head(signing_key, turn, self.method, index, manifest)
+            try:
+                if not member.present:
+                    raise PartyError("it is offline")
+                ask([member.peer], [message], Done)
+                log({"event": "released", "party": name})
+            except (PartyError, ValueError) as error:
+                log({"event": "release_failed", "party": name, "reason": str(error)})
+
+    def _manifest(self, temperatures: Temperatures) -> dict[str, Any]:
+        return {
+            "run": self.run,
+            "classes": self.classes,
+            "prior": self.prior.tolist(),
+            "temperatures": temperatures,
+            "loss": asdict(self.loss),
+        }
