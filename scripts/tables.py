@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "lab")]
 
-from xvfl_lab.experiments.jobs import FULL, OURS  # noqa: E402
+from xvfl_lab.experiments.figures import FULL, OURS  # noqa: E402
 
 from xvfl import config as run_config  # noqa: E402
 from xvfl.cli.template import field_docs  # noqa: E402

@@ -15,9 +15,9 @@ import torch
 from xvfl_lab.bench.gpu import drawn_images
 from xvfl_lab.bench.shapes import config, steps
 from xvfl_lab.datasets.digits import digits
-from xvfl_lab.datasets.image_sets import halved
-from xvfl_lab.experiments.jobs import SMALL
-from xvfl_lab.experiments.trial import Setting, Trial
+from xvfl_lab.datasets.image_sets import half_resolution
+from xvfl_lab.experiments.figures import SMALL
+from xvfl_lab.experiments.stacked_runs import RunConfig, StackedRuns
 from xvfl_lab.task import Task
 
 from xvfl.config import LossConfig, NetConfig, TrainConfig
@@ -33,15 +33,15 @@ def table() -> tuple[Task, NetConfig, TrainConfig]:
 
 
 def strips() -> tuple[Task, NetConfig, TrainConfig]:
-    """Give images as `xvfl reproduce --quick` has them."""
-    return halved(drawn_images(400)), SMALL, config(50)
+    """Give images as `xvfl-lab reproduce --quick` has them."""
+    return half_resolution(drawn_images(400)), SMALL, config(50)
 
 
 def milliseconds(task: Task, net: NetConfig, train: TrainConfig, onednn: bool) -> float:
     """Give the median time of a step."""
     torch.backends.mkldnn.enabled = onednn  # type: ignore[assignment]
-    trial = Trial(task, [Setting("xvfl+", 0.5, 0, net=net, loss=LossConfig(), train=train)])
-    step = steps(Trainer(trial.federation, trial.method, trial.rows("train"), train))
+    stack = StackedRuns(task, [RunConfig("xvfl+", 0.5, 0, net=net, loss=LossConfig(), train=train)])
+    step = steps(Trainer(stack.federation, stack.method, stack.rows("train"), train))
     times = []
     for _ in range(WARM + TIMED):
         started = time.perf_counter()

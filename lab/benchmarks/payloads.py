@@ -23,7 +23,7 @@ from xvfl_lab.datasets import prepare
 from xvfl_lab.datasets.digits import digits
 from xvfl_lab.experiments.dispatch import subset
 from xvfl_lab.experiments.runner import test
-from xvfl_lab.experiments.trial import Setting, Trial
+from xvfl_lab.experiments.stacked_runs import RunConfig, StackedRuns
 from xvfl_lab.task import Task
 
 from xvfl.config import LossConfig, NetConfig, TrainConfig
@@ -101,24 +101,24 @@ def line_to(worker: PartyWorker, feedback: bool) -> InProcessTransport:
 def run(task: Task, metric: str, payload: Payload, feedback: bool, seed: int, epochs: int) -> Line:
     """Train and test once."""
     train = TrainConfig(epochs=epochs, random_state=seed, patience=0, device="cpu")
-    trial = Trial(task, [Setting("xvfl+", 0.5, seed, net=NET, train=train, keep="last")])
+    stack = StackedRuns(task, [RunConfig("xvfl+", 0.5, seed, net=NET, train=train, weights="last")])
     said = RunSettings(
         seed, "xvfl+", NET, train, LossConfig().reconstruction_weight, payload=payload
     )
-    lines = {worker.name: line_to(worker, feedback) for worker in trial.federation.workers}
+    lines = {worker.name: line_to(worker, feedback) for worker in stack.federation.workers}
     terms = RunTerms("run", json.dumps(asdict(said)), 64, 2, payload=payload)
     peers = [RemoteParty(*each) for each in lines.items()]
     roster = ElasticFederation(peers, terms)
     for peer in peers:
         peer.packer = Packer(payload, feedback)
     roster.gather(2)
-    trainer = Trainer(roster, trial.method, trial.rows("train"), train)
+    trainer = Trainer(roster, stack.method, stack.rows("train"), train)
     before = sum(sum(line.traffic()) for line in lines.values())
     last = [each for each in trainer.run(lambda: 0.0) if each.kind == "epoch"][-1]
     roster.flush()
     sent = sum(sum(line.traffic()) for line in lines.values()) - before
-    trial.federation = roster  # type: ignore[assignment]
-    found = test(trial)[0]
+    stack.federation = roster  # type: ignore[assignment]
+    found = test(stack)[0]
     measured = {mode: found[mode][metric] for mode in MODES}
     steps = trainer.progress.step
     loss = sum(value for name, value in last.values.items() if name != "score")

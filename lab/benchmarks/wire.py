@@ -24,7 +24,7 @@ from typing import Any
 import grpc
 import torch
 from xvfl_lab.datasets.digits import digits
-from xvfl_lab.experiments.trial import Setting, Trial
+from xvfl_lab.experiments.stacked_runs import RunConfig, StackedRuns
 
 from xvfl.certs import PeerVerifier, create_authority
 from xvfl.config import LossConfig, NetConfig, TrainConfig
@@ -45,9 +45,11 @@ PARTIES, WARM = ("left", "right"), 15
 NET = NetConfig(embedding_dim=64, hidden_dim=128)
 
 
-def trial(train: TrainConfig) -> Trial:
+def stack(train: TrainConfig) -> StackedRuns:
     """Build the demo's task with its nets; the same in every process."""
-    return Trial(digits(), [Setting("xvfl+", 0.5, 0, net=NET, loss=LossConfig(), train=train)])
+    return StackedRuns(
+        digits(), [RunConfig("xvfl+", 0.5, 0, net=NET, loss=LossConfig(), train=train)]
+    )
 
 
 def tls(folder: Path, name: str) -> Tls:
@@ -68,7 +70,7 @@ class Nowhere:
 def serve(name: str, port: int, folder: Path, rows: int) -> None:
     """Be a party."""
     train = TrainConfig(batch_size=rows, device="cpu")
-    made = trial(train)
+    made = stack(train)
     with limit_threads(any_image(made.task.layouts), torch.device("cpu")):
         worker = next(s for s in made.federation.workers if s.name == name)
         holdings = torch.zeros(len(worker.table), dtype=torch.uint8)
@@ -92,7 +94,7 @@ def timed(steps: Any, count: int) -> float:
 def over_grpc(folder: Path, rows: int, count: int) -> tuple[float, float, float]:
     """Give a step's seconds, its bytes and its tensors' own bytes."""
     train = TrainConfig(epochs=1000, batch_size=rows, device="cpu", patience=0)
-    made = trial(train)
+    made = stack(train)
     peers = PeerVerifier(folder / "ca.crt", None)
     listener = CoordinatorServer("localhost:0", tls(folder, "coordinator"), PARTIES, peers.check)
     spawn = multiprocessing.get_context("spawn")
@@ -218,7 +220,7 @@ def main() -> None:
         seconds, sent, own = over_grpc(folder, given.rows, given.steps)
         trip = raw(folder, round(own / len(PARTIES) / 6), given.steps)
         train = TrainConfig(epochs=1000, batch_size=given.rows, device="cpu", patience=0)
-        alone = trial(train)
+        alone = stack(train)
         rows = alone.rows("train")
         fused = timed(
             Trainer(alone.federation, alone.method, rows, train).run(lambda: 0.0), given.steps

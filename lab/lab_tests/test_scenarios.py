@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
-from xvfl_lab.scenarios import Scenario, blocks, exact_gaps, incomplete_parties, scenario
+from xvfl_lab.scenarios import Scenario, blocks, hide_uniformly, incomplete_parties, scenario
 
 from xvfl.errors import ConfigError
 from xvfl.primitives.layout import Feature, Layout
@@ -104,7 +104,7 @@ def test_aligned_rows_and_gaps_are_uniform() -> None:
         ]
     ).sum(0)
     assert ((aligned - 600).abs() < 5 * (2000 * 0.3 * 0.7) ** 0.5).all()
-    missing = (~exact_gaps(20_000, 7, 3 / 7, named_generator("cpu", 0))).sum(0)
+    missing = (~hide_uniformly(20_000, 7, 3 / 7, named_generator("cpu", 0))).sum(0)
     assert ((missing - 20_000 * 3 / 7).abs() < 5 * (20_000 * 12 / 49) ** 0.5).all()
 
 
@@ -142,7 +142,7 @@ def test_every_kind_hits_the_same_rows_with_the_same_counts(
     rows: int, features: list[int], overlap: float, rate: float, kind: str, seed: int
 ) -> None:
     layouts = [table(count) for count in features]
-    observed, incomplete = Scenario(overlap, rate, kind).draw(rows, layouts, seed)  # type: ignore[arg-type]
+    observed, incomplete = Scenario(overlap, rate, kind).sample(rows, layouts, seed)  # type: ignore[arg-type]
     plain, who = scenario(rows, features, overlap, rate, seed)
     assert torch.equal(incomplete, who)
     for mask, other in zip(observed, plain, strict=True):
@@ -177,7 +177,7 @@ def test_above_misses_exactly_the_largest_known_values(
     # Few distinct values: ties are the rule.
     values = torch.randint(0, 4, (rows, features), generator=rng).float()
     values[torch.rand(values.shape, generator=rng) < gaps] = torch.nan
-    drawn = Scenario(overlap, rate, "above").draw(rows, [table(features)] * 2, seed, [values] * 2)
+    drawn = Scenario(overlap, rate, "above").sample(rows, [table(features)] * 2, seed, [values] * 2)
     for party, mask in enumerate(drawn[0]):
         here = drawn[1][:, party]
         assert mask[~here].all()
@@ -192,7 +192,7 @@ def test_above_misses_exactly_the_largest_known_values(
 def test_above_draws_among_equal_values() -> None:
     values = [torch.zeros(2000, 3)] * 2
     masks = [
-        Scenario(0.0, 0.5, "above").draw(2000, [table(3)] * 2, seed, values)[0][0]
+        Scenario(0.0, 0.5, "above").sample(2000, [table(3)] * 2, seed, values)[0][0]
         for seed in (0, 1)
     ]
     assert not torch.equal(*masks)
@@ -207,7 +207,7 @@ def test_a_higher_rate_only_adds_gaps_of_every_kind(
     values = [torch.rand(rows, count, generator=rng) for count in features]
     layouts = [table(count) for count in features]
     few, many = (
-        Scenario(0.3, rate, kind).draw(rows, layouts, seed, values)[0]  # type: ignore[arg-type]
+        Scenario(0.3, rate, kind).sample(rows, layouts, seed, values)[0]  # type: ignore[arg-type]
         for rate in sorted((one, two))
     )
     assert not any((more & ~less).any() for less, more in zip(few, many, strict=True))
@@ -216,7 +216,7 @@ def test_a_higher_rate_only_adds_gaps_of_every_kind(
 def test_blocks_of_a_table_are_neighbours_and_go_whole() -> None:
     assert blocks(table(9)).tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
     assert blocks(table(1)).tolist() == [0]
-    observed, incomplete = Scenario(0.0, 1 / 3, "blocks").draw(500, [table(9)] * 2, seed=0)
+    observed, incomplete = Scenario(0.0, 1 / 3, "blocks").sample(500, [table(9)] * 2, seed=0)
     for party, mask in enumerate(observed):
         parts = mask[incomplete[:, party]].reshape(-1, 3, 3)
         assert (parts.all(2) | (~parts).all(2)).all()
@@ -225,7 +225,7 @@ def test_blocks_of_a_table_are_neighbours_and_go_whole() -> None:
 
 def test_blocks_of_an_image_are_square_patches() -> None:
     strip = Layout(image=(3, 8, 12))
-    observed, incomplete = Scenario(0.0, 0.5, "blocks").draw(40, [strip] * 2, seed=0)
+    observed, incomplete = Scenario(0.0, 0.5, "blocks").sample(40, [strip] * 2, seed=0)
     assert blocks(strip).unique().tolist() == list(range(6))
     patches = observed[0][incomplete[:, 0]].reshape(-1, 2, 4, 3, 4)
     assert (patches.all((2, 4)) | (~patches).all((2, 4))).all()
@@ -235,7 +235,7 @@ def test_blocks_of_an_image_are_square_patches() -> None:
 @given(st.integers(1, 400), st.floats(0, 0.25), SEEDS)
 def test_imbalance_has_exact_counts(rows: int, overlap: float, seed: int) -> None:
     scene = Scenario(overlap, 0.5, imbalance=0.8)
-    observed, incomplete = scene.draw(rows, [table(4), table(6)], seed)
+    observed, incomplete = scene.sample(rows, [table(4), table(6)], seed)
     aligned = round(overlap * rows)
     assert (~incomplete.any(1)).sum() == aligned
     assert not incomplete.all(1).any()
@@ -247,28 +247,28 @@ def test_imbalance_has_exact_counts(rows: int, overlap: float, seed: int) -> Non
 
 
 def test_imbalance_of_the_protocol() -> None:
-    _, incomplete = Scenario(0.2, 0.5, imbalance=0.8).draw(1000, [table(4)] * 2, seed=1)
+    _, incomplete = Scenario(0.2, 0.5, imbalance=0.8).sample(1000, [table(4)] * 2, seed=1)
     assert (~incomplete).sum(0).tolist() == [960, 240]
     assert (~incomplete).all(1).sum() == 200
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("configs", "message"),
     [
         ({"overlap": 1.2, "rate": 0}, "expected overlap from 0 to 1, got 1.2"),
         ({"overlap": 0.4, "rate": -1}, "expected rate from 0 to 1, got -1"),
         ({"overlap": 0.4, "rate": 0, "kind": "abov"}, "did you mean 'above'"),
-        ({"overlap": 0.4, "rate": 0, "imbalance": 0.8}, "cannot share more than 0.25 of them"),
+        ({"overlap": 0.4, "rate": 0, "imbalance": 0.8}, "the overlap is at most 0.25"),
         ({"overlap": 0.1, "rate": 0, "imbalance": 1.0}, "expected imbalance between 0 and 1"),
     ],
 )
-def test_impossible_scenarios_are_refused(settings: dict[str, Any], message: str) -> None:
+def test_impossible_scenarios_are_refused(configs: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        Scenario(**settings)
+        Scenario(**configs)
 
 
 def test_scenarios_say_what_they_lack() -> None:
-    with pytest.raises(ConfigError, match="give them"):
-        Scenario(0.4, 0.5, "above").draw(5, [table(2)] * 2, seed=0)
-    with pytest.raises(ConfigError, match="for two parties, got 3"):
-        Scenario(0.1, 0.5, imbalance=0.8).draw(5, [table(2)] * 3, seed=0)
+    with pytest.raises(ConfigError, match="needs the values"):
+        Scenario(0.4, 0.5, "above").sample(5, [table(2)] * 2, seed=0)
+    with pytest.raises(ConfigError, match="needs two parties, got 3"):
+        Scenario(0.1, 0.5, imbalance=0.8).sample(5, [table(2)] * 3, seed=0)

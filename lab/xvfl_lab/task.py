@@ -1,13 +1,11 @@
-"""A prepared data set: one file of plain arrays, read with numpy alone.
+"""A prepared data set: one file of arrays, read with numpy alone.
 
-Shapes: N rows; dense, hashed and raw as a party's layout counts them.
+Shapes: N rows; dense, hashed and raw as in a party's layout.
 """
 
 import json
-import os
 import zipfile
 import zlib
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -18,6 +16,7 @@ from numpy.typing import NDArray
 
 from xvfl.errors import InputError
 from xvfl.primitives.layout import Layout
+from xvfl.system.files import atomic_write
 
 FORMAT = 1
 BY_PARTY = ("values", "codes", "observed")
@@ -25,20 +24,20 @@ BY_PARTY = ("values", "codes", "observed")
 
 @dataclass(frozen=True)
 class Task:
-    """A data set split over parties; everything is observed but its natural gaps."""
+    """A data set split over parties; only naturally missing features are unobserved."""
 
     name: str
     layouts: dict[str, Layout]
     values: dict[str, NDArray[Any]]
     """By party: (N, dense) float32 in [0, 1], or (N, channels, height, width) uint8 images."""
     y: NDArray[np.int64]
-    """(N,) class numbers."""
+    """(N,) class indices."""
     observed: dict[str, NDArray[np.bool_]] = field(default_factory=dict)
-    """By party: (N, raw) which raw features are there; a party left out observes all."""
+    """By party: (N, raw) which raw features are observed; a party left out observes all."""
     codes: dict[str, NDArray[np.int64]] = field(default_factory=dict)
-    """By party: (N, hashed) buckets; a party left out has no hashed feature."""
+    """By party: (N, hashed) hash buckets; a party left out has no hashed feature."""
     test: NDArray[np.bool_] | None = None
-    """(N,) the fixed test rows; None where each seed draws its own, `test_share` of them."""
+    """(N,) the fixed test rows; None if each seed samples its own, a fraction `test_share`."""
     test_share: float = 0.2
 
     @property
@@ -50,9 +49,9 @@ class Task:
         return len(self.y)
 
     def digest(self) -> str:
-        """Name the data by rows, labels, test rows, columns and gaps: the same on every machine.
+        """Hash labels, test rows, columns and missing features: the same on every machine.
 
-        Values are left out: their last bits are the machine's.
+        Values are left out, since their last bits depend on the machine.
         """
         about = blake2b(digest_size=8)
         layouts = {party: layout.to_dict() for party, layout in self.layouts.items()}
@@ -62,8 +61,8 @@ class Task:
             about.update(b"none" if each is None else np.packbits(each).tobytes())
         return about.hexdigest()
 
-    def only(self, rows: NDArray[np.int64]) -> "Task":
-        """Leave only these rows."""
+    def take(self, rows: NDArray[np.int64]) -> "Task":
+        """Select rows."""
         return replace(
             self,
             values={party: each[rows] for party, each in self.values.items()},
@@ -73,20 +72,20 @@ class Task:
             test=None if self.test is None else self.test[rows],
         )
 
-    def seen(self, party: str) -> NDArray[np.bool_]:
-        """Say which raw features of a party are there. (N, raw)"""
+    def observed_at(self, party: str) -> NDArray[np.bool_]:
+        """Return which raw features a party observes. (N, raw)"""
         if party in self.observed:
             return self.observed[party]
         return np.ones((len(self), self.layouts[party].raw), dtype=bool)
 
     def buckets(self, party: str) -> NDArray[np.int64]:
-        """Give a party's bucket codes, (N, 0) where it has none."""
+        """Return a party's hash buckets, (N, 0) if it has no hashed feature."""
         return self.codes.get(party, np.zeros((len(self), 0), dtype=np.int64))
 
     def raw_values(self, party: str) -> NDArray[np.float32]:
-        """Give one number for each raw feature, NaN where it is not there. (N, raw)
+        """Return one number for each raw feature, NaN where it is missing. (N, raw)
 
-        Numbers and pixels: the mean of their columns or channels. Categories: which one it is.
+        Numbers and pixels: the mean of their columns or channels. Categories: their index.
         """
         layout, values = self.layouts[party], self.values[party]
         if layout.image is not None:
@@ -101,11 +100,11 @@ class Task:
             at += feature.width
         codes = self.buckets(party)
         raw = np.stack([*columns, *codes.T], axis=1).astype(np.float32)
-        return np.where(self.seen(party), raw, np.float32(np.nan))
+        return np.where(self.observed_at(party), raw, np.float32(np.nan))
 
 
 def save_task(task: Task, path: Path) -> None:
-    """Write a task as one `.npz`, whole or not at all."""
+    """Write a task to one `.npz` file, atomically."""
     about = {
         "format": FORMAT,
         "name": task.name,
@@ -117,17 +116,11 @@ def save_task(task: Task, path: Path) -> None:
         arrays["test"] = task.test
     for part in BY_PARTY:
         arrays |= {f"{part}/{party}": array for party, array in getattr(task, part).items()}
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as file:
+        with atomic_write(path) as temporary, temporary.open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
     except OSError as error:
-        with suppress(OSError):
-            temporary.unlink()
         raise InputError(f"{path}: could not be written ({error.strerror or error})") from error
 
 
@@ -139,14 +132,13 @@ def load_task(path: Path) -> Task:
         about = json.loads(str(arrays["about"]))
     except FileNotFoundError as error:
         raise InputError(
-            f"{path}: no such file; `xvfl data prepare NAME --out FILE` writes one"
+            f"{path}: no such file; `xvfl-lab data prepare NAME --out FILE` writes one"
         ) from error
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise InputError(f"{path}: not a prepared data set ({error}); prepare it again") from error
     if about.get("format") != FORMAT:
         raise InputError(
-            f"{path}: prepared in format {about.get('format')!r}, this xvfl reads format {FORMAT}; "
-            "prepare it again"
+            f"{path}: expected format {FORMAT}, got {about.get('format')!r}; prepare it again"
         )
     layouts = {party: Layout.from_dict(each) for party, each in about["layouts"].items()}
     parts = {

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 from xvfl_lab.datasets.digits import digits
-from xvfl_lab.experiments.trial import Setting, Trial
+from xvfl_lab.experiments.stacked_runs import RunConfig, StackedRuns
 
 from xvfl.config import LossConfig, NetConfig, TrainConfig
 
@@ -21,9 +21,11 @@ def trained(optimizer: str, weight_decay: float, probability: float | None) -> l
         page_probability=probability,
     )
     net = NetConfig(embedding_dim=8, hidden_dim=16)
-    trial = Trial(digits(), [Setting("xvfl+", 0.5, 0, net=net, loss=LossConfig(), train=train)])
-    trial.train()
-    holders = [worker.net for worker in trial.federation.workers] + [trial.method.heads]
+    stack = StackedRuns(
+        digits(), [RunConfig("xvfl+", 0.5, 0, net=net, loss=LossConfig(), train=train)]
+    )
+    stack.train()
+    holders = [worker.net for worker in stack.federation.workers] + [stack.method.heads]
     return [weight for net in holders for weight in net.parameters()]
 
 

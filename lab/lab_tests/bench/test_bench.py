@@ -14,16 +14,16 @@ from torch import Tensor, nn
 from xvfl_lab.bench import bare, floor, gpu, grid, reference
 from xvfl_lab.bench.outcome import Claim, Outcome
 from xvfl_lab.bench.sections import FULL, QUICK
-from xvfl_lab.bench.shapes import PUBLIC, Drawn, config, numbers, steps, tables
+from xvfl_lab.bench.shapes import PUBLIC, SyntheticRows, config, numbers, steps, tables
 from xvfl_lab.bench.timing import Times, take_turns
-from xvfl_lab.experiments.dispatch import here
+from xvfl_lab.experiments.dispatch import in_this_process
 from xvfl_lab.experiments.execute import execute, load_from
-from xvfl_lab.experiments.run_store import Store
+from xvfl_lab.experiments.run_store import RunStore
 from xvfl_lab.experiments.runner import Result
-from xvfl_lab.experiments.trial import Setting
+from xvfl_lab.experiments.stacked_runs import RunConfig
 from xvfl_lab.task import save_task
 
-from tests.small_tables import rejected_with, run_xvfl
+from lab_tests.command_line import error_of, xvfl_lab
 from xvfl import maths
 from xvfl.config import NetConfig
 from xvfl.errors import ConfigError
@@ -63,7 +63,7 @@ def nets_of(trainer: Trainer) -> list[nn.Module]:
 @pytest.mark.usefixtures("double")
 @pytest.mark.parametrize("k", [2, 3, 4])
 def test_the_reference_computes_our_loss_and_its_gradients(k: int) -> None:
-    drawn = Drawn.of(tables(parties=k, d=8, rows=60, classes=3))
+    drawn = SyntheticRows.of(tables(parties=k, d=8, rows=60, classes=3))
     trainer = drawn.trainer("xvfl")
     nets, rows = drawn.reference(trainer)
     at = torch.randperm(60)[:40]
@@ -80,7 +80,7 @@ def test_the_reference_computes_our_loss_and_its_gradients(k: int) -> None:
 @pytest.mark.parametrize("method", ["vanilla", "laser"])
 def test_bare_loops_compute_our_losses(method: str) -> None:
     """With two parties LASER has one subset of each size: nothing is left to chance."""
-    drawn = Drawn.of(replace(PUBLIC["S3"], rows=50))
+    drawn = SyntheticRows.of(replace(PUBLIC["S3"], rows=50))
     trainer = drawn.trainer(method)  # type: ignore[arg-type]
     ours = sum(trainer.method.loss(trainer.federation, trainer.rows).values())  # type: ignore[arg-type]
     heads = trainer.method.heads
@@ -93,7 +93,7 @@ def test_bare_loops_compute_our_losses(method: str) -> None:
 
 @pytest.mark.parametrize("k", [2, 5])
 def test_the_floor_has_the_pairs_that_the_loss_looks_at(k: int) -> None:
-    drawn = Drawn.of(replace(tables(parties=k, d=8, rows=70), batch=70))
+    drawn = SyntheticRows.of(replace(tables(parties=k, d=8, rows=70), batch=70))
     full = drawn.rows.full
     passed: dict[str, int] = {}
     for call in drawn.passes():
@@ -149,17 +149,17 @@ def test_ratios_are_medians_over_the_rounds() -> None:
 
 
 def test_many_runs_at_once_step_on_any_device() -> None:
-    runs = gpu.settings("xvfl", NetConfig(8, 8), config(20))
+    runs = gpu.configs("xvfl", NetConfig(8, 8), config(20))
     assert len(runs) == 35 and len({(run.seed, run.rate) for run in runs}) == 35
     step = gpu.training(gpu.drawn_table(60), runs[:3], torch.device("cpu"), captured=False)
     next(step)
     small = NetConfig(8, 8, n_blocks=1, base_channels=8)
-    image = gpu.settings("xvfl", small, config(10))[:1]
+    image = gpu.configs("xvfl", small, config(10))[:1]
     next(gpu.training(gpu.drawn_images(20), image, torch.device("cpu"), captured=False))
 
 
 def test_a_trainer_goes_on_for_ever() -> None:
-    drawn = Drawn.of(replace(tables(d=4, rows=40), features=numbers(2), batch=20))
+    drawn = SyntheticRows.of(replace(tables(d=4, rows=40), features=numbers(2), batch=20))
     step = steps(drawn.trainer("vanilla"))
     for _ in range(50):
         next(step)
@@ -167,7 +167,7 @@ def test_a_trainer_goes_on_for_ever() -> None:
 
 def test_the_command_prints_a_table_and_writes_json(tmp_path: Path) -> None:
     path = tmp_path / "made" / "bench.json"
-    said = run_xvfl("bench", "paper", "parties", "--quick", "--out", path)
+    said = xvfl_lab("bench", "paper", "parties", "--quick", "--out", path)
     assert said.code == 0 and "reference" in said.out and "wrote" in said.out
     found = json.loads(path.read_text())
     contenders = {line["contender"] for line in found["lines"] if line["section"] == "paper"}
@@ -184,10 +184,10 @@ def test_the_module_runs_without_the_command_line(tmp_path: Path) -> None:
 
 
 def test_a_section_that_is_not_there_is_refused() -> None:
-    assert "unknown section 'papers': did you mean 'paper'" in rejected_with("bench", "papers")
+    assert "unknown section 'papers': did you mean 'paper'" in error_of("bench", "papers")
     if not torch.cuda.is_available():
-        assert "expected a GPU, found none" in rejected_with("bench", "gpu")
-        assert "expected a GPU, found none" in rejected_with("bench", "grid")
+        assert "expected a GPU, found none" in error_of("bench", "gpu")
+        assert "expected a GPU, found none" in error_of("bench", "grid")
 
 
 def test_outcomes_add_up() -> None:
@@ -196,7 +196,8 @@ def test_outcomes_add_up() -> None:
 
 
 def test_big_tables_are_measured_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    from xvfl_lab.bench import big_tables, run
+    from xvfl_lab import big_tables
+    from xvfl_lab.bench import run
 
     asked = []
 
@@ -215,6 +216,7 @@ def test_big_tables_are_measured_when_asked_for(monkeypatch: pytest.MonkeyPatch)
     assert "big" in run.SECTIONS and "big" not in {**run.sections.SECTIONS, **run.ON_GPU}
 
 
+@pytest.mark.slow
 def test_the_grid_is_made_anew_and_compared(tmp_path: Path) -> None:
     """Three tiny tables, a seed and a rate; and what was published is what is made again."""
     for name in grid.TABLES:
@@ -223,9 +225,9 @@ def test_the_grid_is_made_anew_and_compared(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="bank.jsonl: expected the 8 runs to compare with, got 0"):
         grid.grid(plan)
     for name in grid.TABLES:
-        store = Store(tmp_path / "runs" / f"{name}.jsonl")
+        store = RunStore(tmp_path / "runs" / f"{name}.jsonl")
         load = partial(load_from, tmp_path)
-        execute(grid.jobs_of(name, plan), store, load, "cpu", here, lambda *_: None)
+        execute(grid.jobs_of(name, plan), store, load, "cpu", in_this_process, lambda *_: None)
     found = grid.grid(plan)
     assert [line.contender for line in found.lines][:3] == ["8 runs"] * 3
     assert [claim.value for claim in found.claims[1:]] == [0, 0, 0]
@@ -233,15 +235,15 @@ def test_the_grid_is_made_anew_and_compared(tmp_path: Path) -> None:
 
 
 def test_five_seeds_of_every_method_and_rate_are_the_grid() -> None:
-    settings = [job.setting for job in grid.jobs_of("bank", FULL)]
-    assert {each.seed for each in settings} == set(range(5))
-    assert len(settings) == 5 * 7 * len(METHODS)
+    configs = [job.config for job in grid.jobs_of("bank", FULL)]
+    assert {each.seed for each in configs} == set(range(5))
+    assert len(configs) == 5 * 7 * len(METHODS)
 
 
 def test_accuracies_are_apart_in_errors_of_the_published_mean() -> None:
     def made(values: Sequence[float]) -> list[Result]:
         return [
-            Result(Setting("m", 0.5, seed), {"local": {"accuracy": value}}, 1.0, 0.5)
+            Result(RunConfig("m", 0.5, seed), {"local": {"accuracy": value}}, 1.0, 0.5)
             for seed, value in enumerate(values)
         ]
 

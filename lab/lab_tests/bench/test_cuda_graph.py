@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from xvfl_lab.bench.agreement import BATCH, rows_for
 from xvfl_lab.bench.disk import on_disk
-from xvfl_lab.bench.gpu import drawn_table, settings
+from xvfl_lab.bench.gpu import configs, drawn_table
 from xvfl_lab.bench.shapes import config
-from xvfl_lab.experiments.trial import Trial
+from xvfl_lab.experiments.stacked_runs import StackedRuns
 
 from tests.small_tables import CONFIG, train, write_run_inputs
 from xvfl.config import NetConfig
@@ -58,16 +58,16 @@ def replayed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-def trial() -> Trial:
-    run = settings("xvfl+", NetConfig(8, 8), config(BATCH, epochs=1))[:1]
-    return Trial(drawn_table(rows_for(BATCH)), run, CPU)
+def stack() -> StackedRuns:
+    run = configs("xvfl+", NetConfig(8, 8), config(BATCH, epochs=1))[:1]
+    return StackedRuns(drawn_table(rows_for(BATCH)), run, CPU)
 
 
 @pytest.mark.parametrize(
     ("optimizer", "captured"), [("adamw", 8), ("adam", 8), ("sgd", 0), ("page", 0)]
 )
 def test_steps_of_adam_are_captured(optimizer: str, captured: int) -> None:
-    made = trial()
+    made = stack()
     how = config(BATCH, epochs=1, optimizer=optimizer)
     trainer = Trainer(made.federation, made.method, made.rows("train"), how, captured=True)
     list(trainer.run(lambda: 0.0))
@@ -76,7 +76,7 @@ def test_steps_of_adam_are_captured(optimizer: str, captured: int) -> None:
 
 def test_a_run_goes_with_its_last_reference() -> None:
     """A GPU's memory must not wait for the collector, nor one graph go while another is made."""
-    made = trial()
+    made = stack()
     trainer = Trainer(
         made.federation, made.method, made.rows("train"), config(BATCH), captured=True
     )
@@ -92,7 +92,7 @@ def test_a_run_goes_with_its_last_reference() -> None:
 
 
 def test_rows_in_memory_and_known_nets_can_be_captured() -> None:
-    made = trial()
+    made = stack()
     rows = made.rows("train")
     assert can_capture(made.federation, rows, None)
     assert can_capture(made.federation, rows, CustomNets(head=nn.Linear(8, 2)))
@@ -100,7 +100,7 @@ def test_rows_in_memory_and_known_nets_can_be_captured() -> None:
 
 
 def test_a_hooked_net_cannot_be_captured() -> None:
-    made = trial()
+    made = stack()
     rows = made.rows("train")
     head = nn.Linear(8, 2)
     head.register_full_backward_hook(lambda *_: None)
@@ -110,7 +110,7 @@ def test_a_hooked_net_cannot_be_captured() -> None:
 
 
 def test_rows_on_disk_cannot_be_captured() -> None:
-    made = trial()
+    made = stack()
     with on_disk(made, CPU) as rows:
         assert not can_capture(made.federation, rows, None)
         assert not can_capture(made.federation, made.rows("train"), None)

@@ -54,7 +54,9 @@ def test_cifar10_binary_version(tmp_path: Path, archive: bool) -> None:
 
 def test_cifar10_in_pickles_is_refused_with_what_to_get(tmp_path: Path) -> None:
     (tmp_path / "cifar10" / "cifar-10-batches-py").mkdir(parents=True)
-    with pytest.raises(InputError, match="pickled.*get the binary version.*xvfl data get cifar10"):
+    with pytest.raises(
+        InputError, match="pickled.*get the binary version.*xvfl-lab data get cifar10"
+    ):
         prepare("cifar10", 2, tmp_path)
 
 

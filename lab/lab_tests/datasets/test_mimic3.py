@@ -68,7 +68,7 @@ def write(folder: Path, gzipped: bool = False) -> None:
 def read(folder: Path) -> "mimic3.Table":
     found = mimic3.DATA_SET.find(folder)
     assert found is not None
-    return found.form.read(found.files)
+    return found.format.read(found.paths)
 
 
 @pytest.mark.parametrize("gzipped", [False, True])

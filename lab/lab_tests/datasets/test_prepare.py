@@ -1,4 +1,4 @@
-"""Found, cached, saved, listed: what all data sets share."""
+"""Finding, caching, saving and listing data sets."""
 
 import gzip
 import io
@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from xvfl_lab.datasets import DATASETS, data_set, find, prepare
-from xvfl_lab.datasets.source import fixed_share, ranks
+from xvfl_lab.datasets.source import fixed_fraction, hash_ranks
 from xvfl_lab.task import Task, load_task, save_task
 
+from lab_tests.command_line import error_of, xvfl_lab
 from lab_tests.datasets.test_tables import bank_frame, write_bank
 from tests.processes import run_python
-from tests.small_tables import SOURCE, rejected_with, run_xvfl
 from xvfl.errors import DataWarning, InputError
 from xvfl.primitives.layout import Feature, Layout
 
@@ -57,7 +57,7 @@ def test_a_saved_task_comes_back(tmp_path: Path) -> None:
     for party in task.layouts:
         assert back.values[party].dtype == task.values[party].dtype
         assert np.array_equal(back.values[party], task.values[party])
-        assert np.array_equal(back.seen(party), task.seen(party))
+        assert np.array_equal(back.observed_at(party), task.observed_at(party))
         assert np.array_equal(back.buckets(party), task.buckets(party))
     assert [each.name for each in (tmp_path / "deep").iterdir()] == ["task.npz"]
 
@@ -86,7 +86,7 @@ def test_files_that_are_no_tasks(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="not a prepared data set"):
         load_task(tmp_path / "other.npz")
     np.savez(tmp_path / "new.npz", about=np.array('{"format": 99}'))
-    with pytest.raises(InputError, match="format 99, this xvfl reads format 1"):
+    with pytest.raises(InputError, match="expected format 1, got 99"):
         load_task(tmp_path / "new.npz")
 
 
@@ -114,19 +114,19 @@ def test_images_are_prepared_without_pandas() -> None:
 @pytest.mark.parametrize("name", DATASETS)
 def test_a_data_set_that_is_not_here(name: str, tmp_path: Path) -> None:
     each = data_set(name)
-    assert each.name == name and each.rows > 0 and each.licence
+    assert each.name == name and each.rows > 0 and each.license
     for download in each.downloads:
         assert re.fullmatch(r"md5:[0-9a-f]{32}|sha256:[0-9a-f]{64}", download.checksum)
         assert download.file.startswith(f"{name}/")
-    assert bool(each.downloads) != bool(each.account)
+    assert bool(each.downloads) != bool(each.instructions)
     with pytest.raises(InputError, match=re.escape(each.page)) as caught:
         prepare(name, 2, tmp_path)
-    assert each.forms[0].files[0] in str(caught.value)
-    assert (f"xvfl data get {name}" in str(caught.value)) == bool(each.downloads)
+    assert each.formats[0].files[0] in str(caught.value)
+    assert (f"xvfl-lab data get {name}" in str(caught.value)) == bool(each.downloads)
 
 
 def test_the_page_of_data_sets_says_what_the_code_says() -> None:
-    page = (SOURCE.parent / "docs" / "datasets.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "datasets.md").read_text(encoding="utf-8")
     for name in DATASETS:
         each = data_set(name)
         assert f"\n## {name}\n" in page
@@ -162,7 +162,7 @@ def test_the_publisher_s_files_come_before_packs_and_own_folders_first(tmp_path:
     write_bank(bank_frame(), tmp_path / "bank")
     own = find("bank", tmp_path)
     assert pack is not None and plain is not None and own is not None
-    names = [found.files[0].relative_to(tmp_path).as_posix() for found in (pack, plain, own)]
+    names = [found.paths[0].relative_to(tmp_path).as_posix() for found in (pack, plain, own)]
     assert names == ["tabular/bank_full.parquet", "bank-full.csv", "bank/bank-full.csv"]
 
 
@@ -177,7 +177,7 @@ def test_a_damaged_or_unwritable_cache_does_no_harm(
     assert len(load_task(kept)) == 50
     (tmp_path / "file").touch()
     monkeypatch.setenv("XVFL_CACHE", str(tmp_path / "file"))
-    with pytest.warns(DataWarning, match="not kept for the next time"):
+    with pytest.warns(DataWarning, match="not cached"):
         assert len(prepare("bank", 2, tmp_path)) == 50
 
 
@@ -224,16 +224,16 @@ def damage(path: Path, place: float) -> None:
 def test_folders_with_nothing_or_a_link_to_nowhere(tmp_path: Path) -> None:
     folder = tmp_path / "bank"
     write_bank(bank_frame().iloc[:0], folder)
-    with pytest.raises(InputError, match="bank-full.csv: no row in it"):
+    with pytest.raises(InputError, match="bank-full.csv: has no rows"):
         prepare("bank", 2, tmp_path)
     records = tmp_path / "set-a"
     records.mkdir()
     (records / "gone.txt").symlink_to(tmp_path / "nowhere")
     found = find("bank", tmp_path)
     assert found is not None
-    linked = replace(found, files=(records,)).identity()
+    linked = replace(found, paths=(records,)).identity()
     (records / "here.txt").touch()
-    assert replace(found, files=(records,)).identity() != linked
+    assert replace(found, paths=(records,)).identity() != linked
 
 
 @pytest.mark.parametrize(
@@ -257,14 +257,14 @@ def test_files_cut_short_are_named(tmp_path: Path, name: str, file: str) -> None
 @given(st.sets(st.text(max_size=5), max_size=60), st.floats(0, 1))
 def test_fixed_rows_are_exact_and_go_by_their_keys(keys: set[str], share: float) -> None:
     listed = sorted(keys)
-    chosen = fixed_share(listed, "x", share)
+    chosen = fixed_fraction(listed, "x", share)
     assert chosen.sum() == round(share * len(keys))
-    assert fixed_share(listed[::-1], "x", share).tolist() == chosen[::-1].tolist()
+    assert fixed_fraction(listed[::-1], "x", share).tolist() == chosen[::-1].tolist()
 
 
 def test_fixed_rows_stay_what_they_are() -> None:
-    assert ranks(["0", "1"], "bank").tolist() == [14439387199043061991, 16276240406307088831]
-    assert np.flatnonzero(fixed_share([str(i) for i in range(20)], "bank")).tolist() == [
+    assert hash_ranks(["0", "1"], "bank").tolist() == [14439387199043061991, 16276240406307088831]
+    assert np.flatnonzero(fixed_fraction([str(i) for i in range(20)], "bank")).tolist() == [
         8,
         11,
         16,
@@ -274,7 +274,7 @@ def test_fixed_rows_stay_what_they_are() -> None:
 
 def test_the_list_says_what_is_here(tmp_path: Path) -> None:
     write_bank(bank_frame(), tmp_path)
-    said = run_xvfl("data", "list", "--data", tmp_path)
+    said = xvfl_lab("data", "list", "--data", tmp_path)
     assert said.code == 0, said.err
     line = next(each for each in said.out.splitlines() if each.startswith("│ bank"))
     assert "bank-full.csv" in line and "CC BY 4.0" in line and "45,211" in line
@@ -286,13 +286,13 @@ def test_the_list_says_what_is_here(tmp_path: Path) -> None:
 def test_prepare_writes_a_file_to_take_elsewhere(tmp_path: Path) -> None:
     write_bank(bank_frame(), tmp_path)
     out = tmp_path / "bank.npz"
-    said = run_xvfl("data", "prepare", "bank", "--data", tmp_path, "--parties", 4, "--out", out)
+    said = xvfl_lab("data", "prepare", "bank", "--data", tmp_path, "--parties", 4, "--out", out)
     assert said.code == 0, said.err
     assert "50 rows, 2 classes, 10 test rows" in said.out and "history: 3 features" in said.out
     assert list(load_task(out).layouts) == ["person", "accounts", "contact", "history"]
 
 
 def test_get_says_what_to_do_by_hand() -> None:
-    assert "Kaggle account" in rejected_with("data", "get", "avazu")
-    assert "credentialed" in rejected_with("data", "get", "mimic3")
-    assert "did you mean 'bank'" in rejected_with("data", "get", "bnk")
+    assert "Kaggle account" in error_of("data", "get", "avazu")
+    assert "credentialed" in error_of("data", "get", "mimic3")
+    assert "did you mean 'bank'" in error_of("data", "get", "bnk")

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from xvfl_lab.datasets import avazu, prepare
 from xvfl_lab.datasets.bank import FEATURES as BANK
-from xvfl_lab.datasets.summaries import SUMMARIES, summarise
+from xvfl_lab.datasets.summaries import SUMMARIES, summarize
 from xvfl_lab.task import Task
 
 from lab_tests.datasets.packs import needs_packs
@@ -26,7 +26,7 @@ def column(task: Task, party: str, feature: str) -> np.ndarray:
     at = [each.name for each in layout.features].index(feature)
     start = sum(each.width for each in layout.features[:at])
     values = task.values[party][:, start : start + layout.features[at].width]
-    return np.where(task.seen(party)[:, at : at + 1], values, np.nan)
+    return np.where(task.observed_at(party)[:, at : at + 1], values, np.nan)
 
 
 def bank_frame(rows: int = 50) -> pd.DataFrame:
@@ -195,7 +195,7 @@ def test_summaries_by_hand() -> None:
         [(7, "HR", 80.0), (9, "HR", 60.0), (7, "HR", 100.0), (7, "HR", 90.0), (9, "pH", 7.4)],
         columns=["stay", "parameter", "value"],
     )
-    wide = summarise(events, [9, 7, 8])
+    wide = summarize(events, [9, 7, 8])
     assert wide.index.tolist() == [9, 7, 8]
     assert list(wide.columns[:6]) == [f"HR__{each}" for each in SUMMARIES]
     assert wide.loc[7].tolist()[:6] == [80, 90, 80, 100, 90, 3]
@@ -329,5 +329,5 @@ def test_the_pack_of_physionet() -> None:
     scores = {"SAPS-I", "SOFA", "Length_of_stay", "Survival", "In-hospital_death"}
     names = {each.name for layout in two.layouts.values() for each in layout.features}
     assert not names & scores
-    missing = 1 - np.concatenate([two.seen(p) for p in two.layouts], axis=1).mean()
+    missing = 1 - np.concatenate([two.observed_at(p) for p in two.layouts], axis=1).mean()
     assert 0.2 < missing < 0.3

@@ -9,8 +9,9 @@ import torch
 from torch import nn
 from xvfl_lab.datasets.digits import digits
 from xvfl_lab.experiments import boundary as bd
-from xvfl_lab.experiments import plot_boundary as draw_boundary
-from xvfl_lab.experiments.figure_cache import keep
+from xvfl_lab.experiments import plot_boundary
+from xvfl_lab.experiments.figure_cache import cached_figure
+from xvfl_lab.experiments.figure_plot import draw_once
 
 from xvfl.config import NetConfig
 
@@ -64,7 +65,7 @@ def test_a_plane_keeps_what_lies_in_it() -> None:
 def test_more_weight_draws_own_and_joint_decisions_together() -> None:
     found = {}
     for weight in (0.0, 10.0):
-        runs = [bd.setting(weight, 0, NetConfig(), SHORT)]
+        runs = [bd.run_config(weight, 0, NetConfig(), SHORT)]
         (found[weight],) = bd.measure(*bd.trained(digits(), runs, CPU))
     assert found[10.0]["distance"] < 0.5 * found[0.0]["distance"]
     assert found[10.0]["relative distance"] < found[0.0]["relative distance"]
@@ -74,11 +75,12 @@ def test_more_weight_draws_own_and_joint_decisions_together() -> None:
 
 def test_the_figure_is_made_and_drawn_and_its_regions_are_exact(tmp_path: Path) -> None:
     once = replace(SHORT, epochs=1)
-    wide = {w: [bd.setting(w, s, NetConfig(), once) for s in (0, 1)] for w in bd.WEIGHTS}
-    flat = {w: [bd.setting(w, 0, bd.DRAWN, once)] for w in bd.WEIGHTS}
+    wide = {w: [bd.run_config(w, s, NetConfig(), once) for s in (0, 1)] for w in bd.WEIGHTS}
+    flat = {w: [bd.run_config(w, 0, bd.DRAWN, once)] for w in bd.WEIGHTS}
     made = bd.compute(wide, flat, CPU, lambda _: None)
-    keep(tmp_path, bd.NAME, {}, CPU, lambda: made)
-    assert draw_boundary.draw(tmp_path).stat().st_size > 10_000
+    cached_figure(tmp_path, bd.NAME, {}, CPU, lambda: made)
+    picture = draw_once(tmp_path, bd.NAME, plot_boundary.plot, tmp_path / "boundary.png")
+    assert picture.stat().st_size > 10_000
     shown = {
         name: made.arrays[f"0.1/{name}"] for name in ("points", "decided", "regions", "extent")
     }

@@ -3,9 +3,18 @@
 import math
 
 import pytest
-from xvfl_lab.experiments.compare import Difference, difference, mean, values
+from scipy.stats import t as student
+from xvfl_lab.experiments.compare import (
+    Difference,
+    critical_value,
+    difference,
+    holm,
+    mean,
+    p_value,
+    values,
+)
 from xvfl_lab.experiments.runner import Result
-from xvfl_lab.experiments.trial import Setting
+from xvfl_lab.experiments.stacked_runs import RunConfig
 
 OURS, RIVAL = ("xvfl+", "local"), ("laser", "local")
 
@@ -13,7 +22,7 @@ OURS, RIVAL = ("xvfl+", "local"), ("laser", "local")
 def results(**by_method: list[float]) -> list[Result]:
     """Make one result a seed, at rate 0.5."""
     return [
-        Result(Setting(name, 0.5, seed), {"local": {"accuracy": value}}, 1.0, 0.1)
+        Result(RunConfig(name, 0.5, seed), {"local": {"accuracy": value}}, 1.0, 0.1)
         for name, figures in by_method.items()
         for seed, value in enumerate(figures)
     ]
@@ -51,8 +60,30 @@ def test_one_seed_decides_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gap", "error", "verdict"),
-    [(0.2, 0.1, "level"), (0.21, 0.1, "ahead"), (-0.21, 0.1, "behind"), (0.0, 0.0, "level")],
+    ("gap", "seeds", "verdict"),
+    [(0.43, 3, "level"), (0.44, 3, "ahead"), (-0.23, 10, "behind"), (0.22, 10, "level")],
 )
-def test_verdicts_need_two_standard_errors(gap: float, error: float, verdict: str) -> None:
-    assert Difference(gap, error).verdict == verdict
+def test_verdicts_are_those_of_students_t(gap: float, seeds: int, verdict: str) -> None:
+    assert Difference(gap, 0.1, seeds).verdict == verdict
+
+
+def test_equal_seeds_decide_without_an_error() -> None:
+    assert Difference(0.1, 0.0, 2).verdict == "ahead" and Difference(0.0, 0.0, 2).verdict == "level"
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 3, 4, 9, 10, 500])
+def test_p_values_are_those_of_scipy(freedom: int) -> None:
+    for value in (0.0, 0.3, 1.0, -2.5, 7.0):
+        expected = 2 * student.sf(abs(value), freedom)
+        assert p_value(value, freedom) == pytest.approx(expected, abs=1e-12)
+    assert critical_value(freedom) == pytest.approx(student.ppf(0.975, freedom))
+
+
+def test_holm_raises_the_bar_with_the_number_of_rivals() -> None:
+    clear, near, none = (Difference(mean, 0.1, 10) for mean in (1.0, 0.24, 0.1))
+    assert holm({"a": near}) == {"a": "ahead"}
+    assert holm({"a": near, "b": none}) == {"a": "level", "b": "level"}
+    assert holm({"a": near, "b": clear}) == {"a": "ahead", "b": "ahead"}
+    behind = Difference(-1.0, 0.1, 10)
+    verdicts = {"a": "behind", "b": "ahead", "c": "level"}
+    assert holm({"a": behind, "b": clear, "c": none}) == verdicts

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 from xvfl_lab.experiments import confidence as cf
-from xvfl_lab.experiments import plot_confidence as draw_confidence
-from xvfl_lab.experiments.figure_cache import keep
-from xvfl_lab.experiments.jobs import Job
-from xvfl_lab.experiments.trial import Setting, Trial
+from xvfl_lab.experiments import plot_confidence
+from xvfl_lab.experiments.figure_cache import cached_figure
+from xvfl_lab.experiments.figure_plot import draw_once
+from xvfl_lab.experiments.figures import Job
+from xvfl_lab.experiments.stacked_runs import RunConfig, StackedRuns
 from xvfl_lab.task import Task
 
 from xvfl.config import LossConfig, NetConfig, TrainConfig
@@ -30,23 +31,23 @@ def pictures(rows: int = 60) -> Task:
     return Task("pictures", layouts, values, y, test=np.arange(rows) >= 40)
 
 
-def setting(method: str, epochs: int = 1, seed: int = 0) -> Setting:
+def run_config(method: str, epochs: int = 1, seed: int = 0) -> RunConfig:
     loss = LossConfig(method=method)  # type: ignore[arg-type]
     train = TrainConfig(epochs=epochs, batch_size=17, patience=0, random_state=seed)
-    return Setting(method, 1.0, seed, net=NET, loss=loss, train=train)
+    return RunConfig(method, 1.0, seed, net=NET, loss=loss, train=train)
 
 
 @pytest.mark.parametrize("method", ["xvfl", "xvfl+"])
 @pytest.mark.parametrize("absent", [0, 1])
 def test_the_cases_are_the_methods_own_predictions(method: str, absent: int) -> None:
-    trial = Trial(pictures(), [setting(method)])
-    found, y = cf.three_cases(trial, absent)
-    test, whole = trial.rows("test"), trial.rows("whole")
+    stack = StackedRuns(pictures(), [run_config(method)])
+    found, y = cf.three_cases(stack, absent)
+    test, whole = stack.rows("test"), stack.rows("whole")
     here = test.seen[:, 1 - absent] & ~test.seen[:, absent]
     assert 0 < here.sum() < len(here) and torch.equal(y, test.y)
 
     def proba(rows, mode, party):
-        out = logits(trial.method, trial.federation, rows, mode, party)
+        out = logits(stack.method, stack.federation, rows, mode, party)
         return torch.softmax(out.double(), -1)
 
     expected = {
@@ -79,9 +80,9 @@ def test_the_example_is_the_image_nearest_to_the_papers() -> None:
 
 
 def test_the_picture_shows_nothing_where_nobody_looked() -> None:
-    trial = Trial(pictures(), [setting("xvfl", epochs=2)])
-    trial.train()
-    shown = cf.picture(trial, 0, 3)
+    stack = StackedRuns(pictures(), [run_config("xvfl", epochs=2)])
+    stack.train()
+    shown = cf.picture(stack, 0, 3)
     assert shown["image"].shape == shown["completed"].shape == (3, 16, 16)
     np.testing.assert_array_equal(shown["image"][..., 8:], shown["completed"][..., 8:])
     assert np.abs(shown["image"] - shown["completed"])[..., :8].max() > 0
@@ -94,13 +95,13 @@ def test_the_picture_shows_nothing_where_nobody_looked() -> None:
 
 def test_the_figure_is_made_and_drawn(tmp_path: Path) -> None:
     todo = [
-        Job("tinyimagenet5", 2, 0, 0, setting(method, seed=seed))
+        Job("tinyimagenet5", 2, 0, 0, run_config(method, seed=seed))
         for method in cf.METHODS
         for seed in (0, 1)
     ]
     told: list[str] = []
     cpu = torch.device("cpu")
-    record = keep(
+    record = cached_figure(
         tmp_path,
         cf.NAME,
         {},
@@ -110,11 +111,13 @@ def test_the_figure_is_made_and_drawn(tmp_path: Path) -> None:
     found = record["figures"]["methods"]["xvfl+"]["absent"]["right"]
     each = [seed["cases"]["both"]["accuracy"] for seed in found["seeds"]]
     assert found["cases"]["both"]["accuracy"]["mean"] == pytest.approx(np.mean(each))
-    assert len(told) == 4 and draw_confidence.draw(tmp_path).stat().st_size > 10_000
+    picture = draw_once(tmp_path, cf.NAME, plot_confidence.plot, tmp_path / "confidence.png")
+    assert picture.stat().st_size > 10_000
+    assert len(told) == 4
 
 
 def test_halved_images_are_those_of_half_the_size() -> None:
-    small = cf.halved(pictures())
+    small = cf.half_resolution(pictures())
     assert small.layouts["left"] == Layout(image=(3, 8, 4))
     block = pictures().values["left"][0, 1, 2:4, 4:6].astype(float).mean()
     assert abs(small.values["left"][0, 1, 1, 2] - block) <= 0.5

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 import torch
 from xvfl_lab.datasets.digits import digits
-from xvfl_lab.experiments import plot_rounds as draw_rounds
+from xvfl_lab.experiments import plot_rounds
 from xvfl_lab.experiments import rounds as rd
 from xvfl_lab.experiments.convergence import SMOOTH
-from xvfl_lab.experiments.figure_cache import Made, keep
+from xvfl_lab.experiments.figure_cache import FigureData, cached_figure
+from xvfl_lab.experiments.figure_plot import draw_once
 from xvfl_lab.experiments.known_problem import run_sgd
-from xvfl_lab.experiments.trial import Trial
+from xvfl_lab.experiments.stacked_runs import StackedRuns
 
 from xvfl.training.page import PagePlan
 
@@ -21,8 +22,8 @@ CPU = torch.device("cpu")
 
 
 def test_page_that_is_always_fresh_is_sgd() -> None:
-    sgd = rd.setting("sgd", 0.01, 0, 64)
-    page = rd.setting("page", 0.01, 0, 64)
+    sgd = rd.run_config("sgd", 0.01, 0, 64)
+    page = rd.run_config("page", 0.01, 0, 64)
     sgd = replace(sgd, train=replace(sgd.train, batch_size=64))
     fresh = replace(page, train=replace(page.train, page_probability=1.0))
     curves = [rd.curve(digits(), each, 12, 4, CPU) for each in (sgd, fresh, page)]
@@ -34,19 +35,19 @@ def test_page_that_is_always_fresh_is_sgd() -> None:
 
 
 def test_the_work_of_a_round_is_equal() -> None:
-    sgd, page = (rd.setting(name, 0.1, 0, 512) for name in rd.ALGORITHMS)
+    sgd, page = (rd.run_config(name, 0.1, 0, 512) for name in rd.ALGORITHMS)
     plan = PagePlan.default(page.train.batch_size)
     assert 0 <= sgd.train.batch_size - plan.gradients_per_step < 1
     assert sgd.train.momentum == page.train.momentum == sgd.train.weight_decay == 0
 
 
 def test_the_full_gradient_is_that_of_all_rows_and_leaves_no_trace() -> None:
-    trial = Trial(digits(), [rd.setting("sgd", 0.1, 0, 64)])
-    loss, square = rd.full_gradient(trial)
-    nets = [*(worker.net for worker in trial.federation.workers), trial.method.heads]
+    stack = StackedRuns(digits(), [rd.run_config("sgd", 0.1, 0, 64)])
+    loss, square = rd.full_gradient(stack)
+    nets = [*(worker.net for worker in stack.federation.workers), stack.method.heads]
     weights = [weight for net in nets for weight in net.parameters()]
     assert all(weight.grad is None for weight in weights)
-    total = torch.stack(list(trial.method.loss(trial.federation, trial.rows("train")).values()))
+    total = torch.stack(list(stack.method.loss(stack.federation, stack.rows("train")).values()))
     total.sum().backward()
     assert loss == pytest.approx(float(total.detach().sum()))
     assert square == pytest.approx(sum(float(w.grad.square().sum()) for w in weights), rel=1e-5)
@@ -79,11 +80,12 @@ def test_summaries_choose_the_least_loss_and_outlive_divergence() -> None:
 
 
 def test_the_figure_is_made_and_drawn(tmp_path: Path) -> None:
-    todo = {(a, s): [rd.setting(a, s, 0, 256)] for a in rd.ALGORITHMS for s in (0.001, 0.01)}
+    todo = {(a, s): [rd.run_config(a, s, 0, 256)] for a in rd.ALGORITHMS for s in (0.001, 0.01)}
     figures, arrays = rd.known(40)
     real, curves = rd.on_digits(tmp_path, todo, 8, 2, CPU, lambda _: None)
     assert real["work"]["page"] == PagePlan.default(256).gradients_per_step
     assert curves["digits/page"].shape == (1, 2, 5)
-    made = Made({"known problem": figures, "digits": real}, {**arrays, **curves})
-    keep(tmp_path, rd.NAME, {}, CPU, lambda: made)
-    assert draw_rounds.draw(tmp_path).stat().st_size > 10_000
+    made = FigureData({"known problem": figures, "digits": real}, {**arrays, **curves})
+    cached_figure(tmp_path, rd.NAME, {}, CPU, lambda: made)
+    picture = draw_once(tmp_path, rd.NAME, plot_rounds.plot, tmp_path / "rounds.png")
+    assert picture.stat().st_size > 10_000

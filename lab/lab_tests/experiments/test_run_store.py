@@ -10,13 +10,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from xvfl_lab.experiments.dispatch import hardware, here, in_processes, on_ray, subset
+from xvfl_lab.experiments.dispatch import hardware, in_processes, in_this_process, on_ray, subset
 from xvfl_lab.experiments.execute import choose_dispatch, execute, load_from
-from xvfl_lab.experiments.jobs import FIGURES, QUICK, Budget, budget_of, jobs, missing_rates
-from xvfl_lab.experiments.run_store import Store, key
+from xvfl_lab.experiments.figures import (
+    FIGURES,
+    QUICK,
+    Budget,
+    budget_for,
+    make_jobs,
+    missing_rates,
+)
+from xvfl_lab.experiments.run_store import RunStore, run_key
 from xvfl_lab.task import Task, save_task
 
-from lab_tests.experiments.test_many import small_task
+from lab_tests.experiments.test_stacked_runs import small_task
 from xvfl.config import NetConfig
 from xvfl.errors import ConfigError
 
@@ -30,73 +37,80 @@ def load(name: str, parties: int) -> Task:
 @pytest.mark.parametrize("figure", FIGURES)
 @pytest.mark.parametrize("dataset", ["bank", "cifar10"])
 def test_jobs_of_a_figure_are_distinct(figure: str, dataset: str) -> None:
-    made = FIGURES[figure](dataset, budget_of(dataset, quick=False))
-    assert made and len({key(job) for job in made}) == len(made)
+    made = FIGURES[figure](dataset, budget_for(dataset, quick=False))
+    assert made and len({run_key(job) for job in made}) == len(made)
 
 
 def test_figures_share_their_runs() -> None:
-    budget = budget_of("bank", quick=False)
-    rates = {key(job) for job in FIGURES["missing-rates"]("bank", budget)}
-    assert {key(job) for job in FIGURES["mode-gap"]("bank", budget)} <= rates
-    some = {key(job) for job in FIGURES["ablations"]("bank", budget)}
+    budget = budget_for("bank", quick=False)
+    rates = {run_key(job) for job in FIGURES["missing-rates"]("bank", budget)}
+    assert {run_key(job) for job in FIGURES["mode-gap"]("bank", budget)} <= rates
+    some = {run_key(job) for job in FIGURES["ablations"]("bank", budget)}
     assert len(some & rates) == 2 * budget.seeds
 
 
 def test_a_key_changes_with_what_decides_the_result_alone() -> None:
     job = missing_rates("bank", QUICK["bank"])[0]
-    assert key(job) == key(replace(job))
+    assert run_key(job) == run_key(replace(job))
     for other in (
         replace(job, dataset="avazu"),
         replace(job, train_rows=1),
-        replace(job, setting=replace(job.setting, rate=0.25)),
-        replace(job, setting=replace(job.setting, loss=replace(job.setting.loss, n_masks=3))),
+        replace(job, config=replace(job.config, rate=0.25)),
+        replace(job, config=replace(job.config, loss=replace(job.config.loss, n_masks=3))),
     ):
-        assert key(other) != key(job)
+        assert run_key(other) != run_key(job)
 
 
 def test_results_are_found_again_and_nothing_runs_twice(tmp_path: Path) -> None:
-    todo = jobs("small", TINY, rates=(0.5,), methods=("laser", "vanilla"))
+    todo = make_jobs("small", TINY, rates=(0.5,), methods=("laser", "vanilla"))
     path, told = tmp_path / "runs" / "small.jsonl", []
-    execute(todo[:1], Store(path), load, "cpu", here, lambda *said: told.append(said))
-    again = Store(path)
+    execute(todo[:1], RunStore(path), load, "cpu", in_this_process, lambda *said: told.append(said))
+    again = RunStore(path)
     assert again.missing(todo) == todo[1:] and told == [(1, 1, "laser at 0.5")]
-    execute(again.missing(todo), again, load, "cpu", here, lambda *_: None)
-    found = Store(path).get(todo)
-    assert [each.setting for each in found] == [job.setting for job in todo]
+    execute(again.missing(todo), again, load, "cpu", in_this_process, lambda *_: None)
+    found = RunStore(path).get(todo)
+    assert [each.config for each in found] == [job.config for job in todo]
     assert 0 <= found[0].metrics["local"]["accuracy"] <= 1
 
 
 def test_a_line_cut_short_is_run_again_and_harms_no_other(tmp_path: Path) -> None:
-    todo = jobs("small", TINY, rates=(0.5, 0.9), methods=("laser",))
+    todo = make_jobs("small", TINY, rates=(0.5, 0.9), methods=("laser",))
     path = tmp_path / "small.jsonl"
-    execute(todo, Store(path), load, "cpu", here, lambda *_: None)
+    execute(todo, RunStore(path), load, "cpu", in_this_process, lambda *_: None)
     whole = path.read_text()
     path.write_text(whole[:-30])
-    store = Store(path)
+    store = RunStore(path)
     assert store.missing(todo) == todo[1:]
-    execute(todo[1:], store, load, "cpu", here, lambda *_: None)
-    assert not Store(path).missing(todo)
+    execute(todo[1:], store, load, "cpu", in_this_process, lambda *_: None)
+    assert not RunStore(path).missing(todo)
     lines = [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
-    assert len(lines) == 2
+    assert ["key" in line for line in lines] == [False, True, True], "one configuration, two runs"
 
 
 def test_lines_that_are_no_records_are_passed_over(tmp_path: Path) -> None:
-    todo = jobs("small", TINY, rates=(0.5,), methods=("laser",))
+    todo = make_jobs("small", TINY, rates=(0.5,), methods=("laser",))
     path = tmp_path / "small.jsonl"
     path.write_bytes(b'null\n[1]\n{"x": 1}\n\xff\xfe\n')
-    execute(todo, Store(path), load, "cpu", here, lambda *_: None)
-    assert not Store(path).missing(todo)
+    execute(todo, RunStore(path), load, "cpu", in_this_process, lambda *_: None)
+    assert not RunStore(path).missing(todo)
 
 
 def test_results_of_other_data_are_made_again(tmp_path: Path) -> None:
-    todo = jobs("small", TINY, rates=(0.5,), methods=("laser",))
+    todo = make_jobs("small", TINY, rates=(0.5,), methods=("laser",))
     task = small_task()
-    execute(todo, store := Store(tmp_path / "small.jsonl"), load, "cpu", here, lambda *_: None)
+    execute(
+        todo,
+        store := RunStore(tmp_path / "small.jsonl"),
+        load,
+        "cpu",
+        in_this_process,
+        lambda *_: None,
+    )
     assert not store.missing(todo, task.digest())
     for other in (
         replace(task, y=task.y[::-1].copy()),
         replace(task, test=np.arange(len(task)) < 5),
-        task.only(np.arange(len(task) - 1)),
+        task.take(np.arange(len(task) - 1)),
     ):
         assert store.missing(todo, other.digest()) == todo
 
@@ -105,8 +119,8 @@ def test_whoever_stops_does_not_wait_for_the_runs_under_way(tmp_path: Path) -> N
     save_task(small_task(), tmp_path / "small-2.npz")
     long = replace(TINY, epochs=100_000)
     todo = [
-        *jobs("small", TINY, rates=(0.5,), methods=("laser",)),
-        *jobs("small", long, rates=(0.5,), methods=("laser",)),
+        *make_jobs("small", TINY, rates=(0.5,), methods=("laser",)),
+        *make_jobs("small", long, rates=(0.5,), methods=("laser",)),
     ]
     others = set(active_children())
     made = in_processes(2)([[job] for job in todo], partial(load_from, tmp_path), "cpu")
@@ -118,10 +132,10 @@ def test_whoever_stops_does_not_wait_for_the_runs_under_way(tmp_path: Path) -> N
 
 def test_processes_give_what_one_gives(tmp_path: Path) -> None:
     save_task(small_task(), tmp_path / "small-2.npz")
-    todo = jobs("small", TINY, rates=(0.5, 0.9), methods=("laser",))
+    todo = make_jobs("small", TINY, rates=(0.5, 0.9), methods=("laser",))
     load_ = partial(load_from, tmp_path)
-    one, two = Store(tmp_path / "one.jsonl"), Store(tmp_path / "two.jsonl")
-    execute(todo, one, load_, "cpu", here, lambda *_: None)
+    one, two = RunStore(tmp_path / "one.jsonl"), RunStore(tmp_path / "two.jsonl")
+    execute(todo, one, load_, "cpu", in_this_process, lambda *_: None)
     execute(todo, two, load_, "cpu", in_processes(2), lambda *_: None)
     assert [each.metrics for each in one.get(todo)] == [each.metrics for each in two.get(todo)]
 
@@ -135,24 +149,27 @@ def test_a_ray_cluster_gives_what_one_process_gives(tmp_path: Path) -> None:
     if done.returncode == NO_CLUSTER:
         pytest.skip(f"ray {ray.__version__} starts no cluster here: {done.stderr[-200:]}")
     assert done.returncode == 0, done.stderr
-    todo = jobs("small", TINY, rates=(0.5, 0.9), methods=("laser",))
-    one, there = Store(tmp_path / "one.jsonl"), Store(tmp_path / "ray.jsonl")
-    execute(todo, one, load, "cpu", here, lambda *_: None)
+    todo = make_jobs("small", TINY, rates=(0.5, 0.9), methods=("laser",))
+    one, there = RunStore(tmp_path / "one.jsonl"), RunStore(tmp_path / "ray.jsonl")
+    execute(todo, one, load, "cpu", in_this_process, lambda *_: None)
     assert [each.metrics for each in one.get(todo)] == [each.metrics for each in there.get(todo)]
     assert {each["hardware"] for each in there.results.values()} == {hardware("cpu")}
 
 
 def test_a_cluster_that_is_not_there_is_refused() -> None:
     pytest.importorskip("ray", reason="the extra xvfl[ray] is not installed")
-    todo = jobs("small", TINY, rates=(0.5,), methods=("laser",))
+    todo = make_jobs("small", TINY, rates=(0.5,), methods=("laser",))
     with pytest.raises(ConfigError, match="found none; start one with `ray start --head`"):
         next(on_ray("auto")([todo], load, "cpu"))
 
 
 def test_where_runs_are_made_follows_what_is_asked_for() -> None:
-    assert choose_dispatch("cpu", 1) is here and choose_dispatch("cuda", 4) is here
-    assert choose_dispatch("cpu", 3) is not here
-    assert choose_dispatch("cpu", 1, "auto") is not here
+    assert (
+        choose_dispatch("cpu", 1) is in_this_process
+        and choose_dispatch("cuda", 4) is in_this_process
+    )
+    assert choose_dispatch("cpu", 3) is not in_this_process
+    assert choose_dispatch("cpu", 1, "auto") is not in_this_process
 
 
 NO_CLUSTER = 77
@@ -167,12 +184,13 @@ except Exception as error:
     print(error, file=sys.stderr)
     sys.exit({NO_CLUSTER})
 from pathlib import Path
-from lab_tests.experiments.test_store import TINY, jobs, load
+from lab_tests.experiments.test_run_store import TINY, make_jobs, load
 from xvfl_lab.experiments.dispatch import on_ray
 from xvfl_lab.experiments.execute import execute
-from xvfl_lab.experiments.run_store import Store
-todo = jobs("small", TINY, rates=(0.5, 0.9), methods=("laser",))
-execute(todo, Store(Path(sys.argv[1]) / "ray.jsonl"), load, "cpu", on_ray("auto"), lambda *_: None)
+from xvfl_lab.experiments.run_store import RunStore
+todo = make_jobs("small", TINY, rates=(0.5, 0.9), methods=("laser",))
+store = RunStore(Path(sys.argv[1]) / "ray.jsonl")
+execute(todo, store, load, "cpu", on_ray("auto"), lambda *_: None)
 ray.shutdown()
 """
 
@@ -187,4 +205,4 @@ def test_subsets_keep_training_and_test_rows_apart() -> None:
 
 def test_an_unknown_data_set_is_named_with_the_known_ones() -> None:
     with pytest.raises(ConfigError, match="bank"):
-        budget_of("banc", quick=True)
+        budget_for("banc", quick=True)

@@ -13,11 +13,11 @@ from xvfl.config import MethodName, NetConfig, TrainConfig
 from xvfl.methods import METHODS
 from xvfl.training.loop import Trainer
 from xvfl_lab.bench.disk import on_disk
-from xvfl_lab.bench.gpu import drawn_images, drawn_table, settings
+from xvfl_lab.bench.gpu import configs, drawn_images, drawn_table
 from xvfl_lab.bench.outcome import Claim, Line, Outcome
 from xvfl_lab.bench.sections import Plan
 from xvfl_lab.bench.shapes import config
-from xvfl_lab.experiments.trial import Setting, Trial
+from xvfl_lab.experiments.stacked_runs import RunConfig, StackedRuns
 from xvfl_lab.task import Task
 
 STEPS, BATCH, RUNS = 8, 50, 3
@@ -43,7 +43,7 @@ def agreement(plan: Plan) -> Outcome:
 
 def _tables(method: MethodName, device: torch.device) -> Outcome:
     task = drawn_table(rows_for(BATCH))
-    runs = settings(method, NetConfig(64, 64), _train())[:RUNS]
+    runs = configs(method, NetConfig(64, 64), _train())[:RUNS]
     plain = [losses(task, [run], device, captured=False) for run in runs]
     captured = losses(task, runs[:1], device, captured=True)
     resumed = losses(task, runs[:1], device, captured=True, cut=STEPS // 2)
@@ -58,7 +58,7 @@ def _tables(method: MethodName, device: torch.device) -> Outcome:
 
 def _images(method: MethodName, device: torch.device) -> Outcome:
     task = drawn_images(rows_for(BATCH))
-    run = settings(method, NetConfig(), _train())[0]
+    run = configs(method, NetConfig(), _train())[0]
     plain = losses(task, [run], device, captured=False)
     quick = replace(run, train=replace(run.train, precision="bf16"))
     apart = {"captured bf16": _apart(losses(task, [quick], device, captured=True), plain)}
@@ -66,7 +66,7 @@ def _images(method: MethodName, device: torch.device) -> Outcome:
 
 
 def losses(
-    task: Task, runs: Sequence[Setting], device: torch.device, captured: bool, cut: int = 0
+    task: Task, runs: Sequence[RunConfig], device: torch.device, captured: bool, cut: int = 0
 ) -> float:
     """Train the runs; give their mean loss over the steps of the last epoch.
 
@@ -84,16 +84,18 @@ def losses(
 
 def losses_from_disk(method: MethodName, device: torch.device) -> float:
     """Do the same with the rows in files."""
-    run = settings(method, NetConfig(64, 64), _train())[0]
-    trial = Trial(drawn_table(rows_for(BATCH)), [run], device)
-    with on_disk(trial, device) as rows:
-        return _loss(Trainer(trial.federation, trial.method, rows, run.train))
+    run = configs(method, NetConfig(64, 64), _train())[0]
+    stack = StackedRuns(drawn_table(rows_for(BATCH)), [run], device)
+    with on_disk(stack, device) as rows:
+        return _loss(Trainer(stack.federation, stack.method, rows, run.train))
 
 
-def _trainer(task: Task, runs: Sequence[Setting], device: torch.device, captured: bool) -> Trainer:
-    trial = Trial(task, runs, device)
-    rows = trial.rows("train")
-    return Trainer(trial.federation, trial.method, rows, runs[0].train, trial.seeds, captured)
+def _trainer(
+    task: Task, runs: Sequence[RunConfig], device: torch.device, captured: bool
+) -> Trainer:
+    stack = StackedRuns(task, runs, device)
+    rows = stack.rows("train")
+    return Trainer(stack.federation, stack.method, rows, runs[0].train, stack.seeds, captured)
 
 
 def _loss(trainer: Trainer) -> float:

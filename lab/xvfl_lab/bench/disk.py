@@ -12,15 +12,15 @@ import torch
 from xvfl.dataset.on_disk.block_file import BlockFile, Bytes
 from xvfl.dataset.on_disk.disk_rows import DiskRows, DiskTable, to_bytes
 from xvfl.primitives.rows import PartyTable
-from xvfl_lab.experiments.trial import Trial
+from xvfl_lab.experiments.stacked_runs import StackedRuns
 
 BLOCK = 16
 
 
 @contextmanager
-def on_disk(trial: Trial, device: torch.device) -> Iterator[DiskRows]:
+def on_disk(stack: StackedRuns, device: torch.device) -> Iterator[DiskRows]:
     """Have the parties of one run read their tables from files; give its training rows."""
-    rows = trial.rows("train").to(torch.device("cpu"))
+    rows = stack.rows("train").to(torch.device("cpu"))
     known, raw = [rows.y.int()], []
     with tempfile.TemporaryDirectory() as folder, ExitStack() as files:
 
@@ -29,7 +29,7 @@ def on_disk(trial: Trial, device: torch.device) -> Iterator[DiskRows]:
             path.write_bytes(content.tobytes())
             return files.enter_context(closing(BlockFile(path, content.shape[1], BLOCK)))
 
-        for worker in trial.federation.workers:
+        for worker in stack.federation.workers:
             table = cast(PartyTable, worker.table).to(torch.device("cpu"))
             parts = (table.values, table.codes, table.observed)
             file = write(f"table {worker.name}", to_bytes(*(part.numpy() for part in parts)))
@@ -37,5 +37,5 @@ def on_disk(trial: Trial, device: torch.device) -> Iterator[DiskRows]:
             known.append(table.observed[: len(rows)].sum(1).int())
             raw.append(table.layout.raw)
         about = write("rows", torch.stack(known, 1).contiguous().numpy().view(np.uint8))
-        full_threshold, weights = (1.0,) * len(raw), (1.0,) * trial.task.classes
+        full_threshold, weights = (1.0,) * len(raw), (1.0,) * stack.task.classes
         yield DiskRows(about, 0, len(rows), tuple(raw), full_threshold, weights, device)

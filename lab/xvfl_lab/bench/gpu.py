@@ -1,4 +1,4 @@
-"""What `xvfl bench` times on a GPU: steps eager, captured, and of many runs at once."""
+"""What `xvfl-lab bench` times on a GPU: steps eager, captured, and of many runs at once."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -14,8 +14,8 @@ from xvfl_lab.bench.outcome import Claim, Line, Outcome
 from xvfl_lab.bench.sections import Plan
 from xvfl_lab.bench.shapes import config, numbers, steps
 from xvfl_lab.bench.timing import take_turns
-from xvfl_lab.experiments.jobs import SMALL
-from xvfl_lab.experiments.trial import Setting, Trial
+from xvfl_lab.experiments.figures import SMALL
+from xvfl_lab.experiments.stacked_runs import RunConfig, StackedRuns
 from xvfl_lab.task import Task
 
 SEEDS, RATES = range(5), (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
@@ -29,7 +29,7 @@ def table(plan: Plan) -> Outcome:
     methods: tuple[MethodName, ...] = ("xvfl", "xvfl+")
     for method in methods:
         task = drawn_table(4_000)
-        runs = settings(method, NetConfig(plan.d, plan.d), config(50))
+        runs = configs(method, NetConfig(plan.d, plan.d), config(50))
         contenders = {
             "eager": training(task, runs[:1], CUDA, captured=False),
             "captured": training(task, runs[:1], CUDA, captured=True),
@@ -61,7 +61,7 @@ def images(plan: Plan) -> Outcome:
     task, found = drawn_images(2_000), Outcome()
     methods: tuple[MethodName, ...] = ("xvfl", "xvfl+")
     for method in methods:
-        plain = settings(method, SMALL if plan.quick else NetConfig(), config(200))[:1]
+        plain = configs(method, SMALL if plan.quick else NetConfig(), config(200))[:1]
         quick = [replace(each, train=replace(each.train, precision="bf16")) for each in plain]
         contenders = {
             "eager float32": training(task, plain, CUDA, captured=False),
@@ -80,25 +80,25 @@ def images(plan: Plan) -> Outcome:
     return found
 
 
-def settings(method: MethodName, net: NetConfig, train: TrainConfig) -> list[Setting]:
+def configs(method: MethodName, net: NetConfig, train: TrainConfig) -> list[RunConfig]:
     """List the runs of a figure: five seeds at seven rates; the first is in the middle of them."""
     loss = LossConfig(method=method)
     order = sorted(RATES, key=lambda rate: abs(rate - 0.5))
     return [
-        Setting(method, rate, seed, net=net, loss=loss, train=train, keep="last")
+        RunConfig(method, rate, seed, net=net, loss=loss, train=train, weights="last")
         for seed in SEEDS
         for rate in order
     ]
 
 
 def training(
-    task: Task, runs: Sequence[Setting], device: torch.device, captured: bool
+    task: Task, runs: Sequence[RunConfig], device: torch.device, captured: bool
 ) -> Iterator[None]:
     """Train the runs at once, one step each time it is asked."""
-    trial = Trial(task, runs, device)
-    rows = trial.rows("train")
+    stack = StackedRuns(task, runs, device)
+    rows = stack.rows("train")
     return steps(
-        Trainer(trial.federation, trial.method, rows, runs[0].train, trial.seeds, captured)
+        Trainer(stack.federation, stack.method, rows, runs[0].train, stack.seeds, captured)
     )
 
 

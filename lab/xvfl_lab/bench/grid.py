@@ -15,8 +15,8 @@ from xvfl_lab.bench.sections import Plan
 from xvfl_lab.experiments.compare import Mean, mean
 from xvfl_lab.experiments.dispatch import Load
 from xvfl_lab.experiments.execute import choose_dispatch, execute, load_from
-from xvfl_lab.experiments.jobs import Job, budget_of, missing_rates
-from xvfl_lab.experiments.run_store import Store
+from xvfl_lab.experiments.figures import Job, budget_for, missing_rates
+from xvfl_lab.experiments.run_store import RunStore
 from xvfl_lab.experiments.runner import Result
 
 TABLES, SEEDS = ("bank", "avazu", "physionet2012"), 5
@@ -48,18 +48,18 @@ def grid(plan: Plan) -> Outcome:
 
 def jobs_of(name: str, plan: Plan) -> list[Job]:
     """List a table's runs: five seeds, or the least that is a grid."""
-    all_jobs = missing_rates(name, budget_of(name, plan.quick))
+    all_jobs = missing_rates(name, budget_for(name, plan.quick))
     if not plan.quick:
-        return [job for job in all_jobs if job.setting.seed < SEEDS]
-    return [job for job in all_jobs if job.setting.seed == 0 and job.setting.rate == 0.5]
+        return [job for job in all_jobs if job.config.seed < SEEDS]
+    return [job for job in all_jobs if job.config.seed == 0 and job.config.rate == 0.5]
 
 
 def apart(made: Sequence[Result], published: Sequence[Result]) -> list[float]:
     """Give how far mean accuracies are apart, in standard errors, by method, mode and rate."""
     found = []
-    for method in dict.fromkeys(each.setting.method for each in published):
-        for rate in sorted({each.setting.rate for each in published}):
-            there = [r for r in published if (r.setting.method, r.setting.rate) == (method, rate)]
+    for method in dict.fromkeys(each.config.name for each in published):
+        for rate in sorted({each.config.rate for each in published}):
+            there = [r for r in published if (r.config.name, r.config.rate) == (method, rate)]
             for mode in MODES:
                 if mode in there[0].metrics:
                     then, now = (mean(some, (method, mode), rate) for some in (there, made))
@@ -82,7 +82,7 @@ def _made(name: str, plan: Plan) -> list[Result]:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     jobs, dispatch = jobs_of(name, plan), choose_dispatch(device, 0)
     with tempfile.TemporaryDirectory() as folder:
-        store = Store(Path(folder) / f"{name}.jsonl")
+        store = RunStore(Path(folder) / f"{name}.jsonl")
         execute(jobs, store, _loader(plan), device, dispatch, lambda *_: None)
         return store.get(jobs)
 
@@ -92,7 +92,7 @@ def _published(name: str, plan: Plan) -> list[Result]:
         print(f"{name}: no published runs are named (--results), so nothing is compared")
         return []
     path, jobs = plan.results / f"{name}.jsonl", jobs_of(name, plan)
-    found = Store(path).get(jobs)
+    found = RunStore(path).get(jobs)
     if len(found) < len(jobs):
         raise ConfigError(
             f"{path}: expected the {len(jobs)} runs to compare with, got {len(found)}"

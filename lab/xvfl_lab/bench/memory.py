@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from xvfl_lab.bench import reference
-from xvfl_lab.bench.shapes import Drawn, Shape, steps
+from xvfl_lab.bench.shapes import Shape, SyntheticRows, steps
 
 STEPS = 5
 CONTENDERS = ("xvfl", "reference", "xvfl+", "vanilla")
@@ -25,7 +25,7 @@ def peak(contender: str, shape: Shape) -> float:
 
 def _raised(contender: str, shape: Shape) -> float:
     torch.set_num_threads(1)
-    drawn = Drawn.of(shape)
+    drawn = SyntheticRows.of(shape)
     training = _steps(contender, drawn)
     _forget_peak()
     before = _highest()
@@ -34,7 +34,7 @@ def _raised(contender: str, shape: Shape) -> float:
     return _highest() - before
 
 
-def _steps(contender: str, drawn: Drawn) -> Iterator[None]:
+def _steps(contender: str, drawn: SyntheticRows) -> Iterator[None]:
     if contender != "reference":
         return steps(drawn.trainer(contender))  # type: ignore[arg-type]
     nets, rows = drawn.reference(drawn.trainer("xvfl"))

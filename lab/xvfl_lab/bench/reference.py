@@ -1,4 +1,4 @@
-"""X-VFL's loss written term by term in plain PyTorch: what `xvfl bench` compares a step with.
+"""X-VFL's loss written term by term in plain PyTorch: what `xvfl-lab bench` compares a step with.
 
 Pinned: written once from the paper's formulas, for reading, and not to be made faster. Each formula
 calls the nets it names; nothing is shared between formulas but the embeddings. Torch alone.

@@ -1,4 +1,4 @@
-"""What `xvfl bench` times on a CPU, section by section; contenders take turns."""
+"""What `xvfl-lab bench` times on a CPU, section by section; contenders take turns."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +10,7 @@ from xvfl.config import LossConfig, MethodName
 from xvfl.training.threads import limit_threads
 from xvfl_lab.bench import memory, reference
 from xvfl_lab.bench.outcome import Claim, Line, Outcome
-from xvfl_lab.bench.shapes import PUBLIC, Drawn, steps, tables
+from xvfl_lab.bench.shapes import PUBLIC, SyntheticRows, steps, tables
 from xvfl_lab.bench.timing import Times, take_turns
 
 FASTER, FLOOR, GROWTH = 1.5, 1.4, 9.0
@@ -41,7 +41,7 @@ QUICK = Plan(2, 1, 32, (2, 4), (16, 32), (50, 100), (1_000, 2_000), 10, quick=Tr
 
 def paper(plan: Plan) -> Outcome:
     """Time X-VFL's step in the paper's shape for tables beside the reference and the floor."""
-    drawn = Drawn.of(tables(d=plan.d))
+    drawn = SyntheticRows.of(tables(d=plan.d))
     times = _small(
         {
             "xvfl": steps(drawn.trainer("xvfl")),
@@ -62,7 +62,7 @@ def paper(plan: Plan) -> Outcome:
     )
 
 
-def plainly(drawn: Drawn) -> Iterator[None]:
+def plainly(drawn: SyntheticRows) -> Iterator[None]:
     """Train by the reference, from the weights our trainer begins with."""
     nets, rows = drawn.reference(drawn.trainer("xvfl"))
     loss = LossConfig(method="xvfl")
@@ -74,7 +74,7 @@ def public(plan: Plan) -> Outcome:
     """Time the rivals' losses in S1 to S3 beside bare loops, and X-VFL beside vanilla."""
     found = Outcome()
     for name, shape in PUBLIC.items():
-        drawn = Drawn.of(shape)
+        drawn = SyntheticRows.of(shape)
         for method in ("vanilla", "laser"):
             contenders = {
                 method: steps(drawn.trainer(method)),
@@ -96,7 +96,7 @@ def public(plan: Plan) -> Outcome:
 def parties(plan: Plan) -> Outcome:
     """Time X-VFL's step as parties grow in number."""
     cases = {f"k = {k}": tables(parties=k, d=plan.d, rows=500) for k in plan.parties}
-    each = {name: steps(Drawn.of(shape).trainer("xvfl")) for name, shape in cases.items()}
+    each = {name: steps(SyntheticRows.of(shape).trainer("xvfl")) for name, shape in cases.items()}
     times = _small(each, _briefly(plan))
     few, many = "k = 4", "k = 32"
     found = Outcome(_grown("parties", times))
@@ -116,7 +116,9 @@ def growth(plan: Plan) -> Outcome:
     }
     found = Outcome()
     for section, cases in families.items():
-        each = {name: steps(Drawn.of(shape).trainer("xvfl")) for name, shape in cases.items()}
+        each = {
+            name: steps(SyntheticRows.of(shape).trainer("xvfl")) for name, shape in cases.items()
+        }
         found += Outcome(_grown(section, _small(each, _briefly(plan))))
     return found
 

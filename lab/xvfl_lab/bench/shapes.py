@@ -77,7 +77,7 @@ PUBLIC: dict[str, Shape] = {
 
 
 @dataclass(frozen=True)
-class Drawn:
+class SyntheticRows:
     """A federation's rows, drawn at random."""
 
     shape: Shape
@@ -85,7 +85,7 @@ class Drawn:
     rows: Rows
 
     @classmethod
-    def of(cls, shape: Shape, seed: int = 0) -> "Drawn":
+    def of(cls, shape: Shape, seed: int = 0) -> "SyntheticRows":
         """Draw the rows of a shape; every row is full at one party at least."""
         rng, n, k = torch.Generator().manual_seed(seed), shape.rows, shape.parties
         full = torch.rand(n, k, generator=rng) < 0.5

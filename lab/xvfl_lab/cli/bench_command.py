@@ -1,4 +1,4 @@
-"""`xvfl bench`: what a step costs on this machine."""
+"""`xvfl-lab bench`: the time of a training step on this machine."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,25 +14,25 @@ def bench(
     sections: Annotated[
         list[str] | None,
         typer.Argument(
-            help="paper, public, parties, growth, memory; on a GPU agreement, gpu, images; none = "
-            "all of these. big: tables larger than memory; grid: every run of three real tables."
+            help="paper, public, parties, growth, memory; on a GPU agreement, gpu, images; by "
+            "default all of these. big: tables larger than memory; grid: all runs of three tables."
         ),
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Tiny shapes: seconds, to see that it runs.")
+        bool, typer.Option("--quick", help="Tiny shapes: seconds, to check that it runs.")
     ] = False,
-    out: Annotated[Path, typer.Option(help="File of the figures.")] = Path("out/bench.json"),
+    out: Annotated[Path, typer.Option(help="JSON file of the results.")] = Path("out/bench.json"),
     results: Annotated[
         Path | None,
-        typer.Option(help="grid: folder of published runs to compare with; results/runs if there."),
+        typer.Option(help="grid: folder of runs to compare with; default lab/results/runs."),
     ] = None,
 ) -> None:
-    """Time a training step beside a plain PyTorch writing of the same loss and beside its floor.
+    """Time a training step against a plain PyTorch implementation and against a lower bound.
 
-    Contenders take turns in one process, and ratios are medians over the turns: compare those, for
-    absolute times mean little on shared machines.
+    Contenders take turns in one process, and ratios are medians over the turns. Compare ratios:
+    absolute times vary on shared machines.
 
-    xvfl bench paper public
+    xvfl-lab bench paper public
     """
     from xvfl_lab.bench.grid import published
     from xvfl_lab.bench.outcome import CLAIMS, LINES, Outcome
@@ -44,11 +44,11 @@ def bench(
     def show(one: Outcome) -> None:
         console.print(_table(LINES, [line.cells() for line in one.lines]))
 
-    with console.status("timing; contenders take turns"):
+    with console.status("timing"):
         plan = replace(QUICK if quick else FULL, results=published(results, quick))
-        found = run(sections or [], plan, out, show)
-    if found.claims:
-        console.print(_table(CLAIMS, [claim.cells() for claim in found.claims]))
+        outcome = run(sections or [], plan, out, show)
+    if outcome.claims:
+        console.print(_table(CLAIMS, [claim.cells() for claim in outcome.claims]))
     console.print(f"wrote {out}")
 
 

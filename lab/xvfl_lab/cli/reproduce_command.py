@@ -1,4 +1,4 @@
-"""`xvfl reproduce`: the paper's figures, run again."""
+"""`xvfl-lab reproduce`: the paper's figures."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,54 +16,57 @@ if TYPE_CHECKING:
 
 def reproduce(
     figure: Annotated[
-        str | None, typer.Argument(help="Name of the figure; `report` writes one page of all.")
+        str | None, typer.Argument(help="Name of a figure, or `report` for pages of all figures.")
     ] = None,
     dataset: Annotated[str | None, typer.Option(help="Name of the data set.")] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="A first look: few rows and epochs, minutes on a CPU.")
+        bool, typer.Option("--quick", help="Few rows and epochs: minutes on a CPU.")
     ] = False,
     listed: Annotated[bool, typer.Option("--list", help="List the figures.")] = False,
     out: Annotated[Path, typer.Option(help="Folder of runs and figures.")] = Path("out/reproduce"),
+    pages: Annotated[
+        Path | None, typer.Option(help="report: folder of the pages; by default OUT/pages.")
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    workers: Annotated[int, typer.Option(help="Processes on a CPU; 0 = one a core.", min=0)] = 0,
+    workers: Annotated[int, typer.Option(help="Processes on a CPU; 0 = one per core.", min=0)] = 0,
     ray: Annotated[
-        str | None,
-        typer.Option(help="Hand the runs to the Ray cluster at this address; auto = this one's."),
+        str | None, typer.Option(help="Compute on the Ray cluster at this address, or `auto`.")
     ] = None,
 ) -> None:
-    """Make a figure of the paper on a data set: all methods, all modes, paired differences.
+    """Compute a figure of the paper on a data set: all methods, all modes, paired differences.
 
-    Runs are kept in --out as they come: a command stopped and given again goes on where it was, and
-    runs that several figures share are made once.
+    Results are stored in --out as they finish: after an interruption the same command continues,
+    and a run that several figures share is computed once.
 
-    xvfl reproduce missing-rates --dataset bank --quick
+    xvfl-lab reproduce missing-rates --dataset bank --quick
     """
     console = Console()
     if listed:
         console.print(_list())
         return
     if figure is None:
-        raise ConfigError("reproduce: expected a figure; `xvfl reproduce --list` shows them")
-    from xvfl_lab.experiments.jobs import FIGURES
-    from xvfl_lab.experiments.reproduce import SPECIAL, Request, reproduce_special, usable
+        raise ConfigError("reproduce: expected a figure; `xvfl-lab reproduce --list` lists them")
+    from xvfl_lab.experiments.figures import FIGURES
+    from xvfl_lab.experiments.reproduce import SPECIAL, Request, reproduce_special, require_writable
 
     if figure == "report":
-        from xvfl_lab.experiments.results_page import write_page
+        from xvfl_lab.experiments.results_pages import write_pages
 
-        console.print(f"wrote {write_page(out)}")
+        console.print(f"wrote {write_pages(out, pages or out / 'pages')}")
         return
     _check_device(device)
     if figure in SPECIAL:
         if dataset is not None:
             raise ConfigError(f"reproduce {figure}: has its own data; leave out --dataset")
-        usable(out)
+        require_writable(out)
         for path in reproduce_special(figure, quick, out, device, console.print):
             console.print(f"wrote {path}")
         return
     if dataset is None and figure in FIGURES:
-        raise ConfigError(f"reproduce {figure}: expected --dataset; `xvfl data list` shows them")
-    request = Request(figure, dataset or "", quick, out, device, workers, ray)
-    _make(request, console)
+        raise ConfigError(
+            f"reproduce {figure}: expected --dataset; `xvfl-lab data list` lists the data sets"
+        )
+    _reproduce(Request(figure, dataset or "", quick, out, device, workers, ray), console)
 
 
 def _check_device(device: str) -> None:
@@ -73,40 +76,42 @@ def _check_device(device: str) -> None:
         import torch
 
         if not torch.cuda.is_available():
-            raise ConfigError("--device: no CUDA device is here; leave it out, or say cpu")
+            raise ConfigError("--device: this machine has no CUDA device; use auto or cpu")
 
 
-def _make(request: "Request", console: Console) -> None:
-    from xvfl_lab.experiments.reproduce import reproduce, usable
+def _reproduce(request: "Request", console: Console) -> None:
+    from xvfl_lab.experiments.reproduce import reproduce, require_writable
 
     total = len(request.jobs())
-    usable(request.out)
+    require_writable(request.out)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeRemainingColumn(), console=console) as bar:
         task = bar.add_task("runs", total=total)
 
-        def done(count: int, of: int, what: str) -> None:
-            bar.update(task, completed=count, description=what)
+        def on_progress(count: int, of: int, name: str) -> None:
+            bar.update(task, completed=count, description=name)
 
         try:
-            written = reproduce(request, done)
+            written = reproduce(request, on_progress)
         except KeyboardInterrupt:
-            console.print("stopped; the same command goes on from here")
+            console.print("stopped; run the same command to continue")
             raise
     for path in written:
         console.print(f"wrote {path}")
 
 
 def _list() -> Table:
-    from xvfl_lab.experiments.jobs import FIGURES
+    from xvfl_lab.experiments.figures import FIGURES
     from xvfl_lab.experiments.reproduce import SPECIAL
 
     table = Table(title="figures")
     table.add_column("name", no_wrap=True)
-    table.add_column("what it shows")
+    table.add_column("content")
     for name, jobs in FIGURES.items():
         table.add_row(name, (jobs.__doc__ or "").strip())
-    for name, (_, _, shows) in SPECIAL.items():
-        table.add_row(name, shows)
-    table.add_row("report", "One page, RESULTS.md, of all figures that are there.")
+    for name, figure in SPECIAL.items():
+        table.add_row(name, figure.caption)
+    table.add_row(
+        "report", "Pages of all complete figures, and the verdicts on the paper's claims."
+    )
     return table

@@ -19,8 +19,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from xvfl.config import TableOptions
-from xvfl_lab.datasets.source import DataSet, Form, fixed_share, ranks
-from xvfl_lab.datasets.table_sets import Parties, Table, encode, need
+from xvfl_lab.datasets.source import DataSet, FileFormat, fixed_fraction, hash_ranks
+from xvfl_lab.datasets.table_sets import Parties, Table, encode, require_columns
 from xvfl_lab.task import Task
 
 SITE = ("site_id", "site_domain", "site_category", "app_id", "app_domain", "app_category")
@@ -58,8 +58,8 @@ def _sample(source: Any, path: Path) -> Table:
     kept, chosen = pd.DataFrame(), np.zeros(0, dtype=np.uint64)
     with pd.read_csv(source, dtype="str", chunksize=AT_ONCE) as chunks:
         for chunk in chunks:
-            need(chunk, NEEDED, path)
-            chosen = np.concatenate([chosen, ranks(chunk["id"].tolist(), "avazu sample")])
+            require_columns(chunk, NEEDED, path)
+            chosen = np.concatenate([chosen, hash_ranks(chunk["id"].tolist(), "avazu sample")])
             kept = pd.concat([kept, chunk])
             smallest = np.sort(np.argsort(chosen, kind="stable")[:SAMPLE])
             kept, chosen = kept.iloc[smallest], chosen[smallest]
@@ -76,7 +76,7 @@ def _table(raw: pd.DataFrame, representative: NDArray[np.bool_]) -> Table:
     hours = pd.to_datetime(raw["hour"].astype("str"), format="%y%m%d%H")
     frame = raw.assign(hour_of_day=hours.dt.hour, weekday=hours.dt.day_of_week)
     test = representative.copy()
-    test[representative] = fixed_share(raw["id"][representative].tolist(), "avazu")
+    test[representative] = fixed_fraction(raw["id"][representative].tolist(), "avazu")
     y = raw["click"].astype("int64").to_numpy().astype(np.int64)
     return Table("avazu", frame[list(FEATURES)].reset_index(drop=True), y, test)
 
@@ -90,15 +90,15 @@ DATA_SET = DataSet(
     title="Avazu: an advertisement is clicked or not",
     rows=40_428_967,
     size=1_124_000_000,
-    licence="Kaggle competition rules; no redistribution",
+    license="Kaggle competition rules; no redistribution",
     page="https://www.kaggle.com/c/avazu-ctr-prediction/data",
-    forms=(
-        Form(("train.csv|train.gz|train.csv.gz",), read_csv, SAMPLE),
-        Form(("avazu-ctr-prediction.zip",), read_zip, SAMPLE),
-        Form(("tabular/avazu_sample.parquet",), read_pack, 84_871),
+    formats=(
+        FileFormat(("train.csv|train.gz|train.csv.gz",), read_csv, SAMPLE),
+        FileFormat(("avazu-ctr-prediction.zip",), read_zip, SAMPLE),
+        FileFormat(("tabular/avazu_sample.parquet",), read_pack, 84_871),
     ),
     build=_build,
-    account="it needs a Kaggle account and accepted rules: "
+    instructions="it needs a Kaggle account and accepted rules: "
     "`kaggle competitions download -c avazu-ctr-prediction`, then the .zip, or train.gz out of it, "
     "into avazu/",
 )

@@ -14,8 +14,8 @@ import pandas as pd
 from xvfl.config import TableOptions
 from xvfl.errors import InputError
 from xvfl_lab.datasets.archive import nested
-from xvfl_lab.datasets.source import DataSet, Download, Form, fixed_share
-from xvfl_lab.datasets.table_sets import Parties, Table, encode, need
+from xvfl_lab.datasets.source import DataSet, Download, FileFormat, fixed_fraction
+from xvfl_lab.datasets.table_sets import Parties, Table, encode, require_columns
 from xvfl_lab.task import Task
 
 PERSON = ("age", "job", "marital", "education")
@@ -52,14 +52,14 @@ def _csv(source: Path | BytesIO) -> pd.DataFrame:
 
 
 def _table(raw: pd.DataFrame, path: Path) -> Table:
-    need(raw, (*FEATURES, "y"), path)
+    require_columns(raw, (*FEATURES, "y"), path)
     frame = raw[list(FEATURES)].copy()
     frame["pdays"] = frame["pdays"].where(frame["pdays"] >= 0)
     said = sorted(set(raw["y"].astype("str")) - {"no", "yes"})
     if said:
         raise InputError(f'{path}: expected "yes" or "no" in y, found {said[0]!r}; get it again')
     y = (raw["y"] == "yes").to_numpy(dtype=bool).astype(np.int64)
-    test = fixed_share([str(row) for row in range(len(raw))], "bank")
+    test = fixed_fraction([str(row) for row in range(len(raw))], "bank")
     return Table("bank", frame, y, test)
 
 
@@ -72,12 +72,12 @@ DATA_SET = DataSet(
     title="Bank Marketing: a client takes the deposit or not",
     rows=45_211,
     size=4_610_348,
-    licence="CC BY 4.0",
+    license="CC BY 4.0",
     page="https://archive.ics.uci.edu/dataset/222/bank+marketing",
-    forms=(
-        Form(("bank-full.csv",), read_csv, 45_211),
-        Form(("bank+marketing.zip|bank.zip",), read_zip, 45_211),
-        Form(("tabular/bank_full.parquet",), read_pack, 45_211),
+    formats=(
+        FileFormat(("bank-full.csv",), read_csv, 45_211),
+        FileFormat(("bank+marketing.zip|bank.zip",), read_zip, 45_211),
+        FileFormat(("tabular/bank_full.parquet",), read_pack, 45_211),
     ),
     build=_build,
     downloads=(

@@ -7,8 +7,8 @@ import numpy as np
 
 from xvfl.errors import InputError
 from xvfl_lab.datasets.archive import members
-from xvfl_lab.datasets.image_sets import Pictures, strips, unpack
-from xvfl_lab.datasets.source import DataSet, Download, Form
+from xvfl_lab.datasets.image_sets import ImageSet, strips, unpack
+from xvfl_lab.datasets.source import DataSet, Download, FileFormat
 
 BATCHES = (*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin")
 PACKS = (*(f"cifar10/train_{i}.npz" for i in range(5)), "cifar10/test.npz")
@@ -17,7 +17,7 @@ RECORD = 1 + 3 * 32 * 32
 """Bytes of an image in the binary version: its class, then the red, green and blue planes."""
 
 
-def read_binary(files: Sequence[Path]) -> Pictures:
+def read_binary(files: Sequence[Path]) -> ImageSet:
     """Read the publisher's binary version, an archive or a folder."""
     found = dict(members(files[0], lambda name: name.endswith(BATCHES)))
     batches = {name.rsplit("/", 1)[-1]: data for name, data in found.items()}
@@ -37,10 +37,10 @@ def read_binary(files: Sequence[Path]) -> Pictures:
             f"{files[0]}: expected classes 0 to 9, found {table[:, 0].max()}; get the archive again"
         )
     pixels = table[:, 1:].reshape(-1, 3, 32, 32)
-    return Pictures("cifar10", pixels, table[:, 0].astype(np.int64), test)
+    return ImageSet("cifar10", pixels, table[:, 0].astype(np.int64), test)
 
 
-def read_packs(files: Sequence[Path]) -> Pictures:
+def read_packs(files: Sequence[Path]) -> ImageSet:
     """Read the packs, five of training images and one of test images."""
     pixels, y = [], []
     for path in files:
@@ -48,7 +48,7 @@ def read_packs(files: Sequence[Path]) -> Pictures:
             pixels.append(unpack(pack["d"]))
             y.append(pack["y"].astype(np.int64))
     test = np.repeat([path == files[-1] for path in files], [len(each) for each in y])
-    return Pictures("cifar10", np.concatenate(pixels), np.concatenate(y), test)
+    return ImageSet("cifar10", np.concatenate(pixels), np.concatenate(y), test)
 
 
 DATA_SET = DataSet(
@@ -56,11 +56,11 @@ DATA_SET = DataSet(
     title="CIFAR-10: ten classes of small images",
     rows=60_000,
     size=170_052_171,
-    licence="none stated; free for research, cite the 2009 report",
+    license="none stated; free for research, cite the 2009 report",
     page="https://www.cs.toronto.edu/~kriz/cifar.html",
-    forms=(
-        Form(("cifar-10-binary.tar.gz|cifar-10-batches-bin",), read_binary, 60_000),
-        Form(PACKS, read_packs, 60_000),
+    formats=(
+        FileFormat(("cifar-10-binary.tar.gz|cifar-10-batches-bin",), read_binary, 60_000),
+        FileFormat(PACKS, read_packs, 60_000),
     ),
     build=strips,
     downloads=(
@@ -71,7 +71,7 @@ DATA_SET = DataSet(
             "md5:c32a1d4ab5d03f1284b67883e8d87530",
         ),
     ),
-    useless={
+    unusable={
         "cifar-10-python.tar.gz|cifar-10-batches-py": "the Python version is pickled, which xvfl "
         "never loads: get the binary version"
     },

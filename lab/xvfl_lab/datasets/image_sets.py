@@ -22,7 +22,7 @@ NAMES = {2: ("left", "right"), 4: ("strip1", "strip2", "strip3", "strip4")}
 
 
 @dataclass(frozen=True)
-class Pictures:
+class ImageSet:
     """Images as read."""
 
     name: str
@@ -32,7 +32,7 @@ class Pictures:
     test: NDArray[np.bool_]
 
 
-def strips(pictures: Pictures, parties: int) -> Task:
+def strips(pictures: ImageSet, parties: int) -> Task:
     """Cut every image into vertical strips of equal width, one for each party."""
     width = SIDE // parties
     layout = Layout(image=(3, SIDE, width))
@@ -61,7 +61,7 @@ def halve(pixels: Pixels) -> Pixels:
     return ((total + 2) // 4).astype(np.uint8)
 
 
-def halved(task: Task) -> Task:
+def half_resolution(task: Task) -> Task:
     """Halve the height and width of every image: a quarter of the work."""
     values = {party: halve(each) for party, each in task.values.items()}
     layouts = {party: Layout(image=each.shape[1:]) for party, each in values.items()}

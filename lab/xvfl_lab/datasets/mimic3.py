@@ -1,7 +1,7 @@
 """MIMIC-III v1.4 (Johnson et al., 2016): death in hospital, as PhysioNet 2012 asks it.
 
 A row is the first intensive care stay of 48 hours or more of a hospital admission of an adult (16
-years or more). Features are what was measured in its first 48 hours, summarised as in PhysioNet
+years or more). Features are what was measured in its first 48 hours, summarized as in PhysioNet
 2012, chosen to be the same parameters: laboratory values from LABEVENTS, urine from OUTPUTEVENTS,
 vital signs from CHARTEVENTS (the demo's pack has none), and what was known at admission. The
 items of both charting systems, CareVue and MetaVision, are joined. Test rows: 20 % of the patients.
@@ -16,8 +16,8 @@ import pandas as pd
 
 from xvfl.config import TableOptions
 from xvfl.errors import InputError
-from xvfl_lab.datasets.source import DataSet, Form, fixed_share
-from xvfl_lab.datasets.summaries import summarise
+from xvfl_lab.datasets.source import DataSet, FileFormat, fixed_fraction
+from xvfl_lab.datasets.summaries import summarize
 from xvfl_lab.datasets.table_sets import Parties, Table, encode
 from xvfl_lab.task import Task
 
@@ -130,11 +130,11 @@ def read(files: Sequence[Path]) -> Table:
                 f"{files[0].parent}: expected MIMIC-III v1.4 tables ({error}); get them again"
             ) from error
     events = _units(pd.concat(parts, ignore_index=True))
-    wide = summarise(events, stays["stay"].tolist()).reset_index(drop=True)
+    wide = summarize(events, stays["stay"].tolist()).reset_index(drop=True)
     admission = stays[list(ADMISSION)].assign(Age=stays["Age"].clip(upper=OLDEST))
     patients = stays["patient"].astype("str")
     chosen = pd.Series(sorted(patients.unique()))
-    test = patients.isin(chosen[fixed_share(chosen.tolist(), "mimic3")]).to_numpy(dtype=bool)
+    test = patients.isin(chosen[fixed_fraction(chosen.tolist(), "mimic3")]).to_numpy(dtype=bool)
     y = stays["died"].to_numpy().astype(np.int64)
     return Table("mimic3", pd.concat([admission, wide], axis=1), y, test)
 
@@ -179,14 +179,14 @@ DATA_SET = DataSet(
     title="MIMIC-III: death in hospital (intensive care)",
     rows=58_976,
     size=6_700_000_000,
-    licence="PhysioNet Credentialed Health Data License 1.5 (the demo: ODbL 1.0)",
+    license="PhysioNet Credentialed Health Data License 1.5 (the demo: ODbL 1.0)",
     page="https://physionet.org/content/mimiciii/1.4/",
-    forms=(
-        Form(tuple(f"{name}.csv|{name}.csv.gz" for name in (*TABLES, CHARTS)), read),
-        Form(tuple(f"clinical/mimic3_demo/{name}.parquet" for name in TABLES), read),
+    formats=(
+        FileFormat(tuple(f"{name}.csv|{name}.csv.gz" for name in (*TABLES, CHARTS)), read),
+        FileFormat(tuple(f"clinical/mimic3_demo/{name}.parquet" for name in TABLES), read),
     ),
     build=_build,
     version=2,
-    account="it needs a credentialed PhysioNet account and a signed agreement; the open demo of "
-    "100 patients has the same tables: https://physionet.org/content/mimiciii-demo/1.4/",
+    instructions="it needs a credentialed PhysioNet account and a signed agreement; the open demo "
+    "of 100 patients has the same tables: https://physionet.org/content/mimiciii-demo/1.4/",
 )

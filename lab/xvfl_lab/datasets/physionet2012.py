@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from xvfl.config import TableOptions
 from xvfl.errors import InputError
 from xvfl_lab.datasets.archive import members
-from xvfl_lab.datasets.source import DataSet, Download, Form
-from xvfl_lab.datasets.summaries import SUMMARIES, summarise
-from xvfl_lab.datasets.table_sets import Parties, Table, encode, need
+from xvfl_lab.datasets.source import DataSet, Download, FileFormat
+from xvfl_lab.datasets.summaries import SUMMARIES, summarize
+from xvfl_lab.datasets.table_sets import Parties, Table, encode, require_columns
 from xvfl_lab.task import Task
 
 ADMISSION = ("Age", "Gender", "Height", "ICUType")
@@ -82,13 +82,13 @@ def read_records(files: Sequence[Path]) -> Table:
     admission = descriptors.pivot_table(index="stay", columns="parameter", values="value")
     series = events[events["parameter"].isin(PARAMETERS)]
     series = series[(series["parameter"] != "Weight") | (series["value"] > 0)]
-    wide = summarise(series, stays).join(admission)
+    wide = summarize(series, stays).join(admission)
     return _table(wide, outcomes[LABEL].to_numpy(dtype=np.int64), test)
 
 
 def _outcomes(path: Path) -> pd.DataFrame:
     found = pd.read_csv(path)
-    need(found, ("RecordID", LABEL), path)
+    require_columns(found, ("RecordID", LABEL), path)
     if not found[LABEL].isin((0, 1)).all():
         raise InputError(f"{path}: expected 0 or 1 in {LABEL} of every stay; get it again")
     return found
@@ -108,7 +108,7 @@ def _events(path: Path) -> pd.DataFrame:
 
 
 def read_pack(files: Sequence[Path]) -> Table:
-    """Read the pack, summarised already."""
+    """Read the pack, summarized already."""
     wide = pd.read_parquet(files[0])
     y = wide[LABEL].to_numpy(dtype=np.int64)
     return _table(wide, y, (wide["set"] == "c").to_numpy(dtype=bool))
@@ -134,10 +134,10 @@ DATA_SET = DataSet(
     title="PhysioNet/CinC Challenge 2012: death in hospital",
     rows=12_000,
     size=20_122_914,
-    licence="ODC-By 1.0",
+    license="ODC-By 1.0",
     page="https://physionet.org/content/challenge-2012/1.0.0/",
-    forms=(
-        Form(
+    formats=(
+        FileFormat(
             (
                 *(f"set-{s}|set-{s}.tar.gz|set-{s}.zip" for s in SETS),
                 *(f"Outcomes-{s}.txt" for s in SETS),
@@ -145,7 +145,7 @@ DATA_SET = DataSet(
             read_records,
             12_000,
         ),
-        Form(("clinical/physionet2012_wide.parquet",), read_pack, 12_000),
+        FileFormat(("clinical/physionet2012_wide.parquet",), read_pack, 12_000),
     ),
     build=_build,
     downloads=tuple(

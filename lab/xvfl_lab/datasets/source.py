@@ -1,4 +1,4 @@
-"""What a data set is, where its files may lie, and which rows are its fixed test rows."""
+"""What a data set is, where its files are searched, and which rows are its fixed test rows."""
 
 import hashlib
 import os
@@ -20,43 +20,43 @@ TEST_SHARE = 0.2
 
 @dataclass(frozen=True)
 class Download:
-    """A file that anyone may fetch."""
+    """A file that anyone may download."""
 
     url: str
     file: str
-    """Where it goes below the data folder."""
+    """Destination, relative to the data folder."""
     size: int
-    """Bytes that cross the network, about."""
+    """Bytes to transfer, approximately."""
     checksum: str
-    """`md5:…` or `sha256:…` of the file kept."""
+    """`md5:…` or `sha256:…` of the stored file."""
     inside: tuple[str, ...] = ()
-    """Where the file kept lies in a downloaded .zip: its member, a member of that, and so on."""
+    """Path of the stored file inside a downloaded .zip: its member, a member of that, and so on."""
 
 
 @dataclass(frozen=True)
-class Form(Generic[T]):
-    """One way a data set may lie on the disk."""
+class FileFormat(Generic[T]):
+    """One of the file formats in which a data set is available."""
 
     files: tuple[str, ...]
-    """Files or folders below the data folder, all needed; `a|b` is either."""
+    """Files or folders relative to the data folder, all required; `a|b` means either."""
     read: Callable[[Sequence[Path]], T]
     rows: int = 0
-    """Rows that come of it when nothing is lost; 0 = not known beforehand."""
+    """Number of rows if the files are complete; 0 = unknown."""
 
 
 @dataclass(frozen=True)
-class Found(Generic[T]):
-    """A form of a data set that is there."""
+class LocalFiles(Generic[T]):
+    """The files of a data set on this machine."""
 
-    form: Form[T]
-    files: tuple[Path, ...]
+    format: FileFormat[T]
+    paths: tuple[Path, ...]
 
     def identity(self) -> str:
-        """Name what is there by names, sizes and times: it changes when the files do."""
+        """Hash names, sizes and times; it changes when the files do."""
         lines = []
-        for path in self.files:
+        for path in self.paths:
             for each in [path, *sorted(path.rglob("*"))] if path.is_dir() else [path]:
-                if not each.exists():  # a link to nowhere
+                if not each.exists():  # a dangling link
                     continue
                 about = each.stat()
                 size = 0 if each.is_dir() else about.st_size
@@ -66,88 +66,88 @@ class Found(Generic[T]):
 
     def size(self) -> int:
         """Count the bytes."""
-        each = [f for p in self.files for f in ([p] if p.is_file() else p.rglob("*"))]
+        each = [f for p in self.paths for f in ([p] if p.is_file() else p.rglob("*"))]
         return sum(path.stat().st_size for path in each if path.is_file())
 
 
 @dataclass(frozen=True)
 class DataSet(Generic[T]):
-    """A data set: how it is found, read, split over parties, and got."""
+    """A data set: how to find, read, split and download it."""
 
     name: str
     title: str
     rows: int
     size: int
-    """Bytes of the publisher's files, about."""
-    licence: str
+    """Bytes of the publisher's files, approximately."""
+    license: str
     page: str
-    forms: tuple[Form[T], ...]
-    """The publisher's first."""
+    formats: tuple[FileFormat[T], ...]
+    """The publisher's format first."""
     build: Callable[[T, int], Task]
-    """From what a form reads, and a number of parties, to a task."""
+    """Turn what a format's reader returns, and a number of parties, into a task."""
     splits: tuple[int, ...] = (2, 4)
-    """Numbers of parties it can be split over."""
+    """Supported numbers of parties."""
     version: int = 1
-    """Raised when the preparation changes, so that cached ones are not used again."""
+    """Increased when the preparation changes, so that cached ones are not used again."""
     downloads: tuple[Download, ...] = ()
-    account: str = ""
-    """What to do by hand where no download is open to everyone."""
-    useless: Mapping[str, str] = field(default_factory=dict)
-    """Files that look right and cannot be used, and why."""
+    instructions: str = ""
+    """How to get the files manually if no download is open to everyone."""
+    unusable: Mapping[str, str] = field(default_factory=dict)
+    """Files that look right but cannot be used, and why."""
 
-    def find(self, folder: Path) -> Found[T] | None:
-        """Look for the first form that is whole below a data folder."""
-        for form in self.forms:
+    def find(self, folder: Path) -> LocalFiles[T] | None:
+        """Search a data folder for the first format whose files are all present."""
+        for each in self.formats:
             for root in (folder / self.name, folder):
-                files = [_either(root, each) for each in form.files]
-                if all(files):
-                    return Found(form, tuple(path for path in files if path))
+                paths = [_either(root, name) for name in each.files]
+                if all(paths):
+                    return LocalFiles(each, tuple(path for path in paths if path))
         return None
 
-    def absent(self, folders: Sequence[Path]) -> InputError:
-        """Say what was looked for where, and how to get it."""
-        looked = " or ".join(str(folder) for folder in folders)
-        wanted = "; or ".join(", ".join(form.files) for form in self.forms)
-        seen = [
+    def not_found(self, folders: Sequence[Path]) -> InputError:
+        """Return an error that names the expected files, the folders, and how to get the files."""
+        searched = " or ".join(str(folder) for folder in folders)
+        wanted = "; or ".join(", ".join(each.files) for each in self.formats)
+        unusable = [
             f"{name} is there, but {why}; "
-            for name, why in self.useless.items()
+            for name, why in self.unusable.items()
             if any(_either(root, name) for f in folders for root in (f / self.name, f))
         ]
-        how = self.account or f"`xvfl data get {self.name}` downloads it"
+        how = self.instructions or f"`xvfl-lab data get {self.name}` downloads it"
         return InputError(
-            f"data set {self.name!r}: not in {looked}; {''.join(seen)}expected {wanted} "
+            f"data set {self.name!r}: not in {searched}; {''.join(unusable)}expected {wanted} "
             f"(there, or in {self.name}/ below it); {how} ({self.page})"
         )
 
 
 def _either(root: Path, names: str) -> Path | None:
     paths = (root / name for name in names.split("|"))
-    return next((path for path in paths if _there(path)), None)
+    return next((path for path in paths if _exists(path)), None)
 
 
-def _there(path: Path) -> bool:
-    """Say whether a file or folder of just that name is there, on any file system."""
+def _exists(path: Path) -> bool:
+    """Check for a file or folder of exactly this name, on case-insensitive file systems too."""
     try:
         return path.exists() and path.name in os.listdir(path.parent)
     except OSError as error:
-        raise InputError(f"{path}: cannot be looked for ({error.strerror})") from error
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
 
 
 def data_folders(data: Path | None = None) -> list[Path]:
-    """Say where data sets are looked for: the folder given, else XVFL_DATA and the cache's."""
+    """Return the folders to search: the given one, or XVFL_DATA and the cache."""
     if data is not None:
         return [data]
     named = os.environ.get("XVFL_DATA")
-    return [*([Path(named).expanduser()] if named else []), downloaded()]
+    return [*([Path(named).expanduser()] if named else []), download_folder()]
 
 
-def downloaded() -> Path:
-    """Say where downloads go: never into XVFL_DATA, which may be shared."""
+def download_folder() -> Path:
+    """Return the folder of downloads: never XVFL_DATA, which may be shared."""
     return cache_folder() / "data"
 
 
 def cache_folder() -> Path:
-    """Say where prepared data are kept: XVFL_CACHE, else the user's cache folder."""
+    """Return the cache folder: XVFL_CACHE, or in the user's cache."""
     named = os.environ.get("XVFL_CACHE")
     if named:
         return Path(named).expanduser()
@@ -155,8 +155,8 @@ def cache_folder() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "xvfl"
 
 
-def ranks(keys: Sequence[str], salt: str) -> NDArray[np.uint64]:
-    """Give each key a fixed random number, the same on every machine and in every release."""
+def hash_ranks(keys: Sequence[str], salt: str) -> NDArray[np.uint64]:
+    """Hash each key to a fixed number, the same on every machine and in every release."""
     seed = hashlib.blake2b(salt.encode(), digest_size=8)
     digests = bytearray()
     for key in keys:
@@ -166,9 +166,9 @@ def ranks(keys: Sequence[str], salt: str) -> NDArray[np.uint64]:
     return np.frombuffer(bytes(digests), dtype="<u8").astype(np.uint64)
 
 
-def fixed_share(keys: Sequence[str], salt: str, share: float = TEST_SHARE) -> NDArray[np.bool_]:
-    """Mark exactly round(share · n) rows, chosen by their keys alone."""
+def fixed_fraction(keys: Sequence[str], salt: str, share: float = TEST_SHARE) -> NDArray[np.bool_]:
+    """Select exactly round(share · n) rows, depending on their keys alone."""
     chosen = np.zeros(len(keys), dtype=bool)
-    order = np.argsort(ranks(keys, salt), kind="stable")
+    order = np.argsort(hash_ranks(keys, salt), kind="stable")
     chosen[order[: round(share * len(keys))]] = True
     return chosen

@@ -1,4 +1,4 @@
-"""Measurements of a stay, summarised: first, last, min, max, mean and count of each parameter."""
+"""Measurements of a stay, summarized: first, last, min, max, mean and count of each parameter."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ import pandas as pd
 SUMMARIES = ("first", "last", "min", "max", "mean", "n")
 
 
-def summarise(events: pd.DataFrame, stays: Sequence[int]) -> pd.DataFrame:
+def summarize(events: pd.DataFrame, stays: Sequence[int]) -> pd.DataFrame:
     """Turn events in the order of time (stay, parameter, value) into one row for each stay.
 
     Columns are PARAMETER__SUMMARY; all six are empty where the parameter was never measured.

@@ -51,8 +51,8 @@ def encode(table: Table, parties: Parties, options: TableOptions) -> Task:
 
 def whole_features(layout: Layout, encoded: Encoded) -> tuple[Layout, Encoded]:
     """Join the columns of one raw feature, which the encoder took for features of their own."""
-    encode_labels = list(enumerate(layout.features))
-    groups = [list(each) for _, each in groupby(encode_labels, lambda each: _feature(each[1].name))]
+    numbered = list(enumerate(layout.features))
+    groups = [list(each) for _, each in groupby(numbered, lambda each: _feature(each[1].name))]
     features = tuple(
         replace(first, name=_feature(first.name), width=sum(feature.width for _, feature in group))
         for group in groups
@@ -62,7 +62,7 @@ def whole_features(layout: Layout, encoded: Encoded) -> tuple[Layout, Encoded]:
     return Layout(features), replace(encoded, observed=observed)
 
 
-def need(frame: pd.DataFrame, columns: Sequence[str], path: Path) -> None:
+def require_columns(frame: pd.DataFrame, columns: Sequence[str], path: Path) -> None:
     """Refuse a table without the columns."""
     lost = [name for name in columns if name not in frame.columns]
     if lost:

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from xvfl.errors import InputError
 from xvfl_lab.datasets.archive import members
-from xvfl_lab.datasets.image_sets import Pictures, from_jpeg, halve, strips
-from xvfl_lab.datasets.source import DataSet, Download, Form
+from xvfl_lab.datasets.image_sets import ImageSet, from_jpeg, halve, strips
+from xvfl_lab.datasets.source import DataSet, Download, FileFormat
 
 CLASSES = 5
 
 
-def read_folders(files: Sequence[Path]) -> Pictures:
+def read_folders(files: Sequence[Path]) -> ImageSet:
     """Read the publisher's folders or .zip: wnids.txt, train/, val/."""
     texts = dict(members(files[0], lambda n: n.endswith(("/wnids.txt", "/val_annotations.txt"))))
     by_name = {name.rsplit("/", 1)[-1]: data.decode("utf-8-sig") for name, data in texts.items()}
@@ -43,10 +43,10 @@ def read_folders(files: Sequence[Path]) -> Pictures:
     found = sorted(members(files[0], wanted), key=lambda each: ("/val/" in each[0], each[0]))
     y = np.array([label(name) for name, _ in found], dtype=np.int64)
     test = np.array(["/val/" in name for name, _ in found], dtype=bool)
-    return _pictures([data for _, data in found], y, test)
+    return _image_set([data for _, data in found], y, test)
 
 
-def read_pack(files: Sequence[Path]) -> Pictures:
+def read_pack(files: Sequence[Path]) -> ImageSet:
     """Read the pack of original JPEG files."""
     with files[0].open("rb") as file, np.load(file) as pack:
         blob, ends = pack["blob"].tobytes(), pack["off"]
@@ -54,11 +54,11 @@ def read_pack(files: Sequence[Path]) -> Pictures:
         names = pack["name"].astype(str)
     order = sorted(range(len(y)), key=lambda i: (test[i], names[i]))
     jpegs = [blob[ends[i] : ends[i + 1]] for i in order]
-    return _pictures(jpegs, y[order], test[order])
+    return _image_set(jpegs, y[order], test[order])
 
 
-def _pictures(jpegs: Sequence[bytes], y: NDArray[np.int64], test: NDArray[np.bool_]) -> Pictures:
-    return Pictures("tinyimagenet5", halve(from_jpeg(jpegs, 64)), y, test)
+def _image_set(jpegs: Sequence[bytes], y: NDArray[np.int64], test: NDArray[np.bool_]) -> ImageSet:
+    return ImageSet("tinyimagenet5", halve(from_jpeg(jpegs, 64)), y, test)
 
 
 DATA_SET = DataSet(
@@ -66,11 +66,11 @@ DATA_SET = DataSet(
     title="TinyImageNet-5: five classes of Tiny ImageNet-200",
     rows=2_750,
     size=248_100_043,
-    licence="ImageNet terms: non-commercial research and education",
+    license="ImageNet terms: non-commercial research and education",
     page="http://cs231n.stanford.edu/tiny-imagenet-200.zip",
-    forms=(
-        Form(("tiny-imagenet-200|tiny-imagenet-200.zip",), read_folders, 2_750),
-        Form(("tinyimagenet/tin5_wnids_order_jpeg.npz",), read_pack, 2_750),
+    formats=(
+        FileFormat(("tiny-imagenet-200|tiny-imagenet-200.zip",), read_folders, 2_750),
+        FileFormat(("tinyimagenet/tin5_wnids_order_jpeg.npz",), read_pack, 2_750),
     ),
     build=strips,
     downloads=(

@@ -24,9 +24,8 @@ from xvfl.training.threads import limit_threads
 from xvfl_lab.datasets.digits import digits
 from xvfl_lab.experiments.compare import Difference
 from xvfl_lab.experiments.dispatch import Load
-from xvfl_lab.experiments.figure_cache import Made, Tell, keep
-from xvfl_lab.experiments.run_store import said
-from xvfl_lab.experiments.trial import Setting, Trial
+from xvfl_lab.experiments.figure_cache import FigureData, Progress, cached_figure
+from xvfl_lab.experiments.stacked_runs import RunConfig, StackedRuns
 from xvfl_lab.task import Task
 
 NAME = "boundary"
@@ -42,7 +41,7 @@ MARGIN = 0.08
 
 @dataclass(frozen=True)
 class Embedded:
-    """The whole test rows of a trial, run after run."""
+    """The whole test rows of a stack, run after run."""
 
     E: Tensor
     """(R·N, k, d)"""
@@ -80,40 +79,48 @@ class Plane:
         return flat @ self.axes + self.centre
 
 
-def make(out: Path, quick: bool, device: torch.device, load: Load, tell: Tell) -> dict[str, Any]:
+def make(
+    out: Path, quick: bool, device: torch.device, load: Load, progress: Progress
+) -> dict[str, Any]:
     """Train with every weight over the same seeds, and once more to draw."""
     seeds = range(2 if quick else 5)
     train = replace(TRAIN, epochs=10) if quick else TRAIN
-    wide = {w: [setting(w, seed, NetConfig(), train) for seed in seeds] for w in WEIGHTS}
-    flat = {w: [setting(w, 0, DRAWN, train)] for w in WEIGHTS}
+    wide = {w: [run_config(w, seed, NetConfig(), train) for seed in seeds] for w in WEIGHTS}
+    flat = {w: [run_config(w, 0, DRAWN, train)] for w in WEIGHTS}
     config = {
         "data": "digits",
         "grid": [GRID, MARGIN],
-        "settings": [said(s) for group in (wide, flat) for some in group.values() for s in some],
+        "runs": [asdict(s) for group in (wide, flat) for some in group.values() for s in some],
     }
-    return keep(out, NAME, config, device, lambda: compute(wide, flat, device, tell))
+    return cached_figure(out, NAME, config, device, lambda: compute(wide, flat, device, progress))
 
 
-def setting(weight: float, seed: int, net: NetConfig, train: TrainConfig) -> Setting:
+def run_config(weight: float, seed: int, net: NetConfig, train: TrainConfig) -> RunConfig:
     """Say what a run is: the paper's loss with λ1 = λ2 = weight."""
     loss = LossConfig(method="xvfl", lambda1=weight, lambda2=weight)
-    return Setting(
-        "xvfl", RATE, seed, net=net, loss=loss, train=replace(train, random_state=seed), keep="last"
+    return RunConfig(
+        "xvfl",
+        RATE,
+        seed,
+        net=net,
+        loss=loss,
+        train=replace(train, random_state=seed),
+        weights="last",
     )
 
 
 def compute(
-    wide: dict[float, list[Setting]],
-    flat: dict[float, list[Setting]],
+    wide: dict[float, list[RunConfig]],
+    flat: dict[float, list[RunConfig]],
     device: torch.device,
-    tell: Tell,
-) -> Made:
+    progress: Progress,
+) -> FigureData:
     """Measure every weight over all seeds, and lay the nets of two numbers out in the plane."""
     task = digits()
     by_seed, flat_figures = {}, {}
     arrays: dict[str, NDArray[Any]] = {}
     for weight in wide:
-        tell(f"λ = {weight:g}, {len(wide[weight])} seeds")
+        progress(f"λ = {weight:g}, {len(wide[weight])} seeds")
         with torch.random.fork_rng(devices=[]), limit_threads(any_image(task.layouts), device):
             by_seed[weight] = measure(*trained(task, wide[weight], device))
             head, embedded = trained(task, flat[weight], device)
@@ -122,22 +129,22 @@ def compute(
     figures = {
         f"{weight:g}": summary(each, by_seed[WEIGHTS[0]]) for weight, each in by_seed.items()
     }
-    return Made({"weights": figures, "drawn": flat_figures}, arrays)
+    return FigureData({"weights": figures, "drawn": flat_figures}, arrays)
 
 
 def trained(
-    task: Task, settings: Sequence[Setting], device: torch.device
+    task: Task, configs: Sequence[RunConfig], device: torch.device
 ) -> tuple[nn.Module, Embedded]:
     """Train runs and embed their whole test rows."""
-    trial = Trial(task, settings, device)
-    trial.train()
-    trial.federation.train(False)
-    head = trial.method.heads.eval()
-    rows = trial.rows("whole")
+    stack = StackedRuns(task, configs, device)
+    stack.train()
+    stack.federation.train(False)
+    head = stack.method.heads.eval()
+    rows = stack.rows("whole")
     with torch.no_grad():
-        E = trial.federation.embed(rows, ["plain"])[:, :, 0]
+        E = stack.federation.embed(rows, ["plain"])[:, :, 0]
         cue, _ = maths.cues(E, rows.full)
-        E_ = trial.federation.complete(cue, rows.full.all(1))
+        E_ = stack.federation.complete(cue, rows.full.all(1))
     return head, Embedded(E, E_, rows.y, rows.runs)
 
 
@@ -183,11 +190,11 @@ def summary(
     for name in seeds[0]:
         values = np.array([seed[name] for seed in seeds])
         gaps = values - [seed[name] for seed in without]
-        error = gaps.std(ddof=1) / np.sqrt(len(gaps))
+        difference = Difference.of(gaps)
         found[name] = {
             "mean": float(values.mean()),
             "deviation": float(values.std(ddof=1)),
-            "difference": asdict(Difference(float(gaps.mean()), float(error))),
+            "difference": {"mean": difference.mean, "error": difference.error},
         }
     return found
 

@@ -3,7 +3,7 @@
 One party lacks its whole half of every image. Three decisions, E of the party that is there:
 `single` h(E), `single-xcom` h((E + Ẽ)/2) with Ẽ completed from E, `both` h of the mean of both
 parties' embeddings. Torch and numpy alone.
-Shapes: N images, C classes; pictures are both halves side by side.
+Shapes: N images, C classes; pictures are both halves side by worker.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,14 +24,13 @@ from xvfl.nets.party_net import PartyNet
 from xvfl.primitives.layout import any_image
 from xvfl.primitives.metrics import all_metrics
 from xvfl.training.threads import limit_threads
-from xvfl_lab.datasets.image_sets import halved
+from xvfl_lab.datasets.image_sets import half_resolution
 from xvfl_lab.experiments.compare import Difference
 from xvfl_lab.experiments.dispatch import Load, subset
-from xvfl_lab.experiments.figure_cache import Made, Tell, keep, piece
+from xvfl_lab.experiments.figure_cache import FigureData, Progress, cached_figure, cached_part
+from xvfl_lab.experiments.figures import FULL, SMALL, Budget, Job, make_jobs
 from xvfl_lab.experiments.gradcam import grad_cam
-from xvfl_lab.experiments.jobs import FULL, SMALL, Budget, Job, jobs
-from xvfl_lab.experiments.run_store import said
-from xvfl_lab.experiments.trial import Trial
+from xvfl_lab.experiments.stacked_runs import StackedRuns
 from xvfl_lab.task import Task
 
 NAME = "confidence"
@@ -93,31 +92,37 @@ class Pair:
         return out
 
 
-def make(out: Path, quick: bool, device: torch.device, load: Load, tell: Tell) -> dict[str, Any]:
+def make(
+    out: Path, quick: bool, device: torch.device, load: Load, progress: Progress
+) -> dict[str, Any]:
     """Train with one half absent in the rows that are not aligned, and measure the three cases."""
     dataset, budget = ("tinyimagenet5", QUICK) if quick else ("cifar10", FULL["cifar10"])
-    todo = jobs(dataset, budget, rates=(RATE,), methods=QUICK_METHODS if quick else METHODS)
-    config = {"jobs": [said(job) for job in todo], "halved": quick, "like": [CHOICE, NEAR]}
+    todo = make_jobs(dataset, budget, rates=(RATE,), methods=QUICK_METHODS if quick else METHODS)
+    config = {
+        "jobs": [asdict(job) for job in todo],
+        "half_resolution": quick,
+        "like": [CHOICE, NEAR],
+    }
 
-    def compute() -> Made:
+    def compute() -> FigureData:
         task = subset(load(dataset, 2), budget.train_rows, budget.test_rows)
-        return look_at_all(out, halved(task) if quick else task, todo, device, tell)
+        return look_at_all(out, half_resolution(task) if quick else task, todo, device, progress)
 
-    return keep(out, NAME, config, device, compute)
+    return cached_figure(out, NAME, config, device, compute)
 
 
 def look_at_all(
-    out: Path, task: Task, todo: Sequence[Job], device: torch.device, tell: Tell
-) -> Made:
+    out: Path, task: Task, todo: Sequence[Job], device: torch.device, progress: Progress
+) -> FigureData:
     """Train every job and look at its test images; the example is of each method's first seed."""
     figures: dict[str, Any] = {}
     arrays: dict[str, NDArray[Any]] = {}
-    for method in dict.fromkeys(job.setting.method for job in todo):
+    for method in dict.fromkeys(job.config.name for job in todo):
         looks = []
-        for job in [job for job in todo if job.setting.method == method]:
-            tell(f"{method} on {job.dataset}, seed {job.setting.seed}")
-            config = {"figure": NAME, "job": said(job), "image": task.layouts["left"].image}
-            looks.append(piece(out, config, device, partial(look, task, job, device)))
+        for job in [job for job in todo if job.config.name == method]:
+            progress(f"{method} on {job.dataset}, seed {job.config.seed}")
+            config = {"figure": NAME, "job": asdict(job), "image": task.layouts["left"].image}
+            looks.append(cached_part(out, config, device, partial(look, task, job, device)))
         arrays |= {f"{method}/{key}": value for key, value in looks[0].arrays.items()}
         figures[method] = {
             "example": looks[0].figures["example"],
@@ -126,47 +131,47 @@ def look_at_all(
                 for party in task.layouts
             },
         }
-    return Made({"paper": PAPER, "choice": CHOICE, "methods": figures}, arrays)
+    return FigureData({"paper": PAPER, "choice": CHOICE, "methods": figures}, arrays)
 
 
-def look(task: Task, job: Job, device: torch.device) -> Made:
+def look(task: Task, job: Job, device: torch.device) -> FigureData:
     """Train one job, measure all test images by the party that is absent, and choose one."""
     with torch.random.fork_rng(devices=[]), limit_threads(any_image(task.layouts), device):
-        trial = Trial(task, [job.setting], device)
-        trial.train()
-        found = [three_cases(trial, absent) for absent in range(2)]
+        stack = StackedRuns(task, [job.config], device)
+        stack.train()
+        found = [three_cases(stack, absent) for absent in range(2)]
         at = nearest(*found[0])
-        shown = picture(trial, 0, at)
+        shown = picture(stack, 0, at)
     measures = {party: measure(*each) for party, each in zip(task.layouts, found, strict=True)}
     example = describe(*found[0], at, job.dataset)
-    return Made({"absent": measures, "example": example}, dict(shown))
+    return FigureData({"absent": measures, "example": example}, dict(shown))
 
 
-def pair_of(trial: Trial, absent: int) -> Pair:
-    """Take a trained trial's nets, one of two parties absent."""
-    sides = trial.federation.workers
-    trial.federation.train(False)
-    trial.method.heads.eval()
-    return Pair(trial.method.heads, sides[1 - absent].net, sides[absent].net)
+def pair_of(stack: StackedRuns, absent: int) -> Pair:
+    """Take a trained stack's nets, one of two parties absent."""
+    sides = stack.federation.workers
+    stack.federation.train(False)
+    stack.method.heads.eval()
+    return Pair(stack.method.heads, sides[1 - absent].net, sides[absent].net)
 
 
-def halves(trial: Trial, absent: int) -> tuple[Tensor, Tensor, Tensor]:
+def halves(stack: StackedRuns, absent: int) -> tuple[Tensor, Tensor, Tensor]:
     """Give the whole test images: the half that is there, the absent one, and the class."""
-    rows = trial.rows("whole")
+    rows = stack.rows("whole")
     left, right = (
         worker.table.take(rows.handles[:, i]).values
-        for i, worker in enumerate(trial.federation.workers)
+        for i, worker in enumerate(stack.federation.workers)
     )
     return (right, left, rows.y) if absent == 0 else (left, right, rows.y)
 
 
 @torch.no_grad()
-def three_cases(trial: Trial, absent: int) -> tuple[dict[str, NDArray[np.float64]], Tensor]:
+def three_cases(stack: StackedRuns, absent: int) -> tuple[dict[str, NDArray[np.float64]], Tensor]:
     """Give the probabilities of all test images in each case, (N, C), and the classes."""
-    here, gone, y = halves(trial, absent)
+    here, gone, y = halves(stack, absent)
     batches = list(zip(torch.split(here, BATCH), torch.split(gone, BATCH), strict=True))
     found = {}
-    for name, case in pair_of(trial, absent).cases.items():
+    for name, case in pair_of(stack, absent).cases.items():
         out = torch.cat([case(*batch) for batch in batches])
         found[name] = torch.softmax(out.double(), -1).cpu().numpy()
     return found, y.cpu()
@@ -194,8 +199,8 @@ def measure(p: dict[str, NDArray[np.float64]], y: Tensor) -> dict[str, Any]:
 
 def gap(change: NDArray[np.float64]) -> dict[str, Any]:
     """Average a change over images, with its standard error."""
-    found = Difference(float(change.mean()), float(change.std(ddof=1) / np.sqrt(len(change))))
-    return {**asdict(found), "verdict": found.verdict}
+    found = Difference.of(change)
+    return {"mean": found.mean, "error": found.error, "verdict": found.verdict}
 
 
 def average(seeds: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -232,10 +237,10 @@ def describe(p: dict[str, NDArray[np.float64]], y: Tensor, at: int, dataset: str
     }
 
 
-def picture(trial: Trial, absent: int, at: int) -> dict[str, NDArray[np.float32]]:
+def picture(stack: StackedRuns, absent: int, at: int) -> dict[str, NDArray[np.float32]]:
     """Show one test image, the completed one and where each case looks, most = 1; NaN: nothing."""
-    pair = pair_of(trial, absent)
-    here, gone, y = halves(trial, absent)
+    pair = pair_of(stack, absent)
+    here, gone, y = halves(stack, absent)
     x, missing, true = here[at : at + 1], gone[at : at + 1], int(y[at])
     blocks = [_blocks(pair.gone), _blocks(pair.here)]
     shown = {"image": torch.cat(_order(missing, x, absent), -1)[0]}

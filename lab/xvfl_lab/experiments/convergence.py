@@ -139,7 +139,7 @@ def counterexample(rounds: int = 1000, seed: int = 0) -> list[Check]:
 
 
 @dataclass(frozen=True)
-class ReachableFederation:
+class RoundsToTarget:
     """First round with the average at ε², at the best step size of the grid."""
 
     b: int
@@ -156,9 +156,9 @@ class Row:
     """PAGE against SGD of equal work per round, and against SGD with one b for every ε."""
 
     epsilon: float
-    page: ReachableFederation
-    sgd: ReachableFederation
-    fixed: ReachableFederation
+    page: RoundsToTarget
+    sgd: RoundsToTarget
+    fixed: RoundsToTarget
 
     @property
     def ratio(self) -> float:
@@ -182,22 +182,22 @@ def table(epsilons: tuple[float, ...] = EPSILONS, seed: int = 0) -> list[Row]:
     ]
 
 
-def reach_sgd(b: int, epsilon: float, seed: int) -> ReachableFederation:
+def reach_sgd(b: int, epsilon: float, seed: int) -> RoundsToTarget:
     """Count the rounds of SGD at its best step size, in its favour."""
     averages = run_sgd(SMOOTH, STEP_SIZES, b, REPETITIONS, seed)
     rounds, best = first_below(averages, epsilon**2, -TILT)
     promises = [promised(partial(sgd_bound, SMOOTH, eta, b), epsilon) for eta in STEP_SIZES]
-    return ReachableFederation(b, rounds, STEP_SIZES[best], rounds * b, min(promises))
+    return RoundsToTarget(b, rounds, STEP_SIZES[best], rounds * b, min(promises))
 
 
-def reach_page(plan: PagePlan, epsilon: float, seed: int) -> ReachableFederation:
+def reach_page(plan: PagePlan, epsilon: float, seed: int) -> RoundsToTarget:
     """Count the rounds of PAGE at its best step size, in its disfavour."""
     averages = run_page(SMOOTH, STEP_SIZES, plan, REPETITIONS, seed)
     rounds, best = first_below(averages, epsilon**2, TILT)
     gradients = plan.b + (rounds - 1) * plan.gradients_per_step
     proven = plan.largest_step_size(SMOOTH.smoothness)
     promise = promised(partial(page_bound, SMOOTH, proven, plan), epsilon)
-    return ReachableFederation(plan.b, rounds, STEP_SIZES[best], gradients, promise)
+    return RoundsToTarget(plan.b, rounds, STEP_SIZES[best], gradients, promise)
 
 
 def first_below(averages: Iterable[Estimate], target: float, margin: float) -> tuple[int, int]:

@@ -1,17 +1,15 @@
-"""Figures kept on disk as NAME.json and NAME.npz, made again once their configuration changed.
+"""Cache of figures: NAME.json and NAME.npz, computed again when the configuration changes.
 
 Torch and numpy alone: a machine without matplotlib computes, another one draws.
 """
 
 import json
-import os
 import time
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -20,104 +18,93 @@ import torch
 from numpy.typing import NDArray
 
 from xvfl.errors import RunError
+from xvfl.system.files import atomic_write
 from xvfl_lab.experiments.dispatch import hardware
-from xvfl_lab.experiments.run_store import PROTOCOL
+from xvfl_lab.experiments.run_store import key_of
 
-PIECES = "pieces"
-"""Folder of the pieces of unfinished figures; it can go once they are made."""
-Tell = Callable[[str], None]
-"""Told in words what is being done."""
+PARTS = "parts"
+"""Folder of the parts of unfinished figures; it may be deleted once they are complete."""
+Progress = Callable[[str], None]
+"""Called with a line of text when a new part begins."""
 
 
 @dataclass(frozen=True)
-class Made:
-    """What a figure is made of."""
+class FigureData:
+    """The content of a figure."""
 
     figures: dict[str, Any]
-    """Plain numbers and texts, for people."""
+    """Numbers and texts, readable as JSON."""
     arrays: dict[str, NDArray[Any]]
-    """What a picture needs beside them."""
+    """Arrays that the plot needs."""
 
 
-def keep(
+def cached_figure(
     out: Path,
     name: str,
     config: Mapping[str, Any],
     device: torch.device,
-    compute: Callable[[], Made],
+    compute: Callable[[], FigureData],
 ) -> dict[str, Any]:
-    """Give a figure's record, from disk where the same configuration made it before."""
-    name_of = key(config)
-    found = read(out, name)
-    if found is not None and found[0]["key"] == name_of:
-        return found[0]
+    """Return the record of a figure; compute it if none with this configuration is on disk."""
+    key = key_of(config)
+    cached = read(out, name)
+    if cached is not None and cached[0]["key"] == key:
+        return cached[0]
     started = time.perf_counter()
-    made = compute()
-    about = {
-        "key": name_of,
+    data = compute()
+    record = {
+        "key": key,
         "config": config,
         "hardware": hardware(device.type),
         "seconds": round(time.perf_counter() - started, 1),
-        "figures": made.figures,
+        "figures": data.figures,
     }
-    text = json.dumps(about, indent=1, ensure_ascii=False) + "\n"
-    arrays: dict[str, Any] = {**made.arrays, "key": np.array(name_of)}
-    _whole(out / f"{name}.npz", lambda path: _save(path, arrays))
-    _whole(out / f"{name}.json", lambda path: path.write_text(text, encoding="utf-8"))
+    text = json.dumps(record, indent=1, ensure_ascii=False) + "\n"
+    arrays: dict[str, Any] = {**data.arrays, "key": np.array(key)}
+    with _write(out / f"{name}.npz") as path, path.open("wb") as file:
+        np.savez_compressed(file, allow_pickle=False, **arrays)
+    with _write(out / f"{name}.json") as path:
+        path.write_text(text, encoding="utf-8")
     plain: dict[str, Any] = json.loads(text)
     return plain
 
 
-def piece(
-    out: Path, config: Mapping[str, Any], device: torch.device, compute: Callable[[], Made]
-) -> Made:
-    """Give one piece of a figure that is long in the making, from disk where it was made before."""
-    folder, name = out / PIECES, key(config)
-    keep(folder, name, config, device, compute)
-    found = read(folder, name)
-    if found is None:
+def cached_part(
+    out: Path, config: Mapping[str, Any], device: torch.device, compute: Callable[[], FigureData]
+) -> FigureData:
+    """Return one part of a figure that takes long, from disk if it was computed before."""
+    folder, name = out / PARTS, key_of(config)
+    cached_figure(folder, name, config, device, compute)
+    cached = read(folder, name)
+    if cached is None:
         raise RunError(f"{folder / name}.json: changed while it was read; make the figure again")
-    return Made(found[0]["figures"], found[1])
+    return FigureData(cached[0]["figures"], cached[1])
 
 
-def key(config: Mapping[str, Any]) -> str:
-    """Name a figure by all that decides it."""
-    text = json.dumps([PROTOCOL, config], sort_keys=True)
-    return blake2b(text.encode(), digest_size=10).hexdigest()
-
-
-def record(out: Path, name: str) -> dict[str, Any] | None:
-    """Read a figure's record alone; None where it is not there or damaged."""
+def read_record(out: Path, name: str) -> dict[str, Any] | None:
+    """Read the record of a figure; None if the file is missing or damaged."""
     with suppress(OSError, ValueError):
-        found: dict[str, Any] = json.loads((out / f"{name}.json").read_text(encoding="utf-8"))
-        return found
+        record: dict[str, Any] = json.loads((out / f"{name}.json").read_text(encoding="utf-8"))
+        return record
     return None
 
 
 def read(out: Path, name: str) -> tuple[dict[str, Any], dict[str, NDArray[Any]]] | None:
-    """Read a figure's record and arrays; None where they are not there, damaged or not a pair."""
-    about = record(out, name)
+    """Read record and arrays; None if one is missing or damaged or they do not belong together."""
+    record = read_record(out, name)
     with suppress(OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error):
-        with (out / f"{name}.npz").open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-            found = {each: arrays[each] for each in arrays.files}
-        if about is not None and about["key"] == str(found.pop("key")):
-            return about, found
+        with (out / f"{name}.npz").open("rb") as file, np.load(file, allow_pickle=False) as loaded:
+            arrays = {each: loaded[each] for each in loaded.files}
+        if record is not None and record["key"] == str(arrays.pop("key")):
+            return record, arrays
     return None
 
 
-def _save(path: Path, arrays: dict[str, Any]) -> None:
-    with path.open("wb") as file:
-        np.savez_compressed(file, allow_pickle=False, **arrays)
-
-
-def _whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+@contextmanager
+def _write(path: Path) -> Iterator[Path]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write(temporary)
-        os.replace(temporary, path)
+        with atomic_write(path) as temporary:
+            yield temporary
     except OSError as error:
-        with suppress(OSError):
-            temporary.unlink()
         raise RunError(f"{path}: could not be written ({error.strerror or error})") from error

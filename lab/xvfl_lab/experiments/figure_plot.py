@@ -1,4 +1,4 @@
-"""Pictures of kept figures: NAME.png beside NAME.json, drawn again once the figure changed."""
+"""Pictures of cached figures, drawn again when the figure changes."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,35 +16,31 @@ from xvfl.errors import RunError
 from xvfl_lab.experiments.figure_cache import read
 
 Plot = Callable[[dict[str, Any], dict[str, NDArray[Any]]], Figure]
-"""From a figure's numbers and arrays to its picture."""
+"""Draws a figure from its numbers and arrays."""
 
 MARK = "xvfl figure"
-"""Where a picture says which figure it is of."""
-OKABE_ITO = (
-    "#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7", "#000000"
-)  # fmt: skip
-"""Colours that colour-blind people tell apart (M. Okabe, K. Ito 2008)."""
+"""Metadata field of a picture that holds the key of its figure."""
 
 
-def draw_once(out: Path, name: str, plot: Plot) -> Path:
-    """Draw a kept figure, unless its picture is there."""
-    found = read(out, name)
-    if found is None:
-        raise RunError(f"{out}: expected {name}.json with its {name}.npz; make the figure first")
-    record, arrays = found
-    path = out / f"{name}.png"
-    if _drawn(path) != record["key"]:
+def draw_once(out: Path, name: str, plot: Plot, picture: Path) -> Path:
+    """Draw the cached figure of a folder, unless the picture is up to date."""
+    cached = read(out, name)
+    if cached is None:
+        raise RunError(f"{out}: expected {name}.json and {name}.npz; compute the figure first")
+    record, arrays = cached
+    if _key_of(picture) != record["key"]:
         figure = plot(record["figures"], arrays)
         try:
-            figure.savefig(path, dpi=130, metadata={MARK: record["key"]})
+            picture.parent.mkdir(parents=True, exist_ok=True)
+            figure.savefig(picture, dpi=130, metadata={MARK: record["key"]})
         except OSError as error:
-            raise RunError(f"{path}: could not be written ({error.strerror})") from error
+            raise RunError(f"{picture}: could not be written ({error.strerror})") from error
         finally:
             plt.close(figure)
-    return path
+    return picture
 
 
-def _drawn(path: Path) -> str | None:
+def _key_of(path: Path) -> str | None:
     try:
         with Image.open(path) as picture:
             mark: str | None = picture.info.get(MARK)

@@ -70,13 +70,6 @@ class Problem:
         """∇L(θ)."""
         return self.bowl * theta + self.ripple * theta.sin()
 
-    def minibatch_loss(self, theta: Tensor, signs: Tensor) -> Tensor:
-        """Loss of the minibatch with these mean signs; minibatch_gradient is its gradient."""
-        s, r = signs.unbind()
-        phase = self.roughness * theta
-        part = self.noise / self.roughness * (r * phase.sin() - s * phase.cos())
-        return self.loss(theta) + part.sum(-1)
-
     def minibatch_gradient(self, theta: Tensor, signs: Tensor) -> Tensor:
         """∇L(θ) seen through the minibatch with these mean signs."""
         s, r = signs.unbind()

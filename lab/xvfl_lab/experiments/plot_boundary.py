@@ -1,6 +1,5 @@
-"""Draw `boundary`: decision regions, and where each party alone and all together stand in them."""
+"""Plot of `boundary`: decision regions, with each party's own and the joint embeddings."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,25 +9,17 @@ from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from xvfl_lab.experiments.boundary import NAME
-from xvfl_lab.experiments.figure_plot import draw_once
-
 ROWS = {"both parties together": 2, "left party alone": 0, "right party alone": 1}
-"""Where the picture's rows are among the points."""
+"""Rows of the picture, and their index among the points."""
 REGIONS = (
     *("#fde0c5", "#d3e5f3", "#d5ecd4", "#f7d4e3", "#e3dcf0"),
     *("#fff3b8", "#e2e2e2", "#f5c9b8", "#c9ece8", "#dfd3c3"),
 )
-"""Pale colours behind the class numbers; they only part neighbours, the numbers say the class."""
-
-
-def draw(out: Path) -> Path:
-    """Draw the figure kept in a folder."""
-    return draw_once(out, NAME, plot)
+"""Pale colors of the regions; they separate neighbors, the digits name the class."""
 
 
 def plot(figures: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Figure:
-    """Lay out one column a weight: together, left alone, right alone."""
+    """Lay out one column a weight λ: both parties, left alone, right alone."""
     weights = list(figures["weights"])
     figure, axes = plt.subplots(
         3, len(weights), figsize=(3.7 * len(weights), 10), layout="constrained"

@@ -1,6 +1,5 @@
-"""Draw `confidence`: an example with its Grad-CAM maps, and all test images beside it."""
+"""Plot of `confidence`: an example with its Grad-CAM maps, and the mean of all test images."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,27 +9,19 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from xvfl_lab.experiments.confidence import NAME
-from xvfl_lab.experiments.figure_plot import draw_once
-
 CASES = {
     "single": "right half alone",
     "single-xcom": "left half completed",
     "both": "both halves",
 }
-COLOURS = {"confidence": "#0072B2", "accuracy": "#E69F00"}
+COLORS = {"confidence": "#0072B2", "accuracy": "#E69F00"}
 INK = {"confidence": "white", "accuracy": "black"}
 STRENGTH = 0.55
-"""How much of a picture the map covers where it says most."""
-
-
-def draw(out: Path) -> Path:
-    """Draw the figure kept in a folder."""
-    return draw_once(out, NAME, plot)
+"""Opacity of the map at its maximum."""
 
 
 def plot(figures: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Figure:
-    """Lay out one row a method: the image, the three cases, and the means of all test images."""
+    """Lay out one row a method: the image, the three cases, and the mean of all test images."""
     methods = list(figures["methods"])
     figure, axes = plt.subplots(
         len(methods),
@@ -75,19 +66,19 @@ def _example(
 
 
 def _overlaid(image: NDArray[Any], cam: NDArray[Any]) -> NDArray[Any]:
-    """Lay a map over the grey image; a half that was not there is plain grey."""
+    """Overlay a map on the gray image; an absent half is plain gray."""
     absent = np.isnan(cam)
     heat = np.nan_to_num(cam)
-    grey = image.mean(2, keepdims=True).repeat(3, 2)
+    gray = image.mean(2, keepdims=True).repeat(3, 2)
     cover = STRENGTH * np.sqrt(heat)[..., None]
-    made: NDArray[Any] = (1 - cover) * grey + cover * colormaps["inferno"](heat)[..., :3]
+    made: NDArray[Any] = (1 - cover) * gray + cover * colormaps["inferno"](heat)[..., :3]
     made[absent] = 0.85
     return made
 
 
 def _all_images(axis: Axes, found: dict[str, Any], paper: dict[str, float]) -> None:
     places = np.arange(len(CASES))
-    for shift, (metric, colour) in zip((-0.2, 0.2), COLOURS.items(), strict=True):
+    for shift, (metric, color) in zip((-0.2, 0.2), COLORS.items(), strict=True):
         cells = [found["cases"][case][metric] for case in CASES]
         means = [cell["mean"] for cell in cells]
         axis.bar(
@@ -95,7 +86,7 @@ def _all_images(axis: Axes, found: dict[str, Any], paper: dict[str, float]) -> N
             means,
             0.38,
             yerr=[cell["deviation"] for cell in cells],
-            color=colour,
+            color=color,
             label=f"mean {metric}" if metric == "confidence" else metric,
         )
         for at, mean in zip(places + shift, means, strict=True):

@@ -1,6 +1,5 @@
-"""Draw `rounds`: how ‖∇L‖² and the loss fall over rounds of communication."""
+"""Plot of `rounds`: ‖∇L‖² and the loss over rounds of communication."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,16 +8,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from xvfl_lab.experiments.figure_plot import draw_once
-from xvfl_lab.experiments.rounds import ALGORITHMS, NAME, running
+from xvfl_lab.experiments.rounds import ALGORITHMS, running
 
 STYLES = {"sgd": ("SGD", "#D55E00", "-"), "page": ("PAGE", "#0072B2", "-")}
 SLOPES = {-0.5: ("slope −1/2", ":"), -1.0: ("slope −1", "--")}
-
-
-def draw(out: Path) -> Path:
-    """Draw the figure kept in a folder."""
-    return draw_once(out, NAME, plot)
 
 
 def plot(figures: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Figure:
@@ -28,12 +21,12 @@ def plot(figures: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Figure:
     real = figures["digits"]
     at = arrays["digits/rounds"]
     for name in ALGORITHMS:
-        label, colour, line = STYLES[name]
+        label, color, line = STYLES[name]
         losses, squares = arrays[f"digits/{name}"].swapaxes(0, 1)
         label = f"{label}, η = {real[name]['step size']:g}"
-        _band(loss, at, losses, colour, line, label)
+        _band(loss, at, losses, color, line, label)
         averages = np.stack([running(each) for each in squares])
-        _band(slope, at[1:], averages[:, 1:], colour, line, label)
+        _band(slope, at[1:], averages[:, 1:], color, line, label)
     slope.set(xscale="log", yscale="log", title="digits, X-VFL's loss")
     slope.set(xlabel="rounds T", ylabel="average ‖∇L‖² up to T")
     loss.set(yscale="log", title="digits, X-VFL's loss")
@@ -48,10 +41,10 @@ def plot(figures: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Figure:
 def _known(axis: Axes, figures: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
     at = arrays["known/rounds"]
     for name in ALGORITHMS:
-        label, colour, line = STYLES[name]
+        label, color, line = STYLES[name]
         fitted = figures["exponent"][name]
         text = f"{label}: T^{fitted:.2f}".replace("-", "−")
-        axis.plot(at, arrays[f"known/{name}"], line, color=colour, label=text)
+        axis.plot(at, arrays[f"known/{name}"], line, color=color, label=text)
     late = at[at >= 0.1 * at[-1]]
     for (power, (label, line)), name in zip(SLOPES.items(), ALGORITHMS, strict=True):
         start = arrays[f"known/{name}"][at == late[0]][0]
@@ -65,10 +58,10 @@ def _band(
     axis: Axes,
     at: NDArray[Any],
     seeds: NDArray[Any],
-    colour: str,
+    color: str,
     line: str,
     label: str,
 ) -> None:
-    """Draw the mean over seeds, and from the least to the most."""
-    axis.plot(at, seeds.mean(0), line, color=colour, label=label)
-    axis.fill_between(at, seeds.min(0), seeds.max(0), color=colour, alpha=0.2, linewidth=0)
+    """Draw the mean over seeds, and the range."""
+    axis.plot(at, seeds.mean(0), line, color=color, label=label)
+    axis.fill_between(at, seeds.min(0), seeds.max(0), color=color, alpha=0.2, linewidth=0)

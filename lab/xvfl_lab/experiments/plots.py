@@ -1,4 +1,4 @@
-"""The figures as pictures."""
+"""Plots of the figures that are grids of runs."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,10 +11,17 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from xvfl_lab.experiments.compare import mean
+from xvfl_lab.experiments.figure_tables import (
+    COMPARED,
+    MODES,
+    Axis,
+    Standing,
+    by_position,
+    methods_of,
+)
 from xvfl_lab.experiments.runner import Result
-from xvfl_lab.experiments.summary import COMPARED, MODES, Axis, Standing, by_place, methods_of
 
-COLOURS = {
+COLORS = {
     "xvfl+": "#d95f02",
     "xvfl": "#e6ab02",
     "laser+mask": "#1f78b4",
@@ -24,7 +31,7 @@ COLOURS = {
     "vanilla": "#999999",
     "standalone": "#444444",
 }
-MARKERS = dict(zip(COLOURS, "os^vD<>x", strict=True))
+MARKERS = dict(zip(COLORS, "os^vD<>x", strict=True))
 TITLES = {
     "local": "local: a party alone",
     "assisted": "assisted by its peers",
@@ -34,7 +41,7 @@ TITLES = {
 
 
 def lines(results: Sequence[Result], axis: Axis, metric: str, title: str) -> Figure:
-    """Draw every mode over an axis of numbers, one line a method."""
+    """Draw every mode over an axis of numbers, a line a method."""
     modes = [mode for mode in MODES if any(mode in each.metrics for each in results)]
     figure, axes = plt.subplots(
         1, len(modes), figsize=(4 * len(modes), 4), layout="constrained", sharey=True, squeeze=False
@@ -56,21 +63,21 @@ def _line(
     at: Axes, results: Sequence[Result], axis: Axis, way: tuple[str, str], metric: str
 ) -> None:
     places, means, deviations = [], [], []
-    for place, some in by_place(results, axis).items():
-        mine = [r for r in some if r.setting.method == way[0] and way[1] in r.metrics]
+    for place, some in by_position(results, axis).items():
+        mine = [r for r in some if r.config.name == way[0] and way[1] in r.metrics]
         if mine:
-            found = mean(mine, way, mine[0].setting.rate, metric)
+            found = mean(mine, way, mine[0].config.rate, metric)
             places.append(place)
             means.append(100 * found.mean)
             deviations.append(100 * found.deviation)
     if places:
-        colour = COLOURS.get(way[0], "#555555")
+        color = COLORS.get(way[0], "#555555")
         at.errorbar(
             places,
             means,
             yerr=deviations,
             label=way[0],
-            color=colour,
+            color=color,
             marker=MARKERS.get(way[0], "."),
             markersize=5,
             linewidth=2.2 if way[0] == "xvfl+" else 1.2,
@@ -79,11 +86,11 @@ def _line(
 
 
 def points(results: Sequence[Result], axis: Axis, metric: str, title: str) -> Figure:
-    """Draw every mode as points, one group a method (and place, where there are several)."""
+    """Draw every mode as points, a group a method (and position, if there are several)."""
     modes = [mode for mode in MODES if any(mode in each.metrics for each in results)]
     groups = [
         (place, method)
-        for place, some in by_place(results, axis).items()
+        for place, some in by_position(results, axis).items()
         for method in methods_of(some)
     ]
     many = len({place for place, _ in groups}) > 1
@@ -93,9 +100,9 @@ def points(results: Sequence[Result], axis: Axis, metric: str, title: str) -> Fi
     for index, mode in enumerate(modes):
         heights, errors = [], []
         for place, method in groups:
-            some = by_place(results, axis)[place]
-            mine = [r for r in some if r.setting.method == method and mode in r.metrics]
-            found = mean(mine, (method, mode), mine[0].setting.rate, metric) if mine else None
+            some = by_position(results, axis)[place]
+            mine = [r for r in some if r.config.name == method and mode in r.metrics]
+            found = mean(mine, (method, mode), mine[0].config.rate, metric) if mine else None
             heights.append(100 * found.mean if found else np.nan)
             errors.append(100 * found.deviation if found else 0.0)
         where = np.arange(len(groups)) + (index - (len(modes) - 1) / 2) * 0.8 / len(modes)
@@ -117,42 +124,42 @@ def points(results: Sequence[Result], axis: Axis, metric: str, title: str) -> Fi
     return figure
 
 
-def standings(stands: Mapping[str, Sequence[Standing]]) -> Figure:
-    """Draw how far ahead of each rival we are, data sets down, one panel a mode."""
+def standings(by_dataset: Mapping[str, Sequence[Standing]]) -> Figure:
+    """Draw the lead of `xvfl+` over each rival: a row a data set, a panel a mode."""
     figure, axes = plt.subplots(
         1,
         len(COMPARED),
-        figsize=(11, 1.6 + 0.45 * len(stands)),
+        figsize=(11, 1.6 + 0.45 * len(by_dataset)),
         layout="constrained",
         sharex=True,
         sharey=True,
     )
     for at, mode in zip(axes, COMPARED, strict=True):
         at.axvline(0, color="black", linewidth=1)
-        for row, found in enumerate(stands.values()):
-            _gaps(at, row, [each for each in found if each.mode == mode])
+        for row, each in enumerate(by_dataset.values()):
+            _gaps(at, row, [one for one in each if one.mode == mode])
         at.set(title=TITLES[mode])
         at.set_xscale("symlog", linthresh=1)
-        at.set_yticks(range(len(stands)), list(stands))
+        at.set_yticks(range(len(by_dataset)), list(by_dataset))
         at.xaxis.set_major_formatter("{x:g}")
         at.grid(alpha=0.25)
         at.spines[["top", "right"]].set_visible(False)
     axes[0].invert_yaxis()
     named = [pair for at in axes for pair in zip(*at.get_legend_handles_labels(), strict=True)]
-    known = {name: handle for handle, name in named}
-    figure.legend(known.values(), known, loc="outside lower center", ncols=8, frameon=False)
-    axes[1].set_xlabel("points that xvfl+ is ahead, ± two standard errors")
+    handles = {name: handle for handle, name in named}
+    figure.legend(handles.values(), handles, loc="outside lower center", ncols=8, frameon=False)
+    axes[1].set_xlabel("lead of xvfl+ in points, with 95 % confidence interval (Student's t)")
     return figure
 
 
-def _gaps(at: Axes, row: int, found: Sequence[Standing]) -> None:
-    for place, each in enumerate(found):
+def _gaps(at: Axes, row: int, standings: Sequence[Standing]) -> None:
+    for place, each in enumerate(standings):
         at.errorbar(
             100 * each.gap.mean,
             row - 0.3 + 0.08 * place,
-            xerr=200 * each.gap.error,
+            xerr=100 * each.gap.half_width,
             label=each.rival,
-            color=COLOURS.get(each.rival, "#555555"),
+            color=COLORS.get(each.rival, "#555555"),
             marker=MARKERS.get(each.rival, "P"),
             markersize=6,
             capsize=2,

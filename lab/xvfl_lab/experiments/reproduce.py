@@ -1,4 +1,4 @@
-"""`xvfl reproduce`: make a figure's runs, then its numbers, tables and picture.
+"""`xvfl-lab reproduce`: compute a figure's runs, then write its numbers, tables and picture.
 
 A folder holds the runs of every data set (`runs/NAME.jsonl`) and, for each figure and data set,
 the numbers (`.json`), the tables (`.md`) and the picture (`.png`).
@@ -15,24 +15,32 @@ from typing import Any
 
 import torch
 from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
 
 from xvfl.errors import ConfigError, InputError, RunError, unknown
-from xvfl.model.run_dir import RunDir
-from xvfl_lab.experiments import boundary, confidence, plots, rounds, summary
-from xvfl_lab.experiments import plot_boundary as draw_boundary
-from xvfl_lab.experiments import plot_confidence as draw_confidence
-from xvfl_lab.experiments import plot_rounds as draw_rounds
+from xvfl.system.files import atomic_write
+from xvfl_lab.experiments import (
+    boundary,
+    confidence,
+    plot_boundary,
+    plot_confidence,
+    plot_rounds,
+    plots,
+    rounds,
+)
+from xvfl_lab.experiments import figure_tables as tables
 from xvfl_lab.experiments.dispatch import task_of
-from xvfl_lab.experiments.execute import Done, choose_dispatch, execute
-from xvfl_lab.experiments.jobs import FIGURES, Budget, Job, budget_of
-from xvfl_lab.experiments.run_store import Store, key
+from xvfl_lab.experiments.execute import OnProgress, choose_dispatch, execute
+from xvfl_lab.experiments.figure_plot import Plot, draw_once
+from xvfl_lab.experiments.figures import FIGURES, Budget, Job, budget_for
+from xvfl_lab.experiments.run_store import RunStore, run_key
 from xvfl_lab.experiments.runner import Result
 from xvfl_lab.task import Task
 
 
 @dataclass(frozen=True)
 class Request:
-    """A figure of a data set, and how to make it."""
+    """A figure of a data set, and how to compute it."""
 
     figure: str
     dataset: str
@@ -41,23 +49,23 @@ class Request:
     device: str = "auto"
     workers: int = 0
     ray: str | None = None
-    """Address of a Ray cluster that makes the runs."""
+    """Address of a Ray cluster that computes the runs."""
 
     @property
     def command(self) -> str:
-        """The command that makes it again."""
+        """The command that reproduces it."""
         quick = " --quick" if self.quick else ""
-        return f"xvfl reproduce {self.figure} --dataset {self.dataset}{quick}"
+        return f"xvfl-lab reproduce {self.figure} --dataset {self.dataset}{quick}"
 
     @property
     def name(self) -> str:
-        """What its files are called."""
+        """Path of its files, without ending."""
         return f"{self.figure}/{self.dataset}{'-quick' if self.quick else ''}"
 
     @property
     def budget(self) -> Budget:
-        """What its runs may cost."""
-        return budget_of(self.dataset, self.quick)
+        """Rows, epochs and seeds."""
+        return budget_for(self.dataset, self.quick)
 
     def jobs(self) -> list[Job]:
         """List its runs."""
@@ -65,84 +73,118 @@ class Request:
             raise ConfigError(unknown("figure", self.figure, [*FIGURES, *SPECIAL, "report"]))
         return FIGURES[self.figure](self.dataset, self.budget)
 
-    def store(self) -> Store:
+    def store(self) -> RunStore:
         """Open the results of its data set."""
-        return Store(self.out / "runs" / f"{self.dataset}.jsonl")
+        return RunStore(self.out / "runs" / f"{self.dataset}.jsonl")
 
 
-def usable(out: Path) -> None:
-    """Refuse a folder that nothing can be written into, before any work is done."""
+def require_writable(out: Path) -> None:
+    """Reject a folder that cannot be written, before any work is done."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=out):
             pass
     except OSError as error:
         raise RunError(
-            f"{out}: cannot be written into ({error.strerror}); name another folder with --out"
+            f"{out}: cannot be written ({error.strerror}); choose another folder with --out"
         ) from error
 
 
 @cache
 def prepared(name: str, parties: int) -> Task:
-    """Read a data set, prepared or from where it is."""
+    """Load a data set."""
     from xvfl_lab.datasets import prepare
 
     return prepare(name, parties)
 
 
-def reproduce(request: Request, done: Done) -> list[Path]:
-    """Make what is missing of a figure, and write its files."""
+def reproduce(request: Request, on_progress: OnProgress) -> list[Path]:
+    """Compute the missing runs of a figure and write its files."""
     jobs, store = request.jobs(), request.store()
-    device = request.device
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
     todo = store.missing(jobs)
-    with suppress(InputError):  # what is whole can be drawn without the data
+    with suppress(InputError):  # a complete figure is written without the data
         todo = store.missing(jobs, task_of(prepared, jobs[0]).digest())
-    done(len(jobs) - len(todo), len(jobs), "found")
+    cached = len(jobs) - len(todo)
+    on_progress(cached, len(jobs), "cached")
     if todo:
-        found = len(jobs) - len(todo)
-
-        def report(count: int, total: int, what: str) -> None:
-            done(found + count, len(jobs), what)
-
+        device = choose_device(request.device)
         dispatch = choose_dispatch(device, request.workers, request.ray)
-        execute(todo, store, prepared, device, dispatch, report)
+
+        def count_all(count: int, _total: int, name: str) -> None:
+            on_progress(cached + count, len(jobs), name)
+
+        execute(todo, store, prepared, device, dispatch, count_all)
     return write(request)
 
 
+def choose_device(device: str) -> str:
+    """Resolve `auto` to a GPU if there is one."""
+    if device != "auto":
+        return device
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
 def write(request: Request) -> list[Path]:
-    """Write the files of a figure from the runs that are there."""
-    jobs, store = request.jobs(), request.store()
+    """Write the files of a figure from its stored runs."""
+    results, about = load(request, request.store())
+    text = page(request, results, about, f"{Path(request.name).name}.png")
+    path = request.out / f"{request.name}.md"
+    write_text(path, "\n".join(text) + "\n")
+    return [*write_numbers(request, results, about, request.out), path]
+
+
+def load(request: Request, store: RunStore) -> tuple[list[Result], dict[str, Any]]:
+    """Return the stored results of a figure, and their description."""
+    jobs = request.jobs()
     results = store.get(jobs)
     if not results:
-        raise ConfigError(f"{request.name}: no runs are there yet; {request.command} makes them")
-    axis = summary.AXES[request.figure]
-    facts = about(request, results, jobs, store)
-    metric = summary.metric_of(request.dataset)
-    stands = summary.compared(results, axis, metric)
-    folder = RunDir(request.out)
-    target = request.out / request.name
-    target.parent.mkdir(parents=True, exist_ok=True)
-    picture = draw(request, results, metric)
-    picture.savefig(target.with_suffix(".png"), dpi=130)
-    plt.close(picture)
+        raise ConfigError(f"{request.name}: has no runs yet; {request.command} computes them")
+    return results, describe(request, results, jobs, store)
+
+
+def write_numbers(
+    request: Request, results: Sequence[Result], about: dict[str, Any], pictures: Path
+) -> list[Path]:
+    """Write the picture of a figure, and its numbers as JSON."""
+    axis = tables.AXES[request.figure]
+    metric = tables.metric_of(request.dataset)
+    standings = tables.standings_of(results, axis, metric)
+    picture = pictures / f"{request.name}.png"
+    save_picture(draw(request, results, metric), picture)
     numbers = {
-        **facts,
-        "judged": {"metric": metric, "rates": summary.judged(results)},
-        "standing": [{"at": at, **asdict(each)} for at, of in stands.items() for each in of],
-        "numbers": summary.numbers(results, axis),
+        **about,
+        "judged": {"metric": metric, "rates": tables.judged(results)},
+        "standing": [{"at": at, **asdict(each)} for at, of in standings.items() for each in of],
+        "numbers": tables.numbers(results, axis),
     }
-    folder.write_text(f"{request.name}.json", json.dumps(numbers, indent=1) + "\n")
-    folder.write_text(f"{request.name}.md", "\n".join(page(request, results, facts)) + "\n")
-    return [target.with_suffix(ending) for ending in (".png", ".json", ".md")]
+    path = request.out / f"{request.name}.json"
+    write_text(path, json.dumps(numbers, indent=1) + "\n")
+    return [picture, path]
 
 
-def about(
-    request: Request, results: Sequence[Result], jobs: Sequence[Job], store: Store
+def write_text(path: Path, text: str) -> None:
+    """Write a text file atomically."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(path) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise RunError(f"{path}: could not be written ({error.strerror or error})") from error
+
+
+def save_picture(picture: Figure, path: Path) -> None:
+    """Save a picture and free its memory."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    picture.savefig(path, dpi=130)
+    plt.close(picture)
+
+
+def describe(
+    request: Request, results: Sequence[Result], jobs: Sequence[Job], store: RunStore
 ) -> dict[str, Any]:
-    """Say what the runs were: rows, epochs, seeds, time, hardware."""
-    records = [store.results[key(job)] for job in jobs if key(job) in store.results]
+    """Describe the runs: conditions, rows, epochs, seeds, time, hardware."""
+    keys = [run_key(job) for job in jobs]
+    records = [store.results[key] for key in keys if key in store.results]
     hardware: dict[str, float] = {}
     for each in records:
         hardware[each["hardware"]] = hardware.get(each["hardware"], 0.0) + each["seconds"]
@@ -152,12 +194,12 @@ def about(
         "budget": {
             "train_rows": jobs[0].train_rows,
             "test_rows": jobs[0].test_rows,
-            "net": asdict(jobs[0].setting.net),
-            "train": asdict(jobs[0].setting.train),
+            "net": asdict(jobs[0].config.net),
+            "train": asdict(jobs[0].config.train),
         },
         "runs": len(results),
         "of": len(jobs),
-        "seeds": len({job.setting.seed for job in jobs}),
+        "seeds": len({job.config.seed for job in jobs}),
         "seconds": round(sum(each.seconds for each in results), 1),
         "hardware": hardware,
         "majority": results[0].majority,
@@ -165,105 +207,108 @@ def about(
 
 
 def conditions(jobs: Sequence[Job]) -> list[str]:
-    """Say under what conditions all runs of a figure were made, in words."""
-    settings = [job.setting for job in jobs]
-    said: dict[str, set[Any]] = {
+    """List the conditions that all runs of a figure share, in words."""
+    configs = [job.config for job in jobs]
+    by_text: dict[str, set[Any]] = {
         "{} parties": {job.parties for job in jobs},
-        "R_miss {:g}": {each.rate for each in settings},
-        "overlap {:g}": {each.overlap for each in settings},
-        "imbalance {:g}": {each.imbalance for each in settings},
-        "λ1 {:g}": {each.loss.lambda1 for each in settings},
-        "λ2 {:g}": {each.loss.lambda2 for each in settings},
+        "R_miss {:g}": {each.rate for each in configs},
+        "overlap {:g}": {each.overlap for each in configs},
+        "imbalance {:g}": {each.imbalance for each in configs},
+        "λ1 {:g}": {each.loss.lambda1 for each in configs},
+        "λ2 {:g}": {each.loss.lambda2 for each in configs},
     }
     return [
-        words.format(*each) for words, each in said.items() if len(each) == 1 and each != {None}
+        text.format(*each) for text, each in by_text.items() if len(each) == 1 and each != {None}
     ]
 
 
-def draw(request: Request, results: Sequence[Result], metric: str) -> Any:
+def draw(request: Request, results: Sequence[Result], metric: str) -> Figure:
     """Draw a figure: lines over numbers, points elsewhere."""
-    axis = summary.AXES[request.figure]
+    axis = tables.AXES[request.figure]
     title = f"{request.figure.replace('-', ' ')}: {request.dataset}"
-    several = len(summary.by_place(results, axis)) > 1 and axis.name in ("rate", "overlap")
-    picture: Callable[..., Any] = plots.lines if several else plots.points
-    if request.figure == "ablations":
-        picture = plots.points
-    return picture(results, axis, metric, title)
+    several = len(tables.by_position(results, axis)) > 1 and axis.name in ("rate", "overlap")
+    lines = several and request.figure != "ablations"
+    return (plots.lines if lines else plots.points)(results, axis, metric, title)
 
 
-def page(request: Request, results: Sequence[Result], facts: dict[str, Any]) -> list[str]:
+def page(
+    request: Request, results: Sequence[Result], about: dict[str, Any], picture: str
+) -> list[str]:
     """Lay out a figure's tables."""
-    axis, metric = summary.AXES[request.figure], summary.metric_of(request.dataset)
-    budget, name = facts["budget"], Path(request.name).name
+    axis, metric = tables.AXES[request.figure], tables.metric_of(request.dataset)
+    budget = about["budget"]
     train, test = (
         f"at most {budget[each]:,}" if budget[each] else "all"
         for each in ("train_rows", "test_rows")
     )
     rows = f"{train} training and {test} test rows"
-    took = ", ".join(f"{spent:.0f} s on {name}" for name, spent in facts["hardware"].items())
+    took = ", ".join(f"{spent:.0f} s on {name}" for name, spent in about["hardware"].items())
     epochs = budget["train"]["epochs"]
     lines = [
-        f"`{request.command}`: {facts['runs']} runs of {facts['of']}; {rows}, {epochs} "
-        f"epochs, {facts['seeds']} seeds; {took}. {', '.join(facts['conditions'])}. Test rows "
-        f"non-aligned; majority class {100 * facts['majority']:.1f} %.",
+        f"`{request.command}`: {about['runs']} runs of {about['of']}; {rows}, {epochs} "
+        f"epochs, {about['seeds']} seeds; {took}. {', '.join(about['conditions'])}. Test rows "
+        f"non-aligned; majority class {100 * about['majority']:.1f} %.",
         "",
-        f"![{request.figure} on {request.dataset}]({name}.png)",
+        f"![{request.figure} on {request.dataset}]({picture})",
         "",
     ]
     by_party = [way for way in results[0].metrics if way.startswith("local/")]
-    for mode in (*summary.MODES, *(by_party if request.figure == "imbalance" else ())):
+    for mode in (*tables.MODES, *(by_party if request.figure == "imbalance" else ())):
         if not any(mode in each.metrics for each in results):
             continue
         for each in dict.fromkeys((metric, "accuracy")):
             lines += [f"**{mode}**, {each} in %:", ""]
-            lines += [*summary.table(results, axis, mode, each), ""]
-    for at, found in summary.compared(results, axis, metric).items():
-        if found:
+            lines += [*tables.table(results, axis, mode, each), ""]
+    for at, standings in tables.standings_of(results, axis, metric).items():
+        if standings:
             lines += [f"Paired differences in {metric} points at {at}, ± standard error:", ""]
-            lines += [*summary.standing_table(found), ""]
+            lines += [*tables.standing_table(standings), ""]
     if request.figure == "missing-rates":
-        rates = summary.judged(results)
-        where = " and ".join(map(summary.place_text, rates))
+        rates = tables.judged(results)
+        where = " and ".join(map(tables.position_text, rates))
         lines += [
-            f"Besides, the mean of R_miss {where}, {metric} in % unless a column says otherwise; "
-            "mixed rows are aligned as often as in training, whole rows miss nothing:",
+            f"Other rows and metrics, mean of R_miss {where}, {metric} in % unless the column says "
+            "otherwise; mixed rows are aligned as often as in training, whole rows miss nothing:",
             "",
-            *summary.besides(results, metric, rates),
+            *tables.more_metrics(results, metric, rates),
             "",
         ]
     return lines
 
 
-SPECIAL: dict[str, tuple[Callable[..., dict[str, Any]], Callable[[Path], Path], str]] = {
-    "confidence": (
+@dataclass(frozen=True)
+class SpecialFigure:
+    """A figure that is not a grid of runs."""
+
+    make: Callable[..., dict[str, Any]]
+    plot: Plot
+    caption: str
+
+
+SPECIAL: dict[str, SpecialFigure] = {
+    "confidence": SpecialFigure(
         confidence.make,
-        draw_confidence.draw,
-        "One image with a half absent: alone, with XCom, both; Grad-CAM; and all images (P9).",
+        plot_confidence.plot,
+        "One image with an absent half: alone, with XCom, both halves; Grad-CAM; and the mean of "
+        "all test images (P9).",
     ),
-    "boundary": (
+    "boundary": SpecialFigure(
         boundary.make,
-        draw_boundary.draw,
+        plot_boundary.plot,
         "Decision regions with and without DSAlign, on scanned digits.",
     ),
-    "rounds": (
-        rounds.make,
-        draw_rounds.draw,
-        "PAGE against SGD in rounds of communication (P10).",
+    "rounds": SpecialFigure(
+        rounds.make, plot_rounds.plot, "PAGE against SGD in rounds of communication (P10)."
     ),
 }
-"""The figures that are not grids of runs: how they are made and drawn, and what they show."""
 
 
 def reproduce_special(
-    name: str, quick: bool, out: Path, device: str, tell: Callable[[str], None]
+    name: str, quick: bool, out: Path, device: str, progress: Callable[[str], None]
 ) -> list[Path]:
-    """Make and draw a figure of its own kind."""
-    chosen = device
-    if device == "auto":
-        chosen = "cuda" if torch.cuda.is_available() else "cpu"
-    make, draw_it, _ = SPECIAL[name]
+    """Compute and draw a figure that is not a grid of runs."""
     folder = out / f"{name}{'-quick' if quick else ''}"
     folder.mkdir(parents=True, exist_ok=True)
-    make(folder, quick, torch.device(chosen), prepared, tell)
-    picture = draw_it(folder)
+    SPECIAL[name].make(folder, quick, torch.device(choose_device(device)), prepared, progress)
+    picture = draw_once(folder, name, SPECIAL[name].plot, folder / f"{name}.png")
     return [picture, folder / f"{name}.json"]

@@ -1,10 +1,10 @@
 """PAGE against SGD in rounds of communication (P10): on a known problem and on real data.
 
-ModelInfo problem (`known_problem`): the theorems' average (1/T) Σ_{t<T} E‖∇L(θ^t)‖² at the best step
-size for each T, with the exponents of its fall. Real data: X-VFL's loss on scanned digits, SGD
-without momentum and PAGE of equal gradient evaluations a round, the same grid of step sizes; the
-full gradient is measured every few rounds, outside training. scikit-learn brings the digits;
-nothing else beyond torch and numpy.
+Problem with known constants (`known_problem`): the theorems' average (1/T) Σ_{t<T} E‖∇L(θ^t)‖² at
+the best step size for each T, with the exponents of its decrease. Real data: X-VFL's loss on
+scanned digits, SGD without momentum and PAGE with equal gradient evaluations a round, the same grid
+of step sizes; the full gradient is measured every few rounds, outside training. The digits come
+with scikit-learn; otherwise torch and numpy alone.
 """
 
 import math
@@ -26,10 +26,9 @@ from xvfl.training.threads import limit_threads
 from xvfl_lab.datasets.digits import digits
 from xvfl_lab.experiments.convergence import REPETITIONS, SMOOTH, STEP_SIZES
 from xvfl_lab.experiments.dispatch import Load
-from xvfl_lab.experiments.figure_cache import Made, Tell, keep, piece
+from xvfl_lab.experiments.figure_cache import FigureData, Progress, cached_figure, cached_part
 from xvfl_lab.experiments.known_problem import Estimate, run_page, run_sgd
-from xvfl_lab.experiments.run_store import said
-from xvfl_lab.experiments.trial import Setting, Trial
+from xvfl_lab.experiments.stacked_runs import RunConfig, StackedRuns
 from xvfl_lab.task import Task
 
 NAME = "rounds"
@@ -44,28 +43,30 @@ FITTED_FROM = 0.1
 """Exponents are fitted over T from this share of the rounds on: 10 % to 100 %."""
 
 
-def make(out: Path, quick: bool, device: torch.device, load: Load, tell: Tell) -> dict[str, Any]:
+def make(
+    out: Path, quick: bool, device: torch.device, load: Load, progress: Progress
+) -> dict[str, Any]:
     """Run both algorithms on both problems."""
     known_rounds = 1000 if quick else 10_000
     seeds, rounds, every = ((0,), 100, 5) if quick else ((0, 1, 2), 400, 10)
     todo = {
-        (algorithm, step): [setting(algorithm, step, seed, DIGITS_BATCH) for seed in seeds]
+        (algorithm, step): [run_config(algorithm, step, seed, DIGITS_BATCH) for seed in seeds]
         for algorithm in ALGORITHMS
         for step in GRID
     }
     config = {
         "known": [asdict(SMOOTH), STEP_SIZES, KNOWN_BATCH, known_rounds, REPETITIONS],
-        "digits": [said(each) for group in todo.values() for each in group],
+        "digits": [asdict(each) for group in todo.values() for each in group],
         "rounds": [rounds, every, FITTED_FROM],
     }
 
-    def compute() -> Made:
-        tell(f"known problem, {known_rounds} rounds")
+    def compute() -> FigureData:
+        progress(f"known problem, {known_rounds} rounds")
         figures, arrays = known(known_rounds)
-        real, curves = on_digits(out, todo, rounds, every, device, tell)
-        return Made({"known problem": figures, "digits": real}, {**arrays, **curves})
+        real, curves = on_digits(out, todo, rounds, every, device, progress)
+        return FigureData({"known problem": figures, "digits": real}, {**arrays, **curves})
 
-    return keep(out, NAME, config, device, compute)
+    return cached_figure(out, NAME, config, device, compute)
 
 
 def known(rounds: int) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
@@ -107,7 +108,7 @@ def exponent(rounds: NDArray[Any], values: NDArray[np.float64]) -> float:
     return float(np.polyfit(np.log(rounds[late]), np.log(values[late]), 1)[0])
 
 
-def setting(algorithm: Algorithm, step: float, seed: int, b: int) -> Setting:
+def run_config(algorithm: Algorithm, step: float, seed: int, b: int) -> RunConfig:
     """Say what a run is; SGD's batch is PAGE's gradients per step."""
     batch = b if algorithm == "page" else math.ceil(PagePlan.default(b).gradients_per_step)
     train = TrainConfig(
@@ -120,7 +121,7 @@ def setting(algorithm: Algorithm, step: float, seed: int, b: int) -> Setting:
         patience=0,
         random_state=seed,
     )
-    return Setting("xvfl", 0.5, seed, loss=LossConfig(method="xvfl"), train=train, keep="last")
+    return RunConfig("xvfl", 0.5, seed, loss=LossConfig(method="xvfl"), train=train, weights="last")
 
 
 Key = tuple[Algorithm, float]
@@ -128,18 +129,18 @@ Key = tuple[Algorithm, float]
 
 def on_digits(
     out: Path,
-    todo: dict[Key, list[Setting]],
+    todo: dict[Key, list[RunConfig]],
     rounds: int,
     every: int,
     device: torch.device,
-    tell: Tell,
+    progress: Progress,
 ) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """Run the whole grid, choose each algorithm's step size, and keep the chosen curves."""
     task = digits()
     measured: dict[Key, NDArray[np.float64]] = {}
-    for (algorithm, step), settings in todo.items():
-        tell(f"{algorithm} on digits, step size {step:g}, {rounds} rounds")
-        curves = [kept_curve(out, task, each, rounds, every, device) for each in settings]
+    for (algorithm, step), configs in todo.items():
+        progress(f"{algorithm} on digits, step size {step:g}, {rounds} rounds")
+        curves = [kept_curve(out, task, each, rounds, every, device) for each in configs]
         measured[algorithm, step] = np.stack(curves)
     at = np.arange(0, rounds + 1, every)
     figures: dict[str, Any] = {}
@@ -153,37 +154,37 @@ def on_digits(
     return figures, arrays
 
 
-def work(todo: dict[Key, list[Setting]]) -> dict[str, float]:
+def work(todo: dict[Key, list[RunConfig]]) -> dict[str, float]:
     """Count expected gradient evaluations of a round."""
     batch = {name: group[0].train.batch_size for (name, _), group in todo.items()}
     return {"sgd": batch["sgd"], "page": PagePlan.default(batch["page"]).gradients_per_step}
 
 
 def kept_curve(
-    out: Path, task: Task, setting: Setting, rounds: int, every: int, device: torch.device
+    out: Path, task: Task, config: RunConfig, rounds: int, every: int, device: torch.device
 ) -> NDArray[np.float64]:
     """Give a run's `curve`, from disk where it was made before."""
 
-    def compute() -> Made:
+    def compute() -> FigureData:
         with torch.random.fork_rng(devices=[]), limit_threads(any_image(task.layouts), device):
-            return Made({}, {"curve": curve(task, setting, rounds, every, device)})
+            return FigureData({}, {"curve": curve(task, config, rounds, every, device)})
 
-    config = {"figure": NAME, "run": said(setting), "rounds": [rounds, every]}
-    return piece(out, config, device, compute).arrays["curve"]
+    about = {"figure": NAME, "run": asdict(config), "rounds": [rounds, every]}
+    return cached_part(out, about, device, compute).arrays["curve"]
 
 
 def curve(
-    task: Task, setting: Setting, rounds: int, every: int, device: torch.device
+    task: Task, config: RunConfig, rounds: int, every: int, device: torch.device
 ) -> NDArray[np.float64]:
     """Train, and measure training loss and ‖∇L‖² at the start and every so many rounds. (2, M)"""
     # An epoch is at least one round, so these epochs last.
-    trial = Trial(task, [replace(setting, train=replace(setting.train, epochs=rounds))], device)
-    train = trial.settings[0].train
-    trainer = Trainer(trial.federation, trial.method, trial.rows("train"), train, trial.seeds)
-    found = [full_gradient(trial)]
+    stack = StackedRuns(task, [replace(config, train=replace(config.train, epochs=rounds))], device)
+    train = stack.configs[0].train
+    trainer = Trainer(stack.federation, stack.method, stack.rows("train"), train, stack.seeds)
+    found = [full_gradient(stack)]
     for step in islice(_steps(trainer), rounds):
         if step % every == 0:
-            found.append(full_gradient(trial))
+            found.append(full_gradient(stack))
     return np.array(found).T
 
 
@@ -194,14 +195,14 @@ def _steps(trainer: Trainer) -> Iterator[int]:
             yield record.progress.step
 
 
-def full_gradient(trial: Trial) -> tuple[float, float]:
+def full_gradient(stack: StackedRuns) -> tuple[float, float]:
     """Measure the loss over all training rows and the squared norm of its gradient.
 
     The gradients that training uses stay as they are.
     """
-    nets = [*(worker.net for worker in trial.federation.workers), trial.method.heads]
+    nets = [*(worker.net for worker in stack.federation.workers), stack.method.heads]
     weights = [weight for net in nets for weight in net.parameters()]
-    terms = trial.method.loss(trial.federation, trial.rows("train"))
+    terms = stack.method.loss(stack.federation, stack.rows("train"))
     loss = torch.stack(list(terms.values())).sum()
     slopes = torch.autograd.grad(loss, weights, allow_unused=True)
     square = sum(float(slope.square().sum()) for slope in slopes if slope is not None)

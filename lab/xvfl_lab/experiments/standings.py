@@ -1,29 +1,35 @@
-"""Where `xvfl+` stands: against every rival, and by its aim on UTKFace."""
+"""Where `xvfl+` stands against every rival."""
 
 from collections.abc import Mapping, Sequence
 
 from xvfl_lab.experiments.claims import Runs
 from xvfl_lab.experiments.compare import Difference, mean, paired, values
-from xvfl_lab.experiments.jobs import OURS
-from xvfl_lab.experiments.summary import (
+from xvfl_lab.experiments.figure_tables import (
     AXES,
     JUDGED,
+    PEERS,
     Standing,
-    by_place,
+    by_position,
     methods_of,
     metric_of,
-    place_text,
+    points,
+    position_text,
+    row,
     standing,
 )
+from xvfl_lab.experiments.figures import OURS
 
 AIM = 0.005
 """Accuracy that `xvfl+` may lose on UTKFace, assisted, from R_miss 0 to 0.9."""
-SAYS_NOTHING = {"local": 1.0, "assisted": 0.0}
-"""Rates at which a mode says nothing of its own."""
+UNINFORMATIVE = {"local": 1.0, "assisted": 0.0}
+"""Rates at which a mode is left out: a party alone observes nothing, or no peer is needed."""
+
+Standings = Mapping[str, Sequence[Standing]]
+"""By data set."""
 
 
 def standings(runs: Runs) -> dict[str, list[Standing]]:
-    """Compare `xvfl+` with every rival, by data set, where the runs over missing rates are made."""
+    """Compare `xvfl+` with every rival on each data set of the figure over missing rates."""
     return {
         dataset: standing(results, metric_of(dataset), JUDGED)
         for (figure, dataset), results in runs.items()
@@ -31,89 +37,92 @@ def standings(runs: Runs) -> dict[str, list[Standing]]:
     }
 
 
-def verdicts(stands: Mapping[str, Sequence[Standing]]) -> list[str]:
-    """Say how `xvfl+` stands in each data set and mode: over all rivals, and the nearest one."""
-    lines = []
-    for dataset, found in stands.items():
-        for mode in ("local", "collaborative"):
-            rivals = [each for each in found if each.mode == mode]
-            nearest = min(rivals, key=lambda each: each.gap.mean)
-            lines.append(_stands(dataset, mode, _all(rivals), nearest))
-        peers = next(each for each in found if each.rival == "peers alone")
-        lines.append(_stands(dataset, "assisted", peers.verdict, peers))
-    return lines
-
-
-def _all(rivals: Sequence[Standing]) -> str:
+def overall(rivals: Sequence[Standing]) -> str:
+    """Combine the verdicts against all rivals in one mode."""
     verdicts = {each.verdict for each in rivals}
     if "behind" in verdicts:
         return "behind"
     return "ahead" if verdicts == {"ahead"} else "level"
 
 
-def _stands(dataset: str, mode: str, verdict: str, nearest: Standing) -> str:
-    return f"| {dataset} | {mode} | {verdict} | {nearest.rival} | {_points(nearest.gap)} |"
+def against_rivals(standings: Standings) -> list[tuple[str, str, str, Standing]]:
+    """Return data set, mode, overall verdict and the nearest rival, without `assisted`."""
+    rows = []
+    for dataset, each in standings.items():
+        for mode in ("local", "collaborative"):
+            rivals = [one for one in each if one.mode == mode]
+            nearest = min(rivals, key=lambda one: one.gap.mean)
+            rows.append((dataset, mode, overall(rivals), nearest))
+    return rows
 
 
-def _points(gap: Difference) -> str:
-    return f"{100 * gap.mean:+.2f} ± {100 * gap.error:.2f}"
+def verdict_table(standings: Standings) -> list[str]:
+    """Lay out verdict, nearest rival and difference, by data set and mode."""
+    lines = []
+    for dataset, mode, verdict, nearest in against_rivals(standings):
+        lines.append(row([dataset, mode, verdict, nearest.rival, points(nearest.gap)]))
+        if mode == "collaborative":
+            peers = next(each for each in standings[dataset] if each.rival == PEERS)
+            cells = [dataset, "assisted", peers.verdict, peers.rival, points(peers.gap)]
+            lines.append(row(cells))
+    return lines
 
 
 def on_utkface(runs: Runs) -> list[str]:
-    """Say what `xvfl+` loses on UTKFace with help, and where it begins."""
+    """State what `xvfl+` loses on UTKFace from R_miss 0 to 0.9, and its accuracy at 0."""
     results = runs.get(("missing-rates", "utkface"))
     if not results:
         return []
-    lost, together = (
+    assisted, together = (
         paired(*(values(results, (OURS, mode), rate, "accuracy") for rate in (0.9, 0.0)))
         for mode in ("assisted", "collaborative")
     )
-    begins = []
+    levels = []
     for mode in ("local", "collaborative"):
-        there = [m for m in methods_of(results) if values(results, (m, mode), 0.0, "accuracy")]
-        means = {m: 100 * mean(results, (m, mode), 0.0, "accuracy").mean for m in there}
+        names = [m for m in methods_of(results) if values(results, (m, mode), 0.0, "accuracy")]
+        means = {m: 100 * mean(results, (m, mode), 0.0, "accuracy").mean for m in names}
         best = max(means, key=lambda each: means[each])
-        begins.append(f"{means[OURS]:.1f} in `{mode}` (best of all: {best}, {means[best]:.1f})")
+        levels.append(f"{means[OURS]:.1f} in `{mode}` (best method: {best}, {means[best]:.1f})")
     return [
-        f"UTKFace, `assisted`, from R_miss 0 to 0.9: {_points(lost)} points (the aim, less than "
-        f"{100 * AIM:g} lost: {_aim(lost)}). At 0 `assisted` asks nobody and is `local`; "
-        f"`collaborative`, like with like, changes by {_points(together)}. At R_miss 0 `xvfl+` has "
-        + " and ".join(begins)
+        f"UTKFace, `assisted`, from R_miss 0 to 0.9: {points(assisted)} points; the goal, less "
+        f"than {100 * AIM:g} lost, is {_goal(assisted)}. At 0 `assisted` is `local`, since nothing "
+        f"is missing; `collaborative` changes by {points(together)}. At R_miss 0 `xvfl+` has "
+        + " and ".join(levels)
         + ".",
         "",
     ]
 
 
-def _aim(lost: Difference) -> str:
-    """Say whether no more is lost than may be, and whether the seeds leave a doubt."""
+def _goal(lost: Difference) -> str:
     if lost.mean <= -AIM:
         return "**missed**"
-    return "met" if lost.mean - 2 * lost.error > -AIM else "met in the mean, not beyond two errors"
+    surely = lost.mean - lost.half_width > -AIM
+    return "met" if surely else "met on average, but not significantly"
 
 
 def behind(runs: Runs) -> list[str]:
-    """List where `xvfl+` is behind a rival, at any single place of any figure."""
+    """List where `xvfl+` is behind a rival at a single position of a figure."""
     lines = []
     for (figure, dataset), results in runs.items():
         if figure in ("mode-gap", "ablations"):
             continue
         axis = AXES[figure]
-        for place, some in by_place(results, axis).items():
-            rate = some[0].setting.rate
-            found = [
+        for at, some in by_position(results, axis).items():
+            rate = some[0].config.rate
+            rivals = [
                 f"{each.rival} by {-100 * each.gap.mean:.1f} in `{each.mode}`"
                 for each in standing(some, metric_of(dataset), (rate,))
-                if each.verdict == "behind" and rate != SAYS_NOTHING.get(each.mode)
+                if each.verdict == "behind" and rate != UNINFORMATIVE.get(each.mode)
             ]
-            if found:
-                where = f"{figure}, {dataset}, {axis.label} {place_text(place)}"
-                lines.append(f"- {where}: {', '.join(found)}")
+            if rivals:
+                where = f"{figure}, {dataset}, {axis.label} {position_text(at)}"
+                lines.append(f"- {where}: {', '.join(rivals)}")
     if not lines:
         return []
     return [
-        "Behind a rival at a single place of a figure, in points (Holm over the rivals there). "
-        "Left out: `local` at R_miss 1, where a party sees nothing, and `assisted` at 0, where it "
-        "asks nobody.",
+        "Positions of a figure at which `xvfl+` is behind a rival, in points (Holm over the rivals "
+        "of the position). Left out: `local` at R_miss 1, where a party observes nothing, and "
+        "`assisted` at R_miss 0, where no peer is needed.",
         "",
         *lines,
         "",

@@ -1,0 +1,146 @@
+"""Many runs at once: each ends as it would alone."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from xvfl_lab.experiments.runner import run, run_many
+from xvfl_lab.experiments.stacked_runs import RunConfig, StackedRuns
+from xvfl_lab.task import Task
+
+from xvfl.config import LossConfig, NetConfig, TrainConfig
+from xvfl.methods import METHODS
+from xvfl.primitives.layout import Feature, Layout
+
+LAYOUTS = {
+    "a": Layout(
+        (Feature("u", "numeric", 1), Feature("v", "numeric", 2), Feature("w", "category", 3))
+    ),
+    "b": Layout((Feature("x", "numeric", 1), Feature("y", "hashed", 2, buckets=5))),
+}
+
+
+def small_task(rows: int = 160, seed: int = 0) -> Task:
+    """Two parties with numbers, categories, hashed codes and natural gaps."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 3, rows)
+    values = {
+        "a": np.concatenate(
+            [rng.random((rows, 3)) * 0.5 + y[:, None] / 6, np.eye(3)[rng.integers(0, 3, rows)]], 1
+        ),
+        "b": rng.random((rows, 1)) * 0.5 + y[:, None] / 6,
+    }
+    return Task(
+        "small",
+        LAYOUTS,
+        {name: each.astype(np.float32) for name, each in values.items()},
+        y.astype(np.int64),
+        {"a": rng.random((rows, 3)) > 0.1, "b": np.ones((rows, 2), dtype=bool)},
+        {"b": rng.integers(1, 5, (rows, 1))},
+        test=np.arange(rows) % 4 == 0,
+    )
+
+
+def configs(method: str, weights: str = "best", **loss: object) -> list[RunConfig]:
+    """Three runs that differ in seed, rate and overlap."""
+    train = TrainConfig(epochs=3, batch_size=16, learning_rate=1e-2)
+    one = RunConfig(
+        method,
+        0.5,
+        0,
+        net=NetConfig(embedding_dim=6, hidden_dim=8),
+        loss=LossConfig(method=method, **loss),  # type: ignore[arg-type]
+        train=train,
+        weights=weights,  # type: ignore[arg-type]
+    )
+    return [
+        replace(one, rate=rate, seed=seed, overlap=overlap, train=replace(train, random_state=seed))
+        for seed, rate, overlap in ((0, 0.5, 0.4), (1, 0.9, 0.4), (2, 0.3, 0.8))
+    ]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_ends_alone_as_among_others(method: str) -> None:
+    task = small_task()
+    todo = configs(method)
+    together = run_many(task, todo)
+    for config, found in zip(todo, together, strict=True):
+        alone = run(task, config)
+        assert found.config == config and found.metrics.keys() == alone.metrics.keys()
+        for way, metrics in alone.metrics.items():
+            assert found.metrics[way] == pytest.approx(metrics, abs=2e-4, nan_ok=True), way
+
+
+@pytest.mark.parametrize("changes", [{}, {"cross_completion": False}])
+def test_runs_of_several_lambdas_end_as_each_would_alone(changes: dict[str, object]) -> None:
+    task = small_task()
+    one, other, third = configs("xvfl+", weights="last", **changes)
+    todo = [
+        one,
+        replace(one, name="without", loss=replace(one.loss, lambda1=0.0, lambda2=0.0)),
+        replace(other, loss=replace(other.loss, lambda2=3.0)),
+        replace(third, loss=replace(third.loss, lambda1=2.0)),
+    ]
+    found = run_many(task, todo)
+    for config, mine in zip(todo, found, strict=True):
+        for way, metrics in run(task, config).metrics.items():
+            assert mine.metrics[way] == pytest.approx(metrics, abs=2e-4, nan_ok=True), way
+    assert found[0].metrics != found[1].metrics
+
+
+@pytest.mark.parametrize("changes", [{"aggregation": "concat"}, {"cross_completion": False}])
+def test_ablations_too(changes: dict[str, object]) -> None:
+    task = small_task()
+    todo = configs("xvfl+", weights="last", **changes)
+    for config, found in zip(todo, run_many(task, todo), strict=True):
+        alone = run(task, config)
+        for way, metrics in alone.metrics.items():
+            assert found.metrics[way] == pytest.approx(metrics, abs=2e-4, nan_ok=True), way
+
+
+def test_stacked_weights_are_those_of_the_runs_alone() -> None:
+    task, todo = small_task(), configs("xvfl+", weights="last")
+    with torch.random.fork_rng(devices=[]):
+        many = StackedRuns(task, todo)
+        many.train()
+        for run_, config in enumerate(todo):
+            alone = StackedRuns(task, [config])
+            alone.train()
+            for stacked, single in zip(
+                many.federation.workers, alone.federation.workers, strict=True
+            ):
+                for name, weight in single.net.state_dict().items():
+                    found = stacked.net.state_dict()[name][run_]
+                    torch.testing.assert_close(found, weight, rtol=1e-3, atol=1e-5)
+
+
+def test_runs_of_different_shapes_are_refused() -> None:
+    todo = configs("xvfl+")
+    with pytest.raises(ValueError, match="seed, scenario and λ only"):
+        StackedRuns(
+            small_task(), [todo[0], replace(todo[1], net=NetConfig(embedding_dim=4, hidden_dim=8))]
+        )
+
+
+def test_what_is_missing_on_purpose_reaches_nobody() -> None:
+    """Values that a scenario hides are not in the party's table at all."""
+    stack = StackedRuns(small_task(), configs("xvfl+"))
+    for party, worker in enumerate(stack.federation.workers):
+        table = worker.table
+        columns = torch.tensor(table.layout.feature_of_column[: table.layout.dense])
+        assert (table.values[~table.observed[:, columns]] == 0).all()
+        mask = torch.cat([run_.masks[party] for run_ in stack.run_rows])
+        assert not (table.observed & ~mask).any()
+
+
+def test_test_rows_never_train_and_validation_is_apart() -> None:
+    stack = StackedRuns(small_task(), configs("laser"))
+    drawn = stack.run_rows[0]
+    parts = {
+        name: set(drawn.base[drawn.where(name)].tolist())
+        for name in ("train", "validation", "test")
+    }  # type: ignore[arg-type]
+    assert parts["test"] == set(range(0, 160, 4))
+    assert not parts["train"] & parts["validation"] and not parts["train"] & parts["test"]
+    assert len(parts["train"]) + len(parts["validation"]) == 120

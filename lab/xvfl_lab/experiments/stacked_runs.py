@@ -1,0 +1,258 @@
+"""Several runs of one method on one data set, trained at once: rows, masks, nets, training.
+
+The runs of a stack differ in seed, scenario and λ only, so their nets have the same shapes: the
+weights are stacked, and the rows of all runs go through them together. Torch and numpy alone.
+Shapes: R runs, N rows of a run, k parties.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, cast
+
+import torch
+from torch import Tensor
+
+from xvfl import maths
+from xvfl.config import LossConfig, NetConfig, TrainConfig
+from xvfl.federation.build import build_method, build_parties
+from xvfl.federation.fused import FusedFederation
+from xvfl.federation.party_worker import PartyWorker
+from xvfl.federation.predict import answerable, logits
+from xvfl.methods.base import Method, Mode
+from xvfl.methods.xvfl import XVFL
+from xvfl.primitives.layout import any_image
+from xvfl.primitives.random import named_generator
+from xvfl.primitives.rows import PartyTable, Rows
+from xvfl.primitives.seeding import derive_seed
+from xvfl.training.loop import Trainer
+from xvfl_lab.scenarios import Kind, Scenario
+from xvfl_lab.task import Task
+
+Part = Literal["train", "validation", "test", "whole"]
+"""`test` rows are all non-aligned; `whole` are the same rows without simulated missing features."""
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """One run: a method in a scenario."""
+
+    name: str
+    """The method, or the name of an ablation."""
+    rate: float
+    """R_miss of training and test rows."""
+    seed: int
+    """Of rows, masks and initial weights."""
+    overlap: float = 0.4
+    """Fraction of the training rows that are aligned."""
+    net: NetConfig = NetConfig()
+    loss: LossConfig = LossConfig()
+    train: TrainConfig = TrainConfig()
+    weights: Literal["last", "best"] = "best"
+    """Test the weights of the last epoch, or of the best epoch on held-out validation rows."""
+    kind: Kind = "uniform"
+    """Which features are missing (`xvfl_lab.scenarios.Scenario`)."""
+    imbalance: float | None = None
+    """Training rows of two parties: the first party's share of all full rows."""
+
+    @property
+    def shape(self) -> "RunConfig":
+        """What the runs of a stack have in common."""
+        plain = replace(self, rate=0.0, seed=0, overlap=0.0, kind="uniform", imbalance=None)
+        loss = replace(self.loss, lambda1=0.0, lambda2=0.0)
+        train = replace(self.train, random_state=0)
+        return replace(plain, name=loss.method, loss=loss, train=train)
+
+    def scenario(self, part: "Part") -> Scenario:
+        """Return the scenario of a part's rows; test rows are all non-aligned."""
+        if part == "test":
+            return Scenario(0.0, self.rate, self.kind)
+        if part == "whole":
+            return Scenario(0.0, 0.0)
+        return Scenario(self.overlap, self.rate, self.kind, self.imbalance)
+
+
+class StackedRuns:
+    """A task in the scenarios of several runs, with the stacked nets."""
+
+    def __init__(
+        self, task: Task, configs: Sequence[RunConfig], device: torch.device | None = None
+    ) -> None:
+        """Sample rows and masks of every run and build the nets."""
+        if len({each.shape for each in configs}) != 1:
+            raise ValueError("runs of one stack may differ in seed, scenario and λ only")
+        self.task, self.configs, one = task, tuple(configs), configs[0]
+        self.device = device or torch.device("cpu")
+        self.seeds = [each.seed for each in configs]
+        self.run_rows = [RunRows(task, each) for each in configs]
+        nets = build_parties(task.layouts, one.net, one.loss, self.seeds)
+        self.method = self._method()
+        self.method.heads.to(self.device)
+        sides = [
+            PartyWorker(
+                name,
+                nets[name].to(self.device),
+                self._table(name, party),
+                self.seeds,
+                one.loss.reconstruction_weight,
+            )
+            for party, name in enumerate(task.layouts)
+        ]
+        self.federation = FusedFederation(sides)
+        self._all = self._rows()
+
+    def rows(self, part: Part) -> Rows:
+        """Return the rows of a part, run after run."""
+        return self._all.take(torch.cat(self._indices(part)).to(self.device))
+
+    def incomplete(self, part: Part) -> Tensor:
+        """Return which parties the scenario made incomplete in a part's rows. (R, N, k)"""
+        return torch.stack([run.incomplete[run.where(part)] for run in self.run_rows])
+
+    def train(self) -> None:
+        """Train all runs for the whole budget; load the last or the best weights."""
+        config = self.configs[0]
+        captured = self.device.type == "cuda"
+        rows = self.rows("train")
+        trainer = Trainer(self.federation, self.method, rows, config.train, self.seeds, captured)
+        best = BestWeights(self) if config.weights == "best" else None
+        for record in trainer.run(lambda: float(trainer.progress.epoch)):
+            if best is not None and record.kind == "epoch":
+                best.update()
+        if best is not None:
+            best.load()
+
+    @torch.no_grad()
+    def score(self) -> Tensor:
+        """Score the validation rows: minus the mean log-loss of local and collaborative. (R,)"""
+        rows = self.rows("validation")
+        ways: list[tuple[Mode, int]] = [("local", i) for i in range(len(self.federation.workers))]
+        losses = []
+        for mode, party in [*ways, ("collaborative", 0)]:
+            if mode not in self.method.modes:
+                continue
+            out = logits(self.method, self.federation, rows, mode, party, self.device)
+            counted = answerable(rows, mode, party).float().view(rows.runs, -1)
+            loss = maths.cross_entropy(out, rows.y).view(rows.runs, -1)
+            losses.append((loss * counted).sum(1) / counted.sum(1).clamp(min=1))
+        return -torch.stack(losses).mean(0)
+
+    def _method(self) -> Method:
+        """Build the method; runs whose λ differ get a λ each."""
+        one = self.configs[0]
+        layouts, classes = self.task.layouts, self.task.classes
+        image = any_image(layouts)
+        method = build_method(len(layouts), classes, image, one.net, one.loss, self.seeds)
+        if isinstance(method, XVFL):
+            pairs = [(each.loss.lambda1, each.loss.lambda2) for each in self.configs]
+            if len(set(pairs)) > 1:
+                first, second = torch.tensor(pairs, dtype=torch.float64).T.to(self.device)
+                method.weights = replace(method.weights, lambda1=first, lambda2=second)
+        return method
+
+    def _indices(self, part: Part) -> list[Tensor]:
+        count = len(self.run_rows[0].base)
+        return [torch.arange(count)[d.where(part)] + r * count for r, d in enumerate(self.run_rows)]
+
+    def _table(self, name: str, party: int) -> PartyTable:
+        layout = self.task.layouts[name]
+        values = torch.from_numpy(self.task.values[name]).to(self.device)
+        codes = torch.from_numpy(self.task.buckets(name)).to(self.device)
+        natural = torch.from_numpy(self.task.observed_at(name)).to(self.device)
+        base = torch.cat([run.base for run in self.run_rows]).to(self.device)
+        mask = torch.cat([run.masks[party] for run in self.run_rows]).to(self.device)
+        observed = natural[base] & mask
+        if layout.image is not None:
+            pixels = observed.view(-1, 1, *layout.image[1:])
+            return PartyTable(layout, values[base].float() / 255 * pixels, codes[base], observed)
+        dense = torch.tensor(layout.feature_of_column[: layout.dense], device=self.device)
+        first = layout.raw - len(layout.hashed)
+        return PartyTable(
+            layout, values[base] * observed[:, dense], codes[base] * observed[:, first:], observed
+        )
+
+    def _rows(self) -> Rows:
+        tables = [cast(PartyTable, worker.table) for worker in self.federation.workers]
+        seen = torch.stack([table.observed.any(1) for table in tables], 1)
+        full = torch.cat([run.full for run in self.run_rows]).to(self.device) & seen
+        handles = torch.arange(len(seen), device=self.device).unsqueeze(1).expand(seen.shape)
+        base = torch.cat([run.base for run in self.run_rows])
+        y = torch.from_numpy(self.task.y)[base].to(self.device)
+        weight = torch.ones(len(y), device=self.device)
+        return Rows(handles, full, seen, y, weight, runs=len(self.run_rows))
+
+
+class RunRows:
+    """Rows and masks of one run: training, validation, test, and the test rows whole."""
+
+    def __init__(self, task: Task, config: RunConfig) -> None:
+        """Sample them by the seed of the run."""
+        parts = split_rows(task, config)
+        self._ends = torch.tensor([len(part) for part in parts.values()]).cumsum(0).tolist()
+        self._names = list(parts)
+        self.base = torch.cat(list(parts.values()))
+        masks, incomplete = [], []
+        for name, part in parts.items():
+            seed = derive_seed(config.seed, "test" if name == "whole" else name)
+            observed, pairs = config.scenario(name).sample(
+                len(part), list(task.layouts.values()), seed, _values(task, config, part)
+            )
+            masks.append(observed)
+            incomplete.append(pairs)
+        self.masks = [torch.cat(party) for party in zip(*masks, strict=True)]
+        self.incomplete = torch.cat(incomplete)
+        """Pairs with simulated missing features, or that would have them at a rate above 0. (N, k)
+        """
+        gaps = torch.stack([~mask.all(1) for mask in self.masks], 1)
+        self.full = ~gaps
+
+    def where(self, part: Part) -> slice:
+        """Return the position of a part among the rows."""
+        at = self._names.index(part)
+        return slice(self._ends[at - 1] if at else 0, self._ends[at])
+
+
+def _values(task: Task, config: RunConfig, rows: Tensor) -> list[Tensor] | None:
+    if config.kind != "above":
+        return None
+    return [torch.from_numpy(task.raw_values(party))[rows] for party in task.layouts]
+
+
+def split_rows(task: Task, config: RunConfig) -> dict[Part, Tensor]:
+    """Split a task's rows: fixed test rows, or a fraction sampled by the seed; then validation."""
+    order = torch.randperm(len(task), generator=named_generator("cpu", config.seed, "rows"))
+    if task.test is None:
+        cut = round(len(order) * (1 - task.test_share))
+        rest, test = order[:cut], order[cut:]
+    else:
+        fixed = torch.from_numpy(task.test)
+        rest, test = order[~fixed[order]], fixed.nonzero().flatten()
+    fraction = config.train.validation_fraction if config.weights == "best" else 0.0
+    count = round(len(rest) * fraction)
+    return {"train": rest[count:], "validation": rest[:count], "test": test, "whole": test}
+
+
+class BestWeights:
+    """The weights of each run's best epoch on the validation rows."""
+
+    def __init__(self, stack: StackedRuns) -> None:
+        """Start before the first epoch."""
+        self.stack = stack
+        sides = [worker.net for worker in stack.federation.workers]
+        self.nets = [*sides, stack.method.heads]
+        self.score = torch.full((len(stack.seeds),), -torch.inf, device=stack.device)
+        self.states = [{k: v.clone() for k, v in net.state_dict().items()} for net in self.nets]
+
+    def update(self) -> None:
+        """Score the current weights; store them for the runs that improved."""
+        score = self.stack.score()
+        better = score > self.score
+        self.score = torch.where(better, score, self.score)
+        for stored, net in zip(self.states, self.nets, strict=True):
+            for key, current in net.state_dict().items():
+                of_run = better.view(-1, *[1] * (current.dim() - 1))
+                stored[key] = torch.where(of_run, current, stored[key])
+
+    def load(self) -> None:
+        """Load the best weights."""
+        for stored, net in zip(self.states, self.nets, strict=True):
+            net.load_state_dict(stored)
