@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from xvfl.config import LossConfig, NetConfig, TrainConfig
-from xvfl.dataset.base import Dataset
+from xvfl.dataset.interface import Dataset
 from xvfl.errors import ConfigError, RunError
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party_worker import PartyWorker
