@@ -469,6 +469,8 @@ def _first(choices: tuple[Any, ...], value: Any, where: str) -> Any:
     if value is None and type(None) in choices:
         return None
     concrete = [choice for choice in choices if choice is not type(None)]
+    if len(concrete) == 1:
+        return _value(concrete[0], value, where)
     for choice in concrete:
         with suppress(ConfigError):
             return _value(choice, value, where)

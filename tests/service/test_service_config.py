@@ -44,3 +44,21 @@ def test_an_unknown_payload_is_rejected(tmp_path: Path) -> None:
 def test_page_rejects_a_lossy_payload(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="payload: expected 'float32' with the optimizer 'page'"):
         read(tmp_path, 'payload = "bf16"', "page")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("minimum = 1", "'minimum': renamed to 'min_parties' in 0.2"),
+        ('release = ["shop"]', "'release': renamed to 'release_to' in 0.2"),
+        ("[waiting]\nleast = 1.0", "'waiting': renamed to 'timeouts' in 0.2"),
+        ("[timeouts]\nleast = 1.0", "'least': renamed to 'min_answer' in 0.2"),
+        (
+            '[local_party]\nname = "bank"\ntable = "bank.csv"\nid = "customer"',
+            "'id': renamed to 'id_column' in 0.2",
+        ),
+    ],
+)
+def test_a_renamed_key_names_the_new_one(line: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read(tmp_path, line)
