@@ -9,7 +9,7 @@ import pytest
 
 from tests.small_tables import SOURCE
 from xvfl.config import parse_config
-from xvfl.service.config import CoordinatorConfig, PartyProcessConfig, 
+from xvfl.service.config import CoordinatorConfig, PartyProcessConfig, load_config
 
 ROOT = SOURCE.parent
 PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
@@ -50,7 +50,7 @@ def test_the_service_examples(tmp_path: Path) -> None:
     path, configs = tmp_path / "side.toml", []
     for code in _toml("deploy.md"):
         path.write_text(code)
-        configs.append((path))
+        configs.append(load_config(path))
     coordinator, party = configs
     assert isinstance(coordinator, CoordinatorConfig) and isinstance(party, PartyProcessConfig)
     assert coordinator.release_to == ("shop",) and party.matching == coordinator.matching
