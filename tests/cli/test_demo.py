@@ -85,6 +85,7 @@ def test_paired_differences_are_taken_by_seed() -> None:
         assert line["error"] == pytest.approx(0.01 / 3**0.5)
 
 
+@pytest.mark.slow
 def test_demo_in_worker_processes() -> None:
     """Spawned worker processes receive the parameters of the parent."""
     script = (
