@@ -1,8 +1,8 @@
-"""How the federated demo compares two runs."""
+"""Comparison of two runs in the federated demo."""
 
 import pytest
 
-from xvfl.cli.demo_federated import gaps_between
+from xvfl.cli.demo_federated import accuracy_differences
 
 
 def lines(local: float, collaborative: float, peers: float) -> list[dict[str, object]]:
@@ -13,12 +13,12 @@ def lines(local: float, collaborative: float, peers: float) -> list[dict[str, ob
     ]
 
 
-def test_opposite_gaps_do_not_hide_the_collaborative_one() -> None:
-    gaps = gaps_between(lines(0.80, 0.97, 0.88), lines(0.81, 0.95, 0.89))
-    assert gaps["collaborative"] == pytest.approx(0.02)
-    assert gaps["mean of all lines"] == pytest.approx(0.0)
+def test_opposite_differences_do_not_hide_the_collaborative_one() -> None:
+    differences = accuracy_differences(lines(0.80, 0.97, 0.88), lines(0.81, 0.95, 0.89))
+    assert differences["collaborative"] == pytest.approx(0.02)
+    assert differences["mean of all modes"] == pytest.approx(0.0)
 
 
-def test_a_run_with_other_ways_to_predict_cannot_be_compared() -> None:
+def test_runs_with_different_modes_cannot_be_compared() -> None:
     with pytest.raises(ValueError, match="argument 2 is longer"):
-        gaps_between(lines(0.8, 0.9, 0.9)[:2], lines(0.8, 0.9, 0.9))
+        accuracy_differences(lines(0.8, 0.9, 0.9)[:2], lines(0.8, 0.9, 0.9))

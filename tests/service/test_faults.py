@@ -16,9 +16,9 @@ from xvfl.cli.demo_federated import (
     PARTIES,
     TRAIN,
     Processes,
-    folder_lines,
-    gaps_between,
-    in_one_process,
+    accuracy_differences,
+    federated_lines,
+    one_process_lines,
     write_files,
 )
 from xvfl.service.log import read_log
@@ -43,7 +43,7 @@ def test_faults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with (
         (tmp_path / "shown").open("w") as shown,
         proxy(port) as between,
-        Processes(tmp_path, Console(file=shown, width=200), TRAIN, minimum=2) as processes,
+        Processes(tmp_path, Console(file=shown, width=200), TRAIN, min_parties=2) as processes,
     ):
         processes.start(port, between.port)
         for epoch, fault in zip(at, faults, strict=True):
@@ -65,8 +65,8 @@ def test_faults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
             table.append((step, fault, whom))
         processes.wait()
     log = read_log(tmp_path / "coordinator")
-    ours, theirs = folder_lines(tmp_path), in_one_process(tmp_path, TRAIN)
-    gaps = gaps_between(ours, theirs)
+    ours, theirs = federated_lines(tmp_path), one_process_lines(tmp_path, TRAIN)
+    gaps = accuracy_differences(ours, theirs)
     with capsys.disabled():
         show(table, log, gaps)
     assert any(event["event"] == "finished" for event in log)
@@ -86,7 +86,7 @@ def test_training_goes_on_without_a_killed_party(
     whom, at = rng.choice(PARTIES), rng.randrange(3, EPOCHS // 3)
     with (
         (tmp_path / "shown").open("w") as shown,
-        Processes(tmp_path, Console(file=shown, width=200), TRAIN, minimum=1) as processes,
+        Processes(tmp_path, Console(file=shown, width=200), TRAIN, min_parties=1) as processes,
     ):
         processes.start()
         step = processes.event("epoch", lambda e: e["epoch"] >= at)["step"]
@@ -97,8 +97,8 @@ def test_training_goes_on_without_a_killed_party(
         processes.launch(whom)
         processes.wait()
     log = read_log(tmp_path / "coordinator")
-    ours, theirs = folder_lines(tmp_path), in_one_process(tmp_path, TRAIN)
-    gaps = gaps_between(ours, theirs)
+    ours, theirs = federated_lines(tmp_path), one_process_lines(tmp_path, TRAIN)
+    gaps = accuracy_differences(ours, theirs)
     with capsys.disabled():
         show([(step, "kill", whom)], log, gaps)
     epochs = [event for event in log if event["event"] == "epoch"]

@@ -1,45 +1,42 @@
-"""The commented configuration that `xvfl init` writes, made from the configuration's own fields."""
+"""The commented configuration file that `xvfl init` writes, generated from the dataclasses."""
 
 import ast
 import inspect
 import re
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import fields
 from typing import Any
 
-from xvfl.config import LAMBDA_RANGES, LossConfig, NetConfig, TableOptions, TrainConfig
+from xvfl.config import LAMBDA_RANGES, Config, LossConfig, NetConfig, TableOptions, TrainConfig
 
 SECTIONS: dict[str, type] = {"net": NetConfig, "loss": LossConfig, "train": TrainConfig}
 
 
 def field_docs(cls: type) -> dict[str, str]:
-    """Read the sentence beneath each field of a configuration class."""
+    """Read the docstring beneath each field of a configuration class."""
     body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
     assert isinstance(body, ast.ClassDef)
-    found = {}
+    docs = {}
     for before, after in zip(body.body, body.body[1:], strict=False):
         if isinstance(before, ast.AnnAssign) and isinstance(before.target, ast.Name):
             is_doc = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
-            found[before.target.id] = " ".join(str(after.value.value).split()) if is_doc else ""  # type: ignore[attr-defined]
-    return found
+            docs[before.target.id] = " ".join(str(after.value.value).split()) if is_doc else ""  # type: ignore[attr-defined]
+    return docs
 
 
 def template(parties: Mapping[str, str], id_column: str, label_party: str, label: str) -> str:
-    """Write a configuration to start from: what must be said, then every default, commented."""
+    """Return a configuration file with the required keys, and all others commented out."""
     lines = [
-        '# A run of xvfl. Tables are .csv, .parquet, .npz (images) or "sql:SELECT …" (DuckDB);',
-        "# file names count from this file's folder. Everything commented out shows its default.",
-        "# Start it with:  xvfl train THIS_FILE --out RUN",
+        "# Configuration of a training run. Train with:  xvfl train THIS_FILE --out RUN",
+        '# Tables are .csv, .parquet or .npz (images) files, or "sql:SELECT …" (DuckDB). File',
+        "# names are relative to the folder of this file. Commented keys show their defaults.",
         "",
-        "# Share of the labelled rows held out for `xvfl evaluate`.",
-        "test_fraction = 0.2",
-        "# Keep Parquet tables on disk while training: true, false, or those that are large.",
-        '# out_of_core = "auto"',
+        *_commented(Config, "# ", ("test_fraction", "out_of_core")),
         "",
         "[labels]",
         f"column = {_toml(label)}",
-        f"party = {_toml(label_party)}   # the party whose table holds the labels; or instead:",
+        f"party = {_toml(label_party)}   # the party whose table has the labels; or instead:",
         '# table = "labels.csv"',
         '# id_column = "id"',
     ]
@@ -55,7 +52,7 @@ def template(parties: Mapping[str, str], id_column: str, label_party: str, label
     for section, cls in SECTIONS.items():
         lines += ["", f"[{section}]", *_commented(cls, "# ")]
         if section == "loss":
-            lines += ["# The paper's ranges of lambda1 and lambda2, to search by validation:"]
+            lines += ["# Ranges of lambda1 and lambda2 in the paper; several values are searched:"]
             lines += [
                 f"#   {name}: lambda1 = {list(first)}, lambda2 = {list(second)}"
                 for name, (first, second) in LAMBDA_RANGES.items()
@@ -63,10 +60,10 @@ def template(parties: Mapping[str, str], id_column: str, label_party: str, label
     return "\n".join(lines) + "\n"
 
 
-def _commented(cls: type, prefix: str) -> list[str]:
+def _commented(cls: type, prefix: str, names: Collection[str] = ()) -> list[str]:
     docs = field_docs(cls)
     lines = []
-    for each in fields(cls):
+    for each in [each for each in fields(cls) if not names or each.name in names]:
         lines += [f"#   {line}" for line in textwrap.wrap(docs[each.name], 92)]
         given = "…" if each.default is None else _toml(each.default)
         lines.append(f"{prefix}{each.name} = {given}")
