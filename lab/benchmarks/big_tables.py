@@ -19,11 +19,11 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="where to write; by default temporary")
     parser.add_argument("--rows", default="1000000,4000000")
     parser.add_argument("--steps", type=int, default=500)
-    given = parser.parse_args()
+    options = parser.parse_args()
     found: dict[str, dict[str, float]] = {}
-    for number, rows in enumerate(map(int, given.rows.split(","))):
-        with tempfile.TemporaryDirectory(dir=given.folder) as folder:
-            found[str(rows)] = measure(rows, Path(folder), given.steps)
+    for number, rows in enumerate(map(int, options.rows.split(","))):
+        with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+            found[str(rows)] = measure(rows, Path(folder), options.steps)
             if number == 0:
                 found[str(rows)] |= rates(Path(folder))
         for name, value in found[str(rows)].items():

@@ -12,7 +12,7 @@ import statistics
 import time
 
 import torch
-from xvfl_lab.bench.gpu import drawn_images
+from xvfl_lab.bench.gpu import random_images
 from xvfl_lab.bench.shapes import config, steps
 from xvfl_lab.datasets.digits import digits
 from xvfl_lab.datasets.image_sets import half_resolution
@@ -34,7 +34,7 @@ def table() -> tuple[Task, NetConfig, TrainConfig]:
 
 def strips() -> tuple[Task, NetConfig, TrainConfig]:
     """Give images as `xvfl-lab reproduce --quick` has them."""
-    return half_resolution(drawn_images(400)), SMALL, config(50)
+    return half_resolution(random_images(400)), SMALL, config(50)
 
 
 def milliseconds(task: Task, net: NetConfig, train: TrainConfig, onednn: bool) -> float:

@@ -144,9 +144,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epochs", type=int, default=TRAIN.epochs)
     parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        print(json.dumps(measure(given.out or Path(scratch), given.epochs), indent=2))
+        print(json.dumps(measure(options.out or Path(scratch), options.epochs), indent=2))
 
 
 if __name__ == "__main__":

@@ -162,27 +162,26 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
     started = time.perf_counter()
     lines = []
-    load, metric = DATA[given.data]
-    task = subset(load(), given.rows, given.rows)
+    load, metric = DATA[options.data]
+    task = subset(load(), options.rows, options.rows)
     with (
         limit_threads(any_image(task.layouts), torch.device("cpu")),
         torch.random.fork_rng(devices=[]),
     ):
-        for seed in given.seeds:
+        for seed in options.seeds:
             for payload, feedback in RUNS:
-                lines.append(run(task, metric, payload, feedback, seed, given.epochs))
+                lines.append(run(task, metric, payload, feedback, seed, options.epochs))
                 print(lines[-1], f"{time.perf_counter() - started:.0f} s", file=sys.stderr)
     print(report(lines))
     seconds = time.perf_counter() - started
-    print(
-        f"{given.data}: {metric} in %, seeds {given.seeds}, {given.epochs} epochs, {seconds:.0f} s"
-    )
-    if given.out is not None:
-        given.out.write_text(json.dumps([asdict(each) for each in lines], indent=1) + "\n")
+    about = f"seeds {options.seeds}, {options.epochs} epochs, {seconds:.0f} s"
+    print(f"{options.data}: {metric} in %, {about}")
+    if options.out is not None:
+        options.out.write_text(json.dumps([asdict(each) for each in lines], indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -207,7 +207,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rows", type=int, default=512)
     parser.add_argument("--steps", type=int, default=60)
-    given = parser.parse_args()
+    options = parser.parse_args()
     with (
         tempfile.TemporaryDirectory() as made,
         limit_threads(any_image(digits().layouts), torch.device("cpu")),
@@ -217,15 +217,15 @@ def main() -> None:
         authority.issue("coordinator", hosts=("localhost",))
         for name in PARTIES:
             authority.issue(name)
-        seconds, sent, own = over_grpc(folder, given.rows, given.steps)
-        trip = raw(folder, round(own / len(PARTIES) / 6), given.steps)
-        train = TrainConfig(epochs=1000, batch_size=given.rows, device="cpu", patience=0)
+        seconds, sent, own = over_grpc(folder, options.rows, options.steps)
+        trip = raw(folder, round(own / len(PARTIES) / 6), options.steps)
+        train = TrainConfig(epochs=1000, batch_size=options.rows, device="cpu", patience=0)
         alone = stack(train)
         rows = alone.rows("train")
         fused = timed(
-            Trainer(alone.federation, alone.method, rows, train).run(lambda: 0.0), given.steps
+            Trainer(alone.federation, alone.method, rows, train).run(lambda: 0.0), options.steps
         )
-    print(f"rows of a step          {given.rows}")
+    print(f"rows of a step          {options.rows}")
     print(f"bytes a step            {sent:,.0f}, the tensors' own {own:,.0f}: x {sent / own:.4f}")
     print(f"fused step              {1000 * fused:.1f} ms")
     print(f"raw round trip          {1000 * trip:.1f} ms, three of them {3000 * trip:.1f} ms")

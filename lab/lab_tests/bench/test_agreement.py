@@ -4,7 +4,7 @@ import pytest
 import torch
 from xvfl_lab.bench.agreement import BATCH, STEPS, agreement, losses, losses_from_disk, rows_for
 from xvfl_lab.bench.disk import on_disk
-from xvfl_lab.bench.gpu import configs, drawn_table
+from xvfl_lab.bench.gpu import configs, random_table
 from xvfl_lab.bench.sections import QUICK
 from xvfl_lab.bench.shapes import config
 from xvfl_lab.experiments.stacked_runs import StackedRuns
@@ -16,7 +16,7 @@ CPU = torch.device("cpu")
 
 
 def test_runs_at_once_lose_the_mean_of_what_each_loses_alone() -> None:
-    task = drawn_table(rows_for(BATCH))
+    task = random_table(rows_for(BATCH))
     runs = configs("xvfl+", NetConfig(8, 8), config(BATCH, epochs=1))[:3]
     alone = [losses(task, [run], CPU, captured=False) for run in runs]
     assert len({round(each, 3) for each in alone}) == 3
@@ -24,7 +24,7 @@ def test_runs_at_once_lose_the_mean_of_what_each_loses_alone() -> None:
 
 
 def test_a_run_taken_up_halfway_loses_what_it_would_have_lost() -> None:
-    task = drawn_table(rows_for(BATCH))
+    task = random_table(rows_for(BATCH))
     run = configs("xvfl+", NetConfig(8, 8), config(BATCH, epochs=1))[:1]
     whole = losses(task, run, CPU, captured=False)
     assert losses(task, run, CPU, captured=False, cut=STEPS // 2) == whole
@@ -32,7 +32,7 @@ def test_a_run_taken_up_halfway_loses_what_it_would_have_lost() -> None:
 
 def test_rows_on_disk_are_the_rows_in_memory() -> None:
     run = configs("xvfl+", NetConfig(8, 8), config(BATCH, epochs=1))[:1]
-    kept, other = (StackedRuns(drawn_table(rows_for(BATCH)), run, CPU) for _ in range(2))
+    kept, other = (StackedRuns(random_table(rows_for(BATCH)), run, CPU) for _ in range(2))
     known = kept.rows("train")
     with on_disk(other, CPU) as stored:
         index = stored.order([0], 0)(0, 2 * BATCH)
@@ -52,7 +52,7 @@ def test_a_run_from_disk_is_the_same_each_time() -> None:
 
 def test_an_epoch_has_the_steps_it_should() -> None:
     run = configs("xvfl+", NetConfig(8, 8), config(BATCH, epochs=1))[0]
-    stack = StackedRuns(drawn_table(rows_for(BATCH)), [run], CPU)
+    stack = StackedRuns(random_table(rows_for(BATCH)), [run], CPU)
     trainer = Trainer(stack.federation, stack.method, stack.rows("train"), run.train)
     kinds = [record.kind for record in trainer.run(lambda: 0.0)]
     assert kinds == ["step"] * STEPS + ["epoch"]

@@ -106,7 +106,7 @@ def test_the_floor_has_the_pairs_that_the_loss_looks_at(k: int) -> None:
 
 
 def test_the_floor_multiplies_and_moves_every_weight() -> None:
-    step = floor.train([floor.Passed("net", (3, 4, 2), 5, back=False)])
+    step = floor.train([floor.NetPass("net", (3, 4, 2), 5, back=False)])
     next(step)
     frame = step.gi_frame  # type: ignore[attr-defined]
     weights, before = frame.f_locals["weights"], {}
@@ -151,11 +151,11 @@ def test_ratios_are_medians_over_the_rounds() -> None:
 def test_many_runs_at_once_step_on_any_device() -> None:
     runs = gpu.configs("xvfl", NetConfig(8, 8), config(20))
     assert len(runs) == 35 and len({(run.seed, run.rate) for run in runs}) == 35
-    step = gpu.training(gpu.drawn_table(60), runs[:3], torch.device("cpu"), captured=False)
+    step = gpu.training(gpu.random_table(60), runs[:3], torch.device("cpu"), captured=False)
     next(step)
     small = NetConfig(8, 8, n_blocks=1, base_channels=8)
     image = gpu.configs("xvfl", small, config(10))[:1]
-    next(gpu.training(gpu.drawn_images(20), image, torch.device("cpu"), captured=False))
+    next(gpu.training(gpu.random_images(20), image, torch.device("cpu"), captured=False))
 
 
 def test_a_trainer_goes_on_for_ever() -> None:
@@ -220,7 +220,7 @@ def test_big_tables_are_measured_when_asked_for(monkeypatch: pytest.MonkeyPatch)
 def test_the_grid_is_made_anew_and_compared(tmp_path: Path) -> None:
     """Three tiny tables, a seed and a rate; and what was published is what is made again."""
     for name in grid.TABLES:
-        save_task(gpu.drawn_table(80), tmp_path / f"{name}-2.npz")
+        save_task(gpu.random_table(80), tmp_path / f"{name}-2.npz")
     plan = replace(QUICK, tasks=tmp_path, results=tmp_path / "runs")
     with pytest.raises(ConfigError, match="bank.jsonl: expected the 8 runs to compare with, got 0"):
         grid.grid(plan)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from xvfl_lab.bench.agreement import BATCH, rows_for
 from xvfl_lab.bench.disk import on_disk
-from xvfl_lab.bench.gpu import configs, drawn_table
+from xvfl_lab.bench.gpu import configs, random_table
 from xvfl_lab.bench.shapes import config
 from xvfl_lab.experiments.stacked_runs import StackedRuns
 
@@ -30,7 +30,7 @@ CPU = torch.device("cpu")
 
 
 class Replayed:
-    """Stands for a captured step where there is no GPU: makes each step plainly, and counts."""
+    """Replacement of a captured step without a GPU: computes each step eagerly, and counts."""
 
     made = 0
 
@@ -60,7 +60,7 @@ def replayed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def stack() -> StackedRuns:
     run = configs("xvfl+", NetConfig(8, 8), config(BATCH, epochs=1))[:1]
-    return StackedRuns(drawn_table(rows_for(BATCH)), run, CPU)
+    return StackedRuns(random_table(rows_for(BATCH)), run, CPU)
 
 
 @pytest.mark.parametrize(

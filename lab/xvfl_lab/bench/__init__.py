@@ -1,1 +1,1 @@
-"""What a step costs: `xvfl-lab bench`. Torch and numpy alone, so that it runs on bare machines."""
+"""Benchmarks of training steps: `xvfl-lab bench`. Torch and numpy alone."""

@@ -1,7 +1,7 @@
-"""Whether the fast ways to train lose what the plain way loses.
+"""Compare the losses of fast training with those of plain training.
 
-They are: captured, also when taken up again halfway; many runs at once; images in bf16; rows that
-come from disk while a GPU works.
+Fast: captured steps, also resumed halfway; several runs at once; images in bf16; rows read from
+disk while a GPU computes.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from xvfl.config import MethodName, NetConfig, TrainConfig
 from xvfl.methods import METHODS
 from xvfl.training.loop import Trainer
 from xvfl_lab.bench.disk import on_disk
-from xvfl_lab.bench.gpu import configs, drawn_images, drawn_table
+from xvfl_lab.bench.gpu import configs, random_images, random_table
 from xvfl_lab.bench.outcome import Claim, Line, Outcome
 from xvfl_lab.bench.sections import Plan
 from xvfl_lab.bench.shapes import config
@@ -22,14 +22,15 @@ from xvfl_lab.task import Task
 
 STEPS, BATCH, RUNS = 8, 50, 3
 FLOAT32, REORDERED, BF16 = 1e-4, 1e-3, 0.02
-"""How far apart losses may be, as a share of them, after some steps.
+"""Tolerated relative difference of the losses.
 
-Runs at once add in another order: a unit that rounding switches on or off gets Adam's whole step.
+Several runs at once sum in another order: a unit that rounding switches on or off changes by a
+whole step of Adam.
 """
 
 
 def agreement(plan: Plan) -> Outcome:
-    """Compare the loss over some steps, the plain way on this device, with the fast ways."""
+    """Compare the loss over some steps of plain and fast training."""
     gpu, cpu = torch.device("cuda"), torch.device("cpu")
     streamed = {"GPU": _apart(losses_from_disk("xvfl+", gpu), losses_from_disk("xvfl+", cpu))}
     found = _tables("xvfl+", gpu) + _outcome("xvfl+ from disk: CPU", streamed, FLOAT32)
@@ -42,7 +43,7 @@ def agreement(plan: Plan) -> Outcome:
 
 
 def _tables(method: MethodName, device: torch.device) -> Outcome:
-    task = drawn_table(rows_for(BATCH))
+    task = random_table(rows_for(BATCH))
     runs = configs(method, NetConfig(64, 64), _train())[:RUNS]
     plain = [losses(task, [run], device, captured=False) for run in runs]
     captured = losses(task, runs[:1], device, captured=True)
@@ -57,7 +58,7 @@ def _tables(method: MethodName, device: torch.device) -> Outcome:
 
 
 def _images(method: MethodName, device: torch.device) -> Outcome:
-    task = drawn_images(rows_for(BATCH))
+    task = random_images(rows_for(BATCH))
     run = configs(method, NetConfig(), _train())[0]
     plain = losses(task, [run], device, captured=False)
     quick = replace(run, train=replace(run.train, precision="bf16"))
@@ -68,9 +69,9 @@ def _images(method: MethodName, device: torch.device) -> Outcome:
 def losses(
     task: Task, runs: Sequence[RunConfig], device: torch.device, captured: bool, cut: int = 0
 ) -> float:
-    """Train the runs; give their mean loss over the steps of the last epoch.
+    """Train the runs; return their mean loss over the steps of the last epoch.
 
-    After `cut` steps a new trainer takes the state up.
+    After `cut` steps a new trainer resumes from the state.
     """
     trainer = _trainer(task, runs, device, captured)
     if cut:
@@ -83,9 +84,9 @@ def losses(
 
 
 def losses_from_disk(method: MethodName, device: torch.device) -> float:
-    """Do the same with the rows in files."""
+    """Return the same loss with rows in files."""
     run = configs(method, NetConfig(64, 64), _train())[0]
-    stack = StackedRuns(drawn_table(rows_for(BATCH)), [run], device)
+    stack = StackedRuns(random_table(rows_for(BATCH)), [run], device)
     with on_disk(stack, device) as rows:
         return _loss(Trainer(stack.federation, stack.method, rows, run.train))
 
@@ -104,7 +105,7 @@ def _loss(trainer: Trainer) -> float:
 
 
 def rows_for(batch: int) -> int:
-    """Give the rows of a task of which an epoch has enough steps; a fifth of them are for test."""
+    """Return how many rows a task needs for the steps of an epoch; a fifth are test rows."""
     return STEPS * batch * 5 // 4
 
 
@@ -122,5 +123,5 @@ def _outcome(case: str, apart: dict[str, float], within: float) -> Outcome:
 
 
 def _train() -> TrainConfig:
-    """Train two epochs, so that validation comes between, at a rate that changes."""
+    """Train two epochs with validation in between and a changing learning rate."""
     return config(BATCH, epochs=2, schedule="cosine")

@@ -1,6 +1,6 @@
-"""Bare PyTorch loops of the rivals' losses: nets, a loss, an optimizer, nothing else. Torch alone.
+"""Plain PyTorch loops of two rivals' losses: nets, a loss, an optimizer. Torch alone.
 
-Pinned like `reference`: what somebody writes who needs this one loss and no missing features.
+Fixed like `reference`: the code one would write for this loss alone, without missing features.
 """
 
 import math
@@ -11,16 +11,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 Loss = Callable[[Sequence[nn.Module], Sequence[Tensor], Tensor], Tensor]
-"""Heads, every party's embeddings and labels to the loss of a batch."""
+"""Maps heads, every party's embeddings and labels to the loss of a batch."""
 
 
 def vanilla(heads: Sequence[nn.Module], E: Sequence[Tensor], y: Tensor) -> Tensor:
-    """Take the cross-entropy of one head over all embeddings side by side."""
+    """Return the cross-entropy of one head on the concatenated embeddings."""
     return F.cross_entropy(heads[0](torch.cat(list(E), 1)), y)
 
 
 def laser(heads: Sequence[nn.Module], E: Sequence[Tensor], y: Tensor) -> Tensor:
-    """Let every party's head decide a drawn subset of each size, with the party, for each row."""
+    """Sum the losses of every party's head on a sampled subset of each size that contains it."""
     together = torch.stack(list(E), 1)
     rows, k = together.shape[:2]
     loss = together.new_zeros(())
@@ -48,7 +48,7 @@ def train(
     size: int,
     fused: bool,
 ) -> Iterator[None]:
-    """Train for ever, one step each time it is asked; `x` is what each bottom sees of the rows."""
+    """Train without end, one step for each `next`; `x` are the inputs of the bottoms."""
     weights = [weight for net in (*bottoms, *heads) for weight in net.parameters()]
     optimizer = torch.optim.AdamW(weights, lr=2e-3, fused=fused or None)
     while True:

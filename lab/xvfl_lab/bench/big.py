@@ -1,4 +1,4 @@
-"""Tables larger than memory, as a section of the bench: by name alone, for it fills a disk."""
+"""Benchmark of tables larger than memory; runs only if named, since it needs disk space."""
 
 import tempfile
 from pathlib import Path
@@ -11,9 +11,9 @@ EQUAL, RATE = 1.1, 0.8
 
 
 def big(plan: Plan) -> Outcome:
-    """Measure memory over a training's steps by rows, and rates against memory's and the model's.
+    """Measure memory by the number of rows, and rates against in-memory training and prediction.
 
-    Needs the whole package, and 5 GB of the disk that holds temporary files.
+    Needs the whole package and 5 GB of temporary disk space.
     """
     from xvfl_lab.big_tables import measure, rates
 

@@ -1,4 +1,4 @@
-"""Put the rows of a drawn run into files, as streamed training has them."""
+"""Write the rows of a run to files, as out-of-core training reads them."""
 
 import tempfile
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ BLOCK = 16
 
 @contextmanager
 def on_disk(stack: StackedRuns, device: torch.device) -> Iterator[DiskRows]:
-    """Have the parties of one run read their tables from files; give its training rows."""
+    """Let the parties of one run read their tables from files; yield its training rows."""
     rows = stack.rows("train").to(torch.device("cpu"))
     known, raw = [rows.y.int()], []
     with tempfile.TemporaryDirectory() as folder, ExitStack() as files:

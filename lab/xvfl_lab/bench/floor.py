@@ -1,7 +1,6 @@
-"""The floor under a step: the matrix products that X-VFL's loss cannot do without, and the
-optimizer's traffic; no activations, no losses, no data, no autograd.
+"""A lower bound of a step: the matrix products that X-VFL's loss needs, and the optimizer's step.
 
-Each product is written into a place that is already there.
+No activations, losses, data or autograd; products are written into preallocated tensors.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,19 +12,19 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Passed:
-    """Rows that go through a net of linear layers and come back as gradients."""
+class NetPass:
+    """Rows that pass forward and backward through a net of linear layers."""
 
     net: str
-    """Calls of the same net share its weights."""
+    """Passes of the same net share its weights."""
     widths: tuple[int, ...]
     rows: int
     back: bool = True
-    """Whether the input has a gradient too."""
+    """Whether the input needs a gradient."""
 
 
-def train(calls: Sequence[Passed]) -> Iterator[None]:
-    """Do a step's products and the optimizer's step, each time it is asked, for ever."""
+def train(calls: Sequence[NetPass]) -> Iterator[None]:
+    """Compute a step's products and the optimizer's step, for each `next`, without end."""
     shapes = {
         (call.net, at): (b, a) for call in calls for at, (a, b) in enumerate(pairwise(call.widths))
     }
@@ -47,7 +46,7 @@ def train(calls: Sequence[Passed]) -> Iterator[None]:
 def _products(
     weight: Tensor, x: Sequence[Tensor], back: Sequence[Tensor], at: int, below: bool
 ) -> None:
-    """Multiply forwards, back to the weight and, where it has one, to the input's gradient."""
+    """Compute the output, the weight's gradient and, if needed, the input's gradient."""
     torch.mm(x[at], weight.T, out=x[at + 1])
     assert weight.grad is not None
     torch.mm(back[at + 1].T, x[at], out=weight.grad)

@@ -1,4 +1,4 @@
-"""What `xvfl-lab bench` times on a GPU: steps eager, captured, and of many runs at once."""
+"""Benchmarks on a GPU: eager steps, captured steps, and several runs at once."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -24,11 +24,11 @@ CUDA = torch.device("cuda")
 
 
 def table(plan: Plan) -> Outcome:
-    """Time the paper's shape for tables: eager, captured, and the runs of a figure at once."""
+    """Time the paper's shape for tables: eager, captured, and all runs of a figure at once."""
     found = Outcome()
     methods: tuple[MethodName, ...] = ("xvfl", "xvfl+")
     for method in methods:
-        task = drawn_table(4_000)
+        task = random_table(4_000)
         runs = configs(method, NetConfig(plan.d, plan.d), config(50))
         contenders = {
             "eager": training(task, runs[:1], CUDA, captured=False),
@@ -57,8 +57,8 @@ def table(plan: Plan) -> Outcome:
 
 
 def images(plan: Plan) -> Outcome:
-    """Time the strips of CIFAR-10, batch 200: eager in float32, and the best there is."""
-    task, found = drawn_images(2_000), Outcome()
+    """Time the strips of CIFAR-10, batch 200: eager and captured float32, captured bf16."""
+    task, found = random_images(2_000), Outcome()
     methods: tuple[MethodName, ...] = ("xvfl", "xvfl+")
     for method in methods:
         plain = configs(method, SMALL if plan.quick else NetConfig(), config(200))[:1]
@@ -81,7 +81,7 @@ def images(plan: Plan) -> Outcome:
 
 
 def configs(method: MethodName, net: NetConfig, train: TrainConfig) -> list[RunConfig]:
-    """List the runs of a figure: five seeds at seven rates; the first is in the middle of them."""
+    """List the runs of a figure: five seeds, seven rates, R_miss 0.5 first."""
     loss = LossConfig(method=method)
     order = sorted(RATES, key=lambda rate: abs(rate - 0.5))
     return [
@@ -94,7 +94,7 @@ def configs(method: MethodName, net: NetConfig, train: TrainConfig) -> list[RunC
 def training(
     task: Task, runs: Sequence[RunConfig], device: torch.device, captured: bool
 ) -> Iterator[None]:
-    """Train the runs at once, one step each time it is asked."""
+    """Train the runs at once, one step for each `next`."""
     stack = StackedRuns(task, runs, device)
     rows = stack.rows("train")
     return steps(
@@ -102,16 +102,16 @@ def training(
     )
 
 
-def drawn_table(rows: int) -> Task:
-    """Draw a table of two parties, 30 features each."""
+def random_table(rows: int) -> Task:
+    """Sample a table of two parties, 30 features each."""
     rng, layouts = np.random.default_rng(0), dict.fromkeys(("a", "b"), Layout(numbers(30)))
     values = {name: rng.random((rows, 30), dtype=np.float32) for name in layouts}
-    return Task("drawn", layouts, values, rng.integers(0, 2, rows))
+    return Task("random", layouts, values, rng.integers(0, 2, rows))
 
 
-def drawn_images(rows: int) -> Task:
-    """Draw images of two parties, half of CIFAR-10's each."""
+def random_images(rows: int) -> Task:
+    """Sample images of two parties, halves of CIFAR-10's size."""
     shape = (3, 32, 16)
     rng, layouts = np.random.default_rng(0), dict.fromkeys(("a", "b"), Layout(image=shape))
     values = {name: rng.integers(0, 256, (rows, *shape)).astype(np.uint8) for name in layouts}
-    return Task("drawn", layouts, values, rng.integers(0, 10, rows))
+    return Task("random", layouts, values, rng.integers(0, 10, rows))

@@ -1,4 +1,4 @@
-"""The whole grid over missing rates of three real tables, made anew and timed: by name alone."""
+"""Benchmark of all runs over missing rates of three real tables; runs only if named."""
 
 import math
 import tempfile
@@ -23,31 +23,31 @@ TABLES, SEEDS = ("bank", "avazu", "physionet2012"), 5
 MODES = ("local", "assisted", "peers", "collaborative")
 MINUTES, ERRORS = 10.0, 1.0
 LEAST = 1e-4
-"""The least error of an accuracy: where all seeds say the same, a row or two are no difference."""
+"""Smallest standard error of an accuracy, for cases where all seeds agree."""
 
 
 def grid(plan: Plan) -> Outcome:
-    """Make every run of the three tables' figures, five seeds; compare with published accuracies.
+    """Compute all runs of the three tables' figures, five seeds; compare with published ones.
 
-    The time is all it takes: reading, drawing, training, testing, keeping results.
+    The time includes reading, sampling, training, testing and storing.
     """
-    published = {name: _published(name, plan) for name in TABLES}
+    published = {name: _load_published(name, plan) for name in TABLES}
     made, lines, total = {}, [], 0.0
     for name in TABLES:
         started = time.perf_counter()
-        made[name] = _made(name, plan)
+        made[name] = _compute(name, plan)
         seconds = time.perf_counter() - started
         lines.append(Line("grid", name, f"{len(made[name])} runs", seconds, "s"))
         total += seconds
     minutes = Claim("grid of tables: minutes", total / 60, MINUTES, False)
     found = Outcome(tuple(lines), (minutes,))
     for name, there in published.items():
-        found += _compared(name, made[name], there) if there else Outcome()
+        found += _compare(name, made[name], there) if there else Outcome()
     return found
 
 
 def jobs_of(name: str, plan: Plan) -> list[Job]:
-    """List a table's runs: five seeds, or the least that is a grid."""
+    """List a table's runs: five seeds; quick: one seed and rate."""
     all_jobs = missing_rates(name, budget_for(name, plan.quick))
     if not plan.quick:
         return [job for job in all_jobs if job.config.seed < SEEDS]
@@ -55,7 +55,7 @@ def jobs_of(name: str, plan: Plan) -> list[Job]:
 
 
 def apart(made: Sequence[Result], published: Sequence[Result]) -> list[float]:
-    """Give how far mean accuracies are apart, in standard errors, by method, mode and rate."""
+    """Return the differences of mean accuracies in standard errors, by method, mode and rate."""
     found = []
     for method in dict.fromkeys(each.config.name for each in published):
         for rate in sorted({each.config.rate for each in published}):
@@ -72,13 +72,13 @@ def _errors(then: Mean, now: Mean, seeds: int) -> float:
     return abs(now.mean - then.mean) / max(error, LEAST)
 
 
-def published(named: Path | None, quick: bool) -> Path | None:
-    """Find the runs to compare with: those named, else the repository's, where we are in it."""
-    ours = Path("results") / "runs"
+def published_runs(named: Path | None, quick: bool) -> Path | None:
+    """Return the folder of runs to compare with: the given one, or the repository's."""
+    ours = Path("lab") / "results" / "runs"
     return ours if named is None and not quick and ours.is_dir() else named
 
 
-def _made(name: str, plan: Plan) -> list[Result]:
+def _compute(name: str, plan: Plan) -> list[Result]:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     jobs, dispatch = jobs_of(name, plan), choose_dispatch(device, 0)
     with tempfile.TemporaryDirectory() as folder:
@@ -87,9 +87,9 @@ def _made(name: str, plan: Plan) -> list[Result]:
         return store.get(jobs)
 
 
-def _published(name: str, plan: Plan) -> list[Result]:
+def _load_published(name: str, plan: Plan) -> list[Result]:
     if plan.results is None:
-        print(f"{name}: no published runs are named (--results), so nothing is compared")
+        print(f"{name}: no folder of published runs (--results), nothing to compare")
         return []
     path, jobs = plan.results / f"{name}.jsonl", jobs_of(name, plan)
     found = RunStore(path).get(jobs)
@@ -100,7 +100,7 @@ def _published(name: str, plan: Plan) -> list[Result]:
     return found
 
 
-def _compared(name: str, made: Sequence[Result], published: Sequence[Result]) -> Outcome:
+def _compare(name: str, made: Sequence[Result], published: Sequence[Result]) -> Outcome:
     errors = apart(made, published)
     within, count = sum(each <= ERRORS for each in errors), len(errors)
     return Outcome(

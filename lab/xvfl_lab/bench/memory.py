@@ -18,20 +18,20 @@ CONTENDERS = ("xvfl", "reference", "xvfl+", "vanilla")
 
 
 def peak(contender: str, shape: Shape) -> float:
-    """Give the MiB by which some steps raise a fresh process's peak."""
+    """Return by how many MiB some steps raise the peak memory of a new process."""
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-        return pool.submit(_raised, contender, shape).result()
+        return pool.submit(_peak_increase, contender, shape).result()
 
 
-def _raised(contender: str, shape: Shape) -> float:
+def _peak_increase(contender: str, shape: Shape) -> float:
     torch.set_num_threads(1)
     drawn = SyntheticRows.of(shape)
     training = _steps(contender, drawn)
-    _forget_peak()
-    before = _highest()
+    _reset_peak()
+    before = _peak()
     for _ in range(STEPS):
         next(training)
-    return _highest() - before
+    return _peak() - before
 
 
 def _steps(contender: str, drawn: SyntheticRows) -> Iterator[None]:
@@ -41,14 +41,14 @@ def _steps(contender: str, drawn: SyntheticRows) -> Iterator[None]:
     return reference.train(nets, rows, drawn.shape.batch, 0.1, 0.1)
 
 
-def _forget_peak() -> None:
-    """Let the peak begin anew; where Linux does not allow it, the peak so far stays."""
+def _reset_peak() -> None:
+    """Reset the peak; without effect where the system does not allow it."""
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
 
 
-def _highest() -> float:
-    """Give this process's peak since then, in MiB."""
+def _peak() -> float:
+    """Return the peak memory of this process since the reset, in MiB."""
     unit = 1 if sys.platform == "darwin" else 1024
     with suppress(OSError):
         for line in Path("/proc/self/status").read_text().splitlines():

@@ -1,4 +1,4 @@
-"""What a bench found: lines of figures, and how they stand to what was promised."""
+"""Results of benchmarks: measurements, and targets that they meet or miss."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from xvfl.version import VERSION
 
 @dataclass(frozen=True)
 class Line:
-    """One figure, and what it is next to another of the same run."""
+    """One measurement, and its ratio to another of the same run."""
 
     section: str
     case: str
@@ -23,17 +23,17 @@ class Line:
     unit: str = "ms"
     ratio: float | None = None
     to: str = ""
-    """Whose figure the ratio is of."""
+    """The contender that the ratio refers to."""
 
     def cells(self) -> tuple[str, ...]:
-        """Give the line as texts."""
+        """Format the measurement."""
         ratio = "" if self.ratio is None else f"{self.ratio:.2f} × {self.to}"
         return (self.section, self.case, self.contender, f"{self.value:.4g} {self.unit}", ratio)
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A ratio that was promised."""
+    """A target for a measured value."""
 
     what: str
     value: float
@@ -42,18 +42,18 @@ class Claim:
 
     @property
     def met(self) -> bool:
-        """Say whether it holds."""
+        """Whether the target is met."""
         return self.value >= self.target if self.at_least else self.value <= self.target
 
     def cells(self) -> tuple[str, ...]:
-        """Give the claim as texts."""
+        """Format the target."""
         bound = f"{'≥' if self.at_least else '≤'} {self.target:g}"
         return (self.what, f"{self.value:.3g}", bound, "yes" if self.met else "no")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What some sections found."""
+    """Results of some sections."""
 
     lines: tuple[Line, ...] = ()
     claims: tuple[Claim, ...] = ()
@@ -78,7 +78,7 @@ class Outcome:
 
 
 LINES = ("section", "case", "contender", "median", "ratio")
-CLAIMS = ("promised", "measured", "bound", "met")
+CLAIMS = ("target", "measured", "bound", "met")
 
 
 def text(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

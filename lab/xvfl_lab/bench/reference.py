@@ -1,8 +1,8 @@
-"""X-VFL's loss written term by term in plain PyTorch: what `xvfl-lab bench` compares a step with.
+"""X-VFL's loss term by term in plain PyTorch: the reference of `xvfl-lab bench`.
 
-Pinned: written once from the paper's formulas, for reading, and not to be made faster. Each formula
-calls the nets it names; nothing is shared between formulas but the embeddings. Torch alone.
-Rows are full at one party at least, as in the paper. Names: `f` bottoms, `xcom` completers, `h`
+Fixed: written from the paper's formulas for readability; do not optimize it. Each formula calls the
+nets it names; formulas share nothing but the embeddings. Torch alone. Every row is full at one
+party at least, as in the paper. Names: `f` bottoms, `xcom` completers, `h`
 the head; of each party `x` encoded features (B, p), 0 where missing, and `o` marks of the observed.
 """
 
@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows as every party holds them."""
+    """Rows of all parties."""
 
     x: Sequence[Tensor]
     o: Sequence[Tensor]
@@ -25,31 +25,31 @@ class Batch:
     y: Tensor
 
     def take(self, at: Tensor) -> "Batch":
-        """Give some of the rows."""
+        """Select rows."""
         return Batch([x[at] for x in self.x], [o[at] for o in self.o], self.full[at], self.y[at])
 
 
 @dataclass(frozen=True)
 class Nets:
-    """Everybody's nets."""
+    """The nets of all parties, and the head."""
 
     f: Sequence[nn.Module]
     xcom: Sequence[nn.Module]
     h: nn.Module
 
     def parameters(self) -> list[nn.Parameter]:
-        """List all weights."""
+        """List all parameters."""
         return [weight for net in (*self.f, *self.xcom, self.h) for weight in net.parameters()]
 
 
-def embed(f: nn.Module, x: Tensor, given: Tensor) -> Tensor:
-    """E_i = f_i(x_i), with a mark for each feature that is given."""
-    out: Tensor = f(torch.cat([x, given.to(x.dtype)], 1))
+def embed(f: nn.Module, x: Tensor, o: Tensor) -> Tensor:
+    """E_i = f_i(x_i), with a flag for each observed feature."""
+    out: Tensor = f(torch.cat([x, o.to(x.dtype)], 1))
     return out
 
 
 def aligned_loss(nets: Nets, rows: Batch, lambda1: float, lambda2: float) -> Tensor:
-    """Add the terms of rows that are full at every party, over all of them."""
+    """Sum the loss of the aligned rows."""
     f, h, y, k = nets.f, nets.h, rows.y, len(nets.f)
     E = [embed(f[i], rows.x[i], rows.o[i]) for i in range(k)]
     joint = torch.stack(E).mean(0)
@@ -69,7 +69,7 @@ def aligned_loss(nets: Nets, rows: Batch, lambda1: float, lambda2: float) -> Ten
 
 
 def other_loss(nets: Nets, rows: Batch) -> Tensor:
-    """Add the terms of rows that some party does not hold in full, over all of them."""
+    """Sum the loss of the non-aligned rows."""
     f, h, y, k = nets.f, nets.h, rows.y, len(nets.f)
     E = [embed(f[i], rows.x[i], rows.o[i]) for i in range(k)]
     joint = h(mean(E, rows.full))
@@ -106,7 +106,7 @@ def loss(nets: Nets, batch: Batch, lambda1: float, lambda2: float) -> Tensor:
 
 
 def train(nets: Nets, rows: Batch, size: int, lambda1: float, lambda2: float) -> Iterator[None]:
-    """Train for ever, one step each time it is asked."""
+    """Train without end, one step for each `next`."""
     optimizer = torch.optim.AdamW(nets.parameters(), lr=2e-3)
     while True:
         for at in torch.split(torch.randperm(len(rows.y)), size):

@@ -20,15 +20,15 @@ ON_GPU: dict[str, Callable[[Plan], Outcome]] = {
     "images": gpu.images,
 }
 BY_NAME: dict[str, Callable[[Plan], Outcome]] = {"big": big, "grid": grid}
-"""Sections that run only when they are asked for."""
+"""Sections that run only if named."""
 SECTIONS: dict[str, Callable[[Plan], Outcome]] = {**sections.SECTIONS, **ON_GPU, **BY_NAME}
 
 
 def bench(wanted: Sequence[str], plan: Plan, out: Path, tell: Callable[[Outcome], None]) -> Outcome:
-    """Time sections by name, or all that this machine can; what is found so far is on disk.
+    """Run the named sections, or all that this machine supports; write results after each.
 
-    `tell` hears what each section found. What was promised is of the full shapes: a quick bench
-    judges nothing.
+    `tell` is called with the results of each section. Targets hold for the full shapes: a quick
+    benchmark has none.
     """
     for name in wanted:
         if name not in SECTIONS:

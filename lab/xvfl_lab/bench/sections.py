@@ -1,4 +1,4 @@
-"""What `xvfl-lab bench` times on a CPU, section by section; contenders take turns."""
+"""Benchmarks on a CPU; contenders take turns."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ FASTER, FLOOR, GROWTH = 1.5, 1.4, 9.0
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is timed, and where what is timed or compared lies."""
+    """Sizes and repetitions of the benchmarks, and the folders they read."""
 
     rounds: int = 15
     steps: int = 3
@@ -30,9 +30,9 @@ class Plan:
     gpu_steps: int = 20
     quick: bool = False
     tasks: Path | None = None
-    """Folder of prepared data sets; None = they are read from where they are."""
+    """Folder of prepared data sets; None = find and prepare them."""
     results: Path | None = None
-    """Folder of published runs, to compare with."""
+    """Folder of published runs to compare with."""
 
 
 FULL = Plan()
@@ -40,12 +40,12 @@ QUICK = Plan(2, 1, 32, (2, 4), (16, 32), (50, 100), (1_000, 2_000), 10, quick=Tr
 
 
 def paper(plan: Plan) -> Outcome:
-    """Time X-VFL's step in the paper's shape for tables beside the reference and the floor."""
+    """Time X-VFL's step in the paper's shape for tables against reference and lower bound."""
     drawn = SyntheticRows.of(tables(d=plan.d))
-    times = _small(
+    times = _time_tables(
         {
             "xvfl": steps(drawn.trainer("xvfl")),
-            "reference": plainly(drawn),
+            "reference": reference_steps(drawn),
             "floor": drawn.floor(),
             "xvfl+": steps(drawn.trainer("xvfl+")),
         },
@@ -62,8 +62,8 @@ def paper(plan: Plan) -> Outcome:
     )
 
 
-def plainly(drawn: SyntheticRows) -> Iterator[None]:
-    """Train by the reference, from the weights our trainer begins with."""
+def reference_steps(drawn: SyntheticRows) -> Iterator[None]:
+    """Train with the reference, from the initial weights of our trainer."""
     nets, rows = drawn.reference(drawn.trainer("xvfl"))
     loss = LossConfig(method="xvfl")
     assert isinstance(loss.lambda1, float) and isinstance(loss.lambda2, float)
@@ -71,7 +71,7 @@ def plainly(drawn: SyntheticRows) -> Iterator[None]:
 
 
 def public(plan: Plan) -> Outcome:
-    """Time the rivals' losses in S1 to S3 beside bare loops, and X-VFL beside vanilla."""
+    """Time the rivals' losses in S1 to S3 against plain loops, and X-VFL against vanilla."""
     found = Outcome()
     for name, shape in PUBLIC.items():
         drawn = SyntheticRows.of(shape)
@@ -81,25 +81,25 @@ def public(plan: Plan) -> Outcome:
                 f"bare {method}": drawn.bare(method, fused=False),
                 f"bare {method}, fused AdamW": drawn.bare(method, fused=True),
             }
-            times = _small(contenders, _longer(plan))
+            times = _time_tables(contenders, _more_steps(plan))
             faster = times.ratio(f"bare {method}", method)
             claim = Claim(
                 f"{name}, {method}: bare loop, torch's default AdamW / ours", faster, 1.0, True
             )
             found += Outcome(_lines("public", name, times, method), (claim,))
         ours: tuple[MethodName, ...] = ("vanilla", "laser", "xvfl", "xvfl+")
-        times = _small({each: steps(drawn.trainer(each)) for each in ours}, _longer(plan))
+        times = _time_tables({each: steps(drawn.trainer(each)) for each in ours}, _more_steps(plan))
         found += Outcome(_lines("public", name, times, "vanilla"))
     return found
 
 
 def parties(plan: Plan) -> Outcome:
-    """Time X-VFL's step as parties grow in number."""
+    """Time X-VFL's step by the number of parties."""
     cases = {f"k = {k}": tables(parties=k, d=plan.d, rows=500) for k in plan.parties}
     each = {name: steps(SyntheticRows.of(shape).trainer("xvfl")) for name, shape in cases.items()}
-    times = _small(each, _briefly(plan))
+    times = _time_tables(each, _fewer_rounds(plan))
     few, many = "k = 4", "k = 32"
-    found = Outcome(_grown("parties", times))
+    found = Outcome(_growth_lines("parties", times))
     if many not in cases:
         return found
     claim = Claim("time(k = 32) / time(k = 4)", times.ratio(many, few), GROWTH, False)
@@ -107,7 +107,7 @@ def parties(plan: Plan) -> Outcome:
 
 
 def growth(plan: Plan) -> Outcome:
-    """Time X-VFL's step as embeddings, batches and tables grow."""
+    """Time X-VFL's step by the size of embeddings, batches and tables."""
     base = tables(d=plan.d)
     families = {
         "width": {f"d = {d}": tables(d=d) for d in plan.widths},
@@ -119,12 +119,12 @@ def growth(plan: Plan) -> Outcome:
         each = {
             name: steps(SyntheticRows.of(shape).trainer("xvfl")) for name, shape in cases.items()
         }
-        found += Outcome(_grown(section, _small(each, _briefly(plan))))
+        found += Outcome(_growth_lines(section, _time_tables(each, _fewer_rounds(plan))))
     return found
 
 
 def peak(plan: Plan) -> Outcome:
-    """Measure the memory that training steps add to drawn rows and nets."""
+    """Measure the peak memory of training steps."""
     case, found = f"k = 2, d = {plan.d}, batch 50", {}
     for contender in memory.CONTENDERS:
         found[contender] = memory.peak(contender, tables(d=plan.d))
@@ -144,19 +144,19 @@ SECTIONS: dict[str, Callable[[Plan], Outcome]] = {
 }
 
 
-def _small(contenders: Mapping[str, Iterator[object]], plan: Plan) -> Times:
-    """Time contenders as tables are trained: with one thread, all of them."""
+def _time_tables(contenders: Mapping[str, Iterator[object]], plan: Plan) -> Times:
+    """Time contenders with one thread, as tables are trained."""
     with limit_threads(False, torch.device("cpu")):
         return take_turns(contenders, plan.rounds, plan.steps)
 
 
-def _longer(plan: Plan) -> Plan:
-    """Take more of steps that are short."""
+def _more_steps(plan: Plan) -> Plan:
+    """Time more steps, for short ones."""
     return replace(plan, steps=5 * plan.steps)
 
 
-def _briefly(plan: Plan) -> Plan:
-    """Take fewer of steps that are long."""
+def _fewer_rounds(plan: Plan) -> Plan:
+    """Time fewer rounds, for long steps."""
     return replace(plan, rounds=min(plan.rounds, 7), steps=1)
 
 
@@ -167,7 +167,7 @@ def _lines(section: str, case: str, times: Times, to: str) -> tuple[Line, ...]:
     )
 
 
-def _grown(section: str, times: Times) -> tuple[Line, ...]:
+def _growth_lines(section: str, times: Times) -> tuple[Line, ...]:
     names: Sequence[str] = list(times.rounds)
     return tuple(
         replace(line, case=line.contender, contender="xvfl")

@@ -1,6 +1,6 @@
-"""The shapes that are timed, drawn rows of them, and our trainer on these.
+"""The benchmarked shapes, random rows of them, and trainers on these rows.
 
-Widths of a bottom count its whole input: encoded columns and the flags beside them.
+The input width of a bottom counts encoded columns and flags.
 """
 
 import copy
@@ -20,12 +20,12 @@ from xvfl.primitives.layout import Feature, Layout
 from xvfl.primitives.rows import PartyTable, Rows
 from xvfl.training.loop import Trainer
 from xvfl_lab.bench import bare, floor, reference
-from xvfl_lab.bench.floor import Passed
+from xvfl_lab.bench.floor import NetPass
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Parties alike, and how much of their rows is there."""
+    """Equal parties, and the fraction of their features that is observed."""
 
     parties: int
     features: tuple[Feature, ...]
@@ -36,13 +36,13 @@ class Shape:
     batch: int
     rows: int = 2000
     overlap: float = 0.4
-    """Share of the rows that are aligned."""
+    """Fraction of aligned rows."""
     rate: float = 0.5
-    """Share of its features that a party misses in a row it does not hold in full."""
+    """Fraction of its features that a party misses in an incomplete row."""
 
     @property
     def layout(self) -> Layout:
-        """What every party holds."""
+        """The layout of every party."""
         return Layout(self.features)
 
     @property
@@ -52,19 +52,19 @@ class Shape:
 
     @property
     def completer(self) -> tuple[int, ...]:
-        """Widths of a completer: a bottom's, the other way round."""
+        """Widths of a completer: those of a bottom, reversed."""
         return (*self.bottom[::-1], self.layout.encoded)
 
 
 def numbers(count: int) -> tuple[Feature, ...]:
-    """Name so many numeric features."""
+    """Return numeric features."""
     return tuple(Feature(f"c{i}", "numeric", 1) for i in range(count))
 
 
 def tables(
     parties: int = 2, d: int = 512, batch: int = 50, rows: int = 2000, classes: int = 2
 ) -> Shape:
-    """Give the paper's shape for tables: three layers of d each; 30 features a party."""
+    """Return the paper's shape for tables: three layers of width d; 30 features a party."""
     return Shape(parties, numbers(30), (d, d, d), (d, d, classes), batch, rows)
 
 
@@ -78,7 +78,7 @@ PUBLIC: dict[str, Shape] = {
 
 @dataclass(frozen=True)
 class SyntheticRows:
-    """A federation's rows, drawn at random."""
+    """Random rows of a federation."""
 
     shape: Shape
     tables: list[PartyTable]
@@ -86,7 +86,7 @@ class SyntheticRows:
 
     @classmethod
     def of(cls, shape: Shape, seed: int = 0) -> "SyntheticRows":
-        """Draw the rows of a shape; every row is full at one party at least."""
+        """Sample the rows of a shape; every row is full at one party at least."""
         rng, n, k = torch.Generator().manual_seed(seed), shape.rows, shape.parties
         full = torch.rand(n, k, generator=rng) < 0.5
         full[torch.arange(n), torch.randint(k, (n,), generator=rng)] = True
@@ -98,7 +98,7 @@ class SyntheticRows:
         return cls(shape, made, Rows(handles, full, seen, y, torch.ones(n)))
 
     def trainer(self, method: MethodName, **train: object) -> Trainer:
-        """Give our trainer, with fresh nets."""
+        """Return our trainer with new nets."""
         shape, names = self.shape, [f"p{i}" for i in range(self.shape.parties)]
         loss = LossConfig(method=method)
         parties = build_parties(
@@ -120,7 +120,7 @@ class SyntheticRows:
         return Trainer(FusedFederation(sides), made, self.rows, config(shape.batch, **train))
 
     def reference(self, trainer: Trainer) -> tuple[reference.Nets, reference.Batch]:
-        """Give the reference the weights of an X-VFL trainer, and the same rows."""
+        """Return the nets of an X-VFL trainer and the rows in the form of the reference."""
         assert isinstance(trainer.federation, FusedFederation)
         each = [copy.deepcopy(worker.net) for worker in trainer.federation.workers]
         made = reference.Nets(
@@ -132,7 +132,7 @@ class SyntheticRows:
         return made, reference.Batch(x, o, self.rows.full, self.rows.y)
 
     def bare(self, method: str, fused: bool) -> Iterator[None]:
-        """Train by a bare loop."""
+        """Train with a plain loop."""
         shape, k, d = self.shape, self.shape.parties, self.shape.bottom[-1]
         joint = method == "vanilla"
         heads = [nets.mlp([k * d if joint else d, *shape.head]) for _ in range(1 if joint else k)]
@@ -141,11 +141,11 @@ class SyntheticRows:
         return bare.train(bare.LOSSES[method], bottoms, heads, x, self.rows.y, shape.batch, fused)
 
     def floor(self) -> Iterator[None]:
-        """Do what no writing of X-VFL's loss can leave out in an average batch."""
+        """Compute the lower bound of an average batch."""
         return floor.train(self.passes())
 
-    def passes(self) -> list[Passed]:
-        """List the rows that X-VFL's loss puts through each net in an average batch."""
+    def passes(self) -> list[NetPass]:
+        """List how many rows pass through each net in an average batch of X-VFL's loss."""
         shape, full, k = self.shape, self.rows.full, self.shape.parties
         aligned = full.all(1)
         rows = shape.batch / len(full)
@@ -155,13 +155,13 @@ class SyntheticRows:
             plain = round(rows * float(full[:, i].sum()))
             completed = round(rows * float((aligned | ~full[:, i]).sum()))
             calls += [
-                Passed(f"bottom {i}", bottom, plain, back=False),
-                Passed(f"completer {i}", shape.completer, completed),
-                Passed(f"bottom {i}", bottom, completed),
+                NetPass(f"bottom {i}", bottom, plain, back=False),
+                NetPass(f"completer {i}", shape.completer, completed),
+                NetPass(f"bottom {i}", bottom, completed),
             ]
         per_row = full.sum(1) + (full.sum(1) >= 2) + torch.where(aligned, 2 * k, 1)
         head = (shape.bottom[-1], *shape.head)
-        return [*calls, Passed("head", head, round(rows * int(per_row.sum())))]
+        return [*calls, NetPass("head", head, round(rows * int(per_row.sum())))]
 
 
 def _table(shape: Shape, full: Tensor, rng: torch.Generator) -> PartyTable:
@@ -178,13 +178,13 @@ def completer(shape: Shape) -> nn.Module:
 
 
 def config(batch: int, **train: object) -> TrainConfig:
-    """Train for ever, and all the same."""
+    """Return a configuration that trains without end at a constant learning rate."""
     always = TrainConfig(batch_size=batch, epochs=10**9, patience=0, schedule="constant")
     return replace(always, **train)  # type: ignore[arg-type]
 
 
 def steps(trainer: Trainer) -> Iterator[None]:
-    """Train one step each time it is asked."""
+    """Train one step for each `next`."""
     for record in trainer.run(lambda: 0.0):
         if record.kind == "step":
             yield

@@ -34,7 +34,7 @@ def bench(
 
     xvfl-lab bench paper public
     """
-    from xvfl_lab.bench.grid import published
+    from xvfl_lab.bench.grid import published_runs
     from xvfl_lab.bench.outcome import CLAIMS, LINES, Outcome
     from xvfl_lab.bench.run import bench as run
     from xvfl_lab.bench.sections import FULL, QUICK
@@ -45,7 +45,7 @@ def bench(
         console.print(_table(LINES, [line.cells() for line in one.lines]))
 
     with console.status("timing"):
-        plan = replace(QUICK if quick else FULL, results=published(results, quick))
+        plan = replace(QUICK if quick else FULL, results=published_runs(results, quick))
         outcome = run(sections or [], plan, out, show)
     if outcome.claims:
         console.print(_table(CLAIMS, [claim.cells() for claim in outcome.claims]))

@@ -1,4 +1,4 @@
-"""The members of a folder, a .zip or a .tar.gz, read in place: nothing is unpacked to disk."""
+"""Read the members of a folder, a .zip or a .tar.gz without unpacking to disk."""
 
 import io
 import tarfile
@@ -27,7 +27,7 @@ def members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, by
     except (OSError, EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error) as error:
         reason = " ".join(str(error).split())
         raise InputError(
-            f"{path}: cannot be read ({reason}); it may be cut short: get it again"
+            f"{path}: cannot be read ({reason}); it may be truncated: get it again"
         ) from error
 
 
@@ -51,7 +51,7 @@ def _of_tar(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, by
             content = file.extractfile(member) if wanted(member.name) else None
             if content is not None:
                 yield member.name, content.read()
-        # To the last byte: gzip's checksum stands at the end.
+        # Read to the end: gzip's checksum is the last part.
         while file.fileobj is not None and file.fileobj.read(AT_ONCE):
             pass
 

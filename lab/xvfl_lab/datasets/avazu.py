@@ -1,7 +1,7 @@
 """Avazu Click-Through Rate Prediction (Kaggle, 2014): is an advertisement clicked?
 
-Every column is a category. `hour` (YYMMDDHH) becomes hour of day and weekday; `id` only names the
-row. Of the publisher's 40 million rows a fixed sample of 100,000 is drawn over all ten days.
+Every column is a category. `hour` (YYMMDDHH) becomes hour of day and weekday; `id` identifies the
+row. A fixed random sample of 100,000 of the publisher's 40 million rows covers all ten days.
 
 The meaning of C1 and C14 to C21 is not published. C15 and C16 are the banner's size, so with C1
 and `banner_pos` they go to the context; C14 and C17 to C21, which vary with the advertisement
@@ -54,7 +54,7 @@ def read_zip(files: Sequence[Path]) -> Table:
 
 
 def _sample(source: Any, path: Path) -> Table:
-    """Read in pieces what pandas can read, and keep a sample."""
+    """Read in chunks, and keep a sample."""
     kept, chosen = pd.DataFrame(), np.zeros(0, dtype=np.uint64)
     with pd.read_csv(source, dtype="str", chunksize=AT_ONCE) as chunks:
         for chunk in chunks:
@@ -67,7 +67,7 @@ def _sample(source: Any, path: Path) -> Table:
 
 
 def read_pack(files: Sequence[Path]) -> Table:
-    """Read the pack: rows of several parts, of which one is representative."""
+    """Read the pack, whose rows have several parts; one is representative."""
     raw = pd.read_parquet(files[0])
     return _table(raw, (raw["part"] == REPRESENTATIVE).to_numpy(dtype=bool))
 

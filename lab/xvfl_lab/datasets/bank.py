@@ -1,6 +1,6 @@
 """Bank Marketing (Moro, Cortez, Rita; UCI 222): does a client take the deposit offered by phone?
 
-`duration` is left out: it is known only once the call is over. "unknown" means missing, and so
+`duration` is left out: it is known only after the call. "unknown" means missing, and so
 does -1 in `pdays`, days since an earlier campaign reached the client.
 """
 
@@ -28,7 +28,7 @@ PARTIES: dict[int, Parties] = {
 }
 FEATURES = PERSON + ACCOUNTS + CONTACT + HISTORY
 INSIDE = ("bank.zip", "bank-full.csv")
-"""Where the table lies in the publisher's archive."""
+"""Path of the table in the publisher's archive."""
 
 
 def read_csv(files: Sequence[Path]) -> Table:
@@ -55,9 +55,9 @@ def _table(raw: pd.DataFrame, path: Path) -> Table:
     require_columns(raw, (*FEATURES, "y"), path)
     frame = raw[list(FEATURES)].copy()
     frame["pdays"] = frame["pdays"].where(frame["pdays"] >= 0)
-    said = sorted(set(raw["y"].astype("str")) - {"no", "yes"})
-    if said:
-        raise InputError(f'{path}: expected "yes" or "no" in y, found {said[0]!r}; get it again')
+    others = sorted(set(raw["y"].astype("str")) - {"no", "yes"})
+    if others:
+        raise InputError(f'{path}: expected "yes" or "no" in y, got {others[0]!r}; get it again')
     y = (raw["y"] == "yes").to_numpy(dtype=bool).astype(np.int64)
     test = fixed_fraction([str(row) for row in range(len(raw))], "bank")
     return Table("bank", frame, y, test)

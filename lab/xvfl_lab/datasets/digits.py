@@ -1,7 +1,6 @@
 """Scanned handwritten digits (E. Alpaydin, C. Kaynak; UCI), split between two parties.
 
-1,797 images of 8 × 8 grey values, in the copy that comes inside scikit-learn, imported only when
-they are asked for.
+1,797 images of 8 × 8 gray values, from scikit-learn, which is imported when used.
 """
 
 import numpy as np
@@ -11,7 +10,7 @@ from xvfl_lab.task import Task
 
 
 def digits() -> Task:
-    """Give the left half to one party, the right half to the other."""
+    """Load the digits: the left half at one party, the right half at the other."""
     from sklearn.datasets import load_digits
 
     images, y = load_digits(return_X_y=True)

@@ -1,4 +1,4 @@
-"""Download a file: resumable, checked, put into place only when whole and right."""
+"""Download a file: resumable, with checksum, moved into place when complete."""
 
 import hashlib
 import os
@@ -16,17 +16,17 @@ from xvfl_lab.datasets.archive import nested
 from xvfl_lab.datasets.source import Download
 
 Show = Callable[[int, int | None], None]
-"""Told the bytes there so far and, where the server says it, how many there will be."""
+"""Called with the bytes received so far and the total, if the server sends it."""
 
 AT_ONCE = 1 << 18
 PATIENCE = 60.0
-"""Seconds without a byte after which the connection counts as lost."""
+"""Timeout in seconds without data."""
 RANGE_NOT_SATISFIABLE = 416
 PARTIAL_CONTENT = 206
 
 
 def fetch(download: Download, folder: Path, show: Show = lambda done, total: None) -> Path:
-    """Download into the folder, going on where an earlier attempt stopped; keep what checks."""
+    """Download into a folder, resuming an earlier attempt; verify the checksum."""
     path = folder / download.file
     if path.is_file() and _digest(path, download.checksum) == download.checksum:
         return path
@@ -35,7 +35,7 @@ def fetch(download: Download, folder: Path, show: Show = lambda done, total: Non
         part.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(
-            f"{part.parent}: cannot be made ({error.strerror}); name another folder with --to"
+            f"{part.parent}: cannot be created ({error.strerror}); choose another folder with --to"
         ) from error
     try:
         _receive(download.url, part, show)
@@ -45,14 +45,14 @@ def fetch(download: Download, folder: Path, show: Show = lambda done, total: Non
     except (OSError, HTTPException) as error:
         reason = error if str(error) else type(error).__name__
         there = _size(part)
-        how = f" to go on from {there:,} bytes" if there else f", or put {path} there by hand"
+        how = f" to resume at {there:,} bytes" if there else f", or put {path} there manually"
         raise InputError(
             f"{download.url}: stopped ({reason}); run the same command again{how}"
         ) from error
 
 
 def _receive(url: str, part: Path, show: Show) -> None:
-    """Append to the part what is still to come."""
+    """Append the rest of the file to the part."""
     start = _size(part)
     headers = {"User-Agent": f"xvfl/{VERSION}", "Accept-Encoding": "identity"}
     if start:
@@ -61,10 +61,10 @@ def _receive(url: str, part: Path, show: Show) -> None:
         answer = urlopen(Request(url, headers=headers), timeout=PATIENCE)
     except HTTPError as error:
         if start and error.code == RANGE_NOT_SATISFIABLE:
-            return  # nothing is left to come: the checksum tells whether it is right
+            return  # already complete; the checksum is verified below
         raise
     with answer:
-        # A server that knows no ranges sends everything again.
+        # A server without support for ranges sends the whole file.
         again = answer.status != PARTIAL_CONTENT
         done = 0 if again else start
         length = answer.headers.get("Content-Length")
@@ -76,11 +76,11 @@ def _receive(url: str, part: Path, show: Show) -> None:
                 done += len(data)
                 show(done, total)
     if total is not None and done < total:
-        raise ConnectionError(f"{done:,} of {total:,} bytes came")
+        raise ConnectionError(f"{done:,} of {total:,} bytes received")
 
 
 def _keep(download: Download, part: Path, path: Path) -> Path:
-    """Take the wanted file out of the download, check it, put it into place."""
+    """Extract the wanted file from the download, verify it, move it into place."""
     if download.inside:
         data = _member(part, download)
         whole = path.with_name(path.name + ".whole")
@@ -92,7 +92,7 @@ def _keep(download: Download, part: Path, path: Path) -> Path:
         whole.unlink()
         part.unlink(missing_ok=True)
         raise InputError(
-            f"{download.url}: expected {download.checksum}, but what came has {found}; it was "
+            f"{download.url}: expected {download.checksum}, got {found}; the file was "
             "removed: try again, and if that fails the publisher's file has changed"
         )
     os.replace(whole, path)

@@ -1,4 +1,4 @@
-"""What the image data sets share: packs, JPEG, 32 × 32 pixels, vertical strips.
+"""Shared by the image data sets: packs, JPEG, 32 × 32 pixels, vertical strips.
 
 Shapes: N images, H height, W width; pixels are uint8, channels R, G, B first.
 """
@@ -23,7 +23,7 @@ NAMES = {2: ("left", "right"), 4: ("strip1", "strip2", "strip3", "strip4")}
 
 @dataclass(frozen=True)
 class ImageSet:
-    """Images as read."""
+    """Images and labels of a data set."""
 
     name: str
     pixels: Pixels

@@ -108,7 +108,7 @@ where e.charttime::timestamp >= s.start and e.charttime::timestamp < s.start + i
 order by s.stay, e.charttime::timestamp, e.itemid
 """
 RIGHT = "coalesce(try_cast(e.error as int), 0) = 0"
-"""Charted values that nobody marked as an error, in the table that has such marks."""
+"""Charted values not marked as errors, in the table that has such marks."""
 
 
 def read(files: Sequence[Path]) -> Table:
@@ -143,7 +143,7 @@ def _table(path: Path) -> str:
     quoted = str(path).replace("'", "''")
     if path.suffix == ".parquet":
         return f"read_parquet('{quoted}')"
-    # The quote is named, for DuckDB looks for one in the first rows alone.
+    # Name the quote: DuckDB detects it in the first rows only.
     form = """header = true, all_varchar = true, delim = ',', quote = '"', escape = '"'"""
     return f"read_csv('{quoted}', {form})"
 
@@ -161,7 +161,7 @@ def _events(
 
 
 def _units(events: pd.DataFrame) -> pd.DataFrame:
-    """Bring Fahrenheit to Celsius and shares of oxygen to percent."""
+    """Convert Fahrenheit to Celsius and fractions of oxygen to percent."""
     fahrenheit = events["parameter"] == "TempF"
     share = (events["parameter"] == "FiO2") & (events["value"] <= 1)
     value = events["value"].where(~fahrenheit, (events["value"] - 32) / 1.8)

@@ -1,8 +1,8 @@
 """PhysioNet/CinC Challenge 2012: does a patient survive the hospital? Two days of intensive care.
 
 12,000 stays in three sets; set c is the test set. A raw feature is a parameter with all its
-summaries, there or missing as a whole. Scores (SAPS-I, SOFA) and outcomes (length of stay,
-survival) are no features. MechVent is always 1, so only its count tells anything. -1 means missing
+summaries, observed or missing as a whole. Scores (SAPS-I, SOFA) and outcomes (length of stay,
+survival) are not features. MechVent is always 1, so only its count is informative. -1 means missing
 in gender and height; the weight at admission is the first of the weights.
 """
 
@@ -95,7 +95,7 @@ def _outcomes(path: Path) -> pd.DataFrame:
 
 
 def _events(path: Path) -> pd.DataFrame:
-    """Read a set's records in the order of time: stay, time, parameter, value."""
+    """Read a set's records in chronological order: stay, time, parameter, value."""
     parts = []
     for name, data in members(path, lambda name: name.endswith(".txt")):
         stay = name.rsplit("/", 1)[-1].removesuffix(".txt")
@@ -108,7 +108,7 @@ def _events(path: Path) -> pd.DataFrame:
 
 
 def read_pack(files: Sequence[Path]) -> Table:
-    """Read the pack, summarized already."""
+    """Read the pack, which is already summarized."""
     wide = pd.read_parquet(files[0])
     y = wide[LABEL].to_numpy(dtype=np.int64)
     return _table(wide, y, (wide["set"] == "c").to_numpy(dtype=bool))

@@ -1,4 +1,4 @@
-"""Measurements of a stay, summarized: first, last, min, max, mean and count of each parameter."""
+"""Summaries of a stay's measurements: first, last, min, max, mean and count by parameter."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ SUMMARIES = ("first", "last", "min", "max", "mean", "n")
 
 
 def summarize(events: pd.DataFrame, stays: Sequence[int]) -> pd.DataFrame:
-    """Turn events in the order of time (stay, parameter, value) into one row for each stay.
+    """Turn chronological events (stay, parameter, value) into one row for each stay.
 
     Columns are PARAMETER__SUMMARY; all six are empty where the parameter was never measured.
     """

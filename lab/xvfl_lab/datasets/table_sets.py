@@ -1,7 +1,7 @@
-"""What the table data sets share: each party encodes its own columns, fitted on training rows.
+"""Shared by the table data sets: each party encodes its own columns, fitted on training rows.
 
-Shapes: N rows. A column `NAME__SUMMARY` is part of the raw feature NAME, which is there or missing
-as a whole.
+Shapes: N rows. A column `NAME__SUMMARY` is part of the raw feature NAME, which is observed or
+missing as a whole.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ Parties = Mapping[str, Sequence[str]]
 
 @dataclass(frozen=True)
 class Table:
-    """A table as read."""
+    """Table, labels and test rows of a data set."""
 
     name: str
     frame: pd.DataFrame
@@ -35,7 +35,7 @@ class Table:
 
 
 def encode(table: Table, parties: Parties, options: TableOptions) -> Task:
-    """Encode each party's columns by its own encoder, fitted on the rows that are not test rows."""
+    """Encode each party's columns with its own encoder, fitted on the training rows."""
     layouts, values, observed, codes = {}, {}, {}, {}
     for party, features in parties.items():
         wanted = set(features)
@@ -50,7 +50,7 @@ def encode(table: Table, parties: Parties, options: TableOptions) -> Task:
 
 
 def whole_features(layout: Layout, encoded: Encoded) -> tuple[Layout, Encoded]:
-    """Join the columns of one raw feature, which the encoder took for features of their own."""
+    """Merge the columns of one raw feature, which the encoder treats as separate features."""
     numbered = list(enumerate(layout.features))
     groups = [list(each) for _, each in groupby(numbered, lambda each: _feature(each[1].name))]
     features = tuple(
@@ -63,12 +63,12 @@ def whole_features(layout: Layout, encoded: Encoded) -> tuple[Layout, Encoded]:
 
 
 def require_columns(frame: pd.DataFrame, columns: Sequence[str], path: Path) -> None:
-    """Refuse a table without the columns."""
-    lost = [name for name in columns if name not in frame.columns]
-    if lost:
+    """Reject a table without the columns."""
+    missing = [name for name in columns if name not in frame.columns]
+    if missing:
         raise InputError(
-            f"{path}: expected the columns {', '.join(columns)}, but {', '.join(lost)} not there; "
-            "get the publisher's own file"
+            f"{path}: expected the columns {', '.join(columns)}, got none named "
+            f"{', '.join(missing)}; get the publisher's own file"
         )
 
 
@@ -77,7 +77,7 @@ def _feature(column: str) -> str:
 
 
 def _of(options: TableOptions, columns: Sequence[str]) -> TableOptions:
-    """Leave the options that are about these columns."""
+    """Restrict the options to these columns."""
     return replace(
         options,
         categorical=tuple(name for name in options.categorical if name in columns),

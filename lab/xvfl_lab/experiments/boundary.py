@@ -1,9 +1,9 @@
-"""Effect of DSAlign (the paper's fig. decision_boundry): do parties alone decide as all together?
+"""Effect of DSAlign (the paper's fig. decision_boundry): own against joint decisions.
 
-The paper's loss on scanned digits, two parties, with λ1 = λ2 = 0 and above, same seeds. Figures are
-of test rows whole at both parties. The picture is of nets with embeddings of two numbers: there the
-plane of the picture is all there is, so its decision regions are exact; wider embeddings would show
-a slice. scikit-learn brings the digits; nothing else beyond torch and numpy.
+The paper's loss on scanned digits, two parties, with λ1 = λ2 = 0 and above, same seeds. Numbers are
+of test rows that are full at both parties. The picture shows nets with embeddings of width 2, whose
+decision regions are exact in the plane; wider embeddings would show a slice. The digits come with
+scikit-learn; otherwise torch and numpy alone.
 Shapes: R seeds, N rows of a seed, k parties, d embedding width, C classes.
 """
 
@@ -35,18 +35,18 @@ RATE = 0.5
 TRAIN = TrainConfig(epochs=40, batch_size=128, learning_rate=5e-3, patience=0, device="cpu")
 DRAWN = NetConfig(embedding_dim=2)
 GRID = 240
-"""Points of a side of the picture's decision regions."""
+"""Grid points along a side of the picture."""
 MARGIN = 0.08
 
 
 @dataclass(frozen=True)
 class Embedded:
-    """The whole test rows of a stack, run after run."""
+    """Embeddings of the whole test rows, run after run."""
 
     E: Tensor
     """(R·N, k, d)"""
     E_: Tensor
-    """Completed from the other party alone. (R·N, k, d)"""
+    """Of rows completed from the other party. (R·N, k, d)"""
     y: Tensor
     """(R·N,)"""
     runs: int = 1
@@ -60,7 +60,7 @@ class Plane:
     axes: Tensor
     """(2, d), orthonormal rows."""
     explained: float
-    """Share of the points' variance that lies in the plane."""
+    """Fraction of the points' variance in the plane."""
 
     @classmethod
     def of(cls, points: Tensor) -> "Plane":
@@ -71,18 +71,18 @@ class Plane:
         return cls(centre, axes[:2], float(power[:2].sum() / power.sum()))
 
     def project(self, points: Tensor) -> Tensor:
-        """Give the coordinates of points (…, d) in the plane. (…, 2)"""
+        """Return the coordinates of points (…, d) in the plane. (…, 2)"""
         return (points - self.centre) @ self.axes.T
 
     def lift(self, flat: Tensor) -> Tensor:
-        """Give the points of the plane at coordinates (…, 2). (…, d)"""
+        """Return the points of the plane at coordinates (…, 2). (…, d)"""
         return flat @ self.axes + self.centre
 
 
 def make(
     out: Path, quick: bool, device: torch.device, load: Load, progress: Progress
 ) -> dict[str, Any]:
-    """Train with every weight over the same seeds, and once more to draw."""
+    """Train with every weight over the same seeds, and once more for the picture."""
     seeds = range(2 if quick else 5)
     train = replace(TRAIN, epochs=10) if quick else TRAIN
     wide = {w: [run_config(w, seed, NetConfig(), train) for seed in seeds] for w in WEIGHTS}
@@ -96,7 +96,7 @@ def make(
 
 
 def run_config(weight: float, seed: int, net: NetConfig, train: TrainConfig) -> RunConfig:
-    """Say what a run is: the paper's loss with λ1 = λ2 = weight."""
+    """Configure a run of the paper's loss with λ1 = λ2 = weight."""
     loss = LossConfig(method="xvfl", lambda1=weight, lambda2=weight)
     return RunConfig(
         "xvfl",
@@ -115,7 +115,7 @@ def compute(
     device: torch.device,
     progress: Progress,
 ) -> FigureData:
-    """Measure every weight over all seeds, and lay the nets of two numbers out in the plane."""
+    """Measure every weight over all seeds, and project the nets of width 2 to the plane."""
     task = digits()
     by_seed, flat_figures = {}, {}
     arrays: dict[str, NDArray[Any]] = {}
@@ -152,8 +152,8 @@ def trained(
 def measure(head: nn.Module, embedded: Embedded) -> list[dict[str, float]]:
     """Compare own, completed and joint decisions, seed by seed.
 
-    Distances of logits shrink with the logits, so they also come relative to the joint ones' size,
-    and as total variation of the probabilities.
+    Distances of logits scale with the logits, so they are also reported relative to the joint
+    logits, and as total variation of the probabilities.
     """
     inputs = (embedded.E, embedded.E_, embedded.E.mean(1, keepdim=True))
     own, completed, joint = (head(each).chunk(embedded.runs) for each in inputs)
@@ -185,7 +185,7 @@ def _rms(x: Tensor) -> Tensor:
 def summary(
     seeds: Sequence[dict[str, float]], without: Sequence[dict[str, float]]
 ) -> dict[str, Any]:
-    """Average over seeds, beside the paired difference from the same seeds without DSAlign."""
+    """Average over seeds, with the paired difference from the same seeds without DSAlign."""
     found = {}
     for name in seeds[0]:
         values = np.array([seed[name] for seed in seeds])
@@ -201,7 +201,7 @@ def summary(
 
 @torch.no_grad()
 def picture(head: nn.Module, embedded: Embedded) -> dict[str, NDArray[Any]]:
-    """Lay embeddings out in the plane of the joint ones, with the head's decisions over it."""
+    """Project embeddings to the plane of the joint ones, with the head's decision regions."""
     E = embedded.E
     points = torch.cat([E, E.mean(1, keepdim=True)], 1)
     plane = Plane.of(points[:, -1])

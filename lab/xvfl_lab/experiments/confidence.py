@@ -1,6 +1,6 @@
 """Effect of cross completion on one image (the paper's fig. GradCAM, P9), and on all test images.
 
-One party lacks its whole half of every image. Three decisions, E of the party that is there:
+One party misses its whole half of every image. Three predictions, E of the present party:
 `single` h(E), `single-xcom` h((E + Ẽ)/2) with Ẽ completed from E, `both` h of the mean of both
 parties' embeddings. Torch and numpy alone.
 Shapes: N images, C classes; pictures are both halves side by worker.
@@ -36,10 +36,10 @@ from xvfl_lab.task import Task
 NAME = "confidence"
 METHODS = ("xvfl", "xvfl+")
 QUICK_METHODS = ("xvfl",)
-"""`xvfl+` learns nothing yet in what two cores do in two minutes."""
+"""`xvfl+` learns nothing within the budget of `--quick`."""
 RATE = 1.0
 QUICK = Budget(800, 250, 10, 1, (RATE,), 25, 3e-3, SMALL)
-"""Of a first look on two cores, at 16 × 16 pixels: with fewer epochs nothing is learnt."""
+"""Budget of `--quick`, at 16 × 16 pixels; fewer epochs learn nothing."""
 BATCH = 500
 PAPER = {"single": 0.728, "single-xcom": 0.977, "both": 0.962}
 """The paper's confidences for its one image."""
@@ -52,29 +52,29 @@ CLASSES = {
     "tinyimagenet5": ["Egyptian cat", "reel", "volleyball", "rocking chair", "lemon"],
 }
 NEAR = 0.05
-"""An image is like the paper's when each of its confidences is this near."""
+"""Largest difference of each confidence for an image to count as like the paper's."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A head, the party that is there and the one that lacks its half."""
+    """A head, the present party and the absent one."""
 
     head: nn.Module
     here: PartyNet
     gone: PartyNet
 
     def single(self, x: Tensor, _absent: Tensor) -> Tensor:
-        """Decide from the party that is there alone: h(E)."""
+        """Predict from the present party alone: h(E)."""
         return self._decide(self.here.embed(x, _all(x)))
 
     def completed(self, x: Tensor, absent: Tensor) -> Tensor:
-        """Decide with the other half completed from this one: h((E + Ẽ)/2)."""
+        """Predict with the absent half completed from the present one: h((E + Ẽ)/2)."""
         E = self.here.embed(x, _all(x))
         E_, _ = self.gone.complete(torch.zeros_like(absent), ~_all(absent), E)
         return self._decide((E + E_) / 2)
 
     def both(self, x: Tensor, absent: Tensor) -> Tensor:
-        """Decide with both halves."""
+        """Predict from both halves."""
         return self._decide((self.here.embed(x, _all(x)) + self.gone.embed(absent, _all(x))) / 2)
 
     def imagine(self, x: Tensor) -> Tensor:
@@ -84,7 +84,7 @@ class Pair:
 
     @property
     def cases(self) -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
-        """Name the three decisions."""
+        """The three predictions by name."""
         return {"single": self.single, "single-xcom": self.completed, "both": self.both}
 
     def _decide(self, E: Tensor) -> Tensor:
@@ -95,7 +95,7 @@ class Pair:
 def make(
     out: Path, quick: bool, device: torch.device, load: Load, progress: Progress
 ) -> dict[str, Any]:
-    """Train with one half absent in the rows that are not aligned, and measure the three cases."""
+    """Train with one half absent in non-aligned rows, and measure the three cases."""
     dataset, budget = ("tinyimagenet5", QUICK) if quick else ("cifar10", FULL["cifar10"])
     todo = make_jobs(dataset, budget, rates=(RATE,), methods=QUICK_METHODS if quick else METHODS)
     config = {
@@ -114,7 +114,7 @@ def make(
 def look_at_all(
     out: Path, task: Task, todo: Sequence[Job], device: torch.device, progress: Progress
 ) -> FigureData:
-    """Train every job and look at its test images; the example is of each method's first seed."""
+    """Train every job and measure its test images; the example is of each method's first seed."""
     figures: dict[str, Any] = {}
     arrays: dict[str, NDArray[Any]] = {}
     for method in dict.fromkeys(job.config.name for job in todo):
@@ -135,7 +135,7 @@ def look_at_all(
 
 
 def look(task: Task, job: Job, device: torch.device) -> FigureData:
-    """Train one job, measure all test images by the party that is absent, and choose one."""
+    """Train one job, measure all test images by the absent party, and choose one."""
     with torch.random.fork_rng(devices=[]), limit_threads(any_image(task.layouts), device):
         stack = StackedRuns(task, [job.config], device)
         stack.train()
@@ -148,7 +148,7 @@ def look(task: Task, job: Job, device: torch.device) -> FigureData:
 
 
 def pair_of(stack: StackedRuns, absent: int) -> Pair:
-    """Take a trained stack's nets, one of two parties absent."""
+    """Return the nets of a trained run, one of two parties absent."""
     sides = stack.federation.workers
     stack.federation.train(False)
     stack.method.heads.eval()
@@ -156,7 +156,7 @@ def pair_of(stack: StackedRuns, absent: int) -> Pair:
 
 
 def halves(stack: StackedRuns, absent: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Give the whole test images: the half that is there, the absent one, and the class."""
+    """Return the whole test images: the present half, the absent half, and the class."""
     rows = stack.rows("whole")
     left, right = (
         worker.table.take(rows.handles[:, i]).values
@@ -167,7 +167,7 @@ def halves(stack: StackedRuns, absent: int) -> tuple[Tensor, Tensor, Tensor]:
 
 @torch.no_grad()
 def three_cases(stack: StackedRuns, absent: int) -> tuple[dict[str, NDArray[np.float64]], Tensor]:
-    """Give the probabilities of all test images in each case, (N, C), and the classes."""
+    """Return the probabilities of all test images in each case, (N, C), and the classes."""
     here, gone, y = halves(stack, absent)
     batches = list(zip(torch.split(here, BATCH), torch.split(gone, BATCH), strict=True))
     found = {}
@@ -178,7 +178,7 @@ def three_cases(stack: StackedRuns, absent: int) -> tuple[dict[str, NDArray[np.f
 
 
 def measure(p: dict[str, NDArray[np.float64]], y: Tensor) -> dict[str, Any]:
-    """Measure all test images: each case, what changes between cases, how rare the paper's is."""
+    """Measure all test images: each case, changes between cases, share like the paper's."""
     true = _true(p, y)
     cases = {
         name: {"confidence": float(true[name].mean()), **all_metrics(each, y.numpy())}
@@ -204,7 +204,7 @@ def gap(change: NDArray[np.float64]) -> dict[str, Any]:
 
 
 def average(seeds: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Average the cases over seeds; keep each seed beside."""
+    """Average the cases over seeds; include each seed."""
     cases = {
         case: {
             metric: {
@@ -227,7 +227,7 @@ def nearest(p: dict[str, NDArray[np.float64]], y: Tensor) -> int:
 
 
 def describe(p: dict[str, NDArray[np.float64]], y: Tensor, at: int, dataset: str) -> dict[str, Any]:
-    """Say what the example is."""
+    """Describe the example."""
     names, y_at = CLASSES[dataset], int(y[at])
     return {
         "image": at,
@@ -238,7 +238,7 @@ def describe(p: dict[str, NDArray[np.float64]], y: Tensor, at: int, dataset: str
 
 
 def picture(stack: StackedRuns, absent: int, at: int) -> dict[str, NDArray[np.float32]]:
-    """Show one test image, the completed one and where each case looks, most = 1; NaN: nothing."""
+    """Return a test image, its completion and the Grad-CAM of each case, maximum 1; NaN = none."""
     pair = pair_of(stack, absent)
     here, gone, y = halves(stack, absent)
     x, missing, true = here[at : at + 1], gone[at : at + 1], int(y[at])
@@ -275,5 +275,5 @@ def _blocks(net: PartyNet) -> nn.Module:
 
 
 def _all(x: Tensor) -> Tensor:
-    """Say that every pixel is given. (B, h·w)"""
+    """Return a mask of observed pixels: all. (B, h·w)"""
     return torch.ones(len(x), x.shape[-2] * x.shape[-1], dtype=torch.bool, device=x.device)

@@ -1,11 +1,10 @@
 """The paper's convergence theory, checked on `known_problem`, and PAGE against SGD in rounds.
 
-Sampling error. An expectation is a mean over R independent repetitions, known up to its standard
-error s. A theorem counts as holding only if mean + 4s lies under its bound, at every T: many checks
-make this stricter, never laxer. The lemma is an equality up to the curvature of L, closer than any
-s, so its left side is also known in closed form (`lemma_left`) and the sampled one is compared with
-that. Rounds are counted against the claim that PAGE needs fewer: PAGE has arrived when
-mean + 3s ≤ ε², SGD already when mean - 3s ≤ ε².
+Sampling error. An expectation is estimated by a mean over R independent repetitions with standard
+error s. A theorem counts as confirmed only if mean + 4s is below its bound at every T. The lemma is
+an equality up to the curvature of L, tighter than any s, so its left side is also computed in
+closed form (`lemma_left`) and the sampled one is compared with that. Rounds are counted in favor of
+SGD: PAGE has reached ε² when mean + 3s ≤ ε², SGD already when mean - 3s ≤ ε².
 """
 
 import math
@@ -36,9 +35,9 @@ from xvfl_lab.experiments.known_problem import (
 
 REPETITIONS = 64
 MANY_REPETITIONS = 4096
-"""For the counterexample, whose average has a heavy tail; broken means mean - 4s > bound."""
+"""For the counterexample, whose average has a heavy tail; violated means mean - 4s > bound."""
 MARGIN = 4.0
-"""Standard errors on top of a mean before it is held against a bound."""
+"""Standard errors added to a mean before it is compared with a bound."""
 TILT = 3.0
 """Standard errors by which the comparison favours SGD and disfavours PAGE."""
 
@@ -46,12 +45,12 @@ TILT = 3.0
 SMOOTH = Problem()
 """The problem of the comparison."""
 ROUGH = Problem(noise=1.0, roughness=10.0, start=0.1)
-"""A problem whose β is nearly all in the samples, νκ = 10 against a + c = 1.5."""
+"""A problem whose β is dominated by the samples, νκ = 10 against a + c = 1.5."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """How near a measured quantity comes to its bound: 1 is touching it, more is breaking it."""
+    """The ratio of a measured quantity to its bound; above 1 the bound is violated."""
 
     name: str
     step_size: float
@@ -64,7 +63,7 @@ def nearest(
     rounds: int,
     margin: float = MARGIN,
 ) -> float:
-    """Give the largest (mean + margin s)/bound(T) over T = 1 .. rounds."""
+    """Return the largest (mean + margin s)/bound(T) over T = 1 .. rounds."""
     shifted = (float(average.shifted(margin)) for average in islice(averages, rounds))
     return max(value / bound(t) for t, value in enumerate(shifted, start=1))
 
@@ -85,7 +84,7 @@ def check_page(problem: Problem, plan: PagePlan, step_size: float, rounds: int, 
 
 
 def moments(problem: Problem, plan: PagePlan, rng: torch.Generator) -> Iterator[Moment]:
-    """Yield what the lemma conditions on along one run of PAGE, for t = 1, 2, ..."""
+    """Yield the quantities that the lemma conditions on, along one run of PAGE, t = 1, 2, ..."""
     eta = plan.largest_step_size(problem.smoothness)
     draws = draw_pages(plan, 1, problem.d, rng)
     run = page(problem, problem.starts(1, 1), float64([eta]), draws)
@@ -102,7 +101,7 @@ def check_lemma(problem: Problem, plan: PagePlan, rounds: int, seed: int) -> Che
 
 
 def lemma_deviation(problem: Problem, plan: PagePlan, rounds: int, draws: int, seed: int) -> float:
-    """Give the largest distance, in standard errors, of the sampled side from the closed form."""
+    """Return the largest distance of the sampled side from the closed form, in standard errors."""
     rng = torch.Generator().manual_seed(seed)
     run = list(islice(moments(problem, plan, rng), rounds))
     steps = islice(draw_pages(plan, draws, problem.d, rng), 1, rounds + 1)
@@ -125,7 +124,7 @@ def checks(problem: Problem, b: int, rounds: int = 1000, seed: int = 0) -> list[
 
 
 def counterexample(rounds: int = 1000, seed: int = 0) -> list[Check]:
-    """Run PAGE with b' < √b at the theorem's η = 1/(2β), which breaks the bound, and the proof's.
+    """Run PAGE with b' < √b at the theorem's η = 1/(2β), which violates the bound, and the proof's.
 
     A correction adds a variance of nearly (βη)²‖g‖²/b': with b' = 1 a quarter of ‖g‖² each step,
     until the next fresh gradient, 1/p = 2501 steps away.
@@ -140,7 +139,7 @@ def counterexample(rounds: int = 1000, seed: int = 0) -> list[Check]:
 
 @dataclass(frozen=True)
 class RoundsToTarget:
-    """First round with the average at ε², at the best step size of the grid."""
+    """First round at which the average reaches ε², at the best step size of the grid."""
 
     b: int
     rounds: int
@@ -148,7 +147,7 @@ class RoundsToTarget:
     gradients: float
     """Gradient evaluations up to then, in expectation."""
     promised: float
-    """Rounds after which the theorem's bound is at ε²."""
+    """Rounds after which the theorem's bound reaches ε²."""
 
 
 @dataclass(frozen=True)
@@ -168,7 +167,7 @@ class Row:
 
 EPSILONS = (1.0, 0.7, 0.45)
 STEP_SIZES = [2 ** (half / 2) / SMOOTH.smoothness for half in range(-10, 3)]
-"""The one grid of both algorithms, from 1/(32β) to 2/β."""
+"""The grid of both algorithms, from 1/(32β) to 2/β."""
 MOST_ROUNDS = 40_000
 
 
@@ -183,7 +182,7 @@ def table(epsilons: tuple[float, ...] = EPSILONS, seed: int = 0) -> list[Row]:
 
 
 def reach_sgd(b: int, epsilon: float, seed: int) -> RoundsToTarget:
-    """Count the rounds of SGD at its best step size, in its favour."""
+    """Count the rounds of SGD at its best step size, with the margin in its favor."""
     averages = run_sgd(SMOOTH, STEP_SIZES, b, REPETITIONS, seed)
     rounds, best = first_below(averages, epsilon**2, -TILT)
     promises = [promised(partial(sgd_bound, SMOOTH, eta, b), epsilon) for eta in STEP_SIZES]
@@ -191,7 +190,7 @@ def reach_sgd(b: int, epsilon: float, seed: int) -> RoundsToTarget:
 
 
 def reach_page(plan: PagePlan, epsilon: float, seed: int) -> RoundsToTarget:
-    """Count the rounds of PAGE at its best step size, in its disfavour."""
+    """Count the rounds of PAGE at its best step size, with the margin against it."""
     averages = run_page(SMOOTH, STEP_SIZES, plan, REPETITIONS, seed)
     rounds, best = first_below(averages, epsilon**2, TILT)
     gradients = plan.b + (rounds - 1) * plan.gradients_per_step
@@ -201,7 +200,7 @@ def reach_page(plan: PagePlan, epsilon: float, seed: int) -> RoundsToTarget:
 
 
 def first_below(averages: Iterable[Estimate], target: float, margin: float) -> tuple[int, int]:
-    """Find the first T at which a step size has mean + margin s ≤ target, and which one."""
+    """Return the first T at which a step size has mean + margin s ≤ target, and its index."""
     for rounds, average in enumerate(islice(averages, MOST_ROUNDS), start=1):
         value, best = average.shifted(margin).min(0)
         if value <= target:
@@ -210,7 +209,7 @@ def first_below(averages: Iterable[Estimate], target: float, margin: float) -> t
 
 
 def promised(bound: Callable[[float], float], epsilon: float) -> float:
-    """Find the least T with bound(T) ≤ ε², for a bound A/T + B; ∞ where B ≥ ε²."""
+    """Return the smallest T with bound(T) ≤ ε², for a bound A/T + B; ∞ if B ≥ ε²."""
     floor = bound(math.inf)
     if floor >= epsilon**2:
         return math.inf

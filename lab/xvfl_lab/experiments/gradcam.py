@@ -1,8 +1,8 @@
-"""Grad-CAM: where in an image a decision comes from.
+"""Grad-CAM: the image regions that a decision depends on.
 
 R. Selvaraju et al. Grad-CAM: visual explanations from deep networks via gradient-based
 localization. ICCV 2017.
-Shapes: B rows, c channels, h × w places of a feature map.
+Shapes: B rows, c channels, h × w positions of a feature map.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 
 def grad_cam(watched: Sequence[nn.Module], score: Callable[[], Tensor]) -> list[Tensor | None]:
-    """Map where each watched part's features speak for the score (B,): ReLU(Σ_c α_c A_c). (B, h, w)
+    """Return the map ReLU(Σ_c α_c A_c) of each watched module for the score (B,). (B, h, w)
 
-    α_c is the mean over places of the score's gradient. A part that did not run has no map; one
-    that ran more than once is read at its last.
+    α_c is the mean over positions of the score's gradient. A module that did not run has no map; of
+    one that ran several times the last features count.
     """
     with torch.enable_grad(), _watch(watched) as features:
         total = score().sum()
@@ -33,7 +33,7 @@ def _map(features: Tensor, slope: Tensor | None) -> Tensor:
 
 @contextmanager
 def _watch(parts: Sequence[nn.Module]) -> Iterator[list[Tensor | None]]:
-    """Catch what modules put out."""
+    """Record the outputs of modules."""
     features: list[Tensor | None] = [None] * len(parts)
 
     def catch(at: int) -> Callable[[nn.Module, object, Tensor], None]:

@@ -1,4 +1,4 @@
-"""A stochastic problem with constants known exactly, SGD and PAGE on it, and the paper's bounds.
+"""A stochastic test problem with exactly known constants, SGD and PAGE on it, the paper's bounds.
 
 Theorems thm:sgd and thm:page and the lemma eq. variance-reduce, with the problem
 
@@ -19,7 +19,7 @@ the j-th coordinates of any two points:
                         exact at any b for the price of one draw; its variance is σ²/b.
 
 Shapes: G step sizes, R repetitions, d coordinates; iterates are [G, R, d], signs are [2, R, d].
-Every step size sees the same draws.
+Every step size has the same random draws.
 """
 
 import math
@@ -71,7 +71,7 @@ class Problem:
         return self.bowl * theta + self.ripple * theta.sin()
 
     def minibatch_gradient(self, theta: Tensor, signs: Tensor) -> Tensor:
-        """∇L(θ) seen through the minibatch with these mean signs."""
+        """Return the gradient of the minibatch with these mean signs."""
         s, r = signs.unbind()
         phase = self.roughness * theta
         return self.gradient(theta) + self.noise * (s * phase.sin() + r * phase.cos())
@@ -100,19 +100,19 @@ class Estimate:
         return cls(repetitions.mean(-1), repetitions.std(-1) / math.sqrt(count))
 
     def shifted(self, margin: float) -> Tensor:
-        """Give the mean moved by so many standard errors."""
+        """Return the mean plus `margin` standard errors."""
         return self.mean + margin * self.error
 
 
 def draw_signs(b: int, repetitions: int, d: int, rng: torch.Generator) -> Tensor:
-    """Draw the mean signs [2, R, d] of one minibatch of b samples per repetition."""
+    """Sample the mean signs [2, R, d] of one minibatch of b samples per repetition."""
     count = torch.full((2, repetitions, d), float(b), dtype=torch.float64)
     heads = torch.binomial(count, torch.full_like(count, 0.5), generator=rng)
     return 2 * heads / b - 1
 
 
 def draw_minibatches(b: int, repetitions: int, d: int, rng: torch.Generator) -> Iterator[Tensor]:
-    """Draw the minibatches of SGD, without end."""
+    """Sample the minibatches of SGD, without end."""
     while True:
         yield draw_signs(b, repetitions, d, rng)
 
@@ -120,7 +120,7 @@ def draw_minibatches(b: int, repetitions: int, d: int, rng: torch.Generator) -> 
 def draw_pages(
     plan: PagePlan, repetitions: int, d: int, rng: torch.Generator
 ) -> Iterator[PageDraw]:
-    """Draw the steps of PAGE, without end; the first is fresh, since g^0 is a minibatch of b."""
+    """Sample the steps of PAGE, without end; the first is fresh, since g^0 is a minibatch of b."""
     p = 1.0
     while True:
         coins = torch.rand(repetitions, 1, dtype=torch.float64, generator=rng)
@@ -185,7 +185,7 @@ def page_bound(problem: Problem, step_size: float, plan: PagePlan, rounds: float
 
 @dataclass(frozen=True)
 class Moment:
-    """θ^t, θ^{t-1} and g^{t-1}, each [d]: what the lemma conditions on."""
+    """θ^t, θ^{t-1} and g^{t-1}, each [d]: the quantities the lemma conditions on."""
 
     theta: Tensor
     previous: Tensor

@@ -1,4 +1,4 @@
-"""PAGE against SGD in rounds of communication (P10): on a known problem and on real data.
+"""PAGE against SGD in rounds of communication (P10), on a test problem and on real data.
 
 Problem with known constants (`known_problem`): the theorems' average (1/T) Σ_{t<T} E‖∇L(θ^t)‖² at
 the best step size for each T, with the exponents of its decrease. Real data: X-VFL's loss on
@@ -35,12 +35,12 @@ NAME = "rounds"
 Algorithm = Literal["sgd", "page"]
 ALGORITHMS: tuple[Algorithm, ...] = ("sgd", "page")
 KNOWN_BATCH = 1_000_000
-"""b of PAGE on the known problem: its bound's floor σ²/b = 0.0004 lies under all that is shown."""
+"""b of PAGE on the test problem; the floor of its bound, σ²/b = 0.0004, is below the plot."""
 DIGITS_BATCH = 512
 GRID = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 """Step sizes on the digits."""
 FITTED_FROM = 0.1
-"""Exponents are fitted over T from this share of the rounds on: 10 % to 100 %."""
+"""Exponents are fitted over T from this fraction of the rounds on."""
 
 
 def make(
@@ -70,7 +70,7 @@ def make(
 
 
 def known(rounds: int) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """Average ‖∇L‖² on the known problem, each T at its best step size."""
+    """Average ‖∇L‖² on the test problem, each T at its best step size."""
     plan = PagePlan.default(KNOWN_BATCH)
     work = math.ceil(plan.gradients_per_step)
     runs = {
@@ -93,12 +93,12 @@ def known(rounds: int) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
 
 
 def best_average(averages: Iterable[Estimate], rounds: int) -> NDArray[np.float64]:
-    """Give the least mean over step sizes at every T = 1 .. rounds."""
+    """Return the smallest mean over step sizes at every T = 1 .. rounds."""
     return np.array([float(average.mean.min()) for average in islice(averages, rounds)])
 
 
 def spread(rounds: int) -> NDArray[np.int64]:
-    """Spread rounds evenly over their logarithm."""
+    """Return rounds that are evenly spaced on a logarithmic scale."""
     return np.unique(np.geomspace(1, rounds, 120).round().astype(np.int64))
 
 
@@ -109,7 +109,7 @@ def exponent(rounds: NDArray[Any], values: NDArray[np.float64]) -> float:
 
 
 def run_config(algorithm: Algorithm, step: float, seed: int, b: int) -> RunConfig:
-    """Say what a run is; SGD's batch is PAGE's gradients per step."""
+    """Configure a run; SGD's batch size is PAGE's expected gradients per step."""
     batch = b if algorithm == "page" else math.ceil(PagePlan.default(b).gradients_per_step)
     train = TrainConfig(
         batch_size=batch,
@@ -135,12 +135,12 @@ def on_digits(
     device: torch.device,
     progress: Progress,
 ) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """Run the whole grid, choose each algorithm's step size, and keep the chosen curves."""
+    """Run the whole grid, choose each algorithm's step size, and return the chosen curves."""
     task = digits()
     measured: dict[Key, NDArray[np.float64]] = {}
     for (algorithm, step), configs in todo.items():
         progress(f"{algorithm} on digits, step size {step:g}, {rounds} rounds")
-        curves = [kept_curve(out, task, each, rounds, every, device) for each in configs]
+        curves = [cached_curve(out, task, each, rounds, every, device) for each in configs]
         measured[algorithm, step] = np.stack(curves)
     at = np.arange(0, rounds + 1, every)
     figures: dict[str, Any] = {}
@@ -155,15 +155,15 @@ def on_digits(
 
 
 def work(todo: dict[Key, list[RunConfig]]) -> dict[str, float]:
-    """Count expected gradient evaluations of a round."""
+    """Return the expected gradient evaluations of a round."""
     batch = {name: group[0].train.batch_size for (name, _), group in todo.items()}
     return {"sgd": batch["sgd"], "page": PagePlan.default(batch["page"]).gradients_per_step}
 
 
-def kept_curve(
+def cached_curve(
     out: Path, task: Task, config: RunConfig, rounds: int, every: int, device: torch.device
 ) -> NDArray[np.float64]:
-    """Give a run's `curve`, from disk where it was made before."""
+    """Return a run's `curve`, from disk if it was computed before."""
 
     def compute() -> FigureData:
         with torch.random.fork_rng(devices=[]), limit_threads(any_image(task.layouts), device):
@@ -176,8 +176,8 @@ def kept_curve(
 def curve(
     task: Task, config: RunConfig, rounds: int, every: int, device: torch.device
 ) -> NDArray[np.float64]:
-    """Train, and measure training loss and ‖∇L‖² at the start and every so many rounds. (2, M)"""
-    # An epoch is at least one round, so these epochs last.
+    """Train; measure training loss and ‖∇L‖² at the start and every few rounds. (2, M)"""
+    # An epoch has at least one round, so these epochs suffice.
     stack = StackedRuns(task, [replace(config, train=replace(config.train, epochs=rounds))], device)
     train = stack.configs[0].train
     trainer = Trainer(stack.federation, stack.method, stack.rows("train"), train, stack.seeds)
@@ -198,7 +198,7 @@ def _steps(trainer: Trainer) -> Iterator[int]:
 def full_gradient(stack: StackedRuns) -> tuple[float, float]:
     """Measure the loss over all training rows and the squared norm of its gradient.
 
-    The gradients that training uses stay as they are.
+    The gradients of training are not changed.
     """
     nets = [*(worker.net for worker in stack.federation.workers), stack.method.heads]
     weights = [weight for net in nets for weight in net.parameters()]
@@ -210,9 +210,9 @@ def full_gradient(stack: StackedRuns) -> tuple[float, float]:
 
 
 def summary(grid: dict[float, NDArray[np.float64]], at: NDArray[np.int64]) -> dict[str, Any]:
-    """Choose the step size of the least last loss; say what all of them did.
+    """Choose the step size of the smallest final loss; summarize all of them.
 
-    Not that of the least ‖∇L‖²: a step size that kills the nets has hardly any gradient left.
+    Not that of the smallest ‖∇L‖²: a step size that ruins the nets leaves almost no gradient.
     """
     last = {step: float(each[:, 0, -1].mean()) for step, each in grid.items()}
     best = min(last, key=lambda step: last[step] if math.isfinite(last[step]) else math.inf)
@@ -226,7 +226,7 @@ def summary(grid: dict[float, NDArray[np.float64]], at: NDArray[np.int64]) -> di
 
 
 def ends(seeds: NDArray[np.float64]) -> dict[str, float | None]:
-    """Say where a step size ended, on the mean of its seeds; None where it diverged."""
+    """Return the final values of a step size, averaged over seeds; None if it diverged."""
     loss, square = seeds.mean(0)
     found = {
         "last loss": loss[-1],
@@ -237,6 +237,6 @@ def ends(seeds: NDArray[np.float64]) -> dict[str, float | None]:
 
 
 def running(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Average the values up to each."""
+    """Return the running mean."""
     mean: NDArray[np.float64] = np.cumsum(values) / np.arange(1, len(values) + 1)
     return mean
