@@ -1,4 +1,4 @@
-"""Write the tables of four organisations with partly the same patients, and the labels.
+"""Write the tables of four organizations with partly the same patients, and the labels.
 
 The data are scikit-learn's own copy of the Wisconsin breast cancer table (569 patients).
 """
