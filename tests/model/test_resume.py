@@ -110,7 +110,7 @@ def test_ctrl_c_in_the_shell(long_run: Path) -> None:
     assert said.code == 0 and "trained 10 epochs" in said.out
     assert_same_run(out, long_run / "whole")
     again = run_xvfl("train", long_run / "run.toml", "--out", out, "--resume")
-    assert again.code == 0 and "finished already" in again.out
+    assert again.code == 0 and "already finished" in again.out
 
 
 def test_power_cut(long_run: Path) -> None:

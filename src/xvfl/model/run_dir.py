@@ -24,7 +24,13 @@ from safetensors.torch import save
 from torch import Tensor
 
 from xvfl.errors import RunError
-from xvfl.system.files import append_jsonl, flush_to_disk, read_jsonl, temporary_path
+from xvfl.system.files import (
+    append_jsonl,
+    atomic_write,
+    flush_to_disk,
+    read_jsonl,
+    temporary_path,
+)
 
 FORMAT = 2
 """Version of the folder's layout; a folder of another format is rejected."""
@@ -157,17 +163,17 @@ class RunDir:
 
     def _write(self, name: str, write: Callable[[Path], object]) -> None:
         path = self.path / name
-        temporary = temporary_path(path)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write(temporary)
-            flush_to_disk(temporary)
             if self._staged is None:
-                os.replace(temporary, path)
+                with atomic_write(path) as temporary:
+                    write(temporary)
             else:
+                temporary = temporary_path(path)
                 self._staged.append((temporary, path))
+                write(temporary)
+                flush_to_disk(temporary)
         except OSError as error:
-            temporary.unlink(missing_ok=True)
             reason = error.strerror or str(error)
             raise RunError(
                 f"{path}: could not be written ({reason}); the previous file is unchanged"
