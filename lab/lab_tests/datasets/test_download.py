@@ -82,7 +82,7 @@ def test_a_file_comes_whole_and_shows_its_progress(
 
 def test_a_download_cut_short_goes_on_where_it_stopped(server: Server, tmp_path: Path) -> None:
     server.stop_after = 300_000
-    with pytest.raises(InputError, match="run the same command again to go on from 300,000 bytes"):
+    with pytest.raises(InputError, match="run the same command again to resume at 300,000 bytes"):
         fetch(wanted(server), tmp_path)
     assert not (tmp_path / "set" / "file.bin").exists()
     with pytest.raises(InputError, match="600,000"):
@@ -104,7 +104,7 @@ def test_a_server_without_ranges_sends_all_again(server: Server, tmp_path: Path)
 
 
 def test_a_wrong_checksum_leaves_nothing(server: Server, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="expected sha256:.* but what came has sha256:"):
+    with pytest.raises(InputError, match="expected sha256:.* got sha256:"):
         fetch(wanted(server, b"something else"), tmp_path)
     assert list((tmp_path / "set").iterdir()) == []
 
@@ -155,5 +155,5 @@ def test_errors_name_the_server_s_answer_and_the_folder(server: Server, tmp_path
 
 
 def test_nobody_there(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=f"again, or put {tmp_path / 'x'} there by hand"):
+    with pytest.raises(InputError, match=f"again, or put {tmp_path / 'x'} there manually"):
         fetch(Download("http://127.0.0.1:9/file", "x", 1, "md5:0"), tmp_path)

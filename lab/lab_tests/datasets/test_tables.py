@@ -97,7 +97,7 @@ def test_bank_with_answers_that_are_no_answers(tmp_path: Path) -> None:
     frame = bank_frame()
     frame.loc[7, "y"] = "Yes"
     write_bank(frame, tmp_path)
-    with pytest.raises(InputError, match='expected "yes" or "no" in y, found \'Yes\''):
+    with pytest.raises(InputError, match='expected "yes" or "no" in y, got \'Yes\''):
         prepare("bank", 2, tmp_path)
 
 
@@ -115,7 +115,7 @@ def test_bank_split_over_four(tmp_path: Path) -> None:
 
 def test_bank_of_another_bank(tmp_path: Path) -> None:
     write_bank(bank_frame().drop(columns=["poutcome", "y"]), tmp_path)
-    with pytest.raises(InputError, match="but poutcome, y not there"):
+    with pytest.raises(InputError, match="got none named poutcome, y"):
         prepare("bank", 2, tmp_path)
 
 
@@ -298,7 +298,7 @@ def test_physionet_with_an_outcome_lost(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="Outcomes-c.txt: expected 0 or 1 in In-hospital_death"):
         prepare("physionet2012", 2, tmp_path)
     path.write_text("\n".join(line.rpartition(",")[0] for line in path.read_text().splitlines()))
-    with pytest.raises(InputError, match="Outcomes-c.txt: .* but In-hospital_death not there"):
+    with pytest.raises(InputError, match="Outcomes-c.txt: .* got none named In-hospital_death"):
         prepare("physionet2012", 2, tmp_path)
 
 

@@ -68,7 +68,9 @@ def in_processes(workers: int) -> Dispatch:
                     # Stop the processes: nobody will store their results.
                     for process in set(active_children()) - others:
                         process.terminate()
-                        process.join()
+                        # The pool's own thread may reap the process first: poll until it ended.
+                        while process.is_alive():
+                            process.join(0.1)
 
     return dispatch
 
