@@ -1,8 +1,8 @@
 """Tables larger than memory: resident memory and rates by rows.
 
-`python benchmarks/big_tables.py --folder DIR` writes Parquet files of one and of four million rows
-with 40 columns for each of two parties, trains 500 steps on each in a process of its own, compares
-rates on the smaller ones, prints a table and JSON, and removes the files.
+`python lab/benchmarks/big_tables.py --folder DIR` writes Parquet files of one and of four million
+rows with 40 columns for each of two parties, trains 500 steps on each in a process of its own,
+compares rates on the smaller ones, prints a table and JSON, and removes the files.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """Time a training step by threads and oneDNN; the reason for `limit_threads`.
 
-Of the demo's table, and of strips of 16 × 8 pixels with the nets of `--quick`.
+For the scanned digits, and for strips of 16 × 8 pixels with the nets of `--quick`.
 
-    python benchmarks/cpu_kernels.py
+    python lab/benchmarks/cpu_kernels.py
 
 Compare ratios within one run: absolute times on shared machines mean little.
 """
@@ -28,17 +28,17 @@ TRAIN = TrainConfig(epochs=40, batch_size=128, learning_rate=5e-3, device="cpu")
 
 
 def table() -> tuple[Task, NetConfig, TrainConfig]:
-    """Give the demo's."""
+    """Return the scanned digits with the default nets."""
     return digits(), NetConfig(), TRAIN
 
 
 def strips() -> tuple[Task, NetConfig, TrainConfig]:
-    """Give images as `xvfl-lab reproduce --quick` has them."""
+    """Return images of the size of `xvfl-lab reproduce --quick`."""
     return half_resolution(random_images(400)), SMALL, config(50)
 
 
 def milliseconds(task: Task, net: NetConfig, train: TrainConfig, onednn: bool) -> float:
-    """Give the median time of a step."""
+    """Return the median time of a step in milliseconds."""
     torch.backends.mkldnn.enabled = onednn  # type: ignore[assignment]
     stack = StackedRuns(task, [RunConfig("xvfl+", 0.5, 0, net=net, loss=LossConfig(), train=train)])
     step = steps(Trainer(stack.federation, stack.method, stack.rows("train"), train))

@@ -1,11 +1,10 @@
-"""A coordinator and eight parties, each in a process of its own, on loopback over mutual TLS.
+"""A coordinator and eight parties, each in its own process, on loopback with mutual TLS.
 
-    python benchmarks/eight_parties.py [--epochs N] [--out FOLDER]
+    python lab/benchmarks/eight_parties.py [--epochs N] [--out FOLDER]
 
-The demo's digits, a row of pixels for each party, with gaps, and the demo's training, all of it
-unless `--epochs` says less; certificates of a small authority made for it. Prints, as JSON, steps,
-seconds, accuracy of each way to predict and every process's largest memory; ends with code 1 if a
-process fails or the run does not complete.
+The demo's digits, a row of pixels for each party, with missing values, and the demo's training;
+`--epochs` shortens it. Prints, as JSON, steps, seconds, accuracy of each way to predict and the
+peak memory of every process; exits with code 1 if a process fails or the run does not complete.
 """
 
 import argparse
@@ -70,7 +69,7 @@ def write_files(out: Path, epochs: int) -> None:
 
 
 def start(out: Path, command: str, name: str) -> "subprocess.Popen[bytes]":
-    """Start a side's command."""
+    """Start the command of a party or the coordinator."""
     return subprocess.Popen(
         [sys.executable, "-m", "xvfl", command, f"{name}.toml", "--quiet"],
         cwd=out,
@@ -79,7 +78,7 @@ def start(out: Path, command: str, name: str) -> "subprocess.Popen[bytes]":
 
 
 def listening_at(out: Path, process: "subprocess.Popen[bytes]") -> str:
-    """Wait for the coordinator's port."""
+    """Wait until the coordinator listens; return its port."""
     while process.poll() is None:
         for event in read_log(out / "coordinator"):
             if event["event"] == "listening":
@@ -89,7 +88,7 @@ def listening_at(out: Path, process: "subprocess.Popen[bytes]") -> str:
 
 
 def wait(process: "subprocess.Popen[bytes]", name: str) -> float:
-    """Wait for a process to end well; give its largest memory in MB."""
+    """Wait for a process to succeed; return its peak memory in MB."""
     _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
@@ -98,7 +97,7 @@ def wait(process: "subprocess.Popen[bytes]", name: str) -> float:
 
 
 def completed(log: list[dict[str, Any]], epochs: int) -> dict[str, Any]:
-    """Give the last epoch of a run that finished all of them with all_parties there."""
+    """Return the last epoch of a run that completed all epochs with all parties."""
     last = next((each for each in reversed(log) if each["event"] == "epoch"), {})
     finished = any(each["event"] == "finished" for each in log)
     if not finished or (last.get("epoch"), last.get("parties")) != (epochs, len(NAMES)):
@@ -107,7 +106,7 @@ def completed(log: list[dict[str, Any]], epochs: int) -> dict[str, Any]:
 
 
 def measure(out: Path, epochs: int) -> dict[str, Any]:
-    """Train with all_parties, and say what it took."""
+    """Train with all parties; return time, memory and accuracy."""
     write_files(out, epochs)
     started = time.monotonic()
     running = {"coordinator": start(out, "coordinator", "coordinator")}
@@ -140,7 +139,7 @@ def measure(out: Path, epochs: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run it in a folder."""
+    """Run the benchmark in a folder."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epochs", type=int, default=TRAIN.epochs)
     parser.add_argument("--out", type=Path)

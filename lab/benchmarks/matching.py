@@ -1,6 +1,6 @@
 """Time private id matching against a bare loop of its curve multiplications, on the same cores.
 
-    python benchmarks/matching.py --ids 100000 --json matching.json
+    python lab/benchmarks/matching.py --ids 100000 --json matching.json
 
 Both sides run in turn in one process, so the time is that of all their work. Matching is timed
 between two bare loops and compared with their mean, as other work on the machine comes and goes;
@@ -25,12 +25,12 @@ SAMPLE = 1000
 
 
 def clocks() -> NDArray[np.float64]:
-    """Read the clock on the wall and that of the processors."""
+    """Return wall time and processor time."""
     return np.array([time.perf_counter(), time.process_time()])
 
 
 def bare_loop(count: int, workers: int) -> NDArray[np.float64]:
-    """Multiply points and do nothing else, an equal share on each core; give the seconds."""
+    """Multiply points, an equal share on each core; return the seconds."""
     scalar = rbcl.crypto_core_ristretto255_scalar_random()
     points = [rbcl.crypto_core_ristretto255_random() for _ in range(SAMPLE)]
 
@@ -45,7 +45,7 @@ def bare_loop(count: int, workers: int) -> NDArray[np.float64]:
 
 
 def matching(ids: int, workers: int) -> tuple[NDArray[np.float64], int]:
-    """Match two lists that share half of their ids; give the seconds and the bytes."""
+    """Match two lists that share half of their ids; return seconds and bytes."""
     labelled = [f"Customer {i:08d}" for i in range(ids)]
     held = [f"customer  {i:08d}" for i in range(ids // 2, ids // 2 + ids)]
     moved = 0
@@ -65,7 +65,7 @@ def matching(ids: int, workers: int) -> tuple[NDArray[np.float64], int]:
 
 
 def main() -> None:
-    """Print a table and write its figures."""
+    """Print a table and write it as JSON."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--ids", type=int, default=100_000, help="ids on each side")
     options.add_argument("--workers", type=int, default=usable_cores())

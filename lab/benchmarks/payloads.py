@@ -1,6 +1,6 @@
-"""What smaller payloads save and cost: bytes of a step, and how good the model becomes.
+"""Bytes of a step and quality of the model by payload format.
 
-    python benchmarks/payloads.py [--data digits] [--rows N] [--seeds 0 1 2] [--epochs 10]
+    python lab/benchmarks/payloads.py [--data digits] [--rows N] [--seeds 0 1 2] [--epochs 10]
 
 xvfl+ over the memory transport, half of the features missing; the same runs with each payload, int8
 once more without error feedback. Bytes are those of all frames of training, both ways. `--data` is
@@ -46,7 +46,7 @@ DATA: dict[str, tuple[Callable[[], Task], str]] = {
     "digits": (digits, "accuracy"),
     "bank": (lambda: prepare("bank"), "auroc"),
 }
-"""Data sets, and what is measured on each."""
+"""Data sets and their metrics."""
 RUNS: tuple[tuple[Payload, bool], ...] = (
     ("float32", True),
     ("bf16", True),
@@ -57,13 +57,13 @@ RUNS: tuple[tuple[Payload, bool], ...] = (
 
 
 class Nowhere:
-    """Keeps no checkpoints."""
+    """A checkpoint store that stores nothing."""
 
     def save(self, *given: Any) -> None:
-        """Forget it."""
+        """Do nothing."""
 
     def newest(self, run: str, step: int) -> None:
-        """Give none."""
+        """Return None: there is no checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -77,11 +77,11 @@ class Line:
     loss: float
     """Of the last epoch."""
     measured: dict[str, float]
-    """In each mode."""
+    """By mode."""
 
 
 class Plain(Endpoint):
-    """A party that gives no feedback."""
+    """An endpoint without error feedback."""
 
     def _begin(self, message: Any) -> Any:
         ready = super()._begin(message)
@@ -90,7 +90,7 @@ class Plain(Endpoint):
 
 
 def line_to(worker: PartyWorker, feedback: bool) -> InProcessTransport:
-    """Put a party behind an endpoint in this process."""
+    """Connect a party through an endpoint in this process."""
     holdings = torch.zeros(len(worker.table), dtype=torch.uint8)
     hello = Hello(0, worker.name, False, len(worker.table), "", "")
     kind = Endpoint if feedback else Plain
@@ -126,7 +126,7 @@ def run(task: Task, metric: str, payload: Payload, feedback: bool, seed: int, ep
 
 
 def report(lines: list[Line]) -> str:
-    """Lay the means out over the seeds, with their standard deviations, as Markdown.
+    """Format means and standard deviations over seeds as Markdown.
 
     The last column compares collaborative prediction with that of `float32`, seed by seed.
     """
@@ -148,14 +148,14 @@ def report(lines: list[Line]) -> str:
 
 
 def _spread(values: Sequence[float], sign: str = "") -> str:
-    """Show the mean and the standard deviation, in %."""
+    """Format mean and standard deviation in %."""
     points = [100 * value for value in values]
     spread = statistics.stdev(points) if len(points) > 1 else 0.0
     return f"{statistics.mean(points):{sign}.2f} ± {spread:.2f}"
 
 
 def main() -> None:
-    """Print the table, and keep the runs where asked."""
+    """Print the table, and write the runs as JSON with `--out`."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--data", choices=DATA, default="digits")
     parser.add_argument("--rows", type=int, default=0)

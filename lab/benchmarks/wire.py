@@ -1,6 +1,6 @@
 """Bytes and time of a training step over gRPC with mutual TLS, beside the fused step.
 
-    python benchmarks/wire.py [--rows 512] [--steps 60]
+    python lab/benchmarks/wire.py [--rows 512] [--steps 60]
 
 Two parties in processes of their own on loopback, the demo's digits. Prints bytes against the
 tensors' own, and the step's time against fused compute + three raw round trips of the same
@@ -53,22 +53,22 @@ def stack(train: TrainConfig) -> StackedRuns:
 
 
 def tls(folder: Path, name: str) -> Tls:
-    """Name a worker's files."""
+    """Return the certificate files of a party or the coordinator."""
     return Tls(str(folder / "ca.crt"), str(folder / f"{name}.crt"), str(folder / f"{name}.key"))
 
 
 class Nowhere:
-    """Keeps no checkpoints."""
+    """A checkpoint store that stores nothing."""
 
     def save(self, *given: Any) -> None:
-        """Forget it."""
+        """Do nothing."""
 
     def newest(self, run: str, step: int) -> None:
-        """Give none."""
+        """Return None: there is no checkpoint."""
 
 
 def serve(name: str, port: int, folder: Path, rows: int) -> None:
-    """Be a party."""
+    """Run a party."""
     train = TrainConfig(batch_size=rows, device="cpu")
     made = stack(train)
     with limit_threads(any_image(made.task.layouts), torch.device("cpu")):
@@ -81,7 +81,7 @@ def serve(name: str, port: int, folder: Path, rows: int) -> None:
 
 
 def timed(steps: Any, count: int) -> float:
-    """Give the median seconds of a step."""
+    """Return the median seconds of a step."""
     times = []
     for _ in range(WARM + count):
         started = time.perf_counter()
@@ -92,7 +92,7 @@ def timed(steps: Any, count: int) -> float:
 
 
 def over_grpc(folder: Path, rows: int, count: int) -> tuple[float, float, float]:
-    """Give a step's seconds, its bytes and its tensors' own bytes."""
+    """Return the seconds of a step, its bytes, and the bytes of its tensors alone."""
     train = TrainConfig(epochs=1000, batch_size=rows, device="cpu", patience=0)
     made = stack(train)
     peers = PeerVerifier(folder / "ca.crt", None)
@@ -129,7 +129,7 @@ def over_grpc(folder: Path, rows: int, count: int) -> tuple[float, float, float]
 
 
 def raw(folder: Path, payload: int, count: int) -> float:
-    """Give the median seconds of a bare round trip to both parties at once, payload each way."""
+    """Return the median seconds of a plain round trip to both parties, payload each way."""
     started: Future[int] = Future()
     result: Future[float] = Future()
     threading.Thread(
@@ -186,7 +186,7 @@ async def _raw(
 
 
 def bare(name: str, port: int, folder: Path, payload: int) -> None:
-    """Be a party that only sends bytes back."""
+    """Run a party that only sends bytes back."""
 
     async def run() -> None:
         body = bytes(payload)

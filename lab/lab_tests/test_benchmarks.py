@@ -1,4 +1,4 @@
-"""Scripts in `benchmarks/` can still be read by the package they measure."""
+"""Scripts in `benchmarks/` import with today's package."""
 
 import importlib.util
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""Measure tables larger than memory: resident memory by rows, and rates against memory's own.
+"""Benchmark of tables larger than memory: memory by rows, and rates against in-memory rows.
 
-Every figure comes from a process of its own, `python -m xvfl_lab.big_tables WHAT FOLDER NUMBER`, so
-that one does not see what another left behind. Steps that are compared take turns.
+Every number comes from a process of its own, `python -m xvfl_lab.big_tables WHAT FOLDER NUMBER`, so
+that measurements do not affect each other. Steps that are compared take turns.
 """
 
 import json
@@ -50,26 +50,26 @@ CPU = torch.device("cpu")
 
 
 def measure(rows: int, folder: Path, steps: int = 500) -> dict[str, float]:
-    """Write tables of so many rows and train some steps from them: memory in MB, time in s."""
-    alone("write", folder, rows)
-    return alone("train", folder, steps)
+    """Write tables with this many rows and train some steps: memory in MB, time in s."""
+    in_process("write", folder, rows)
+    return in_process("train", folder, steps)
 
 
 def rates(folder: Path, steps: int = 100) -> dict[str, float]:
-    """Compare streamed steps with those of rows in memory, and a predicted file with its model."""
-    return alone("step", folder, steps) | alone("predict", folder, 0)
+    """Compare out-of-core steps with in-memory steps, and predicting a file with its model."""
+    return in_process("step", folder, steps) | in_process("predict", folder, 0)
 
 
-def alone(what: str, folder: Path, number: int) -> dict[str, float]:
+def in_process(what: str, folder: Path, number: int) -> dict[str, float]:
     """Measure in a process of its own."""
     command = [sys.executable, "-m", "xvfl_lab.big_tables", what, str(folder), str(number)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    numbers: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return numbers
 
 
 def write(folder: Path, rows: int) -> dict[str, float]:
-    """Write two parties' files, a twentieth of the numbers missing, the shop's in another order."""
+    """Write two parties' files with 5 % missing numbers; the shop's rows are shuffled."""
     import pyarrow.parquet
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -106,7 +106,7 @@ def _pieces(party: str, rows: int) -> Iterator[Any]:
 
 
 def train(folder: Path, steps: int) -> dict[str, float]:
-    """Train some steps as `xvfl train` does, and look at the memory after each."""
+    """Train some steps as `xvfl train` does, and measure the memory after each."""
     config, run = folder / "run.toml", folder / "run"
     config.write_text(CONFIG)
     memory: list[float] = []
@@ -126,7 +126,7 @@ def train(folder: Path, steps: int) -> dict[str, float]:
 
 
 def step(folder: Path, steps: int) -> dict[str, float]:
-    """Take steps from rows on disk and from the same rows in memory in turns."""
+    """Time steps on disk rows and on the same rows in memory, in turns."""
     prepared = _prepared(folder)
     stored: dict[str, Table] = dict(prepared.tables)
     every = torch.arange(prepared.sizes.train)
@@ -176,7 +176,7 @@ def _steps(prepared: OnDiskDataset, tables: dict[str, Table], rows: RowSource) -
 
 
 def predict(folder: Path, _: int) -> dict[str, float]:
-    """Predict the bank's file alone, and time its model on rows encoded beforehand."""
+    """Time predicting the bank's file, and its model on encoded rows."""
     prepared = _prepared(folder)
     model = _model(prepared)
     tables = open_tables(PARTIES, "bank", "label", folder).parties
