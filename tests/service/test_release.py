@@ -8,9 +8,11 @@ import pytest
 import torch
 
 from xvfl.config import LossConfig
-from xvfl.errors import ConfigError, WireError
+from xvfl.errors import ConfigError, RunError, WireError
 from xvfl.methods import MethodParts, method_spec
 from xvfl.model.run_dir import RunDir
+from xvfl.service.config import load_coordinator_config
+from xvfl.service.coordinator_service import CoordinatorService
 from xvfl.service.release import (
     PRIVATE_KEY,
     PUBLIC_KEY,
@@ -26,6 +28,34 @@ def released(folder: Path) -> Release:
     parts = MethodParts(lambda width: torch.nn.Linear(width, 3), 2, 4, (0,))
     method = method_spec("xvfl+").build(LossConfig(), parts)
     return sign_head(load_signing_key(RunDir(folder)), 7, method, 0, {"party": "shop", "run": "r"})
+
+
+def coordinator_service(folder: Path) -> CoordinatorService:
+    (folder / "labels.csv").write_text("id,label\na,0\nb,1\n")
+    (folder / "coordinator.toml").write_text(
+        'listen = "127.0.0.1:0"\nparties = ["shop"]\nrelease_to = ["shop"]\n'
+        '[tls]\nca_certificate = "ca.crt"\ncertificate = "c.crt"\nprivate_key = "c.key"\n'
+        '[labels]\ntable = "labels.csv"\nid_column = "id"\ncolumn = "label"\n'
+    )
+    return CoordinatorService(load_coordinator_config(folder / "coordinator.toml"), show=False)
+
+
+def test_the_service_creates_the_key_at_its_first_start(tmp_path: Path) -> None:
+    state = coordinator_service(tmp_path).folder.path
+    public = (state / PUBLIC_KEY).read_bytes()
+    assert (state / PRIVATE_KEY).stat().st_mode & 0o777 == 0o600
+    # A copy that a party received before training verifies the head that is sent after it.
+    (tmp_path / "copy.pub").write_bytes(public)
+    assert verify_release(released(state), tmp_path / "copy.pub")["party"] == "shop"
+    (state / PUBLIC_KEY).unlink()
+    coordinator_service(tmp_path)
+    assert (state / PUBLIC_KEY).read_bytes() == public
+
+
+def test_a_damaged_signing_key(tmp_path: Path) -> None:
+    (tmp_path / PRIVATE_KEY).write_text("nothing")
+    with pytest.raises(RunError, match="expected an Ed25519 private key in PEM format"):
+        load_signing_key(RunDir(tmp_path))
 
 
 def test_what_was_signed_is_taken(tmp_path: Path) -> None:

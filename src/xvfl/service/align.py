@@ -40,7 +40,7 @@ class MatchingClient:
 
     def __init__(self, name: str, transport: Transport) -> None:
         self._name, self._transport = name, transport
-        # Start at the clock: after a restart, turns are higher than all earlier ones.
+        # Initialize the counter from the clock so that it increases across restarts.
         self._turn = time.time_ns() // 1_000_000
 
     def __call__(self, body: bytes) -> bytes:

@@ -17,7 +17,7 @@ from xvfl.service.align import match_parties
 from xvfl.service.config import ALIGNMENT, CoordinatorConfig
 from xvfl.service.coordinator_run import CoordinatorRun, RunOutcome
 from xvfl.service.log import EventLog
-from xvfl.service.release import check_releasable
+from xvfl.service.release import check_releasable, load_signing_key
 from xvfl.training.threads import limit_threads
 from xvfl.wire.messages import Hello
 from xvfl.wire.transport import Transport
@@ -27,10 +27,12 @@ class CoordinatorService:
     """State folder, log, labels and alignment of a coordinator, and its run."""
 
     def __init__(self, config: CoordinatorConfig, show: bool = True) -> None:
-        """Load the labels and the state folder."""
+        """Load the labels and the state folder; create the release key if it is missing."""
         check_releasable(config.loss, config.release_to)
         self.config = config
         self.folder = RunDir(config.state_dir).create()
+        # Create release.pub now: parties need it before training ends.
+        load_signing_key(self.folder)
         self.log = EventLog(self.folder.path, "coordinator", show).write
         self.labels = read_labels(
             config.labels.table,
@@ -38,7 +40,7 @@ class CoordinatorService:
             column=config.labels.column,
             where="labels",
         )
-        # Start at the clock: after a restart, turns are higher than all earlier ones.
+        # Initialize the counter from the clock so that it increases across restarts.
         self.counters = Counters(turn=time.time_ns() // 1_000_000)
         self.alignment = self._load_alignment()
         self.parties: list[RemoteParty] = []

@@ -1,4 +1,4 @@
-"""Release of a head to a party (D4): the coordinator signs it, the party verifies and installs it.
+"""Release of a head to a party: the coordinator signs it, the party verifies and installs it.
 
 The signing key never leaves the coordinator's state folder. Its public half, release.pub, reaches
 the parties outside the federation's connections, and their configurations name it.
@@ -50,19 +50,17 @@ def check_releasable(loss: LossConfig, parties: Sequence[str]) -> None:
 
 
 def load_signing_key(folder: RunDir) -> Ed25519PrivateKey:
-    """Read the coordinator's signing key; generate it on first use."""
+    """Load the coordinator's signing key; generate the missing release.key and release.pub."""
     path = folder / PRIVATE_KEY
     if path.is_file():
-        key = load_pem_private_key(path.read_bytes(), None)
-        if not isinstance(key, Ed25519PrivateKey):
-            raise RunError(f"{path}: expected an Ed25519 key")
-        return key
-    key = Ed25519PrivateKey.generate()
-    write_new(
-        path, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()), OWNER_ONLY
-    )
+        key = _read_signing_key(path)
+    else:
+        key = Ed25519PrivateKey.generate()
+        pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        write_new(path, pem, OWNER_ONLY)
     public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-    folder.write_bytes(PUBLIC_KEY, public)
+    if not folder.has(PUBLIC_KEY) or (folder / PUBLIC_KEY).read_bytes() != public:
+        folder.write_bytes(PUBLIC_KEY, public)
     return key
 
 
@@ -135,6 +133,19 @@ def verify_release(message: Release, public_key: Path | None) -> dict[str, Any]:
         ) from error
     manifest: dict[str, Any] = json.loads(message.manifest)
     return manifest
+
+
+def _read_signing_key(path: Path) -> Ed25519PrivateKey:
+    try:
+        key = load_pem_private_key(path.read_bytes(), None)
+    except (OSError, ValueError, TypeError) as error:
+        raise RunError(
+            f"{path}: expected an Ed25519 private key in PEM format ({error}); restore it, or "
+            "delete it to generate a new one and send the new release.pub to the parties"
+        ) from error
+    if not isinstance(key, Ed25519PrivateKey):
+        raise RunError(f"{path}: expected an Ed25519 private key, got {type(key).__name__}")
+    return key
 
 
 def _signed_bytes(manifest: str, tensors: tuple[torch.Tensor, ...]) -> bytes:
