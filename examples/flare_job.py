@@ -3,7 +3,7 @@
     python examples/flare_job.py --server server.toml --site bank=bank.toml --site shop=shop.toml
 
 runs it in FLARE's simulator. Add `--export` to write the job's folder, and submit that to a
-deployment with `nvflare job submit`. The paths are those on each side's own machine.
+deployment with `nvflare job submit`. Each path refers to that side's own machine.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from xvfl.wire.flare import FlareCoordinator, FlareParty
 
 
 def main() -> None:
-    """Make the job and run it."""
+    """Build the job and run it."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--server", required=True, help="the coordinator's configuration")
     options.add_argument("--site", action="append", required=True, help="NAME=CONFIG, repeat")

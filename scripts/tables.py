@@ -54,7 +54,8 @@ def options(page: Path, name: str) -> str:
         if get_origin(hints[field.name]) is Literal:
             choices = ", ".join(f'`"{choice}"`' for choice in get_args(hints[field.name]))
             meaning = f"{meaning} One of {choices}."
-        lines.append(f"| `{field.name}` | {_default(field.default)} | {meaning} |")
+        default = _default(field.default, CONFIG_MODULES[page.name].__name__)
+        lines.append(f"| `{field.name}` | {default} | {meaning} |")
     return "\n".join(lines)
 
 
@@ -125,13 +126,14 @@ def _row(cells: list[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def _default(value: Any) -> str:
+def _default(value: Any, module: str) -> str:
     if value is MISSING:
         return "required"
     if value is None:
         return ""
     if hasattr(value, "__dataclass_fields__"):
-        return "below"
+        documented_here = type(value).__module__ == module
+        return "below" if documented_here else "see [Configuration](configuration.md)"
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
     if isinstance(value, tuple):

@@ -3,7 +3,7 @@
 XVFLError                 base class; the command line prints one line and exits with code 2
 ├── InputError            a table, its ids, columns or labels cannot be used
 ├── ConfigError           a configuration key or value is invalid
-├── RunError              a run folder is missing, incomplete, of another format, or not writable
+├── RunError              a run or service cannot start or continue
 ├── ModeError             the model does not support the requested prediction
 ├── WireError             a message is damaged, unexpected, or of another protocol version
 ├── PartyError            a party is unavailable or failed, or too few parties are available
@@ -34,7 +34,11 @@ class ConfigError(XVFLError, ValueError):
 
 
 class RunError(XVFLError, RuntimeError):
-    """A run folder is missing, incomplete, of another format, or not writable."""
+    """A run or service cannot start or continue.
+
+    For example, a run folder is missing, incomplete, of another format or not writable, a port is
+    in use, or a party does not connect.
+    """
 
 
 class ModeError(XVFLError, ValueError):

@@ -88,7 +88,7 @@ def test_a_changed_greeting_is_noticed() -> None:
 @pytest.mark.parametrize("places", [[9], [0, 1, 2, 3]], ids=["beyond the list", "more than |X|"])
 def test_places_out_of_range_are_refused(places: list[int]) -> None:
     data = b"".join(place.to_bytes(4, "little") for place in places)
-    with pytest.raises(MatchingError, match="MATCHED: expected positions below 4, at most 3"):
+    with pytest.raises(MatchingError, match="MATCHED: expected at most 3 positions, each below 4"):
         spoilt(Kind.MATCHED, body(lambda _: data))
 
 

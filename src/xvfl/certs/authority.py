@@ -24,6 +24,7 @@ from xvfl.certs.pem_files import OWNER_ONLY, WORLD_READABLE
 from xvfl.errors import CertificateError, unknown
 
 CERTIFICATE, KEY, REVOCATION_LIST, ISSUED = "ca.crt", "ca.key", "ca.crl", "issued.json"
+CREATE_HINT = "; `xvfl certs init` creates it"
 AUTHORITY_DAYS = 5 * 365
 """Validity of the authority in days."""
 CERTIFICATE_DAYS = 90
@@ -114,7 +115,9 @@ class Authority:
 
     def issued(self) -> list[IssuedCertificate]:
         """Return all issued certificates, the oldest first."""
-        entries = pem_files.read(self.folder / ISSUED, json.loads, "the list of certificates")
+        entries = pem_files.read(
+            self.folder / ISSUED, json.loads, "the list of certificates", CREATE_HINT
+        )
         try:
             return [
                 IssuedCertificate(**{**each, "hosts": tuple(each["hosts"])}) for each in entries
@@ -199,9 +202,9 @@ def create_authority(
 def open_authority(folder: Path) -> Authority:
     """Load an authority from its folder."""
     certificate = pem_files.read(
-        folder / CERTIFICATE, x509.load_pem_x509_certificate, "a certificate"
+        folder / CERTIFICATE, x509.load_pem_x509_certificate, "a certificate", CREATE_HINT
     )
-    key = pem_files.read(folder / KEY, pem_files.parse_key, "the authority's key")
+    key = pem_files.read(folder / KEY, pem_files.parse_key, "the authority's key", CREATE_HINT)
     if key.public_key() != certificate.public_key():
         raise CertificateError(f"{folder}: {KEY} does not belong to {CERTIFICATE}")
     return Authority(folder, certificate, key)

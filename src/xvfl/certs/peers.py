@@ -37,7 +37,7 @@ class PeerVerifier:
             certificate.verify_directly_issued_by(self._authority)
         except (ValueError, TypeError, InvalidSignature) as error:
             raise CertificateError(
-                f"{name!r}: its certificate is not signed by the authority trusted here; "
+                f"{name!r}: its certificate is not signed by the authority in `ca_certificate`; "
                 "request one from that authority"
             ) from error
         self._refresh()
@@ -71,7 +71,8 @@ class PeerVerifier:
         )
         if crl.issuer != self._authority.subject or not crl.is_signature_valid(public):
             raise CertificateError(
-                f"{path}: not signed by the authority trusted here; use that authority's list"
+                f"{path}: not signed by the authority in `ca_certificate`; "
+                "use that authority's list"
             )
         return frozenset(each.serial_number for each in crl)
 

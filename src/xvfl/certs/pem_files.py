@@ -1,4 +1,8 @@
-"""Read and write PEM files. Keys are readable by their owner only; no file is overwritten."""
+"""Read and write PEM files. Keys are readable by their owner only.
+
+New keys and certificates never overwrite a file; only the revocation list and the list of issued
+certificates are replaced.
+"""
 
 import os
 from collections.abc import Callable
@@ -52,13 +56,13 @@ def replace(path: Path, data: bytes) -> None:
         raise CertificateError(f"{path}: cannot be written ({error.strerror})") from error
 
 
-def read(path: Path, parse: Callable[[bytes], T], what: str) -> T:
-    """Read and parse a file; `what` names the expected content in error messages."""
+def read(path: Path, parse: Callable[[bytes], T], what: str, hint: str = "") -> T:
+    """Read and parse a file; errors name the content (`what`) and, if it is missing, add `hint`."""
     try:
         return parse(path.read_bytes())
     except FileNotFoundError as error:
         raise CertificateError(
-            f"{path}: expected {what}, but the file does not exist; `xvfl certs init` creates it"
+            f"{path}: expected {what}, but the file does not exist{hint}"
         ) from error
     except OSError as error:
         raise CertificateError(f"{path}: cannot be read ({error.strerror})") from error

@@ -19,16 +19,18 @@ def align(
     ],
     party: Annotated[
         list[str] | None,
-        typer.Option(help="Coordinator only: a party to match with; repeat. Default: all."),
+        typer.Option(
+            help="Coordinator only: a party to match with; may be repeated. Default: all."
+        ),
     ] = None,
     wait: Annotated[float, typer.Option(help="Seconds to wait for the other side.", min=0)] = 600.0,
 ) -> None:
     """Match ids privately: find the labeled rows that each party holds.
 
     Start it at the coordinator and at every party, in any order. No id and no plain hash of an id
-    is sent. Each side learns which of its own ids the other side has, and how many ids that is
-    in total. The result is saved in STATE_DIR/alignment.json; match again after a table changes.
-    `xvfl coordinator` also matches ids, if this was not done before.
+    is sent. Each side learns which of its own ids the other side has, and the other side's
+    total number of ids. The result is saved in STATE_DIR/alignment.json; match again after a table
+    changes. `xvfl coordinator` also matches ids, if this was not done before.
 
     xvfl align coordinator.toml
 

@@ -45,7 +45,10 @@ def issue(
     folder: AuthorityFolder = CERTS,
     host: Annotated[
         list[str] | None,
-        typer.Option(help="Coordinator only: a host name or address it listens on; repeat."),
+        typer.Option(
+            help="Coordinator only: a host name or IP address that parties connect to; "
+            "may be repeated."
+        ),
     ] = None,
     days: Annotated[int, typer.Option(help="Validity in days.", min=1)] = 90,
 ) -> None:
@@ -77,7 +80,8 @@ def revoke(
 
     revoked = open_authority(folder).revoke(name)
     print(f"revoked {', '.join(each.serial for each in revoked)} of {name}")
-    print(f"copy {folder / 'ca.crl'} to the coordinator; it takes effect without a restart")
+    print(f"copy {folder / 'ca.crl'} to the coordinator; it applies to new connections")
+    print("if the party is connected now, restart the coordinator to disconnect it")
 
 
 @app.command()

@@ -106,7 +106,12 @@ def evaluate(run: Annotated[Path, typer.Argument(help="A finished run folder.")]
 
 
 def predict(
-    run: Annotated[Path, typer.Argument(help="A finished run folder.")],
+    run: Annotated[
+        Path,
+        typer.Argument(
+            help="A finished run folder, or a party's state folder with a released head."
+        ),
+    ],
     input: Annotated[
         list[str], typer.Option(help="A party and its table, NAME=TABLE; repeat for each party.")
     ],
@@ -114,11 +119,11 @@ def predict(
     mode: Annotated[
         str | None,
         typer.Option(
-            help="local, assisted or collaborative. Default: depends on the given tables."
+            help="local, assisted, collaborative or peers. Default: depends on the given tables."
         ),
     ] = None,
     party: Annotated[
-        str | None, typer.Option(help="The predicting party, in local and assisted mode.")
+        str | None, typer.Option(help="The party, in local, assisted and peers mode.")
     ] = None,
     id: Annotated[
         str | None, typer.Option(help="Name of the id column, if it differs from training.")

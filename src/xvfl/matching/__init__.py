@@ -36,9 +36,11 @@ reveal either side's order of rows. Labels are not part of the protocol.
 Security model: semi-honest. Both sides are assumed to follow the protocol, and may analyze
 everything they receive. A side that deviates can
 - submit ids that it guesses, and learn whether the other side has them: no protocol of this kind
-  prevents this, so a party limits |X| (`max_ids`), and both sides log the sizes;
-- claim ids that it does not hold, or drop matches: this harms training and reveals nothing to it;
-- not test guessed ids after the session: a test needs the scalar, which is never stored.
+  prevents this, so each side limits the other's number of ids (`max_ids`), and logs the sizes;
+- claim rows that it did not match: the coordinator chooses the positions in MATCHED, so it can
+  claim rows of the party that match none of its ids, and request their embeddings in training;
+- leave rows out, which harms training.
+Guesses cannot be tested after the session, because the scalar is not stored.
 Every message carries a session id derived from both nonces, so messages of another session are
 rejected. A part that is out of order, repeated, of the wrong length, or has an invalid point ends
 the session.

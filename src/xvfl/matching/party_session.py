@@ -125,7 +125,7 @@ class PartySession:
             positions = np.frombuffer(request.body, dtype="<u4").astype(np.int64)
             if (positions >= len(self._texts)).any() or len(seen) > labeled:
                 raise MatchingError(
-                    f"MATCHED: expected positions below {len(self._texts)}, at most {labeled}"
+                    f"MATCHED: expected at most {labeled} positions, each below {len(self._texts)}"
                 )
             received.append(self._order[positions])
             part, full = part + 1, len(positions) == PART_SIZE

@@ -28,7 +28,7 @@ class MatchingConfig:
     rule: Literal["folded", "exact"] = "folded"
     """Normalization of ids; all sides must use the same rule."""
     max_ids: int = 10_000_000
-    """Largest number of ids accepted from the other side; a limit on guessing."""
+    """Largest number of ids accepted from the other side; limits how many ids it can probe."""
     n_threads: int = 0
     """Threads; 0 = one per core."""
 
@@ -77,7 +77,7 @@ class TimeoutConfig:
     max_answer: float = 60.0
     """Upper bound of the timeout of a request; used until response times are known."""
     join: float = 600.0
-    """Timeout for enough parties to connect."""
+    """Timeout for parties to connect: all in a new run, `min_parties` in a resumed one."""
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -101,7 +101,7 @@ class CoordinatorConfig:
     state_dir: str = "state"
     """Folder of alignment, checkpoints, records, log and result."""
     revocation_list: str | None = None
-    """Certificate revocation list of the authority."""
+    """Revocation list of the authority (PEM); without it, revocation is not checked."""
     matching: MatchingConfig = MatchingConfig()
     """Private id matching."""
     local_party: LocalPartyConfig | None = None
@@ -121,9 +121,9 @@ class CoordinatorConfig:
     checkpoint_interval: int = 50
     """Steps between common checkpoints; a party that is killed loses at most these updates."""
     warm_start: str | None = None
-    """State folder of a finished run whose alignment, heads and party weights to start from."""
+    """State folder of a finished run; its alignment, heads and weights initialize this run."""
     release_to: tuple[str, ...] = ()
-    """Parties that receive the head after training, to predict alone (D4)."""
+    """Parties that receive the head after training, to predict alone."""
     status_address: str | None = None
     """HOST:PORT of the status server (/health, /metrics, /status); off by default."""
     max_message_bytes: int = LARGEST
@@ -181,7 +181,7 @@ class PartyProcessConfig:
     reconnect_timeout: float = 3600.0
     """Seconds without a connection to the coordinator before the party exits."""
     max_message_bytes: int = LARGEST
-    """Largest message accepted, in bytes."""
+    """Largest message accepted, in bytes; values above the default have no effect."""
     device: Literal["auto", "cpu", "cuda"] = "cpu"
     """Device of the party's net."""
 

@@ -227,7 +227,7 @@ class CoordinatorRun:
             self.trainer.load_best()
         else:
             reason = "a party was absent at the best epoch"
-            self.log({"event": "last_weights_used", "reason": reason})
+            self.log({"event": "best_weights_unavailable", "reason": reason})
         self.federation.flush(save=step)
         temperatures = calibrate(self.method, self.federation, self.validation)
         rows_are = "test" if len(self.test) else "validation"

@@ -20,7 +20,7 @@ from xvfl.service.party_service import PartyService
 from xvfl.wire.transport import Transport
 
 FLARE = "flare"
-"""In place of an address."""
+"""Placeholder address; FLARE provides the connection."""
 NO_TLS = {"tls": {"ca_certificate": "", "certificate": "", "private_key": ""}}
 
 

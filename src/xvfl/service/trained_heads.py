@@ -48,7 +48,7 @@ class TrainedHeads:
     def release(
         self, folder: RunDir, federation: ElasticFederation, parties: Sequence[str], log: LogEvent
     ) -> None:
-        """Send the signed head to the named parties (D4)."""
+        """Send the signed head to the named parties."""
         signing_key = load_signing_key(folder)
         for index, name in enumerate(federation.names):
             if name not in parties:

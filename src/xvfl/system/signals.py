@@ -15,8 +15,8 @@ def stop_on_signals(
 ) -> Iterator[threading.Event]:
     """Turn the first of these signals into a stop request; a second one interrupts at once.
 
-    The event yielded is set by the first signal, after `on_stop` has run. The old handlers are
-    restored at the end. Outside the main thread, where Python handles no signals, the event is
+    The first signal sets the yielded event, then calls `on_stop`. The old handlers are restored at
+    the end. Outside the main thread, where Python handles no signals, the event is
     never set.
     """
     stop = threading.Event()
