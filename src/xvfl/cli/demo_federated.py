@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -176,6 +176,9 @@ def federated_lines(out: Path) -> Lines:
 class Processes:
     """The processes of coordinator and parties; processes still running at the end are killed."""
 
+    program: ClassVar[tuple[str, ...]] = ("-m", "xvfl")
+    """Arguments of Python that run the command line."""
+
     def __init__(
         self, out: Path, console: Console, train: TrainConfig, min_parties: int = 1
     ) -> None:
@@ -227,7 +230,7 @@ class Processes:
         """Start the process of the coordinator or of a party."""
         command = "party" if name in PARTIES else "coordinator"
         process = subprocess.Popen(
-            [sys.executable, "-m", "xvfl", command, f"{name}.toml"],
+            [sys.executable, *self.program, command, f"{name}.toml"],
             cwd=self.out,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
