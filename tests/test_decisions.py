@@ -305,7 +305,9 @@ def test_D5_any_subset_of_parties_predicts_rows_with_gaps(who: tuple[str, ...]) 
 
 
 @given(st.lists(st.lists(st.booleans(), min_size=4, max_size=4), min_size=1, max_size=12))
-def test_D6_full_at_is_the_largest_share_half_of_the_rows_reach(rows: list[list[bool]]) -> None:
+def test_D6_full_threshold_is_the_largest_share_of_half_of_the_rows(
+    rows: list[list[bool]],
+) -> None:
     observed = torch.tensor(rows)
     shares = [sum(row) / 4 for row in rows]
     reached = [s for s in (0, 0.25, 0.5, 0.75, 1) if sum(x >= s for x in shares) >= len(rows) / 2]

@@ -53,7 +53,7 @@ def test_the_walk_through(path: str, tmp_path: Path) -> None:
     truth = pd.read_csv(work / "clinic.csv").set_index("patient")["diagnosis"]
     together, assisted, alone = (
         pd.read_csv(work / name, keep_default_na=False).set_index("id")
-        for name in ("together.csv", "assisted.csv", "alone.csv")
+        for name in ("collaborative.csv", "assisted.csv", "local.csv")
     )
     assert len(together) == len(assisted) == 569
     assert len(alone) == len(pd.read_parquet(work / "laboratory.parquet")) == 398

@@ -1,4 +1,4 @@
-"""CIFAR-10 (A. Krizhevsky, 2009): 60,000 colour images of 32 × 32, ten classes."""
+"""CIFAR-10 (A. Krizhevsky, 2009): 60,000 color images of 32 × 32, ten classes."""
 
 from collections.abc import Sequence
 from pathlib import Path

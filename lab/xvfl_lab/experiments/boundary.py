@@ -56,7 +56,7 @@ class Embedded:
 class Plane:
     """The plane of the two largest principal axes of some points."""
 
-    centre: Tensor
+    center: Tensor
     axes: Tensor
     """(2, d), orthonormal rows."""
     explained: float
@@ -65,18 +65,18 @@ class Plane:
     @classmethod
     def of(cls, points: Tensor) -> "Plane":
         """Fit the plane to points (N, d)."""
-        centre = points.mean(0)
-        _, sizes, axes = torch.linalg.svd(points - centre, full_matrices=False)
+        center = points.mean(0)
+        _, sizes, axes = torch.linalg.svd(points - center, full_matrices=False)
         power = sizes.square()
-        return cls(centre, axes[:2], float(power[:2].sum() / power.sum()))
+        return cls(center, axes[:2], float(power[:2].sum() / power.sum()))
 
     def project(self, points: Tensor) -> Tensor:
         """Return the coordinates of points (…, d) in the plane. (…, 2)"""
-        return (points - self.centre) @ self.axes.T
+        return (points - self.center) @ self.axes.T
 
     def lift(self, flat: Tensor) -> Tensor:
         """Return the points of the plane at coordinates (…, 2). (…, d)"""
-        return flat @ self.axes + self.centre
+        return flat @ self.axes + self.center
 
 
 def make(

@@ -39,7 +39,7 @@ MANY_REPETITIONS = 4096
 MARGIN = 4.0
 """Standard errors added to a mean before it is compared with a bound."""
 TILT = 3.0
-"""Standard errors by which the comparison favours SGD and disfavours PAGE."""
+"""Standard errors by which the comparison favors SGD and disfavors PAGE."""
 
 
 SMOOTH = Problem()
