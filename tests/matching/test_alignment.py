@@ -14,7 +14,7 @@ from xvfl.matching import (
     PartyAlignment,
     PartyMatch,
     PartySession,
-    Responder,
+    SessionResponder,
     TableFingerprint,
     load_coordinator_alignment,
     load_party_alignment,
@@ -112,7 +112,7 @@ def test_a_failed_write_leaves_the_old_file(
 
 def test_a_responder_answers_one_session_after_the_other() -> None:
     kept: list[PartyMatch] = []
-    responder = Responder(IDS, RULE, kept.append, n_threads=1)
+    responder = SessionResponder(IDS, RULE, kept.append, n_threads=1)
     for _ in range(2):
         CoordinatorSession(LABELED, RULE, n_threads=1).match(responder.answer)
     assert [sorted(each.rows) for each in kept] == [[0, 2], [0, 2]]
@@ -123,7 +123,7 @@ def test_a_responder_answers_one_session_after_the_other() -> None:
 
 def test_a_session_given_up_makes_room_for_the_next() -> None:
     kept: list[PartyMatch] = []
-    responder = Responder(IDS, RULE, kept.append, n_threads=1)
+    responder = SessionResponder(IDS, RULE, kept.append, n_threads=1)
 
     def breaks(request: bytes) -> bytes:
         raise ConnectionError
@@ -146,5 +146,5 @@ def test_a_session_given_up_makes_room_for_the_next() -> None:
 
 def test_a_responder_checks_its_ids_when_it_starts() -> None:
     with pytest.raises(XVFLError, match="'a' and 'A'"):
-        Responder(["a", "A"], RULE, lambda match: None)
+        SessionResponder(["a", "A"], RULE, lambda match: None)
     assert PartySession(["a"], RULE).match is None

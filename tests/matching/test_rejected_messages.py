@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 from tests.matching.session_helpers import RULE, RecordingTransport, run_matching
 from xvfl.errors import MatchingError
 from xvfl.matching import CoordinatorSession, PartySession
-from xvfl.matching.session_messages import HEADER, Kind, Message, decode
+from xvfl.matching.session_messages import HEADER, MatchingMessage, MessageKind, decode
 
 LABELED = ["a", "b", "c"]
 IDS = ["b", "c", "d", "e"]
 NOT_A_POINT = b"\xff" * 32
 ZERO = bytes(32)
-Change = Callable[[Message], Message]
+Change = Callable[[MatchingMessage], MatchingMessage]
 
 
-def spoilt(kind: Kind, change: Change) -> RecordingTransport:
+def spoilt(kind: MessageKind, change: Change) -> RecordingTransport:
     """Run a session in which one kind of message arrives changed."""
     party = PartySession(IDS, RULE, n_threads=1)
 
@@ -33,29 +33,31 @@ def spoilt(kind: Kind, change: Change) -> RecordingTransport:
 
 
 def body(make: Callable[[bytes], bytes]) -> Change:
-    return lambda message: Message(
+    return lambda message: MatchingMessage(
         message.kind, message.session, message.number, make(message.body)
     )
 
 
 def number(by: int) -> Change:
-    return lambda message: Message(message.kind, message.session, message.number + by, message.body)
+    return lambda message: MatchingMessage(
+        message.kind, message.session, message.number + by, message.body
+    )
 
 
-def session(message: Message) -> Message:
-    return Message(message.kind, os.urandom(16), message.number, message.body)
+def session(message: MatchingMessage) -> MatchingMessage:
+    return MatchingMessage(message.kind, os.urandom(16), message.number, message.body)
 
 
-@pytest.mark.parametrize("kind", [Kind.BLIND, Kind.EVALUATED])
+@pytest.mark.parametrize("kind", [MessageKind.BLIND, MessageKind.EVALUATED])
 @pytest.mark.parametrize("point", [NOT_A_POINT, ZERO], ids=["not a point", "zero"])
-def test_invalid_points_are_refused(kind: Kind, point: bytes) -> None:
+def test_invalid_points_are_refused(kind: MessageKind, point: bytes) -> None:
     with pytest.raises(MatchingError, match=f"points of ristretto255 .* got {point.hex()}"):
         spoilt(kind, body(lambda data: point + data[32:]))
 
 
-@pytest.mark.parametrize("kind", [Kind.BLIND, Kind.EVALUATED, Kind.TAGS])
-def test_too_few_or_too_many_items_are_refused(kind: Kind) -> None:
-    width = 16 if kind == Kind.TAGS else 32
+@pytest.mark.parametrize("kind", [MessageKind.BLIND, MessageKind.EVALUATED, MessageKind.TAGS])
+def test_too_few_or_too_many_items_are_refused(kind: MessageKind) -> None:
+    width = 16 if kind == MessageKind.TAGS else 32
     with pytest.raises(MatchingError, match=f"{kind.name} 0: expected . items, got"):
         spoilt(kind, body(lambda data: data[width:]))
     with pytest.raises(MatchingError, match=f"{kind.name} 0: expected . items, got"):
@@ -64,15 +66,19 @@ def test_too_few_or_too_many_items_are_refused(kind: Kind) -> None:
         spoilt(kind, body(lambda data: data[1:]))
 
 
-@pytest.mark.parametrize("kind", [Kind.BLIND, Kind.EVALUATED, Kind.TAGS, Kind.MATCHED])
-def test_repeated_items_are_refused(kind: Kind) -> None:
-    width = {Kind.TAGS: 16, Kind.MATCHED: 4}.get(kind, 32)
+@pytest.mark.parametrize(
+    "kind", [MessageKind.BLIND, MessageKind.EVALUATED, MessageKind.TAGS, MessageKind.MATCHED]
+)
+def test_repeated_items_are_refused(kind: MessageKind) -> None:
+    width = {MessageKind.TAGS: 16, MessageKind.MATCHED: 4}.get(kind, 32)
     with pytest.raises(MatchingError, match=f"{kind.name}: expected each item once"):
         spoilt(kind, body(lambda data: data[:width] + data[:width] + data[2 * width :]))
 
 
-@pytest.mark.parametrize("kind", [kind for kind in Kind if kind not in (Kind.HELLO, Kind.WELCOME)])
-def test_messages_of_another_part_or_session_are_refused(kind: Kind) -> None:
+@pytest.mark.parametrize(
+    "kind", [kind for kind in MessageKind if kind not in (MessageKind.HELLO, MessageKind.WELCOME)]
+)
+def test_messages_of_another_part_or_session_are_refused(kind: MessageKind) -> None:
     with pytest.raises(MatchingError, match=f"expected {kind.name} ., got {kind.name} "):
         spoilt(kind, number(1))
     with pytest.raises(MatchingError, match=f"{kind.name}: expected session .* another session"):
@@ -80,7 +86,11 @@ def test_messages_of_another_part_or_session_are_refused(kind: Kind) -> None:
 
 
 def test_a_changed_greeting_is_noticed() -> None:
-    for kind, change in ((Kind.HELLO, session), (Kind.WELCOME, session), (Kind.HELLO, number(-1))):
+    for kind, change in (
+        (MessageKind.HELLO, session),
+        (MessageKind.WELCOME, session),
+        (MessageKind.HELLO, number(-1)),
+    ):
         with pytest.raises(MatchingError, match="another session"):
             spoilt(kind, change)
 
@@ -89,7 +99,7 @@ def test_a_changed_greeting_is_noticed() -> None:
 def test_places_out_of_range_are_refused(places: list[int]) -> None:
     data = b"".join(place.to_bytes(4, "little") for place in places)
     with pytest.raises(MatchingError, match="MATCHED: expected at most 3 positions, each below 4"):
-        spoilt(Kind.MATCHED, body(lambda _: data))
+        spoilt(MessageKind.MATCHED, body(lambda _: data))
 
 
 def test_a_replayed_message_is_refused_in_its_own_and_in_a_new_session() -> None:
@@ -105,7 +115,7 @@ def test_a_replayed_message_is_refused_in_its_own_and_in_a_new_session() -> None
     wire = RecordingTransport(PartySession(IDS, RULE))
 
     def twice(request: bytes) -> bytes:
-        if decode(request).kind == Kind.BLIND:
+        if decode(request).kind == MessageKind.BLIND:
             wire(request)
         return wire(request)
 
@@ -122,7 +132,7 @@ def test_recorded_replies_do_not_pass_for_new_ones() -> None:
 
 
 def test_other_versions_and_other_protocols_are_refused() -> None:
-    hello = Message(Kind.HELLO, bytes(16), 3, RULE.encode()).encode()
+    hello = MatchingMessage(MessageKind.HELLO, bytes(16), 3, RULE.encode()).encode()
     for data, words in (
         (b"", "at least 24 bytes"),
         (hello[: HEADER.size - 1], "at least 24 bytes"),
@@ -147,5 +157,5 @@ def test_random_and_mutated_frames_raise_nothing_else(data: st.DataObject) -> No
     except MatchingError:
         pass
     else:
-        assert decode(bytes(frame)).kind == Kind.HELLO
+        assert decode(bytes(frame)).kind == MessageKind.HELLO
     assert party.match is None

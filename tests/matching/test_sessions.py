@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.matching.session_helpers import RULE, RecordingTransport, matched_pairs, run_matching
 from xvfl.errors import InputError, MatchingError
 from xvfl.matching import RULES, CoordinatorSession, PartySession, session_messages
-from xvfl.matching.session_messages import Kind, decode
+from xvfl.matching.session_messages import MessageKind, decode
 
 IDS = st.lists(
     st.text(alphabet="aAbBßé１1 ", min_size=1, max_size=3).filter(str.strip),
@@ -36,7 +36,10 @@ def test_parts_join_without_loss(monkeypatch: pytest.MonkeyPatch) -> None:
         found, kept, said = run_matching(labeled, ids)
         assert matched_pairs(found, kept) == {(i, i - 10 + common) for i in range(10 - common, 10)}
         kinds = [decode(each).kind for each in said]
-        assert kinds.count(Kind.BLIND) == 3 and kinds.count(Kind.MATCHED) == common // 4 + 1
+        assert (
+            kinds.count(MessageKind.BLIND) == 3
+            and kinds.count(MessageKind.MATCHED) == common // 4 + 1
+        )
 
 
 def test_messages_stay_below_one_mebibyte() -> None:
@@ -71,7 +74,9 @@ def test_ids_that_meet_by_the_rule_stop_a_side_before_it_speaks() -> None:
 def test_handles_and_places_follow_neither_order() -> None:
     ids = [f"c{i}" for i in range(200)]
     found, kept, said = run_matching(ids, ids)
-    places = [np.frombuffer(m.body, "<u4") for m in map(decode, said) if m.kind == Kind.MATCHED]
+    places = [
+        np.frombuffer(m.body, "<u4") for m in map(decode, said) if m.kind == MessageKind.MATCHED
+    ]
     for order in (found.handles, kept.rows, np.concatenate(places)):
         # Of 200 random numbers, expected distance to their rank is 67; in order it is 0.
         assert abs(order.astype(int) - np.arange(200)).mean() > 40

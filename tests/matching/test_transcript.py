@@ -9,7 +9,7 @@ import pytest
 from tests.matching.session_helpers import RULE, run_matching
 from xvfl.matching import RULES
 from xvfl.matching.group import hash_to_point, make_tag
-from xvfl.matching.session_messages import Kind, decode
+from xvfl.matching.session_messages import MessageKind, decode
 
 LABELED = [f"Customer {i:04d}" for i in range(40)]
 IDS = [f"customer  {i:04d} " for i in range(25, 75)]
@@ -68,24 +68,24 @@ def test_without_blinding_the_search_finds_every_id(monkeypatch: pytest.MonkeyPa
 
 def test_nothing_but_points_tags_places_and_sizes_is_said() -> None:
     _, _, said = run_matching(LABELED, IDS)
-    sizes = {kind: 0 for kind in Kind}
+    sizes = {kind: 0 for kind in MessageKind}
     for message in map(decode, said):
         sizes[message.kind] += len(message.body)
     assert sizes == {
-        Kind.HELLO: len(RULE),
-        Kind.WELCOME: 16,
-        Kind.BLIND: 32 * 40,
-        Kind.EVALUATED: 32 * 40,
-        Kind.WANT: 0,
-        Kind.TAGS: 16 * 50,
-        Kind.MATCHED: 4 * 15,
-        Kind.DONE: 0,
+        MessageKind.HELLO: len(RULE),
+        MessageKind.WELCOME: 16,
+        MessageKind.BLIND: 32 * 40,
+        MessageKind.EVALUATED: 32 * 40,
+        MessageKind.WANT: 0,
+        MessageKind.TAGS: 16 * 50,
+        MessageKind.MATCHED: 4 * 15,
+        MessageKind.DONE: 0,
     }
 
 
 def test_every_session_draws_afresh() -> None:
     runs = [run_matching(LABELED, LABELED) for _ in range(2)]
-    for kind in (Kind.WELCOME, Kind.BLIND, Kind.EVALUATED, Kind.TAGS):
+    for kind in (MessageKind.WELCOME, MessageKind.BLIND, MessageKind.EVALUATED, MessageKind.TAGS):
         first, second = (
             {item for m in map(decode, said) if m.kind == kind for item in m.items()}
             for _, _, said in runs

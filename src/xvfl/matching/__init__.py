@@ -56,7 +56,7 @@ from xvfl.matching.alignment import (
 from xvfl.matching.coordinator_session import CoordinatorMatch, CoordinatorSession
 from xvfl.matching.normalize import RULES, normalize_ids
 from xvfl.matching.party_session import PartyMatch, PartySession
-from xvfl.matching.responder import Responder
+from xvfl.matching.responder import SessionResponder
 
 __all__ = [
     "RULES",
@@ -66,7 +66,7 @@ __all__ = [
     "PartyAlignment",
     "PartyMatch",
     "PartySession",
-    "Responder",
+    "SessionResponder",
     "TableFingerprint",
     "load_coordinator_alignment",
     "load_party_alignment",

@@ -26,7 +26,13 @@ from xvfl.matching.session_checks import (
     reject_duplicates,
     session_id,
 )
-from xvfl.matching.session_messages import NONCE_BYTES, PART_SIZE, Kind, Message, decode
+from xvfl.matching.session_messages import (
+    NONCE_BYTES,
+    PART_SIZE,
+    MatchingMessage,
+    MessageKind,
+    decode,
+)
 
 Exchange = Callable[[bytes], bytes]
 """Send a request to the party and return its reply."""
@@ -44,7 +50,7 @@ class CoordinatorMatch:
     """Session id, equal on both sides."""
 
 
-Requests = Generator[Message, Message, CoordinatorMatch]
+Requests = Generator[MatchingMessage, MatchingMessage, CoordinatorMatch]
 
 
 class CoordinatorSession:
@@ -72,9 +78,11 @@ class CoordinatorSession:
                 return match
 
     def _requests(self) -> Requests:
-        hello = Message(Kind.HELLO, os.urandom(NONCE_BYTES), len(self._texts), self._rule.encode())
+        hello = MatchingMessage(
+            MessageKind.HELLO, os.urandom(NONCE_BYTES), len(self._texts), self._rule.encode()
+        )
         reply = yield hello
-        welcome = check_message(reply, Kind.WELCOME, hello.session, reply.number, 1)
+        welcome = check_message(reply, MessageKind.WELCOME, hello.session, reply.number, 1)
         check_count(welcome.number, self._max_ids, "the party")
         session = session_id(hello, welcome)
         order = random_order(len(self._texts))
@@ -92,7 +100,7 @@ class CoordinatorSession:
 
     def _evaluate(
         self, session: bytes, threads: ThreadMap, texts: list[str]
-    ) -> Generator[Message, Message, list[bytes]]:
+    ) -> Generator[MatchingMessage, MatchingMessage, list[bytes]]:
         """Compute the tags of our ids under the party's key, without revealing the ids."""
         blind = random_scalar()
         unblind, seen, tags = invert(blind), set[bytes](), list[bytes]()
@@ -101,28 +109,30 @@ class CoordinatorSession:
             blinded = threads.map(
                 lambda text: multiply(blind, hash_to_point(text, self._rule)), some
             )
-            reply = yield Message(Kind.BLIND, session, part, b"".join(blinded))
-            points = check_message(reply, Kind.EVALUATED, session, part, size).items()
-            reject_duplicates(points, seen, Kind.EVALUATED)
+            reply = yield MatchingMessage(MessageKind.BLIND, session, part, b"".join(blinded))
+            points = check_message(reply, MessageKind.EVALUATED, session, part, size).items()
+            reject_duplicates(points, seen, MessageKind.EVALUATED)
             pairs = list(zip(some, points, strict=True))
             tags += threads.map(lambda pair: make_tag(pair[0], multiply(unblind, pair[1])), pairs)
         return tags
 
-    def _collect(self, session: bytes, count: int) -> Generator[Message, Message, dict[bytes, int]]:
+    def _collect(
+        self, session: bytes, count: int
+    ) -> Generator[MatchingMessage, MatchingMessage, dict[bytes, int]]:
         """Request the tags of the party's ids; return the position of each."""
         seen, tags = set[bytes](), list[bytes]()
         for part, size in enumerate(part_sizes(count)):
-            reply = yield Message(Kind.WANT, session, part)
-            some = check_message(reply, Kind.TAGS, session, part, size).items()
-            reject_duplicates(some, seen, Kind.TAGS)
+            reply = yield MatchingMessage(MessageKind.WANT, session, part)
+            some = check_message(reply, MessageKind.TAGS, session, part, size).items()
+            reject_duplicates(some, seen, MessageKind.TAGS)
             tags += some
         return {tag: position for position, tag in enumerate(tags)}
 
     def _send_matches(
         self, session: bytes, positions: list[int]
-    ) -> Generator[Message, Message, None]:
+    ) -> Generator[MatchingMessage, MatchingMessage, None]:
         """Send the matched positions; a part that is not full is the last."""
         for part, start in enumerate(range(0, len(positions) + 1, PART_SIZE)):
             some = np.array(positions[start : start + PART_SIZE], dtype="<u4")
-            reply = yield Message(Kind.MATCHED, session, part, some.tobytes())
-            check_message(reply, Kind.DONE, session, start + len(some), 0)
+            reply = yield MatchingMessage(MessageKind.MATCHED, session, part, some.tobytes())
+            check_message(reply, MessageKind.DONE, session, start + len(some), 0)

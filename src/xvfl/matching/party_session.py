@@ -25,7 +25,13 @@ from xvfl.matching.session_checks import (
     reject_duplicates,
     session_id,
 )
-from xvfl.matching.session_messages import NONCE_BYTES, PART_SIZE, Kind, Message, decode
+from xvfl.matching.session_messages import (
+    NONCE_BYTES,
+    PART_SIZE,
+    MatchingMessage,
+    MessageKind,
+    decode,
+)
 
 
 @dataclass(frozen=True)
@@ -40,7 +46,7 @@ class PartyMatch:
     """Session id, equal on both sides."""
 
 
-Replies = Generator[Message, Message, Message]
+Replies = Generator[MatchingMessage, MatchingMessage, MatchingMessage]
 """Yields replies, receives requests, and returns the first request of the next phase."""
 
 
@@ -55,7 +61,7 @@ class PartySession:
         self._threads = ThreadMap(n_threads)
         self._key = random_scalar()
         self._order = random_order(len(self._texts))
-        self._steps: Generator[Message, Message, None] | None = None
+        self._steps: Generator[MatchingMessage, MatchingMessage, None] | None = None
         self.match: PartyMatch | None = None
         """The result; None until the coordinator has sent all of it."""
 
@@ -72,7 +78,9 @@ class PartySession:
                 f"{request.kind.name}: this session is over; create a new one to match again"
             ) from None
 
-    def _replies(self, request: Message) -> Generator[Message, Message, None]:
+    def _replies(
+        self, request: MatchingMessage
+    ) -> Generator[MatchingMessage, MatchingMessage, None]:
         hello, welcome = self._start(request)
         session = session_id(hello, welcome)
         request = yield welcome
@@ -80,48 +88,52 @@ class PartySession:
         request = yield from self._send_tags(session, request)
         yield from self._receive_matches(session, request, hello.number)
 
-    def _start(self, request: Message) -> tuple[Message, Message]:
-        hello = check_message(request, Kind.HELLO, request.session, request.number)
+    def _start(self, request: MatchingMessage) -> tuple[MatchingMessage, MatchingMessage]:
+        hello = check_message(request, MessageKind.HELLO, request.session, request.number)
         if hello.body != self._rule.encode():
             raise MatchingError(
                 f"the coordinator normalizes ids by rule {hello.body.decode(errors='replace')!r}, "
                 f"this party by {self._rule!r}; use the same rule on both sides and match again"
             )
         check_count(hello.number, self._max_ids, "the coordinator")
-        welcome = Message(Kind.WELCOME, hello.session, len(self._texts), os.urandom(NONCE_BYTES))
+        welcome = MatchingMessage(
+            MessageKind.WELCOME, hello.session, len(self._texts), os.urandom(NONCE_BYTES)
+        )
         return hello, welcome
 
-    def _evaluate(self, session: bytes, request: Message, count: int) -> Replies:
+    def _evaluate(self, session: bytes, request: MatchingMessage, count: int) -> Replies:
         """Multiply the coordinator's blinded points."""
         seen = set[bytes]()
         for part, size in enumerate(part_sizes(count)):
-            points = check_message(request, Kind.BLIND, session, part, size).items()
-            reject_duplicates(points, seen, Kind.BLIND)
+            points = check_message(request, MessageKind.BLIND, session, part, size).items()
+            reject_duplicates(points, seen, MessageKind.BLIND)
             products = self._threads.map(lambda point: multiply(self._key, point), points)
-            request = yield Message(Kind.EVALUATED, session, part, b"".join(products))
+            request = yield MatchingMessage(
+                MessageKind.EVALUATED, session, part, b"".join(products)
+            )
         return request
 
-    def _send_tags(self, session: bytes, request: Message) -> Replies:
+    def _send_tags(self, session: bytes, request: MatchingMessage) -> Replies:
         """Send the tags of our ids in a secret order."""
         for part, size in enumerate(part_sizes(len(self._texts))):
-            check_message(request, Kind.WANT, session, part, 0)
+            check_message(request, MessageKind.WANT, session, part, 0)
             some = [self._texts[i] for i in self._order[part * PART_SIZE : part * PART_SIZE + size]]
             tags = self._threads.map(self._tag, some)
-            request = yield Message(Kind.TAGS, session, part, b"".join(tags))
+            request = yield MatchingMessage(MessageKind.TAGS, session, part, b"".join(tags))
         return request
 
     def _tag(self, text: str) -> bytes:
         return make_tag(text, multiply(self._key, hash_to_point(text, self._rule)))
 
     def _receive_matches(
-        self, session: bytes, request: Message, labeled: int
-    ) -> Generator[Message, Message, None]:
+        self, session: bytes, request: MatchingMessage, labeled: int
+    ) -> Generator[MatchingMessage, MatchingMessage, None]:
         """Receive the matched positions; a handle is the index of a position in this list."""
         seen, part, full = set[bytes](), 0, True
         received: list[NDArray[np.int64]] = []
         while full:
-            items = check_message(request, Kind.MATCHED, session, part).items()
-            reject_duplicates(items, seen, Kind.MATCHED)
+            items = check_message(request, MessageKind.MATCHED, session, part).items()
+            reject_duplicates(items, seen, MessageKind.MATCHED)
             positions = np.frombuffer(request.body, dtype="<u4").astype(np.int64)
             if (positions >= len(self._texts)).any() or len(seen) > labeled:
                 raise MatchingError(
@@ -132,4 +144,4 @@ class PartySession:
             if not full:
                 self.match = PartyMatch(np.concatenate(received), labeled, session)
                 self._threads.close()
-            request = yield Message(Kind.DONE, session, len(seen))
+            request = yield MatchingMessage(MessageKind.DONE, session, len(seen))

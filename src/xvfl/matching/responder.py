@@ -7,10 +7,10 @@ from xvfl.errors import MatchingError
 from xvfl.matching.normalize import normalize_ids
 from xvfl.matching.party_session import PartyMatch, PartySession
 from xvfl.matching.session_checks import MAX_IDS
-from xvfl.matching.session_messages import Kind, decode
+from xvfl.matching.session_messages import MessageKind, decode
 
 
-class Responder:
+class SessionResponder:
     """Replies to a coordinator's matching messages; calls `on_match` with each finished match."""
 
     def __init__(
@@ -31,7 +31,7 @@ class Responder:
         """Reply to a request; HELLO starts a new session and discards an unfinished one."""
         kind = decode(data).kind
         with self._lock:
-            if kind == Kind.HELLO:
+            if kind == MessageKind.HELLO:
                 self._session = PartySession(*self._session_arguments)
             if self._session is None:
                 raise MatchingError(f"expected HELLO first, got {kind.name}: match again")

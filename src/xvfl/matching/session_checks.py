@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from hashlib import sha256
 
 from xvfl.errors import MatchingError
-from xvfl.matching.session_messages import PART_SIZE, Kind, Message
+from xvfl.matching.session_messages import PART_SIZE, MatchingMessage, MessageKind
 
 MAX_IDS = 10_000_000
 """Default limit on the other side's ids."""
 
 
-def session_id(hello: Message, welcome: Message) -> bytes:
+def session_id(hello: MatchingMessage, welcome: MatchingMessage) -> bytes:
     """Derive the session id from both nonces, both sizes and the rule."""
     greetings = hello.encode() + welcome.encode()
     return sha256(b"xvfl session 1\0" + greetings).digest()[: len(hello.session)]
@@ -22,8 +22,12 @@ def part_sizes(count: int) -> list[int]:
 
 
 def check_message(
-    message: Message, kind: Kind, session: bytes, number: int, size: int | None = None
-) -> Message:
+    message: MatchingMessage,
+    kind: MessageKind,
+    session: bytes,
+    number: int,
+    size: int | None = None,
+) -> MatchingMessage:
     """Reject a message that is not the next one, or does not have `size` items."""
     if message.kind != kind or message.number != number:
         raise MatchingError(
@@ -51,7 +55,7 @@ def check_count(count: int, limit: int, side: str) -> None:
         )
 
 
-def reject_duplicates(items: Sequence[bytes], seen: set[bytes], kind: Kind) -> None:
+def reject_duplicates(items: Sequence[bytes], seen: set[bytes], kind: MessageKind) -> None:
     """Reject an item received before: ids are distinct, so their points and tags are too."""
     before = len(seen)
     seen.update(items)

@@ -21,7 +21,7 @@ PART_SIZE = 2**14
 """Items in a part: half a MiB of points."""
 
 
-class Kind(IntEnum):
+class MessageKind(IntEnum):
     """Kind of a message; the package's docstring shows the order."""
 
     HELLO = 1
@@ -35,25 +35,30 @@ class Kind(IntEnum):
 
 
 ITEM_BYTES = {
-    Kind.HELLO: 1,
-    Kind.WELCOME: NONCE_BYTES,
-    Kind.BLIND: POINT_BYTES,
-    Kind.EVALUATED: POINT_BYTES,
-    Kind.WANT: 1,
-    Kind.TAGS: TAG_BYTES,
-    Kind.MATCHED: POSITION_BYTES,
-    Kind.DONE: 1,
+    MessageKind.HELLO: 1,
+    MessageKind.WELCOME: NONCE_BYTES,
+    MessageKind.BLIND: POINT_BYTES,
+    MessageKind.EVALUATED: POINT_BYTES,
+    MessageKind.WANT: 1,
+    MessageKind.TAGS: TAG_BYTES,
+    MessageKind.MATCHED: POSITION_BYTES,
+    MessageKind.DONE: 1,
 }
 """Bytes of an item of each kind."""
-MAX_ITEMS = {Kind.HELLO: MAX_RULE_BYTES, Kind.WELCOME: 1, Kind.WANT: 0, Kind.DONE: 0}
+MAX_ITEMS = {
+    MessageKind.HELLO: MAX_RULE_BYTES,
+    MessageKind.WELCOME: 1,
+    MessageKind.WANT: 0,
+    MessageKind.DONE: 0,
+}
 """Maximum number of items in a message; PART_SIZE for all other kinds."""
 
 
 @dataclass(frozen=True)
-class Message:
-    """One message."""
+class MatchingMessage:
+    """One message of a matching session."""
 
-    kind: Kind
+    kind: MessageKind
     session: bytes
     number: int
     body: bytes = b""
@@ -68,7 +73,7 @@ class Message:
         return HEADER.pack(MAGIC, VERSION, self.kind, self.session, self.number) + self.body
 
 
-def decode(data: bytes) -> Message:
+def decode(data: bytes) -> MatchingMessage:
     """Parse a message, or raise `MatchingError`."""
     if len(data) < HEADER.size:
         raise MatchingError(f"expected at least {HEADER.size} bytes of a message, got {len(data)}")
@@ -85,7 +90,7 @@ def decode(data: bytes) -> Message:
     limit = MAX_ITEMS.get(kind, PART_SIZE)
     if rest or count > limit:
         raise MatchingError(
-            f"{Kind(kind).name}: expected at most {limit} items of {ITEM_BYTES[kind]} bytes, "
-            f"got {len(body)} bytes"
+            f"{MessageKind(kind).name}: expected at most {limit} items of {ITEM_BYTES[kind]} "
+            f"bytes, got {len(body)} bytes"
         )
-    return Message(Kind(kind), session, number, body)
+    return MatchingMessage(MessageKind(kind), session, number, body)

@@ -20,12 +20,12 @@ from xvfl.matching import (
     CoordinatorSession,
     PartyAlignment,
     PartyMatch,
-    Responder,
+    SessionResponder,
     TableFingerprint,
     load_coordinator_alignment,
 )
 from xvfl.service.config import MatchingConfig
-from xvfl.service.log import LogEvent
+from xvfl.service.log import LogFunction
 from xvfl.wire.messages import End, ErrorReply, Hello, Match, Matched, Message, Release
 from xvfl.wire.transport import Transport
 
@@ -78,7 +78,7 @@ def match_parties(
     columns: Sequence[str],
     config: MatchingConfig,
     path: Path,
-    log: LogEvent = lambda event: None,
+    log: LogFunction = lambda event: None,
     timeout_s: float = 600.0,
     end: bool = True,
 ) -> CoordinatorAlignment:
@@ -121,7 +121,7 @@ def match_parties(
     return alignment
 
 
-class MatchingResponder:
+class MatchingService:
     """Replies to a coordinator's matching requests, and saves each finished match."""
 
     def __init__(
@@ -130,13 +130,13 @@ class MatchingResponder:
         columns: Sequence[str],
         config: MatchingConfig,
         path: Path,
-        log: LogEvent = lambda event: None,
+        log: LogFunction = lambda event: None,
         on_match: Callable[[PartyAlignment], None] = lambda alignment: None,
     ) -> None:
         """Save the alignment at `path`, then pass it to `on_match`."""
         self._fingerprint = TableFingerprint.of(columns, ids)
         self._rule, self._path, self._log, self._on_match = config.rule, path, log, on_match
-        self._responder = Responder(
+        self._responder = SessionResponder(
             ids, config.rule, self._save, config.n_threads or None, config.max_ids
         )
 
@@ -157,10 +157,10 @@ def matching_endpoint(
     columns: Sequence[str],
     config: MatchingConfig,
     path: Path,
-    log: LogEvent = lambda event: None,
+    log: LogFunction = lambda event: None,
 ) -> Endpoint:
     """Build the endpoint of a party that matches ids and does not train."""
-    responder = MatchingResponder(ids, columns, config, path, log)
+    responder = MatchingService(ids, columns, config, path, log)
 
     def reply(message: Match | Release) -> Message:
         if not isinstance(message, Match):

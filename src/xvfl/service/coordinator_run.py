@@ -25,7 +25,7 @@ from xvfl.model.evaluation import EVALUATION, Evaluation, evaluate, federation_p
 from xvfl.model.run_dir import CHECKPOINT, MANIFEST, MODEL, RunDir
 from xvfl.service.config import CoordinatorConfig
 from xvfl.service.labeled_rows import LabeledRows
-from xvfl.service.log import FINISHED, LogEvent
+from xvfl.service.log import FINISHED, LogFunction
 from xvfl.service.run_terms import image_parties, make_terms
 from xvfl.service.trained_heads import TrainedHeads
 from xvfl.training.loop import Record, Trainer
@@ -52,7 +52,7 @@ class CoordinatorRun:
         alignment: CoordinatorAlignment,
         parties: list[RemoteParty],
         counters: Counters,
-        log: LogEvent,
+        log: LogFunction,
     ) -> None:
         """Wait for the parties and resume from the last checkpoint, if there is one."""
         self.config, self.folder, self.log = config, folder, log

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from xvfl.certs import PeerVerifier
 from xvfl.service.config import CoordinatorConfig
-from xvfl.service.log import LogEvent
+from xvfl.service.log import LogFunction
 from xvfl.wire.handshake_log import log_failed_handshakes
 from xvfl.wire.messages import Hello
 from xvfl.wire.server import CoordinatorServer
@@ -15,7 +15,7 @@ from xvfl.wire.server import CoordinatorServer
 @contextmanager
 def listen(
     config: CoordinatorConfig,
-    log: LogEvent,
+    log: LogFunction,
     check_hello: Callable[[str, Hello], None] = lambda name, hello: None,
 ) -> Iterator[CoordinatorServer]:
     """Listen for the configured parties; `check_hello` may raise to reject one."""

@@ -13,7 +13,7 @@ from xvfl.system.files import append_jsonl, read_jsonl
 LOG = "log.jsonl"
 FINISHED = "finished"
 """Event of a completed run; also the reason that the parties receive with `End`."""
-LogEvent = Callable[[Mapping[str, Any]], None]
+LogFunction = Callable[[Mapping[str, Any]], None]
 """Log an event: a mapping with the key `event` and details."""
 
 

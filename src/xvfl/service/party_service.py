@@ -27,10 +27,10 @@ from xvfl.matching.alignment import PartyAlignment, load_party_alignment
 from xvfl.model.fitting import choose_device
 from xvfl.model.workflow import ENCODER
 from xvfl.primitives.rows import choose_full_threshold, observation_levels
-from xvfl.service.align import MatchingResponder
+from xvfl.service.align import MatchingService
 from xvfl.service.checkpoints import Checkpoints
 from xvfl.service.config import ALIGNMENT
-from xvfl.service.log import LogEvent
+from xvfl.service.log import LogFunction
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.release import install_release
 from xvfl.wire.messages import Done, Hello, Match, Message, Release
@@ -39,7 +39,7 @@ from xvfl.wire.messages import Done, Hello, Match, Message, Release
 class PartyService:
     """One party, in a process of its own or in the coordinator's process."""
 
-    def __init__(self, inputs: PartyInputs, log: LogEvent) -> None:
+    def __init__(self, inputs: PartyInputs, log: LogFunction) -> None:
         """Load the state folder; reject a table that has changed since its ids were matched."""
         self.inputs, self._log = inputs, log
         self.ids, columns = source_ids(inputs.source), source_columns(inputs.source)
@@ -49,7 +49,7 @@ class PartyService:
             self._alignment = load_party_alignment(path)
             self._alignment.table.check(columns, self.ids, f"party {inputs.name!r}")
         self._process_id = secrets.token_hex(8)
-        self._matching = MatchingResponder(
+        self._matching = MatchingService(
             self.ids, columns, inputs.matching, path, log, self._set_alignment
         )
         self._settings: RunSettings | None = None

@@ -8,7 +8,7 @@ from typing import Any
 
 from xvfl.errors import ConfigError, RunError
 
-Status = Callable[[], dict[str, Any]]
+StatusFunction = Callable[[], dict[str, Any]]
 """Return the status of a process: `healthy`, and values, some of them by party."""
 
 
@@ -28,7 +28,7 @@ def prometheus(status: dict[str, Any]) -> str:
 class StatusServer:
     """Serves a status until closed."""
 
-    def __init__(self, address: str, status: Status) -> None:
+    def __init__(self, address: str, status: StatusFunction) -> None:
         """Listen on HOST:PORT."""
         host, colon, port = address.rpartition(":")
         if not colon or not port.isdigit():

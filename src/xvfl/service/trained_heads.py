@@ -13,7 +13,7 @@ from xvfl.federation.predict import Temperatures, key
 from xvfl.federation.remote_party import ask
 from xvfl.methods.base import Method
 from xvfl.model.run_dir import FORMAT, MANIFEST, MODEL, RunDir
-from xvfl.service.log import LogEvent
+from xvfl.service.log import LogFunction
 from xvfl.service.release import load_signing_key, sign_head
 from xvfl.version import VERSION
 from xvfl.wire.messages import Done
@@ -46,7 +46,11 @@ class TrainedHeads:
             folder.write_json(MANIFEST, manifest)
 
     def release(
-        self, folder: RunDir, federation: ElasticFederation, parties: Sequence[str], log: LogEvent
+        self,
+        folder: RunDir,
+        federation: ElasticFederation,
+        parties: Sequence[str],
+        log: LogFunction,
     ) -> None:
         """Send the signed head to the named parties."""
         signing_key = load_signing_key(folder)
