@@ -188,21 +188,6 @@ def test_the_table_of_lambda_names_the_papers_ranges() -> None:
     assert "| cifar10 | 0.1 | 0.01 to 0.5 | 0.1 | 1e-05 to 0.0005 |" in lines
 
 
-def test_what_is_lost_on_utkface() -> None:
-    assert standings.on_utkface({}) == []
-    values = {"xvfl+ assisted": {"0": 0.88, "0.9": 0.87}, "laser local": {"0": 0.9}}
-    (line, _) = standings.on_utkface(runs_of("missing-rates", "utkface", values))
-    assert "-1.00 ± 0.00 points; the goal, less than 0.5 lost, is **missed**" in line
-    assert "50.0 in `local` (best method: laser, 90.0)" in line
-    assert "changes by +0.00 ± 0.00" in line
-    runs = runs_of("missing-rates", "utkface", {"xvfl+ assisted": {"0": 0.88, "0.9": 0.876}})
-    assert "is met." in standings.on_utkface(runs)[0]
-    for each in runs["missing-rates", "utkface"]:
-        if (each.config.name, each.config.rate, each.config.seed) == ("xvfl+", 0.9, 1):
-            each.metrics["assisted"]["accuracy"] += 0.01  # two seeds that disagree
-    assert "is met on average, but not significantly." in standings.on_utkface(runs)[0]
-
-
 def test_positions_where_a_rival_is_ahead() -> None:
     assert standings.behind(runs_of("missing-rates", "bank", best("xvfl+"))) == []
     values = {

@@ -33,13 +33,13 @@ def agreement(plan: Plan) -> Outcome:
     """Compare the loss over some steps of plain and fast training."""
     gpu, cpu = torch.device("cuda"), torch.device("cpu")
     streamed = {"GPU": _apart(losses_from_disk("xvfl+", gpu), losses_from_disk("xvfl+", cpu))}
-    found = _tables("xvfl+", gpu) + _outcome("xvfl+ from disk: CPU", streamed, FLOAT32)
+    outcome = _tables("xvfl+", gpu) + _outcome("xvfl+ from disk: CPU", streamed, FLOAT32)
     if plan.quick:
-        return found
+        return outcome
     for name in METHODS:
         method: MethodName = name  # type: ignore[assignment]
-        found += _tables(method, gpu) if method != "xvfl+" else Outcome()
-    return found + _images("xvfl+", gpu)
+        outcome += _tables(method, gpu) if method != "xvfl+" else Outcome()
+    return outcome + _images("xvfl+", gpu)
 
 
 def _tables(method: MethodName, device: torch.device) -> Outcome:

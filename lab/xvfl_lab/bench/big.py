@@ -18,14 +18,14 @@ def big(plan: Plan) -> Outcome:
     from xvfl_lab.big_tables import measure, rates
 
     sizes, steps = (ROWS, STEPS) if not plan.quick else ((2_000, 4_000), 5)
-    memory, found = [], {}
+    memory, measured = [], {}
     for number, rows in enumerate(sizes):
         with tempfile.TemporaryDirectory() as folder:
             memory.append(measure(rows, Path(folder), steps)["steps_mb"])
             if number == 0:
-                found = rates(Path(folder), min(2 * steps, RATE_STEPS))
-    grown, rate = memory[-1] / memory[0], found["of_memory_rate"]
-    step, predicted = found["streamed_step_ms"], found["predicted_rows_s"]
+                measured = rates(Path(folder), min(2 * steps, RATE_STEPS))
+    grown, rate = memory[-1] / memory[0], measured["of_memory_rate"]
+    step, predicted = measured["streamed_step_ms"], measured["predicted_rows_s"]
     lines = [
         Line("big", f"{rows} rows", "streamed, resident", each, "MB", each / memory[0], "fewest")
         for rows, each in zip(sizes, memory, strict=True)
@@ -33,7 +33,7 @@ def big(plan: Plan) -> Outcome:
     case = f"{sizes[0]} rows"
     lines += [
         Line("big", case, "streamed step", step, "ms", 1 / rate, "memory"),
-        Line("big", case, "predicted", predicted, "rows/s", found["of_model_rate"], "model"),
+        Line("big", case, "predicted", predicted, "rows/s", measured["of_model_rate"], "model"),
     ]
     return Outcome(
         tuple(lines),

@@ -25,7 +25,7 @@ CUDA = torch.device("cuda")
 
 def table(plan: Plan) -> Outcome:
     """Time the paper's shape for tables: eager, captured, and all runs of a figure at once."""
-    found = Outcome()
+    outcome = Outcome()
     methods: tuple[MethodName, ...] = ("xvfl", "xvfl+")
     for method in methods:
         task = random_table(4_000)
@@ -52,13 +52,13 @@ def table(plan: Plan) -> Outcome:
             Claim(f"{method}: eager / captured", times.ratio("eager", "captured"), CAPTURED, True),
             Claim(f"{method}: {len(runs)} runs, eager / at once", at_once, AT_ONCE, True),
         )
-        found += Outcome(lines, claims)
-    return found
+        outcome += Outcome(lines, claims)
+    return outcome
 
 
 def images(plan: Plan) -> Outcome:
     """Time the strips of CIFAR-10, batch 200: eager and captured float32, captured bf16."""
-    task, found = random_images(2_000), Outcome()
+    task, outcome = random_images(2_000), Outcome()
     methods: tuple[MethodName, ...] = ("xvfl", "xvfl+")
     for method in methods:
         plain = configs(method, SMALL if plan.quick else NetConfig(), config(200))[:1]
@@ -76,8 +76,8 @@ def images(plan: Plan) -> Outcome:
         )
         faster = times.ratio(to, "captured bf16")
         claim = Claim(f"images, {method}: eager float32 / best", faster, IMAGES, True)
-        found += Outcome(lines, (claim,))
-    return found
+        outcome += Outcome(lines, (claim,))
+    return outcome
 
 
 def configs(method: MethodName, net: NetConfig, train: TrainConfig) -> list[RunConfig]:

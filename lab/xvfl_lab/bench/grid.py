@@ -32,18 +32,18 @@ def grid(plan: Plan) -> Outcome:
     The time includes reading, sampling, training, testing and storing.
     """
     published = {name: _load_published(name, plan) for name in TABLES}
-    made, lines, total = {}, [], 0.0
+    computed, lines, total = {}, [], 0.0
     for name in TABLES:
         started = time.perf_counter()
-        made[name] = _compute(name, plan)
+        computed[name] = _compute(name, plan)
         seconds = time.perf_counter() - started
-        lines.append(Line("grid", name, f"{len(made[name])} runs", seconds, "s"))
+        lines.append(Line("grid", name, f"{len(computed[name])} runs", seconds, "s"))
         total += seconds
     minutes = Claim("grid of tables: minutes", total / 60, MINUTES, False)
-    found = Outcome(tuple(lines), (minutes,))
+    outcome = Outcome(tuple(lines), (minutes,))
     for name, there in published.items():
-        found += _compare(name, made[name], there) if there else Outcome()
-    return found
+        outcome += _compare(name, computed[name], there) if there else Outcome()
+    return outcome
 
 
 def jobs_of(name: str, plan: Plan) -> list[Job]:
@@ -54,17 +54,17 @@ def jobs_of(name: str, plan: Plan) -> list[Job]:
     return [job for job in all_jobs if job.config.seed == 0 and job.config.rate == 0.5]
 
 
-def apart(made: Sequence[Result], published: Sequence[Result]) -> list[float]:
+def apart(computed: Sequence[Result], published: Sequence[Result]) -> list[float]:
     """Return the differences of mean accuracies in standard errors, by method, mode and rate."""
-    found = []
+    distances = []
     for method in dict.fromkeys(each.config.name for each in published):
         for rate in sorted({each.config.rate for each in published}):
             there = [r for r in published if (r.config.name, r.config.rate) == (method, rate)]
             for mode in MODES:
                 if mode in there[0].metrics:
-                    then, now = (mean(some, (method, mode), rate) for some in (there, made))
-                    found.append(_errors(then, now, len(there)))
-    return found
+                    then, now = (mean(some, (method, mode), rate) for some in (there, computed))
+                    distances.append(_errors(then, now, len(there)))
+    return distances
 
 
 def _errors(then: Mean, now: Mean, seeds: int) -> float:
@@ -92,16 +92,16 @@ def _load_published(name: str, plan: Plan) -> list[Result]:
         print(f"{name}: no folder of published runs (--results), nothing to compare")
         return []
     path, jobs = plan.results / f"{name}.jsonl", jobs_of(name, plan)
-    found = RunStore(path).get(jobs)
-    if len(found) < len(jobs):
+    results = RunStore(path).get(jobs)
+    if len(results) < len(jobs):
         raise ConfigError(
-            f"{path}: expected the {len(jobs)} runs to compare with, got {len(found)}"
+            f"{path}: expected the {len(jobs)} runs to compare with, got {len(results)}"
         )
-    return found
+    return results
 
 
-def _compare(name: str, made: Sequence[Result], published: Sequence[Result]) -> Outcome:
-    errors = apart(made, published)
+def _compare(name: str, computed: Sequence[Result], published: Sequence[Result]) -> Outcome:
+    errors = apart(computed, published)
     within, count = sum(each <= ERRORS for each in errors), len(errors)
     return Outcome(
         (

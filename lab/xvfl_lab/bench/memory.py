@@ -25,8 +25,8 @@ def peak(contender: str, shape: Shape) -> float:
 
 def _peak_increase(contender: str, shape: Shape) -> float:
     torch.set_num_threads(1)
-    drawn = SyntheticRows.of(shape)
-    training = _steps(contender, drawn)
+    synthetic = SyntheticRows.of(shape)
+    training = _steps(contender, synthetic)
     _reset_peak()
     before = _peak()
     for _ in range(STEPS):
@@ -34,11 +34,11 @@ def _peak_increase(contender: str, shape: Shape) -> float:
     return _peak() - before
 
 
-def _steps(contender: str, drawn: SyntheticRows) -> Iterator[None]:
+def _steps(contender: str, synthetic: SyntheticRows) -> Iterator[None]:
     if contender != "reference":
-        return steps(drawn.trainer(contender))  # type: ignore[arg-type]
-    nets, rows = drawn.reference(drawn.trainer("xvfl"))
-    return reference.train(nets, rows, drawn.shape.batch, 0.1, 0.1)
+        return steps(synthetic.trainer(contender))  # type: ignore[arg-type]
+    nets, rows = synthetic.reference(synthetic.trainer("xvfl"))
+    return reference.train(nets, rows, synthetic.shape.batch, 0.1, 0.1)
 
 
 def _reset_peak() -> None:

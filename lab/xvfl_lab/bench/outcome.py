@@ -64,7 +64,7 @@ class Outcome:
     def write(self, path: Path) -> None:
         """Write everything as JSON."""
         gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-        found = {
+        record = {
             "xvfl": VERSION,
             "torch": torch.__version__,
             "machine": f"{os.cpu_count()} cores, {platform.machine()}",
@@ -74,7 +74,7 @@ class Outcome:
             "claims": [{**asdict(claim), "met": claim.met} for claim in self.claims],
         }
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 LINES = ("section", "case", "contender", "median", "ratio")

@@ -37,12 +37,12 @@ def bench(wanted: Sequence[str], plan: Plan, out: Path, tell: Callable[[Outcome]
         if needed and not torch.cuda.is_available():
             raise ConfigError(f"section {name!r}: expected a GPU, found none; leave it out")
     usual = {**sections.SECTIONS, **(ON_GPU if torch.cuda.is_available() else {})}
-    found = Outcome()
+    outcome = Outcome()
     with torch.random.fork_rng(devices=[]):
         for name in wanted or usual:
             one = SECTIONS[name](plan)
             one = replace(one, claims=()) if plan.quick else one
             tell(one)
-            found += one
-            found.write(out)
-    return found
+            outcome += one
+            outcome.write(out)
+    return outcome

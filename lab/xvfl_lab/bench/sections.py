@@ -41,13 +41,13 @@ QUICK = Plan(2, 1, 32, (2, 4), (16, 32), (50, 100), (1_000, 2_000), 10, quick=Tr
 
 def paper(plan: Plan) -> Outcome:
     """Time X-VFL's step in the paper's shape for tables against reference and lower bound."""
-    drawn = SyntheticRows.of(tables(d=plan.d))
+    synthetic = SyntheticRows.of(tables(d=plan.d))
     times = _time_tables(
         {
-            "xvfl": steps(drawn.trainer("xvfl")),
-            "reference": reference_steps(drawn),
-            "floor": drawn.floor(),
-            "xvfl+": steps(drawn.trainer("xvfl+")),
+            "xvfl": steps(synthetic.trainer("xvfl")),
+            "reference": reference_steps(synthetic),
+            "floor": synthetic.floor(),
+            "xvfl+": steps(synthetic.trainer("xvfl+")),
         },
         plan,
     )
@@ -62,35 +62,37 @@ def paper(plan: Plan) -> Outcome:
     )
 
 
-def reference_steps(drawn: SyntheticRows) -> Iterator[None]:
+def reference_steps(synthetic: SyntheticRows) -> Iterator[None]:
     """Train with the reference, from the initial weights of our trainer."""
-    nets, rows = drawn.reference(drawn.trainer("xvfl"))
+    nets, rows = synthetic.reference(synthetic.trainer("xvfl"))
     loss = LossConfig(method="xvfl")
     assert isinstance(loss.lambda1, float) and isinstance(loss.lambda2, float)
-    return reference.train(nets, rows, drawn.shape.batch, loss.lambda1, loss.lambda2)
+    return reference.train(nets, rows, synthetic.shape.batch, loss.lambda1, loss.lambda2)
 
 
 def public(plan: Plan) -> Outcome:
     """Time the rivals' losses in S1 to S3 against plain loops, and X-VFL against vanilla."""
-    found = Outcome()
+    outcome = Outcome()
     for name, shape in PUBLIC.items():
-        drawn = SyntheticRows.of(shape)
+        synthetic = SyntheticRows.of(shape)
         for method in ("vanilla", "laser"):
             contenders = {
-                method: steps(drawn.trainer(method)),
-                f"bare {method}": drawn.bare(method, fused=False),
-                f"bare {method}, fused AdamW": drawn.bare(method, fused=True),
+                method: steps(synthetic.trainer(method)),
+                f"bare {method}": synthetic.bare(method, fused=False),
+                f"bare {method}, fused AdamW": synthetic.bare(method, fused=True),
             }
             times = _time_tables(contenders, _more_steps(plan))
             faster = times.ratio(f"bare {method}", method)
             claim = Claim(
                 f"{name}, {method}: bare loop, torch's default AdamW / ours", faster, 1.0, True
             )
-            found += Outcome(_lines("public", name, times, method), (claim,))
+            outcome += Outcome(_lines("public", name, times, method), (claim,))
         ours: tuple[MethodName, ...] = ("vanilla", "laser", "xvfl", "xvfl+")
-        times = _time_tables({each: steps(drawn.trainer(each)) for each in ours}, _more_steps(plan))
-        found += Outcome(_lines("public", name, times, "vanilla"))
-    return found
+        times = _time_tables(
+            {each: steps(synthetic.trainer(each)) for each in ours}, _more_steps(plan)
+        )
+        outcome += Outcome(_lines("public", name, times, "vanilla"))
+    return outcome
 
 
 def parties(plan: Plan) -> Outcome:
@@ -99,11 +101,11 @@ def parties(plan: Plan) -> Outcome:
     each = {name: steps(SyntheticRows.of(shape).trainer("xvfl")) for name, shape in cases.items()}
     times = _time_tables(each, _fewer_rounds(plan))
     few, many = "k = 4", "k = 32"
-    found = Outcome(_growth_lines("parties", times))
+    outcome = Outcome(_growth_lines("parties", times))
     if many not in cases:
-        return found
+        return outcome
     claim = Claim("time(k = 32) / time(k = 4)", times.ratio(many, few), GROWTH, False)
-    return found + Outcome((), (claim,))
+    return outcome + Outcome((), (claim,))
 
 
 def growth(plan: Plan) -> Outcome:
@@ -114,24 +116,24 @@ def growth(plan: Plan) -> Outcome:
         "batch": {f"batch {b}": replace(base, batch=b) for b in plan.batches},
         "table": {f"{n} rows": replace(base, rows=n) for n in plan.tables},
     }
-    found = Outcome()
+    outcome = Outcome()
     for section, cases in families.items():
         each = {
             name: steps(SyntheticRows.of(shape).trainer("xvfl")) for name, shape in cases.items()
         }
-        found += Outcome(_growth_lines(section, _time_tables(each, _fewer_rounds(plan))))
-    return found
+        outcome += Outcome(_growth_lines(section, _time_tables(each, _fewer_rounds(plan))))
+    return outcome
 
 
 def peak(plan: Plan) -> Outcome:
     """Measure the peak memory of training steps."""
-    case, found = f"k = 2, d = {plan.d}, batch 50", {}
+    case, peaks = f"k = 2, d = {plan.d}, batch 50", {}
     for contender in memory.CONTENDERS:
-        found[contender] = memory.peak(contender, tables(d=plan.d))
-    to, of = next(iter(found.items()))
-    ratios = {name: value / of if of else None for name, value in found.items()}
+        peaks[contender] = memory.peak(contender, tables(d=plan.d))
+    to, of = next(iter(peaks.items()))
+    ratios = {name: value / of if of else None for name, value in peaks.items()}
     return Outcome(
-        tuple(Line("memory", case, name, found[name], "MiB", ratios[name], to) for name in found)
+        tuple(Line("memory", case, name, peaks[name], "MiB", ratios[name], to) for name in peaks)
     )
 
 

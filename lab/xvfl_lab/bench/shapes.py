@@ -91,11 +91,11 @@ class SyntheticRows:
         full = torch.rand(n, k, generator=rng) < 0.5
         full[torch.arange(n), torch.randint(k, (n,), generator=rng)] = True
         full[torch.randperm(n, generator=rng)[: round(shape.overlap * n)]] = True
-        made = [_table(shape, full[:, i], rng) for i in range(k)]
+        party_tables = [_table(shape, full[:, i], rng) for i in range(k)]
         handles = torch.arange(n).unsqueeze(1).expand(n, k).contiguous()
         y = torch.randint(shape.head[-1], (n,), generator=rng)
-        seen = torch.stack([table.observed.any(1) for table in made], 1)
-        return cls(shape, made, Rows(handles, full, seen, y, torch.ones(n)))
+        seen = torch.stack([table.observed.any(1) for table in party_tables], 1)
+        return cls(shape, party_tables, Rows(handles, full, seen, y, torch.ones(n)))
 
     def trainer(self, method: MethodName, **train: object) -> Trainer:
         """Return our trainer with new nets."""
@@ -112,24 +112,24 @@ class SyntheticRows:
         parts = MethodParts(
             lambda width: nets.mlp([width, *shape.head]), len(names), shape.bottom[-1], (0,)
         )
-        made = method_spec(loss.method).build(loss, parts)
+        built = method_spec(loss.method).build(loss, parts)
         sides = [
             PartyWorker(name, parties[name], table, [0], loss.reconstruction_weight)
             for name, table in zip(names, self.tables, strict=True)
         ]
-        return Trainer(FusedFederation(sides), made, self.rows, config(shape.batch, **train))
+        return Trainer(FusedFederation(sides), built, self.rows, config(shape.batch, **train))
 
     def reference(self, trainer: Trainer) -> tuple[reference.Nets, reference.Batch]:
         """Return the nets of an X-VFL trainer and the rows in the form of the reference."""
         assert isinstance(trainer.federation, FusedFederation)
         each = [copy.deepcopy(worker.net) for worker in trainer.federation.workers]
-        made = reference.Nets(
+        reference_nets = reference.Nets(
             [net.bottom for net in each],
             [net.completer for net in each],
             copy.deepcopy(trainer.method.heads),
         )
         x, o = [table.values for table in self.tables], [table.observed for table in self.tables]
-        return made, reference.Batch(x, o, self.rows.full, self.rows.y)
+        return reference_nets, reference.Batch(x, o, self.rows.full, self.rows.y)
 
     def bare(self, method: str, fused: bool) -> Iterator[None]:
         """Train with a plain loop."""

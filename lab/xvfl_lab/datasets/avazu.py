@@ -55,15 +55,15 @@ def read_zip(files: Sequence[Path]) -> Table:
 
 def _sample(source: Any, path: Path) -> Table:
     """Read in chunks, and keep a sample."""
-    kept, chosen = pd.DataFrame(), np.zeros(0, dtype=np.uint64)
+    sample, chosen = pd.DataFrame(), np.zeros(0, dtype=np.uint64)
     with pd.read_csv(source, dtype="str", chunksize=AT_ONCE) as chunks:
         for chunk in chunks:
             require_columns(chunk, NEEDED, path)
             chosen = np.concatenate([chosen, hash_ranks(chunk["id"].tolist(), "avazu sample")])
-            kept = pd.concat([kept, chunk])
+            sample = pd.concat([sample, chunk])
             smallest = np.sort(np.argsort(chosen, kind="stable")[:SAMPLE])
-            kept, chosen = kept.iloc[smallest], chosen[smallest]
-    return _table(kept, np.ones(len(kept), dtype=bool))
+            sample, chosen = sample.iloc[smallest], chosen[smallest]
+    return _table(sample, np.ones(len(sample), dtype=bool))
 
 
 def read_pack(files: Sequence[Path]) -> Table:

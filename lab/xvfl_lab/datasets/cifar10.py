@@ -19,8 +19,8 @@ RECORD = 1 + 3 * 32 * 32
 
 def read_binary(files: Sequence[Path]) -> ImageSet:
     """Read the publisher's binary version, an archive or a folder."""
-    found = dict(members(files[0], lambda name: name.endswith(BATCHES)))
-    batches = {name.rsplit("/", 1)[-1]: data for name, data in found.items()}
+    contents = dict(members(files[0], lambda name: name.endswith(BATCHES)))
+    batches = {name.rsplit("/", 1)[-1]: data for name, data in contents.items()}
     records = []
     for name in BATCHES:
         data = batches.get(name, b"")

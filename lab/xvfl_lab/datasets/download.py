@@ -87,12 +87,12 @@ def _keep(download: Download, part: Path, path: Path) -> Path:
         whole.write_bytes(data)
     else:
         whole = part
-    found = _digest(whole, download.checksum)
-    if found != download.checksum:
+    digest = _digest(whole, download.checksum)
+    if digest != download.checksum:
         whole.unlink()
         part.unlink(missing_ok=True)
         raise InputError(
-            f"{download.url}: expected {download.checksum}, got {found}; the file was "
+            f"{download.url}: expected {download.checksum}, got {digest}; the file was "
             "removed: try again, and if that fails the publisher's file has changed"
         )
     os.replace(whole, path)

@@ -156,8 +156,8 @@ def _events(
     columns = database.sql(f"select * from {table} limit 0").columns
     right = RIGHT if "error" in map(str.lower, columns) else "true"
     query = EVENTS.format(table=table, value=value, right=right)
-    found: pd.DataFrame = database.sql(query).df()
-    return found
+    events: pd.DataFrame = database.sql(query).df()
+    return events
 
 
 def _units(events: pd.DataFrame) -> pd.DataFrame:

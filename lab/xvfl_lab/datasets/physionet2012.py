@@ -87,11 +87,11 @@ def read_records(files: Sequence[Path]) -> Table:
 
 
 def _outcomes(path: Path) -> pd.DataFrame:
-    found = pd.read_csv(path)
-    require_columns(found, ("RecordID", LABEL), path)
-    if not found[LABEL].isin((0, 1)).all():
+    outcomes = pd.read_csv(path)
+    require_columns(outcomes, ("RecordID", LABEL), path)
+    if not outcomes[LABEL].isin((0, 1)).all():
         raise InputError(f"{path}: expected 0 or 1 in {LABEL} of every stay; get it again")
-    return found
+    return outcomes
 
 
 def _events(path: Path) -> pd.DataFrame:

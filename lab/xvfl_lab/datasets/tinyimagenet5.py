@@ -40,10 +40,10 @@ def read_folders(files: Sequence[Path]) -> ImageSet:
     def wanted(name: str) -> bool:
         return name.endswith(".JPEG") and label(name) is not None
 
-    found = sorted(members(files[0], wanted), key=lambda each: ("/val/" in each[0], each[0]))
-    y = np.array([label(name) for name, _ in found], dtype=np.int64)
-    test = np.array(["/val/" in name for name, _ in found], dtype=bool)
-    return _image_set([data for _, data in found], y, test)
+    images = sorted(members(files[0], wanted), key=lambda each: ("/val/" in each[0], each[0]))
+    y = np.array([label(name) for name, _ in images], dtype=np.int64)
+    test = np.array(["/val/" in name for name, _ in images], dtype=bool)
+    return _image_set([data for _, data in images], y, test)
 
 
 def read_pack(files: Sequence[Path]) -> ImageSet:

@@ -166,7 +166,7 @@ def _measures(own: Tensor, completed: Tensor, joint: Tensor, y: Tensor) -> dict[
     logits = {"own": own, "completed": completed, "joint": joint}
     decided = {name: out.argmax(-1) for name, out in logits.items()}
     size = _rms(joint - joint.mean(-1, keepdim=True))
-    found = {
+    measures = {
         "distance": _rms(own - joint),
         "relative distance": _rms(own - joint) / size,
         "total variation": (own_p - joint_p).abs().sum(-1).mean() / 2,
@@ -174,8 +174,8 @@ def _measures(own: Tensor, completed: Tensor, joint: Tensor, y: Tensor) -> dict[
         "distance of completed": _rms(completed - own),
         "agreement of completed": (decided["completed"] == decided["own"]).double().mean(),
     }
-    found |= {f"accuracy {name}": (out == y).double().mean() for name, out in decided.items()}
-    return {name: float(value) for name, value in found.items()}
+    measures |= {f"accuracy {name}": (out == y).double().mean() for name, out in decided.items()}
+    return {name: float(value) for name, value in measures.items()}
 
 
 def _rms(x: Tensor) -> Tensor:
@@ -186,17 +186,17 @@ def summary(
     seeds: Sequence[dict[str, float]], without: Sequence[dict[str, float]]
 ) -> dict[str, Any]:
     """Average over seeds, with the paired difference from the same seeds without DSAlign."""
-    found = {}
+    summaries = {}
     for name in seeds[0]:
         values = np.array([seed[name] for seed in seeds])
         gaps = values - [seed[name] for seed in without]
         difference = Difference.of(gaps)
-        found[name] = {
+        summaries[name] = {
             "mean": float(values.mean()),
             "deviation": float(values.std(ddof=1)),
             "difference": {"mean": difference.mean, "error": difference.error},
         }
-    return found
+    return summaries
 
 
 @torch.no_grad()

@@ -190,15 +190,17 @@ def readings(
 ) -> dict[str, float | None]:
     """Return every reading of independent prediction, and collaborative, in percent."""
     has = {way for each in results if each.config.name == method for way in each.metrics}
-    found: dict[str, float | None] = {}
+    by_reading: dict[str, float | None] = {}
     for mode in ("local", "assisted"):
-        found[mode] = _percent(results, method, mode, rate, metric) if mode in has else None
+        by_reading[mode] = _percent(results, method, mode, rate, metric) if mode in has else None
     for mode in ("local", "assisted"):
         counted = mode in has and metric == "accuracy"
-        found[f"{mode}, all pairs"] = all_pairs(results, method, mode, rate) if counted else None
+        by_reading[f"{mode}, all pairs"] = (
+            all_pairs(results, method, mode, rate) if counted else None
+        )
     both = "collaborative"
-    found[both] = _percent(results, method, both, rate, metric) if both in has else None
-    return found
+    by_reading[both] = _percent(results, method, both, rate, metric) if both in has else None
+    return by_reading
 
 
 def _level_table(results: Sequence[Result], rate: float, metric: str) -> list[str]:
@@ -407,10 +409,10 @@ def lifted_confidence(evidence: Evidence) -> Answer:
         return NO_RUNS
     lines = [row(["confidence", "alone", "with XCom", "both parties"]), rule(3)]
     rises: dict[str, list[float]] = {}
-    for method, found in figures["methods"].items():
-        example = found["example"]["confidence"]
+    for method, method_figures in figures["methods"].items():
+        example = method_figures["example"]["confidence"]
         cases_of = {f"{method}, chosen image": example}
-        for party, measured in found["absent"].items():
+        for party, measured in method_figures["absent"].items():
             means = {case: each["confidence"]["mean"] for case, each in measured["cases"].items()}
             cases_of[f"{method}, mean of all images, {party} half absent"] = means
             rises.setdefault(method, []).append(means["single-xcom"] - means["single"])

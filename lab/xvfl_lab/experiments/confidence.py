@@ -79,8 +79,8 @@ class Pair:
 
     def imagine(self, x: Tensor) -> Tensor:
         """Complete the absent half from this one."""
-        made: Tensor = self.gone.completer(self.here.embed(x, _all(x)))
-        return made
+        completed: Tensor = self.gone.completer(self.here.embed(x, _all(x)))
+        return completed
 
     @property
     def cases(self) -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
@@ -139,11 +139,11 @@ def look(task: Task, job: Job, device: torch.device) -> FigureData:
     with torch.random.fork_rng(devices=[]), limit_threads(any_image(task.layouts), device):
         stack = StackedRuns(task, [job.config], device)
         stack.train()
-        found = [three_cases(stack, absent) for absent in range(2)]
-        at = nearest(*found[0])
+        by_absent = [three_cases(stack, absent) for absent in range(2)]
+        at = nearest(*by_absent[0])
         shown = picture(stack, 0, at)
-    measures = {party: measure(*each) for party, each in zip(task.layouts, found, strict=True)}
-    example = describe(*found[0], at, job.dataset)
+    measures = {party: measure(*each) for party, each in zip(task.layouts, by_absent, strict=True)}
+    example = describe(*by_absent[0], at, job.dataset)
     return FigureData({"absent": measures, "example": example}, dict(shown))
 
 
@@ -170,11 +170,11 @@ def three_cases(stack: StackedRuns, absent: int) -> tuple[dict[str, NDArray[np.f
     """Return the probabilities of all test images in each case, (N, C), and the classes."""
     here, gone, y = halves(stack, absent)
     batches = list(zip(torch.split(here, BATCH), torch.split(gone, BATCH), strict=True))
-    found = {}
+    by_case = {}
     for name, case in pair_of(stack, absent).cases.items():
         out = torch.cat([case(*batch) for batch in batches])
-        found[name] = torch.softmax(out.double(), -1).cpu().numpy()
-    return found, y.cpu()
+        by_case[name] = torch.softmax(out.double(), -1).cpu().numpy()
+    return by_case, y.cpu()
 
 
 def measure(p: dict[str, NDArray[np.float64]], y: Tensor) -> dict[str, Any]:
@@ -199,8 +199,8 @@ def measure(p: dict[str, NDArray[np.float64]], y: Tensor) -> dict[str, Any]:
 
 def gap(change: NDArray[np.float64]) -> dict[str, Any]:
     """Average a change over images, with its standard error."""
-    found = Difference.of(change)
-    return {"mean": found.mean, "error": found.error, "verdict": found.verdict}
+    difference = Difference.of(change)
+    return {"mean": difference.mean, "error": difference.error, "verdict": difference.verdict}
 
 
 def average(seeds: Sequence[dict[str, Any]]) -> dict[str, Any]:

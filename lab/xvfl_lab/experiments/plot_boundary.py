@@ -45,9 +45,9 @@ def plot(figures: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Figure:
     return figure
 
 
-def _in_words(found: dict[str, dict[str, float]]) -> str:
+def _in_words(numbers: dict[str, dict[str, float]]) -> str:
     def cell(name: str) -> str:
-        return f"{100 * found[name]['mean']:.1f} ± {100 * found[name]['deviation']:.1f} %"
+        return f"{100 * numbers[name]['mean']:.1f} ± {100 * numbers[name]['deviation']:.1f} %"
 
     return (
         f"correct alone {cell('accuracy own')}, together {cell('accuracy joint')}\n"

@@ -32,14 +32,14 @@ def plot(figures: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Figure:
         width_ratios=[1, 1, 1, 1, 1.7],
     )
     for row, method in zip(axes, methods, strict=True):
-        found = figures["methods"][method]
+        method_figures = figures["methods"][method]
         shown = {
             key.split("/", 1)[1]: value
             for key, value in arrays.items()
             if key.split("/", 1)[0] == method
         }
-        _example(row[:4], method, found["example"], shown, figures["paper"])
-        _all_images(row[4], found["absent"]["left"], figures["paper"])
+        _example(row[:4], method, method_figures["example"], shown, figures["paper"])
+        _all_images(row[4], method_figures["absent"]["left"], figures["paper"])
     return figure
 
 
@@ -71,15 +71,15 @@ def _overlaid(image: NDArray[Any], cam: NDArray[Any]) -> NDArray[Any]:
     heat = np.nan_to_num(cam)
     gray = image.mean(2, keepdims=True).repeat(3, 2)
     cover = STRENGTH * np.sqrt(heat)[..., None]
-    made: NDArray[Any] = (1 - cover) * gray + cover * colormaps["inferno"](heat)[..., :3]
-    made[absent] = 0.85
-    return made
+    blend: NDArray[Any] = (1 - cover) * gray + cover * colormaps["inferno"](heat)[..., :3]
+    blend[absent] = 0.85
+    return blend
 
 
-def _all_images(axis: Axes, found: dict[str, Any], paper: dict[str, float]) -> None:
+def _all_images(axis: Axes, absent_figures: dict[str, Any], paper: dict[str, float]) -> None:
     places = np.arange(len(CASES))
     for shift, (metric, color) in zip((-0.2, 0.2), COLORS.items(), strict=True):
-        cells = [found["cases"][case][metric] for case in CASES]
+        cells = [absent_figures["cases"][case][metric] for case in CASES]
         means = [cell["mean"] for cell in cells]
         axis.bar(
             places + shift,
@@ -94,7 +94,7 @@ def _all_images(axis: Axes, found: dict[str, Any], paper: dict[str, float]) -> N
     theirs = [paper[case] for case in CASES]
     axis.plot(places - 0.2, theirs, "k_", markersize=16, label="paper's image")
     axis.set(xticks=places, ylim=(0, 1.15), yticks=np.linspace(0, 1, 6))
-    axis.set_title(f"all {found['seeds'][0]['images']} test images", fontsize=10)
+    axis.set_title(f"all {absent_figures['seeds'][0]['images']} test images", fontsize=10)
     axis.set_xticklabels([label.replace(" ", "\n", 1) for label in CASES.values()], fontsize=9)
     axis.spines[["top", "right"]].set_visible(False)
     axis.legend(frameon=False, fontsize=8, loc="upper left", ncols=3)

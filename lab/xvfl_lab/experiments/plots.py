@@ -66,10 +66,10 @@ def _line(
     for place, some in by_position(results, axis).items():
         mine = [r for r in some if r.config.name == way[0] and way[1] in r.metrics]
         if mine:
-            found = mean(mine, way, mine[0].config.rate, metric)
+            value = mean(mine, way, mine[0].config.rate, metric)
             places.append(place)
-            means.append(100 * found.mean)
-            deviations.append(100 * found.deviation)
+            means.append(100 * value.mean)
+            deviations.append(100 * value.deviation)
     if places:
         color = COLORS.get(way[0], "#555555")
         at.errorbar(
@@ -102,9 +102,9 @@ def points(results: Sequence[Result], axis: Axis, metric: str, title: str) -> Fi
         for place, method in groups:
             some = by_position(results, axis)[place]
             mine = [r for r in some if r.config.name == method and mode in r.metrics]
-            found = mean(mine, (method, mode), mine[0].config.rate, metric) if mine else None
-            heights.append(100 * found.mean if found else np.nan)
-            errors.append(100 * found.deviation if found else 0.0)
+            value = mean(mine, (method, mode), mine[0].config.rate, metric) if mine else None
+            heights.append(100 * value.mean if value else np.nan)
+            errors.append(100 * value.deviation if value else 0.0)
         where = np.arange(len(groups)) + (index - (len(modes) - 1) / 2) * 0.8 / len(modes)
         at.errorbar(
             where, heights, errors, fmt="o", markersize=7, capsize=2, label=mode, color=shades[mode]

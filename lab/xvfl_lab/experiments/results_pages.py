@@ -243,7 +243,6 @@ def _standings(runs: Runs, compared: standings.Standings) -> list[str]:
         *standings.verdict_table(compared),
         "",
         *([f"![Lead of xvfl+ over every rival]({STANDINGS})", ""] if compared else []),
-        *standings.on_utkface(runs),
         *standings.behind(runs),
     ]
 

@@ -181,11 +181,11 @@ def curve(
     stack = StackedRuns(task, [replace(config, train=replace(config.train, epochs=rounds))], device)
     train = stack.configs[0].train
     trainer = Trainer(stack.federation, stack.method, stack.rows("train"), train, stack.seeds)
-    found = [full_gradient(stack)]
+    measured = [full_gradient(stack)]
     for step in islice(_steps(trainer), rounds):
         if step % every == 0:
-            found.append(full_gradient(stack))
-    return np.array(found).T
+            measured.append(full_gradient(stack))
+    return np.array(measured).T
 
 
 def _steps(trainer: Trainer) -> Iterator[int]:
@@ -228,12 +228,12 @@ def summary(grid: dict[float, NDArray[np.float64]], at: NDArray[np.int64]) -> di
 def ends(seeds: NDArray[np.float64]) -> dict[str, float | None]:
     """Return the final values of a step size, averaged over seeds; None if it diverged."""
     loss, square = seeds.mean(0)
-    found = {
+    final = {
         "last loss": loss[-1],
         "last ‖∇L‖²": square[-1],
         "average ‖∇L‖²": square.mean(),
     }
-    return {name: float(each) if np.isfinite(each) else None for name, each in found.items()}
+    return {name: float(each) if np.isfinite(each) else None for name, each in final.items()}
 
 
 def running(values: NDArray[np.float64]) -> NDArray[np.float64]:

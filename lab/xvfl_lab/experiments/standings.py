@@ -3,24 +3,19 @@
 from collections.abc import Mapping, Sequence
 
 from xvfl_lab.experiments.claims import Runs
-from xvfl_lab.experiments.compare import Difference, mean, paired, values
 from xvfl_lab.experiments.figure_tables import (
     AXES,
     JUDGED,
     PEERS,
     Standing,
     by_position,
-    methods_of,
     metric_of,
     points,
     position_text,
     row,
     standing,
 )
-from xvfl_lab.experiments.figures import OURS
 
-AIM = 0.005
-"""Accuracy that `xvfl+` may lose on UTKFace, assisted, from R_miss 0 to 0.9."""
 UNINFORMATIVE = {"local": 1.0, "assisted": 0.0}
 """Rates at which a mode is left out: a party alone observes nothing, or no peer is needed."""
 
@@ -66,38 +61,6 @@ def verdict_table(standings: Standings) -> list[str]:
             cells = [dataset, "assisted", peers.verdict, peers.rival, points(peers.gap)]
             lines.append(row(cells))
     return lines
-
-
-def on_utkface(runs: Runs) -> list[str]:
-    """State what `xvfl+` loses on UTKFace from R_miss 0 to 0.9, and its accuracy at 0."""
-    results = runs.get(("missing-rates", "utkface"))
-    if not results:
-        return []
-    assisted, together = (
-        paired(*(values(results, (OURS, mode), rate, "accuracy") for rate in (0.9, 0.0)))
-        for mode in ("assisted", "collaborative")
-    )
-    levels = []
-    for mode in ("local", "collaborative"):
-        names = [m for m in methods_of(results) if values(results, (m, mode), 0.0, "accuracy")]
-        means = {m: 100 * mean(results, (m, mode), 0.0, "accuracy").mean for m in names}
-        best = max(means, key=lambda each: means[each])
-        levels.append(f"{means[OURS]:.1f} in `{mode}` (best method: {best}, {means[best]:.1f})")
-    return [
-        f"UTKFace, `assisted`, from R_miss 0 to 0.9: {points(assisted)} points; the goal, less "
-        f"than {100 * AIM:g} lost, is {_goal(assisted)}. At 0 `assisted` is `local`, since nothing "
-        f"is missing; `collaborative` changes by {points(together)}. At R_miss 0 `xvfl+` has "
-        + " and ".join(levels)
-        + ".",
-        "",
-    ]
-
-
-def _goal(lost: Difference) -> str:
-    if lost.mean <= -AIM:
-        return "**missed**"
-    surely = lost.mean - lost.half_width > -AIM
-    return "met" if surely else "met on average, but not significantly"
 
 
 def behind(runs: Runs) -> list[str]:
