@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from safetensors.torch import save
 
 from tests.small_tables import (
     CONFIG,
@@ -111,7 +112,7 @@ TABLES: dict[str, tuple[Spoil, list[str]]] = {
     ),
     "too few rows": (
         bank(lambda t: t.assign(churned=["yes", "no"] * (len(t) // 2)).iloc[40:46]),
-        ["expected rows to validate on", "add rows"],
+        ["the validation set is empty", "add rows"],
     ),
     "a regression target": (
         bank(lambda t: t.assign(churned=np.linspace(0, 1, len(t)))),
@@ -184,22 +185,22 @@ CONFIGS: dict[str, tuple[Spoil, list[str]]] = {
         lambda folder: (folder / "run.toml").write_bytes(b"# \xe9t\xe9\n"),
         ["run.toml", "UTF-8"],
     ),
-    "a key misspelt": (
+    "a key misspelled": (
         config("epochs = 3", "epoch = 3"),
         ["run.toml", "train", "unknown key 'epoch'", "did you mean 'epochs'"],
     ),
-    "a section misspelt": (
+    "a section misspelled": (
         config("[train]", "[training]"),
         ["unknown key 'training'", "did you mean 'train'"],
     ),
-    "an option misspelt": (
+    "an option misspelled": (
         config('id_column = "customer"', 'id_column = "customer"\noptions.na_value = ["?"]'),
         ["parties.bank: options", "'na_value'", "did you mean 'na_values'"],
     ),
     "a key missing": (config('column = "churned"', ""), ["labels", "'column' is missing"]),
     "a wrong type": (
         config("epochs = 3", 'epochs = "many"'),
-        ["train: epochs", "expected a whole number, got 'many'"],
+        ["train: epochs", "expected an integer, got 'many'"],
     ),
     "a flag for a number": (
         config("epochs = 3", "learning_rate = true"),
@@ -211,7 +212,7 @@ CONFIGS: dict[str, tuple[Spoil, list[str]]] = {
     ),
     "a number for a section": (
         config("[labels]", "loss = 3\n[labels]"),
-        ["loss: expected a section of keys, got 3"],
+        ["loss: expected a table ([section]), got 3"],
     ),
     "a bad value": (config("epochs = 3", "epochs = 0"), ["epochs: expected at least 1, got 0"]),
     "a bad share": (
@@ -278,7 +279,7 @@ def test_columns_without_information_are_left_out_with_a_warning(tmp_path: Path)
     path = write_run_inputs(tmp_path)
     bank(lambda t: t.assign(one="x", nothing=None))(tmp_path)
     said = run_xvfl("train", path, "--out", tmp_path / "run")
-    left_out = "left out 'one' (holds one value), 'nothing' (holds nothing)"
+    left_out = "left out 'one' (constant), 'nothing' (all values missing)"
     warned = f"warning: party 'bank', file bank.csv: {left_out}"
     assert said.code == 0 and said.err.splitlines() == [warned]
 
@@ -316,7 +317,10 @@ REQUESTS: dict[str, tuple[list[str], list[str]]] = {
     "unknown party": (["--input", "shp=x.csv"], ["--input", "'shp'", "did you mean 'shop'"]),
     "no equals sign": (["--input", "x.csv"], ["--input: expected NAME=TABLE, got 'x.csv'"]),
     "a party twice": (["--input", "bank=x.csv"], ["--input", "'bank' is given twice"]),
-    "unknown mode": (["--mode", "colab"], ["unknown mode 'colab'", "did you mean"]),
+    "unknown mode": (
+        ["--mode", "colab"],
+        ["unknown mode 'colab'", "did you mean", "collaborative, peers"],
+    ),
     "whose": (["--mode", "local"], ["choose the predicting party", "bank, shop"]),
     "nobody": (["--party", "bnk"], ["unknown party 'bnk'", "did you mean 'bank'"]),
     "id column": (["--id", "client"], ["bank.csv", "unknown id column 'client'"]),
@@ -396,7 +400,7 @@ def change_manifest(**new: object) -> Callable[[Path], None]:
 
 
 RUNS: dict[str, tuple[Callable[[Path], object], list[str]]] = {
-    "absent": (lambda run: shutil.rmtree(run), ["no such run folder", "xvfl train"]),
+    "absent": (lambda run: shutil.rmtree(run), ["no such model or run folder", "check the path"]),
     "of another version": (
         change_manifest(format=FORMAT + 1, version="9.9"),
         [f"format {FORMAT + 1}", "xvfl 9.9", "train the model again"],
@@ -505,6 +509,14 @@ def test_a_truncated_checkpoint(stopped: Path) -> None:
     assert CHECKPOINT in message and "truncated or damaged" in message
     assert "train again" in message and "--resume" not in message
     assert not (stopped / "run" / MANIFEST).exists()
+
+
+def test_resuming_a_run_of_version_0_1(stopped: Path) -> None:
+    path = stopped / "run" / CHECKPOINT
+    path.write_bytes(save({"step": torch.zeros(1)}, metadata={"about": '{"fingerprint": "x"}'}))
+    message = rejected_with("train", stopped / "run.toml", "--out", stopped / "run", "--resume")
+    assert "written by xvfl 0.1.0 in format 1" in message
+    assert "train the model again" in message
 
 
 def test_a_full_disk_leaves_the_last_checkpoint_whole(stopped: Path) -> None:

@@ -160,16 +160,16 @@ def test_D2_rows_observed_nowhere_are_counted_and_left_out_of_training() -> None
     for name in NAMES:
         sources[name].loc[["r3", "r17", "r18"]] = np.nan
     sources["shop"] = sources["shop"].drop(index="r17")
-    with pytest.warns(DataWarning, match=r"^3 rows hold no observed feature at any party"):
+    with pytest.warns(DataWarning, match=r"^3 rows have no observed feature at any party"):
         ready = prepared(sources, labels)
     used = [ready.ids[i] for part in (ready.train, ready.validation, ready.test) for i in part]
     assert sorted(used) == sorted(set(labels.index) - {"r3", "r17", "r18"})
 
 
-def test_D2_labelled_ids_that_no_party_holds_are_counted_and_dropped() -> None:
+def test_D2_labeled_ids_that_no_party_holds_are_counted_and_dropped() -> None:
     sources, labels = frames()
     more = pd.concat([labels, pd.Series(["yes", "no"], index=["x1", "x2"])])
-    with pytest.warns(DataWarning, match=r"^2 of 42 labelled ids are held by no party"):
+    with pytest.warns(DataWarning, match=r"^2 of 42 labeled ids are held by no party"):
         ready = prepared(sources, more)
     assert ready.ids == list(labels.index)
 

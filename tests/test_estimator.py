@@ -446,7 +446,7 @@ def test_saved_and_loaded(model: XVFLClassifier, tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(again.complete(BOTH, "bank"), model.complete(BOTH, "bank"))
     assert again.classes_.tolist() == model.classes_.tolist()
     assert again.get_params()["hidden_dim"] == 16
-    with pytest.raises(RunError, match="no such run folder"):
+    with pytest.raises(RunError, match="no such model or run folder"):
         XVFLClassifier.load(tmp_path / "nowhere")
 
 
@@ -494,11 +494,11 @@ def test_seeds_decide_and_the_users_stream_is_left_alone() -> None:
 
 def test_rows_that_nobody_holds_are_dropped_with_a_count() -> None:
     more = pd.concat([Y, pd.Series(["yes"] * 7, index=[f"x{i}" for i in range(7)])])
-    with pytest.warns(DataWarning, match=f"7 of {ROWS + 7} labelled ids are held by no party"):
+    with pytest.warns(DataWarning, match=f"7 of {ROWS + 7} labeled ids are held by no party"):
         small(epochs=1).fit(BOTH, more)
     empty = BANK.copy()
     empty.iloc[:3] = None
-    with pytest.warns(DataWarning, match="3 rows hold no observed feature at any party"):
+    with pytest.warns(DataWarning, match="3 rows have no observed feature at any party"):
         small(epochs=1).fit({"bank": empty, "shop": SHOP}, Y)
     with pytest.warns(DataWarning, match="left out 1 of 120 rows without a label"):
         small(epochs=1).fit(BOTH, Y.mask(Y.index == "c005"))

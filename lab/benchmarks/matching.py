@@ -46,7 +46,7 @@ def bare_loop(count: int, workers: int) -> NDArray[np.float64]:
 
 def matching(ids: int, workers: int) -> tuple[NDArray[np.float64], int]:
     """Match two lists that share half of their ids; return seconds and bytes."""
-    labelled = [f"Customer {i:08d}" for i in range(ids)]
+    labeled = [f"Customer {i:08d}" for i in range(ids)]
     held = [f"customer  {i:08d}" for i in range(ids // 2, ids // 2 + ids)]
     moved = 0
 
@@ -58,7 +58,7 @@ def matching(ids: int, workers: int) -> tuple[NDArray[np.float64], int]:
 
     started = clocks()
     party = PartySession(held, RULE, workers)
-    found = CoordinatorSession(labelled, RULE, workers).match(exchange)
+    found = CoordinatorSession(labeled, RULE, workers).match(exchange)
     took = clocks() - started
     assert (found.handles >= 0).sum() == ids - ids // 2
     return took, moved

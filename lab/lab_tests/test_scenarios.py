@@ -213,7 +213,7 @@ def test_a_higher_rate_only_adds_gaps_of_every_kind(
     assert not any((more & ~less).any() for less, more in zip(few, many, strict=True))
 
 
-def test_blocks_of_a_table_are_neighbours_and_go_whole() -> None:
+def test_blocks_of_a_table_are_neighbors_and_go_whole() -> None:
     assert blocks(table(9)).tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
     assert blocks(table(1)).tolist() == [0]
     observed, incomplete = Scenario(0.0, 1 / 3, "blocks").sample(500, [table(9)] * 2, seed=0)

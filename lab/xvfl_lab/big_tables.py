@@ -74,16 +74,16 @@ def write(folder: Path, rows: int) -> dict[str, float]:
 
     folder.mkdir(parents=True, exist_ok=True)
     for party in PARTIES:
-        pieces = _pieces(party, rows)
-        first = next(pieces)
+        chunks = _chunks(party, rows)
+        first = next(chunks)
         with pyarrow.parquet.ParquetWriter(folder / f"{party}.parquet", first.schema) as writer:
             writer.write_table(first)
-            for piece in pieces:
-                writer.write_table(piece)
+            for chunk in chunks:
+                writer.write_table(chunk)
     return {}
 
 
-def _pieces(party: str, rows: int) -> Iterator[Any]:
+def _chunks(party: str, rows: int) -> Iterator[Any]:
     import pyarrow as pa
 
     words = np.array([f"word{i}" for i in range(1000)])

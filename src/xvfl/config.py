@@ -96,7 +96,8 @@ class TableOptions:
     categorical: tuple[str, ...] = ()
     """Columns to encode as categories even if their values are numbers."""
     numeric: tuple[str, ...] = ()
-    """Columns to encode as numbers even if they have few distinct values."""
+    """Columns to parse as numbers even if their dtype is text, boolean or categorical; a cell that
+    is not a number is an error. Ignored for datetime columns."""
     drop: tuple[str, ...] = ()
     """Columns to ignore."""
     na_values: tuple[str, ...] = ()
@@ -165,10 +166,15 @@ class NetConfig:
         _require(
             self.embedding_dim >= 0,
             "embedding_dim",
-            "0 (by data kind) or a width",
+            "0 (automatic) or a positive integer",
             self.embedding_dim,
         )
-        _require(self.hidden_dim >= 0, "hidden_dim", "0 (by data kind) or a width", self.hidden_dim)
+        _require(
+            self.hidden_dim >= 0,
+            "hidden_dim",
+            "0 (automatic) or a positive integer",
+            self.hidden_dim,
+        )
         _require(self.n_blocks >= 1, "n_blocks", "at least 1", self.n_blocks)
         wide = self.base_channels > 0 and self.base_channels % 8 == 0
         _require(wide, "base_channels", "a multiple of 8", self.base_channels)
@@ -459,10 +465,10 @@ def _value(hint: Any, value: Any, where: str) -> Any:
 def _words(hint: Any) -> str:
     if get_origin(hint) is Literal:
         return " or ".join(map(repr, get_args(hint)))
-    plain = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+    plain = {int: "an integer", float: "a number", str: "a string", bool: "true or false"}
     if get_origin(hint) is tuple:
         return f"a list ({_words(get_args(hint)[0])} each)"
-    return plain.get(hint, "a section of keys")
+    return plain.get(hint, "a table ([section])")
 
 
 def _first(choices: tuple[Any, ...], value: Any, where: str) -> Any:

@@ -1,7 +1,7 @@
 """Exceptions and warnings of xvfl.
 
 XVFLError                 base class; the command line prints one line and exits with code 2
-├── InputError            a table, its ids, columns or labels cannot be used
+├── InputError            a table, an argument or a custom net cannot be used
 ├── ConfigError           a configuration key or value is invalid
 ├── RunError              a run or service cannot start or continue
 ├── ModeError             the model does not support the requested prediction
@@ -26,7 +26,7 @@ class XVFLError(Exception):
 
 
 class InputError(XVFLError, ValueError):
-    """A table, its ids, columns or labels cannot be used."""
+    """An input cannot be used: a table, ids, columns, labels, an argument, or a custom net."""
 
 
 class ConfigError(XVFLError, ValueError):

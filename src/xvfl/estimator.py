@@ -159,6 +159,23 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     Notes
     -----
+    Terms:
+
+    - Bottom: a party's net, from its features to an embedding, a vector of size d.
+    - Head: the coordinator's net, from an embedding, or a mean of embeddings, to one logit per
+      class.
+    - Completer: a party's net that predicts its missing features from a cue.
+    - Cue: the mean embedding of the other parties where the row is full; in self completion, the
+      party's own embedding of the row.
+    - Full: a row is full at a party if the share of its observed features there is at least
+      `full_threshold`. An aligned row is full at every party.
+    - DSAlign₁: squared distance between the logits of a party's completed features and those of
+      its observed features, on aligned rows.
+    - DSAlign₂: squared distance between the logits of each party and those of all parties together,
+      on aligned rows.
+    - PAGE: a stochastic gradient method with variance reduction. With probability p it computes the
+      gradient on a large batch; otherwise it updates the last gradient with a small batch.
+
     Prediction modes:
 
     - `"local"`: one party predicts with its own features. Nothing is sent.

@@ -173,7 +173,7 @@ def test_evaluate_measures_every_mode(run: Path) -> None:
         ("collaborative", "all"),
     ]
     held = json.loads((run / "manifest.json").read_text())["held_out"]
-    assert found["rows_are"] == "test" and len(held) == 24
+    assert found["split"] == "test" and len(held) == 24
     shop = set(make_tables()[1].index)
     assert found["lines"][0]["rows"] == found["lines"][-1]["rows"] == len(held)
     assert found["lines"][1]["rows"] == len(shop & set(held))

@@ -1,4 +1,4 @@
-"""The encoder fitted in one pass over pieces is the one fitted on the whole table."""
+"""The encoder fitted in one pass over chunks is the one fitted on the whole table."""
 
 import warnings
 
@@ -46,7 +46,7 @@ def wide(rows: int, seed: int = 0) -> pd.DataFrame:
 OPTIONS = TableOptions(categorical=("branch",), na_values=("pilot", "7"))
 
 
-def pieces(frame: pd.DataFrame, size: int) -> list[pd.DataFrame]:
+def chunks(frame: pd.DataFrame, size: int) -> list[pd.DataFrame]:
     return [frame.iloc[at : at + size] for at in range(0, len(frame), size)]
 
 
@@ -58,7 +58,7 @@ def streamed(
 ) -> TableEncoder:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataWarning)
-        return TableEncoder.fit_pieces(pieces(frame, size), options, "bank", limits)
+        return TableEncoder.fit_chunks(chunks(frame, size), options, "bank", limits)
 
 
 def whole(frame: pd.DataFrame, options: TableOptions = OPTIONS) -> TableEncoder:
@@ -96,17 +96,17 @@ def test_texts_are_told_apart_as_in_memory(texts: list[str | None], size: int) -
     assert streamed(frame, size, options).to_dict() == expected
 
 
-def test_booleans_with_gaps_in_some_pieces_stay_booleans() -> None:
+def test_booleans_with_gaps_in_some_chunks_stay_booleans() -> None:
     frame = pd.DataFrame({"club": [True, False, None, True]}, index=list("abcd"))
     parts = [frame.iloc[:2].astype(bool), frame.iloc[2:]]
-    found = TableEncoder.fit_pieces(parts, TableOptions(), "bank", STREAMING_LIMITS)
+    found = TableEncoder.fit_chunks(parts, TableOptions(), "bank", STREAMING_LIMITS)
     assert found.to_dict() == whole(frame, TableOptions()).to_dict()
     assert found.to_dict()["codecs"][0]["type"] == "bool"
 
 
 def test_what_carries_no_information_is_left_out_with_the_same_words() -> None:
-    with pytest.warns(DataWarning, match=r"left out 'constant' \(holds one value\), 'empty'"):
-        TableEncoder.fit_pieces(pieces(wide(50), 9), OPTIONS, "bank", STREAMING_LIMITS)
+    with pytest.warns(DataWarning, match=r"left out 'constant' \(constant\), 'empty'"):
+        TableEncoder.fit_chunks(chunks(wide(50), 9), OPTIONS, "bank", STREAMING_LIMITS)
 
 
 def test_quantiles_of_many_rows_are_those_of_a_sample() -> None:
@@ -120,10 +120,10 @@ def test_quantiles_of_many_rows_are_those_of_a_sample() -> None:
             lambda f: streamed(f, 5000, TableOptions(), limits),
         )
     )
-    assert len(found["inner"]) == len(exact["inner"]) == 129
-    assert (found["inner"][0], found["inner"][-1]) == (values.min(), values.max())
-    ranks = np.searchsorted(np.sort(values), found["inner"]) / len(values)
-    assert np.abs(ranks - np.asarray(found["outer"])).max() < 0.03
+    assert len(found["knots"]) == len(exact["knots"]) == 129
+    assert (found["knots"][0], found["knots"][-1]) == (values.min(), values.max())
+    ranks = np.searchsorted(np.sort(values), found["knots"]) / len(values)
+    assert np.abs(ranks - np.asarray(found["scaled_knots"])).max() < 0.03
 
 
 def test_a_column_of_very_many_values_is_hashed_alike() -> None:

@@ -263,7 +263,7 @@ def test_an_unreadable_date_is_missing_with_a_note() -> None:
 
 def test_columns_without_information_are_left_out() -> None:
     frame = pd.DataFrame({"one": [1, 1], "none": [None, None], "x": [1, 2], "same": ["a", None]})
-    message = r"'bank': left out 'one' \(holds one value\), 'none' \(holds nothing\), 'same'"
+    message = r"'bank': left out 'one' \(constant\), 'none' \(all values missing\), 'same'"
     with pytest.warns(DataWarning, match=message):
         encoder = fit(frame)
     assert list(encoder.left_out) == ["one", "none", "same"] and encoder.columns == ["x"]

@@ -1,4 +1,4 @@
-"""A Parquet file read in pieces is the table that it is when read whole."""
+"""A Parquet file read in chunks is the table that it is when read whole."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ def test_an_index_that_pandas_stored_is_no_column(index: object, tmp_path: Path)
     table = open_parquet(tmp_path / "t.parquet", "id", "party 'bank'")
     assert table.columns == ["x"]
     whole = read_table(str(tmp_path / "t.parquet"), id_column="id", party="bank")
-    pd.testing.assert_frame_equal(pd.concat(table.pieces()), whole, check_names=False)
+    pd.testing.assert_frame_equal(pd.concat(table.chunks()), whole, check_names=False)
 
 
 def test_ids_may_be_in_the_index(tmp_path: Path) -> None:

@@ -116,8 +116,8 @@ def test_rows_on_disk_are_those_in_memory(tmp_path: Path, class_weight: str) -> 
         shares[name] = choose_full_threshold(own_tables[name].observed[own])
     rows = rows_of_ids(ids, encoded, own_tables, shares, torch.from_numpy(y[order]))
     counts = [int((part == which).sum()) for which in range(3)]
-    pieces = torch.split(torch.arange(len(ids)), counts)
-    rows, (train_rows, validation, _) = drop_unobserved(rows, pieces, class_weight)  # type: ignore[arg-type]
+    chunks = torch.split(torch.arange(len(ids)), counts)
+    rows, (train_rows, validation, _) = drop_unobserved(rows, chunks, class_weight)  # type: ignore[arg-type]
 
     assert found.classes == ["no", "yes"]
     assert found.full_threshold == pytest.approx(shares)
@@ -159,7 +159,7 @@ def test_rows_that_nobody_saw_weigh_nothing(tmp_path: Path) -> None:
         features = table.columns.difference(["customer", "churned"])
         table[features] = table[features].mask(table["customer"].isin(ids))
         table.to_parquet(tmp_path / name)
-    with pytest.warns(DataWarning, match="2 rows hold no observed feature"):
+    with pytest.warns(DataWarning, match="2 rows have no observed feature"):
         found = prepared_from(tmp_path, class_weight="balanced")
     parts = found.sizes
     assert found.counts.tolist() == [int(((part == 0) & (y == c)).sum()) - c for c in (0, 1)]
@@ -262,7 +262,7 @@ def test_many_parties_are_matched_in_little_memory(
     folder = tmp_path / "places"
     folder.mkdir()
     found = placement.DiskPlacement(tables, folder)
-    match = found.match(find_labels(tables.labels.pieces(), tables.labels.where))
+    match = found.match(find_labels(tables.labels.chunks(), tables.labels.where))
     found.split({code: code for code in match.class_sizes}, SPLITS)
     assert found.sizes.total == rows
     places = [list(id_index.read_places(folder / f"places-p{i}.bin")) for i in (0, parties - 1)]
@@ -297,7 +297,7 @@ def test_labels_in_a_table_of_their_own(tmp_path: Path) -> None:
     said = run_xvfl("train", config, "--out", tmp_path / "run")
     assert said.code == 0, said
     assert "left out 1 of 303 rows without a label" in said.err
-    assert "2 of 302 labelled ids are held by no party" in said.err
+    assert "2 of 302 labeled ids are held by no party" in said.err
     assert json.loads((tmp_path / "run" / "manifest.json").read_text())["classes"] == ["no", "yes"]
 
 
@@ -345,7 +345,7 @@ def test_large_tables_stream_by_themselves(tmp_path: Path, monkeypatch: pytest.M
     assert isinstance(held[0], list) and held[1] == "held_out.parquet"
 
 
-def test_evaluation_in_pieces_is_that_of_the_whole(
+def test_evaluation_in_chunks_is_that_of_the_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from xvfl.data import id_index, join, parquet
@@ -355,14 +355,14 @@ def test_evaluation_in_pieces_is_that_of_the_whole(
     train(config, run)
     whole = evaluate_run(RunDir(run))
     for module in (parquet, id_index, join):
-        monkeypatch.setattr(module, "PIECE_ROWS", 16)
-    pieces = evaluate_run(RunDir(run))
+        monkeypatch.setattr(module, "CHUNK_ROWS", 16)
+    chunks = evaluate_run(RunDir(run))
     manifest = json.loads((run / "manifest.json").read_text())
     held = pd.read_parquet(run / "held_out.parquet")["id"].tolist()
     (run / "manifest.json").write_text(json.dumps({**manifest, "held_out": held}))
     memory = evaluate_run(RunDir(run))
-    assert len(memory.lines) == 7 and memory.rows_are == "test"
-    for other in (whole, pieces):
+    assert len(memory.lines) == 7 and memory.split == "test"
+    for other in (whole, chunks):
         assert other.majority == memory.majority
         for first, second in zip(other.lines, memory.lines, strict=True):
             assert (first.mode, first.party, first.rows) == (second.mode, second.party, second.rows)

@@ -71,13 +71,13 @@ def test_bad_labels_are_rejected(prepare: Prepare) -> None:
         prepare(frames, labels.map(lambda _: "yes"))
     few = {name: frame.iloc[:2] for name, frame in frames.items()}
     with (
-        pytest.warns(DataWarning, match="38 of 40 labelled ids are held by no party"),
-        pytest.raises(InputError, match="expected rows to validate on, but all 2 are needed"),
+        pytest.warns(DataWarning, match="38 of 40 labeled ids are held by no party"),
+        pytest.raises(InputError, match="the validation set is empty"),
     ):
         prepare(few, labels)
     one = {name: frame[labels == "yes"] for name, frame in frames.items()}
     with (
-        pytest.warns(DataWarning, match="20 of 40 labelled ids are held by no party"),
+        pytest.warns(DataWarning, match="20 of 40 labeled ids are held by no party"),
         pytest.raises(InputError, match="expected two classes or more among the training rows"),
     ):
         prepare(one, labels)
@@ -93,15 +93,15 @@ def test_a_party_without_training_rows_is_rejected(prepare: Prepare) -> None:
     assert "party 'shop': holds no training row" in messages
 
 
-def test_labels_in_pieces_are_those_of_the_whole_column() -> None:
+def test_labels_in_chunks_are_those_of_the_whole_column() -> None:
     labels = pd.Series([2.0, None, 1.0, 2.0, 3.0, None])
     with pytest.warns(DataWarning, match="left out 2 of 6 rows without a label"):
         whole = find_labels([labels], "labels")
     with pytest.warns(DataWarning, match="left out 2 of 6 rows without a label"):
-        pieces = find_labels([labels.iloc[:2], labels.iloc[2:]], "labels")
-    assert pieces.raw == whole.raw == [2.0, 1.0, 3.0]
-    assert pieces.plain.tolist() == [2, 1, 3] and pieces.plain.dtype == np.int64
-    assert pieces.codes(labels).tolist() == [0, -1, 1, 0, 2, -1]
+        chunks = find_labels([labels.iloc[:2], labels.iloc[2:]], "labels")
+    assert chunks.raw == whole.raw == [2.0, 1.0, 3.0]
+    assert chunks.plain.tolist() == [2, 1, 3] and chunks.plain.dtype == np.int64
+    assert chunks.codes(labels).tolist() == [0, -1, 1, 0, 2, -1]
 
 
 def test_classes_without_training_rows_weigh_one() -> None:
@@ -118,6 +118,6 @@ def test_rows_of_several_parties_are_aligned() -> None:
     assert rows.full.tolist() == [[True, False], [False, True], [False, False], [False, False]]
     assert rows.seen.tolist() == [[True, False], [True, True], [False, False], [False, False]]
     parts = (torch.tensor([0, 1]), torch.tensor([1, 2]), torch.tensor([3]))
-    with pytest.warns(DataWarning, match="2 rows hold no observed feature"):
+    with pytest.warns(DataWarning, match="2 rows have no observed feature"):
         _, (train, validation, test) = drop_unobserved(rows, parts, "balanced")
     assert (train.tolist(), validation.tolist(), test.tolist()) == ([0, 1], [1], [])

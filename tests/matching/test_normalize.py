@@ -1,4 +1,4 @@
-"""Ids written differently by two organisations."""
+"""Ids written differently by two organizations."""
 
 import unicodedata
 

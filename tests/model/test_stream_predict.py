@@ -16,7 +16,7 @@ from xvfl.model.run_dir import RunDir
 from xvfl.model.stream_predict import predict_stream
 
 ROWS = 400
-PIECE = 32
+CHUNK = 32
 
 
 @pytest.fixture(scope="module")
@@ -31,11 +31,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
     """Write new tables: the shop in another order, with rows the bank does not have, and odd cells.
 
-    Pieces and batches are made small, and of one size, so that several of each are needed.
+    Chunks and batches are made small, and of one size, so that several of each are needed.
     """
     for module in (parquet, id_index, join):
-        monkeypatch.setattr(module, "PIECE_ROWS", PIECE)
-    monkeypatch.setattr("xvfl.federation.predict.BATCH", PIECE)
+        monkeypatch.setattr(module, "CHUNK_ROWS", CHUNK)
+    monkeypatch.setattr("xvfl.federation.predict.BATCH", CHUNK)
     bank, shop, _ = make_tables(ROWS, seed=5)
     bank.loc[bank.index[3], "job"] = "spy"
     bank.loc[bank.index[7], ["age", "balance", "job"]] = None
@@ -90,8 +90,8 @@ def test_a_stream_answers_as_the_whole_table(
     )
 
 
-def test_pieces_are_whole_batches() -> None:
-    assert parquet.PIECE_ROWS % BATCH == 0
+def test_chunks_are_whole_batches() -> None:
+    assert parquet.CHUNK_ROWS % BATCH == 0
 
 
 def test_the_command_streams_parquet_and_writes_csv_too(

@@ -18,8 +18,8 @@ def test_numbers_are_uniform_and_uncorrelated() -> None:
     expected = drawn.numel() / 64
     assert ((counts - expected).square() / expected).sum() < 63 + 5 * 126**0.5
     correlation = torch.corrcoef(drawn.T) - torch.eye(8, dtype=torch.float64)
-    neighbours = torch.corrcoef(torch.stack([drawn[:-1, 0], drawn[1:, 0]]))[0, 1]
-    assert correlation.abs().max() < 5 / 20_000**0.5 and neighbours.abs() < 5 / 20_000**0.5
+    neighbors = torch.corrcoef(torch.stack([drawn[:-1, 0], drawn[1:, 0]]))[0, 1]
+    assert correlation.abs().max() < 5 / 20_000**0.5 and neighbors.abs() < 5 / 20_000**0.5
 
 
 def numbers(seeds: list[int], purpose: str, step: int | Tensor) -> Tensor:

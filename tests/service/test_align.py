@@ -51,7 +51,7 @@ certificate = "certs/{name}.crt"
 private_key = "certs/{name}.key"
 """
 NO_ROWS = torch.zeros(0, dtype=torch.int32)
-LABELLED, IDS = ["a", "b", "c"], ["C", "d", " a "]
+LABELED, IDS = ["a", "b", "c"], ["C", "d", " a "]
 
 
 @pytest.fixture
@@ -94,16 +94,16 @@ def test_three_processes_match_their_ids(federation: Path) -> None:
     assert "holds 100 of 110 labeled rows; 100 rows in all" in said["shop"]
     found = load_coordinator_alignment(federation / "state" / "alignment.json")
     bank, shop, y = make_tables()
-    labelled = list(y.index[10:])
+    labeled = list(y.index[10:])
     for name, table in (("bank", bank), ("shop", shop)):
         kept = load_party_alignment(federation / name / "alignment.json")
         assert kept.match.session == found.matches[name].session
         kept.table.check(table.columns, list(_written(federation, name)), name)
         for row, handle in enumerate(found.matches[name].handles):
-            held = labelled[row] in table.index
+            held = labeled[row] in table.index
             assert (handle >= 0) == held
             if held:
-                assert table.index[kept.match.rows[handle]] == labelled[row]
+                assert table.index[kept.match.rows[handle]] == labeled[row]
     log = (federation / "shop" / "alignment.json").read_text()
     assert not any(each in log for each in ("c050", "C050"))
 
@@ -138,7 +138,7 @@ def test_matching_runs_over_every_transport(kind: str, tmp_path: Path) -> None:
     config = MatchingConfig(n_threads=1)
     ends = [matching_endpoint(IDS, ["x"], config, tmp_path / "p0.json")]
     with open_transports(kind, ["p0"], ends, tmp_path / "certs") as found:
-        ours = match_parties({"p0": found[0]}, LABELLED, ["y"], config, tmp_path / "c.json")
+        ours = match_parties({"p0": found[0]}, LABELED, ["y"], config, tmp_path / "c.json")
     theirs = load_party_alignment(tmp_path / "p0.json")
     handles = ours.matches["p0"].handles
     assert [int(theirs.match.rows[h]) if h >= 0 else None for h in handles] == [2, None, 0]
@@ -148,16 +148,16 @@ def test_matching_runs_over_every_transport(kind: str, tmp_path: Path) -> None:
 def test_a_party_added_later_leaves_the_others_as_they_were(tmp_path: Path) -> None:
     config, path = MatchingConfig(n_threads=1), tmp_path / "c.json"
 
-    def match(names: list[str], labelled: list[str]) -> dict[str, bytes]:
+    def match(names: list[str], labeled: list[str]) -> dict[str, bytes]:
         ends = {n: matching_endpoint(IDS, ["x"], config, tmp_path / f"{n}.json") for n in names}
         over = {n: InProcessTransport(end.hello, end.handle) for n, end in ends.items()}
-        found = match_parties(over, labelled, ["y"], config, path)
+        found = match_parties(over, labeled, ["y"], config, path)
         return {name: each.session for name, each in found.matches.items()}
 
-    first = match(["p0"], LABELLED)
-    both = match(["p1"], LABELLED)
+    first = match(["p0"], LABELED)
+    both = match(["p1"], LABELED)
     assert both["p0"] == first["p0"] and list(both) == ["p0", "p1"]
-    assert list(match(["p1"], LABELLED[:2])) == ["p1"], "other labels: what was known is void"
+    assert list(match(["p1"], LABELED[:2])) == ["p1"], "other labels: what was known is void"
 
 
 def test_two_rules_are_refused_on_both_sides(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_two_rules_are_refused_on_both_sides(tmp_path: Path) -> None:
     end = matching_endpoint(IDS, ["x"], MatchingConfig("exact"), tmp_path / "p0.json", notes.append)
     over = {"p0": InProcessTransport(end.hello, end.handle)}
     with pytest.raises(MatchingError, match="'p0' rejected .*rule 'folded'.*by 'exact'"):
-        match_parties(over, LABELLED, ["y"], MatchingConfig(), tmp_path / "c.json")
+        match_parties(over, LABELED, ["y"], MatchingConfig(), tmp_path / "c.json")
     assert "rule 'folded'" in str(notes[-1]["reason"])
     assert not (tmp_path / "c.json").exists() and not (tmp_path / "p0.json").exists()
 
@@ -182,7 +182,7 @@ def test_a_party_that_trains_does_not_match_unless_told(tmp_path: Path) -> None:
     plain = Endpoint(hello, lambda settings, training: pytest.fail("no run"), InMemoryCheckpoints())
     with pytest.raises(MatchingError, match="expected a coordinator's message, got Match"):
         over = {"p0": InProcessTransport(hello, plain.handle)}
-        match_parties(over, LABELLED, ["y"], MatchingConfig(), tmp_path / "c.json")
+        match_parties(over, LABELED, ["y"], MatchingConfig(), tmp_path / "c.json")
 
 
 def test_a_party_that_does_not_come_is_named(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_a_party_that_does_not_come_is_named(tmp_path: Path) -> None:
         pytest.raises(PartyError, match="'p0' did not connect within 0 s; start `xvfl align`"),
     ):
         match_parties(
-            listener.lines, LABELLED, ["y"], MatchingConfig(), tmp_path / "c.json", timeout_s=0.2
+            listener.lines, LABELED, ["y"], MatchingConfig(), tmp_path / "c.json", timeout_s=0.2
         )
 
 
@@ -206,7 +206,7 @@ def test_a_question_that_comes_again_gets_the_answer_it_got(tmp_path: Path) -> N
         return first
 
     over = {"p0": InProcessTransport(end.hello, twice)}
-    found = match_parties(over, LABELLED, ["y"], config, tmp_path / "c.json")
+    found = match_parties(over, LABELED, ["y"], config, tmp_path / "c.json")
     assert (found.matches["p0"].handles >= 0).tolist() == [True, False, True]
 
 
@@ -223,14 +223,14 @@ def test_a_coordinator_that_starts_again_is_answered(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         match_parties(
             {"p0": InProcessTransport(end.hello, dies)},
-            LABELLED,
+            LABELED,
             ["y"],
             config,
             tmp_path / "c.json",
         )
     time.sleep(0.1)  # Turns start at the clock's milliseconds; a process takes longer to restart.
     over = {"p0": InProcessTransport(end.hello, end.handle)}
-    found = match_parties(over, LABELLED, ["y"], config, tmp_path / "c.json")
+    found = match_parties(over, LABELED, ["y"], config, tmp_path / "c.json")
     assert found.matches["p0"].session == load_party_alignment(tmp_path / "p0.json").match.session
 
 

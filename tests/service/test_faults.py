@@ -31,7 +31,7 @@ SIMILAR = 0.1
 faults strike depends on the machine, so that a smaller one would measure chance."""
 
 
-@pytest.mark.filterwarnings("ignore:5 of 1797 labelled ids", "ignore:party ")
+@pytest.mark.filterwarnings("ignore:5 of 1797 labeled ids", "ignore:party ")
 def test_faults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Five kills of random parties, one of the coordinator, three cuts, one stall."""
     rng = random.Random(11)
@@ -103,7 +103,7 @@ runpy.run_module("xvfl", run_name="__main__", alter_sys=True)
     )
 
 
-@pytest.mark.filterwarnings("ignore:5 of 1797 labelled ids", "ignore:party ")
+@pytest.mark.filterwarnings("ignore:5 of 1797 labeled ids", "ignore:party ")
 def test_training_goes_on_without_a_killed_party(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

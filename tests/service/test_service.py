@@ -61,7 +61,7 @@ private_key = "certs/shop.key"
 
 
 def write(folder: Path) -> None:
-    """Write tables of two organisations, labels, certificates and the coordinator's side."""
+    """Write tables of two organizations, labels, certificates and the coordinator's side."""
     rng = np.random.default_rng(3)
     ids = [f"c{i:03}" for i in range(240)]
     x = rng.normal(size=(240, 4))

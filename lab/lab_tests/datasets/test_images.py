@@ -23,9 +23,9 @@ def joined(task: Task) -> NDArray[np.uint8]:
     return np.concatenate([task.values[party] for party in task.layouts], axis=3)
 
 
-def jpeg(colour: tuple[int, int, int], side: int, mode: str = "RGB") -> bytes:
+def jpeg(color: tuple[int, int, int], side: int, mode: str = "RGB") -> bytes:
     file = io.BytesIO()
-    Image.new("RGB", (side, side), colour).convert(mode).save(file, "JPEG", quality=95)
+    Image.new("RGB", (side, side), color).convert(mode).save(file, "JPEG", quality=95)
     return file.getvalue()
 
 
@@ -73,7 +73,7 @@ def test_cifar10_cut_short(tmp_path: Path) -> None:
 
 
 def tiny_folders(root: Path) -> None:
-    """Write seven classes, of which the first five count; one image is grey.
+    """Write seven classes, of which the first five count; one image is gray.
 
     As some editors leave texts: with a mark at their start and an empty line at their end.
     """

@@ -106,11 +106,11 @@ def test_bank_split_over_four(tmp_path: Path) -> None:
     two, four = (prepare("bank", parties, tmp_path) for parties in (2, 4))
     assert list(four.layouts) == ["person", "accounts", "contact", "history"]
     assert np.array_equal(two.y, four.y) and np.array_equal(two.test, four.test)
-    for party, pieces in {
+    for party, chunks in {
         "client": ["person", "accounts"],
         "campaign": ["contact", "history"],
     }.items():
-        assert np.array_equal(two.values[party], np.hstack([four.values[p] for p in pieces]))
+        assert np.array_equal(two.values[party], np.hstack([four.values[p] for p in chunks]))
 
 
 def test_bank_of_another_bank(tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ def test_running_averages_average_the_squared_gradients_before_T() -> None:
     assert means == pytest.approx([9.0, 5.0, 14 / 3])
 
 
-def by_optimiser(
+def by_optimizer(
     problem: kp.Problem, eta: float, draws: list[kp.PageDraw], repetition: int
 ) -> list[Tensor]:
     """Run one repetition with `Page` and autograd."""
@@ -147,7 +147,7 @@ def by_optimiser(
 
 
 @BOTH
-def test_page_over_repetitions_is_the_optimiser_step_by_step(problem: kp.Problem) -> None:
+def test_page_over_repetitions_is_the_optimizer_step_by_step(problem: kp.Problem) -> None:
     plan, sizes = PagePlan(20, 4, 0.2), [0.3 / problem.smoothness, 0.05 / problem.smoothness]
     rng = torch.Generator().manual_seed(0)
     draws = list(islice(kp.draw_pages(plan, 3, problem.d, rng), 80))
@@ -156,7 +156,7 @@ def test_page_over_repetitions_is_the_optimiser_step_by_step(problem: kp.Problem
     fast = list(kp.page(problem, problem.starts(2, 3), torch.tensor(sizes).double(), draws))
     for g, eta in enumerate(torch.tensor(sizes).double().tolist()):
         for r in range(3):
-            slow = by_optimiser(problem, eta, draws, r)
+            slow = by_optimizer(problem, eta, draws, r)
             mine = torch.stack([theta[g, r] for theta in fast])
             torch.testing.assert_close(mine, torch.stack(slow), rtol=0, atol=1e-11)
 

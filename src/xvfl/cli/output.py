@@ -28,7 +28,7 @@ def print_error(text: str) -> None:
 
 def print_evaluation(name: str, evaluation: "Evaluation") -> None:
     """Print one line for each mode and party; a missing line shows its reason."""
-    title = f"{name}: {evaluation.rows_are} rows; majority class {evaluation.majority:.3f}"
+    title = f"{name}: {evaluation.split} rows; majority class {evaluation.majority:.3f}"
     columns = ["mode", "party", "rows", *METRICS.values()]
     has_bytes = any(line.bytes_per_row is not None for line in evaluation.lines)
     table = new_table(title, [*columns, "bytes/row"] if has_bytes else columns)

@@ -99,31 +99,32 @@ class DateCodec:
     name: str
     scale: Scale
     """Of seconds since 1970 in UTC."""
-    timed: bool
+    has_time: bool
     """Some training value has a time of day."""
     format: str
     """Format of text cells; unused for a datetime column."""
     zone: str | None
+    """Time zone of the training column; None if it has none."""
     unit: Literal["s", "ms", "us", "ns"]
-    """Time zone and resolution of the training column."""
+    """Resolution of the training column."""
 
     @property
     def feature(self) -> Feature:
         """The column's entry in the layout."""
-        return Feature(self.name, "numeric", 7 if self.timed else 5)
+        return Feature(self.name, "numeric", 7 if self.has_time else 5)
 
     def encode(self, cells: pd.Series, party: str) -> EncodedColumn:
         """Encode time, weekday, day of year and, if present, time of day."""
-        moments = parse_dates(cells, self.format)
-        observed = moments.notna().to_numpy(dtype=bool)
-        seconds = to_epoch_seconds(moments)
-        local = moments.dt.tz_convert(self.zone or "UTC").dt
-        turns = [local.day_of_week / 7, (local.day_of_year - 1) / 365.25]
-        if self.timed:
-            turns.append((local.hour * 3600 + local.minute * 60 + local.second) / DAY)
+        timestamps = parse_dates(cells, self.format)
+        observed = timestamps.notna().to_numpy(dtype=bool)
+        seconds = to_epoch_seconds(timestamps)
+        local = timestamps.dt.tz_convert(self.zone or "UTC").dt
+        phases = [local.day_of_week / 7, (local.day_of_year - 1) / 365.25]
+        if self.has_time:
+            phases.append((local.hour * 3600 + local.minute * 60 + local.second) / DAY)
         columns = [self.scale.apply(seconds)]
-        for turn in turns:
-            angle = 2 * np.pi * turn.to_numpy(dtype=np.float64)
+        for phase in phases:
+            angle = 2 * np.pi * phase.to_numpy(dtype=np.float64)
             columns += [(np.sin(angle) + 1) / 2, (np.cos(angle) + 1) / 2]
         values = np.where(observed[:, None], np.stack(columns, axis=1), 0.0).astype(np.float32)
         notes = _range_notes(self.name, self.scale, seconds)
@@ -132,10 +133,12 @@ class DateCodec:
 
     def decode(self, encoded: Floats, vectors: Mapping[str, Floats]) -> pd.Series:
         """Decode the time to seconds, or to days if no training value had a time of day."""
-        step = 1 if self.timed else DAY
+        step = 1 if self.has_time else DAY
         seconds = np.rint(self.scale.invert(encoded[:, 0]) / step).astype(np.int64) * step
-        moments = pd.Series(seconds.astype("datetime64[s]")).dt.as_unit(self.unit)
-        return moments.dt.tz_localize("UTC").dt.tz_convert(self.zone) if self.zone else moments
+        timestamps = pd.Series(seconds.astype("datetime64[s]")).dt.as_unit(self.unit)
+        return (
+            timestamps.dt.tz_localize("UTC").dt.tz_convert(self.zone) if self.zone else timestamps
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-serializable form."""
@@ -249,7 +252,7 @@ def codec_from_dict(data: Mapping[str, Any]) -> Codec:
     """Build a codec from its JSON form."""
     fields = {name: value for name, value in data.items() if name != "codec"}
     if "scale" in fields:
-        fields["scale"] = Scale(*(tuple(fields["scale"][end]) for end in ("inner", "outer")))
+        fields["scale"] = Scale(*(tuple(fields["scale"][key]) for key in ("knots", "scaled_knots")))
     for name in ("values", "vocabulary"):
         if name in fields:
             fields[name] = tuple(fields[name])
@@ -290,9 +293,9 @@ def _restore_type(values: tuple[str, ...], kind: ValueType) -> pd.Series:
     return texts if kind == "str" else texts.astype(np.int64 if kind == "int" else np.float64)
 
 
-def to_epoch_seconds(moments: pd.Series) -> Floats:
+def to_epoch_seconds(timestamps: pd.Series) -> Floats:
     """Convert UTC dates to seconds since 1970, NaN where missing."""
-    plain = moments.dt.tz_localize(None).dt.as_unit("us").to_numpy(dtype="datetime64[us]")
+    plain = timestamps.dt.tz_localize(None).dt.as_unit("us").to_numpy(dtype="datetime64[us]")
     seconds = plain.astype(np.int64) / 1e6
     return np.where(np.isnat(plain), np.nan, seconds)
 

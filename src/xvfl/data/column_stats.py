@@ -1,4 +1,4 @@
-"""Statistics of a table's columns, collected piece by piece, and the codecs built from them.
+"""Statistics of a table's columns, collected chunk by chunk, and the codecs built from them.
 
 Types, ranges, categories and counts are exact. With limits, memory is bounded: quantiles come from
 a uniform sample, and the rarest categories of a column with very many are forgotten.
@@ -52,9 +52,9 @@ STREAMING_LIMITS = FitLimits(sample_size=32_768, max_categories=200_000)
 """For tables larger than memory."""
 
 
-def sampling_keys(rows: int, piece: int) -> Floats:
-    """Generate a random key for each row of a piece."""
-    return np.random.default_rng(derive_seed("quantiles", piece)).random(rows)
+def sampling_keys(rows: int, chunk: int) -> Floats:
+    """Generate a random key for each row of a chunk."""
+    return np.random.default_rng(derive_seed("quantiles", chunk)).random(rows)
 
 
 class NumericStats:
@@ -159,14 +159,14 @@ class DateStats:
 
     def __init__(self, date_format: str, sample_size: int | None) -> None:
         self.format, self.parsed = date_format, 0
-        self.seconds, self.timed = NumericStats(sample_size), False
+        self.seconds, self.has_time = NumericStats(sample_size), False
         self.zone: str | None = None
         self.unit: Any = "us"
 
     def add(self, dates: pd.Series, keys: Floats, codes: NDArray[np.int64] | None) -> None:
         """Add dates, or distinct dates and the position of each cell's date among them."""
         seconds = to_epoch_seconds(dates)
-        self.timed |= bool(np.any(seconds[~np.isnan(seconds)] % DAY != 0))
+        self.has_time |= bool(np.any(seconds[~np.isnan(seconds)] % DAY != 0))
         cells = seconds if codes is None else seconds[codes]
         self.parsed += int((~np.isnan(cells)).sum())
         self.seconds.add(cells, keys)
@@ -177,7 +177,7 @@ class DateStats:
         if reason:
             return reason
         scale = self.seconds.scale(options.scaling)
-        return DateCodec(name, scale, self.timed, self.format, self.zone, self.unit)
+        return DateCodec(name, scale, self.has_time, self.format, self.zone, self.unit)
 
 
 class ColumnStats:
@@ -194,7 +194,7 @@ class ColumnStats:
         self._error: InputError | None = None
 
     def add(self, cells: pd.Series, keys: Floats) -> None:
-        """Add the cells of a piece, NA where missing, each with its sampling key."""
+        """Add the cells of a chunk, NA where missing, each with its sampling key."""
         is_date = types.is_datetime64_any_dtype(cells.dtype)
         categorical = types.is_bool_dtype(cells.dtype) or isinstance(
             cells.dtype, pd.CategoricalDtype
@@ -282,4 +282,4 @@ class ColumnStats:
 
 
 def _uninformative(distinct: int) -> str:
-    return {0: "holds nothing", 1: "holds one value"}.get(distinct, "")
+    return {0: "all values missing", 1: "constant"}.get(distinct, "")

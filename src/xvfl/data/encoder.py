@@ -26,7 +26,7 @@ from xvfl.primitives.layout import Layout
 class TableEncoder:
     """Encodes a party's table as numbers in [0, 1] and bucket codes, and decodes it.
 
-    Use `fit`, `fit_pieces` or `from_dict` to build one.
+    Use `fit`, `fit_chunks` or `from_dict` to build one.
 
     Parameters
     ----------
@@ -101,20 +101,20 @@ class TableEncoder:
         DataWarning
             Columns without information are left out.
         """
-        return cls.fit_pieces([frame], options, party)
+        return cls.fit_chunks([frame], options, party)
 
     @classmethod
-    def fit_pieces(
+    def fit_chunks(
         cls,
-        pieces: Iterable[pd.DataFrame],
+        chunks: Iterable[pd.DataFrame],
         options: TableOptions,
         party: str,
         limits: FitLimits | None = None,
     ) -> "TableEncoder":
-        """Fit on training rows that arrive in pieces; `limits` bound the memory."""
+        """Fit on training rows that arrive in chunks; `limits` bound the memory."""
         limits, where = limits or FitLimits(), ""
         columns: dict[str, ColumnStats] = {}
-        for number, frame in enumerate(pieces):
+        for number, frame in enumerate(chunks):
             if not number:
                 where = describe_table(frame, party)
                 _check_options(frame.columns, options, party, where)
@@ -219,7 +219,7 @@ class TableEncoder:
         return {
             "type": "table",
             "party": self.party,
-            "missing": list(self.na_values),
+            "na_values": list(self.na_values),
             "left_out": self.left_out,
             "codecs": [by_name[name].to_dict() for name in self.columns],
         }
@@ -228,7 +228,7 @@ class TableEncoder:
     def from_dict(cls, data: Mapping[str, Any]) -> "TableEncoder":
         """Build an encoder from its JSON form."""
         codecs = [codec_from_dict(codec) for codec in data["codecs"]]
-        return cls(data["party"], codecs, data["missing"], data["left_out"])
+        return cls(data["party"], codecs, data["na_values"], data["left_out"])
 
     def _check_columns(self, frame: pd.DataFrame) -> None:
         present = [str(name) for name in frame.columns]

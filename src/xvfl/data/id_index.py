@@ -1,6 +1,7 @@
 """Join the ids of tables larger than memory, in a DuckDB database on disk.
 
-A row number counts the rows of a file; a place counts the rows of the federation.
+A row number counts the rows of a file. A place counts the rows of the federation; see
+`xvfl.primitives.rows`.
 """
 
 from collections.abc import Iterable, Iterator
@@ -12,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xvfl.data.ids import duplicate_ids
-from xvfl.data.parquet import PIECE_ROWS, ParquetTable
+from xvfl.data.parquet import CHUNK_ROWS, ParquetTable
 from xvfl.errors import InputError
 
 MEMORY_LIMIT = "128MB"
 """Memory limit of DuckDB; larger joins spill to the disk."""
 FETCH_VECTORS = 16
-"""Size of a piece of a result, in DuckDB vectors of 2048 rows."""
+"""Size of a chunk of a result, in DuckDB vectors of 2048 rows."""
 
 Int64Array = NDArray[np.int64]
 
@@ -47,12 +48,12 @@ class IdIndex:
         return self.insert(((ids, None) for ids in table.ids()), table.where, table.id_column)
 
     def insert(
-        self, pieces: Iterable[tuple[NDArray[Any], Int64Array | None]], where: str, id_column: str
+        self, chunks: Iterable[tuple[NDArray[Any], Int64Array | None]], where: str, id_column: str
     ) -> str:
         """Insert ids, each with a code; reject duplicate ids."""
         name, start = f"t{self._tables}", 0
         self.run(f"CREATE TABLE {name} (row BIGINT, id VARCHAR, code INTEGER)")
-        for ids, codes in pieces:
+        for ids, codes in chunks:
             rows = np.arange(start, start + len(ids))
             start += len(ids)
             if codes is None:
@@ -67,9 +68,9 @@ class IdIndex:
         import pyarrow as pa
 
         with self._errors():
-            self._connection.register("piece", pa.table(columns))
-            self._connection.execute(f"INSERT INTO {name} SELECT {', '.join(columns)} FROM piece")
-            self._connection.unregister("piece")
+            self._connection.register("chunk", pa.table(columns))
+            self._connection.execute(f"INSERT INTO {name} SELECT {', '.join(columns)} FROM chunk")
+            self._connection.unregister("chunk")
 
     def run(self, query: str) -> list[tuple[Any, ...]]:
         """Run a query with a small result."""
@@ -82,7 +83,7 @@ class IdIndex:
         return int(self.run(f"SELECT count(*) FROM {table} WHERE {condition}")[0][0])
 
     def stream(self, query: str) -> Iterator[dict[str, NDArray[Any]]]:
-        """Run a query; yield its result in pieces, as columns."""
+        """Run a query; yield its result in chunks, as columns."""
         with self._errors():
             result = self._connection.cursor().execute(query)
         while True:
@@ -113,15 +114,15 @@ class IdIndex:
         """
         done = 0
         with path.open("wb") as file:
-            for piece in self.stream(query):
-                row = piece["row"].astype(np.int64)
+            for chunk in self.stream(query):
+                row = chunk["row"].astype(np.int64)
                 stop = int(row[-1]) + 1
                 places = np.full(stop - done, -1, dtype=np.int64)
-                places[row - done] = piece["place"]
+                places[row - done] = chunk["place"]
                 file.write(places.tobytes())
                 done = stop
             while done < rows:
-                count = min(rows - done, PIECE_ROWS)
+                count = min(rows - done, CHUNK_ROWS)
                 file.write(np.full(count, -1, dtype=np.int64).tobytes())
                 done += count
 
@@ -145,7 +146,7 @@ class IdIndex:
 
 
 def read_places(path: Path) -> Iterator[Int64Array]:
-    """Read places in pieces that match those of their table."""
+    """Read places in chunks that match those of their table."""
     with path.open("rb") as file:
-        while data := file.read(8 * PIECE_ROWS):
+        while data := file.read(8 * CHUNK_ROWS):
             yield np.frombuffer(data, dtype=np.int64)

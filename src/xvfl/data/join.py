@@ -1,7 +1,7 @@
-"""Join the Parquet tables of several parties by id, piece by piece.
+"""Join the Parquet tables of several parties by id, chunk by chunk.
 
 The rows come in the order of one table, or of all tables in order of appearance. Tables in another
-order are first partitioned into one file for each piece.
+order are first partitioned into one file for each chunk.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from xvfl.data.id_index import IdIndex, Int64Array, read_places
-from xvfl.data.parquet import PIECE_ROWS, ParquetTable
+from xvfl.data.parquet import CHUNK_ROWS, ParquetTable
 
 T = TypeVar("T")
 PLACE = "\0place"
@@ -23,11 +23,11 @@ PLACE = "\0place"
 
 @dataclass(frozen=True)
 class JoinedTables:
-    """The pieces of a join, and its number of rows."""
+    """The chunks of a join, and its number of rows."""
 
     rows: int
-    pieces: Iterator[tuple[list[str], dict[str, pd.DataFrame]]]
-    """The ids of a piece, and each table's rows among them."""
+    chunks: Iterator[tuple[list[str], dict[str, pd.DataFrame]]]
+    """The ids of a chunk, and each table's rows among them."""
 
 
 def join_tables(tables: Mapping[str, ParquetTable], lead: str | None, folder: Path) -> JoinedTables:
@@ -49,7 +49,7 @@ def join_tables(tables: Mapping[str, ParquetTable], lead: str | None, folder: Pa
     finally:
         index.close()
     partitions = {name: folder / each for name, each in names.items() if name != first}
-    return JoinedTables(rows, _joined_pieces(tables, first, partitions, rows))
+    return JoinedTables(rows, _joined_chunks(tables, first, partitions, rows))
 
 
 def _all_ids(index: IdIndex, tables: list[str]) -> int:
@@ -62,27 +62,27 @@ def _all_ids(index: IdIndex, tables: list[str]) -> int:
             f"SELECT t.id AS id FROM {table} t WHERE NOT EXISTS "
             "(SELECT 1 FROM all_ids a WHERE a.id = t.id) ORDER BY t.row"
         )
-        for piece in index.stream(query):
-            new = len(piece["id"])
-            index.append("all_ids", place=np.arange(count, count + new), id=piece["id"])
+        for chunk in index.stream(query):
+            new = len(chunk["id"])
+            index.append("all_ids", place=np.arange(count, count + new), id=chunk["id"])
             count += new
     return count
 
 
 def _partition(table: ParquetTable, places: Path, folder: Path) -> None:
-    """Write a table's rows to one file for each piece of the join."""
+    """Write a table's rows to one file for each chunk of the join."""
     import pyarrow as pa
 
     folder.mkdir()
     columns = [table.id_column, *table.columns]
-    for piece, place in zip(table.arrow_pieces(columns), read_places(places), strict=True):
+    for chunk, place in zip(table.arrow_chunks(columns), read_places(places), strict=True):
         order = np.argsort(place, kind="stable")
         order = order[place[order] >= 0]
         if not len(order):
             continue
-        numbers, starts = np.unique(place[order] // PIECE_ROWS, return_index=True)
+        numbers, starts = np.unique(place[order] // CHUNK_ROWS, return_index=True)
         for number, rows in zip(numbers.tolist(), np.split(order, starts[1:]), strict=True):
-            part = piece.take(rows).append_column(PLACE, pa.array(place[rows]))
+            part = chunk.take(rows).append_column(PLACE, pa.array(place[rows]))
             with (
                 (folder / str(number)).open("ab") as file,
                 pa.ipc.new_stream(file, part.schema) as stream,
@@ -111,27 +111,27 @@ def _read_partition(
     return places, table.frame(rows.drop_columns([PLACE]))
 
 
-def _joined_pieces(
+def _joined_chunks(
     tables: Mapping[str, ParquetTable], first: str, partitions: Mapping[str, Path], rows: int
 ) -> Iterator[tuple[list[str], dict[str, pd.DataFrame]]]:
-    leading = tables[first].pieces()
-    for number in range(max(1, -(-rows // PIECE_ROWS))):
+    leading = tables[first].chunks()
+    for number in range(max(1, -(-rows // CHUNK_ROWS))):
         frame = next(leading, None)
         frames = {first: tables[first].empty() if frame is None else frame}
         ids: list[str] = frames[first].index.tolist()
         more: dict[int, str] = {}
         for name, folder in partitions.items():
             places, frames[name] = _read_partition(tables[name], folder, number)
-            new = places >= number * PIECE_ROWS + len(ids)
+            new = places >= number * CHUNK_ROWS + len(ids)
             more |= dict(zip(places[new].tolist(), frames[name].index[new], strict=True))
         ids += [more[place] for place in sorted(more)]
         yield ids, {name: frames[name] for name in tables}
 
 
-def prefetch(pieces: Iterator[T]) -> Iterator[T]:
-    """Read the next piece in a thread while the current one is processed."""
+def prefetch(chunks: Iterator[T]) -> Iterator[T]:
+    """Read the next chunk in a thread while the current one is processed."""
     with ThreadPoolExecutor(1) as thread:
-        pending = thread.submit(next, pieces, None)
-        while (piece := pending.result()) is not None:
-            pending = thread.submit(next, pieces, None)
-            yield piece
+        pending = thread.submit(next, chunks, None)
+        while (chunk := pending.result()) is not None:
+            pending = thread.submit(next, chunks, None)
+            yield chunk

@@ -80,22 +80,22 @@ class LabelValues:
         return without_categories(cells).map(position).fillna(-1).to_numpy(dtype=np.int64)
 
 
-def find_labels(pieces: Iterable[pd.Series], where: str, min_classes: int = 2) -> LabelValues:
+def find_labels(chunks: Iterable[pd.Series], where: str, min_classes: int = 2) -> LabelValues:
     """Find the distinct labels; warn about missing ones, reject what are not classes."""
     raw: dict[Any, None] = {}
-    rows = labelled = 0
-    for cells in pieces:
+    rows = labeled = 0
+    for cells in chunks:
         present = without_categories(cells).dropna()
-        rows, labelled = rows + len(cells), labelled + len(present)
+        rows, labeled = rows + len(cells), labeled + len(present)
         raw |= dict.fromkeys(present.drop_duplicates().tolist())
         if len(raw) > MAX_CLASSES:
             raise InputError(
                 f"{where}: expected classes, but there are more than {MAX_CLASSES} distinct "
                 "labels; bin them into classes first"
             )
-    if labelled < rows:
+    if labeled < rows:
         warnings.warn(
-            f"{where}: left out {rows - labelled} of {rows} rows without a label",
+            f"{where}: left out {rows - labeled} of {rows} rows without a label",
             DataWarning,
             stacklevel=4,
         )
@@ -107,9 +107,9 @@ def find_labels(pieces: Iterable[pd.Series], where: str, min_classes: int = 2) -
             "column"
         )
     is_float = types.is_float_dtype(distinct.dtype)
-    if is_float and len(distinct) > max(MAX_FLOAT_CLASSES, labelled / 2):
+    if is_float and len(distinct) > max(MAX_FLOAT_CLASSES, labeled / 2):
         raise InputError(
-            f"{where}: expected classes, but {len(distinct)} distinct numbers in {labelled} rows "
+            f"{where}: expected classes, but {len(distinct)} distinct numbers in {labeled} rows "
             "looks like a regression target; bin it into classes first"
         )
     return LabelValues(list(raw), distinct)

@@ -1,4 +1,4 @@
-"""Parquet files of any size, read in pieces of a fixed number of rows."""
+"""Parquet files of any size, read in chunks of a fixed number of rows."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -13,8 +13,8 @@ from xvfl.data.frames import index_by_id, read_errors, reject_duplicate_columns,
 from xvfl.data.ids import require_id_column
 from xvfl.errors import InputError, unknown
 
-PIECE_ROWS = 32_768
-"""Rows of a piece: a multiple of the prediction batch size, so that streamed prediction uses the
+CHUNK_ROWS = 32_768
+"""Rows of a chunk: a multiple of the prediction batch size, so that streamed prediction uses the
 same batches as prediction in memory."""
 READ_BYTES = 1 << 20
 """Read buffer of a column in bytes; a row group may be larger than memory."""
@@ -62,35 +62,35 @@ class ParquetTable:
         """Remove columns from the features."""
         return replace(self, excluded=(*self.excluded, *columns))
 
-    def pieces(self, columns: Sequence[str] | None = None) -> Iterator[pd.DataFrame]:
+    def chunks(self, columns: Sequence[str] | None = None) -> Iterator[pd.DataFrame]:
         """Read frames indexed by id, with all features or the given columns."""
         start = 0
         names = self.columns if columns is None else list(columns)
-        for piece in self.arrow_pieces([self.id_column, *names]):
-            yield self.frame(piece, start)[names]
-            start += piece.num_rows
+        for chunk in self.arrow_chunks([self.id_column, *names]):
+            yield self.frame(chunk, start)[names]
+            start += chunk.num_rows
 
-    def arrow_pieces(self, columns: Sequence[str]) -> Iterator[Any]:
-        """Read Arrow tables of `PIECE_ROWS` rows; the last one may be shorter."""
+    def arrow_chunks(self, columns: Sequence[str]) -> Iterator[Any]:
+        """Read Arrow tables of `CHUNK_ROWS` rows; the last one may be shorter."""
         import pyarrow as pa
 
         assert self.names
         batches, pending = [], 0
         with read_errors(self.path, self.where):
-            for batch in self._file().iter_batches(PIECE_ROWS, columns=list(columns)):
+            for batch in self._file().iter_batches(CHUNK_ROWS, columns=list(columns)):
                 batches.append(batch)
                 pending += batch.num_rows
-                if pending >= PIECE_ROWS:
+                if pending >= CHUNK_ROWS:
                     table = pa.Table.from_batches(batches).unify_dictionaries()
-                    yield table.slice(0, PIECE_ROWS)
-                    batches = table.slice(PIECE_ROWS).to_batches()
-                    pending -= PIECE_ROWS
+                    yield table.slice(0, CHUNK_ROWS)
+                    batches = table.slice(CHUNK_ROWS).to_batches()
+                    pending -= CHUNK_ROWS
         if pending:
             yield pa.Table.from_batches(batches).unify_dictionaries()
 
-    def frame(self, piece: Any, start: int = 0) -> pd.DataFrame:
-        """Convert an Arrow piece, the rows from `start` on, to a frame indexed by id."""
-        return index_by_id(piece.to_pandas(), self.id_column, True, self.where, start)
+    def frame(self, chunk: Any, start: int = 0) -> pd.DataFrame:
+        """Convert an Arrow chunk, the rows from `start` on, to a frame indexed by id."""
+        return index_by_id(chunk.to_pandas(), self.id_column, True, self.where, start)
 
     def empty(self) -> pd.DataFrame:
         """Return a frame of the features without rows."""
@@ -98,8 +98,8 @@ class ParquetTable:
         return self.frame(schema.empty_table().select([self.id_column, *self.columns]))
 
     def ids(self) -> Iterator[np.ndarray[Any, Any]]:
-        """Read the ids in pieces."""
-        for frame in self.pieces([]):
+        """Read the ids in chunks."""
+        for frame in self.chunks([]):
             yield frame.index.to_numpy(dtype=object)
 
     def first_id(self) -> str | None:

@@ -20,22 +20,22 @@ MIN_CENTRAL_RANGE = 0.25
 class Scale:
     """A strictly increasing, piecewise linear map; values outside its knots are clipped."""
 
-    inner: tuple[float, ...]
+    knots: tuple[float, ...]
     """Knots in the column's own units."""
-    outer: tuple[float, ...]
+    scaled_knots: tuple[float, ...]
     """The scaled knots, from 0 to 1."""
 
     def apply(self, values: Floats) -> Floats:
         """Map values to [0, 1]."""
-        return np.interp(values, self.inner, self.outer)
+        return np.interp(values, self.knots, self.scaled_knots)
 
     def invert(self, scaled: Floats) -> Floats:
         """Map [0, 1] back to the column's units."""
-        return np.interp(scaled, self.outer, self.inner)
+        return np.interp(scaled, self.scaled_knots, self.knots)
 
     def far_outside(self, values: Floats) -> NDArray[np.bool_]:
         """Tell which values are outside the range by more than its width."""
-        low, high = self.inner[0], self.inner[-1]
+        low, high = self.knots[0], self.knots[-1]
         span = high - low
         return (values < low - span) | (values > high + span)
 
@@ -48,9 +48,9 @@ def fit_scale(values: Floats, scaling: Scaling) -> Scale:
         return Scale((float(values.min()), float(values.max())), (0.0, 1.0))
     ranks = np.linspace(0.0, 1.0, KNOTS)
     knots, group = np.unique(np.quantile(values, ranks), return_inverse=True)
-    outer = np.bincount(group, weights=ranks) / np.bincount(group)
-    outer[0], outer[-1] = 0.0, 1.0
-    return Scale(tuple(knots.tolist()), tuple(outer.tolist()))
+    scaled_knots = np.bincount(group, weights=ranks) / np.bincount(group)
+    scaled_knots[0], scaled_knots[-1] = 0.0, 1.0
+    return Scale(tuple(knots.tolist()), tuple(scaled_knots.tolist()))
 
 
 def _is_skewed(values: Floats) -> bool:

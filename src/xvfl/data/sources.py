@@ -60,14 +60,14 @@ def encode(encoder: Encoder, source: Source) -> Encoded:
 def fit_encoder(
     training: Iterable[Source], options: TableOptions, party: str, limits: FitLimits | None = None
 ) -> Encoder:
-    """Fit a party's encoder on its training rows; images must come in one piece."""
-    pieces = (piece for piece in training if source_ids(piece))
-    first = next(pieces, None)
+    """Fit a party's encoder on its training rows; images must come in one chunk."""
+    chunks = (chunk for chunk in training if source_ids(chunk))
+    first = next(chunks, None)
     if first is None:
         raise InputError(
             f"party {party!r}: holds no training row; add rows or change `random_state`"
         )
     if isinstance(first, Images):
         return ImageEncoder.fit(first.pixels, party)
-    frames = cast("Iterable[pd.DataFrame]", chain([first], pieces))
-    return TableEncoder.fit_pieces(frames, options, party, limits)
+    frames = cast("Iterable[pd.DataFrame]", chain([first], chunks))
+    return TableEncoder.fit_chunks(frames, options, party, limits)

@@ -1,4 +1,4 @@
-"""Write tables piece by piece, atomically."""
+"""Write tables chunk by chunk, atomically."""
 
 from contextlib import ExitStack
 from pathlib import Path

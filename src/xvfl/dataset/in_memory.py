@@ -31,7 +31,7 @@ class InMemoryDataset:
     full_threshold: dict[str, float]
     classes: list[Any]
     ids: list[str]
-    """Labelled ids that some party holds, in the labels' order."""
+    """Labeled ids that some party holds, in the labels' order."""
     rows: Rows
     """The same rows, as the coordinator sees them."""
     train: Tensor
@@ -76,7 +76,7 @@ def prepare_in_memory(
     class_weight: str,
 ) -> InMemoryDataset:
     """Prepare tables and labels in memory."""
-    tables = {name: _OnePiece(source) for name, source in sources.items()}
+    tables = {name: _SingleChunk(source) for name, source in sources.items()}
     backend = _InMemoryBackend(sources, labels)
     return prepare(backend, tables, _Labels(labels), options, splits, full_threshold, class_weight)
 
@@ -102,10 +102,10 @@ def rows_of_ids(
 
 
 @dataclass(frozen=True)
-class _OnePiece:
+class _SingleChunk:
     source: Source
 
-    def pieces(self) -> Iterator[Source]:
+    def chunks(self) -> Iterator[Source]:
         yield self.source
 
     def first_id(self) -> str | None:
@@ -117,7 +117,7 @@ class _Labels:
     labels: pd.Series
     where: str = "labels"
 
-    def pieces(self) -> Iterator[pd.Series]:
+    def chunks(self) -> Iterator[pd.Series]:
         yield self.labels
 
     def first_id(self) -> str | None:
@@ -126,7 +126,7 @@ class _Labels:
 
 @dataclass
 class _Storage:
-    """Keeps the one piece of a table."""
+    """Keeps the one chunk of a table."""
 
     layout: Layout
     table: PartyTable | None = None
@@ -138,7 +138,7 @@ class _Storage:
 
 
 class _InMemoryBackend:
-    """Matches, splits and stores rows in memory; it is its own placement."""
+    """Matches, splits and stores rows in memory; also implements `Placement`."""
 
     def __init__(self, sources: Mapping[str, Source], labels: pd.Series) -> None:
         self._ids = {name: pd.Index(source_ids(source)) for name, source in sources.items()}

@@ -1,6 +1,6 @@
 """Prepare the parties' tables and the labels for training: match, split, fit encoders, encode.
 
-Tables are read in pieces; a table in memory is a single piece. A backend decides where ids are
+Tables are read in chunks; a table in memory is a single chunk. A backend decides where ids are
 matched, how rows are split and where encoded rows are stored. Each party's encoder is fitted on its
 own training rows only.
 """
@@ -30,10 +30,10 @@ Int64Array = NDArray[np.int64]
 D = TypeVar("D", covariant=True)
 
 
-class PieceTable(Protocol):
-    """A party's rows, read in pieces."""
+class ChunkedTable(Protocol):
+    """A party's rows, read in chunks."""
 
-    def pieces(self) -> Iterator[Source]:
+    def chunks(self) -> Iterator[Source]:
         """Read the rows in order; each call starts again."""
 
     def first_id(self) -> str | None:
@@ -41,13 +41,13 @@ class PieceTable(Protocol):
 
 
 class LabelColumn(Protocol):
-    """The labels, read in pieces."""
+    """The labels, read in chunks."""
 
     @property
     def where(self) -> str:
         """The column's name for messages."""
 
-    def pieces(self) -> Iterator[pd.Series]:
+    def chunks(self) -> Iterator[pd.Series]:
         """Read the labels in order, indexed by id."""
 
     def first_id(self) -> str | None:
@@ -56,10 +56,10 @@ class LabelColumn(Protocol):
 
 @dataclass(frozen=True)
 class IdMatch:
-    """How many labelled rows the parties hold."""
+    """How many labeled rows the parties hold."""
 
-    labelled: int
-    """Labelled rows."""
+    labeled: int
+    """Labeled rows."""
     shared: Mapping[str, int]
     """Of these, the rows that each party holds."""
     class_sizes: Mapping[int, int]
@@ -67,10 +67,10 @@ class IdMatch:
 
 
 class Placement(Protocol):
-    """Assigns each row of the parties' tables a place among the labelled rows."""
+    """Assigns each row of the parties' tables a place among the labeled rows."""
 
     def places(self, party: str) -> Iterator[Int64Array]:
-        """Yield the places of each piece of a party's table, −1 for rows that are not used."""
+        """Yield the places of each chunk of a party's table, −1 for rows that are not used."""
 
     def is_training(self, places: Int64Array) -> NDArray[np.bool_]:
         """Tell which places are training rows."""
@@ -80,7 +80,7 @@ class RowStorage(Protocol):
     """Stores a party's encoded rows."""
 
     def put(self, places: Int64Array, encoded: Encoded) -> None:
-        """Store the rows of a piece at their places."""
+        """Store the rows of a chunk at their places."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class Backend(Protocol[D]):
 
 def prepare(
     backend: Backend[D],
-    tables: Mapping[str, PieceTable],
+    tables: Mapping[str, ChunkedTable],
     labels: LabelColumn,
     options: Mapping[str, TableOptions],
     splits: Splits,
@@ -124,14 +124,14 @@ def prepare(
     for name in options:
         if name not in tables:
             raise InputError(f"table options: {unknown('party', name, tables)}")
-    values = find_labels(labels.pieces(), labels.where)
+    values = find_labels(labels.chunks(), labels.where)
     match = backend.match(values)
     _check_match(match, tables, labels)
     classes, numbers = encode_labels(values.plain.iloc[list(match.class_sizes)])
     placement = backend.split(dict(zip(match.class_sizes, numbers.tolist(), strict=True)), splits)
     encoders, thresholds = {}, {}
     for name, table in tables.items():
-        training = _training_pieces(table, placement, name)
+        training = _training_chunks(table, placement, name)
         encoder = fit_encoder(training, options.get(name, TableOptions()), name, limits)
         storage = backend.storage(name, encoder.layout)
         rows = _encode_table(table, placement, name, encoder, storage)
@@ -153,11 +153,11 @@ def check_party_names(names: Collection[str]) -> None:
 
 
 def no_shared_ids(party: str, details: str) -> InputError:
-    """Build the error for a party that holds none of the labelled rows."""
+    """Build the error for a party that holds none of the labeled rows."""
     return InputError(f"party {party!r}: shares no id with the labels{details}")
 
 
-def _check_match(match: IdMatch, tables: Mapping[str, PieceTable], labels: LabelColumn) -> None:
+def _check_match(match: IdMatch, tables: Mapping[str, ChunkedTable], labels: LabelColumn) -> None:
     for name, shared in match.shared.items():
         if not shared:
             raise no_shared_ids(
@@ -165,32 +165,32 @@ def _check_match(match: IdMatch, tables: Mapping[str, PieceTable], labels: Label
                 f" (its first id is {tables[name].first_id()!r}, the labels' first is "
                 f"{labels.first_id()!r}); check that both use the same id column",
             )
-    unmatched = match.labelled - sum(match.class_sizes.values())
+    unmatched = match.labeled - sum(match.class_sizes.values())
     if unmatched:
         warnings.warn(
-            f"{unmatched} of {match.labelled} labelled ids are held by no party and were dropped",
+            f"{unmatched} of {match.labeled} labeled ids are held by no party and were dropped",
             DataWarning,
             stacklevel=4,
         )
 
 
-def _training_pieces(table: PieceTable, placement: Placement, party: str) -> Iterator[Source]:
-    for piece, places in zip(table.pieces(), placement.places(party), strict=True):
+def _training_chunks(table: ChunkedTable, placement: Placement, party: str) -> Iterator[Source]:
+    for chunk, places in zip(table.chunks(), placement.places(party), strict=True):
         training = placement.is_training(places)
         if training.any():
-            yield take_rows(piece, training)
+            yield take_rows(chunk, training)
 
 
 def _encode_table(
-    table: PieceTable, placement: Placement, party: str, encoder: Encoder, storage: RowStorage
+    table: ChunkedTable, placement: Placement, party: str, encoder: Encoder, storage: RowStorage
 ) -> Int64Array:
     """Encode and store a party's rows; count training rows by the number of observed features."""
     rows = np.zeros(encoder.layout.raw + 1, dtype=np.int64)
-    for piece, places in zip(table.pieces(), placement.places(party), strict=True):
+    for chunk, places in zip(table.chunks(), placement.places(party), strict=True):
         used = places >= 0
         if not used.any():
             continue
-        encoded = encode(encoder, take_rows(piece, used))
+        encoded = encode(encoder, take_rows(chunk, used))
         storage.put(places[used], encoded)
         observed = encoded.observed[placement.is_training(places[used])].sum(1)
         rows += np.bincount(observed, minlength=len(rows))

@@ -1,4 +1,4 @@
-"""Split labelled rows into training, validation and test rows, and weight their classes."""
+"""Split labeled rows into training, validation and test rows, and weight their classes."""
 
 import warnings
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ class Splits:
     """Fractions of a stratified split."""
 
     test: float
-    """Of all labelled rows."""
+    """Of all labeled rows."""
     validation: float
     """Of the rows that are not test rows."""
     seed: int
@@ -40,10 +40,10 @@ def split(y: Tensor, splits: Splits) -> Parts:
         rows = (y == label).nonzero().flatten()
         rng = named_generator("cpu", splits.seed, "split", label)
         rows = rows[torch.randperm(len(rows), generator=rng)]
-        for part, piece in zip(
+        for part, rows_of_class in zip(
             parts, torch.split(rows, list(splits.sizes(len(rows)))), strict=True
         ):
-            part.append(piece)
+            part.append(rows_of_class)
     train, validation, test = (torch.cat(part).sort().values for part in parts)
     return train, validation, test
 
@@ -65,7 +65,7 @@ def check_split(train: NDArray[np.int64], validation: int, unobserved: int) -> N
     """
     if unobserved:
         warnings.warn(
-            f"{unobserved} rows hold no observed feature at any party and were left out of "
+            f"{unobserved} rows have no observed feature at any party and were excluded from "
             "training",
             DataWarning,
             stacklevel=4,
@@ -74,8 +74,8 @@ def check_split(train: NDArray[np.int64], validation: int, unobserved: int) -> N
         raise InputError("expected two classes or more among the training rows; add rows")
     if not validation:
         raise InputError(
-            f"expected rows to validate on, but all {int(train.sum())} are needed to train; add "
-            "rows or raise `validation_fraction`"
+            "the validation set is empty: `validation_fraction` rounds to 0 rows in every class; "
+            "add rows or increase `validation_fraction`"
         )
 
 

@@ -87,7 +87,7 @@ class PartyAlignment:
                 "side": "party",
                 "rule": self.rule,
                 "session": self.match.session.hex(),
-                "labelled_ids": self.match.labeled_ids,
+                "labeled_ids": self.match.labeled_ids,
                 "table": asdict(self.table),
                 "rows": self.match.rows.tolist(),
             },
@@ -128,7 +128,7 @@ def load_party_alignment(path: Path) -> PartyAlignment:
     data = _read(path, "party")
     try:
         rows = np.array(data["rows"], dtype=np.int64)
-        match = PartyMatch(rows, data["labelled_ids"], bytes.fromhex(data["session"]))
+        match = PartyMatch(rows, data["labeled_ids"], bytes.fromhex(data["session"]))
         alignment = PartyAlignment(match, data["rule"], _fingerprint(data["table"]))
     except (KeyError, TypeError, ValueError) as error:
         raise _damaged(path, error) from error

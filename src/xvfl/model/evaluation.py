@@ -69,7 +69,7 @@ class Line:
 class Evaluation:
     """Metrics in every mode, and the rate of the majority class for comparison."""
 
-    rows_are: str
+    split: str
     majority: float
     lines: list[Line]
 
@@ -78,15 +78,15 @@ class Evaluation:
         return asdict(self)
 
 
-def evaluate(chunks: Iterable[ChunkPredictions], rows_are: str) -> Evaluation:
+def evaluate(chunks: Iterable[ChunkPredictions], split: str) -> Evaluation:
     """Compute one line for each mode and party from the predictions of all chunks.
 
     Parameters
     ----------
     chunks : iterable of ChunkPredictions
         From `model_predictions` or `federation_predictions`.
-    rows_are : str
-        What the rows are held out for, "test" or "validation".
+    split : str
+        The split of the rows, "test" or "validation".
 
     Returns
     -------
@@ -99,9 +99,9 @@ def evaluate(chunks: Iterable[ChunkPredictions], rows_are: str) -> Evaluation:
         y.append(targets)
         for each in predictions:
             collected.setdefault((each.mode, each.party), []).append(each)
-    lines = [_line(*key, parts) for key, parts in collected.items()]
+    lines = [_line(*key, each) for key, each in collected.items()]
     lines.sort(key=lambda line: ORDER.index(line.mode))
-    return Evaluation(rows_are, majority_rate(np.concatenate(y)), lines)
+    return Evaluation(split, majority_rate(np.concatenate(y)), lines)
 
 
 def model_predictions(model: Model, chunks: Iterable[Chunk]) -> Iterator[ChunkPredictions]:
@@ -168,11 +168,11 @@ def _class_numbers(labels: pd.Series, model: Model) -> NDArray[np.int64]:
     return np.asarray(codes, dtype=np.int64)
 
 
-def _line(mode: str, party: str, parts: list[Predictions]) -> Line:
-    if reason := next((each.reason for each in parts if each.reason), ""):
+def _line(mode: str, party: str, chunks: list[Predictions]) -> Line:
+    if reason := next((each.reason for each in chunks if each.reason), ""):
         return Line(mode, party, 0, reason=reason)
-    y = np.concatenate([each.y for each in parts if each.y is not None])
-    proba = np.concatenate([each.proba for each in parts if each.proba is not None])
-    known = [each.row_bytes for each in parts if each.row_bytes is not None]
+    y = np.concatenate([each.y for each in chunks if each.y is not None])
+    proba = np.concatenate([each.proba for each in chunks if each.proba is not None])
+    known = [each.row_bytes for each in chunks if each.row_bytes is not None]
     bytes_per_row = round(float(np.concatenate(known).mean()), 1) if known else None
     return Line(mode, party, len(y), bytes_per_row, all_metrics(proba, y))

@@ -96,30 +96,32 @@ class Model:
         ids: Sequence[str] | None = None,
     ) -> Prediction:
         """Predict the rows of the given tables, or the rows with the given ids."""
-        request = self.request(sources, mode, party)
+        request = self.resolve_request(sources, mode, party)
         if request.party is not None and request.mode == "local":
             sources = {request.party: sources[request.party]}
         given = [name for name in self.encoders if name in sources]
         encoded = {name: encode(self.encoders[name], sources[name]) for name in given}
         chosen = list(ids) if ids is not None else row_ids(sources, given, request.party)
         rows, federation = self._rows(encoded, chosen)
-        at = given.index(request.party) if request.party is not None else 0
+        party_index = given.index(request.party) if request.party is not None else 0
         with (
             limit_threads(any_image(self.layouts), torch.device("cpu")),
             torch.random.fork_rng(devices=[]),
         ):
             method = self.method.select_parties([list(self.encoders).index(name) for name in given])
-            out = logits(method, federation, rows, request.mode, at)
-        proba = torch.softmax(out.double() / self._temperature(request, rows, at), -1).numpy()
-        return build_prediction(request, rows, encoded, chosen, at, proba, self._info())
+            out = logits(method, federation, rows, request.mode, party_index)
+        proba = torch.softmax(
+            out.double() / self._temperature(request, rows, party_index), -1
+        ).numpy()
+        return build_prediction(request, rows, encoded, chosen, party_index, proba, self._info())
 
-    def request(
+    def resolve_request(
         self, parties: Collection[str], mode: Mode | None, party: str | None
     ) -> PredictRequest:
         """Choose the defaults of mode and party, and check them against the given tables."""
         self._check_parties(parties)
         if mode is not None and mode not in (*MODES, "peers"):
-            raise ModeError(unknown("mode", str(mode), MODES))
+            raise ModeError(unknown("mode", str(mode), (*MODES, "peers")))
         if party is not None and party not in self.encoders:
             raise ModeError(unknown("party", party, self.encoders))
         if mode is None:
@@ -231,9 +233,9 @@ class Model:
         return model
 
     def _info(self) -> ModelInfo:
-        cross = "assisted" in self.method.modes
-        completes = cross or self.loss.self_completion_weight > 0
-        return ModelInfo(self.classes, self.prior, completes, cross)
+        cross_completion = "assisted" in self.method.modes
+        completes = cross_completion or self.loss.self_completion_weight > 0
+        return ModelInfo(self.classes, self.prior, completes, cross_completion)
 
     def _check_parties(self, names: Collection[str]) -> None:
         if not names:
@@ -254,10 +256,10 @@ class Model:
         ]
         return rows.to(device), FusedFederation(workers)
 
-    def _temperature(self, request: PredictRequest, rows: Rows, at: int) -> Tensor:
+    def _temperature(self, request: PredictRequest, rows: Rows, party_index: int) -> Tensor:
         """Return each row's temperature; local where no peer assists. (n, 1)"""
         requested = self.temperatures.get(key(request.mode, request.party or ""), 1.0)
         local = self.temperatures.get(key("local", request.party or ""), 1.0)
         temperatures = torch.full((len(rows), 1), requested, dtype=torch.float64)
-        alone = without_assistance(request, rows, at).cpu().unsqueeze(1)
+        alone = without_assistance(request, rows, party_index).cpu().unsqueeze(1)
         return torch.where(alone, local, temperatures)

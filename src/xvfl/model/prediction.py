@@ -70,7 +70,7 @@ class ModelInfo:
     prior: Sequence[float]
     completes: bool
     """Whether the method completes missing features."""
-    cross: bool
+    cross_completion: bool
     """Whether it completes them from the embeddings of other parties."""
 
 
@@ -81,12 +81,12 @@ def row_ids(sources: Mapping[str, Source], given: Sequence[str], party: str | No
     return list(dict.fromkeys(each for name in given for each in source_ids(sources[name])))
 
 
-def without_assistance(request: PredictRequest, rows: Rows, at: int) -> Tensor:
+def without_assistance(request: PredictRequest, rows: Rows, party_index: int) -> Tensor:
     """Return the rows of an assisted prediction that no full peer can assist. (n,)
 
-    Party `at` predicts them locally.
+    Party `party_index` predicts them locally.
     """
-    alone = ~maths.others(rows.full, at).any(1) & ~rows.full[:, at]
+    alone = ~maths.others(rows.full, party_index).any(1) & ~rows.full[:, party_index]
     return alone if request.mode == "assisted" else alone.zero_()
 
 
@@ -95,7 +95,7 @@ def build_prediction(
     rows: Rows,
     encoded: Mapping[str, Encoded],
     ids: Sequence[str],
-    at: int,
+    party_index: int,
     proba: NDArray[np.float64],
     model: ModelInfo,
 ) -> Prediction:
@@ -105,14 +105,14 @@ def build_prediction(
     """
     observed: Bools = rows.seen.cpu().numpy()
     full: Bools = rows.full.cpu().numpy()
-    alone: Bools = without_assistance(request, rows, at).cpu().numpy()
-    contributors = _contributors(request, observed, full, at)
+    alone: Bools = without_assistance(request, rows, party_index).cpu().numpy()
+    contributors = _contributors(request, observed, full, party_index)
     prior = np.asarray(~(contributors & observed).any(1))
     mode = np.where(prior, "prior", np.where(alone, "local", request.mode))
     parties = _joined_names(list(encoded), contributors & ~prior[:, None])
-    filled = ~full & (observed | model.cross) & model.completes
-    completed = _completed_share(request, filled, encoded, ids, at)
-    sent = _embeddings_sent(request, observed, full, at, model.cross)
+    filled = ~full & (observed | model.cross_completion) & model.completes
+    completed = _completed_share(request, filled, encoded, ids, party_index)
+    sent = _embeddings_sent(request, observed, full, party_index, model.cross_completion)
     notes = _encoding_notes(ids, encoded)
     for flag, text in ((alone & ~prior, NO_FULL_PEER), (prior, NOT_OBSERVED)):
         for row in flag.nonzero()[0]:
@@ -137,34 +137,34 @@ def _joined_names(names: Sequence[str], marked: Bools) -> list[str]:
     return [texts[i] for i in which.reshape(-1).tolist()]
 
 
-def _contributors(request: PredictRequest, observed: Bools, full: Bools, at: int) -> Bools:
+def _contributors(request: PredictRequest, observed: Bools, full: Bools, party_index: int) -> Bools:
     if request.mode == "collaborative":
         return observed
     contributors = full.copy()
     if request.mode == "local":
         contributors[:] = False
     elif request.mode == "assisted":
-        contributors &= ~full[:, [at]]
-    contributors[:, at] = observed[:, at] & (request.mode != "peers")
+        contributors &= ~full[:, [party_index]]
+    contributors[:, party_index] = observed[:, party_index] & (request.mode != "peers")
     return contributors
 
 
 def _embeddings_sent(
-    request: PredictRequest, observed: Bools, full: Bools, at: int, cross: bool
+    request: PredictRequest, observed: Bools, full: Bools, party_index: int, cross_completion: bool
 ) -> NDArray[np.int64]:
     """Count embeddings per row: each E up, and for each completed party a cue down and Ẽ up.
 
     In `assisted` the completed party keeps its Ẽ.
     """
     n_full, n_observed = (np.asarray(each.sum(1), dtype=np.int64) for each in (full, observed))
-    n_peers = n_full - full[:, at]
+    n_peers = n_full - full[:, party_index]
     if request.mode == "local":
         return np.zeros(len(full), dtype=np.int64)
     if request.mode == "peers":
         return n_peers
     if request.mode == "assisted":
-        return np.where(full[:, at] | (n_peers == 0), 0, n_peers + 1)
-    if not cross:
+        return np.where(full[:, party_index] | (n_peers == 0), 0, n_peers + 1)
+    if not cross_completion:
         return n_observed
     any_full = n_full > 0
     n_sources = np.where(any_full, n_full, n_observed)
@@ -192,11 +192,11 @@ def _completed_share(
     filled: Bools,
     encoded: Mapping[str, Encoded],
     ids: Sequence[str],
-    at: int,
+    party_index: int,
 ) -> NDArray[np.float64]:
     missing, total = np.zeros(len(ids)), 0
     for i, each in enumerate(encoded.values()):
-        if (request.party is not None and i != at) or request.mode == "peers":
+        if (request.party is not None and i != party_index) or request.mode == "peers":
             continue
         raw = each.observed.shape[1]
         where = pd.Index(each.ids).get_indexer(pd.Index(ids))

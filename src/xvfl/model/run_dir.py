@@ -31,6 +31,7 @@ from xvfl.system.files import (
     read_jsonl,
     temporary_path,
 )
+from xvfl.version import VERSION
 
 FORMAT = 2
 """Version of the folder's layout; a folder of another format is rejected."""
@@ -92,14 +93,10 @@ class RunDir:
     def manifest(self) -> dict[str, Any]:
         """Read the manifest; reject another format."""
         if not self.path.is_dir():
-            raise RunError(f"{self.path}: no such run folder; `xvfl train CONFIG --out` makes one")
+            raise RunError(f"{self.path}: no such model or run folder; check the path")
         data = self.read_json(MANIFEST)
         if data.get("format") != FORMAT:
-            raise RunError(
-                f"{self.path}: written by xvfl {data.get('version', '?')} in format "
-                f"{data.get('format')!r}, this version reads format {FORMAT}; train the model "
-                f"again, or install the version that wrote it"
-            )
+            raise self._other_format(data.get("version", "?"), data.get("format"))
         return data
 
     def save_tensors(
@@ -107,23 +104,42 @@ class RunDir:
     ) -> None:
         """Write tensors and JSON metadata to one file atomically."""
         copies = {key: value.detach().cpu().contiguous().clone() for key, value in tensors.items()}
-        header = {"metadata": json.dumps(metadata)}
+        header = {
+            "format": str(FORMAT),
+            "version": VERSION,
+            "metadata": json.dumps(metadata),
+        }
         self._write(name, lambda temporary: temporary.write_bytes(save(copies, metadata=header)))
 
     def load_tensors(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Read tensors and their metadata."""
+        """Read tensors and their metadata; reject another format."""
+        with self._open_tensors(name) as file:
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+            metadata: dict[str, Any] = json.loads(file.metadata()["metadata"])
+        return tensors, metadata
+
+    def check_tensors(self, name: str) -> None:
+        """Reject a file of tensors in another format, without reading the tensors."""
+        with self._open_tensors(name):
+            pass
+
+    @contextmanager
+    def _open_tensors(self, name: str) -> Iterator[Any]:
         path = self.path / name
         if not path.is_file():
             raise RunError(f"{self.path}: {name} is missing; {self._advice(name)}")
         try:
             with safe_open(path, framework="pt") as file:
-                tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-                metadata: dict[str, Any] = json.loads((file.metadata() or {}).get("metadata", "{}"))
-        except (SafetensorError, OSError, ValueError) as error:
+                header = file.metadata() or {}
+                # Version 0.1.0 wrote no format.
+                if header.get("format", "1") != str(FORMAT):
+                    version, written = header.get("version", "0.1.0"), header.get("format", "1")
+                    raise self._other_format(version, written)
+                yield file
+        except (SafetensorError, OSError, KeyError, ValueError) as error:
             raise RunError(
                 f"{path}: truncated or damaged ({error}); {self._advice(name)}"
             ) from error
-        return tensors, metadata
 
     def append_record(self, record: Mapping[str, Any]) -> None:
         """Append one line to the records."""
@@ -155,6 +171,13 @@ class RunDir:
             self._staged = None
             for temporary, _ in staged:
                 temporary.unlink(missing_ok=True)
+
+    def _other_format(self, version: object, written: object) -> RunError:
+        return RunError(
+            f"{self.path}: written by xvfl {version} in format {written}, this version reads "
+            f"format {FORMAT}; train the model again, or install the version "
+            "that wrote it"
+        )
 
     def _advice(self, missing: str) -> str:
         if self.has(CHECKPOINT) and not self.has(MANIFEST) and missing != CHECKPOINT:

@@ -1,4 +1,4 @@
-"""Predict Parquet tables of any size piece by piece, with the results of `Model.predict`."""
+"""Predict Parquet tables of any size chunk by chunk, with the results of `Model.predict`."""
 
 import errno
 import tempfile
@@ -44,7 +44,7 @@ def predict_stream(
     progress: Progress,
 ) -> PredictionSummary:
     """Predict the rows of the given tables and write the predictions to a file."""
-    request = model.request(tables, mode, party)
+    request = model.resolve_request(tables, mode, party)
     names = [request.party] if request.mode == "local" and request.party else list(model.encoders)
     given = {name: tables[name] for name in names if name in tables}
     summary = PredictionSummary()
@@ -55,7 +55,7 @@ def predict_stream(
         ):
             joined = join_tables(given, request.party, Path(folder))
             progress(0, joined.rows)
-            for ids, sources in prefetch(joined.pieces):
+            for ids, sources in prefetch(joined.chunks):
                 frame = model.predict(sources, request.mode, request.party, ids).frame()
                 writer.add(frame)
                 summary.add(frame)

@@ -17,7 +17,7 @@ from xvfl.data.sources import Source, take_ids
 from xvfl.data.table_writer import check_output, write_table
 from xvfl.dataset.in_memory import InMemoryDataset, prepare_in_memory
 from xvfl.dataset.on_disk.cache import prepare_cached, remove_cache, save_held_out
-from xvfl.dataset.on_disk.held_out import held_out_pieces, no_held_out_rows
+from xvfl.dataset.on_disk.held_out import held_out_chunks, no_held_out_rows
 from xvfl.dataset.on_disk.on_disk_dataset import OnDiskDataset
 from xvfl.dataset.on_disk.parquet_tables import ParquetTables, open_tables, trains_from_disk
 from xvfl.dataset.splits import Splits
@@ -42,14 +42,16 @@ def train_run(
     if folder.has(MANIFEST) and resume:
         folder.manifest()
         return None
+    if folder.has(CHECKPOINT) and resume:
+        folder.check_tensors(CHECKPOINT)
     if any(folder.has(name) for name in (MANIFEST, CHECKPOINT, RECORDS, CONFIG)) and not resume:
         raise RunError(
             f"{folder.path}: already contains a run; continue it with --resume or choose another "
             "--out"
         )
     choose_device(config.train.device)
-    base = config_path.resolve().parent
-    with open_dataset(config, base, folder) as dataset:
+    base_dir = config_path.resolve().parent
+    with open_dataset(config, base_dir, folder) as dataset:
         folder.create()
         if not folder.has(CHECKPOINT):
             folder.write_text(CONFIG, text)
@@ -58,7 +60,7 @@ def train_run(
         folder.write_text(CONFIG, text)
     if not result.interrupted:
         extra = {
-            "base": str(base),
+            "base_dir": str(base_dir),
             "id_column": {
                 name: party.id_column for name, party in config.parties.items() if party.id_column
             },
@@ -77,12 +79,12 @@ def _held_out(dataset: InMemoryDataset | OnDiskDataset, folder: RunDir) -> dict[
         test = len(dataset.test) > 0
         rows = dataset.test if test else dataset.validation
         held_out = [dataset.ids[i] for i in rows.tolist()]
-    return {"held_out": held_out, "held_out_is": "test" if test else "validation"}
+    return {"held_out": held_out, "held_out_split": "test" if test else "validation"}
 
 
 @contextmanager
 def open_dataset(
-    config: Config, base: Path, folder: RunDir
+    config: Config, base_dir: Path, folder: RunDir
 ) -> Iterator[InMemoryDataset | OnDiskDataset]:
     """Read and encode the tables of a configuration, in memory or on disk in the run folder."""
     options = {name: party.options for name, party in config.parties.items()}
@@ -90,36 +92,36 @@ def open_dataset(
         config.test_fraction, config.train.validation_fraction, config.train.random_state
     )
     full_threshold, weight = config.loss.full_threshold, config.train.class_weight
-    if is_out_of_core(config, base):
-        tables = open_run_tables(config, base)
+    if is_out_of_core(config, base_dir):
+        tables = open_run_tables(config, base_dir)
         with closing(
             prepare_cached(tables, options, splits, full_threshold, weight, folder.path)
         ) as rows:
             yield rows
         return
-    sources, labels = read_run_tables(config, base)
+    sources, labels = read_run_tables(config, base_dir)
     yield prepare_in_memory(sources, labels, options, splits, full_threshold, weight)
 
 
-def is_out_of_core(config: Config, base: Path) -> bool:
+def is_out_of_core(config: Config, base_dir: Path) -> bool:
     """Return whether a run keeps its tables on disk."""
     tables = [party.table for party in config.parties.values()]
     if config.labels.table is not None:
         tables.append(config.labels.table)
-    return trains_from_disk(config.out_of_core, tables, base)
+    return trains_from_disk(config.out_of_core, tables, base_dir)
 
 
-def open_run_tables(config: Config, base: Path) -> ParquetTables:
+def open_run_tables(config: Config, base_dir: Path) -> ParquetTables:
     """Open the Parquet tables of a configuration."""
     labels = config.labels
     parties = {name: (party.table, party.id_column) for name, party in config.parties.items()}
     own = (str(labels.table), labels.id_column)
-    return open_tables(parties, labels.party or own, labels.column, base)
+    return open_tables(parties, labels.party or own, labels.column, base_dir)
 
 
-def read_run_tables(config: Config, base: Path) -> tuple[dict[str, Source], pd.Series]:
-    """Read the tables and labels of a configuration; file names are relative to `base`."""
-    with chdir(base):
+def read_run_tables(config: Config, base_dir: Path) -> tuple[dict[str, Source], pd.Series]:
+    """Read the tables and labels of a configuration; file names are relative to `base_dir`."""
+    with chdir(base_dir):
         sources = {
             name: read_source(party.table, party.id_column, name)
             for name, party in config.parties.items()
@@ -142,30 +144,30 @@ def read_source(table: str, id_column: str | None, party: str, min_rows: int = 1
 def evaluate_run(folder: RunDir) -> Evaluation:
     """Evaluate a run on its held-out rows, in every mode, and write evaluation.json."""
     model, manifest, config = open_run(folder)
-    base = Path(manifest["base"])
-    if not base.is_dir():
+    base_dir = Path(manifest["base_dir"])
+    if not base_dir.is_dir():
         raise InputError(
-            f"{folder.path}: trained from tables in {base}, which no longer exists; "
+            f"{folder.path}: trained from tables in {base_dir}, which no longer exists; "
             "restore them, or use `xvfl predict`"
         )
-    with held_out_parts(folder, model, manifest, config) as parts:
-        result = evaluate(model_predictions(model, parts), manifest["held_out_is"])
+    with held_out_rows(folder, model, manifest, config) as chunks:
+        result = evaluate(model_predictions(model, chunks), manifest["held_out_split"])
     folder.write_json(EVALUATION, result.to_dict())
     return result
 
 
 @contextmanager
-def held_out_parts(
+def held_out_rows(
     folder: RunDir, model: Model, manifest: Mapping[str, Any], config: Config
 ) -> Iterator[Iterable[Chunk]]:
-    """Read the held-out rows of a run: at once, or in parts if it was trained out of core."""
-    base, held_out = Path(manifest["base"]), manifest["held_out"]
+    """Read the held-out rows of a run: at once, or in chunks if it was trained out of core."""
+    base_dir, held_out = Path(manifest["base_dir"]), manifest["held_out"]
     if isinstance(held_out, str):
-        tables = open_run_tables(config, base)
+        tables = open_run_tables(config, base_dir)
         with tempfile.TemporaryDirectory(prefix=".xvfl-", dir=folder.path) as space:
-            yield held_out_pieces(tables, folder / held_out, model.classes, Path(space))
+            yield held_out_chunks(tables, folder / held_out, model.classes, Path(space))
         return
-    sources, labels = read_run_tables(config, base)
+    sources, labels = read_run_tables(config, base_dir)
     labels = labels[labels.isin(model.classes)]
     ids = [each for each in held_out if each in labels.index]
     if not ids:

@@ -1,4 +1,4 @@
-"""Random numbers without state: each draw is seeded by its name.
+"""Random numbers without state: each random stream is seeded by a hash of (seed, purpose, step).
 
 Two evaluations of one step, a retry and a resumed run get the same numbers. `CounterRNG` computes
 each number of a training step from its position, so that numbers are the same on every device, in

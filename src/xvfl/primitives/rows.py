@@ -1,5 +1,9 @@
 """Prepared rows: a party's encoded rows, and the coordinator's view of all parties' rows.
 
+Rows are counted in two ways. A place is the number of a row among the rows of the federation. A
+handle is the number under which a party stores the row: the row number of its table in memory, or
+the place if its encoded rows are on disk; −1 means that the party does not hold the row.
+
 Shapes: N rows of the federation, n rows of one party, B rows of a batch, k parties.
 """
 
@@ -103,7 +107,8 @@ class Rows:
         The row number at each party, −1 where it does not hold the row. In a batch of rows on disk
         they stay on the CPU, where the tables are read.
     full : bool Tensor of shape (N, k)
-        Whether the row is full at the party (D6).
+        Whether the row is full at the party: the observed share of its features reaches
+        `full_threshold`.
     seen : bool Tensor of shape (N, k)
         Whether the party observed any feature of the row.
     y : Tensor of shape (N,)
@@ -148,7 +153,7 @@ class Rows:
         return lambda start, stop: order[:, start:stop].flatten()
 
     def select_parties(self, parties: Sequence[int]) -> "Rows":
-        """Select the available parties (D7); rows that none of them observed get weight 0."""
+        """Select the available parties; rows that none of them observed get weight 0."""
         at = list(parties)
         seen = self.seen[:, at]
         return replace(
@@ -184,19 +189,22 @@ def align_rows(handles: Tensor, levels: Sequence[Tensor], y: Tensor | None = Non
 
 
 def observation_levels(observed: Tensor, full_threshold: float) -> Tensor:
-    """Grade each row of a party: 0 nothing observed, 1 partly observed, 2 full (D6). (n,) uint8"""
+    """Grade each row of a party: 0 nothing observed, 1 partly observed, 2 full. (n,) uint8"""
     full = is_full(observed, full_threshold)
     return observed.any(1).to(torch.uint8) + full.to(torch.uint8)
 
 
 def choose_full_threshold(observed: Tensor) -> float:
-    """Choose `full_threshold`: the largest observed share that half of the rows reach (D6)."""
+    """Choose `full_threshold`: the largest observed share that half of the rows reach."""
     raw = observed.shape[1]
     return full_threshold_from_counts(torch.bincount(observed.sum(1), minlength=raw + 1))
 
 
 def full_threshold_from_counts(rows: Tensor) -> float:
-    """Choose `full_threshold` from the number of rows with 0, 1, … all features observed."""
+    """Choose `full_threshold` from a histogram of rows.
+
+    Entry j counts the rows with j observed features.
+    """
     raw = len(rows) - 1
     reached = rows.flip(0).cumsum(0)
     median = (int(rows.sum()) - 1) // 2
@@ -205,6 +213,6 @@ def full_threshold_from_counts(rows: Tensor) -> float:
 
 
 def is_full(observed: Tensor, full_threshold: float) -> Tensor:
-    """Tell which rows are full at a party: enough of their raw features were observed (D6)."""
+    """Tell which rows are full at a party: enough of their raw features are observed."""
     share = observed.float().mean(1)
     return (share >= full_threshold - 1e-6) & observed.any(1)

@@ -230,9 +230,9 @@ class CoordinatorRun:
             self.log({"event": "best_weights_unavailable", "reason": reason})
         self.federation.flush(save=step)
         temperatures = calibrate(self.method, self.federation, self.validation)
-        rows_are = "test" if len(self.test) else "validation"
+        split = "test" if len(self.test) else "validation"
         rows = self.test if len(self.test) else self.validation
-        evaluation = evaluate(federation_predictions(self.method, self.federation, rows), rows_are)
+        evaluation = evaluate(federation_predictions(self.method, self.federation, rows), split)
         heads = TrainedHeads(
             self.name, self.method, self.classes, self.prior, temperatures, self.config.loss
         )

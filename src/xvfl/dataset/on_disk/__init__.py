@@ -1,1 +1,1 @@
-"""Datasets larger than memory: prepared once, piece by piece, into files that training reads."""
+"""Datasets larger than memory: prepared once, chunk by chunk, into files that training reads."""

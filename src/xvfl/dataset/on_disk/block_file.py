@@ -104,7 +104,7 @@ class RowWriter:
 
 
 def read_rows(path: Path, columns: int, rows: int = WRITE_ROWS) -> Iterator[NDArray[np.int32]]:
-    """Read all rows of a file of int32 numbers in pieces, in order."""
+    """Read all rows of a file of int32 numbers in chunks, in order."""
     with path.open("rb") as file:
         while data := file.read(4 * columns * rows):
             yield np.frombuffer(data, dtype=np.int32).reshape(-1, columns)

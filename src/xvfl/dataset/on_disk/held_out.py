@@ -16,7 +16,7 @@ HELD_OUT_IDS, LABELS = "held-out ids", "all labels"
 """Names beside those of the parties; a party's name has no space."""
 
 
-def held_out_pieces(
+def held_out_chunks(
     tables: ParquetTables, held_out: Path, classes: Sequence[Any], folder: Path
 ) -> Iterator[tuple[dict[str, pd.DataFrame], pd.Series]]:
     """Yield the parties' rows and the labels of the held-out ids that the tables still have."""
@@ -32,7 +32,7 @@ def held_out_pieces(
         folder,
     )
     empty = True
-    for _, frames in joined.pieces:
+    for _, frames in joined.chunks:
         labels = plain_type(frames[LABELS][column].dropna())
         labels = labels[labels.isin(classes)]
         sources = {

@@ -28,9 +28,9 @@ class ParquetLabels:
         """File and column, for messages."""
         return f"{self.table.where}, column {self.column!r}"
 
-    def pieces(self) -> Iterator[pd.Series]:
-        """Read the labels in pieces, indexed by id."""
-        for frame in self.table.pieces([self.column]):
+    def chunks(self) -> Iterator[pd.Series]:
+        """Read the labels in chunks, indexed by id."""
+        for frame in self.table.chunks([self.column]):
             yield frame[self.column]
 
     def first_id(self) -> str | None:

@@ -1,4 +1,4 @@
-"""Match and split labelled rows on disk: training rows come first, then validation, then test.
+"""Match and split labeled rows on disk: training rows come first, then validation, then test.
 
 Rows are split class by class, in memory that does not grow with their number. At most
 `MAX_VALIDATION` rows validate; the rest of them train.
@@ -55,7 +55,7 @@ class DiskPlacement:
         """Match the ids of the labels with those of the parties."""
         self._insert(values)
         self._join()
-        labelled = self._index.count("matched")
+        labeled = self._index.count("matched")
         shared = {
             name: self._index.count("matched", f"r{i} >= 0")
             for i, name in enumerate(self._tables.parties)
@@ -63,7 +63,7 @@ class DiskPlacement:
         any_party = " OR ".join(f"r{i} >= 0" for i in range(len(shared)))
         self._index.run(f"DELETE FROM matched WHERE NOT ({any_party})")
         counts = self._index.run("SELECT code, count(*) FROM matched GROUP BY code ORDER BY code")
-        return IdMatch(labelled, shared, dict(counts))
+        return IdMatch(labeled, shared, dict(counts))
 
     def split(self, numbers: Mapping[int, int], splits: Splits) -> "DiskPlacement":
         """Split the matched rows and write their classes, places and held-out ids."""
@@ -76,7 +76,7 @@ class DiskPlacement:
         return self
 
     def places(self, party: str) -> Iterator[Int64Array]:
-        """Yield the places of each piece of a party's table, −1 for rows that are not used."""
+        """Yield the places of each chunk of a party's table, −1 for rows that are not used."""
         return read_places(self._file(party))
 
     def is_training(self, places: Int64Array) -> NDArray[np.bool_]:
@@ -98,7 +98,7 @@ class DiskPlacement:
     def _insert(self, values: LabelValues) -> None:
         labels = self._tables.labels
         coded = (
-            (cells.index.to_numpy(dtype=object), values.codes(cells)) for cells in labels.pieces()
+            (cells.index.to_numpy(dtype=object), values.codes(cells)) for cells in labels.chunks()
         )
         self._labels = self._index.insert(coded, labels.table.where, labels.table.id_column)
         self._parties = [
@@ -137,13 +137,13 @@ class DiskPlacement:
         writer = RowWriter(self._folder / ROWS, self.sizes.total, np.int32, width)
         begins = np.array([0, self.sizes.train, self.sizes.train + self.sizes.validation])
         done = dict.fromkeys(sizes, 0)
-        for piece in self._index.stream("SELECT * FROM matched ORDER BY row"):
-            y = number[piece["code"]]
+        for chunk in self._index.stream("SELECT * FROM matched ORDER BY row"):
+            y = number[chunk["code"]]
             place = _places(_parts(y, sizes, done, splits.seed), begins)
             rows = np.full((len(place), width), -1, dtype=np.int32)
             rows[:, 0] = y
             writer.put(place, rows)
-            self._index.append("placed", place=place, **{n: piece[n] for n in ("row", *columns)})
+            self._index.append("placed", place=place, **{n: chunk[n] for n in ("row", *columns)})
 
     def _write_held_out(self) -> None:
         import pyarrow as pa
@@ -157,8 +157,8 @@ class DiskPlacement:
         )
         schema = pa.schema([("id", pa.string())])
         with pyarrow.parquet.ParquetWriter(self._folder / HELD_OUT, schema) as writer:
-            for piece in self._index.stream(query):
-                writer.write_table(pa.table({"id": pa.array(piece["id"], pa.string())}))
+            for chunk in self._index.stream(query):
+                writer.write_table(pa.table({"id": pa.array(chunk["id"], pa.string())}))
 
 
 def _class_sizes(count: int, total: int, splits: Splits) -> tuple[int, int, int]:
