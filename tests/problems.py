@@ -13,7 +13,7 @@ from xvfl.config import LossConfig, NetConfig, TrainConfig
 from xvfl.federation.build import build_method, build_parties
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party_worker import PartyWorker
-from xvfl.federation.predict import logits, ways
+from xvfl.federation.predict import logits, mode_party_pairs
 from xvfl.methods import Method
 from xvfl.nets.party_net import PartyNet
 from xvfl.primitives.layout import Feature, Layout, any_image
@@ -240,7 +240,7 @@ def train_small(
 def accuracies(method: Method, federation: FusedFederation, rows: Rows) -> dict[str, float]:
     """Return the training accuracy of every mode and party."""
     scores = {}
-    for mode, party in ways(method, federation):
+    for mode, party in mode_party_pairs(method, federation):
         right = logits(method, federation, rows, mode, party).argmax(1) == rows.y
         scores[f"{mode}/{party}"] = right.float().mean().item()
     return scores

@@ -39,7 +39,7 @@ from xvfl.training.threads import limit_threads
 from xvfl.wire.client import PartyClient
 from xvfl.wire.messages import Hello
 from xvfl.wire.server import CoordinatorServer
-from xvfl.wire.tls import Tls, options
+from xvfl.wire.tls import Tls, channel_options
 
 PARTIES, WARM = ("left", "right"), 15
 NET = NetConfig(embedding_dim=64, hidden_dim=128)
@@ -73,10 +73,10 @@ def serve(name: str, port: int, folder: Path, rows: int) -> None:
     made = stack(train)
     with limit_threads(any_image(made.task.layouts), torch.device("cpu")):
         worker = next(s for s in made.federation.workers if s.name == name)
-        holdings = torch.zeros(len(worker.table), dtype=torch.uint8)
+        row_status = torch.zeros(len(worker.table), dtype=torch.uint8)
         hello = Hello(0, name, False, len(worker.table), "", "")
-        end = Endpoint(hello, lambda s, t: PartyRun(worker, holdings), Nowhere())  # type: ignore[arg-type]
-        over = lambda: end.over is not None  # noqa: E731
+        end = Endpoint(hello, lambda s, t: PartyRun(worker, row_status), Nowhere())  # type: ignore[arg-type]
+        over = lambda: end.end_reason is not None  # noqa: E731
         PartyClient(f"localhost:{port}", tls(folder, name), lambda: hello, end.handle, over).run()
 
 
@@ -104,14 +104,14 @@ def over_grpc(folder: Path, rows: int, count: int) -> tuple[float, float, float]
     ]
     for each in running:
         each.start()
-    lines = [listener.lines[name] for name in PARTIES]
+    lines = [listener.transports[name] for name in PARTIES]
     said = json.dumps(
         asdict(RunSettings(0, "xvfl+", NET, train, LossConfig().reconstruction_weight))
     )
     roster = ElasticFederation(
         [RemoteParty(line.name, line) for line in lines], RunTerms("run", said, 64, 2)
     )
-    roster.gather(2)
+    roster.wait_for(2)
     trainer = Trainer(roster, made.method, made.rows("train"), train)
     steps = trainer.run(lambda: 0.0)
     timed(steps, 1)
@@ -124,7 +124,7 @@ def over_grpc(folder: Path, rows: int, count: int) -> tuple[float, float, float]
     listener.close()
     views = 1 + 2 * LossConfig().masks
     per_row = 4 * 64 * (2 * views + 4)
-    own = len(PARTIES) * trainer.batch * per_row
+    own = len(PARTIES) * trainer.batch_size * per_row
     return seconds, (after - before) / (WARM + count), own
 
 
@@ -161,11 +161,11 @@ async def _raw(
             ready.set()
         await over.wait()
 
-    server = grpc.aio.server(options=options())
+    server = grpc.aio.server(options=channel_options())
     handler = grpc.stream_stream_rpc_method_handler(join)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("Raw", {"Go": handler}),))
     started.set_result(
-        server.add_secure_port("localhost:0", tls(folder, "coordinator").for_server())
+        server.add_secure_port("localhost:0", tls(folder, "coordinator").server_credentials())
     )
     await server.start()
     await ready.wait()
@@ -190,8 +190,10 @@ def bare(name: str, port: int, folder: Path, payload: int) -> None:
 
     async def run() -> None:
         body = bytes(payload)
-        credentials = tls(folder, name).for_client()
-        async with grpc.aio.secure_channel(f"localhost:{port}", credentials, options()) as channel:
+        credentials = tls(folder, name).client_credentials()
+        async with grpc.aio.secure_channel(
+            f"localhost:{port}", credentials, channel_options()
+        ) as channel:
             call = channel.stream_stream("/Raw/Go")()
             try:
                 while (await call.read()) is not grpc.aio.EOF:

@@ -75,16 +75,18 @@ def copy_weights(workers: list[PartyWorker], method: Method) -> list[Tensor]:
     return [value.detach().clone() for net in holders for value in net.parameters()]
 
 
-def make_endpoint(worker: PartyWorker, store: InMemoryCheckpoints, life: str = "first") -> Endpoint:
+def make_endpoint(
+    worker: PartyWorker, store: InMemoryCheckpoints, instance_id: str = "first"
+) -> Endpoint:
     count = len(worker.table)
-    holdings = torch.full((count,), 2, dtype=torch.uint8)
-    hello = Hello(0, f"{worker.name}-{life}", False, count, "columns", "session")
-    return Endpoint(hello, lambda settings, training: PartyRun(worker, holdings), store)
+    row_status = torch.full((count,), 2, dtype=torch.uint8)
+    hello = Hello(0, f"{worker.name}-{instance_id}", False, count, "columns", "session")
+    return Endpoint(hello, lambda settings, training: PartyRun(worker, row_status), store)
 
 
 def run_terms(train: TrainConfig, minimum: int = 2) -> RunTerms:
     settings = RunSettings(SEED, "xvfl+", NET, train, LOSS.reconstruction_weight)
-    return RunTerms("run", json.dumps(asdict(settings)), 8, minimum, patience_s=20)
+    return RunTerms("run", json.dumps(asdict(settings)), 8, minimum, join_timeout=20)
 
 
 class FlakyTransport(InProcessTransport):
@@ -95,18 +97,18 @@ class FlakyTransport(InProcessTransport):
         self.end = end
         self.silent: str | None = None
         self.heard: list[tuple[int, int]] = []
-        """(turn, number) of every update that reached the party."""
+        """(request_id, number) of every update that reached the party."""
 
     def hello(self) -> Hello | None:
         return None if self.silent else self.end.hello
 
-    def exchange(self, message: Message) -> "Future[Message]":
+    def request(self, message: Message) -> "Future[Message]":
         if self.silent == "before":
             return Future()
-        before = self.end.applied
-        answer = super().exchange(message)
-        if self.end.applied != before and not isinstance(message, Begin):
-            self.heard += [(message.turn, each.number) for each in message.instructions]  # type: ignore[union-attr]
+        before = self.end.last_update
+        answer = super().request(message)
+        if self.end.last_update != before and not isinstance(message, Begin):
+            self.heard += [(message.request_id, each.number) for each in message.instructions]  # type: ignore[union-attr]
         return Future() if self.silent else answer
 
 
@@ -132,7 +134,7 @@ def make_roster(
         for name, line in zip(NAMES, flaky, strict=True)
     ]
     roster = ElasticFederation(
-        peers, replace(run_terms(train, minimum), patience_s=patience), events.append
+        peers, replace(run_terms(train, minimum), join_timeout=patience), events.append
     )
-    roster.gather(2)
+    roster.wait_for(2)
     return roster, Trainer(roster, method, rows, train), flaky, events, stores

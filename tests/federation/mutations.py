@@ -126,8 +126,8 @@ def _mutate_tensor(rng: random.Random, value: Tensor) -> Tensor:
 def fix_checksum(frame: bytes) -> bytes:
     """Correct a frame's length and checksum."""
     body = frame[codec.OVERHEAD :]
-    magic, version, kind, turn, _ = codec.HEAD.unpack_from(frame)
-    head = codec.HEAD.pack(magic, version, kind, turn, len(body))
+    magic, version, kind, request_id, _ = codec.HEAD.unpack_from(frame)
+    head = codec.HEAD.pack(magic, version, kind, request_id, len(body))
     return head + codec.CRC.pack(crc32(body, crc32(head))) + body
 
 

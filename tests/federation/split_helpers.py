@@ -28,8 +28,11 @@ class InMemoryCheckpoints:
     def __init__(self) -> None:
         self.saved: dict[tuple[str, int], tuple[dict[str, Tensor], int]] = {}
 
-    def save(self, run: str, step: int, tensors: Mapping[str, Tensor], applied: int) -> None:
-        self.saved[run, step] = ({name: each.clone() for name, each in tensors.items()}, applied)
+    def save(self, run: str, step: int, tensors: Mapping[str, Tensor], last_update: int) -> None:
+        self.saved[run, step] = (
+            {name: each.clone() for name, each in tensors.items()},
+            last_update,
+        )
 
     def newest(self, run: str, step: int) -> tuple[int, dict[str, Tensor], int] | None:
         steps = [each for of, each in self.saved if of == run and each <= step]
@@ -84,7 +87,7 @@ def make_endpoints(
     ):
         side = PartyWorker(name, net, table, [SEED], reconstruction)
         holdings = torch.zeros(len(table), dtype=torch.uint8)
-        hello = Hello(0, f"life-{name}", False, len(table), "columns", "session")
+        hello = Hello(0, f"instance_id-{name}", False, len(table), "columns", "session")
         store = stores[i] if stores else InMemoryCheckpoints()
         ends.append(
             Endpoint(hello, lambda s, t, side=side, h=holdings: PartyRun(side, h), store)  # type: ignore[misc]
@@ -99,6 +102,6 @@ def begin_run(
     peers = [RemoteParty(name, line) for name, line in zip(names, lines, strict=True)]
     split = SplitFederation(peers, branches * D)
     for line in lines:
-        line.exchange(Begin(1, "run", 0, settings, torch.zeros(0, dtype=torch.int32))).result(30)
-    split.counters.turn = 1
+        line.request(Begin(1, "run", 0, settings, torch.zeros(0, dtype=torch.int32))).result(30)
+    split.counters.request_id = 1
     return split

@@ -119,13 +119,13 @@ def test_a_killed_party_comes_back_from_its_own_checkpoint() -> None:
         if step == 4:
             roster.flush(save=trainer.progress.step)
     made, *_ = make_workers()
-    flaky[1].end = make_endpoint(made[1], stores[1], life="second")
+    flaky[1].end = make_endpoint(made[1], stores[1], instance_id="second")
     flaky[1]._handle = flaky[1].end.handle
     for _ in steps:
         pass
     joined = [e for e in events if e["event"] == "party_joined"]
     assert joined[-1]["from_checkpoint"] == 5 and joined[-1]["lost_steps"] == [5, 7]
-    assert roster.fault_counts.updates == {"p0": 0, "p1": joined[-1]["lost_updates"][1] - 5}
+    assert roster.fault_counts.lost_updates == {"p0": 0, "p1": joined[-1]["lost_updates"][1] - 5}
     assert trainer.progress.step == 20
 
 
@@ -142,28 +142,28 @@ def test_a_party_that_answers_nan_is_kept_out_and_the_others_go_on() -> None:
     assert trainer.progress.step == 10 and roster.present == (0,)
     why = next(e["reason"] for e in events if e["event"] == "party_excluded")
     assert "'p1' answered wrongly: embeddings: expected finite numbers" in why
-    assert flaky[1].end.over == f"refused: {why}"
+    assert flaky[1].end.end_reason == f"refused: {why}"
 
 
 @pytest.mark.parametrize(
-    ("holdings", "words"),
+    ("row_status", "words"),
     [
-        (torch.ones(ROWS - 1), "expected holdings of the 240 rows that were matched, got 239"),
-        (torch.ones(0), "expected holdings of the 240 rows that were matched, got 0"),
-        (torch.ones(ROWS, 1), r"expected holdings \(n,\) uint8 of 0, 1 or 2, got torch.uint8 "),
-        (torch.full((ROWS,), 3), r"expected holdings \(n,\) uint8 of 0, 1 or 2"),
+        (torch.ones(ROWS - 1), "expected row_status of the 240 rows that were matched, got 239"),
+        (torch.ones(0), "expected row_status of the 240 rows that were matched, got 0"),
+        (torch.ones(ROWS, 1), r"expected row_status \(n,\) uint8 of 0, 1 or 2, got torch.uint8 "),
+        (torch.full((ROWS,), 3), r"expected row_status \(n,\) uint8 of 0, 1 or 2"),
     ],
 )
-def test_holdings_of_other_rows_than_matched_are_refused(holdings: Tensor, words: str) -> None:
+def test_holdings_of_other_rows_than_matched_are_refused(row_status: Tensor, words: str) -> None:
     made, *_ = make_workers()
     ends = [make_endpoint(side, InMemoryCheckpoints()) for side in made]
-    ends[1]._make = lambda s, t: PartyRun(made[1], holdings.to(torch.uint8))
+    ends[1]._make = lambda s, t: PartyRun(made[1], row_status.to(torch.uint8))
     events: list[dict[str, Any]] = []
     peers = [RemoteParty(name, FlakyTransport(end)) for name, end in zip(NAMES, ends, strict=True)]
     agreed = replace(run_terms(train_config("adamw", epochs=1)), rows=dict.fromkeys(NAMES, ROWS))
     roster = ElasticFederation(peers, agreed, events.append)
     with pytest.raises(RunError, match=words):
-        roster.gather(2)
+        roster.wait_for(2)
     assert [e["party"] for e in events if e["event"] == "party_excluded"] == ["p1"]
     assert re.search(words, ends[1].over or "")
 
@@ -182,7 +182,7 @@ def test_changed_rows_are_refused() -> None:
     _, trainer, flaky, events, stores = make_roster(train)
     next(trainer.run(lambda: 0.0))
     made, *_ = make_workers()
-    other = make_endpoint(made[1], stores[1], life="second")
+    other = make_endpoint(made[1], stores[1], instance_id="second")
     other._make = lambda s, t: PartyRun(made[1], torch.ones(ROWS, dtype=torch.uint8))
     flaky[1].end, flaky[1]._handle = other, other.handle
     for _ in trainer.run(lambda: 0.0):
@@ -214,7 +214,7 @@ def test_a_coordinator_started_again_goes_on_to_the_same_weights() -> None:
     peers = [RemoteParty(name, line) for name, line in zip(NAMES, flaky, strict=True)]
     roster = ElasticFederation(peers, run_terms(train, 1), events.append)
     roster.step, roster.counters.update = 7, update
-    roster.gather(2)
+    roster.wait_for(2)
     trainer = Trainer(roster, method, rows, train)
     trainer.restore(kept, progress)
     for _ in trainer.run(lambda: 0.0):
@@ -226,17 +226,17 @@ def test_a_coordinator_started_again_goes_on_to_the_same_weights() -> None:
 
 
 def test_a_party_that_answers_just_in_time_stretches_its_deadline_to_the_first_at_most() -> None:
-    deadline = AdaptiveTimeout(least=5, factor=10, first=60)
+    deadline = AdaptiveTimeout(minimum=5, factor=10, maximum=60)
     deadline.observe(1.5)
     for _ in range(50):
         deadline.observe(0.95 * deadline.seconds)
         assert deadline.seconds <= 60
     assert deadline.seconds == 60
-    assert AdaptiveTimeout(least=5, factor=10, first=1).seconds == 5
+    assert AdaptiveTimeout(minimum=5, factor=10, maximum=1).seconds == 5
 
 
 def test_deadlines_follow_what_a_party_needs() -> None:
-    deadline = AdaptiveTimeout(least=1, factor=10, first=60)
+    deadline = AdaptiveTimeout(minimum=1, factor=10, maximum=60)
     assert deadline.seconds == 60
     for _ in range(50):
         deadline.observe(0.01)

@@ -39,7 +39,7 @@ from xvfl.wire.messages import (
 
 NONE = torch.zeros(0, dtype=torch.int32)
 ROWS = torch.tensor([0, -1, 2, 1], dtype=torch.int32)
-STEP = Instruction(1, "plain", 0.1)
+STEP = Instruction(1, "step", 0.1)
 
 
 def party(train: TrainConfig | None = None) -> Endpoint:
@@ -54,10 +54,10 @@ def say(end: Endpoint, message: Message) -> Any:
     return codec.decode(end.handle(codec.encode(message)))
 
 
-def embed(turn: int, **more: Any) -> Embed:
+def embed(request_id: int, **more: Any) -> Embed:
     """Ask for embeddings."""
     given = {"gradients": (), "instructions": (), "step": 3, "training": True}
-    return Embed(turn, **{**given, "views": ("plain",), "handles": ROWS, **more})
+    return Embed(request_id, **{**given, "views": ("plain",), "handles": ROWS, **more})
 
 
 def cue(rows: int = 4) -> Tensor:
@@ -73,11 +73,11 @@ def state(end: Endpoint) -> tuple[Any, ...]:
     worker = end.worker
     assert worker.optimized_net is not None
     tensors = {
-        **worker.optimized_net.state("p"),
+        **worker.optimized_net.state_tensors("p"),
         **{f"grad/{n}": p.grad for n, p in worker.net.named_parameters()},
     }
     plain = {name: None if value is None else value.clone() for name, value in tensors.items()}
-    return plain, end.applied, end.step, end._turn, sorted(end._tickets._cuts), end.over
+    return plain, end.last_update, end.step, end._last_request_id, sorted(end._sent._cuts), end.end_reason
 
 
 def same(a: tuple[Any, ...], b: tuple[Any, ...]) -> bool:
@@ -112,7 +112,7 @@ def test_asked_again_it_gives_the_same_answer_and_does_nothing_twice() -> None:
     before = state(end)
     for _ in range(3):
         assert end.handle(question) == first
-    assert same(before, state(end)) and end.applied == 1
+    assert same(before, state(end)) and end.last_update == 1
 
 
 def gradient(end: Endpoint, change: Callable[[Tensor], Tensor]) -> tuple[Gradient, ...]:
@@ -137,7 +137,7 @@ WRONG: dict[str, tuple[Callable[[Endpoint], Message], str]] = {
     "plain twice": (lambda end: updating(end, ("plain", "plain")), "one 'plain', got 2 and 2"),
     "too many views": (lambda end: updating(end, ("masked",) * 65), "at most 64 views"),
     "negative step": (lambda end: embed(9, step=-1), "step of 0 or more"),
-    "gradient of an unknown ticket": (
+    "gradient of an unknown tensor_id": (
         lambda end: embed(9, gradients=(Gradient(8, torch.ones(3, 1, 5)),)),
         "used up or unknown",
     ),
@@ -155,22 +155,22 @@ WRONG: dict[str, tuple[Callable[[Endpoint], Message], str]] = {
         "float64, got torch.float32",
     ),
     "update made before": (
-        lambda end: embed(9, instructions=(Instruction(0, "plain", 0.1),)),
+        lambda end: embed(9, instructions=(Instruction(0, "step", 0.1),)),
         "made already",
     ),
     "update of another optimizer": (
-        lambda end: embed(9, instructions=(Instruction(1, "fresh", 0.1),)),
+        lambda end: embed(9, instructions=(Instruction(1, "page_refresh", 0.1),)),
         "this run's optimizer",
     ),
     "unknown update": (lambda end: embed(9, instructions=(Instruction(1, "wipe", 0.1),)), "wipe"),
     "learning rate NaN": (
-        lambda end: embed(9, instructions=(Instruction(1, "plain", float("nan")),)),
+        lambda end: embed(9, instructions=(Instruction(1, "step", float("nan")),)),
         "learning rate",
     ),
     "cue with infinity": (lambda end: Complete(9, 2, cue() / 0, WHOLE), "NaN or infinity"),
     "cue of another shape": (lambda end: Complete(9, 2, cue(5), WHOLE), "expected shape"),
     "whole of another type": (lambda end: Complete(9, 2, cue(), WHOLE.int()), "bool"),
-    "completion of a used ticket": (lambda end: Complete(9, 7, cue(), WHOLE), "unknown"),
+    "completion of a used tensor_id": (lambda end: Complete(9, 7, cue(), WHOLE), "unknown"),
     "backward of an embedding": (
         lambda end: Backward(9, gradient(end, lambda g: g)[0]),
         "not a completion",
@@ -280,12 +280,12 @@ def test_a_checkpoint_is_taken_up_again() -> None:
     kept = {name: value.clone() for name, value in end.worker.net.state_dict().items()}
     values = say(end, embed(4, step=7)).values
     say(end, Flush(5, (Gradient(4, values),), (replace(STEP, number=2),), -1))
-    assert end.applied == 2
+    assert end.last_update == 2
     again = say(end, Begin(6, "run", 30, settings_json(), NONE))
-    assert (again.step, again.applied) == (7, 1)
+    assert (again.step, again.last_update) == (7, 1)
     assert all(torch.equal(kept[n], v) for n, v in end.worker.net.state_dict().items())
     fresh = say(end, Begin(7, "another", 30, settings_json(), NONE))
-    assert (fresh.step, fresh.applied) == (0, 0)
+    assert (fresh.step, fresh.last_update) == (0, 0)
     early = say(end, Begin(8, "run", 6, settings_json(), NONE))
     assert early.step == 0
 
@@ -293,12 +293,12 @@ def test_a_checkpoint_is_taken_up_again() -> None:
 def test_a_page_step_given_up_between_its_passes() -> None:
     end = party(TrainConfig(optimizer="page"))
     values = say(end, embed(2)).values
-    say(end, Flush(3, (Gradient(2, values),), (Instruction(1, "fresh", 0.1),), -1))
+    say(end, Flush(3, (Gradient(2, values),), (Instruction(1, "page_refresh", 0.1),), -1))
     before = {name: value.clone() for name, value in end.worker.net.state_dict().items()}
     values = say(end, embed(4)).values
-    say(end, Flush(5, (Gradient(4, values),), (Instruction(2, "look_back", 0.1),), -1))
+    say(end, Flush(5, (Gradient(4, values),), (Instruction(2, "page_look_back", 0.1),), -1))
     now = end.worker.net.state_dict()
     assert not all(torch.equal(before[name], now[name]) for name in before)
-    assert say(end, Begin(6, "run", -1, "", NONE)).applied == 2
+    assert say(end, Begin(6, "run", -1, "", NONE)).last_update == 2
     now = end.worker.net.state_dict()
     assert all(torch.equal(before[name], now[name]) for name in before)

@@ -19,7 +19,7 @@ from tests.federation.split_helpers import InMemoryCheckpoints
 from xvfl.errors import PartyError, RunError, WireError
 from xvfl.federation.elastic import ElasticFederation
 from xvfl.federation.endpoint import Endpoint
-from xvfl.federation.membership import MOST_REFUSALS
+from xvfl.federation.membership import MAX_REJECTIONS
 from xvfl.federation.remote_party import RemoteParty
 from xvfl.wire.messages import Backward, Begin, Complete, Embed, Flush, Message
 
@@ -57,7 +57,7 @@ def test_a_party_that_refuses_sits_out_the_batch_and_comes_back(kind: type[Any])
         assert roster.present == ((0,) if at == 4 and kind is not Flush else (0, 1))
     for _ in steps:
         pass
-    assert trainer.progress.step == 20 and roster.fault_counts.refusals == {"p1": 1}
+    assert trainer.progress.step == 20 and roster.fault_counts.rejections == {"p1": 1}
     left = next(e for e in events if e["event"] == "party_left")
     assert left["party"] == "p1" and left["reason"] == "party 'p1' refused: not today"
     assert [e["event"] for e in events] == [
@@ -79,19 +79,19 @@ def test_a_party_that_always_refuses_is_kept_out_and_the_others_go_on() -> None:
         pass
     assert trainer.progress.step == 20 and roster.present == (0,)
     assert [e["step"] for e in events if e["event"] == "party_left"] == [1, 2, 4, 7, 11]
-    assert roster.fault_counts.refusals == {"p1": MOST_REFUSALS}
-    assert flaky[1].end.over == "refused: party 'p1' refused: not today"
+    assert roster.fault_counts.rejections == {"p1": MAX_REJECTIONS}
+    assert flaky[1].end.end_reason == "refused: party 'p1' refused: not today"
 
 
 def test_refusals_end_a_run_that_needs_the_party(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xvfl.federation.membership.PAUSE_S", 0.01)
+    monkeypatch.setattr("xvfl.federation.membership.BACKOFF_S", 0.01)
     roster, trainer, flaky, _, _ = make_roster(train_config("adamw", epochs=2), minimum=2)
     steps = trainer.run(lambda: 0.0)
     next(steps)
     left = iter(range(2))
     refusing(flaky[1], lambda message: isinstance(message, Embed) and next(left, None) is not None)
     next(steps)
-    assert roster.fault_counts.refusals == {"p1": 2} and roster.present == (0, 1)
+    assert roster.fault_counts.rejections == {"p1": 2} and roster.present == (0, 1)
     refusing(flaky[1], lambda message: isinstance(message, Embed))
     with pytest.raises(RunError, match="expected 2 parties, but p1 is kept out: .*not today"):
         next(steps)
@@ -100,7 +100,7 @@ def test_refusals_end_a_run_that_needs_the_party(monkeypatch: pytest.MonkeyPatch
 def test_a_party_that_refuses_to_begin_is_asked_again_a_few_times_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("xvfl.federation.membership.PAUSE_S", 0.01)
+    monkeypatch.setattr("xvfl.federation.membership.BACKOFF_S", 0.01)
     made, *_ = make_workers()
     ends = [make_endpoint(side, InMemoryCheckpoints()) for side in made]
     flaky = [FlakyTransport(end) for end in ends]
@@ -109,9 +109,9 @@ def test_a_party_that_refuses_to_begin_is_asked_again_a_few_times_only(
     peers = [RemoteParty(name, line) for name, line in zip(NAMES, flaky, strict=True)]
     roster = ElasticFederation(peers, run_terms(train_config("adamw", epochs=1)), events.append)
     with pytest.raises(RunError, match="expected 2 parties, but p1 is kept out: .*not today"):
-        roster.gather(2)
+        roster.wait_for(2)
     assert [e["event"] for e in events if e.get("party") == "p1"] == [
-        *["join_failed"] * MOST_REFUSALS,
+        *["join_failed"] * MAX_REJECTIONS,
         "party_excluded",
     ]
 
@@ -122,13 +122,15 @@ class Restarting(FlakyTransport):
     dies: Callable[[Message], bool] = staticmethod(lambda message: isinstance(message, Embed))
     lives = 0
 
-    def exchange(self, message: Message) -> "Future[Message]":
+    def request(self, message: Message) -> "Future[Message]":
         if not self.dies(message):
-            return super().exchange(message)
+            return super().request(message)
         self.lives += 1
         assert self.lives < 50, "the batch is begun again and again"
         made, *_ = make_workers()
-        self.end = make_endpoint(made[1], InMemoryCheckpoints(), life=f"life {self.lives}")
+        self.end = make_endpoint(
+            made[1], InMemoryCheckpoints(), instance_id=f"instance_id {self.lives}"
+        )
         self._handle = self.end.handle
         answer: Future[Message] = Future()
         answer.set_exception(PartyError("party 'p1' restarted", ("p1",)))
@@ -144,7 +146,7 @@ def test_a_party_that_starts_again_on_every_batch_does_not_hold_up_the_run() -> 
         pass
     assert trainer.progress.step == 20
     assert [e["step"] for e in events if e["event"] == "party_left"] == [1, 2, 4, 7, 11, 16]
-    assert flaky[1].end.over is None
+    assert flaky[1].end.end_reason is None
 
 
 def test_a_party_that_dies_of_one_batch_sits_out_that_one() -> None:
@@ -155,11 +157,11 @@ def test_a_party_that_dies_of_one_batch_sits_out_that_one() -> None:
     flaky[1].dies = lambda message: isinstance(message, Embed) and message.step == 4  # type: ignore[attr-defined]
     present = [roster.present for _ in steps]
     assert present.count((0,)) == 1 and present[3] == (0,)
-    assert flaky[1].lives == 1 and roster.fault_counts.batches == 1  # type: ignore[attr-defined]
+    assert flaky[1].lives == 1 and roster.fault_counts.repeated_batches == 1  # type: ignore[attr-defined]
 
 
 def test_a_party_that_is_needed_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xvfl.federation.membership.PAUSE_S", 0.01)
+    monkeypatch.setattr("xvfl.federation.membership.BACKOFF_S", 0.01)
     roster, trainer, flaky, _, _ = make_roster(train_config("adamw", epochs=2), minimum=2)
     steps = trainer.run(lambda: 0.0)
     next(steps)
@@ -168,7 +170,7 @@ def test_a_party_that_is_needed_is_asked_again(monkeypatch: pytest.MonkeyPatch) 
     flaky[1].dies = lambda message: isinstance(message, Embed) and next(left, None) is not None  # type: ignore[attr-defined]
     for _ in steps:
         assert roster.present == (0, 1)
-    assert trainer.progress.step == 20 and roster.fault_counts.left == {"p1": 8}
+    assert trainer.progress.step == 20 and roster.fault_counts.departures == {"p1": 8}
 
 
 TOGETHER = {"refused": "party 'p0' refused: not today", "away": "no answer in time from p0"}

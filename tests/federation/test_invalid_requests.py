@@ -56,7 +56,7 @@ def test_damaged_frames_change_nothing() -> None:
     valid, before = questions(end), state(end)
     for _ in range(DAMAGED):
         assert isinstance(codec.decode(end.handle(corrupt_frame(rng, valid))), ErrorReply)
-    assert same(before, state(end)) and end.refused == DAMAGED
+    assert same(before, state(end)) and end.n_rejected == DAMAGED
 
 
 def test_whole_frames_around_nonsense_are_answered_and_a_refusal_changes_nothing() -> None:

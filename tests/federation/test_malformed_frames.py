@@ -33,7 +33,7 @@ from xvfl.federation.remote_party import RemoteParty
 from xvfl.methods import Method
 from xvfl.methods.base import Federation
 from xvfl.primitives.rows import Rows
-from xvfl.training.optimizer import Update
+from xvfl.training.optimizer import WeightUpdate
 from xvfl.wire import codec
 from xvfl.wire.in_process import InProcessTransport
 from xvfl.wire.messages import Done, Embedded, Hello, Match, Matched, Ready
@@ -42,7 +42,7 @@ from xvfl.wire.tls import PATH
 
 FRAMES, OVER_GRPC, SEALED = 5_000, 300, 5_000
 STRANGE, TURN = "p2", 77
-"""A party on the list that sends nonsense, and the turn of the question it is asked."""
+"""A party on the list that sends nonsense, and the request_id of the question it is asked."""
 HELLO = Hello(0, "strange", False, 3, "columns", "session")
 VALID = [
     codec.encode(each)
@@ -85,8 +85,8 @@ class Meeting:
 
     def state(self) -> tuple[Any, ...]:
         members = [replace(each, peer=None) for each in self.roster.members]  # type: ignore[arg-type]
-        pending = [(m.peer.gradients, m.peer.instructions) for m in self.roster.members]
-        heard = [self.listener.lines[name].hello() for name in self.made.names]
+        pending = [(m.party.gradients, m.party.instructions) for m in self.roster.members]
+        heard = [self.listener.transports[name].hello() for name in self.made.names]
         roster = (self.roster.counters, self.roster.fault_counts, self.roster.step)
         return deepcopy((roster, [str(asdict(each)) for each in members], pending, heard))
 
@@ -103,20 +103,20 @@ def meeting(authority: Path) -> Iterator[Meeting]:
     made, events = make_federation(2), []  # type: ignore[var-annotated]
     with ExitStack() as stack:
         names = [*made.names, STRANGE]
-        listener = stack.enter_context(run_server(authority, names, note=events.append))
+        listener = stack.enter_context(run_server(authority, names, log_event=events.append))
         for name, end in zip(made.names, make_endpoints(made, 0.7), strict=True):
             stack.enter_context(run_client(authority, name, listener.port, end.hello, end.handle))
-        peers = [RemoteParty(name, listener.lines[name]) for name in made.names]
+        peers = [RemoteParty(name, listener.transports[name]) for name in made.names]
         roster = ElasticFederation(
-            peers, RunTerms("run", settings_json(), D, 2, patience_s=20), events.append
+            peers, RunTerms("run", settings_json(), D, 2, join_timeout=20), events.append
         )
-        roster.gather(2)
+        roster.wait_for(2)
         yield Meeting(made, make_small_method(made, "xvfl+"), listener, roster, authority, events)
 
 
 async def flood(meeting: Meeting, rng: random.Random) -> None:
     """Send damaged first words in all_parties's name, and damaged answers in the strange one's."""
-    shown = {n: (meeting.folder / f"{n}.crt").read_bytes() for n in meeting.listener.lines}
+    shown = {n: (meeting.folder / f"{n}.crt").read_bytes() for n in meeting.listener.transports}
     for count in range(FRAMES):
         bad = corrupt_frame(rng, VALID)
         frames = [bad] if count % 2 else [VALID[0], bad]
@@ -133,7 +133,9 @@ async def one_by_one(frames: list[bytes]) -> AsyncIterator[bytes]:
 def flood_grpc(meeting: Meeting, rng: random.Random) -> None:
     """Do the same over a real connection."""
     address = f"localhost:{meeting.listener.port}"
-    with grpc.secure_channel(address, tls_files(meeting.folder, STRANGE).for_client()) as channel:
+    with grpc.secure_channel(
+        address, tls_files(meeting.folder, STRANGE).client_credentials()
+    ) as channel:
         for count in range(OVER_GRPC):
             bad = corrupt_frame(rng, VALID)
             frames = [bad] if count % 2 else [VALID[0], bad]
@@ -144,9 +146,9 @@ def flood_grpc(meeting: Meeting, rng: random.Random) -> None:
 
 
 def test_damaged_frames_change_nothing(meeting: Meeting) -> None:
-    rng, line = random.Random(3), meeting.listener.lines[STRANGE]
+    rng, line = random.Random(3), meeting.listener.transports[STRANGE]
     expected = fused_gradients(meeting.made, meeting.method, 0.7)
-    asked = line.exchange(Match(TURN, b"?"))
+    asked = line.request(Match(TURN, b"?"))
     state, weights = meeting.state(), meeting.weights()
     running = asyncio.run_coroutine_threadsafe(flood(meeting, rng), meeting.listener._loop)
     running.result(300)
@@ -167,12 +169,12 @@ def test_damaged_frames_change_nothing(meeting: Meeting) -> None:
 
 async def flood_sealed(meeting: Meeting, rng: random.Random) -> int:
     """Send whole frames around nonsense, as first words and as answers; count the answers heard."""
-    shown = {n: (meeting.folder / f"{n}.crt").read_bytes() for n in meeting.listener.lines}
+    shown = {n: (meeting.folder / f"{n}.crt").read_bytes() for n in meeting.listener.transports}
     heard = 0
     for count in range(SEALED):
         frames = [forge_frame(rng, VALID)] if count % 2 else [VALID[0], forge_frame(rng, VALID)]
         name = rng.choice(list(shown)) if count % 2 else STRANGE
-        asked = meeting.listener.lines[STRANGE].exchange(Match(TURN, b"?"))
+        asked = meeting.listener.transports[STRANGE].request(Match(TURN, b"?"))
         await asyncio.sleep(0)
         with suppress(grpc.aio.AbortError):
             await meeting.listener._join(one_by_one(frames), Stream(shown[name]))
@@ -200,7 +202,7 @@ def strange_answers(rng: random.Random, end: Endpoint) -> Callable[[bytes], byte
             made = forge_frame(rng, [true])
             # The others `Line.hear` refuses or passes over.
             with suppress(WireError):
-                if codec.decode(made).turn == codec.decode(true).turn:
+                if codec.decode(made).request_id == codec.decode(true).request_id:
                     return made
         return true
 
@@ -219,12 +221,12 @@ def test_whatever_a_party_answers_the_others_go_on(dtype: torch.dtype) -> None:
         ]
         peers = [RemoteParty(name, line) for name, line in zip(made.names, lines, strict=True)]
         roster = ElasticFederation(
-            peers, RunTerms("run", settings_json(), D, 1, patience_s=20), events.append
+            peers, RunTerms("run", settings_json(), D, 1, join_timeout=20), events.append
         )
         method = make_small_method(made, "xvfl+")
         for _ in range(3):
             roster.run_batch(method, made.rows, one_step)
-            roster.update(Update("plain", 0.1))
+            roster.update(WeightUpdate("step", 0.1))
         roster.flush()
         assert 0 in roster.present
         lost = [e["party"] for e in events if e["event"] in ("party_left", "party_excluded")]
@@ -244,37 +246,37 @@ def answering(ready: Ready) -> tuple[ElasticFederation, list[dict[str, Any]]]:
 
     def handle(frame: bytes) -> bytes:
         message = codec.decode(frame)
-        return codec.encode(replace(ready, turn=message.turn))
+        return codec.encode(replace(ready, request_id=message.request_id))
 
     events: list[dict[str, Any]] = []
     peers = [RemoteParty("p0", InProcessTransport(HELLO, handle))]
     roster = ElasticFederation(
-        peers, RunTerms("run", settings_json(), D, 1, patience_s=0.1), events.append
+        peers, RunTerms("run", settings_json(), D, 1, join_timeout=0.1), events.append
     )
     roster.step, roster.counters.update = 10, 10
-    roster._let_in(roster.members[0], needed=True)
+    roster._try_join(roster.members[0], needed=True)
     return roster, events
 
 
 HOLDINGS = torch.tensor([0, 1, 2], dtype=torch.uint8)
 READY = Ready(0, 5, 7, HOLDINGS)
 WRONG = {
-    "holdings of another type": replace(READY, holdings=HOLDINGS.float()),
-    "holdings of another shape": replace(READY, holdings=HOLDINGS[None]),
-    "holdings out of range": replace(READY, holdings=HOLDINGS + 1),
+    "row_status of another type": replace(READY, row_status=HOLDINGS.float()),
+    "row_status of another shape": replace(READY, row_status=HOLDINGS[None]),
+    "row_status out of range": replace(READY, row_status=HOLDINGS + 1),
     "a step to come": replace(READY, step=12),
     "a step before the first": replace(READY, step=-1),
-    "an update to come": replace(READY, applied=11),
-    "an update before the first": replace(READY, applied=-1),
+    "an update to come": replace(READY, last_update=11),
+    "an update before the first": replace(READY, last_update=-1),
 }
 
 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_party_that_says_it_stands_where_it_cannot_is_kept_out(name: str) -> None:
     roster, events = answering(WRONG[name])
-    assert not roster.present and roster.members[0].holdings is None
+    assert not roster.present and roster.members[0].row_status is None
     assert [each["event"] for each in events] == ["party_excluded"]
-    assert "Ready: expected" in events[0]["reason"] and roster.fault_counts.updates == {}
+    assert "Ready: expected" in events[0]["reason"] and roster.fault_counts.lost_updates == {}
 
 
 def test_a_party_that_stands_where_it_can_is_let_in() -> None:

@@ -62,7 +62,7 @@ def federation(
     roster = ElasticFederation(
         [RemoteParty(*each) for each in zip(NAMES, lines, strict=True)], agreed
     )
-    roster.gather(2)
+    roster.wait_for(2)
     return Trainer(roster, method, rows, train), lines, method
 
 
@@ -106,9 +106,9 @@ def say(end: Endpoint, message: Message) -> Message:
     return codec.decode(end.handle(codec.encode(message)))
 
 
-def embed(turn: int, *gradients: Gradient) -> Embed:
+def embed(request_id: int, *gradients: Gradient) -> Embed:
     handles = torch.tensor([0, -1, 2, 1], dtype=torch.int32)
-    return Embed(turn, gradients, (), 0, True, ("plain",), handles)
+    return Embed(request_id, gradients, (), 0, True, ("plain",), handles)
 
 
 @pytest.mark.parametrize("payload", SMALL)
@@ -116,11 +116,16 @@ def test_asked_again_a_party_sends_the_same_and_owes_no_residual_twice(payload: 
     def cue_gradients(again: int) -> list[Tensor]:
         end, found, packer = begun(payload), [], Packer(payload)
         whole, rng = torch.zeros(4, dtype=torch.bool), torch.Generator().manual_seed(1)
-        for turn in (2, 5):
-            say(end, embed(turn))
-            say(end, Complete(turn + 1, turn, packer.pack(torch.randn(4, 8, generator=rng)), whole))
-            back = Gradient(turn + 1, packer.pack(torch.randn(4, 8, generator=rng)))
-            question = Backward(turn + 2, back)
+        for request_id in (2, 5):
+            say(end, embed(request_id))
+            say(
+                end,
+                Complete(
+                    request_id + 1, request_id, packer.pack(torch.randn(4, 8, generator=rng)), whole
+                ),
+            )
+            back = Gradient(request_id + 1, packer.pack(torch.randn(4, 8, generator=rng)))
+            question = Backward(request_id + 2, back)
             answers = [say(end, question) for _ in range(again)]
             assert all(isinstance(each, CueGradient) for each in answers)
             found += [each.values for each in answers[-1:]]  # type: ignore[union-attr]
@@ -152,7 +157,7 @@ def test_a_party_refuses_a_payload_that_was_not_agreed() -> None:
 
 def test_a_party_that_answers_in_another_payload_is_at_fault() -> None:
     trainer, _, _ = federation(train_config("adamw", 1), "bf16")
-    peer = trainer.federation.members[0].peer  # type: ignore[attr-defined]
+    peer = trainer.federation.members[0].party  # type: ignore[attr-defined]
     with pytest.raises(PartyError, match="bfloat16") as caught:
         peer.checked("embeddings", torch.ones(3, 1, 8), (3, 1, 8), torch.float32)
     assert caught.value.fault == "wrong"

@@ -19,7 +19,7 @@ from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.split import SplitFederation
 from xvfl.methods import METHODS, Method
-from xvfl.training.optimizer import Update
+from xvfl.training.optimizer import WeightUpdate
 
 TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-12}
 
@@ -49,7 +49,9 @@ def split_gradients(made: Problem, method: Method, split: SplitFederation) -> di
     split.train(True)
     terms = method.loss(split, made.rows)
     split.backward(torch.stack(list(terms.values())).sum())
-    split.update(Update("keep"))  # Sends the last gradients out, and leaves them for us to see.
+    split.update(
+        WeightUpdate("save_best")
+    )  # Sends the last gradients out, and leaves them for us to see.
     split.flush()
     return gradients(made, method)
 

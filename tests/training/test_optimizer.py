@@ -7,7 +7,14 @@ import torch
 from torch import nn
 
 from xvfl.config import TrainConfig
-from xvfl.training.optimizer import OptimizedNet, Update, advance, optimizer, step, trainable
+from xvfl.training.optimizer import (
+    OptimizedNet,
+    WeightUpdate,
+    apply_update,
+    build_optimizer,
+    optimizer_step,
+    trainable_parameters,
+)
 
 
 @pytest.mark.parametrize("kind", ["adam", "adamw", "sgd"])
@@ -15,7 +22,10 @@ def test_a_step_is_torchs_own_bit_for_bit(kind: str) -> None:
     torch.manual_seed(0)
     net, config = nn.Linear(3, 2), TrainConfig(optimizer=kind)  # type: ignore[arg-type]
     twin = copy.deepcopy(net)
-    ours, theirs = optimizer(trainable(net), config), optimizer(trainable(twin), config)
+    ours, theirs = (
+        build_optimizer(trainable_parameters(net), config),
+        build_optimizer(trainable_parameters(twin), config),
+    )
     for at in range(4):
         for each in (net, twin):
             x = torch.randn(5, 3, generator=torch.Generator().manual_seed(at))
@@ -23,7 +33,7 @@ def test_a_step_is_torchs_own_bit_for_bit(kind: str) -> None:
             each(x).square().sum().backward()
         if at == 2:
             net.bias.grad = twin.bias.grad = None
-        step(ours)
+        optimizer_step(ours)
         theirs.step()
         assert torch.equal(net.weight, twin.weight) and torch.equal(net.bias, twin.bias)
 
@@ -33,23 +43,23 @@ def test_holders_that_share_an_optimiser_keep_and_restore_their_own_part() -> No
     nets, config = [nn.Linear(2, 2), nn.Linear(2, 2)], TrainConfig()
 
     def begin(nets: list[nn.Linear]) -> list[OptimizedNet]:
-        shared = optimizer([w for net in nets for w in trainable(net)], config)
+        shared = build_optimizer([w for net in nets for w in trainable_parameters(net)], config)
         return [OptimizedNet(net, config, shared) for net in nets]
 
     def learn(holders: list[OptimizedNet]) -> None:
         for holder in holders:
             holder.net(torch.ones(1, 2)).square().sum().backward()
-        advance(holders[0].optimizer, Update("plain", 0.1))
+        apply_update(holders[0].optimizer, WeightUpdate("step", 0.1))
 
     holders = begin(nets)
     learn(holders)
     kept = [
-        {key: v.clone() for key, v in holder.state(name).items()}
+        {key: v.clone() for key, v in holder.state_tensors(name).items()}
         for holder, name in zip(holders, "ab", strict=True)
     ]
     again = begin([nn.Linear(2, 2), nn.Linear(2, 2)])
     for holder, name, state in zip(again, "ab", kept, strict=True):
-        holder.restore(name, state)
+        holder.load_state_tensors(name, state)
     learn(holders)
     learn(again)
     for one, other in zip(holders, again, strict=True):
@@ -69,7 +79,7 @@ def test_what_is_restored_lies_in_memory_as_the_weights_do() -> None:
 
     def learn(holder: OptimizedNet) -> None:
         holder.net(x).square().mean().backward()
-        holder.update(Update("plain", 0.1))
+        holder.update(WeightUpdate("step", 0.1))
 
     whole, parts = begin(), begin()
     learn(whole)

@@ -41,7 +41,7 @@ def endpoint(site: str, props: Mapping[str, Any]) -> Endpoint:
 
     def handle(frame: bytes) -> bytes:
         reply = answer(frame)
-        if end.over:
+        if end.end_reason:
             save_file(
                 copy_weights(problem.parties[at]), Path(props["folder"]) / f"{site}.safetensors"
             )
@@ -62,7 +62,7 @@ def run(lines: Mapping[str, Transport], props: Mapping[str, Any]) -> None:
         pass
     split.flush()
     for line in lines.values():
-        line.exchange(End(split.counters.turn + 1, "finished")).result(30)
+        line.request(End(split.counters.request_id + 1, "finished")).result(30)
     save_file(copy_weights(method.heads), Path(props["folder"]) / "heads.safetensors")
 
 

@@ -48,7 +48,7 @@ def messages(draw: st.DrawFn) -> Any:
     kind = draw(st.sampled_from(list(KINDS.values())))
     hints = get_type_hints(kind)
     values = {f.name: draw(strategy(hints[f.name])) for f in fields(kind)[1:]}
-    return kind(turn=draw(st.integers(0, 2**64 - 1)), **values)
+    return kind(request_id=draw(st.integers(0, 2**64 - 1)), **values)
 
 
 def same(a: Any, b: Any) -> bool:
@@ -92,7 +92,7 @@ def test_the_numbers_of_the_messages_are_part_of_the_protocol() -> None:
 
 
 def a_step() -> bytes:
-    update = Instruction(3, "plain", 0.1)
+    update = Instruction(3, "step", 0.1)
     gradient = Gradient(6, torch.randn(5, 2, 4))
     return encode(Embed(7, (gradient,), (update,), 2, True, ("plain", "self"), torch.arange(5)))
 
@@ -100,8 +100,8 @@ def a_step() -> bytes:
 def test_ten_thousand_random_and_mutated_frames_end_in_an_error() -> None:
     rng = random.Random(0)
     whole = a_step()
-    for turn in range(10_000):
-        if turn % 2:
+    for request_id in range(10_000):
+        if request_id % 2:
             frame = rng.randbytes(rng.randrange(120))
         else:
             damaged = bytearray(whole)
@@ -167,4 +167,4 @@ def test_what_is_wrong_is_said(change: Any, said: str) -> None:
 
 def test_too_large() -> None:
     with pytest.raises(WireError, match="at most 20 bytes"):
-        decode(encode(Done(1, 2)), largest=20)
+        decode(encode(Done(1, 2)), max_bytes=20)

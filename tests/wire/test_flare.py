@@ -124,21 +124,21 @@ class Site:
             failure = self.failures.pop(0)
             self.may_fail.wait(120)
             raise failure
-        return codec.encode(Done(codec.decode(frame).turn, 3))
+        return codec.encode(Done(codec.decode(frame).request_id, 3))
 
 
-HELLO = Hello(0, "life", False, 4, "columns", "session")
+HELLO = Hello(0, "instance_id", False, 4, "columns", "session")
 
 
 def test_a_call_that_failed_on_the_way_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     from nvflare.collab import CollabCallError
 
-    monkeypatch.setattr("xvfl.wire.flare.AGAIN_S", 0.01)
+    monkeypatch.setattr("xvfl.wire.flare.RETRY_S", 0.01)
     lost = [CollabCallError("p0", "answer", TimeoutError("late")) for _ in range(2)]
     site = Site([*lost])
     line = FlareTransport(site)
     assert line.hello() == HELLO
-    assert line.exchange(End(7, "finished")).result(120) == Done(7, 3)
+    assert line.request(End(7, "finished")).result(120) == Done(7, 3)
     assert len(site.frames) == 3 and len(set(site.frames)) == 1
     line.close()
 
@@ -149,23 +149,23 @@ def test_what_fails_at_the_site_is_the_partys_fault() -> None:
     raised = CollabCallError("p0", "answer", "no such file", "OSError", "Traceback …")
     line = FlareTransport(Site([raised]))
     with pytest.raises(PartyError, match="no such file"):
-        line.exchange(End(7, "finished")).result(120)
+        line.request(End(7, "finished")).result(120)
     line.close()
 
 
 def test_asking_the_next_gives_up_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
     from nvflare.collab import CollabCallError
 
-    monkeypatch.setattr("xvfl.wire.flare.AGAIN_S", 0.01)
+    monkeypatch.setattr("xvfl.wire.flare.RETRY_S", 0.01)
     site = Site([CollabCallError("p0", "answer", TimeoutError("late"))])
     site.may_fail.clear()
     line = FlareTransport(site)
-    first = line.exchange(End(7, "finished"))
+    first = line.request(End(7, "finished"))
     wait_until(lambda: site.frames)
-    assert line.exchange(End(8, "finished")).result(120) == Done(8, 3)
+    assert line.request(End(8, "finished")).result(120) == Done(8, 3)
     site.may_fail.set()
     line._pool.shutdown(wait=True)
-    assert not first.done() and [codec.decode(each).turn for each in site.frames] == [7, 8]
+    assert not first.done() and [codec.decode(each).request_id for each in site.frames] == [7, 8]
 
 
 def test_a_site_answers_the_server_alone() -> None:

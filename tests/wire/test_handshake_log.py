@@ -70,7 +70,7 @@ def test_a_refused_handshake_is_logged(
     act, said = CASES[name]
     with (
         log_failed_handshakes(events.append),
-        run_server(folder / "ca", ["p0"], note=events.append) as listener,
+        run_server(folder / "ca", ["p0"], log_event=events.append) as listener,
     ):
         act(folder, listener.port)
         wait_until(lambda: events)

@@ -9,7 +9,7 @@ from torch import Tensor
 from xvfl.errors import WireError
 from xvfl.wire.codec import decode, encode
 from xvfl.wire.messages import Embedded
-from xvfl.wire.payload import Feedback, Packer, Payload, pack, unpack
+from xvfl.wire.payload import ErrorFeedback, Packer, Payload, pack, unpack
 
 SMALL: list[Payload] = ["bf16", "fp16", "int8"]
 SHARES: dict[Payload, float] = {"float32": 1.0, "bf16": 0.5, "fp16": 0.5, "int8": 0.25}
@@ -113,7 +113,7 @@ def test_with_feedback_what_a_row_was_sent_adds_up_to_its_gradients(payload: Pay
 
 
 def test_feedback_follows_the_row_and_only_rows_it_may_remember() -> None:
-    feedback = Feedback(most=3 * 2)
+    feedback = ErrorFeedback(most=3 * 2)
     handles = torch.tensor([2, -1, 3, 0])
     residual = torch.arange(8.0).view(4, 2) + 1
     feedback.keep("embedded", residual, handles)

@@ -29,19 +29,19 @@ from xvfl.federation.endpoint import Endpoint
 from xvfl.wire import codec
 from xvfl.wire.client import PartyClient
 from xvfl.wire.messages import Begin, Done, Embed, ErrorReply, Hello, Match, Matched, Message, Ready
-from xvfl.wire.server import CoordinatorServer, Line
+from xvfl.wire.server import CoordinatorServer, GrpcTransport
 from xvfl.wire.tls import PATH
 from xvfl.wire.transport import Transport
 
 NONE = torch.zeros(0, dtype=torch.int32)
-HELLO = Hello(0, "life", False, 3, "columns", "session")
+HELLO = Hello(0, "instance_id", False, 3, "columns", "session")
 BEGIN = Begin(1, "run", 0, settings_json(), NONE)
 
 
 def echo(frame: bytes) -> bytes:
     """Answer a match with its own body."""
     message: Any = codec.decode(frame)
-    return codec.encode(Matched(message.turn, message.body))
+    return codec.encode(Matched(message.request_id, message.body))
 
 
 @pytest.fixture(params=TRANSPORTS)
@@ -53,14 +53,14 @@ def line(request: pytest.FixtureRequest, authority: Path) -> Iterator[tuple[Tran
 
 
 def ask(line: Transport, message: Message) -> Message:
-    return line.exchange(message).result(120)
+    return line.request(message).result(120)
 
 
 def test_a_question_gets_its_answer(line: tuple[Transport, Endpoint]) -> None:
     transport, end = line
     assert transport.hello() == end.hello
     ready = ask(transport, BEGIN)
-    assert isinstance(ready, Ready) and ready.turn == 1
+    assert isinstance(ready, Ready) and ready.request_id == 1
     sent, received = transport.traffic()
     assert sent == len(codec.encode(BEGIN)) and received == len(codec.encode(ready))
 
@@ -78,7 +78,7 @@ def test_asked_again_it_gives_the_same_answer(line: tuple[Transport, Endpoint]) 
     rows = torch.arange(3, dtype=torch.int32)
     question = Embed(2, (), (), 0, True, ("plain", "masked", "self"), rows)
     first, again = (codec.encode(ask(transport, question)) for _ in range(2))
-    assert first == again and end.refused == 0
+    assert first == again and end.n_rejected == 0
 
 
 def test_a_message_beyond_grpcs_own_limit(authority: Path) -> None:
@@ -87,7 +87,7 @@ def test_a_message_beyond_grpcs_own_limit(authority: Path) -> None:
         run_server(authority, ["p0"]) as listener,
         run_client(authority, "p0", listener.port, HELLO, echo),
     ):
-        found = listener.lines["p0"]
+        found = listener.transports["p0"]
         wait_until(found.hello)
         reply = ask(found, Match(1, body))
         assert isinstance(reply, Matched) and reply.body == body
@@ -97,7 +97,7 @@ def test_a_cut_line_comes_back_and_nothing_is_done_twice(authority: Path) -> Non
     done: list[int] = []
 
     def slow(frame: bytes) -> bytes:
-        done.append(codec.decode(frame).turn)
+        done.append(codec.decode(frame).request_id)
         time.sleep(0.3)
         return echo(frame)
 
@@ -106,11 +106,11 @@ def test_a_cut_line_comes_back_and_nothing_is_done_twice(authority: Path) -> Non
         proxy(listener.port) as between,
         run_client(authority, "p0", between.port, HELLO, cached(slow)),
     ):
-        found = listener.lines["p0"]
+        found = listener.transports["p0"]
         wait_until(found.hello)
-        for turn in range(1, 4):
-            answer = found.exchange(Match(turn, b"x"))
-            wait_until(lambda turn=turn: turn in done)
+        for request_id in range(1, 4):
+            answer = found.request(Match(request_id, b"x"))
+            wait_until(lambda request_id=request_id: request_id in done)
             assert between.drop_connections() == 1
             assert isinstance(answer.result(120), Matched)
     assert done == [1, 2, 3]
@@ -137,15 +137,15 @@ def test_a_party_that_started_afresh_does_not_answer_what_was_asked_before(autho
         go.wait(120)
         return echo(frame)
 
-    other = Hello(0, "another life", False, 3, "columns", "session")
+    other = Hello(0, "another instance_id", False, 3, "columns", "session")
     with (
         run_server(authority, ["p0"]) as listener,
         proxy(listener.port) as between,
         run_client(authority, "p0", between.port, HELLO, hangs),
     ):
-        found = listener.lines["p0"]
+        found = listener.transports["p0"]
         wait_until(found.hello)
-        answer = found.exchange(Match(1, b""))
+        answer = found.request(Match(1, b""))
         wait_until(lambda: found.traffic()[0])
         between.refuse = True
         between.drop_connections()
@@ -168,7 +168,7 @@ def refused(
     address = f"localhost:{listener.port}"
     never = lambda: False  # noqa: E731
     dialler = PartyClient(
-        address, tls_files(own or folder, name), lambda: hello, echo, never, give_up_s=120
+        address, tls_files(own or folder, name), lambda: hello, echo, never, reconnect_timeout=120
     )
     with pytest.raises((PartyError, Exception)) as caught:
         dialler.run()
@@ -177,7 +177,7 @@ def refused(
 
 def test_a_name_that_is_not_on_the_list(authority: Path) -> None:
     events: list[dict[str, Any]] = []
-    with run_server(authority, ["p0"], note=events.append) as listener:
+    with run_server(authority, ["p0"], log_event=events.append) as listener:
         said = refused(authority, "p1", listener)
     assert "'p1' is not on this coordinator's list: p0" in said
     assert {e["party"] for e in events if e["event"] == "connection_rejected"} == {"?"}
@@ -188,10 +188,10 @@ def test_a_second_party_of_the_same_name(authority: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("xvfl.wire.client.TWICE_S", 0.5)
     events: list[dict[str, Any]] = []
     with (
-        run_server(authority, ["p0"], note=events.append) as listener,
+        run_server(authority, ["p0"], log_event=events.append) as listener,
         run_client(authority, "p0", listener.port, HELLO, echo),
     ):
-        found = listener.lines["p0"]
+        found = listener.transports["p0"]
         wait_until(found.hello)
         second = Hello(0, "the second", False, 3, "columns", "session")
         said = refused(authority, "p0", listener, second)
@@ -205,20 +205,20 @@ def test_what_a_party_says_of_itself_may_be_refused(authority: Path) -> None:
     def welcome(name: str, hello: Hello) -> None:
         raise WireError(f"party {name!r}: its columns changed since it first came")
 
-    with run_server(authority, ["p0"], welcome=welcome) as listener:
+    with run_server(authority, ["p0"], check_hello=welcome) as listener:
         assert "its columns changed" in refused(authority, "p0", listener)
 
 
 def test_a_stranger_authority_gets_nowhere(authority: Path, tmp_path: Path) -> None:
     stranger = issue_certificates(tmp_path / "other", ["p0"])
     events: list[dict[str, Any]] = []
-    with run_server(authority, ["p0"], note=events.append) as listener:
+    with run_server(authority, ["p0"], log_event=events.append) as listener:
         said = refused(authority, "p0", listener, own=stranger)
         assert "certificate is not of the authority trusted here" in said
         (stranger / "ca.crt").write_bytes((authority / "ca.crt").read_bytes())
         said = refused(authority, "p0", listener, own=stranger)
         assert "hung up when it saw this party's certificate: it is of another authority" in said
-        assert listener.lines["p0"].hello() is None
+        assert listener.transports["p0"].hello() is None
     assert not [e for e in events if e["event"] == "connected"]
 
 
@@ -250,7 +250,7 @@ def test_plain_tcp_and_plain_http2_get_nowhere(authority: Path) -> None:
                 grpc.StatusCode.UNAVAILABLE,
                 grpc.StatusCode.DEADLINE_EXCEEDED,
             )
-        assert listener.lines["p0"].hello() is None
+        assert listener.transports["p0"].hello() is None
 
 
 @pytest.mark.parametrize(
@@ -263,19 +263,19 @@ def test_plain_tcp_and_plain_http2_get_nowhere(authority: Path) -> None:
     ],
 )
 def test_wrong_first_words(authority: Path, frame: bytes, said: str) -> None:
-    with run_server(authority, ["p0"], largest=2**20) as listener:
-        credentials = tls_files(authority, "p0").for_client()
+    with run_server(authority, ["p0"], max_bytes=2**20) as listener:
+        credentials = tls_files(authority, "p0").client_credentials()
         with grpc.secure_channel(f"localhost:{listener.port}", credentials) as channel:
             call = channel.stream_stream(PATH)(iter([frame]), timeout=120)
             with pytest.raises(grpc.RpcError, match=said):
                 next(call)
-        assert listener.lines["p0"].hello() is None
+        assert listener.transports["p0"].hello() is None
 
 
 def test_a_wrong_answer_ends_the_line_and_is_logged(authority: Path) -> None:
     events: list[dict[str, Any]] = []
-    with run_server(authority, ["p0"], note=events.append) as listener:
-        found = listener.lines["p0"]
+    with run_server(authority, ["p0"], log_event=events.append) as listener:
+        found = listener.transports["p0"]
         said: list[str] = []
 
         def run() -> None:
@@ -284,7 +284,7 @@ def test_a_wrong_answer_ends_the_line_and_is_logged(authority: Path) -> None:
         thread = threading.Thread(target=run)
         thread.start()
         wait_until(found.hello)
-        found.exchange(Match(1, b""))
+        found.request(Match(1, b""))
         thread.join(120)
         assert "refused" in said[0] and "version" in said[0]
     assert any(e["event"] == "connection_rejected" and e["party"] == "p0" for e in events)
@@ -306,10 +306,10 @@ def test_a_closed_line_hangs_up_and_the_party_may_come_back(authority: Path) -> 
     events: list[dict[str, Any]] = []
     count = lambda kind: sum(each["event"] == kind for each in events)  # noqa: E731
     with (
-        run_server(authority, ["p0"], note=events.append) as listener,
+        run_server(authority, ["p0"], log_event=events.append) as listener,
         run_client(authority, "p0", listener.port, HELLO, echo) as dialler,
     ):
-        found = listener.lines["p0"]
+        found = listener.transports["p0"]
         for times in range(1, 4):
             wait_until(found.hello)
             assert isinstance(ask(found, Match(times, b"")), Matched)
@@ -331,9 +331,9 @@ def test_an_answer_that_comes_too_late_frees_the_line(authority: Path) -> None:
         run_server(authority, ["p0"]) as listener,
         run_client(authority, "p0", listener.port, HELLO, late),
     ):
-        found: Line = listener.lines["p0"]
+        found: GrpcTransport = listener.transports["p0"]
         wait_until(found.hello)
-        answer = found.exchange(Match(1, b""))
+        answer = found.request(Match(1, b""))
         time.sleep(0.1)
         assert found.hello() is None and not answer.done()
         go.set()

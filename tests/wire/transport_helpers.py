@@ -53,7 +53,9 @@ def run_client(
 ) -> Iterator[PartyClient]:
     """Run a party's client in a thread."""
     address, own = f"localhost:{port}", tls_files(folder, name)
-    client = PartyClient(address, own, lambda: hello, handle, over=lambda: False, give_up_s=60)
+    client = PartyClient(
+        address, own, lambda: hello, handle, is_over=lambda: False, reconnect_timeout=60
+    )
     thread = threading.Thread(target=client.run, daemon=True)
     thread.start()
     try:
@@ -85,6 +87,6 @@ def open_transports(
         server = stack.enter_context(run_server(folder, names))
         for name, end in zip(names, ends, strict=True):
             stack.enter_context(run_client(folder, name, server.port, end.hello, end.handle))
-        transports = [server.lines[name] for name in names]
+        transports = [server.transports[name] for name in names]
         wait_until(lambda: all(line.hello() for line in transports))
         yield list(transports)

@@ -69,7 +69,7 @@ def stack() -> StackedRuns:
 def test_steps_of_adam_are_captured(optimizer: str, captured: int) -> None:
     made = stack()
     how = config(BATCH, epochs=1, optimizer=optimizer)
-    trainer = Trainer(made.federation, made.method, made.rows("train"), how, captured=True)
+    trainer = Trainer(made.federation, made.method, made.rows("train"), how, cuda_graph=True)
     list(trainer.run(lambda: 0.0))
     assert Replayed.made == captured
 
@@ -78,7 +78,7 @@ def test_a_run_goes_with_its_last_reference() -> None:
     """A GPU's memory must not wait for the collector, nor one graph go while another is made."""
     made = stack()
     trainer = Trainer(
-        made.federation, made.method, made.rows("train"), config(BATCH), captured=True
+        made.federation, made.method, made.rows("train"), config(BATCH), cuda_graph=True
     )
     next(trainer.run(lambda: 0.0))
     gone = weakref.ref(trainer)

@@ -17,7 +17,7 @@ from xvfl.config import LossConfig, NetConfig, TrainConfig
 from xvfl.federation.build import build_method, build_parties
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party_worker import PartyWorker
-from xvfl.federation.predict import answerable, logits
+from xvfl.federation.predict import predictable_rows, logits
 from xvfl.methods.base import Method, Mode
 from xvfl.methods.xvfl import XVFL
 from xvfl.primitives.layout import any_image
@@ -131,7 +131,7 @@ class StackedRuns:
             if mode not in self.method.modes:
                 continue
             out = logits(self.method, self.federation, rows, mode, party, self.device)
-            counted = answerable(rows, mode, party).float().view(rows.runs, -1)
+            counted = predictable_rows(rows, mode, party).float().view(rows.runs, -1)
             loss = maths.cross_entropy(out, rows.y).view(rows.runs, -1)
             losses.append((loss * counted).sum(1) / counted.sum(1).clamp(min=1))
         return -torch.stack(losses).mean(0)

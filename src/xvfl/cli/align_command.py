@@ -66,7 +66,7 @@ def _align_coordinator(config: "CoordinatorConfig", names: list[str] | None, wai
     path = Path(config.state_dir) / ALIGNMENT
     ids, columns = list(labels.index), [config.labels.column]
     with listen(config, _print_event) as server:
-        transports = {name: server.lines[name] for name in names or config.parties}
+        transports = {name: server.transports[name] for name in names or config.parties}
         alignment = match_parties(
             transports, ids, columns, config.matching, path, _print_event, wait
         )
@@ -98,13 +98,13 @@ def _align_party(config: "PartyProcessConfig", wait: float) -> None:
         config.tls,
         lambda: endpoint.hello,
         endpoint.handle,
-        lambda: endpoint.over is not None,
+        lambda: endpoint.end_reason is not None,
         _print_event,
         config.max_message_bytes,
         wait,
     ).run()
     if not path.exists() or path.stat().st_mtime_ns == before:
-        raise PartyError(f"the coordinator ended without matching: {endpoint.over}")
+        raise PartyError(f"the coordinator ended without matching: {endpoint.end_reason}")
     match = load_party_alignment(path).match
     print(f"holds {len(match.rows)} of {match.labeled_ids} labeled rows; {len(ids)} rows in all")
     print(f"wrote {path}")

@@ -1,4 +1,4 @@
-"""What a party needs of the store of its checkpoints."""
+"""Interface of the storage for a party's checkpoints."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -7,10 +7,10 @@ from torch import Tensor
 
 
 class CheckpointStore(Protocol):
-    """Where a party keeps its checkpoints."""
+    """Store checkpoints of a party."""
 
-    def save(self, run: str, step: int, tensors: Mapping[str, Tensor], applied: int) -> None:
-        """Keep a checkpoint."""
+    def save(self, run: str, step: int, tensors: Mapping[str, Tensor], last_update: int) -> None:
+        """Write a checkpoint."""
 
     def newest(self, run: str, step: int) -> tuple[int, dict[str, Tensor], int] | None:
-        """Give the newest one of a run at or before a step: its step, tensors, last update."""
+        """Return the newest checkpoint of a run at or before a step: step, tensors, last update."""

@@ -1,4 +1,4 @@
-"""Complete a party's rows for somebody to look at."""
+"""Complete a party's rows in feature space."""
 
 import torch
 from torch import Tensor
@@ -9,19 +9,21 @@ from xvfl.primitives.rows import Rows
 
 
 @torch.no_grad()
-def completed(federation: FusedFederation, rows: Rows, party: int) -> Tensor:
-    """Fill the gaps of a party's rows in the encoded space; what was observed stays. (N, p)
+def complete_rows(federation: FusedFederation, rows: Rows, party: int) -> Tensor:
+    """Fill the missing features of a party's rows; observed features stay. (N, p)
 
-    The cue comes from the parties that hold the row in full; where none does, from the party's own
-    features if it saw any, else from whatever the others saw (D2).
+    The cue is the mean embedding of the other parties that hold the row in full. Where there is
+    none, it is the party's own embedding if the party observed any feature, else the mean embedding
+    of the parties that did (D2).
     """
     federation.train(False)
     worker = federation.workers[party]
     E = federation.embed(rows, ["plain"])[:, :, 0]
     cue, has_cue = maths.cues(E, maths.sources(rows.full, rows.seen))
-    alone = ~maths.others(rows.full, party).any(1) & rows.seen[:, party]
-    own = (alone | ~has_cue[:, party]).unsqueeze(-1)
-    taken = worker.table.take(rows.handles[:, party])
-    x = worker.net.encode(taken)
-    made = worker.net.complete(x, taken.observed, torch.where(own, E[:, party], cue[:, party]))[1]
-    return maths.merge(x, made, worker.net.spread(taken.observed))
+    no_full_peer = ~maths.others(rows.full, party).any(1) & rows.seen[:, party]
+    use_own = (no_full_peer | ~has_cue[:, party]).unsqueeze(-1)
+    table = worker.table.take(rows.handles[:, party])
+    x = worker.net.encode(table)
+    cue = torch.where(use_own, E[:, party], cue[:, party])
+    _, completed = worker.net.complete(x, table.observed, cue)
+    return maths.merge(x, completed, worker.net.spread(table.observed))

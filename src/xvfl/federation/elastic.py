@@ -1,9 +1,9 @@
-"""Who takes part right now (D7): parties come, go and come back; the run goes on with who is there.
+"""A federation whose parties may leave and rejoin while training continues (D7).
 
-A batch that loses a party on the way is begun again with the others. A party that is away keeps
-out until it is on the line again and free; it then says where it stands, and goes on from there:
-what was done without it is lost to it, and noted. One that fails in a batch, however it does, sits
-that batch out, the next time longer; one that goes on refusing is kept out at last.
+A batch during which a party fails is repeated with the others. A disconnected party rejoins when it
+is connected and idle again. It continues from the state it has: updates made without it are lost to
+it, and logged. After a fault, a party pauses for a batch, longer with every further fault; after
+repeated error replies or an invalid reply it is excluded from the run.
 """
 
 import time
@@ -15,253 +15,269 @@ from torch import nn
 
 from xvfl.config import TrainConfig
 from xvfl.errors import PartyError, RunError, WireError
-from xvfl.federation.membership import MOST_REFUSALS, FaultCounts, Member, RunTerms
+from xvfl.federation.membership import MAX_REJECTIONS, FaultCounts, Member, RunTerms
 from xvfl.federation.message_checks import check_ready
-from xvfl.federation.remote_party import RemoteParty, ask
+from xvfl.federation.remote_party import RemoteParty, request_all
 from xvfl.federation.split import Counters, SplitFederation
-from xvfl.methods.base import Method, Work
+from xvfl.methods.base import BatchFunction, Method
 from xvfl.primitives.rows import Rows
-from xvfl.training.optimizer import OptimizedNet, Update
+from xvfl.training.optimizer import OptimizedNet, WeightUpdate
 from xvfl.wire.messages import Begin, Done, End, Hello, Ready
 from xvfl.wire.payload import Packer
 
 T = TypeVar("T")
-Note = Callable[[dict[str, Any]], None]
-LOOK_S = 0.02
-"""Seconds between looks at who has come, while too few are there."""
+LogEvent = Callable[[dict[str, Any]], None]
+POLL_S = 0.02
+"""Seconds between checks for connected parties while too few are present."""
 
 
 class ElasticFederation:
-    """A federation of whoever is there; drives `SplitFederation`s over them."""
+    """The parties that are available; runs each batch on a `SplitFederation` of them."""
 
     def __init__(
-        self, peers: Sequence[RemoteParty], terms: RunTerms, note: Note = lambda event: None
+        self,
+        parties: Sequence[RemoteParty],
+        terms: RunTerms,
+        log_event: LogEvent = lambda event: None,
     ) -> None:
-        """Wait for nobody yet; `gather` does."""
-        self.members = [Member(peer) for peer in peers]
-        for peer in peers:
-            peer.packer = Packer(terms.payload)
-        self.terms, self._note = terms, note
+        """Create a federation in which no party is present yet; `wait_for` lets them join."""
+        self.members = [Member(party) for party in parties]
+        for party in parties:
+            party.packer = Packer(terms.payload)
+        self.terms, self._log_event = terms, log_event
         self.counters = Counters()
         self.step = 0
-        """The training step the run is at."""
+        """The current training step."""
         self.optimized_nets: dict[str, OptimizedNet] = {}
         self.fault_counts = FaultCounts()
         self._training = True
         self._active: tuple[int, ...] = ()
-        self._keepers: set[str] = set()
-        self._last_keep = 0
+        self._have_best: set[str] = set()
+        self._best_update = 0
         self._batch = 0
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Everybody's names."""
-        return tuple(member.peer.name for member in self.members)
+        """Names of all parties, present or not."""
+        return tuple(member.party.name for member in self.members)
 
     @property
     def present(self) -> tuple[int, ...]:
-        """The places of those who take part."""
+        """Indices of the parties that take part."""
         return tuple(i for i, member in enumerate(self.members) if member.present)
 
-    def gather(self, wanted: int) -> tuple[int, ...]:
-        """Let in whoever is waiting; wait until so many are there."""
-        until = time.monotonic() + self.terms.patience_s
+    def wait_for(self, n_parties: int) -> tuple[int, ...]:
+        """Let connected parties join; block until `n_parties` are present."""
+        deadline = time.monotonic() + self.terms.join_timeout
         while True:
             for member in self.members:
-                if member.present and member.peer.restarted():
-                    # Nothing was asked of it yet: it holds up no batch, and need not sit one out.
-                    self._leave(member, "it was started again")
-                self._let_in(member, needed=len(self.present) < wanted)
-            if len(self.present) >= wanted:
+                if member.present and member.party.restarted():
+                    # No request is open: the party fails no batch and need not pause.
+                    self._leave(member, "it was restarted")
+                self._try_join(member, needed=len(self.present) < n_parties)
+            if len(self.present) >= n_parties:
                 return self.present
-            self._see_enough(wanted)
-            if time.monotonic() > until:
-                away = [m.peer.name for m in self.members if not m.present]
+            self._check_enough_left(n_parties)
+            if time.monotonic() > deadline:
+                offline = [m.party.name for m in self.members if not m.present]
                 raise RunError(
-                    f"expected {wanted} parties, but after {self.terms.patience_s:.0f} s "
-                    f"{', '.join(away)} are away; start them and resume the run"
+                    f"expected {n_parties} parties, but after {self.terms.join_timeout:.0f} s "
+                    f"these are offline: {', '.join(offline)}; start them and resume the run"
                 )
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
 
-    def _see_enough(self, wanted: int) -> None:
-        """End the run when too few are left that may come back."""
-        out = {m.peer.name: m.barred for m in self.members if m.barred is not None}
-        if len(self.members) - len(out) < wanted:
-            why = "; ".join(f"{name} is kept out: {why}" for name, why in out.items())
-            raise RunError(f"expected {wanted} parties, but {why}; mend it and resume the run")
+    def _check_enough_left(self, n_parties: int) -> None:
+        """Raise if too few parties are left that may join."""
+        excluded = {
+            m.party.name: m.exclusion_reason for m in self.members if m.exclusion_reason is not None
+        }
+        if len(self.members) - len(excluded) < n_parties:
+            reasons = "; ".join(f"{name} is excluded: {why}" for name, why in excluded.items())
+            raise RunError(f"expected {n_parties} parties, but {reasons}; fix it and resume")
 
     def begin(self, config: TrainConfig, heads: nn.Module) -> OptimizedNet:
-        """Hold the heads alone: a party makes its optimizer when it is let in."""
+        """Create the optimizer of the heads; a party creates its own when it joins."""
         return OptimizedNet(heads, config)
 
     def train(self, on: bool) -> None:
-        """Say whether the next batches are for training or for prediction."""
+        """Set whether the next batches are for training or for prediction."""
         self._training = on
 
-    def run_batch(self, method: Method, rows: Rows, work: Work[T], alone: int | None = None) -> T:
-        """Do some work on a batch, again and with fewer parties when some are lost on the way."""
+    def run_batch(
+        self,
+        method: Method,
+        rows: Rows,
+        function: BatchFunction[T],
+        only_party: int | None = None,
+    ) -> T:
+        """Run a function on a batch; after a fault, repeat it with the remaining parties."""
         if self._training:
             self.step = int(rows.step)
         self._batch += 1
         while True:
-            here = self.gather(self.terms.minimum)
-            if alone in here:
-                here = (alone,)
-            whole = len(here) == len(self.members)
-            split = self._split(here)
+            present = self.wait_for(self.terms.min_parties)
+            if only_party in present:
+                present = (only_party,)
+            complete = len(present) == len(self.members)
+            split = self._split(present)
             split.train(self._training)
             try:
-                done = work(
+                result = function(
                     split,
-                    method if whole else method.select_parties(here),
-                    rows if whole else rows.select_parties(here),
+                    method if complete else method.select_parties(present),
+                    rows if complete else rows.select_parties(present),
                 )
             except PartyError as error:
-                self._part(error)
-                self.fault_counts.batches += 1
+                self._handle_fault(error)
+                self.fault_counts.repeated_batches += 1
                 continue
-            for place in here:
-                self.members[place].succeeded()
+            for place in present:
+                self.members[place].record_success()
             if self._training:
-                self._active = here
-            return done
+                self._active = present
+            return result
 
-    def update(self, update: Update) -> None:
-        """Have the parties of the last batch update their weights; all keep or load the best."""
-        asked = self.present if update.kind in ("keep", "best") else self._active
-        told = [i for i in asked if self.members[i].present]
-        self._split(told).update(update)
-        if update.kind == "keep":
-            self._keepers = {self.members[i].peer.name for i in told}
-            self._last_keep = self.counters.update
+    def update(self, update: WeightUpdate) -> None:
+        """Send an update to the parties of the last batch; `save_best`, `load_best` to all."""
+        to_all = update.kind in ("save_best", "load_best")
+        places = self.present if to_all else self._active
+        places = tuple(i for i in places if self.members[i].present)
+        self._split(places).update(update)
+        if update.kind == "save_best":
+            self._have_best = {self.members[i].party.name for i in places}
+            self._best_update = self.counters.update
 
     @property
-    def agreed(self) -> bool:
-        """Whether all who are here remember the same best weights."""
-        return {self.members[i].peer.name for i in self.present} <= self._keepers
+    def best_weights_agree(self) -> bool:
+        """Whether all present parties saved the best weights at the same update."""
+        return {self.members[i].party.name for i in self.present} <= self._have_best
 
-    def keep_state(self) -> tuple[int, list[str]]:
-        """Give who remembers the best weights, and since which update."""
-        return self._last_keep, sorted(self._keepers)
+    def best_state(self) -> tuple[int, list[str]]:
+        """Return the update of the best weights and the parties that saved them."""
+        return self._best_update, sorted(self._have_best)
 
-    def restore_keep(self, state: Sequence[Any]) -> None:
-        """Take up what `keep_state` gave."""
-        self._last_keep, self._keepers = int(state[0]), set(state[1])
+    def restore_best_state(self, state: Sequence[Any]) -> None:
+        """Restore what `best_state` returned."""
+        self._best_update, self._have_best = int(state[0]), set(state[1])
 
     def flush(self, save: int = -1) -> None:
-        """Have all_parties finish the last step; `save` names the checkpoint they keep."""
+        """Send pending updates to all present parties; `save` is the step of a checkpoint."""
         while self.present:
             try:
                 self._split(self.present).flush(save)
                 return
             except PartyError as error:
-                self._part(error)
+                self._handle_fault(error)
 
     def end(self, reason: str) -> None:
-        """Tell all_parties that the run is over."""
+        """Tell all present parties that the run has ended."""
         while self.present:
-            peers = [self.members[i].peer for i in self.present]
+            parties = [self.members[i].party for i in self.present]
             try:
-                ask(peers, [End(self._turn(), reason) for _ in peers], Done)
+                request_all(parties, [End(self._next_request_id(), reason) for _ in parties], Done)
                 return
             except PartyError as error:
-                self._part(error)
+                self._handle_fault(error)
 
     def _split(self, places: Sequence[int]) -> SplitFederation:
         return SplitFederation(
-            [self.members[i].peer for i in places], self.terms.width, self.counters
+            [self.members[i].party for i in places], self.terms.width, self.counters
         )
 
-    def _turn(self) -> int:
-        self.counters.turn += 1
-        return self.counters.turn
+    def _next_request_id(self) -> int:
+        self.counters.request_id += 1
+        return self.counters.request_id
 
-    def _part(self, error: PartyError) -> None:
-        """Go on without those who failed, each for its own fault."""
+    def _handle_fault(self, error: PartyError) -> None:
+        """Continue without the parties that failed."""
         if not error.parties:
             raise error
         for each in error.each:
             for member in self.members:
-                if member.peer.name in each.parties and member.present:
+                if member.party.name in each.parties and member.present:
                     self._leave(member, str(each))
-                    self._judge(member, each)
+                    self._count_fault(member, each)
 
-    def _leave(self, member: Member, why: str) -> None:
-        name = member.peer.name
+    def _leave(self, member: Member, reason: str) -> None:
+        name, counts = member.party.name, self.fault_counts.departures
         member.present, member.left_at = False, self.step
-        member.peer.take_pending()
-        self.fault_counts.left[name] = self.fault_counts.left.get(name, 0) + 1
-        self._note({"event": "party_left", "party": name, "step": self.step, "reason": why})
+        member.party.take_pending()
+        counts[name] = counts.get(name, 0) + 1
+        self._log_event({"event": "party_left", "party": name, "step": self.step, "reason": reason})
 
-    def _judge(self, member: Member, error: PartyError) -> None:
-        """Let rest who failed; keep out who answers wrongly, or will not answer at all."""
-        member.failed(self._batch, error.fault)
+    def _count_fault(self, member: Member, error: PartyError) -> None:
+        """Let the party pause; exclude it after an invalid reply or repeated error replies."""
+        member.record_fault(self._batch, error.fault)
         if error.fault == "refused":
-            name = member.peer.name
-            self.fault_counts.refusals[name] = self.fault_counts.refusals.get(name, 0) + 1
-        if error.fault == "wrong" or member.refusals >= MOST_REFUSALS:
-            self._bar(member, str(error))
+            name, counts = member.party.name, self.fault_counts.rejections
+            counts[name] = counts.get(name, 0) + 1
+        if error.fault == "wrong" or member.rejections >= MAX_REJECTIONS:
+            self._exclude(member, str(error))
 
-    def _bar(self, member: Member, why: str) -> None:
-        """Keep a party out for good, and tell it why; the others go on."""
-        member.present, member.barred = False, why
-        self._note({"event": "party_excluded", "party": member.peer.name, "reason": why})
-        member.peer.transport.exchange(End(self._turn(), f"refused: {why}"))
+    def _exclude(self, member: Member, reason: str) -> None:
+        """Exclude a party from the run, and send it the reason."""
+        member.present, member.exclusion_reason = False, reason
+        self._log_event({"event": "party_excluded", "party": member.party.name, "reason": reason})
+        member.party.transport.request(End(self._next_request_id(), f"excluded: {reason}"))
 
-    def _let_in(self, member: Member, needed: bool) -> None:
-        hello = None if member.present or member.barred else member.peer.transport.hello()
-        if hello is None or member.rests(self._batch, needed):
+    def _try_join(self, member: Member, needed: bool) -> None:
+        may_join = not (member.present or member.exclusion_reason)
+        hello = member.party.transport.hello() if may_join else None
+        if hello is None or member.is_backing_off(self._batch, needed):
             return
+        name = member.party.name
         try:
-            ready = self._welcome(member, hello)
+            ready = self._request_begin(member, hello)
         except PartyError as error:
-            self._note({"event": "join_failed", "party": member.peer.name, "reason": str(error)})
-            self._judge(member, error)
+            self._log_event({"event": "join_failed", "party": name, "reason": str(error)})
+            self._count_fault(member, error)
             return
-        if (fault := self._fault(member, ready)) is not None:
-            self._bar(member, fault)
+        if (problem := self._check_ready(member, ready)) is not None:
+            self._exclude(member, problem)
             return
-        returned = member.began == hello.life
-        member.present, member.began, member.holdings = True, hello.life, ready.holdings
-        member.peer.take_pending()
-        if ready.applied < self._last_keep:
-            self._keepers.discard(member.peer.name)
-        lost = self.counters.update - ready.applied
-        since = member.left_at if returned else ready.step
-        name = member.peer.name
-        self.fault_counts.updates[name] = self.fault_counts.updates.get(name, 0) + lost
-        self._note(
+        same_process = member.instance_id == hello.instance_id
+        member.present, member.instance_id = True, hello.instance_id
+        member.row_status = ready.row_status
+        member.party.take_pending()
+        if ready.last_update < self._best_update:
+            self._have_best.discard(name)
+        lost = self.counters.update - ready.last_update
+        since = member.left_at if same_process else ready.step
+        counts = self.fault_counts.lost_updates
+        counts[name] = counts.get(name, 0) + lost
+        self._log_event(
             {
                 "event": "party_joined",
                 "party": name,
                 "step": self.step,
                 "from_checkpoint": ready.step,
-                "last_update": ready.applied,
-                "lost_updates": [ready.applied + 1, self.counters.update] if lost else [],
+                "last_update": ready.last_update,
+                "lost_updates": [ready.last_update + 1, self.counters.update] if lost else [],
                 "lost_steps": [since, max(since, self.step - 1)] if lost else [],
             }
         )
 
-    def _fault(self, member: Member, ready: Ready) -> str | None:
-        """Say what is wrong with where a party says it stands."""
+    def _check_ready(self, member: Member, ready: Ready) -> str | None:
+        """Return what is wrong with the state that a party reports, or None."""
+        n_rows = self.terms.rows.get(member.party.name)
         try:
-            # A checkpoint is named by the step that comes next.
-            check_ready(
-                ready, self.step + 1, self.counters.update, self.terms.rows.get(member.peer.name)
-            )
+            # A checkpoint is named after the next step.
+            check_ready(ready, self.step + 1, self.counters.update, n_rows)
         except WireError as error:
             return str(error)
-        if member.holdings is not None and not member.holdings.equal(ready.holdings):
-            return "its rows changed since the run began; match ids again"
+        if member.row_status is not None and not member.row_status.equal(ready.row_status):
+            return "its rows changed since the run started; match ids again"
         return None
 
-    def _welcome(self, member: Member, hello: Hello) -> Ready:
-        step = -1 if hello.life == member.began else self.step
-        member.peer.life = hello.life
-        training = self.terms.training.get(member.peer.name, torch.zeros(0, dtype=torch.int32))
-        question = Begin(self._turn(), self.terms.run, step, self.terms.settings, training)
-        usual, member.peer.deadline.usual = member.peer.deadline.usual, None
+    def _request_begin(self, member: Member, hello: Hello) -> Ready:
+        party, terms = member.party, self.terms
+        step = -1 if hello.instance_id == member.instance_id else self.step
+        party.instance_id = hello.instance_id
+        training = terms.training.get(party.name, torch.zeros(0, dtype=torch.int32))
+        request = Begin(self._next_request_id(), terms.run, step, terms.settings, training)
+        # Encoding and building nets take longer than a usual reply.
+        typical, party.timeout.typical = party.timeout.typical, None
         try:
-            return ask([member.peer], [question], Ready)[0]
+            return request_all([party], [request], Ready)[0]
         finally:
-            member.peer.deadline.usual = usual
+            party.timeout.typical = typical

@@ -1,9 +1,9 @@
-"""A party behind a wire: answers messages with its own nets, optimizer and checkpoints.
+"""A party's endpoint: handles the coordinator's requests with the party's nets and checkpoints.
 
-Every message is checked in full before anything changes; a wrong one ends in a refusal, and so does
-one that fails here in a way nobody thought of. The last answer is kept: a question that comes again
-gets it, and nothing is done twice.
-Shapes: B rows of a batch, H of them held here, v views, d embedding width.
+Every request is validated before it has any effect. An invalid request, or an unexpected exception,
+yields an error reply. The last reply is cached: a request that is sent again gets the same reply
+and has no second effect.
+Shapes: B rows of a batch, H of them held by the party, v views, d embedding width.
 """
 
 import threading
@@ -25,9 +25,9 @@ from xvfl.federation.message_checks import (
 )
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.run_settings import RunSettings, parse_run_settings
-from xvfl.federation.sent_tensors import SentTensor, SentTensors, run_back
+from xvfl.federation.sent_tensors import SentTensor, SentTensors, run_backward
 from xvfl.methods.base import View
-from xvfl.training.optimizer import Kind, OptimizedNet, Update, under
+from xvfl.training.optimizer import OptimizedNet, UpdateKind, WeightUpdate, strip_prefix
 from xvfl.training.page import Page
 from xvfl.training.precision import configure_precision
 from xvfl.wire import codec
@@ -53,21 +53,21 @@ from xvfl.wire.messages import (
 )
 from xvfl.wire.payload import Packer
 
-COMPUTING = threading.Lock()
-"""Torch has one random stream a process: parties in one process compute one after the other."""
-LATEST = 2**62
-"""A step after every other."""
-LONGEST_WHY = 2000
-"""Characters of a refusal: it may quote what came."""
+COMPUTE_LOCK = threading.Lock()
+"""Torch has one global random stream per process: parties in one process take turns to compute."""
+LAST_STEP = 2**62
+"""A step after every other step."""
+MAX_ERROR_LENGTH = 2000
+"""Characters of an error reply; it may quote the request."""
 
 
 @dataclass(frozen=True)
 class PartyRun:
-    """What a party makes of a run's settings."""
+    """A party's nets and rows for a run."""
 
     worker: PartyWorker
-    holdings: Tensor
-    """(n,) uint8: how it holds the row of each handle; see `Ready`."""
+    row_status: Tensor
+    """(n,) uint8, by handle; see `Ready`."""
 
 
 class Endpoint:
@@ -76,83 +76,98 @@ class Endpoint:
     def __init__(
         self,
         hello: Hello,
-        make: Callable[[RunSettings, Tensor], PartyRun],
+        start_run: Callable[[RunSettings, Tensor], PartyRun],
         store: CheckpointStore,
-        note: Callable[[dict[str, Any]], None] = lambda event: None,
-        other: Callable[[Match | Release], Message] | None = None,
+        log_event: Callable[[dict[str, Any]], None] = lambda event: None,
+        handle_other: Callable[[Match | Release], Message] | None = None,
     ) -> None:
-        """Answer for a party; `make` builds its nets, `other` answers what is not training."""
+        """Create an endpoint.
+
+        Parameters
+        ----------
+        hello
+            What the party reports about itself when it connects.
+        start_run
+            Builds nets and rows from the run's settings and the handles of the training rows.
+        store
+            Storage of checkpoints.
+        log_event
+            Receives log events.
+        handle_other
+            Handles requests that are not part of training.
+        """
         self.hello = hello
-        self.over: str | None = None
-        """Why the run is over, once it is."""
-        self._make, self._store, self._note, self._other = make, store, note, other
+        self.end_reason: str | None = None
+        """Why the coordinator ended the run; None while it has not."""
+        self._start_run, self._store = start_run, store
+        self._log_event, self._handle_other = log_event, handle_other
         self._lock = threading.Lock()
         self._last: tuple[bytes, bytes] = (b"", b"")
-        self._turn = 0
+        self._last_request_id = 0
         self.run = ""
         self.step = 0
-        """The training step it is at."""
-        self.refused = 0
-        """Messages refused so far."""
+        """The current training step."""
+        self.n_rejected = 0
+        """Requests rejected so far."""
         self._worker: PartyWorker | None = None
-        self._holdings = torch.zeros(0, dtype=torch.uint8)
-        self._applied = self._kept = 0
-        self._tickets = SentTensors()
+        self._row_status = torch.zeros(0, dtype=torch.uint8)
+        self._last_update = self._checkpoint_step = 0
+        self._sent = SentTensors()
         self._packer = Packer()
 
     @property
     def worker(self) -> PartyWorker:
-        """The party at work, once a run has begun."""
+        """The party's worker, once a run has started."""
         if self._worker is None:
-            raise WireError("expected Begin first: no run has begun here")
+            raise WireError("expected Begin first: no run has started at this party")
         return self._worker
 
     @property
-    def applied(self) -> int:
-        """Number of the last update made."""
-        return self._applied
+    def last_update(self) -> int:
+        """Number of the last update applied."""
+        return self._last_update
 
-    def keep(self) -> None:
-        """Keep a checkpoint of what is done, before leaving of one's own will."""
+    def save_checkpoint(self) -> None:
+        """Save a checkpoint before a voluntary shutdown."""
         with self._lock:
-            if self.run and self.step > self._kept:
-                self._holder.settle()
-                state = self._holder.state(self.worker.name)
-                self._store.save(self.run, self.step, state, self._applied)
-                self._kept = self.step
+            if self.run and self.step > self._checkpoint_step:
+                self._net.abort_step()
+                self._save(self.step)
 
     def handle(self, frame: bytes) -> bytes:
-        """Answer a frame with a frame."""
+        """Handle an encoded request and return the encoded reply."""
         with self._lock:
             if frame == self._last[0]:
                 return self._last[1]
             try:
                 message = codec.decode(frame)
-                with COMPUTING:
-                    reply = codec.encode(self._answer(message))
+                with COMPUTE_LOCK:
+                    reply = codec.encode(self._dispatch(message))
             except XVFLError as error:
-                return self._refuse(frame, error, str(error))
+                return self._reject(frame, error, str(error))
             except Exception as error:
-                self._tickets.clear()  # What is half done must not be gone on with.
-                self._note({"event": "internal_error", "traceback": traceback.format_exc()})
-                # The error itself may hold this side's data: the other side gets its kind alone.
-                said = f"this party failed inside with {type(error).__name__}; its own log says how"
-                return self._refuse(frame, error, said)
-            self._last, self._turn = (frame, reply), message.turn
+                self._sent.clear()  # Discard partial state.
+                self._log_event({"event": "internal_error", "traceback": traceback.format_exc()})
+                # The message may contain the party's data: send the type of the error alone.
+                text = f"internal error {type(error).__name__} at this party; see the party's log"
+                return self._reject(frame, error, text)
+            self._last, self._last_request_id = (frame, reply), message.request_id
             return reply
 
-    def _refuse(self, frame: bytes, error: Exception, why: str) -> bytes:
-        self.refused += 1
-        turn = codec.kind_and_turn(frame)[1] if len(frame) >= codec.OVERHEAD else 0
-        why = why[:LONGEST_WHY].encode(errors="replace").decode()
-        self._note({"event": "request_rejected", "turn": turn, "reason": why})
-        return codec.encode(ErrorReply(turn, type(error).__name__, why))
+    def _reject(self, frame: bytes, error: Exception, text: str) -> bytes:
+        self.n_rejected += 1
+        known = len(frame) >= codec.OVERHEAD
+        request_id = codec.kind_and_request_id(frame)[1] if known else 0
+        text = text[:MAX_ERROR_LENGTH].encode(errors="replace").decode()
+        self._log_event({"event": "request_rejected", "request_id": request_id, "reason": text})
+        return codec.encode(ErrorReply(request_id, type(error).__name__, text))
 
-    def _answer(self, message: Message) -> Message:
-        if message.turn <= self._turn and not (isinstance(message, Begin) and message.step >= 0):
+    def _dispatch(self, message: Message) -> Message:
+        restarts = isinstance(message, Begin) and message.step >= 0
+        if message.request_id <= self._last_request_id and not restarts:
             raise WireError(
-                f"{type(message).__name__}: expected a turn after {self._turn}, got "
-                f"{message.turn}: stale or replayed"
+                f"{type(message).__name__}: expected a request id above {self._last_request_id}, "
+                f"got {message.request_id}: stale or replayed"
             )
         if isinstance(message, Begin):
             return self._begin(message)
@@ -165,132 +180,142 @@ class Endpoint:
         if isinstance(message, Flush):
             return self._flush(message)
         if isinstance(message, End):
-            self.over = message.reason
-            return Done(message.turn, self._applied)
-        if isinstance(message, Match | Release) and self._other is not None:
-            return self._other(message)
-        raise WireError(f"expected a coordinator's message, got {type(message).__name__}")
+            self.end_reason = message.reason
+            return Done(message.request_id, self._last_update)
+        if isinstance(message, Match | Release) and self._handle_other is not None:
+            return self._handle_other(message)
+        raise WireError(f"expected a request of a coordinator, got {type(message).__name__}")
 
     def _begin(self, message: Begin) -> Ready:
         if message.step < 0:
             if message.run != self.run:
                 raise WireError(f"Begin: expected run {self.run!r}, got {message.run!r}")
-            self._holder.settle()
-            self._tickets.clear()
-            return Ready(message.turn, self._kept, self._applied, self._holdings)
+            self._net.abort_step()
+            self._sent.clear()
+            return self._ready(message)
         settings = parse_run_settings(message.settings)
         check_handles(message.training, self.hello.rows)
-        party_run = self._make(settings, message.training.long())
-        configure_precision(party_run.worker.net, settings.train)
-        holder = OptimizedNet(party_run.worker.net, settings.train)
-        found = self._store.newest(message.run, message.step)
-        kept = applied = 0
-        if found is not None:
-            kept, tensors, applied = found
-            holder.restore(party_run.worker.name, tensors)
+        party_run = self._start_run(settings, message.training.long())
+        worker = party_run.worker
+        configure_precision(worker.net, settings.train)
+        net = OptimizedNet(worker.net, settings.train)
+        checkpoint = self._store.newest(message.run, message.step)
+        step = last_update = 0
+        if checkpoint is not None:
+            step, tensors, last_update = checkpoint
+            net.load_state_tensors(worker.name, tensors)
         elif settings.warm:
-            self._warm(party_run.worker, settings.warm)
-        party_run.worker.optimized_net = holder
-        self._worker, self._holdings = party_run.worker, party_run.holdings
-        self.run, self.step = message.run, kept
-        self._kept, self._applied = kept, applied
-        self._tickets.clear()
+            self._load_warm_start(worker, settings.warm)
+        worker.optimized_net = net
+        self._worker, self._row_status = worker, party_run.row_status
+        self.run, self.step = message.run, step
+        self._checkpoint_step, self._last_update = step, last_update
+        self._sent.clear()
         self._packer = Packer(settings.payload)
-        self._note({"event": "run_started", "run": message.run, "from_checkpoint": self._kept})
-        return Ready(message.turn, self._kept, self._applied, self._holdings)
+        self._log_event({"event": "run_started", "run": message.run, "from_checkpoint": step})
+        return self._ready(message)
 
-    def _warm(self, worker: PartyWorker, run: str) -> None:
-        """Take the weights of an earlier run, if they are here and fit."""
-        found = self._store.newest(run, LATEST)
-        if found is not None:
+    def _ready(self, message: Begin) -> Ready:
+        return Ready(message.request_id, self._checkpoint_step, self._last_update, self._row_status)
+
+    def _load_warm_start(self, worker: PartyWorker, run: str) -> None:
+        """Load the weights of an earlier run, if they exist."""
+        checkpoint = self._store.newest(run, LAST_STEP)
+        if checkpoint is not None:
             try:
-                worker.net.load_state_dict(under(found[1], f"net/{worker.name}/"))
+                weights = strip_prefix(checkpoint[1], f"net/{worker.name}/")
+                worker.net.load_state_dict(weights)
             except RuntimeError as error:
                 raise WireError(
                     f"Begin: the weights of run {run!r} do not fit ({error})"
                 ) from error
-        self._note({"event": "warm_start", "run": run, "loaded": found is not None})
+        self._log_event({"event": "warm_start", "run": run, "loaded": checkpoint is not None})
 
     def _embed(self, message: Embed) -> Embedded:
         worker = self.worker
-        gradients = self._check_finish(message.gradients, message.instructions)
+        gradients = self._check_pending(message.gradients, message.instructions)
         check_handles(message.handles, len(worker.table))
         check_views(message.views, worker.net.completes)
         if message.step < 0:
             raise WireError(f"Embed: expected a step of 0 or more, got {message.step}")
-        self._finish(gradients, message.instructions)
+        self._apply_pending(gradients, message.instructions)
         self.step = message.step if message.training else self.step
         handles = message.handles.to(worker.table.device).long()
         held = (handles >= 0).nonzero().flatten()
         worker.net.train(message.training)
         with torch.set_grad_enabled(message.training):
             output = worker.embed(handles, cast(tuple[View, ...], message.views), message.step)
-        self._tickets.keep(
-            message.turn, SentTensor(output, handles, held, training=message.training)
-        )
-        return Embedded(message.turn, self._applied, self._packer.pack(output[held]))
+        sent = SentTensor(output, handles, held, training=message.training)
+        self._sent.add(message.request_id, sent)
+        return Embedded(message.request_id, self._last_update, self._packer.pack(output[held]))
 
     def _complete(self, message: Complete) -> Completed:
-        worker, cut = self.worker, self._tickets.embedding(message.ticket)
+        worker, embedding = self.worker, self._sent.get_last_embedding(message.tensor_id)
         if not worker.net.completes:
-            raise WireError("Complete: expected none: this run's method completes nothing")
-        rows, width = len(cut.output), cut.output.shape[-1]
+            raise WireError("Complete: needs a completer, and this run's method has none")
+        rows, width = len(embedding.output), embedding.output.shape[-1]
         cue = self._packer.unpack(message.cue, "cue")
-        check_tensor("cue", cue, (rows, width), cut.output.dtype)
-        check_tensor("whole", message.whole, (rows,), torch.bool)
+        check_tensor("cue", cue, (rows, width), embedding.output.dtype)
+        check_tensor("replace_observed", message.replace_observed, (rows,), torch.bool)
         training = worker.net.training
-        cue = cue.to(cut.output.device).requires_grad_(training)
+        cue = cue.to(embedding.output.device).requires_grad_(training)
         with torch.set_grad_enabled(training):
-            output = worker.complete(cue, message.whole.to(cue.device))
-        self._tickets.keep(message.turn, SentTensor(output, cut.handles, None, cue, training))
-        return Completed(message.turn, self._packer.pack(output))
+            output = worker.complete(cue, message.replace_observed.to(cue.device))
+        sent = SentTensor(output, embedding.handles, None, cue, training)
+        self._sent.add(message.request_id, sent)
+        return Completed(message.request_id, self._packer.pack(output))
 
     def _backward(self, message: Backward) -> CueGradient:
-        given = self._tickets.opened(message.gradient, self._packer)
-        cut, cue = self._tickets.take_completion(given.ticket)
-        self._run_back([(cut, given)], retain=True)
-        gradient = torch.zeros_like(cue) if cue.grad is None else cue.grad
-        return CueGradient(message.turn, self._packer.pack_gradient("cue", gradient, cut.handles))
+        gradient = self._sent.unpack_gradient(message.gradient, self._packer)
+        sent, cue = self._sent.pop_completion(gradient.tensor_id)
+        self._run_backward([(sent, gradient)], retain_graph=True)
+        values = torch.zeros_like(cue) if cue.grad is None else cue.grad
+        packed = self._packer.pack_gradient("cue", values, sent.handles)
+        return CueGradient(message.request_id, packed)
 
     def _flush(self, message: Flush) -> Done:
-        gradients = self._check_finish(message.gradients, message.instructions)
-        self._finish(gradients, message.instructions)
+        gradients = self._check_pending(message.gradients, message.instructions)
+        self._apply_pending(gradients, message.instructions)
         if message.save >= 0:
-            state = self._holder.state(self.worker.name)
-            self._store.save(self.run, message.save, state, self._applied)
-            self._kept = message.save
-        return Done(message.turn, self._applied)
+            self._save(message.save)
+        return Done(message.request_id, self._last_update)
 
-    def _check_finish(
+    def _save(self, step: int) -> None:
+        tensors = self._net.state_tensors(self.worker.name)
+        self._store.save(self.run, step, tensors, self._last_update)
+        self._checkpoint_step = step
+
+    def _check_pending(
         self, gradients: tuple[Gradient, ...], instructions: tuple[Instruction, ...]
     ) -> tuple[Gradient, ...]:
-        """Refuse what cannot be done; give the gradients unpacked."""
-        page = isinstance(self._holder.optimizer, Page)
-        check_instructions(instructions, self._applied, page)
-        if len({gradient.ticket for gradient in gradients}) < len(gradients):
-            raise WireError("gradients: expected each ticket once")
-        return tuple(self._tickets.opened(gradient, self._packer) for gradient in gradients)
+        """Validate gradients and instructions; return the gradients unpacked."""
+        page = isinstance(self._net.optimizer, Page)
+        check_instructions(instructions, self._last_update, page)
+        if len({gradient.tensor_id for gradient in gradients}) < len(gradients):
+            raise WireError("gradients: expected each tensor id once")
+        return tuple(self._sent.unpack_gradient(gradient, self._packer) for gradient in gradients)
 
-    def _finish(
+    def _apply_pending(
         self, gradients: tuple[Gradient, ...], instructions: tuple[Instruction, ...]
     ) -> None:
-        """Make the update of the last step; where none came, that step was given up."""
+        """Finish the last step; without instructions, the step was aborted."""
         if gradients:
-            self._run_back([(self._tickets.of(g.ticket), g) for g in gradients], retain=False)
+            pairs = [(self._sent.get(gradient.tensor_id), gradient) for gradient in gradients]
+            self._run_backward(pairs, retain_graph=False)
         if gradients or instructions:
-            self._tickets.clear()
+            self._sent.clear()
         for each in instructions:
-            self._holder.update(Update(cast(Kind, each.kind), each.rate))
-            self._applied = each.number
+            self._net.update(WeightUpdate(cast(UpdateKind, each.kind), each.rate))
+            self._last_update = each.number
         if not instructions:
-            self._holder.forget()
+            self._net.zero_grad()
 
-    def _run_back(self, pairs: list[tuple[SentTensor, Gradient]], retain: bool) -> None:
+    def _run_backward(self, pairs: list[tuple[SentTensor, Gradient]], retain_graph: bool) -> None:
         objective, self.worker.objective = self.worker.objective, None
-        run_back(pairs, objective, retain)
+        run_backward(pairs, objective, retain_graph)
 
     @property
-    def _holder(self) -> OptimizedNet:
-        holder = self.worker.optimized_net
-        assert holder is not None
-        return holder
+    def _net(self) -> OptimizedNet:
+        net = self.worker.optimized_net
+        assert net is not None
+        return net

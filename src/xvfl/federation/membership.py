@@ -1,4 +1,4 @@
-"""What a run demands of its parties, and what it knows of each."""
+"""Requirements of a run, and the state of each party in it."""
 
 import time
 from collections.abc import Mapping
@@ -10,79 +10,79 @@ from xvfl.errors import Fault
 from xvfl.federation.remote_party import RemoteParty
 from xvfl.wire.payload import Payload
 
-MOST_REFUSALS = 5
-"""Refusals in succession after which a party is kept out."""
-PAUSE_S = 0.5
-"""Seconds before a party that failed, and is needed, is asked again; longer each time."""
+MAX_REJECTIONS = 5
+"""Consecutive error replies after which a party is excluded."""
+BACKOFF_S = 0.5
+"""Seconds per consecutive fault before a required party is asked to join again."""
 
 
 @dataclass(frozen=True)
 class RunTerms:
-    """What a run demands of its parties."""
+    """Requirements of a run."""
 
     run: str
-    """Names the run; the parties' checkpoints bear it."""
+    """Name of the run; the parties store their checkpoints under it."""
     settings: str
-    """JSON; see `settings.Settings`."""
+    """JSON of `RunSettings`."""
     width: int
-    """Width of what a party sends for each row and view."""
-    minimum: int
-    """Parties needed to go on."""
+    """Width of a party's embedding of one row and view."""
+    min_parties: int
+    """Parties needed to continue."""
     training: Mapping[str, Tensor] = field(default_factory=dict)
-    """Each party's handles of the rows to train on; see `Begin`."""
-    patience_s: float = 600.0
-    """Seconds to wait for them."""
+    """Each party's handles of the training rows; see `Begin`."""
+    join_timeout: float = 600.0
+    """Seconds to wait for the needed parties."""
     payload: Payload = "float32"
-    """How tensors travel; the settings say the same."""
+    """Encoding of tensors; the same as in the settings."""
     rows: Mapping[str, int] = field(default_factory=dict)
-    """How many rows were matched with each party, where that is known."""
+    """Number of matched rows of each party, where it is known."""
 
 
 @dataclass
 class Member:
-    """A party, and what is known of its part in the run."""
+    """A party and its state in the run."""
 
-    peer: RemoteParty
-    began: str = ""
-    """The process that last began."""
+    party: RemoteParty
+    instance_id: str = ""
+    """The process that joined last."""
     present: bool = False
-    holdings: Tensor | None = None
-    barred: str | None = None
-    """Why it may not come back."""
+    row_status: Tensor | None = None
+    exclusion_reason: str | None = None
+    """Why the party may not join again; None = it may."""
     left_at: int = 0
     """The step at which it last left."""
     faults: int = 0
-    """In succession, whichever process made them: one that starts again is no other party."""
-    refusals: int = 0
-    """Those among them that were refusals."""
-    _failed_in: int = 0
+    """Consecutive faults, counted across restarts of the party's process."""
+    rejections: int = 0
+    """How many of them were error replies."""
+    _failed_batch: int = 0
     _failed_at: float = 0.0
 
-    def failed(self, batch: int, fault: Fault) -> None:
-        """Take note that it failed in a batch."""
+    def record_fault(self, batch: int, fault: Fault) -> None:
+        """Record a fault in a batch."""
         self.faults += 1
-        self.refusals += fault == "refused"
-        self._failed_in, self._failed_at = batch, time.monotonic()
+        self.rejections += fault == "refused"
+        self._failed_batch, self._failed_at = batch, time.monotonic()
 
-    def succeeded(self) -> None:
-        """Take note that it went through a batch."""
-        self.faults = self.refusals = 0
+    def record_success(self) -> None:
+        """Record a completed batch."""
+        self.faults = self.rejections = 0
 
-    def rests(self, batch: int, needed: bool) -> bool:
-        """Say whether it sits out: a batch for every fault, or where it is needed a moment."""
+    def is_backing_off(self, batch: int, needed: bool) -> bool:
+        """Return whether the party still pauses: one batch per fault, or seconds if needed."""
         if not self.faults:
             return False
         if needed:
-            return time.monotonic() < self._failed_at + PAUSE_S * self.faults
-        return batch < self._failed_in + self.faults
+            return time.monotonic() < self._failed_at + BACKOFF_S * self.faults
+        return batch < self._failed_batch + self.faults
 
 
 @dataclass
 class FaultCounts:
-    """What went wrong so far, counted for whoever watches."""
+    """Faults so far, for monitoring."""
 
-    left: dict[str, int] = field(default_factory=dict)
-    updates: dict[str, int] = field(default_factory=dict)
-    refusals: dict[str, int] = field(default_factory=dict)
-    batches: int = 0
-    """Batches begun again."""
+    departures: dict[str, int] = field(default_factory=dict)
+    lost_updates: dict[str, int] = field(default_factory=dict)
+    rejections: dict[str, int] = field(default_factory=dict)
+    repeated_batches: int = 0
+    """Batches started again because a party failed."""

@@ -1,4 +1,4 @@
-"""What a message's contents must be, before anything is done with them."""
+"""Validate the contents of messages before they have any effect."""
 
 import math
 from collections.abc import Sequence
@@ -9,20 +9,20 @@ from torch import Tensor
 
 from xvfl.errors import WireError
 from xvfl.methods.base import View
-from xvfl.training.optimizer import Kind
+from xvfl.training.optimizer import UpdateKind
 from xvfl.wire.messages import Instruction, Ready
 
-MOST_VIEWS = 64
-"""Views of one batch; each costs a pass through a net."""
-LARGEST = 1e12
-"""Size of a number in a party's answer: its square must be finite in a loss over all rows."""
-PAGE_KINDS = frozenset(("fresh", "look_back", "correct"))
+MAX_VIEWS = 64
+"""Views in one request; each costs a forward pass."""
+MAX_ABS_VALUE = 1e12
+"""Largest magnitude in a party's reply; its square stays finite in a loss over all rows."""
+PAGE_KINDS = frozenset(("page_refresh", "page_look_back", "page_correct"))
 
 
 def check_tensor(
     name: str, value: Tensor, shape: Sequence[int], dtype: torch.dtype | None
 ) -> Tensor:
-    """Refuse another shape or type, and numbers that are none."""
+    """Reject a wrong shape or dtype, NaN and infinity."""
     if tuple(value.shape) != tuple(shape):
         raise WireError(f"{name}: expected shape {tuple(shape)}, got {tuple(value.shape)}")
     if dtype is not None and value.dtype != dtype:
@@ -32,71 +32,73 @@ def check_tensor(
     return value
 
 
-def check_size(name: str, value: Tensor) -> Tensor:
-    """Refuse numbers so large that the loss, and with it all_parties's gradients, would be none."""
-    if value.numel() and float(value.abs().max()) > LARGEST:
+def check_magnitude(name: str, value: Tensor) -> Tensor:
+    """Reject values so large that the loss and the gradients of all parties would overflow."""
+    if value.numel() and float(value.abs().max()) > MAX_ABS_VALUE:
         raise WireError(
-            f"{name}: expected numbers up to {LARGEST:g}, got {float(value.abs().max()):g}; "
-            "its training has diverged"
+            f"{name}: expected magnitudes up to {MAX_ABS_VALUE:g}, got "
+            f"{float(value.abs().max()):g}; the party's training has diverged"
         )
     return value
 
 
-def check_handles(handles: Tensor, rows: int) -> None:
-    """Refuse handles of rows that are not there."""
+def check_handles(handles: Tensor, n_rows: int) -> None:
+    """Reject handles outside the party's table."""
     if handles.dtype != torch.int32 or handles.dim() != 1:
         raise WireError(f"handles: expected (B,) int32, got {handles.dtype} {tuple(handles.shape)}")
-    if len(handles) and (int(handles.min()) < -1 or int(handles.max()) >= rows):
+    if len(handles) and (int(handles.min()) < -1 or int(handles.max()) >= n_rows):
         raise WireError(
-            f"handles: expected -1 to {rows - 1}, got {int(handles.min())} to "
+            f"handles: expected -1 to {n_rows - 1}, got {int(handles.min())} to "
             f"{int(handles.max())}; match ids again if rows were added or removed"
         )
 
 
 def check_views(views: Sequence[str], completes: bool) -> None:
-    """Refuse views that a party cannot make."""
-    known = get_args(View)
-    if not views or not set(views) <= set(known):
-        raise WireError(f"Embed: expected views among {known}, got {tuple(views)[:MOST_VIEWS]}")
-    if len(views) > MOST_VIEWS or views.count("plain") > 1:
+    """Reject unknown views, and views that need a completer where there is none."""
+    valid = get_args(View)
+    if not views or not set(views) <= set(valid):
+        raise WireError(f"Embed: expected views among {valid}, got {tuple(views)[:MAX_VIEWS]}")
+    if len(views) > MAX_VIEWS or views.count("plain") > 1:
         raise WireError(
-            f"Embed: expected at most {MOST_VIEWS} views and one 'plain', got {len(views)} and "
+            f"Embed: expected at most {MAX_VIEWS} views and one 'plain', got {len(views)} and "
             f"{views.count('plain')}"
         )
     if "self" in views and not completes:
-        raise WireError("Embed: expected no view 'self': this run's method completes nothing")
+        raise WireError("Embed: view 'self' needs a completer, and this run's method has none")
 
 
-def check_instructions(instructions: Sequence[Instruction], applied: int, page: bool) -> None:
-    """Refuse an update made before, or one this optimizer does not know."""
+def check_instructions(instructions: Sequence[Instruction], last_update: int, page: bool) -> None:
+    """Reject an update that was applied before, or that this run's optimizer does not support."""
     for each in instructions:
-        if each.number <= applied:
-            raise WireError(f"update {each.number}: made already; the last one was {applied}")
-        if each.kind not in get_args(Kind):
-            raise WireError(f"update: expected one of {get_args(Kind)}, got {each.kind!r}")
-        paging = each.kind in PAGE_KINDS
-        if each.kind not in ("keep", "best") and paging != page:
-            raise WireError(f"update {each.kind!r}: not one of this run's optimizer")
+        if each.number <= last_update:
+            raise WireError(
+                f"update {each.number}: already applied; the last update was {last_update}"
+            )
+        if each.kind not in get_args(UpdateKind):
+            raise WireError(f"update: expected one of {get_args(UpdateKind)}, got {each.kind!r}")
+        is_page = each.kind in PAGE_KINDS
+        if each.kind not in ("save_best", "load_best") and is_page != page:
+            raise WireError(f"update {each.kind!r}: not supported by this run's optimizer")
         if not (math.isfinite(each.rate) and each.rate >= 0):
             raise WireError(f"update: expected a learning rate of 0 or more, got {each.rate}")
-        applied = each.number
+        last_update = each.number
 
 
-def check_ready(ready: Ready, step: int, update: int, rows: int | None) -> None:
-    """Refuse a place in the run that is not there yet, and holdings of other rows than matched."""
-    if not (0 <= ready.step <= step and 0 <= ready.applied <= update):
+def check_ready(ready: Ready, step: int, update: int, n_rows: int | None) -> None:
+    """Reject a step or update ahead of the run, and a row status of the wrong length."""
+    if not (0 <= ready.step <= step and 0 <= ready.last_update <= update):
         raise WireError(
             f"Ready: expected a step up to {step} and an update up to {update}, got {ready.step} "
-            f"and {ready.applied}"
+            f"and {ready.last_update}"
         )
-    held = ready.holdings
-    if held.dtype != torch.uint8 or held.dim() != 1 or (len(held) and int(held.max()) > 2):
+    status = ready.row_status
+    if status.dtype != torch.uint8 or status.dim() != 1 or (len(status) and int(status.max()) > 2):
         raise WireError(
-            f"Ready: expected holdings (n,) uint8 of 0, 1 or 2, got {held.dtype} "
-            f"{tuple(held.shape)}; run the same version of xvfl on both sides"
+            f"Ready: expected row status (n,) uint8 of 0, 1 or 2, got {status.dtype} "
+            f"{tuple(status.shape)}; run the same version of xvfl on both sides"
         )
-    if rows is not None and len(held) != rows:
+    if n_rows is not None and len(status) != n_rows:
         raise WireError(
-            f"Ready: expected holdings of the {rows} rows that were matched, got {len(held)}; "
+            f"Ready: expected the status of the {n_rows} matched rows, got {len(status)}; "
             "match ids again"
         )

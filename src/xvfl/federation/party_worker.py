@@ -1,6 +1,7 @@
-"""A party: its nets, its rows, and the views of them it embeds.
+"""A party's worker: its nets, its rows, and the views of the rows that it embeds.
 
-Shapes: B rows, p encoded columns, d embedding width, v views.
+Shapes: B rows, p encoded columns, d embedding width, v views. A *copy* of a row is the row with one
+mask of observed features: as observed, or with additional features dropped.
 """
 
 from collections.abc import Sequence
@@ -19,7 +20,21 @@ from xvfl.training.optimizer import OptimizedNet
 
 
 class PartyWorker:
-    """One party at work: embeds its rows, completes them from cues, keeps the step's graph."""
+    """Compute a party's part of a batch: embed its rows, complete them from cues.
+
+    Parameters
+    ----------
+    name
+        Name of the party.
+    net
+        Bottom, completer and embeddings of hashed categories. With several seeds it is a stack.
+    table
+        The party's encoded rows.
+    seeds
+        Seed of each run that is trained at once; rows are ordered run by run.
+    reconstruction
+        Weight of the reconstruction loss, the party's own objective.
+    """
 
     def __init__(
         self,
@@ -29,10 +44,6 @@ class PartyWorker:
         seeds: Sequence[int],
         reconstruction: float = 0.0,
     ) -> None:
-        """Put a party's net and rows to work; `reconstruction` weighs its own objective.
-
-        With several seeds the net is stacked and the rows are those of all runs, run after run.
-        """
         self.name = name
         self.net = net
         self.table = table
@@ -41,116 +52,126 @@ class PartyWorker:
         self.reconstruction = reconstruction
         self.row_wise = all(row_wise(each) for each in (net.bottom, net.completer))
         self.optimized_net: OptimizedNet | None = None
-        """Its net's optimizer, once training has begun."""
+        """The net with its optimizer, once training has begun."""
         self.objective: Tensor | None = None
-        """What the party minimises beside the coordinator's loss; made by each step."""
+        """Loss of the last batch that the party adds to the coordinator's; None if there is none."""
 
     def embed(
         self,
         handles: Tensor,
         views: Sequence[View],
         step: int | Tensor,
-        wanted: Tensor | None = None,
+        needed: Tensor | None = None,
     ) -> Tensor:
-        """Embed the rows in each view, or those that are `wanted` (B, v). (B, v, d)
+        """Embed the rows in each view. (B, v, d)
 
         `plain`: as observed; `masked`: with more features dropped at random, in training only;
-        `self`: a masked row completed from its own embedding. The first `self` belongs to the first
-        `masked`, and so on: each pair has a mask of its own.
+        `self`: a masked row completed from its own embedding. The n-th `self` view uses the mask of
+        the n-th `masked` view. Where `needed` (B, v) is False, the result is arbitrary.
         """
         self._seed(step, "embed")
         rows = self.table.take(handles)
         self._x, self._observed, self._step = self.net.encode(rows), rows.observed, step
         self.objective = None
-        drawn = max(views.count("masked"), views.count("self"))
-        masked = [self._masked(rows.observed, step, which) for which in range(drawn)]
+        n_masks = max(views.count("masked"), views.count("self"))
+        masked = [self._sample_mask(rows.observed, step, number) for number in range(n_masks)]
         masks = [rows.observed, *masked] if "plain" in views else masked
-        looked_at = self._looked_at(views, wanted, drawn)
-        x = self.net.given(_copies(self._x, len(masks)), _beside(masks))
-        E = self._apply(self.net.bottom, x, looked_at)
+        used = self._used_copies(views, needed, n_masks)
+        x = self.net.given(_repeat(self._x, len(masks)), _interleave(masks))
+        E = self._apply(self.net.bottom, x, used)
         if len(views) == len(masks) == 1 and "self" not in views:
             return E.unsqueeze(1)
-        each = E.view(len(handles), len(masks), E.shape[-1]).unbind(1)
+        copies = E.view(len(handles), len(masks), E.shape[-1]).unbind(1)
         own: Sequence[Tensor] = ()
         if "self" in views:
-            after = None if looked_at is None else looked_at[:, -drawn:]
-            completed = self._complete(_beside(each[-drawn:]), _beside(masked), after)
-            own = completed.view(len(handles), drawn, completed.shape[-1]).unbind(1)
-        made = {"plain": iter(each), "masked": iter(each[len(each) - drawn :]), "self": iter(own)}
-        return torch.stack([next(made[view]) for view in views], 1)
+            cue, used = _interleave(copies[-n_masks:]), None if used is None else used[:, -n_masks:]
+            completed = self._complete(cue, _interleave(masked), used)
+            own = completed.view(len(handles), n_masks, completed.shape[-1]).unbind(1)
+        by_view = {
+            "plain": iter(copies),
+            "masked": iter(copies[len(copies) - n_masks :]),
+            "self": iter(own),
+        }
+        return torch.stack([next(by_view[view]) for view in views], 1)
 
-    def complete(self, cue: Tensor, whole: Tensor, wanted: Tensor | None = None) -> Tensor:
-        """Embed the rows completed from a cue, or those that are `wanted` (B,). (B, d)
+    def complete(
+        self, cue: Tensor, replace_observed: Tensor, needed: Tensor | None = None
+    ) -> Tensor:
+        """Embed the rows of the last `embed`, completed from a cue. (B, d)
 
-        Rows to complete `whole` keep nothing they observed.
+        Rows with `replace_observed` (B,) take all features from the completer, also observed ones.
+        Where `needed` (B,) is False, the result is arbitrary.
         """
         self._seed(self._step, "complete")
-        looked_at = wanted.unsqueeze(1) if wanted is not None and self.row_wise else None
-        return self._complete(cue, self._observed & ~whole.unsqueeze(1), looked_at)
+        used = needed.unsqueeze(1) if needed is not None and self.row_wise else None
+        return self._complete(cue, self._observed & ~replace_observed.unsqueeze(1), used)
 
-    def _seed(self, step: int | Tensor, what: str) -> None:
-        """Name the draws of dropout; nets that work row by row make none."""
+    def _seed(self, step: int | Tensor, purpose: str) -> None:
+        """Seed dropout; nets that work row by row have none."""
         if not self.row_wise:
-            seed_modules(self.table.device, self.seeds[0], self.name, step, what)
+            seed_modules(self.table.device, self.seeds[0], self.name, step, purpose)
 
-    def _looked_at(self, views: Sequence[View], wanted: Tensor | None, drawn: int) -> Tensor | None:
-        """Say which copies any wanted view is made of: plain, then the masked ones. (B, copies)"""
-        if wanted is None or not self.row_wise:
+    def _used_copies(
+        self, views: Sequence[View], needed: Tensor | None, n_masks: int
+    ) -> Tensor | None:
+        """Return which copies the needed views use: plain, then the masked ones. (B, copies)"""
+        if needed is None or not self.row_wise:
             return None
-        copies = [wanted[:, i] for i, view in enumerate(views) if view == "plain"]
-        for which in range(drawn):
-            made = [_nth(views, view, which) for view in ("masked", "self")]
-            copies.append(torch.stack([wanted[:, i] for i in made if i is not None], 1).any(1))
-        return torch.stack(copies, 1)
+        used = [needed[:, i] for i, view in enumerate(views) if view == "plain"]
+        for number in range(n_masks):
+            places = [_nth(views, view, number) for view in ("masked", "self")]
+            used.append(torch.stack([needed[:, i] for i in places if i is not None], 1).any(1))
+        return torch.stack(used, 1)
 
-    def _masked(self, observed: Tensor, step: int | Tensor, which: int) -> Tensor:
+    def _sample_mask(self, observed: Tensor, step: int | Tensor, number: int) -> Tensor:
         if not self.net.training:
             return observed
-        while len(self._draws) <= which:
+        while len(self._draws) <= number:
             self._draws.append(CounterRNG(self.seeds, self.name, "mask", len(self._draws)))
         rows, raw = observed.shape
-        drawn = self._draws[which].uniform(step, rows, 1 + raw, observed.device)
-        return drop_features(observed, drawn)
+        uniform = self._draws[number].uniform(step, rows, 1 + raw, observed.device)
+        return drop_features(observed, uniform)
 
-    def _complete(self, cue: Tensor, kept: Tensor, wanted: Tensor | None) -> Tensor:
-        """Embed copies of the rows completed from their cues, beside what is kept of them.
+    def _complete(self, cue: Tensor, observed: Tensor, used: Tensor | None) -> Tensor:
+        """Embed copies of the rows, completed from their cues where not `observed`.
 
-        Cues, what is kept and the answer have a row for each copy; `wanted` is (B, copies).
+        `cue`, `observed` and the result have one row per copy; `used` is (B, copies).
         """
-        copies = len(cue) // max(len(self._x), 1)
-        reproduces = self.reconstruction > 0 and self.net.training
-        looked_at = wanted
-        if wanted is not None and reproduces:
-            looked_at = wanted | self._observed.any(1, keepdim=True)
-        completed = self._apply(self.net.completer, cue, looked_at)
-        if reproduces:
-            loss = self.reconstruction * copies * self._error(completed, copies)
+        n_copies = len(cue) // max(len(self._x), 1)
+        reconstructs = self.reconstruction > 0 and self.net.training
+        completer_used = used
+        if used is not None and reconstructs:
+            completer_used = used | self._observed.any(1, keepdim=True)
+        completed = self._apply(self.net.completer, cue, completer_used)
+        if reconstructs:
+            loss = self.reconstruction * n_copies * self._reconstruction_loss(completed, n_copies)
             self.objective = loss if self.objective is None else self.objective + loss
-        x = self.net.merged(_copies(self._x, copies), kept, completed)
-        return self._apply(self.net.bottom, x, wanted)
+        x = self.net.merged(_repeat(self._x, n_copies), observed, completed)
+        return self._apply(self.net.bottom, x, used)
 
-    def _apply(self, net: nn.Module, x: Tensor, wanted: Tensor | None) -> Tensor:
-        return apply_to_rows(partial(self.net.compute, net), wanted, x)
+    def _apply(self, net: nn.Module, x: Tensor, used: Tensor | None) -> Tensor:
+        return apply_to_rows(partial(self.net.compute, net), used, x)
 
-    def _error(self, completed: Tensor, copies: int) -> Tensor:
-        target = self.net.spread(_copies(self._observed, copies)).expand_as(completed)
+    def _reconstruction_loss(self, completed: Tensor, n_copies: int) -> Tensor:
+        """Mean squared error over the observed features of each run, summed over runs."""
+        target = self.net.spread(_repeat(self._observed, n_copies)).expand_as(completed)
         weight = target.to(completed.dtype)
-        error = (completed - _copies(self._x.detach(), copies)).square() * weight
-        each = (len(self.seeds), -1)
-        return (error.reshape(each).sum(1) / weight.reshape(each).sum(1).clamp(min=1)).sum()
+        error = (completed - _repeat(self._x.detach(), n_copies)).square() * weight
+        by_run = (len(self.seeds), -1)
+        return (error.reshape(by_run).sum(1) / weight.reshape(by_run).sum(1).clamp(min=1)).sum()
 
 
-def _nth(views: Sequence[View], view: View, which: int) -> int | None:
-    """Find the place of a view's copy among the views."""
+def _nth(views: Sequence[View], view: View, number: int) -> int | None:
+    """Return the index of a view's n-th occurrence."""
     places = [i for i, each in enumerate(views) if each == view]
-    return places[which] if which < len(places) else None
+    return places[number] if number < len(places) else None
 
 
-def _beside(copies: Sequence[Tensor]) -> Tensor:
-    """Put copies of the rows into one tensor, those of a row next to each other."""
+def _interleave(copies: Sequence[Tensor]) -> Tensor:
+    """Concatenate copies of the rows; the copies of one row are adjacent."""
     return copies[0] if len(copies) == 1 else torch.stack(tuple(copies), 1).flatten(0, 1)
 
 
-def _copies(x: Tensor, count: int) -> Tensor:
-    """Repeat every row, its copies next to each other: rows of a run stay together."""
+def _repeat(x: Tensor, count: int) -> Tensor:
+    """Repeat every row; its copies are adjacent, so that the rows of a run stay together."""
     return x if count == 1 else x.repeat_interleave(count, 0)

@@ -1,4 +1,4 @@
-"""Put questions to parties side by side, and wait for each no longer than it is worth."""
+"""Parties behind a transport: send requests to several at once, with a timeout per party."""
 
 import time
 from collections.abc import Sequence
@@ -10,117 +10,123 @@ import torch
 from torch import Tensor
 
 from xvfl.errors import PartyError, WireError
-from xvfl.federation.message_checks import check_size, check_tensor
+from xvfl.federation.message_checks import check_magnitude, check_tensor
 from xvfl.wire.messages import ErrorReply, Gradient, Instruction, Message
 from xvfl.wire.payload import Packer
 from xvfl.wire.transport import Transport
 
-A = TypeVar("A")
+Reply = TypeVar("Reply")
 
 
 @dataclass
 class AdaptiveTimeout:
-    """How long to wait for a party: a multiple of what it usually needs."""
+    """Timeout of a party's replies: a multiple of its typical response time."""
 
-    least: float = 5.0
-    """Seconds to wait in any case; a broken line may come back in them."""
+    minimum: float = 5.0
+    """Smallest timeout in seconds; a broken connection may be restored within it."""
     factor: float = 10.0
-    first: float = 60.0
-    """Seconds to wait while nothing is known, and the most ever: who answers ever later, always
-    just in time, must not stretch its own deadline without end."""
-    usual: float | None = None
-    """A high quantile of its answers' seconds, forgetting slowly."""
+    """Multiple of the typical response time."""
+    maximum: float = 60.0
+    """Largest timeout, and the timeout while no response time is known. It is bounded so that a
+    party whose replies become slower and slower cannot extend its own timeout forever."""
+    typical: float | None = None
+    """Running estimate of a high quantile of the response times, in seconds."""
 
     @property
     def seconds(self) -> float:
-        """How long to wait now."""
-        wanted = self.first if self.usual is None else self.factor * self.usual
-        return max(self.least, min(self.first, wanted))
+        """The current timeout."""
+        timeout = self.maximum if self.typical is None else self.factor * self.typical
+        return max(self.minimum, min(self.maximum, timeout))
 
     def observe(self, seconds: float) -> None:
-        """Take in how long an answer took: up quickly, down slowly."""
-        if self.usual is None:
-            self.usual = seconds
+        """Update the estimate with a response time: quickly upwards, slowly downwards."""
+        if self.typical is None:
+            self.typical = seconds
         else:
-            self.usual += (0.3 if seconds > self.usual else 0.02) * (seconds - self.usual)
+            rate = 0.3 if seconds > self.typical else 0.02
+            self.typical += rate * (seconds - self.typical)
 
 
 @dataclass
 class RemoteParty:
-    """A party as the coordinator knows it."""
+    """A party as seen by the coordinator."""
 
     name: str
     transport: Transport
-    deadline: AdaptiveTimeout = field(default_factory=AdaptiveTimeout)
-    life: str = ""
-    """The process that was told of the run."""
+    timeout: AdaptiveTimeout = field(default_factory=AdaptiveTimeout)
+    instance_id: str = ""
+    """The process that received `Begin`."""
     gradients: list[Gradient] = field(default_factory=list)
     instructions: list[Instruction] = field(default_factory=list)
-    """What its next question carries."""
+    """Pending; the next request carries them."""
     packer: Packer = field(default_factory=Packer)
 
     def take_pending(self) -> tuple[tuple[Gradient, ...], tuple[Instruction, ...]]:
-        """Take what waits to go out, once."""
-        taken = tuple(self.gradients), tuple(self.instructions)
+        """Return and clear pending gradients and instructions."""
+        pending = tuple(self.gradients), tuple(self.instructions)
         self.gradients, self.instructions = [], []
-        return taken
+        return pending
 
     def restarted(self) -> bool:
-        """Say whether another process is on the line than the one that was told of the run."""
+        """Return whether another process is connected than the one that received `Begin`."""
         hello = self.transport.hello()
-        return hello is not None and hello.life != self.life
+        return hello is not None and hello.instance_id != self.instance_id
 
-    def checked(self, what: str, value: Tensor, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """Unpack an answer's numbers and check them; wrong ones are this party's fault.
+    def unpack(self, name: str, value: Tensor, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """Unpack and validate a tensor of a reply; raise `PartyError` if it is invalid.
 
-        Unpacked numbers are float32, whatever the type that others compute in.
+        Payloads other than float32 unpack to float32, whatever the dtype of the computation.
         """
         expected = dtype if self.packer.payload == "float32" else torch.float32
         try:
-            made = check_tensor(what, self.packer.unpack(value, what), shape, expected)
-            return check_size(what, made)
+            values = check_tensor(name, self.packer.unpack(value, name), shape, expected)
+            return check_magnitude(name, values)
         except WireError as error:
-            text = f"party {self.name!r} answered wrongly: {error}"
+            text = f"party {self.name!r} sent an invalid reply: {error}"
             raise PartyError(text, (self.name,), "wrong") from error
 
 
-def ask(peers: Sequence[RemoteParty], questions: Sequence[Message], answer: type[A]) -> list[A]:
-    """Ask every party its question at once; name all that did not answer, and each one's fault."""
+def request_all(
+    parties: Sequence[RemoteParty], requests: Sequence[Message], reply_type: type[Reply]
+) -> list[Reply]:
+    """Send each party its request at once; raise one `PartyError` for all that failed."""
     started = time.monotonic()
-    open_ = [
-        (peer, peer.transport.exchange(question))
-        for peer, question in zip(peers, questions, strict=True)
+    pending = [
+        (party, party.transport.request(request))
+        for party, request in zip(parties, requests, strict=True)
     ]
-    answers, away = [], []
+    replies, timed_out = [], []
     faults: list[PartyError] = []
-    for peer, future in open_:
-        reply = _wait(peer, future, started)
-        if reply is None or (isinstance(reply, ErrorReply) and peer.life and peer.restarted()):
-            away.append(peer.name)
-        elif isinstance(reply, answer):
-            answers.append(reply)
+    for party, future in pending:
+        reply = _wait(party, future, started)
+        is_error = isinstance(reply, ErrorReply)
+        if reply is None or (is_error and party.instance_id and party.restarted()):
+            timed_out.append(party.name)
+        elif isinstance(reply, reply_type):
+            replies.append(reply)
         else:
-            faults.append(_fault(peer.name, reply, answer))
-    if away:
-        faults.append(PartyError(f"no answer in time from {', '.join(away)}", tuple(away)))
+            faults.append(_fault(party.name, reply, reply_type))
+    if timed_out:
+        text = f"no reply in time from {', '.join(timed_out)}"
+        faults.append(PartyError(text, tuple(timed_out)))
     if faults:
         raise PartyError.joined(faults)
-    return answers
+    return replies
 
 
-def _fault(name: str, reply: Message, answer: type[Any]) -> PartyError:
-    """Say how a party answered otherwise than asked."""
+def _fault(name: str, reply: Message, reply_type: type[Any]) -> PartyError:
+    """Describe an error reply or a reply of the wrong type."""
     if isinstance(reply, ErrorReply):
-        return PartyError(f"party {name!r} refused: {reply.text}", (name,), "refused")
-    text = f"party {name!r}: expected {answer.__name__}, got {type(reply).__name__}"
+        return PartyError(f"party {name!r} rejected the request: {reply.text}", (name,), "refused")
+    text = f"party {name!r}: expected {reply_type.__name__}, got {type(reply).__name__}"
     return PartyError(text, (name,), "wrong")
 
 
-def _wait(peer: RemoteParty, future: Future[Message], started: float) -> Message | None:
-    left = started + peer.deadline.seconds - time.monotonic()
+def _wait(party: RemoteParty, future: Future[Message], started: float) -> Message | None:
+    remaining = started + party.timeout.seconds - time.monotonic()
     try:
-        reply = future.result(max(left, 0.001))
+        reply = future.result(max(remaining, 0.001))
     except (TimeoutError, PartyError):
         return None
-    peer.deadline.observe(time.monotonic() - started)
+    party.timeout.observe(time.monotonic() - started)
     return reply

@@ -1,4 +1,4 @@
-"""What a coordinator tells every party about a run."""
+"""Settings of a run that the coordinator sends to every party."""
 
 import json
 from dataclasses import dataclass
@@ -10,26 +10,26 @@ from xvfl.wire.payload import Payload
 
 @dataclass(frozen=True)
 class RunSettings:
-    """What a coordinator tells every party about a run."""
+    """Settings of a run that the coordinator sends to every party."""
 
     seed: int
     method: str
     """Decides which nets a party needs."""
     net: NetConfig
-    """With its widths chosen."""
+    """With resolved widths."""
     train: TrainConfig
     reconstruction: float = 0.0
-    """Weight of the party's own objective."""
+    """Weight of the reconstruction loss, which each party computes itself."""
     full_threshold: float | None = None
-    """Observed share at which a row counts as full; by default the party chooses."""
+    """Observed share at which a row counts as full; None = the party chooses."""
     warm: str = ""
-    """A finished run whose weights to begin with, where the party took part in it."""
+    """Name of a finished run whose weights to start from, where the party took part in it."""
     payload: Payload = "float32"
-    """How embeddings, cues and gradients travel, both ways."""
+    """Encoding of embeddings, cues and gradients, in both directions."""
 
 
 def parse_run_settings(text: str) -> RunSettings:
-    """Read a run's settings."""
+    """Parse a run's settings from JSON."""
     try:
         data = json.loads(text)
     except ValueError as error:

@@ -1,6 +1,9 @@
-"""What a party sent out, each under its ticket, with the graph that made it.
+"""Tensors that a party sent to the coordinator, with the autograd graphs that computed them.
 
-Shapes: B rows of a batch, H of them held here.
+The autograd graph of a step is split across the wire: the coordinator returns the gradient of each
+sent tensor, and the party continues the backward pass from there. A sent tensor is identified by
+the id of the request that it answered.
+Shapes: B rows of a batch, H of them held by the party.
 """
 
 from collections.abc import Sequence
@@ -14,95 +17,97 @@ from xvfl.federation.message_checks import check_tensor
 from xvfl.wire.messages import Gradient
 from xvfl.wire.payload import Packer
 
-MOST_TICKETS = 8
+MAX_SENT_TENSORS = 8
 
 
 @dataclass(frozen=True)
 class SentTensor:
-    """What went out, with the graph that made it."""
+    """A tensor with its autograd graph, as it was before encoding for the wire."""
 
     output: Tensor
     handles: Tensor
-    """(B,) of the batch; −1 a row not held."""
+    """(B,) handles of the batch; −1 for a row that the party does not hold."""
     held: Tensor | None = None
-    """Rows of the batch that travel; none of an embedding's other rows do."""
+    """Indices of the batch rows that were sent; None = all."""
     cue: Tensor | None = None
+    """The cue that the rows were completed from; None for an embedding."""
     training: bool = True
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of what went out, and of its gradient."""
+        """Shape of the tensor on the wire, and of its gradient."""
         rows = len(self.output) if self.held is None else len(self.held)
         return (rows, *self.output.shape[1:])
 
 
 class SentTensors:
-    """The newest of them; an older one is forgotten with its graph."""
+    """The most recent sent tensors; older ones are discarded with their graphs."""
 
     def __init__(self) -> None:
-        """Hold none."""
-        self._cuts: dict[int, SentTensor] = {}
-        self._embedded = 0
+        """Start empty."""
+        self._tensors: dict[int, SentTensor] = {}
+        self._last_embedding = 0
 
-    def keep(self, turn: int, cut: SentTensor) -> None:
-        """Keep what went out in a turn: the turn is its ticket."""
-        self._cuts[turn] = cut
-        if cut.cue is None:
-            self._embedded = turn
-        while len(self._cuts) > MOST_TICKETS:
-            del self._cuts[min(self._cuts)]
+    def add(self, tensor_id: int, sent: SentTensor) -> None:
+        """Store a sent tensor."""
+        self._tensors[tensor_id] = sent
+        if sent.cue is None:
+            self._last_embedding = tensor_id
+        while len(self._tensors) > MAX_SENT_TENSORS:
+            del self._tensors[min(self._tensors)]
 
     def clear(self) -> None:
-        """Forget all."""
-        self._cuts.clear()
+        """Discard all tensors and their graphs."""
+        self._tensors.clear()
 
-    def of(self, ticket: int) -> SentTensor:
-        """Give what went out under a ticket."""
-        if ticket not in self._cuts:
+    def get(self, tensor_id: int) -> SentTensor:
+        """Return a sent tensor."""
+        if tensor_id not in self._tensors:
             raise WireError(
-                f"expected a ticket among {sorted(self._cuts)}, got {ticket}: used up or unknown"
+                f"expected a tensor id among {sorted(self._tensors)}, got {tensor_id}: unknown or "
+                "no longer stored"
             )
-        return self._cuts[ticket]
+        return self._tensors[tensor_id]
 
-    def embedding(self, ticket: int) -> SentTensor:
-        """Give the embedding just sent; no other can be completed."""
-        cut = self.of(ticket)
-        if ticket != self._embedded:
-            raise WireError(f"Complete: expected ticket {self._embedded}, got {ticket}")
-        return cut
+    def get_last_embedding(self, tensor_id: int) -> SentTensor:
+        """Return the embedding sent last; no other embedding can be completed."""
+        sent = self.get(tensor_id)
+        if tensor_id != self._last_embedding:
+            raise WireError(f"Complete: expected tensor id {self._last_embedding}, got {tensor_id}")
+        return sent
 
-    def take_completion(self, ticket: int) -> tuple[SentTensor, Tensor]:
-        """Take a completion and its cue, once."""
-        cut = self.of(ticket)
-        if cut.cue is None:
-            raise WireError(f"Backward: ticket {ticket} is not a completion")
-        del self._cuts[ticket]
-        return cut, cut.cue
+    def pop_completion(self, tensor_id: int) -> tuple[SentTensor, Tensor]:
+        """Remove and return a completed embedding and its cue."""
+        sent = self.get(tensor_id)
+        if sent.cue is None:
+            raise WireError(f"Backward: tensor {tensor_id} is not a completed embedding")
+        del self._tensors[tensor_id]
+        return sent, sent.cue
 
-    def opened(self, gradient: Gradient, packer: Packer) -> Gradient:
-        """Unpack a gradient and check it against what it is of."""
-        cut = self.of(gradient.ticket)
+    def unpack_gradient(self, gradient: Gradient, packer: Packer) -> Gradient:
+        """Unpack a gradient and validate it against its tensor."""
+        sent = self.get(gradient.tensor_id)
         values = packer.unpack(gradient.values, "gradient")
-        check_tensor("gradient", values, cut.shape, cut.output.dtype)
-        if not cut.training:
-            raise WireError(f"gradient: ticket {gradient.ticket} was not made for training")
+        check_tensor("gradient", values, sent.shape, sent.output.dtype)
+        if not sent.training:
+            raise WireError(f"gradient: tensor {gradient.tensor_id} was not computed in training")
         return replace(gradient, values=values)
 
 
-def run_back(
-    pairs: Sequence[tuple[SentTensor, Gradient]], objective: Tensor | None, retain: bool
+def run_backward(
+    pairs: Sequence[tuple[SentTensor, Gradient]], objective: Tensor | None, retain_graph: bool
 ) -> None:
-    """Run gradients back through what was sent, and the party's own objective with them."""
-    outputs, seeds = [], []
-    for cut, gradient in pairs:
-        values = gradient.values.to(cut.output.device)
-        if cut.held is not None:
-            values = torch.zeros_like(cut.output).index_copy(0, cut.held, values)
-        if cut.output.requires_grad:
-            outputs.append(cut.output)
-            seeds.append(values)
+    """Continue the backward pass from sent tensors and the party's own objective."""
+    outputs, gradients = [], []
+    for sent, gradient in pairs:
+        values = gradient.values.to(sent.output.device)
+        if sent.held is not None:
+            values = torch.zeros_like(sent.output).index_copy(0, sent.held, values)
+        if sent.output.requires_grad:
+            outputs.append(sent.output)
+            gradients.append(values)
     if objective is not None:
         outputs.append(objective)
-        seeds.append(torch.ones_like(objective))
+        gradients.append(torch.ones_like(objective))
     if outputs:
-        torch.autograd.backward(outputs, seeds, retain_graph=retain)
+        torch.autograd.backward(outputs, gradients, retain_graph=retain_graph)

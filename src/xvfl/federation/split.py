@@ -1,8 +1,10 @@
-"""The federation cut open: every call goes out to parties elsewhere and comes back as a leaf.
+"""A federation whose parties are remote: the autograd graph is split across the wire.
 
-`backward` fills the leaves' gradients and walks the cuts in reverse: those of completed embeddings
-go out and come back as the cues' gradients, which flow on into the embeddings. The total ∂L/∂E
-and the update ride on the next `embed`, or on a `flush`.
+Each call sends a request to every party; the replies become a leaf tensor of the coordinator's
+graph. `backward` computes the gradients of the leaves and visits the calls in reverse order. The
+gradients of completed embeddings are sent to the parties, which reply with the gradients of the
+cues; these continue into the embeddings. The gradients of embeddings and the weight update are sent
+with the next `embed`, or with `flush`.
 Shapes: B rows, k parties, v views, d embedding width; H_i rows of the batch held by party i.
 """
 
@@ -14,10 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from xvfl.config import TrainConfig
-from xvfl.federation.remote_party import RemoteParty, ask
-from xvfl.methods.base import Method, View, Work
+from xvfl.federation.remote_party import RemoteParty, request_all
+from xvfl.methods.base import BatchFunction, Method, View
 from xvfl.primitives.rows import Rows
-from xvfl.training.optimizer import OptimizedNet, Update
+from xvfl.training.optimizer import OptimizedNet, WeightUpdate
 from xvfl.wire.messages import (
     Backward,
     Complete,
@@ -35,149 +37,160 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class _Cut:
-    """A call that went out: what came back as a leaf, and what went in."""
+class _RemoteCall:
+    """A call to all parties: the leaf tensor of the replies, and the call's inputs."""
 
-    ticket: int
+    tensor_id: int
     leaf: Tensor
     handles: Tensor
-    """(B, k): the rows, as each party knows them."""
+    """(B, k) row numbers at each party."""
     held: tuple[Tensor, ...] = ()
-    """Rows of the batch that each party holds; of an embedding."""
+    """Indices of the batch rows that each party holds; for embeddings."""
     cues: Tensor | None = None
-    """With its graph; of a completion."""
+    """The cues with their graph; for completed embeddings."""
 
 
 @dataclass
 class Counters:
-    """What is encode_labels: questions, and updates of the weights."""
+    """The last request id and the number of the last weight update."""
 
-    turn: int = 0
+    request_id: int = 0
     update: int = 0
 
 
 class SplitFederation:
-    """Parties elsewhere, each behind its transport."""
+    """Remote parties, each behind its transport."""
 
     def __init__(
-        self, peers: Sequence[RemoteParty], width: int, counters: Counters | None = None
+        self, parties: Sequence[RemoteParty], width: int, counters: Counters | None = None
     ) -> None:
-        """Join parties whose embeddings have this width, in the order of the rows' columns."""
-        self.peers = tuple(peers)
+        """Take parties with embeddings of this width, in the order of the rows' columns."""
+        self.parties = tuple(parties)
         self.width = width
         self.counters = counters or Counters()
         self.optimized_nets: dict[str, OptimizedNet] = {}
         self.training = True
-        self._cuts: list[_Cut] = []
+        self._calls: list[_RemoteCall] = []
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The parties' names."""
-        return tuple(peer.name for peer in self.peers)
+        """Names of the parties."""
+        return tuple(party.name for party in self.parties)
 
     def begin(self, config: TrainConfig, heads: nn.Module) -> OptimizedNet:
-        """Hold the heads alone: a party makes its optimizer when it begins a run."""
+        """Create the optimizer of the heads; a party creates its own when it joins."""
         return OptimizedNet(heads, config)
 
     def train(self, on: bool) -> None:
-        """Say whether the next batches are for training or for prediction."""
+        """Set whether the next batches are for training or for prediction."""
         self.training = on
 
-    def embed(self, rows: Rows, views: Sequence[View], wanted: Tensor | None = None) -> Tensor:
-        """Embed a batch at every party, in each view, wanted or not. (B, k, v, d)"""
-        turn, handles = self._turn(), rows.handles.cpu().int()
-        step = int(rows.step)
-        questions = []
-        for i, peer in enumerate(self.peers):
-            gradients, instructions = peer.take_pending()
-            questions.append(
-                Embed(
-                    turn, gradients, instructions, step, self.training, tuple(views), handles[:, i]
-                )
-            )
-        held = tuple((rows.handles[:, i] >= 0).nonzero().flatten() for i in range(len(self.peers)))
-        answers = ask(self.peers, questions, Embedded)
-        made = []
-        for peer, answer, at in zip(self.peers, answers, held, strict=True):
+    def embed(self, rows: Rows, views: Sequence[View], needed: Tensor | None = None) -> Tensor:
+        """Embed a batch at every party, in each view; `needed` is ignored. (B, k, v, d)"""
+        request_id, handles = self._next_request_id(), rows.handles.cpu().int()
+        step, names = int(rows.step), tuple(views)
+        requests = []
+        for i, party in enumerate(self.parties):
+            pending = party.take_pending()
+            requests.append(Embed(request_id, *pending, step, self.training, names, handles[:, i]))
+        held = tuple(
+            (rows.handles[:, i] >= 0).nonzero().flatten() for i in range(len(self.parties))
+        )
+        replies = request_all(self.parties, requests, Embedded)
+        embeddings = []
+        for party, reply, at in zip(self.parties, replies, held, strict=True):
             shape = (len(at), len(views), self.width)
-            values = peer.checked("embeddings", answer.values, shape, rows.weight.dtype)
+            values = party.unpack("embeddings", reply.values, shape, rows.weight.dtype)
             values = values.to(rows.y.device)
-            made.append(values.new_zeros(len(rows), *shape[1:]).index_copy(0, at, values))
-        leaf = torch.stack(made, 1).requires_grad_(self.training)
-        self._cuts.append(_Cut(turn, leaf, handles, held))
+            embeddings.append(values.new_zeros(len(rows), *shape[1:]).index_copy(0, at, values))
+        leaf = torch.stack(embeddings, 1).requires_grad_(self.training)
+        self._calls.append(_RemoteCall(request_id, leaf, handles, held))
         return leaf
 
-    def complete(self, cues: Tensor, whole: Tensor, wanted: Tensor | None = None) -> Tensor:
-        """Embed the batch just embedded, completed from each party's cue. (B, k, d)"""
-        turn = self._turn()
-        embedded = next(cut for cut in reversed(self._cuts) if cut.cues is None)
-        questions = [
-            Complete(turn, embedded.ticket, peer.packer.pack(cues[:, i]), whole)
-            for i, peer in enumerate(self.peers)
+    def complete(
+        self, cues: Tensor, replace_observed: Tensor, needed: Tensor | None = None
+    ) -> Tensor:
+        """Embed the last batch, completed from each party's cue. (B, k, d)"""
+        request_id = self._next_request_id()
+        embedded = next(call for call in reversed(self._calls) if call.cues is None)
+        requests = [
+            Complete(
+                request_id, embedded.tensor_id, party.packer.pack(cues[:, i]), replace_observed
+            )
+            for i, party in enumerate(self.parties)
         ]
-        answers = ask(self.peers, questions, Completed)
+        replies = request_all(self.parties, requests, Completed)
         shape = (len(cues), self.width)
-        made = [
-            peer.checked("completed embeddings", answer.values, shape, cues.dtype)
-            for peer, answer in zip(self.peers, answers, strict=True)
+        completed = [
+            party.unpack("completed embeddings", reply.values, shape, cues.dtype)
+            for party, reply in zip(self.parties, replies, strict=True)
         ]
-        leaf = torch.stack(made, 1).to(cues.device).requires_grad_(self.training)
-        self._cuts.append(_Cut(turn, leaf, embedded.handles, cues=cues))
+        leaf = torch.stack(completed, 1).to(cues.device).requires_grad_(self.training)
+        self._calls.append(_RemoteCall(request_id, leaf, embedded.handles, cues=cues))
         return leaf
 
     def backward(self, loss: Tensor) -> None:
-        """Send the gradients of the loss to every party, each back through the calls it made."""
+        """Compute the gradients of the loss at the coordinator and at every party."""
         torch.autograd.backward(loss, retain_graph=True)
-        owed: list[list[Gradient]] = [[] for _ in self.peers]
-        for cut in reversed(self._cuts):
-            total = torch.zeros_like(cut.leaf) if cut.leaf.grad is None else cut.leaf.grad
+        pending: list[list[Gradient]] = [[] for _ in self.parties]
+        for call in reversed(self._calls):
+            total = torch.zeros_like(call.leaf) if call.leaf.grad is None else call.leaf.grad
             gradients = [
-                Gradient(cut.ticket, self._packed(i, cut, total)) for i in range(len(self.peers))
+                Gradient(call.tensor_id, self._pack_gradient(i, call, total))
+                for i in range(len(self.parties))
             ]
-            if cut.cues is not None and cut.cues.requires_grad:
-                back = self._cue_gradients(gradients, cut.cues)
-                torch.autograd.backward(cut.cues, back, retain_graph=True)
+            if call.cues is not None and call.cues.requires_grad:
+                cue_gradients = self._request_cue_gradients(gradients, call.cues)
+                torch.autograd.backward(call.cues, cue_gradients, retain_graph=True)
                 continue
-            for mine, gradient in zip(owed, gradients, strict=True):
-                mine.append(gradient)
-        self._cuts.clear()
-        for peer, mine in zip(self.peers, owed, strict=True):
-            peer.gradients = mine
+            for of_party, gradient in zip(pending, gradients, strict=True):
+                of_party.append(gradient)
+        self._calls.clear()
+        for party, of_party in zip(self.parties, pending, strict=True):
+            party.gradients = of_party
 
-    def update(self, update: Update) -> None:
-        """Give an update its number; it goes out with the gradients it uses."""
+    def update(self, update: WeightUpdate) -> None:
+        """Number an update; it is sent together with the gradients that it uses."""
         self.counters.update += 1
-        for peer in self.peers:
+        for party in self.parties:
             each = Instruction(self.counters.update, update.kind, float(update.rate))
-            peer.instructions.append(each)
+            party.instructions.append(each)
 
     def flush(self, save: int = -1) -> None:
-        """Send out what waits for the next batch; `save` has the parties keep a checkpoint."""
-        turn = self._turn()
-        pending = [peer.take_pending() for peer in self.peers]
-        ask(self.peers, [Flush(turn, *each, save) for each in pending], Done)
+        """Send pending gradients and updates; with `save`, parties save a checkpoint."""
+        request_id = self._next_request_id()
+        pending = [party.take_pending() for party in self.parties]
+        request_all(self.parties, [Flush(request_id, *each, save) for each in pending], Done)
 
-    def run_batch(self, method: Method, rows: Rows, work: Work[T], alone: int | None = None) -> T:
-        """Do some work on a batch with these parties, all of which must be there."""
-        self._cuts.clear()
-        return work(self, method, rows)
+    def run_batch(
+        self,
+        method: Method,
+        rows: Rows,
+        function: BatchFunction[T],
+        only_party: int | None = None,
+    ) -> T:
+        """Run a function on a batch with all parties; a fault of any party raises."""
+        self._calls.clear()
+        return function(self, method, rows)
 
-    def _packed(self, party: int, cut: _Cut, total: Tensor) -> Tensor:
-        packer, handles = self.peers[party].packer, cut.handles[:, party]
-        if cut.cues is not None:
+    def _pack_gradient(self, party: int, call: _RemoteCall, total: Tensor) -> Tensor:
+        packer, handles = self.parties[party].packer, call.handles[:, party]
+        if call.cues is not None:
             return packer.pack_gradient("completed", total[:, party], handles)
-        held = cut.held[party]
+        held = call.held[party]
         return packer.pack_gradient("embedded", total[held, party], handles[held.cpu()])
 
-    def _cue_gradients(self, gradients: Sequence[Gradient], cues: Tensor) -> Tensor:
-        turn = self._turn()
-        answers = ask(self.peers, [Backward(turn, each) for each in gradients], CueGradient)
-        made = [
-            peer.checked("cue gradient", answer.values, (len(cues), self.width), cues.dtype)
-            for peer, answer in zip(self.peers, answers, strict=True)
+    def _request_cue_gradients(self, gradients: Sequence[Gradient], cues: Tensor) -> Tensor:
+        request_id = self._next_request_id()
+        requests = [Backward(request_id, each) for each in gradients]
+        replies = request_all(self.parties, requests, CueGradient)
+        shape = (len(cues), self.width)
+        values = [
+            party.unpack("cue gradient", reply.values, shape, cues.dtype)
+            for party, reply in zip(self.parties, replies, strict=True)
         ]
-        return torch.stack(made, 1).to(cues.device)
+        return torch.stack(values, 1).to(cues.device)
 
-    def _turn(self) -> int:
-        self.counters.turn += 1
-        return self.counters.turn
+    def _next_request_id(self) -> int:
+        self.counters.request_id += 1
+        return self.counters.request_id

@@ -9,7 +9,7 @@ from torch import nn
 from xvfl.errors import InputError, unknown
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party_worker import PartyWorker
-from xvfl.federation.predict import ways
+from xvfl.federation.predict import mode_party_pairs
 from xvfl.methods import Method
 from xvfl.nets import NetOrBuilder
 from xvfl.nets.party_net import PartyNet
@@ -78,7 +78,7 @@ def _check_heads(parties: Mapping[str, PartyNet], method: Method, classes: int, 
     handles = torch.arange(2).unsqueeze(1).expand(-1, len(parties))
     rows = Rows(handles, held, held, torch.zeros(2, dtype=torch.long), torch.ones(2))
     method.heads.eval()
-    for mode, party in ways(method, federation):
+    for mode, party in mode_party_pairs(method, federation):
         try:
             out = method.logits(federation, rows, mode, party)
         except RuntimeError as error:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from xvfl.data.sources import Source, source_ids
 from xvfl.errors import PartyError
-from xvfl.federation.predict import answerable, logits, ways
+from xvfl.federation.predict import logits, mode_party_pairs, predictable_rows
 from xvfl.methods import MODES, Method, Mode
 from xvfl.model.model import Model
 from xvfl.primitives.metrics import all_metrics, majority_rate
@@ -121,9 +121,9 @@ def federation_predictions(
     """Predict the rows of a federation in every mode; a party that is offline gives a reason."""
 
     def predict() -> Iterator[Predictions]:
-        for mode, party in ways(method, federation):
+        for mode, party in mode_party_pairs(method, federation):
             name = ALL if mode == "collaborative" else federation.names[party]
-            index = answerable(rows, mode, party).nonzero().flatten()
+            index = predictable_rows(rows, mode, party).nonzero().flatten()
             if not len(index):
                 continue
             try:

@@ -131,13 +131,13 @@ def _fit_once(
     validation = dataset.validation_rows(device)
     rows = dataset.training_rows(device)
     captured = device.type == "cuda" and can_capture(federation, rows, plan.custom_nets)
-    trainer = Trainer(federation, model.method, rows, plan.train, captured=captured)
+    trainer = Trainer(federation, model.method, rows, plan.train, cuda_graph=captured)
     recorder = RunRecorder(folder, trainer, _fingerprint(dataset, plan))
     if resume:
         recorder.resume()
     records = []
     for record in trainer.run(lambda: score(model.method, federation, validation)):
-        on_progress(ProgressUpdate(record, plan.train.epochs, trainer.batches, label))
+        on_progress(ProgressUpdate(record, plan.train.epochs, trainer.batches_per_epoch, label))
         if record.kind == "epoch":
             records.append(recorder.add(record))
         if stop.is_set():

@@ -14,10 +14,10 @@ from xvfl.data.sources import Encoder, Source, encode
 from xvfl.dataset.in_memory import rows_of_ids, to_party_table
 from xvfl.errors import InputError, ModeError, RunError, unknown
 from xvfl.federation.build import build_method, build_parties
-from xvfl.federation.complete_rows import completed
+from xvfl.federation.complete_rows import complete_rows
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party_worker import PartyWorker
-from xvfl.federation.predict import Temperatures, key, logits
+from xvfl.federation.predict import Temperatures, logits, temperature_key
 from xvfl.methods import MODES, Method, Mode, require_mode
 from xvfl.model.completion import fill
 from xvfl.model.custom_nets import CustomNets, check_custom_nets
@@ -161,7 +161,7 @@ class Model:
         chosen = list(ids) if ids is not None else encoded[party].ids
         rows, federation = self._rows(encoded, chosen)
         with torch.random.fork_rng(devices=[]):
-            values = completed(federation, rows, given.index(party)).double().cpu().numpy()
+            values = complete_rows(federation, rows, given.index(party)).double().cpu().numpy()
         return fill(self.encoders[party], self.parties[party], sources[party], chosen, values)
 
     def save(self, folder: RunDir, extra: Mapping[str, Any] | None = None) -> None:
@@ -258,8 +258,8 @@ class Model:
 
     def _temperature(self, request: PredictRequest, rows: Rows, party_index: int) -> Tensor:
         """Return each row's temperature; local where no peer assists. (n, 1)"""
-        requested = self.temperatures.get(key(request.mode, request.party or ""), 1.0)
-        local = self.temperatures.get(key("local", request.party or ""), 1.0)
+        requested = self.temperatures.get(temperature_key(request.mode, request.party or ""), 1.0)
+        local = self.temperatures.get(temperature_key("local", request.party or ""), 1.0)
         temperatures = torch.full((len(rows), 1), requested, dtype=torch.float64)
         alone = without_assistance(request, rows, party_index).cpu().unsqueeze(1)
         return torch.where(alone, local, temperatures)

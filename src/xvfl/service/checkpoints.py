@@ -19,9 +19,9 @@ class Checkpoints:
     def __init__(self, folder: RunDir) -> None:
         self._folder = folder
 
-    def save(self, run: str, step: int, tensors: Mapping[str, Tensor], applied: int) -> None:
+    def save(self, run: str, step: int, tensors: Mapping[str, Tensor], last_update: int) -> None:
         """Write a checkpoint atomically and delete the oldest."""
-        about = {"run": run, "step": step, "applied": applied}
+        about = {"run": run, "step": step, "last_update": last_update}
         self._folder.save_tensors(_name(step), tensors, about)
         # Sort by age, not by step: checkpoints of another run may have higher steps.
         paths = sorted(self._paths(), key=lambda path: path.stat().st_mtime_ns)
@@ -34,7 +34,7 @@ class Checkpoints:
         Returns
         -------
         tuple or None
-            Its step, tensors, and the number of the last update applied.
+            Its step, tensors, and the number of the last update last_update.
 
         """
         for saved_step in reversed([each for each in self._steps() if each <= step]):
@@ -43,7 +43,7 @@ class Checkpoints:
             except RunError:
                 continue
             if about.get("run") == run:
-                return saved_step, tensors, int(about["applied"])
+                return saved_step, tensors, int(about["last_update"])
         return None
 
     def _steps(self) -> list[int]:

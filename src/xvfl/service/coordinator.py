@@ -40,7 +40,7 @@ def serve_coordinator(config: CoordinatorConfig, show: bool = True) -> RunOutcom
     with ExitStack() as stack:
         stop = stack.enter_context(stop_on_signals())
         server = stack.enter_context(listen(config, log, service.check_hello))
-        service.connect({**server.lines, **_local_party(service)})
+        service.connect({**server.transports, **_local_party(service)})
         address = f"{config.listen.rpartition(':')[0]}:{server.port}"
         log({"event": "listening", "address": address, "parties": list(config.parties)})
         if config.status_address is not None:

@@ -111,7 +111,7 @@ class CoordinatorRun:
         """Return the status of the run; numbers become metrics."""
         progress, members = self.trainer.progress, self.federation.members
         counts = self.federation.fault_counts
-        traffic = {m.peer.name: m.peer.transport.traffic() for m in members}
+        traffic = {m.party.name: m.party.transport.traffic() for m in members}
         best = progress.best_score
         return {
             "healthy": len(self.federation.present) >= self.config.min_parties,
@@ -122,16 +122,16 @@ class CoordinatorRun:
             "step": progress.step,
             "best_score": best if math.isfinite(best) else None,
             "checkpoint_step": self._saved_step,
-            "batches_retried": counts.batches,
+            "batches_retried": counts.repeated_batches,
             "seconds": round(time.monotonic() - self._started, 1),
-            "party_present": {m.peer.name: int(m.present) for m in members},
-            "party_departures": {name: counts.left.get(name, 0) for name in traffic},
-            "party_rejections": {name: counts.refusals.get(name, 0) for name in traffic},
-            "party_excluded": {m.peer.name: int(m.barred is not None) for m in members},
-            "party_lost_updates": {name: counts.updates.get(name, 0) for name in traffic},
+            "party_present": {m.party.name: int(m.present) for m in members},
+            "party_departures": {name: counts.departures.get(name, 0) for name in traffic},
+            "party_rejections": {name: counts.rejections.get(name, 0) for name in traffic},
+            "party_excluded": {m.party.name: int(m.exclusion_reason is not None) for m in members},
+            "party_lost_updates": {name: counts.lost_updates.get(name, 0) for name in traffic},
             "party_bytes_sent": {name: sent for name, (sent, _) in traffic.items()},
             "party_bytes_received": {name: received for name, (_, received) in traffic.items()},
-            "party_timeout_seconds": {m.peer.name: m.peer.deadline.seconds for m in members},
+            "party_timeout_seconds": {m.party.name: m.party.timeout.seconds for m in members},
         }
 
     def _score(self) -> float:
@@ -173,17 +173,17 @@ class CoordinatorRun:
                     "restore it, or choose another `state_dir`"
                 )
             federation.counters.update, federation.step = about["update"], about["step"]
-            federation.restore_keep(about["keep"])
+            federation.restore_best_state(about["keep"])
             for member in federation.members:
-                member.holdings = saved.pop(f"holdings/{member.peer.name}")
+                member.row_status = saved.pop(f"holdings/{member.party.name}")
             required = self.config.min_parties
-        federation.gather(required)
+        federation.wait_for(required)
 
     def _holdings(self) -> dict[str, Tensor]:
         holdings = {}
         for member in self.federation.members:
-            assert member.holdings is not None
-            holdings[member.peer.name] = member.holdings
+            assert member.row_status is not None
+            holdings[member.party.name] = member.row_status
         return holdings
 
     def _checkpoint(self) -> None:
@@ -196,7 +196,7 @@ class CoordinatorRun:
             "run": self.name,
             "step": step,
             "update": self.federation.counters.update,
-            "keep": self.federation.keep_state(),
+            "keep": self.federation.best_state(),
             "progress": progress,
             "settings": self.federation.terms.settings,
             "parties": list(self.federation.names),
@@ -223,7 +223,7 @@ class CoordinatorRun:
     def _finish(self) -> RunOutcome:
         """Load the best weights, calibrate, evaluate, release and save the heads."""
         step = self.trainer.progress.step
-        if self.federation.agreed:
+        if self.federation.best_weights_agree:
             self.trainer.load_best()
         else:
             reason = "a party was absent at the best epoch"

@@ -45,7 +45,7 @@ def serve_party(config: PartyProcessConfig, show: bool = True) -> None:
         config.tls,
         service.hello,
         endpoint.handle,
-        lambda: endpoint.over is not None,
+        lambda: endpoint.end_reason is not None,
         log,
         config.max_message_bytes,
         config.reconnect_timeout,
@@ -56,14 +56,14 @@ def serve_party(config: PartyProcessConfig, show: bool = True) -> None:
             stack.callback(server.close)
             log({"event": "status_server", "port": server.port})
         log({"event": "started", "coordinator": config.coordinator, "rows": len(service.ids)})
-        stack.callback(endpoint.keep)
+        stack.callback(endpoint.save_checkpoint)
         stack.enter_context(stop_on_signals(on_stop=client.stop))
         stack.enter_context(limit_threads(False, choose_device(config.device)))
         stack.enter_context(torch.random.fork_rng(devices=[]))
         client.run()
-    log({"event": "stopped", "reason": endpoint.over or "stop signal"})
-    if endpoint.over is not None and endpoint.over != FINISHED:
-        raise PartyError(f"the coordinator ended this party's part: {endpoint.over}")
+    log({"event": "stopped", "reason": endpoint.end_reason or "stop signal"})
+    if endpoint.end_reason is not None and endpoint.end_reason != FINISHED:
+        raise PartyError(f"the coordinator ended this party's part: {endpoint.end_reason}")
 
 
 def _status(service: PartyService, client: PartyClient) -> dict[str, Any]:
@@ -76,6 +76,6 @@ def _status(service: PartyService, client: PartyClient) -> dict[str, Any]:
         "matched_rows": endpoint.hello.rows,
         "run": endpoint.run,
         "step": endpoint.step,
-        "updates_applied": endpoint.applied,
-        "requests_rejected": endpoint.refused,
+        "updates_applied": endpoint.last_update,
+        "requests_rejected": endpoint.n_rejected,
     }

@@ -90,7 +90,7 @@ class PartyService:
             self._full_threshold,
         )
         self._log({"event": "released", "bundle": str(bundle.path)})
-        return Done(message.turn, self.endpoint.applied)
+        return Done(message.request_id, self.endpoint.last_update)
 
     def _start_run(self, settings: RunSettings, training: Tensor) -> PartyRun:
         """Encode the matched rows and build the net."""

@@ -9,8 +9,8 @@ from torch import Tensor
 from xvfl.config import LossConfig, NetConfig
 from xvfl.errors import PartyError
 from xvfl.federation.elastic import ElasticFederation
-from xvfl.federation.predict import Temperatures, key
-from xvfl.federation.remote_party import ask
+from xvfl.federation.predict import Temperatures, temperature_key
+from xvfl.federation.remote_party import request_all
 from xvfl.methods.base import Method
 from xvfl.model.run_dir import FORMAT, MANIFEST, MODEL, RunDir
 from xvfl.service.log import LogFunction
@@ -58,16 +58,16 @@ class TrainedHeads:
             if name not in parties:
                 continue
             member = federation.members[index]
-            local = key("local", name)
+            local = temperature_key("local", name)
             temperatures = {local: self.temperatures.get(local, 1.0)}
             manifest = {**self._manifest(temperatures), "party": name}
-            federation.counters.turn += 1
-            turn = federation.counters.turn
+            federation.counters.request_id += 1
+            turn = federation.counters.request_id
             message = sign_head(signing_key, turn, self.method, index, manifest)
             try:
                 if not member.present:
                     raise PartyError("it is offline")
-                ask([member.peer], [message], Done)
+                request_all([member.party], [message], Done)
                 log({"event": "released", "party": name})
             except (PartyError, ValueError) as error:
                 log({"event": "release_failed", "party": name, "reason": str(error)})

@@ -1,7 +1,7 @@
-"""A training step captured once as a CUDA graph and replayed: no waiting for the launcher.
+"""A training step captured as a CUDA graph and replayed, without kernel launch overhead.
 
-A captured step reads its inputs from fixed places. Everything in it must have fixed shapes and
-must not wait for the device; the plain step stays and is what this one is compared with.
+A captured step reads its inputs from static tensors. Its shapes must be fixed, and it must not
+synchronize with the device. Tests compare it with the plain step.
 """
 
 import gc
@@ -11,18 +11,18 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-Learn = Callable[[Tensor, int | Tensor, float | Tensor], dict[str, Tensor]]
-"""A step: the rows' index, the step's number and the learning rate to the terms of the loss."""
+StepFunction = Callable[[Tensor, int | Tensor, float | Tensor], dict[str, Tensor]]
+"""A step: maps row indices, step number and learning rate to the terms of the loss."""
 
 WARM_UP = 3
-"""Steps run plainly before capture, so that everything lazily made is there."""
+"""Plain steps before capture, so that lazy initialization is done."""
 
 
 class CudaGraphStep:
-    """A step that runs plainly for a while, then is captured and replayed."""
+    """A step that runs plainly for `WARM_UP` calls, then is captured and replayed."""
 
     def __init__(self, index: Tensor, rate: float) -> None:
-        """Prepare the fixed inputs; `index` is an example of the rows' index."""
+        """Allocate the static inputs; `index` is an example of the row indices."""
         self._index = torch.zeros_like(index)
         self._number = torch.zeros((), dtype=torch.long, device=index.device)
         self._rate = torch.full((), rate, device=index.device)
@@ -31,40 +31,45 @@ class CudaGraphStep:
         self._side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         self._done = 0
 
-    def __call__(self, learn: Learn, index: Tensor, step: int, rate: float) -> dict[str, Tensor]:
-        """Make one step of `learn`, the same each time.
+    def __call__(
+        self, function: StepFunction, index: Tensor, step: int, rate: float
+    ) -> dict[str, Tensor]:
+        """Run one step of `function`, which must be the same in every call.
 
-        It is not kept: whoever owns it owns this too, and both should go at once.
+        No reference to it is stored, to avoid a reference cycle with its owner.
         """
         self._index.copy_(index)
         self._number.fill_(step)
         self._rate.fill_(rate)
         if self._done < WARM_UP:
             self._done += 1
-            return self._plain(learn)
+            return self._plain(function)
         if self._graph is None:
             self._graph = torch.cuda.CUDAGraph()
-            with _uncollected(), torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
-                self._terms = learn(self._index, self._number, self._rate)
+            with (
+                _no_garbage_collection(),
+                torch.cuda.graph(self._graph, capture_error_mode="thread_local"),
+            ):
+                self._terms = function(self._index, self._number, self._rate)
         self._graph.replay()
         return self._terms
 
-    def _plain(self, learn: Learn) -> dict[str, Tensor]:
+    def _plain(self, function: StepFunction) -> dict[str, Tensor]:
         self._side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._side):
-            terms = learn(self._index, self._number, self._rate)
+            terms = function(self._index, self._number, self._rate)
         torch.cuda.current_stream().wait_stream(self._side)
         return terms
 
 
 @contextmanager
-def _uncollected() -> Iterator[None]:
-    """Keep the collector out of a capture: to free an older graph in one would break it."""
+def _no_garbage_collection() -> Iterator[None]:
+    """Disable garbage collection during capture: freeing an older graph would break it."""
     gc.collect()
-    collects = gc.isenabled()
+    enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if collects:
+        if enabled:
             gc.enable()

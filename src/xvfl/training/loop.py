@@ -1,7 +1,7 @@
-"""The training loop: steps, epochs, early stopping; it yields records that others write.
+"""The training loop: steps, epochs, early stopping. It yields records; the caller writes them.
 
-Everything random is named by (seed, step), so that a run interrupted between any two steps and
-resumed from its state ends in the very same weights.
+All random numbers are a function of (seed, step): a run that is interrupted between any two steps
+and resumed from its state ends with identical weights.
 """
 
 import math
@@ -17,14 +17,14 @@ from xvfl.methods.base import Federation, Method
 from xvfl.primitives.random import named_generator
 from xvfl.primitives.rows import Rows, RowSource
 from xvfl.training.cuda_graph import CudaGraphStep
-from xvfl.training.optimizer import OptimizedNet, Update, under
+from xvfl.training.optimizer import OptimizedNet, WeightUpdate, strip_prefix
 from xvfl.training.page import PagePlan
 from xvfl.training.protocols import TrainableFederation
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run is: enough, with the tensors, to go on."""
+    """Position in a run; together with the tensors, enough to resume."""
 
     epoch: int = 0
     batch: int = 0
@@ -36,18 +36,35 @@ class Progress:
 
 @dataclass(frozen=True)
 class Record:
-    """What happened in one step or at the end of one epoch."""
+    """Record of one step or one epoch."""
 
     kind: str
     """`step` or `epoch`."""
     progress: Progress
-    """Where the run is after it."""
+    """Position after it."""
     values: dict[str, float]
     """Loss terms (their mean over the epoch), learning rate, validation score."""
 
 
 class Trainer:
-    """One run: a federation, the heads, and where it is."""
+    """Train a method on a federation.
+
+    Parameters
+    ----------
+    federation
+        The parties, their nets on their devices.
+    method
+        The method; its heads are trained by the coordinator.
+    rows
+        Training rows.
+    config
+        Optimizer, schedule, epochs, early stopping.
+    seeds
+        One seed for each run that is trained at once, with stacked nets and rows ordered run by
+        run; by default the configured `random_state`.
+    cuda_graph
+        Capture the step as a CUDA graph and replay it; applies to Adam and AdamW only.
+    """
 
     def __init__(
         self,
@@ -56,13 +73,8 @@ class Trainer:
         rows: RowSource,
         config: TrainConfig,
         seeds: Sequence[int] | None = None,
-        captured: bool = False,
+        cuda_graph: bool = False,
     ) -> None:
-        """Hold a run of `method` over training `rows`; the nets are on their device by now.
-
-        With several `seeds` it holds as many runs at once: nets are stacked, rows come run after
-        run. `captured` steps are replayed as a CUDA graph; those of Adam and AdamW can be.
-        """
         self.federation = federation
         self.method = method
         self.rows = rows
@@ -70,122 +82,128 @@ class Trainer:
         self.progress = Progress()
         self.heads = federation.begin(config, method.heads)
         self.seeds = tuple(seeds) if seeds else (config.random_state,)
-        self.rows_of_run = len(rows) // len(self.seeds)
-        self.batch = min(config.batch_size_for(self.rows_of_run), self.rows_of_run)
-        self.plan = PagePlan.default(self.batch, config.page_batch_size, config.page_probability)
+        self.rows_per_run = len(rows) // len(self.seeds)
+        self.batch_size = min(config.batch_size_for(self.rows_per_run), self.rows_per_run)
+        self.plan = PagePlan.default(
+            self.batch_size, config.page_batch_size, config.page_probability
+        )
         self._sums: dict[str, Tensor] = {}
-        self._captured: CudaGraphStep | None = None
-        self._capture = captured and config.optimizer in ("adam", "adamw")
+        self._graph_step: CudaGraphStep | None = None
+        self._use_graph = cuda_graph and config.optimizer in ("adam", "adamw")
 
     @property
     def optimized_nets(self) -> dict[str, OptimizedNet]:
-        """Every holder of this process."""
+        """All nets of this process, by name."""
         return {**self.federation.optimized_nets, COORDINATOR: self.heads}
 
     @property
-    def batches(self) -> int:
-        """Steps of an epoch, all of one size; a different rest of the rows waits each time."""
-        return self.rows_of_run // self.batch
+    def batches_per_epoch(self) -> int:
+        """Steps of an epoch; the last partial batch is dropped."""
+        return self.rows_per_run // self.batch_size
 
     def run(self, validate: Callable[[], float]) -> Iterator[Record]:
-        """Train until the epochs are used up or validation stops improving."""
+        """Train until the last epoch or until the validation score stops improving."""
         while self.progress.epoch < self.config.epochs and not self.progress.stopped:
             order = self.rows.order(self.seeds, self.progress.epoch)
-            while self.progress.batch < self.batches:
+            while self.progress.batch < self.batches_per_epoch:
                 yield self._step(order)
             yield self._end_epoch(validate())
 
     def _step(self, order: Callable[[int, int], Tensor]) -> Record:
         at, step = self.progress.batch, self.progress.step
-        rate = learning_rate(step, self.batches * self.config.epochs, self.config)
-        index = order(at * self.batch, (at + 1) * self.batch)
+        rate = learning_rate(step, self.batches_per_epoch * self.config.epochs, self.config)
+        index = order(at * self.batch_size, (at + 1) * self.batch_size)
         self.federation.train(True)
         if not self.method.heads.training:
             self.method.heads.train()
-        if self._capture and self._captured is None:
-            self._captured = CudaGraphStep(index, rate)
-        if self._captured is None:
-            terms = self._learn(index, step, rate)
+        if self._use_graph and self._graph_step is None:
+            self._graph_step = CudaGraphStep(index, rate)
+        if self._graph_step is None:
+            terms = self._train_batch(index, step, rate)
         else:
-            terms = self._captured(self._learn, index, step, rate)
+            terms = self._graph_step(self._train_batch, index, step, rate)
         for name, value in terms.items():
-            known = self._sums.get(name)
-            self._sums[name] = value.clone() if known is None else known + value
+            total = self._sums.get(name)
+            self._sums[name] = value.clone() if total is None else total + value
         self.progress = replace(self.progress, batch=at + 1, step=step + 1)
         return Record("step", self.progress, {"lr": rate})
 
-    def _learn(self, index: Tensor, step: int | Tensor, rate: float | Tensor) -> dict[str, Tensor]:
+    def _train_batch(
+        self, index: Tensor, step: int | Tensor, rate: float | Tensor
+    ) -> dict[str, Tensor]:
         if self.config.optimizer != "page":
             terms = self._backward(self.rows.take(index, step))
-            self._tell(Update("plain", rate))
+            self._update(WeightUpdate("step", rate))
             return terms
-        fresh = step == 0 or self._coin(int(step))
-        rows = self.rows.take(index if fresh else index[: self.plan.b_small], step)
+        refresh = step == 0 or self._flip_coin(int(step))
+        rows = self.rows.take(index if refresh else index[: self.plan.b_small], step)
         terms = self._backward(rows)
-        if fresh:
-            self._tell(Update("fresh", rate))
+        if refresh:
+            self._update(WeightUpdate("page_refresh", rate))
             return terms
-        self._tell(Update("look_back", rate))
+        self._update(WeightUpdate("page_look_back", rate))
         self._backward(rows)
-        self._tell(Update("correct", rate))
+        self._update(WeightUpdate("page_correct", rate))
         return terms
 
-    def _tell(self, update: Update) -> None:
+    def _update(self, update: WeightUpdate) -> None:
         self.federation.update(update)
         self.heads.update(update)
 
-    def _coin(self, step: int) -> bool:
+    def _flip_coin(self, step: int) -> bool:
         draw = torch.rand(
             (), generator=named_generator("cpu", self.config.random_state, "coin", step)
         )
         return bool(draw < self.plan.p)
 
     def _backward(self, rows: Rows) -> dict[str, Tensor]:
-        def work(federation: Federation, method: Method, rows: Rows) -> dict[str, Tensor]:
-            self.heads.forget()
+        def forward_backward(
+            federation: Federation, method: Method, rows: Rows
+        ) -> dict[str, Tensor]:
+            self.heads.zero_grad()
             terms = method.loss(federation, rows)
             first, *rest = terms.values()
             total = sum(rest, first)
             federation.backward(total * len(self.seeds) if len(self.seeds) > 1 else total)
             return {name: term.detach() for name, term in terms.items()}
 
-        return self.federation.run_batch(self.method, rows, work)
+        return self.federation.run_batch(self.method, rows, forward_backward)
 
     def _end_epoch(self, score: float) -> Record:
-        values = {name: float(total) / self.batches for name, total in self._sums.items()}
+        values = {name: float(total) / self.batches_per_epoch for name, total in self._sums.items()}
         self._sums = {}
         now = self.progress
         if score > now.best_score:
             now = replace(now, best_score=score, best_epoch=now.epoch)
-            self._tell(Update("keep"))
-        waited = now.epoch - now.best_epoch
-        stop = self.config.patience > 0 and waited >= self.config.patience
+            self._update(WeightUpdate("save_best"))
+        epochs_since_best = now.epoch - now.best_epoch
+        stop = self.config.patience > 0 and epochs_since_best >= self.config.patience
         self.progress = replace(now, epoch=now.epoch + 1, batch=0, stopped=stop)
         return Record("epoch", self.progress, {**values, "score": score})
 
     def load_best(self) -> None:
-        """Put the weights of the best epoch into the nets."""
-        self._tell(Update("best"))
+        """Load the weights of the best epoch."""
+        self._update(WeightUpdate("load_best"))
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Give everything this process needs to go on: tensors by name, and where the run is."""
+        """Return what this process needs to resume: tensors by key, and the progress."""
         tensors: dict[str, Tensor] = {}
-        for name, holder in self.optimized_nets.items():
-            tensors |= holder.state(name)
+        for name, net in self.optimized_nets.items():
+            tensors |= net.state_tensors(name)
         tensors |= {f"sum/{name}": value.detach() for name, value in self._sums.items()}
         return tensors, asdict(self.progress)
 
     def restore(self, tensors: Mapping[str, Tensor], progress: Mapping[str, Any]) -> None:
-        """Take up a state that `state` gave."""
+        """Restore what `state` returned."""
         self.progress = Progress(**progress)
         device = self.rows.device
-        self._sums = {key: value.to(device) for key, value in under(tensors, "sum/").items()}
-        for name, holder in self.optimized_nets.items():
-            holder.restore(name, tensors)
+        self._sums = {key: value.to(device) for key, value in strip_prefix(tensors, "sum/").items()}
+        for name, net in self.optimized_nets.items():
+            net.load_state_tensors(name, tensors)
 
 
 def learning_rate(step: int, total: int, config: TrainConfig) -> float:
-    """Give the learning rate of a step: constant, or a half cosine down to zero."""
+    """Return the learning rate of a step: constant, or cosine annealing to zero."""
     if config.schedule == "constant":
         return config.learning_rate
     return config.learning_rate * 0.5 * (1 + math.cos(math.pi * step / max(total, 1)))

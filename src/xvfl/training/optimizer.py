@@ -1,7 +1,7 @@
-"""A holder of weights: one net, its optimizer, its best copy.
+"""Nets with their optimizers and best weights.
 
-Every party holds its own net, the coordinator the heads. The training loop never touches weights:
-it tells every holder the same `Update`, in this process or over a wire.
+Every party has its own net, the coordinator has the heads. The training loop never accesses
+weights: it sends the same `WeightUpdate` to all of them, in this process or over the network.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,62 +17,64 @@ from xvfl.config import TrainConfig
 from xvfl.errors import RunError
 from xvfl.training.page import Page
 
-Kind = Literal["plain", "fresh", "look_back", "correct", "keep", "best"]
+UpdateKind = Literal[
+    "step", "page_refresh", "page_look_back", "page_correct", "save_best", "load_best"
+]
 
 
 @dataclass(frozen=True)
-class Update:
-    """What every holder does with the gradients of the last backward pass, or with its weights.
+class WeightUpdate:
+    """An operation on weights, applied to every net after a backward pass or an epoch.
 
-    `plain`: step; `fresh`, `look_back`, `correct`: PAGE's order of work (see `page`); `keep`:
-    remember these weights as the best; `best`: put the best ones back.
+    `step`: an optimizer step; `page_refresh`, `page_look_back`, `page_correct`: the phases of PAGE
+    (see `page`); `save_best`: store the weights as the best; `load_best`: load the best weights.
     """
 
-    kind: Kind
+    kind: UpdateKind
     rate: float | Tensor = 0.0
-    """The learning rate, where the update makes a step."""
+    """The learning rate, for updates that step."""
 
 
 class OptimizedNet:
-    """One net with its optimizer, which holders of one process may share."""
+    """A net with its optimizer; nets in one process may share an optimizer."""
 
     def __init__(
         self, net: nn.Module, config: TrainConfig, shared: Optimizer | None = None
     ) -> None:
-        """Hold a net, on the device where it is; somebody else steps a `shared` optimizer."""
+        """Take a net on its device; the caller steps a `shared` optimizer."""
         self.net = net
-        self.weights = trainable(net)
-        self.optimizer = shared or optimizer(self.weights, config)
+        self.weights = trainable_parameters(net)
+        self.optimizer = shared or build_optimizer(self.weights, config)
         self._shares = shared is not None
         self.best: dict[str, Tensor] = {}
 
-    def update(self, update: Update) -> None:
-        """Do what an update says, and forget the gradients it used."""
-        if update.kind == "keep":
+    def update(self, update: WeightUpdate) -> None:
+        """Apply an update and clear the gradients."""
+        if update.kind == "save_best":
             self.best = {key: v.detach().clone() for key, v in self.net.state_dict().items()}
-        elif update.kind == "best":
+        elif update.kind == "load_best":
             self.load_best()
         elif not self._shares:
-            advance(self.optimizer, update)
+            apply_update(self.optimizer, update)
 
-    def forget(self) -> None:
-        """Forget the gradients of a step that was not finished."""
+    def zero_grad(self) -> None:
+        """Clear the gradients."""
         for weight in self.weights:
             weight.grad = None
 
-    def settle(self) -> None:
-        """Leave a step that will not be finished: its gradients, and a look back of PAGE's."""
+    def abort_step(self) -> None:
+        """Abort an unfinished step: clear gradients, and undo a look back of PAGE."""
         if isinstance(self.optimizer, Page):
-            self.optimizer.give_up()
-        self.forget()
+            self.optimizer.cancel()
+        self.zero_grad()
 
     def load_best(self) -> None:
-        """Put the best weights back, where there are any."""
+        """Load the best weights, if any were saved."""
         if self.best:
             self.net.load_state_dict(self.best)
 
-    def state(self, name: str) -> dict[str, Tensor]:
-        """Give every tensor needed to go on, under the holder's name."""
+    def state_tensors(self, name: str) -> dict[str, Tensor]:
+        """Return all tensors of a checkpoint, by key; `name` is part of every key."""
         tensors = {f"net/{name}/{key}": value for key, value in self.net.state_dict().items()}
         tensors |= {f"best/{name}/{key}": value for key, value in self.best.items()}
         for at, weight in enumerate(self.weights):
@@ -82,26 +84,26 @@ class OptimizedNet:
             }
         return {key: value.detach() for key, value in tensors.items()}
 
-    def restore(self, name: str, tensors: Mapping[str, Tensor]) -> None:
-        """Take up a state that `state` gave."""
-        self.net.load_state_dict(under(tensors, f"net/{name}/"))
-        self.best = under(tensors, f"best/{name}/")
+    def load_state_tensors(self, name: str, tensors: Mapping[str, Tensor]) -> None:
+        """Load the tensors that `state_tensors` returned."""
+        self.net.load_state_dict(strip_prefix(tensors, f"net/{name}/"))
+        self.best = strip_prefix(tensors, f"best/{name}/")
         slots: dict[int, dict[str, Tensor]] = {}
-        for key, value in under(tensors, f"optimizer/{name}/").items():
+        for key, value in strip_prefix(tensors, f"optimizer/{name}/").items():
             number, slot = key.split("/", 1)
             slots.setdefault(int(number), {})[slot] = value
-        known = self.optimizer.state_dict()
-        everyone = [weight for group in self.optimizer.param_groups for weight in group["params"]]
-        places = {weight: at for at, weight in enumerate(everyone)}
+        state = self.optimizer.state_dict()
+        parameters = [weight for group in self.optimizer.param_groups for weight in group["params"]]
+        places = {weight: at for at, weight in enumerate(parameters)}
         for at, weight in enumerate(self.weights):
-            known["state"].pop(places[weight], None)
+            state["state"].pop(places[weight], None)
             if at in slots:
-                known["state"][places[weight]] = _as(weight, slots[at])
-        self.optimizer.load_state_dict(known)
+                state["state"][places[weight]] = _as(weight, slots[at])
+        self.optimizer.load_state_dict(state)
 
 
 def _as(weight: Tensor, slots: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Lay an optimizer's memory out as the weight it belongs to: files keep no channels last."""
+    """Restore the memory format of optimizer state to that of its weight; files do not store it."""
     return {
         key: torch.empty_like(weight, dtype=value.dtype).copy_(value)
         if value.shape == weight.shape
@@ -110,26 +112,26 @@ def _as(weight: Tensor, slots: dict[str, Tensor]) -> dict[str, Tensor]:
     }
 
 
-def trainable(net: nn.Module) -> list[nn.Parameter]:
-    """List the weights that training moves."""
+def trainable_parameters(net: nn.Module) -> list[nn.Parameter]:
+    """List the parameters that require gradients."""
     return [parameter for parameter in net.parameters() if parameter.requires_grad]
 
 
-def advance(optimizer: Optimizer, update: Update) -> None:
-    """Move an optimizer's weights as an update says, and forget the gradients it used."""
+def apply_update(optimizer: Optimizer, update: WeightUpdate) -> None:
+    """Apply an update to an optimizer's weights and clear the gradients."""
     for group in optimizer.param_groups:
         group["lr"] = update.rate
-    if update.kind != "plain":
-        _page(optimizer, update.kind)
-    if update.kind != "look_back":
-        step(optimizer)
+    if update.kind != "step":
+        _apply_page(optimizer, update.kind)
+    if update.kind != "page_look_back":
+        optimizer_step(optimizer)
     for group in optimizer.param_groups:
         for weight in group["params"]:
             weight.grad = None
 
 
-def step(optimizer: Optimizer) -> None:
-    """Make an optimizer's step; Adam's on a CPU without ceremony that outweighs small nets."""
+def optimizer_step(optimizer: Optimizer) -> None:
+    """Step an optimizer; Adam on a CPU without the overhead that dominates for small nets."""
     group = optimizer.param_groups[0]
     weights = [weight for weight in group["params"] if weight.grad is not None]
     slots: list[dict[str, Tensor]] = [optimizer.state.get(weight, {}) for weight in weights]
@@ -156,19 +158,19 @@ def step(optimizer: Optimizer) -> None:
         )
 
 
-def _page(optimizer: Optimizer, kind: Kind) -> None:
+def _apply_page(optimizer: Optimizer, kind: UpdateKind) -> None:
     if not isinstance(optimizer, Page):
         raise RunError(f"update {kind!r}: expected PAGE, got {type(optimizer).__name__}")
-    if kind == "fresh":
+    if kind == "page_refresh":
         optimizer.refresh()
-    elif kind == "look_back":
+    elif kind == "page_look_back":
         optimizer.look_back()
     else:
         optimizer.correct()
 
 
-def optimizer(weights: Sequence[nn.Parameter], config: TrainConfig) -> Optimizer:
-    """Build an optimizer of these weights."""
+def build_optimizer(weights: Sequence[nn.Parameter], config: TrainConfig) -> Optimizer:
+    """Build the configured optimizer."""
     rate, decay = config.learning_rate, config.weight_decay
     if config.optimizer == "sgd":
         return SGD(weights, rate, momentum=config.momentum, weight_decay=decay)
@@ -179,6 +181,6 @@ def optimizer(weights: Sequence[nn.Parameter], config: TrainConfig) -> Optimizer
     return kind(weights, rate, weight_decay=decay, fused=True, capturable=capturable)
 
 
-def under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Take the tensors whose names begin so, without that beginning."""
+def strip_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Select the tensors whose key starts with a prefix, and remove the prefix."""
     return {key[len(prefix) :]: v for key, v in tensors.items() if key.startswith(prefix)}

@@ -3,13 +3,13 @@
 Z. Li, H. Bao, X. Zhang, P. Richtárik. PAGE: a simple and optimal probabilistic gradient
 estimator for nonconvex optimization. ICML 2021.
 
-Every holder of parameters (a party, the coordinator) has its own `Page`; the coin is drawn once,
-at the coordinator, and travels with the step. One step of every holder together:
+Every party and the coordinator have their own `Page`. The coordinator samples one coin per step and
+sends the outcome with the update:
 
-    coin says fresh (probability p):   backward on b rows at θ^t; refresh(); step()
-    else:                              backward on b' rows at θ^t; look_back();
-                                       backward on the same rows at θ^{t-1}; correct(); step()
-The first step must be fresh.
+    with probability p:   backward on b rows at θ^t; refresh(); step()
+    otherwise:            backward on b' rows at θ^t; look_back();
+                          backward on the same rows at θ^{t-1}; correct(); step()
+The first step must be a refresh.
 """
 
 import math
@@ -41,12 +41,12 @@ class PagePlan:
         return self.p * self.b + 2 * (1 - self.p) * self.b_small
 
     def largest_step_size(self, smoothness: float) -> float:
-        """Give the proof's condition η ≤ 1/(β(1 + √((1-p)/(p b')))); with the default p, √b/b'."""
+        """Return the bound of the convergence proof, η ≤ 1/(β(1 + √((1-p)/(p b')))); with the default p, √b/b'."""
         return 1 / (smoothness * (1 + math.sqrt((1 - self.p) / (self.p * self.b_small))))
 
 
 class Page(Optimizer):
-    """Keep θ^{t-1} and the estimator g of one holder; see the module's docstring for the order."""
+    """Store θ^{t-1} and the estimator g; the module's docstring has the order of calls."""
 
     def __init__(self, params: Iterable[Tensor], lr: float, weight_decay: float = 0.0) -> None:
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay})
@@ -73,7 +73,7 @@ class Page(Optimizer):
 
     @torch.no_grad()
     def look_back(self) -> None:
-        """Hold the gradient at θ^t and load θ^{t-1} for a second backward pass."""
+        """Store the gradient at θ^t and load θ^{t-1} for a second backward pass."""
         for parameter in self._parameters():
             state = self.state[parameter]
             if parameter.grad is None:
@@ -96,8 +96,8 @@ class Page(Optimizer):
         self._looking_back = False
 
     @torch.no_grad()
-    def give_up(self) -> None:
-        """Load θ^t again if the second backward pass will not come; the estimator stays."""
+    def cancel(self) -> None:
+        """Load θ^t again if the step is aborted after `look_back`; the estimator is unchanged."""
         if self._looking_back:
             for parameter in self._parameters():
                 _swap(parameter, self.state[parameter]["previous"])
@@ -105,7 +105,7 @@ class Page(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Remember θ^t and move to θ^{t+1} = θ^t - η g."""
+        """Store θ^t and move to θ^{t+1} = θ^t - η g."""
         for group in self.param_groups:
             for parameter in group["params"]:
                 state = self.state[parameter]
@@ -117,6 +117,6 @@ class Page(Optimizer):
 
 
 def _swap(a: Tensor, b: Tensor) -> None:
-    kept = a.clone()
+    copy = a.clone()
     a.copy_(b)
-    b.copy_(kept)
+    b.copy_(copy)

@@ -1,4 +1,4 @@
-"""How a party's net computes on a GPU: its precision, its images' order in memory, its kernels."""
+"""Precision, memory format and compilation of a party's net on a GPU."""
 
 import shutil
 from importlib.util import find_spec
@@ -8,15 +8,15 @@ import torch
 from xvfl.config import TrainConfig
 from xvfl.nets.party_net import PartyNet
 
-SHAPES = 64
-"""How many shapes of batches a net's forward pass is compiled for, in one process."""
+MAX_COMPILED_SHAPES = 64
+"""Batch shapes for which a net's forward pass is compiled, per process."""
 
 
 def configure_precision(net: PartyNet, config: TrainConfig) -> None:
-    """Make a net compute as the configuration says; nothing changes on a CPU.
+    """Configure the precision of a net on a GPU; no effect on a CPU.
 
-    In bf16, image nets also keep channels last and, where there is a compiler, have the operations
-    between convolutions fused into few kernels for the fixed shapes of training.
+    With bf16, image nets also use the channels-last memory format. If a compiler is available,
+    they are compiled for the fixed shapes of training.
     """
     if config.precision == "float32" or not next(net.parameters()).is_cuda:
         return
@@ -25,7 +25,7 @@ def configure_precision(net: PartyNet, config: TrainConfig) -> None:
         return
     net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     torch.backends.cudnn.benchmark = True
-    torch._dynamo.config.recompile_limit = SHAPES
+    torch._dynamo.config.recompile_limit = MAX_COMPILED_SHAPES
     net.bottom.compile(dynamic=False)
     net.completer.compile(dynamic=False)
 

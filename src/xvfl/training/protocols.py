@@ -1,4 +1,4 @@
-"""What training and prediction need of a federation, wherever its parties are."""
+"""Interfaces of federations for training and prediction."""
 
 from collections.abc import Mapping
 from typing import Protocol, TypeVar
@@ -6,39 +6,41 @@ from typing import Protocol, TypeVar
 from torch import nn
 
 from xvfl.config import TrainConfig
-from xvfl.methods.base import Method, Work
+from xvfl.methods.base import BatchFunction, Method
 from xvfl.primitives.rows import Rows
-from xvfl.training.optimizer import OptimizedNet, Update
+from xvfl.training.optimizer import OptimizedNet, WeightUpdate
 
 T = TypeVar("T")
 
 
 class ReachableFederation(Protocol):
-    """A federation some of whose parties may be away."""
+    """A federation some of whose parties may be offline."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Everybody's names, in the order of the rows' columns."""
+        """Names of all parties, in the order of the rows' columns."""
 
     def train(self, on: bool) -> None:
-        """Switch every party's net to training or to prediction."""
+        """Switch every party's net to training or evaluation mode."""
 
-    def run_batch(self, method: Method, rows: Rows, work: Work[T], alone: int | None = None) -> T:
-        """Do some work on a batch with the parties that can be reached (D7).
+    def run_batch(
+        self, method: Method, rows: Rows, function: BatchFunction[T], only_party: int | None = None
+    ) -> T:
+        """Run a function on a batch with the available parties (D7).
 
-        Where the work needs one party alone, the others need not be asked.
+        With `only_party`, the function needs that party alone, and no request goes to the others.
         """
 
 
 class TrainableFederation(ReachableFederation, Protocol):
-    """A federation whose parties keep and update their own weights."""
+    """A federation whose parties store and update their own weights."""
 
     @property
     def optimized_nets(self) -> Mapping[str, OptimizedNet]:
-        """The parties' holders, those of them that are in this process."""
+        """Nets of the parties in this process."""
 
     def begin(self, config: TrainConfig, heads: nn.Module) -> OptimizedNet:
-        """Give every party its optimizer; hold the coordinator's heads."""
+        """Create the optimizers; return the coordinator's heads with theirs."""
 
-    def update(self, update: Update) -> None:
-        """Have every party update its weights from the gradients of the last `backward`."""
+    def update(self, update: WeightUpdate) -> None:
+        """Update the weights of every party with the gradients of the last `backward`."""

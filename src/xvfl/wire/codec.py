@@ -1,6 +1,6 @@
-"""Messages as bytes, and back. No pickle; whatever arrives ends in a message or a `WireError`.
+"""Encode messages as bytes and decode them, without pickle; invalid input raises `WireError`.
 
-A frame: magic "XV", version u16, kind u16, turn u64, body length u32, CRC-32 of all else u32,
+A frame: magic "XV", version u16, kind u16, request_id u64, body length u32, CRC-32 of all else u32,
 then the fields in the order of the message's type. All numbers little-endian:
     int i64 · float f64 · bool u8 · str, bytes u32 length + bytes · tuple u16 count + items ·
     Tensor u8 dtype, u8 dimensions, u32 each, raw values · a type in a type: its fields
@@ -19,13 +19,13 @@ from torch import Tensor
 from xvfl.errors import WireError
 from xvfl.wire.messages import KINDS, Message
 
-MAGIC, VERSION = b"XV", 1
+MAGIC, VERSION = b"XV", 2
 HEAD = struct.Struct("<2sHHQI")
 CRC = struct.Struct("<I")
 OVERHEAD = HEAD.size + CRC.size
-LARGEST = 256 * 2**20
-"""Bytes of the largest frame taken, unless told otherwise."""
-MOST_DIMENSIONS, MOST_ITEMS, LONGEST_TEXT = 4, 4096, 2**20
+MAX_FRAME_BYTES = 256 * 2**20
+"""Default limit of the size of a frame."""
+MAX_DIMENSIONS, MAX_ITEMS, MAX_TEXT_BYTES = 4, 4096, 2**20
 
 DTYPES: dict[int, torch.dtype] = {
     1: torch.float32,
@@ -43,22 +43,22 @@ _NUMBERS = {kind: number for number, kind in KINDS.items()}
 
 
 def encode(message: Message) -> bytes:
-    """Turn a message into a frame."""
+    """Encode a message as a frame."""
     parts: list[bytes] = []
     for name, hint in _fields(type(message))[1:]:
         _write(parts, hint, getattr(message, name))
     body = b"".join(parts)
-    head = HEAD.pack(MAGIC, VERSION, _NUMBERS[type(message)], message.turn, len(body))
+    head = HEAD.pack(MAGIC, VERSION, _NUMBERS[type(message)], message.request_id, len(body))
     return b"".join((head, CRC.pack(crc32(body, crc32(head))), body))
 
 
-def decode(frame: bytes, largest: int = LARGEST) -> Message:
-    """Turn a frame into a message, or say what is wrong with it."""
-    if len(frame) > largest:
-        raise WireError(f"frame: expected at most {largest} bytes, got {len(frame)}")
+def decode(frame: bytes, max_bytes: int = MAX_FRAME_BYTES) -> Message:
+    """Decode a frame; raise `WireError` if it is invalid."""
+    if len(frame) > max_bytes:
+        raise WireError(f"frame: expected at most {max_bytes} bytes, got {len(frame)}")
     if len(frame) < OVERHEAD:
         raise WireError(f"frame: expected {OVERHEAD} bytes or more, got {len(frame)}")
-    magic, version, number, turn, length = HEAD.unpack_from(frame)
+    magic, version, number, request_id, length = HEAD.unpack_from(frame)
     if magic != MAGIC:
         raise WireError(f"frame: expected it to begin with {MAGIC!r}, got {magic!r}; not xvfl?")
     if version != VERSION:
@@ -72,20 +72,20 @@ def decode(frame: bytes, largest: int = LARGEST) -> Message:
         raise WireError(f"frame: expected {length} bytes of body, got {len(frame) - OVERHEAD}")
     (crc,) = CRC.unpack_from(frame, HEAD.size)
     if crc != crc32(memoryview(frame)[OVERHEAD:], crc32(frame[: HEAD.size])):
-        raise WireError("frame: its checksum is wrong; it was damaged on the way")
+        raise WireError("frame: wrong checksum; it was damaged in transit")
     reader = _Reader(frame, OVERHEAD)
     kind = KINDS[number]
     values = {name: reader.read(hint) for name, hint in _fields(kind)[1:]}
     if reader.at != len(frame):
         raise WireError(f"{kind.__name__}: {len(frame) - reader.at} bytes too many")
-    message: Message = kind(turn=turn, **values)
+    message: Message = kind(request_id=request_id, **values)
     return message
 
 
-def kind_and_turn(frame: bytes) -> tuple[int, int]:
-    """Read what a whole frame is and which turn it belongs to, without its body."""
-    _, _, number, turn, _ = HEAD.unpack_from(frame)
-    return number, turn
+def kind_and_request_id(frame: bytes) -> tuple[int, int]:
+    """Read the message type and request id of a frame, without its body."""
+    _, _, number, request_id, _ = HEAD.unpack_from(frame)
+    return number, request_id
 
 
 _FIELDS: dict[Any, list[tuple[str, Any]]] = {}
@@ -126,7 +126,7 @@ _SCALARS = {int: struct.Struct("<q"), float: struct.Struct("<d"), bool: struct.S
 
 
 class _Reader:
-    """Takes values off a frame, never past its end."""
+    """Read values from a frame, never past its end."""
 
     def __init__(self, frame: bytes, at: int) -> None:
         self.frame, self.at = frame, at
@@ -138,8 +138,8 @@ class _Reader:
             return self._text(hint)
         if get_origin(hint) is tuple:
             (count,) = self._unpack("<H")
-            if count > MOST_ITEMS:
-                raise WireError(f"tuple: expected at most {MOST_ITEMS} items, got {count}")
+            if count > MAX_ITEMS:
+                raise WireError(f"tuple: expected at most {MAX_ITEMS} items, got {count}")
             return tuple(self.read(get_args(hint)[0]) for _ in range(count))
         if is_dataclass(hint):
             make: Callable[..., Any] = hint  # type: ignore[assignment]
@@ -155,15 +155,15 @@ class _Reader:
     def _take(self, count: int) -> bytes:
         if count > len(self.frame) - self.at:
             raise WireError(
-                f"frame: expected {count} bytes more, got {len(self.frame) - self.at}: cut short"
+                f"frame: expected {count} more bytes, got {len(self.frame) - self.at}: truncated"
             )
         self.at += count
         return self.frame[self.at - count : self.at]
 
     def _text(self, hint: Any) -> str | bytes:
         (length,) = self._unpack("<I")
-        if hint is str and length > LONGEST_TEXT:
-            raise WireError(f"text: expected at most {LONGEST_TEXT} bytes, got {length}")
+        if hint is str and length > MAX_TEXT_BYTES:
+            raise WireError(f"text: expected at most {MAX_TEXT_BYTES} bytes, got {length}")
         data = self._take(length)
         if hint is bytes:
             return data
@@ -174,23 +174,23 @@ class _Reader:
 
     def _tensor(self) -> Tensor:
         code, dimensions = self._unpack("<BB")
-        if code not in DTYPES or dimensions > MOST_DIMENSIONS:
+        if code not in DTYPES or dimensions > MAX_DIMENSIONS:
             raise WireError(
-                f"tensor: expected a known dtype and at most {MOST_DIMENSIONS} dimensions, "
+                f"tensor: expected a known dtype and at most {MAX_DIMENSIONS} dimensions, "
                 f"got dtype {code} and {dimensions}"
             )
         shape = self._unpack(f"<{dimensions}I")
         dtype = DTYPES[code]
         data = self._take(prod(shape) * dtype.itemsize)
         if not data:
-            # An empty tensor may claim any size in its other dimensions: it needs no memory.
-            return torch.empty(_small(shape), dtype=dtype)
+            # An empty tensor may have any size in its other dimensions: it needs no memory.
+            return torch.empty(_check_size(shape), dtype=dtype)
         if dtype == torch.bool and max(data) > 1:
             raise WireError("tensor: expected bool values 0 or 1")
         return torch.frombuffer(bytearray(data), dtype=dtype).view(shape)
 
 
-def _small(shape: tuple[int, ...]) -> tuple[int, ...]:
+def _check_size(shape: tuple[int, ...]) -> tuple[int, ...]:
     if prod(max(size, 1) for size in shape) >= 2**62:
         raise WireError(f"tensor: expected a shape that fits in memory, got {shape}")
     return shape

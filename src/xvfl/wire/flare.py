@@ -1,9 +1,8 @@
-"""NVIDIA FLARE as the line to a party: one published call, a frame in, a frame out.
+"""NVIDIA FLARE as transport: one published call that takes a frame and returns a frame.
 
-Provisioning, jobs, audit and TLS are FLARE's. A site is called by itself, never as one of a group:
-a group call leaves out sites that failed without a word. Frames are bytes, so every tensor travels
-inside its message; FLARE fetches arrays by reference, at five times the time, only where it sees
-arrays. Needs the extra `xvfl[flare]`.
+FLARE provides provisioning, jobs, audit and TLS. Each site is called separately, because a group
+call silently omits sites that failed. Frames are bytes, so tensors are part of the message; FLARE
+transfers arrays by reference, which takes five times as long. Needs the extra `xvfl[flare]`.
 """
 
 import importlib
@@ -20,20 +19,20 @@ from xvfl.wire import codec
 from xvfl.wire.messages import Hello, Message
 from xvfl.wire.transport import Transport
 
-CALL_S, AGAIN_S = 20.0, 0.5
-"""Seconds to wait for one call, and between a call that failed and the next."""
+CALL_TIMEOUT_S, RETRY_S = 20.0, 0.5
+"""Timeout of one call, and seconds between a failed call and the next."""
 SERVER = "server"
-"""FLARE's name of the side that asks."""
+"""FLARE's name of the server site."""
 
 
 class FlareTransport:
-    """One site's line; a `Transport`. A call that fails is made again: its answer is the same."""
+    """The `Transport` to one site. A failed call is repeated; the site caches its reply."""
 
-    def __init__(self, site: Any, call_s: float = CALL_S) -> None:
-        """Reach a site through FLARE's proxy of it."""
+    def __init__(self, site: Any, call_s: float = CALL_TIMEOUT_S) -> None:
+        """Take FLARE's proxy of the site."""
         self._site, self._call_s = site, call_s
         self._pool = ThreadPoolExecutor(4, f"flare-{site.name}")
-        self._asked = 0
+        self._n_requests = 0
         self._open: Future[Message] | None = None
         self._sent = self._received = 0
         hello = codec.decode(self._site(timeout=call_s).greet())
@@ -42,116 +41,118 @@ class FlareTransport:
         self._hello = hello
 
     def hello(self) -> Hello | None:
-        """Give what the party said of itself, while it is free to answer."""
+        """Return the party's `Hello` while it is idle, else None."""
         return self._hello if self._open is None or self._open.done() else None
 
-    def exchange(self, message: Message) -> Future[Message]:
-        """Ask; asking the next gives up the last."""
-        answer: Future[Message] = Future()
-        self._asked += 1
-        self._open = answer
-        self._pool.submit(self._ask, codec.encode(message), self._asked, answer)
-        return answer
+    def request(self, message: Message) -> Future[Message]:
+        """Send a request; the next request cancels it."""
+        reply: Future[Message] = Future()
+        self._n_requests += 1
+        self._open = reply
+        self._pool.submit(self._call, codec.encode(message), self._n_requests, reply)
+        return reply
 
     def traffic(self) -> tuple[int, int]:
-        """Bytes sent and received so far, without FLARE's own."""
+        """Bytes sent and received so far, without FLARE's overhead."""
         return self._sent, self._received
 
     def close(self) -> None:
-        """Hang up."""
-        self._asked += 1
+        """Cancel the open request and stop the threads."""
+        self._n_requests += 1
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _ask(self, frame: bytes, number: int, answer: Future[Message]) -> None:
-        while number == self._asked:
+    def _call(self, frame: bytes, number: int, reply: Future[Message]) -> None:
+        while number == self._n_requests:
             try:
                 self._sent += len(frame)
-                reply = self._site(timeout=self._call_s).answer(frame)
-                self._received += len(reply)
-                answer.set_result(codec.decode(reply))
+                answer = self._site(timeout=self._call_s).answer(frame)
+                self._received += len(answer)
+                reply.set_result(codec.decode(answer))
                 return
             except CollabCallError as error:
-                # What was raised at the site comes with its traceback; the rest is the line's.
+                # An exception at the site has a traceback; others are errors of the connection.
                 if error.remote_traceback is not None:
-                    answer.set_exception(PartyError(str(error), (self._site.name,)))
+                    reply.set_exception(PartyError(str(error), (self._site.name,)))
                     return
-                time.sleep(AGAIN_S)
+                time.sleep(RETRY_S)
             except WireError as error:
-                answer.set_exception(PartyError(str(error), (self._site.name,)))
+                reply.set_exception(PartyError(str(error), (self._site.name,)))
                 return
             except RunAborted:
-                answer.set_exception(RunError("the FLARE job was aborted"))
+                reply.set_exception(RunError("the FLARE job was aborted"))
                 return
 
 
 class FlareParty:
-    """What a job runs at a site: a party's endpoint, for the server alone."""
+    """The job at a site: a party's endpoint, callable by the server only."""
 
     def __init__(self, build: str = "xvfl.service.flare_job:endpoint") -> None:
-        """Name the function, "module:function", that makes the endpoint of a site.
+        """Take the path "module:function" of the function that builds a site's endpoint.
 
-        It is given the site's name and the job's properties for this site; by default it reads the
-        party's configuration that the property `config` names.
+        It is called with the site's name and the job's properties for the site. The default reads
+        the party's configuration from the file in property `config`.
         """
         self.build = build
         self._endpoint: Any = None
 
     @collab.init
     def start(self) -> None:
-        """Make the endpoint when the job starts."""
+        """Build the endpoint when the job starts."""
         self._endpoint = import_function(self.build)(
             collab.site_name, collab.context.app.get_props()
         )
 
     @collab.publish
     def greet(self) -> bytes:
-        """Say what this party is."""
-        _server_alone()
+        """Return the encoded `Hello`."""
+        _require_server()
         return codec.encode(self._endpoint.hello)
 
     @collab.publish
     def answer(self, frame: bytes) -> bytes:
-        """Answer a frame with a frame."""
-        _server_alone()
+        """Handle an encoded request and return the encoded reply."""
+        _require_server()
         reply: bytes = self._endpoint.handle(frame)
         return reply
 
 
 class FlareCoordinator:
-    """What a job runs at the server: a run over the sites' lines."""
+    """The job at the server: a run over transports to the sites."""
 
     def __init__(self, run: str = "xvfl.service.flare_job:run") -> None:
-        """Name the function, "module:function", that runs.
+        """Take the path "module:function" of the function that runs training.
 
-        It is given the lines by site and the job's properties for the server; by default it reads
-        the coordinator's configuration that the property `config` names.
+        It is called with the transports by site and the job's properties for the server. The
+        default reads the coordinator's configuration from the file in property `config`.
         """
         self.run = run
 
     @collab.main
     def start(self) -> None:
-        """Open a line to every site, run, hang up."""
-        lines: dict[str, Transport] = {site.name: FlareTransport(site) for site in collab.clients}
+        """Connect to every site, run, and disconnect."""
+        transports: dict[str, Transport] = {
+            site.name: FlareTransport(site) for site in collab.clients
+        }
         run: Callable[[Mapping[str, Transport], Mapping[str, Any]], None] = import_function(
             self.run
         )
         try:
-            run(lines, collab.context.app.get_props())
+            run(transports, collab.context.app.get_props())
         finally:
-            for line in lines.values():
-                line.close()
+            for transport in transports.values():
+                transport.close()
 
 
 def import_function(path: str) -> Callable[..., Any]:
-    """Find a function by its name, "module:function"."""
+    """Import a function by its path "module:function"."""
     module, _, name = path.partition(":")
     try:
-        found: Callable[..., Any] = getattr(importlib.import_module(module), name)
+        function: Callable[..., Any] = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"{path!r}: expected module:function ({error})") from error
-    return found
+    return function
 
 
-def _server_alone() -> None:
+def _require_server() -> None:
     if collab.caller != SERVER:
-        raise WireError(f"expected a call of the server, got one of {collab.caller!r}")
+        raise WireError(f"expected a call from the server, got one from {collab.caller!r}")

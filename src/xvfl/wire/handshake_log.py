@@ -1,4 +1,4 @@
-"""Refused TLS handshakes, for the log: gRPC reports them nowhere but on the process's stderr."""
+"""Log failed TLS handshakes; gRPC reports them only on the stderr of the process."""
 
 import os
 import re
@@ -9,54 +9,54 @@ from contextlib import contextmanager, redirect_stderr
 from typing import Any
 
 FAILED = re.compile(rb"ssl_transport_security\S* Handshake failed .*OPENSSL_internal:(.*)")
-WHY = {
-    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "it showed no certificate",
-    "certificate has expired": "its certificate has expired, or this clock is wrong",
-    "certificate is not yet valid": "its certificate is not yet valid, or this clock is wrong",
-    "CERTIFICATE_VERIFY_FAILED": "its certificate is not of the authority trusted here",
-    "HTTP_REQUEST": "it does not speak TLS",
-    "WRONG_VERSION_NUMBER": "it does not speak TLS, or too old a version",
+EXPLANATIONS = {
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the client sent no certificate",
+    "certificate has expired": "the client's certificate has expired, or this clock is wrong",
+    "certificate is not yet valid": "the client's certificate is not yet valid, or this clock is wrong",
+    "CERTIFICATE_VERIFY_FAILED": "the client's certificate is not issued by the CA trusted here",
+    "HTTP_REQUEST": "the client does not use TLS",
+    "WRONG_VERSION_NUMBER": "the client does not use TLS, or an old version",
 }
-"""What the words of the TLS library mean here; the first that fits counts."""
+"""Explanations of TLS errors, by a part of the message; the first match applies."""
 
 
 @contextmanager
-def log_failed_handshakes(note: Callable[[dict[str, Any]], None]) -> Iterator[None]:
-    """Note every refused handshake; all that goes to stderr still gets there."""
+def log_failed_handshakes(log_event: Callable[[dict[str, Any]], None]) -> Iterator[None]:
+    """Log every failed handshake; stderr is still passed through."""
     sys.stderr.flush()
     before = os.dup(2)
-    reading, writing = os.pipe()
-    os.dup2(writing, 2)
-    os.close(writing)
-    passing = threading.Thread(target=_pass_on, args=(reading, before, note), daemon=True)
-    passing.start()
-    # Python's own lines go there directly: a note that came back through the pipe could fill it.
+    read_end, write_end = os.pipe()
+    os.dup2(write_end, 2)
+    os.close(write_end)
+    forwarder = threading.Thread(target=_forward, args=(read_end, before, log_event), daemon=True)
+    forwarder.start()
+    # Python writes to stderr directly: a log line that came back through the pipe could fill it.
     own = os.fdopen(before, "w", buffering=1, errors="backslashreplace", closefd=False)
     try:
         with own, redirect_stderr(own):
             yield
     finally:
         os.dup2(before, 2)
-        passing.join(1)
-        # A child process may hold the pipe still.
-        if not passing.is_alive():
+        forwarder.join(1)
+        # A child process may still hold the pipe.
+        if not forwarder.is_alive():
             os.close(before)
 
 
-def _pass_on(reading: int, before: int, note: Callable[[dict[str, Any]], None]) -> None:
-    with os.fdopen(reading, "rb") as lines:
+def _forward(read_end: int, before: int, log_event: Callable[[dict[str, Any]], None]) -> None:
+    with os.fdopen(read_end, "rb") as lines:
         for line in lines:
             os.write(before, line)
             if (found := FAILED.search(line)) is not None:
-                note(
+                log_event(
                     {
                         "event": "connection_rejected",
                         "party": "?",
-                        "reason": _why(found[1].decode(errors="replace")),
+                        "reason": _explain(found[1].decode(errors="replace")),
                     }
                 )
 
 
-def _why(said: str) -> str:
-    meaning = next((text for words, text in WHY.items() if words in said), "it failed")
-    return f"TLS handshake: {meaning} ({said.strip()})"
+def _explain(error: str) -> str:
+    explanation = next((why for part, why in EXPLANATIONS.items() if part in error), "failed")
+    return f"TLS handshake: {explanation} ({error.strip()})"

@@ -1,4 +1,4 @@
-"""A party in the same process, behind the same bytes as any other."""
+"""Transport to a party in the same process, with the same encoding as over a network."""
 
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -8,19 +8,19 @@ from xvfl.wire.messages import Hello, Message
 
 
 class InProcessTransport:
-    """Calls a party's endpoint directly."""
+    """Call a party's endpoint directly."""
 
     def __init__(self, hello: Hello, handle: Callable[[bytes], bytes]) -> None:
-        """Reach a party through what answers its frames."""
+        """Take the party's `Hello` and the function that handles its frames."""
         self._hello, self._handle = hello, handle
         self._sent = self._received = 0
 
     def hello(self) -> Hello | None:
-        """Give what the party said of itself."""
+        """Return the party's `Hello`."""
         return self._hello
 
-    def exchange(self, message: Message) -> Future[Message]:
-        """Ask, and have the answer at once."""
+    def request(self, message: Message) -> Future[Message]:
+        """Send a request; the future is done on return."""
         answer: Future[Message] = Future()
         frame = codec.encode(message)
         self._sent += len(frame)
@@ -34,4 +34,4 @@ class InProcessTransport:
         return self._sent, self._received
 
     def close(self) -> None:
-        """Hang up."""
+        """Do nothing: there is no connection to close."""

@@ -1,7 +1,6 @@
-"""Every message that crosses between organisations, as a type.
+"""The messages between coordinator and parties.
 
-A coordinator asks, a party answers; `(turn, kind)` names a question, and its answer bears the same
-turn. Tensors of a batch have only the rows that their comment names.
+The coordinator sends requests, a party replies; a reply carries the id of its request.
 Shapes: B rows of the batch, H ≤ B of them held by the party, v views, d embedding width.
 """
 
@@ -13,60 +12,60 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Hello:
-    """A party's first words on a new connection."""
+    """The first message of a party on a new connection."""
 
-    turn: int
-    life: str
-    """Drawn when the process started: tells a broken line from a restarted party."""
+    request_id: int
+    instance_id: str
+    """Random id of the process: tells a reconnecting party from a restarted one."""
     image: bool
-    """Whether its rows are images; decides the default widths."""
+    """Whether the party holds images; decides the default widths."""
     rows: int
-    """How many rows it takes part with: those of its alignment."""
+    """Number of aligned rows."""
     columns: str
-    """Digest of its encoded columns' layout."""
+    """Digest of the column names."""
     session: str
-    """Name of the id matching that its handles come from."""
+    """Id of the matching session that assigned the handles."""
 
 
 @dataclass(frozen=True)
 class ErrorReply:
-    """What the other side did wrong; nothing changed here."""
+    """The request was rejected and had no effect."""
 
-    turn: int
+    request_id: int
     code: str
     text: str
 
 
 @dataclass(frozen=True)
 class Begin:
-    """Take part in a run, from its newest own checkpoint at or before a step."""
+    """Join a run, from the party's newest checkpoint at or before a step."""
 
-    turn: int
+    request_id: int
     run: str
     step: int
-    """Where the run is; −1: go on as you are."""
+    """The run's current step; −1: continue from the party's current state."""
     settings: str
-    """The run's settings, JSON."""
+    """JSON of `RunSettings`."""
     training: Tensor
-    """(n,) int32: handles of the rows to train on; encoders are fitted on them alone."""
+    """(n,) int32 handles of the training rows; encoders are fitted on them only."""
 
 
 @dataclass(frozen=True)
 class Ready:
-    """Where a party stands."""
+    """Reply to `Begin`: the state of the party."""
 
-    turn: int
+    request_id: int
     step: int
-    """Step of the checkpoint it began from."""
-    applied: int
-    """Number of the last update it made."""
-    holdings: Tensor
-    """(n,) uint8 of each handle: 0 nothing observed, 1 some, 2 full at the party."""
+    """Step of the checkpoint that was loaded."""
+    last_update: int
+    """Number of the last update applied."""
+    row_status: Tensor
+    """(n,) uint8 by handle: 0 nothing observed, 1 partly observed, 2 full."""
 
 
 @dataclass(frozen=True)
 class Instruction:
-    """An update of the weights, encode_labels so that none is made twice."""
+    """A numbered weight update, so that none is applied twice."""
 
     number: int
     kind: str
@@ -75,128 +74,129 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Gradient:
-    """∂L/∂ of what a party sent in an earlier turn."""
+    """Gradient of the loss with respect to a tensor that the party sent."""
 
-    ticket: int
+    tensor_id: int
+    """Id of the request that the tensor replied to."""
     values: Tensor
-    """(H, v, d) of an `Embed`, (B, d) of a `Complete`."""
+    """(H, v, d) for `Embedded`, (B, d) for `Completed`."""
 
 
 @dataclass(frozen=True)
 class Embed:
-    """Finish the last step, then embed rows."""
+    """Finish the last step, then embed rows; the reply is `Embedded`."""
 
-    turn: int
+    request_id: int
     gradients: tuple[Gradient, ...]
     instructions: tuple[Instruction, ...]
     step: int
-    """Names the random draws."""
+    """Determines the random numbers."""
     training: bool
     views: tuple[str, ...]
     handles: Tensor
-    """(B,) int32; −1 a row the party does not hold."""
+    """(B,) int32; −1 for a row that the party does not hold."""
 
 
 @dataclass(frozen=True)
 class Embedded:
-    """Embeddings of the rows the party holds."""
+    """Embeddings of the rows that the party holds."""
 
-    turn: int
-    applied: int
+    request_id: int
+    last_update: int
     values: Tensor
     """(H, v, d)"""
 
 
 @dataclass(frozen=True)
 class Complete:
-    """Complete the rows of a ticket from a cue; absent rows carry a cue and no handle."""
+    """Embed the rows of the last `Embed`, completed from cues; the reply is `Completed`."""
 
-    turn: int
-    ticket: int
-    """The turn of the `Embed`."""
+    request_id: int
+    tensor_id: int
+    """Request id of the `Embed`."""
     cue: Tensor
     """(B, d)"""
-    whole: Tensor
-    """(B,) bool: complete everything, observed or not."""
+    replace_observed: Tensor
+    """(B,) bool: rows whose observed features are replaced as well."""
 
 
 @dataclass(frozen=True)
 class Completed:
     """Embeddings of the completed rows."""
 
-    turn: int
+    request_id: int
     values: Tensor
     """(B, d)"""
 
 
 @dataclass(frozen=True)
 class Backward:
-    """Give the gradient of the cue for that of the completed embeddings."""
+    """Backpropagate through a completion; the reply is `CueGradient`."""
 
-    turn: int
+    request_id: int
     gradient: Gradient
 
 
 @dataclass(frozen=True)
 class CueGradient:
-    """∂L/∂cue, the party's own objective included."""
+    """Gradient with respect to the cue, including the party's own objective."""
 
-    turn: int
+    request_id: int
     values: Tensor
     """(B, d)"""
 
 
 @dataclass(frozen=True)
 class Flush:
-    """Finish the last step without beginning another; keep a checkpoint where `save` says."""
+    """Finish the last step, and optionally save a checkpoint; the reply is `Done`."""
 
-    turn: int
+    request_id: int
     gradients: tuple[Gradient, ...]
     instructions: tuple[Instruction, ...]
     save: int
-    """Step to name the checkpoint by; −1: none."""
+    """Step of the checkpoint; −1: none."""
 
 
 @dataclass(frozen=True)
 class Done:
-    """It is done."""
+    """The request was carried out."""
 
-    turn: int
-    applied: int
+    request_id: int
+    last_update: int
 
 
 @dataclass(frozen=True)
 class Match:
-    """A message of private id matching, in its own format."""
+    """A message of private id matching, in the format of `xvfl.matching`."""
 
-    turn: int
+    request_id: int
     body: bytes
 
 
 @dataclass(frozen=True)
 class Matched:
-    """The answer to it."""
+    """Reply to `Match`."""
 
-    turn: int
+    request_id: int
     body: bytes
 
 
 @dataclass(frozen=True)
 class Release:
-    """The head and what prediction needs besides, signed by the coordinator."""
+    """The head and all else that local prediction needs, signed by the coordinator."""
 
-    turn: int
+    request_id: int
     manifest: str
-    """JSON; names the head's tensors."""
+    """JSON; lists the names of the tensors."""
     tensors: tuple[Tensor, ...]
     signature: bytes
 
 
 @dataclass(frozen=True)
 class End:
-    """The run is over."""
+    """The run has ended."""
 
-    turn: int
+    request_id: int
     reason: str
 
 
@@ -237,16 +237,4 @@ KINDS: dict[int, type[Any]] = {
     15: Release,
     16: End,
 }
-"""The number of each message in a frame; never given to another one."""
-
-ANSWERS: dict[type[Any], type[Any]] = {
-    Begin: Ready,
-    Embed: Embedded,
-    Complete: Completed,
-    Backward: CueGradient,
-    Flush: Done,
-    Match: Matched,
-    Release: Done,
-    End: Done,
-}
-"""What a party answers, unless it refuses."""
+"""Type number of each message in a frame; numbers are never reused."""

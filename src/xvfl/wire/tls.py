@@ -1,4 +1,4 @@
-"""What both ends of a gRPC line agree on: names, limits, keep-alive, certificates."""
+"""Settings of gRPC connections: service name, limits, keep-alive, TLS credentials."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,47 +6,47 @@ from pathlib import Path
 import grpc
 
 from xvfl.errors import ConfigError
-from xvfl.wire.codec import LARGEST
+from xvfl.wire.codec import MAX_FRAME_BYTES
 
 SERVICE, METHOD = "xvfl.Federation", "Join"
 PATH = f"/{SERVICE}/{METHOD}"
-ALIVE_S, SILENT_S = 10, 5
-"""Seconds between signs of life on an idle line, and seconds to wait for one."""
+KEEPALIVE_S, KEEPALIVE_TIMEOUT_S = 10, 5
+"""Seconds between keep-alive pings on an idle connection, and to wait for their reply."""
 
 
 @dataclass(frozen=True)
 class Tls:
-    """The files of one side's identity."""
+    """Certificate and key files of the coordinator or of a party."""
 
     ca_certificate: str
-    """Certificate of the authority that both sides trust, PEM."""
+    """Certificate of the certificate authority that both sides trust (PEM)."""
     certificate: str
-    """This side's certificate, PEM; its name is the common name."""
+    """This side's certificate (PEM); its common name is the party's name."""
     private_key: str
-    """Its private key, PEM."""
+    """Its private key (PEM)."""
 
     def read(self) -> tuple[bytes, bytes, bytes]:
-        """Read authority, certificate and key."""
+        """Read the files: CA certificate, certificate, private key."""
         return _read(self.ca_certificate), _read(self.certificate), _read(self.private_key)
 
-    def for_server(self) -> grpc.ServerCredentials:
-        """Give what a listener shows and demands: nobody comes in without a certificate."""
+    def server_credentials(self) -> grpc.ServerCredentials:
+        """Return credentials of a server that requires client certificates."""
         authority, certificate, key = self.read()
         return grpc.ssl_server_credentials([(key, certificate)], authority, True)
 
-    def for_client(self) -> grpc.ChannelCredentials:
-        """Give what a caller shows and demands."""
+    def client_credentials(self) -> grpc.ChannelCredentials:
+        """Return credentials of a client with its certificate."""
         authority, certificate, key = self.read()
         return grpc.ssl_channel_credentials(authority, key, certificate)
 
 
-def options(largest: int = LARGEST) -> list[tuple[str, int]]:
-    """List the limits of a line; gRPC's own limit would be 4 MiB."""
+def channel_options(max_bytes: int = MAX_FRAME_BYTES) -> list[tuple[str, int]]:
+    """Return gRPC options: message size (gRPC's default is 4 MiB) and keep-alive."""
     return [
-        ("grpc.max_receive_message_length", largest),
-        ("grpc.max_send_message_length", largest),
-        ("grpc.keepalive_time_ms", 1000 * ALIVE_S),
-        ("grpc.keepalive_timeout_ms", 1000 * SILENT_S),
+        ("grpc.max_receive_message_length", max_bytes),
+        ("grpc.max_send_message_length", max_bytes),
+        ("grpc.keepalive_time_ms", 1000 * KEEPALIVE_S),
+        ("grpc.keepalive_timeout_ms", 1000 * KEEPALIVE_TIMEOUT_S),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.http2.max_ping_strikes", 0),

@@ -1,4 +1,4 @@
-"""Why a TLS line cannot be had: gRPC only says that it is not there."""
+"""Find out why a TLS connection fails; gRPC only reports that it is unavailable."""
 
 import socket
 import ssl
@@ -8,19 +8,19 @@ from cryptography import x509
 
 from xvfl.wire.tls import Tls
 
-WAIT_S = 5.0
+CONNECT_TIMEOUT_S = 5.0
 ADVICE = {
     "has expired": "the coordinator's certificate has expired, or this clock is wrong",
     "not yet valid": "the coordinator's certificate is not yet valid, or this clock is wrong",
-    "certificate verify failed": "the coordinator's certificate is not of the authority trusted "
-    "here, or not for this address",
-    "wrong version number": "what answers there does not speak TLS",
+    "certificate verify failed": "the coordinator's certificate is not issued by the CA "
+    "trusted here, or not for this address",
+    "wrong version number": "the server at this address does not use TLS",
 }
-"""What the words of the TLS library mean here; the first that fits counts."""
+"""Explanations of TLS errors, by a part of the message; the first match applies."""
 
 
 def diagnose_tls(address: str, tls: Tls) -> str | None:
-    """Shake hands with whoever answers; say why that fails, None where it does not or nobody is."""
+    """Try a TLS handshake; return why it fails, or None if it succeeds or nothing listens."""
     host, _, port = address.rpartition(":")
     context = ssl.create_default_context(cafile=tls.ca_certificate)
     try:
@@ -30,30 +30,30 @@ def diagnose_tls(address: str, tls: Tls) -> str | None:
     context.set_alpn_protocols(["h2"])
     try:
         with (
-            socket.create_connection((host, int(port)), timeout=WAIT_S) as plain,
-            context.wrap_socket(plain, server_hostname=host.strip("[]")) as line,
+            socket.create_connection((host, int(port)), timeout=CONNECT_TIMEOUT_S) as connection,
+            context.wrap_socket(connection, server_hostname=host.strip("[]")) as session,
         ):
-            return None if line.recv(1) else _own_certificate(tls)
+            return None if session.recv(1) else _diagnose_own_certificate(tls)
     except ssl.SSLEOFError:
         return None
     except ssl.SSLError as error:
-        said = str(error).lower()
-        meaning = next((text for words, text in ADVICE.items() if words in said), None)
+        text = str(error).lower()
+        meaning = next((why for part, why in ADVICE.items() if part in text), None)
         return f"{meaning or 'the TLS handshake failed'} ({error.reason or error})"
     except (OSError, ValueError):
         return None
 
 
-def _own_certificate(tls: Tls) -> str:
-    """Say why a listener may hang up once it has seen this side's certificate."""
+def _diagnose_own_certificate(tls: Tls) -> str:
+    """Explain why a server may close the connection after it received this certificate."""
     now = datetime.now(UTC)
     own = x509.load_pem_x509_certificate(tls.read()[1])
     if own.not_valid_after_utc < now:
         return f"this party's certificate expired on {own.not_valid_after_utc:%Y-%m-%d %H:%M} UTC"
     if own.not_valid_before_utc > now:
         starts = f"{own.not_valid_before_utc:%Y-%m-%d %H:%M}"
-        return f"this party's certificate is not valid before {starts} UTC; is this clock right?"
+        return f"this party's certificate is not valid before {starts} UTC; check this clock"
     return (
-        "the coordinator hung up when it saw this party's certificate: it is of another authority, "
-        "or by the coordinator's clock expired or not yet valid"
+        "the coordinator rejected this party's certificate: it is issued by another CA, or by the "
+        "coordinator's clock it has expired or is not yet valid"
     )

@@ -1,4 +1,4 @@
-"""How a coordinator's messages reach one party, whatever lies between."""
+"""The interface of a connection between the coordinator and one party."""
 
 from concurrent.futures import Future
 from typing import Protocol
@@ -7,16 +7,16 @@ from xvfl.wire.messages import Hello, Message
 
 
 class Transport(Protocol):
-    """One party's line. One question is open at a time; asking the next gives up the last."""
+    """A connection to one party. One request is open at a time; the next one cancels it."""
 
     def hello(self) -> Hello | None:
-        """Give what the party said of itself, while it is there and free to answer."""
+        """Return the party's `Hello` while it is connected and idle, else None."""
 
-    def exchange(self, message: Message) -> Future[Message]:
-        """Ask; the answer comes when it comes, also over a line that broke and came back."""
+    def request(self, message: Message) -> Future[Message]:
+        """Send a request; the future holds the reply, also after a reconnection."""
 
     def traffic(self) -> tuple[int, int]:
         """Bytes sent and received so far."""
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
