@@ -80,7 +80,7 @@ WORDS = (
 
 def mutate_message(rng: random.Random, message: Message) -> Message:
     """Replace one or two fields of a message by other values of their type."""
-    names = [each.name for each in fields(message) if each.name != "turn"]
+    names = [each.name for each in fields(message) if each.name != "request_id"]
     chosen = rng.sample(names, min(len(names), rng.randint(1, 2)))
     return replace(message, **{name: _mutate(rng, getattr(message, name)) for name in chosen})
 

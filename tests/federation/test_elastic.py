@@ -141,23 +141,23 @@ def test_a_party_that_answers_nan_is_kept_out_and_the_others_go_on() -> None:
         pass
     assert trainer.progress.step == 10 and roster.present == (0,)
     why = next(e["reason"] for e in events if e["event"] == "party_excluded")
-    assert "'p1' answered wrongly: embeddings: expected finite numbers" in why
-    assert flaky[1].end.end_reason == f"refused: {why}"
+    assert "'p1' sent an invalid reply: embeddings: expected finite numbers" in why
+    assert flaky[1].end.end_reason == f"excluded: {why}"
 
 
 @pytest.mark.parametrize(
     ("row_status", "words"),
     [
-        (torch.ones(ROWS - 1), "expected row_status of the 240 rows that were matched, got 239"),
-        (torch.ones(0), "expected row_status of the 240 rows that were matched, got 0"),
-        (torch.ones(ROWS, 1), r"expected row_status \(n,\) uint8 of 0, 1 or 2, got torch.uint8 "),
-        (torch.full((ROWS,), 3), r"expected row_status \(n,\) uint8 of 0, 1 or 2"),
+        (torch.ones(ROWS - 1), "expected the status of the 240 matched rows, got 239"),
+        (torch.ones(0), "expected the status of the 240 matched rows, got 0"),
+        (torch.ones(ROWS, 1), r"expected row status \(n,\) uint8 of 0, 1 or 2, got torch.uint8 "),
+        (torch.full((ROWS,), 3), r"expected row status \(n,\) uint8 of 0, 1 or 2"),
     ],
 )
 def test_holdings_of_other_rows_than_matched_are_refused(row_status: Tensor, words: str) -> None:
     made, *_ = make_workers()
     ends = [make_endpoint(side, InMemoryCheckpoints()) for side in made]
-    ends[1]._make = lambda s, t: PartyRun(made[1], row_status.to(torch.uint8))
+    ends[1]._start_run = lambda s, t: PartyRun(made[1], row_status.to(torch.uint8))
     events: list[dict[str, Any]] = []
     peers = [RemoteParty(name, FlakyTransport(end)) for name, end in zip(NAMES, ends, strict=True)]
     agreed = replace(run_terms(train_config("adamw", epochs=1)), rows=dict.fromkeys(NAMES, ROWS))
@@ -165,7 +165,7 @@ def test_holdings_of_other_rows_than_matched_are_refused(row_status: Tensor, wor
     with pytest.raises(RunError, match=words):
         roster.wait_for(2)
     assert [e["party"] for e in events if e["event"] == "party_excluded"] == ["p1"]
-    assert re.search(words, ends[1].over or "")
+    assert re.search(words, ends[1].end_reason or "")
 
 
 def test_too_few_parties_end_the_run_with_a_line() -> None:
@@ -173,7 +173,7 @@ def test_too_few_parties_end_the_run_with_a_line() -> None:
     steps = trainer.run(lambda: 0.0)
     next(steps)
     flaky[0].silent = "before"
-    with pytest.raises(RunError, match="expected 2 parties, but after 0 s p0 are away"):
+    with pytest.raises(RunError, match="expected 2 parties, but after 0 s these are offline: p0"):
         next(steps)
 
 
@@ -183,7 +183,7 @@ def test_changed_rows_are_refused() -> None:
     next(trainer.run(lambda: 0.0))
     made, *_ = make_workers()
     other = make_endpoint(made[1], stores[1], instance_id="second")
-    other._make = lambda s, t: PartyRun(made[1], torch.ones(ROWS, dtype=torch.uint8))
+    other._start_run = lambda s, t: PartyRun(made[1], torch.ones(ROWS, dtype=torch.uint8))
     flaky[1].end, flaky[1]._handle = other, other.handle
     for _ in trainer.run(lambda: 0.0):
         pass

@@ -77,7 +77,14 @@ def state(end: Endpoint) -> tuple[Any, ...]:
         **{f"grad/{n}": p.grad for n, p in worker.net.named_parameters()},
     }
     plain = {name: None if value is None else value.clone() for name, value in tensors.items()}
-    return plain, end.last_update, end.step, end._last_request_id, sorted(end._sent._cuts), end.end_reason
+    return (
+        plain,
+        end.last_update,
+        end.step,
+        end._last_request_id,
+        sorted(end._sent._tensors),
+        end.end_reason,
+    )
 
 
 def same(a: tuple[Any, ...], b: tuple[Any, ...]) -> bool:
@@ -125,7 +132,7 @@ def updating(end: Endpoint, views: tuple[str, ...]) -> Embed:
 
 
 WRONG: dict[str, tuple[Callable[[Endpoint], Message], str]] = {
-    "stale": (lambda end: embed(2, step=9), "after 3, got 2: stale or replayed"),
+    "stale": (lambda end: embed(2, step=9), "above 3, got 2: stale or replayed"),
     "replayed under another name": (lambda end: Flush(3, (), (), -1), "stale or replayed"),
     "handles out of range": (
         lambda end: embed(9, handles=torch.tensor([99], dtype=torch.int32)),
@@ -139,7 +146,7 @@ WRONG: dict[str, tuple[Callable[[Endpoint], Message], str]] = {
     "negative step": (lambda end: embed(9, step=-1), "step of 0 or more"),
     "gradient of an unknown tensor_id": (
         lambda end: embed(9, gradients=(Gradient(8, torch.ones(3, 1, 5)),)),
-        "used up or unknown",
+        "no longer stored",
     ),
     "gradient twice": (lambda end: embed(9, gradients=2 * gradient(end, lambda g: g)), "once"),
     "gradient with NaN": (
@@ -156,7 +163,7 @@ WRONG: dict[str, tuple[Callable[[Endpoint], Message], str]] = {
     ),
     "update made before": (
         lambda end: embed(9, instructions=(Instruction(0, "step", 0.1),)),
-        "made already",
+        "already applied",
     ),
     "update of another optimizer": (
         lambda end: embed(9, instructions=(Instruction(1, "page_refresh", 0.1),)),
@@ -173,10 +180,10 @@ WRONG: dict[str, tuple[Callable[[Endpoint], Message], str]] = {
     "completion of a used tensor_id": (lambda end: Complete(9, 7, cue(), WHOLE), "unknown"),
     "backward of an embedding": (
         lambda end: Backward(9, gradient(end, lambda g: g)[0]),
-        "not a completion",
+        "not a completed embedding",
     ),
-    "a party's message": (lambda end: Ready(9, 0, 0, NONE), "expected a coordinator's message"),
-    "another hello": (lambda end: Hello(9, "x", False, 1, "", ""), "a coordinator's message"),
+    "a party's message": (lambda end: Ready(9, 0, 0, NONE), "expected a request of a coordinator"),
+    "another hello": (lambda end: Hello(9, "x", False, 1, "", ""), "a request of a coordinator"),
     "another run": (lambda end: Begin(9, "other", -1, "", NONE), "expected run 'run'"),
     "settings that are none": (lambda end: Begin(9, "run", 0, "[", NONE), "JSON"),
     "settings with an unknown key": (lambda end: Begin(9, "run", 0, '{"seeds": 1}', NONE), "seed"),
@@ -203,7 +210,7 @@ def test_a_party_without_a_completer_refuses_to_complete() -> None:
     before = state(end)
     for wrong in (updating(end, ("plain", "self")), Complete(9, 2, cue(), WHOLE)):
         reply = say(end, wrong)
-        assert isinstance(reply, ErrorReply) and "completes nothing" in reply.text
+        assert isinstance(reply, ErrorReply) and "method has none" in reply.text
     assert same(before, state(end))
 
 
@@ -217,19 +224,19 @@ def test_self_alone_is_the_self_of_a_pair() -> None:
 def test_a_party_outlives_a_failure_of_its_own_and_keeps_the_details_to_itself() -> None:
     events: list[dict[str, Any]] = []
     end = party()
-    end._note = events.append
+    end._log_event = events.append
     say(end, embed(2))
     rows = end.worker.table
     end.worker.table = Broken(len(rows))  # type: ignore[assignment]
     reply = say(end, embed(3))
     assert isinstance(reply, ErrorReply) and reply.code == "RuntimeError"
-    assert "failed inside with RuntimeError" in reply.text and "Ann" not in reply.text
+    assert "internal error RuntimeError" in reply.text and "Ann" not in reply.text
     assert [e["event"] for e in events] == [
         "internal_error",
         "request_rejected",
     ] and "Ann" in events[0]["traceback"]
     end.worker.table = rows
-    assert "used up or unknown" in say(end, Complete(4, 2, cue(), WHOLE)).text
+    assert "no longer stored" in say(end, Complete(4, 2, cue(), WHOLE)).text
     assert isinstance(say(end, embed(5)), Embedded)
 
 

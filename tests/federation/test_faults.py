@@ -31,10 +31,10 @@ class Refusing(Endpoint):
 
     refuses: Callable[[Message], bool] = staticmethod(lambda message: False)
 
-    def _answer(self, message: Message) -> Message:
+    def _dispatch(self, message: Message) -> Message:
         if self.refuses(message):
             raise WireError("not today")
-        return super()._answer(message)
+        return super()._dispatch(message)
 
 
 def refusing(line: FlakyTransport, refuses: Callable[[Message], bool]) -> None:
@@ -59,7 +59,7 @@ def test_a_party_that_refuses_sits_out_the_batch_and_comes_back(kind: type[Any])
         pass
     assert trainer.progress.step == 20 and roster.fault_counts.rejections == {"p1": 1}
     left = next(e for e in events if e["event"] == "party_left")
-    assert left["party"] == "p1" and left["reason"] == "party 'p1' refused: not today"
+    assert left["party"] == "p1" and left["reason"] == "party 'p1' rejected the request: not today"
     assert [e["event"] for e in events] == [
         "party_joined",
         "party_joined",
@@ -80,7 +80,7 @@ def test_a_party_that_always_refuses_is_kept_out_and_the_others_go_on() -> None:
     assert trainer.progress.step == 20 and roster.present == (0,)
     assert [e["step"] for e in events if e["event"] == "party_left"] == [1, 2, 4, 7, 11]
     assert roster.fault_counts.rejections == {"p1": MAX_REJECTIONS}
-    assert flaky[1].end.end_reason == "refused: party 'p1' refused: not today"
+    assert flaky[1].end.end_reason == "excluded: party 'p1' rejected the request: not today"
 
 
 def test_refusals_end_a_run_that_needs_the_party(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +93,7 @@ def test_refusals_end_a_run_that_needs_the_party(monkeypatch: pytest.MonkeyPatch
     next(steps)
     assert roster.fault_counts.rejections == {"p1": 2} and roster.present == (0, 1)
     refusing(flaky[1], lambda message: isinstance(message, Embed))
-    with pytest.raises(RunError, match="expected 2 parties, but p1 is kept out: .*not today"):
+    with pytest.raises(RunError, match="expected 2 parties, but p1 is excluded: .*not today"):
         next(steps)
 
 
@@ -108,7 +108,7 @@ def test_a_party_that_refuses_to_begin_is_asked_again_a_few_times_only(
     events: list[dict[str, Any]] = []
     peers = [RemoteParty(name, line) for name, line in zip(NAMES, flaky, strict=True)]
     roster = ElasticFederation(peers, run_terms(train_config("adamw", epochs=1)), events.append)
-    with pytest.raises(RunError, match="expected 2 parties, but p1 is kept out: .*not today"):
+    with pytest.raises(RunError, match="expected 2 parties, but p1 is excluded: .*not today"):
         roster.wait_for(2)
     assert [e["event"] for e in events if e.get("party") == "p1"] == [
         *["join_failed"] * MAX_REJECTIONS,
@@ -173,7 +173,10 @@ def test_a_party_that_is_needed_is_asked_again(monkeypatch: pytest.MonkeyPatch) 
     assert trainer.progress.step == 20 and roster.fault_counts.departures == {"p1": 8}
 
 
-TOGETHER = {"refused": "party 'p0' refused: not today", "away": "no answer in time from p0"}
+TOGETHER = {
+    "refused": "party 'p0' rejected the request: not today",
+    "away": "no reply in time from p0",
+}
 
 
 @pytest.mark.parametrize("other", TOGETHER)
@@ -195,7 +198,7 @@ def test_two_that_fail_together_are_both_named_and_what_they_lost_is_noted(other
     left = {
         e["party"]: e["reason"] for e in events if e["event"] == "party_left" and e["step"] == 4
     }
-    assert left == {"p0": TOGETHER[other], "p1": "party 'p1' refused: not today"}
+    assert left == {"p0": TOGETHER[other], "p1": "party 'p1' rejected the request: not today"}
     joined = [e for e in events if e["event"] == "party_joined" and e["lost_updates"]]
     for name, line in zip(NAMES, flaky, strict=True):
         spans = [e["lost_updates"] for e in joined if e["party"] == name]

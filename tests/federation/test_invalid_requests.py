@@ -63,7 +63,9 @@ def test_whole_frames_around_nonsense_are_answered_and_a_refusal_changes_nothing
     end, rng = at_work(), random.Random(7)
     failed: list[str] = []
     valid, before = questions(end), state(end)
-    end._note = lambda event: failed.append(event["trace"]) if "trace" in event else None
+    end._log_event = lambda event: (
+        failed.append(event["traceback"]) if "traceback" in event else None
+    )
     answered = refused = 0
     for _ in range(SEALED):
         frame = forge_frame(rng, valid)
@@ -73,7 +75,7 @@ def test_whole_frames_around_nonsense_are_answered_and_a_refusal_changes_nothing
             assert same(before, state(end)), codec.decode(frame)
             continue
         answered += 1
-        note, end = end._note, at_work()
-        end._note = note
+        note, end = end._log_event, at_work()
+        end._log_event = note
     assert not failed, failed[0]
     assert refused > SEALED // 3 and answered > SEALED // 20

@@ -84,7 +84,7 @@ class Meeting:
     events: list[dict[str, Any]]
 
     def state(self) -> tuple[Any, ...]:
-        members = [replace(each, peer=None) for each in self.roster.members]  # type: ignore[arg-type]
+        members = [replace(each, party=None) for each in self.roster.members]  # type: ignore[arg-type]
         pending = [(m.party.gradients, m.party.instructions) for m in self.roster.members]
         heard = [self.listener.transports[name].hello() for name in self.made.names]
         roster = (self.roster.counters, self.roster.fault_counts, self.roster.step)

@@ -159,5 +159,5 @@ def test_a_party_that_answers_in_another_payload_is_at_fault() -> None:
     trainer, _, _ = federation(train_config("adamw", 1), "bf16")
     peer = trainer.federation.members[0].party  # type: ignore[attr-defined]
     with pytest.raises(PartyError, match="bfloat16") as caught:
-        peer.checked("embeddings", torch.ones(3, 1, 8), (3, 1, 8), torch.float32)
+        peer.unpack("embeddings", torch.ones(3, 1, 8), (3, 1, 8), torch.float32)
     assert caught.value.fault == "wrong"

@@ -84,9 +84,9 @@ def test_what_is_restored_lies_in_memory_as_the_weights_do() -> None:
     whole, parts = begin(), begin()
     learn(whole)
     learn(parts)
-    saved = {key: value.contiguous() for key, value in parts.state("left").items()}
+    saved = {key: value.contiguous() for key, value in parts.state_tensors("left").items()}
     again = begin()
-    again.restore("left", saved)
+    again.load_state_tensors("left", saved)
     learn(whole)
     learn(again)
     torch.testing.assert_close(again.net.state_dict(), whole.net.state_dict())

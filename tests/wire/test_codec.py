@@ -12,7 +12,7 @@ from torch import Tensor
 
 from xvfl.errors import WireError
 from xvfl.wire.codec import CRC, DTYPES, HEAD, OVERHEAD, decode, encode
-from xvfl.wire.messages import ANSWERS, KINDS, Done, Embed, Embedded, Gradient, Instruction
+from xvfl.wire.messages import KINDS, Done, Embed, Embedded, Gradient, Instruction
 
 INTEGERS = st.integers(-(2**63), 2**63 - 1)
 
@@ -88,7 +88,6 @@ def test_the_numbers_of_the_messages_are_part_of_the_protocol() -> None:
         15: "Release",
         16: "End",
     }
-    assert set(ANSWERS) | set(ANSWERS.values()) < set(KINDS.values())
 
 
 def a_step() -> bytes:
@@ -100,8 +99,8 @@ def a_step() -> bytes:
 def test_ten_thousand_random_and_mutated_frames_end_in_an_error() -> None:
     rng = random.Random(0)
     whole = a_step()
-    for request_id in range(10_000):
-        if request_id % 2:
+    for turn in range(10_000):
+        if turn % 2:
             frame = rng.randbytes(rng.randrange(120))
         else:
             damaged = bytearray(whole)
@@ -142,7 +141,7 @@ def test_a_huge_claim_takes_no_memory() -> None:
     frame = bytearray(encode(Embedded(1, 0, torch.zeros(1, 1, 1))))
     at = OVERHEAD + 8 + 2
     frame[at : at + 12] = b"\xff" * 12
-    with pytest.raises(WireError, match="cut short"):
+    with pytest.raises(WireError, match="truncated"):
         decode(with_checksum(bytes(frame)))
     frame[at : at + 12] = b"\xff" * 8 + b"\0" * 4
     with pytest.raises(WireError, match="fits in memory|too many"):
@@ -153,7 +152,7 @@ def test_a_huge_claim_takes_no_memory() -> None:
     ("change", "said"),
     [
         (lambda f: b"GET / HTTP/1.1\r\n\r\n" + f, "not xvfl"),
-        (lambda f: f[:2] + b"\x09\0" + f[4:], "version 1, got 9; run the same version"),
+        (lambda f: f[:2] + b"\x09\0" + f[4:], "version 2, got 9; run the same version"),
         (lambda f: f[:4] + b"\x63\0" + f[6:], "kind"),
         (lambda f: f + b"\0", "body"),
         (lambda f: f[:-1] + b"\x01", "checksum"),

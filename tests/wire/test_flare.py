@@ -177,9 +177,11 @@ def test_a_site_answers_the_server_alone() -> None:
     try:
         set_call_context(Context(None, "p1", "p0", None))
         for call in (party.greet, lambda: party.answer(codec.encode(End(1, "finished")))):
-            with pytest.raises(WireError, match="expected a call of the server, got one of 'p1'"):
+            with pytest.raises(
+                WireError, match="expected a call from the server, got one from 'p1'"
+            ):
                 call()
-        assert made.over is None
+        assert made.end_reason is None
         set_call_context(Context(None, "server", "p0", None))
         assert codec.decode(party.greet()) == made.hello
         assert codec.decode(party.answer(codec.encode(End(1, "finished")))) == Done(1, 0)

@@ -53,12 +53,12 @@ def speak(folder: Path, port: int, words: bytes) -> None:
 
 
 CASES: dict[str, tuple[Callable[[Path, int], None], str]] = {
-    "none": (lambda f, p: shake(f, p, None), "it showed no certificate"),
-    "stranger": (lambda f, p: shake(f, p, "other/p0"), "not of the authority trusted here"),
-    "expired": (lambda f, p: shake(f, p, "ca/expired"), "its certificate has expired"),
+    "none": (lambda f, p: shake(f, p, None), "sent no certificate"),
+    "stranger": (lambda f, p: shake(f, p, "other/p0"), "not issued by the CA trusted here"),
+    "expired": (lambda f, p: shake(f, p, "ca/expired"), "certificate has expired"),
     "future": (lambda f, p: shake(f, p, "ca/future"), "not yet valid, or this clock is wrong"),
-    "http": (lambda f, p: speak(f, p, b"GET / HTTP/1.1\r\n\r\n"), "it does not speak TLS"),
-    "tcp": (lambda f, p: speak(f, p, b"\0 anything that is not TLS"), "it does not speak TLS"),
+    "http": (lambda f, p: speak(f, p, b"GET / HTTP/1.1\r\n\r\n"), "does not use TLS"),
+    "tcp": (lambda f, p: speak(f, p, b"\0 anything that is not TLS"), "does not use TLS"),
 }
 
 

@@ -113,10 +113,10 @@ def test_with_feedback_what_a_row_was_sent_adds_up_to_its_gradients(payload: Pay
 
 
 def test_feedback_follows_the_row_and_only_rows_it_may_remember() -> None:
-    feedback = ErrorFeedback(most=3 * 2)
+    feedback = ErrorFeedback(max_values=3 * 2)
     handles = torch.tensor([2, -1, 3, 0])
     residual = torch.arange(8.0).view(4, 2) + 1
-    feedback.keep("embedded", residual, handles)
+    feedback.store("embedded", residual, handles)
     asked = torch.tensor([0, 1, 2, 3, -1])
     found = feedback.add("embedded", torch.zeros(5, 2), asked)
     assert found.tolist() == [[7, 8], [0, 0], [1, 2], [0, 0], [0, 0]]
