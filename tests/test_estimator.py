@@ -209,7 +209,7 @@ def test_modes_by_default_and_by_name(model: XVFLClassifier) -> None:
     )
     with pytest.raises(ModeError, match="choose the predicting party"):
         model.predict(BOTH, mode="local")
-    with pytest.raises(ModeError, match="cannot predict in mode 'assisted'; it can: local"):
+    with pytest.raises(ModeError, match="cannot predict in mode 'assisted'; supported: local"):
         small(epochs=1, method="standalone").fit(BOTH, Y).predict(BOTH, "assisted", "bank")
     with pytest.raises(InputError, match="at least one party's table"):
         model.predict({})

@@ -114,7 +114,9 @@ def test_a_mode_it_does_not_have_is_refused(loss: LossConfig) -> None:
         if mode in has:
             assert logits(method, federation, rows, mode, 1).isfinite().all()
         else:
-            with pytest.raises(ModeError, match=f"cannot predict in mode '{mode}'; it can: {can}$"):
+            with pytest.raises(
+                ModeError, match=f"cannot predict in mode '{mode}'; supported: {can}$"
+            ):
                 logits(method, federation, rows, mode, 1)
 
 
@@ -173,7 +175,7 @@ def test_a_configuration_trains_evaluates_and_predicts(said: str, tmp_path: Path
     assert small_tables.run_xvfl("predict", run, *shop, *together).code == 0
     assisted = ("--mode", "assisted", "--output", tmp_path / "c.csv")
     refused = small_tables.rejected_with("predict", run, *shop, *assisted)
-    assert "cannot predict in mode 'assisted'; it can: local, collaborative" in refused
+    assert "cannot predict in mode 'assisted'; supported: local, collaborative" in refused
 
 
 def test_an_interrupted_run_goes_on_with_its_memory(tmp_path: Path) -> None:

@@ -186,7 +186,9 @@ def classifier(method: str, epochs: int = 1) -> XVFLClassifier:
 def test_assistance_is_refused(method: str) -> None:
     sources, y = parties(2)
     fitted = classifier(method).fit(sources, y)
-    with pytest.raises(ModeError, match="cannot predict in mode 'assisted'; it can: local, coll"):
+    with pytest.raises(
+        ModeError, match="cannot predict in mode 'assisted'; supported: local, coll"
+    ):
         fitted.predict(sources, mode="assisted", party="p0")
     for mode, party in (("local", "p0"), ("collaborative", None)):
         assert len(fitted.predict(sources, mode=mode, party=party)) == 80

@@ -81,7 +81,7 @@ def fitted() -> tuple[XVFLClassifier, dict[str, pd.DataFrame], pd.Series]:
 @pytest.mark.parametrize("mode", ["collaborative", "assisted"])
 def test_whatever_needs_others_is_refused(mode: str) -> None:
     classifier, sources, _ = fitted()
-    with pytest.raises(ModeError, match=f"cannot predict in mode '{mode}'; it can: local$"):
+    with pytest.raises(ModeError, match=f"cannot predict in mode '{mode}'; supported: local$"):
         classifier.predict(sources, mode=mode, party="bank")
 
 

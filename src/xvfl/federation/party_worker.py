@@ -54,7 +54,7 @@ class PartyWorker:
         self.optimized_net: OptimizedNet | None = None
         """The net with its optimizer, once training has begun."""
         self.objective: Tensor | None = None
-        """Loss of the last batch that the party adds to the coordinator's; None if there is none."""
+        """Loss that the party adds to the coordinator's for the last batch, if any."""
 
     def embed(
         self,

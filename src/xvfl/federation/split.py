@@ -150,7 +150,7 @@ class SplitFederation:
             party.gradients = of_party
 
     def update(self, update: WeightUpdate) -> None:
-        """Number an update; it is sent together with the gradients that it uses."""
+        """Queue a numbered update; it is sent together with the gradients that it uses."""
         self.counters.update += 1
         for party in self.parties:
             each = Instruction(self.counters.update, update.kind, float(update.rate))

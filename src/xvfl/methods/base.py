@@ -133,6 +133,7 @@ class Method(Protocol):
         Parameters
         ----------
         federation : Federation
+            The available parties.
         rows : Rows
             The batch. Multiply the loss of each row by `rows.weight`.
 
@@ -148,7 +149,9 @@ class Method(Protocol):
         Parameters
         ----------
         federation : Federation
+            The available parties.
         rows : Rows
+            The batch.
         mode : Mode
             One of `modes`.
         party : int

@@ -41,7 +41,10 @@ class PagePlan:
         return self.p * self.b + 2 * (1 - self.p) * self.b_small
 
     def largest_step_size(self, smoothness: float) -> float:
-        """Return the bound of the convergence proof, η ≤ 1/(β(1 + √((1-p)/(p b')))); with the default p, √b/b'."""
+        """Return the step size bound of the convergence proof, 1/(β(1 + √((1-p)/(p b')))).
+
+        With the default p, the root is √b/b'.
+        """
         return 1 / (smoothness * (1 + math.sqrt((1 - self.p) / (self.p * self.b_small))))
 
 

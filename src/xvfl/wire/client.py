@@ -46,7 +46,7 @@ class PartyClient:
         max_bytes: int = codec.MAX_FRAME_BYTES,
         reconnect_timeout: float = 3600.0,
     ) -> None:
-        """Reply with `handle` until `is_over`; raise after `reconnect_timeout` s without a reply."""
+        """Reply with `handle` until `is_over`; raise after `reconnect_timeout` s offline."""
         self._address, self._tls, self._credentials = address, tls, tls.client_credentials()
         self._hello, self._handle = hello, handle
         self._is_over, self._log_event = is_over, log_event
@@ -95,7 +95,7 @@ class PartyClient:
         return await loop.run_in_executor(None, diagnose_tls, self._address, self._tls)
 
     async def _session(self) -> tuple[bool, grpc.StatusCode, str]:
-        """Serve one connection; return whether a request arrived, the status code and its details."""
+        """Serve one connection; return whether a request arrived, status code and details."""
         received = False
         loop = asyncio.get_running_loop()
         async with grpc.aio.secure_channel(

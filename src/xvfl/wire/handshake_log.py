@@ -12,7 +12,8 @@ FAILED = re.compile(rb"ssl_transport_security\S* Handshake failed .*OPENSSL_inte
 EXPLANATIONS = {
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the client sent no certificate",
     "certificate has expired": "the client's certificate has expired, or this clock is wrong",
-    "certificate is not yet valid": "the client's certificate is not yet valid, or this clock is wrong",
+    "certificate is not yet valid": "the client's certificate is not yet valid, or this clock is "
+    "wrong",
     "CERTIFICATE_VERIFY_FAILED": "the client's certificate is not issued by the CA trusted here",
     "HTTP_REQUEST": "the client does not use TLS",
     "WRONG_VERSION_NUMBER": "the client does not use TLS, or an old version",

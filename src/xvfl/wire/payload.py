@@ -2,8 +2,8 @@
 
     float32   lossless
     bf16      the upper half of each float32
-    fp16      half precision, scaled by a power of two per row; the row's last number is its exponent
-    int8      integers from −127 to 127, scaled per row; the row's last 4 bytes are the scale, float32
+    fp16      half precision, scaled by a power of two per row, whose exponent is the last number
+    int8      integers from −127 to 127, scaled per row; the last 4 bytes are the float32 scale
 A row is the last dimension: (..., d). A row with NaN or infinity is decoded to a row with NaN or
 infinity, so that the receiver's validation works with every payload.
 """

@@ -231,7 +231,8 @@ class CoordinatorServer:
         name = self._identify(bytes(certificates[0]))
         if name not in self.transports:
             raise WireError(
-                f"party {name!r} is not in this coordinator's configuration: {', '.join(self.transports)}"
+                f"party {name!r} is not in this coordinator's configuration: "
+                f"{', '.join(self.transports)}"
             )
         return name
 
