@@ -91,10 +91,10 @@ class Plain(Endpoint):
 
 def line_to(worker: PartyWorker, feedback: bool) -> InProcessTransport:
     """Connect a party through an endpoint in this process."""
-    holdings = torch.zeros(len(worker.table), dtype=torch.uint8)
+    row_status = torch.zeros(len(worker.table), dtype=torch.uint8)
     hello = Hello(0, worker.name, False, len(worker.table), "", "")
     kind = Endpoint if feedback else Plain
-    end = kind(hello, lambda settings, training: PartyRun(worker, holdings), Nowhere())  # type: ignore[arg-type]
+    end = kind(hello, lambda settings, training: PartyRun(worker, row_status), Nowhere())  # type: ignore[arg-type]
     return InProcessTransport(hello, end.handle)
 
 
@@ -111,7 +111,7 @@ def run(task: Task, metric: str, payload: Payload, feedback: bool, seed: int, ep
     roster = ElasticFederation(peers, terms)
     for peer in peers:
         peer.packer = Packer(payload, feedback)
-    roster.gather(2)
+    roster.wait_for(2)
     trainer = Trainer(roster, stack.method, stack.rows("train"), train)
     before = sum(sum(line.traffic()) for line in lines.values())
     last = [each for each in trainer.run(lambda: 0.0) if each.kind == "epoch"][-1]

@@ -60,7 +60,7 @@ class MatchingClient:
 
     def _request(self, message: Message) -> Message:
         try:
-            reply = self._transport.exchange(message).result(REPLY_TIMEOUT_S)
+            reply = self._transport.request(message).result(REPLY_TIMEOUT_S)
         except TimeoutError as error:
             raise PartyError(
                 f"party {self._name!r} did not reply within {REPLY_TIMEOUT_S:.0f} s; "
@@ -142,7 +142,7 @@ class MatchingService:
 
     def reply(self, message: Match) -> Matched:
         """Reply to one request."""
-        return Matched(message.turn, self._responder.answer(message.body))
+        return Matched(message.request_id, self._responder.answer(message.body))
 
     def _save(self, match: PartyMatch) -> None:
         alignment = PartyAlignment(match, self._rule, self._fingerprint)
@@ -206,7 +206,7 @@ def _reject_run(settings: RunSettings, training: Tensor) -> PartyRun:
 class _NoCheckpoints:
     """Checkpoint store of a party that does not train."""
 
-    def save(self, run: str, step: int, tensors: Mapping[str, Tensor], applied: int) -> None:
+    def save(self, run: str, step: int, tensors: Mapping[str, Tensor], last_update: int) -> None:
         """Reject: there is no run."""
         raise WireError(MATCHING_ONLY)
 

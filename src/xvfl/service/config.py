@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar
 from xvfl.config import LossConfig, NetConfig, TableOptions, TrainConfig, build, read_config
 from xvfl.data.frames import SQL
 from xvfl.errors import ConfigError, unknown
-from xvfl.wire.codec import LARGEST
+from xvfl.wire.codec import MAX_FRAME_BYTES
 from xvfl.wire.payload import Payload
 from xvfl.wire.tls import Tls
 
@@ -126,7 +126,7 @@ class CoordinatorConfig:
     """Parties that receive the head after training, to predict alone."""
     status_address: str | None = None
     """HOST:PORT of the status server (/health, /metrics, /status); off by default."""
-    max_message_bytes: int = LARGEST
+    max_message_bytes: int = MAX_FRAME_BYTES
     """Largest message accepted, in bytes."""
     payload: Payload = "float32"
     """Encoding of embeddings, cues and gradients; all but float32 are smaller and lossy."""
@@ -180,7 +180,7 @@ class PartyProcessConfig:
     """HOST:PORT of the status server (/health, /metrics, /status); off by default."""
     reconnect_timeout: float = 3600.0
     """Seconds without a connection to the coordinator before the party exits."""
-    max_message_bytes: int = LARGEST
+    max_message_bytes: int = MAX_FRAME_BYTES
     """Largest message accepted, in bytes; values above the default have no effect."""
     device: Literal["auto", "cpu", "cuda"] = "cpu"
     """Device of the party's net."""

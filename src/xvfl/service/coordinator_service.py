@@ -41,7 +41,7 @@ class CoordinatorService:
             where="labels",
         )
         # Initialize the counter from the clock so that it increases across restarts.
-        self.counters = Counters(turn=time.time_ns() // 1_000_000)
+        self.counters = Counters(request_id=time.time_ns() // 1_000_000)
         self.alignment = self._load_alignment()
         self.parties: list[RemoteParty] = []
         self._columns: dict[str, str] = {}
