@@ -41,22 +41,22 @@ class MatchingClient:
     def __init__(self, name: str, transport: Transport) -> None:
         self._name, self._transport = name, transport
         # Initialize the counter from the clock so that it increases across restarts.
-        self._turn = time.time_ns() // 1_000_000
+        self._request_id = time.time_ns() // 1_000_000
 
     def __call__(self, body: bytes) -> bytes:
         """Send a request of the protocol and return the reply."""
-        reply = self._request(Match(self._next_turn(), body))
+        reply = self._request(Match(self._next_request_id(), body))
         if not isinstance(reply, Matched):
             raise WireError(f"party {self._name!r}: expected Matched, got {type(reply).__name__}")
         return reply.body
 
     def end(self, reason: str) -> None:
         """Tell the party that no more requests follow."""
-        self._request(End(self._next_turn(), reason))
+        self._request(End(self._next_request_id(), reason))
 
-    def _next_turn(self) -> int:
-        self._turn += 1
-        return self._turn
+    def _next_request_id(self) -> int:
+        self._request_id += 1
+        return self._request_id
 
     def _request(self, message: Message) -> Message:
         try:

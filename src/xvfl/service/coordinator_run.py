@@ -74,7 +74,7 @@ class CoordinatorRun:
         self.federation = ElasticFederation(parties, terms, log)
         self.federation.counters = counters
         self._gather(saved, about)
-        rows, (training, validation, test) = labeled.rows(self._holdings(), train.class_weight)
+        rows, (training, validation, test) = labeled.rows(self._row_status(), train.class_weight)
         self.validation, self.test = rows.take(validation), rows.take(test)
         self.prior = torch.bincount(rows.y[training], minlength=len(self.classes)).double()
         self.prior /= self.prior.sum()
@@ -175,23 +175,23 @@ class CoordinatorRun:
             federation.counters.update, federation.step = about["update"], about["step"]
             federation.restore_best_state(about["keep"])
             for member in federation.members:
-                member.row_status = saved.pop(f"holdings/{member.party.name}")
+                member.row_status = saved.pop(f"row_status/{member.party.name}")
             required = self.config.min_parties
         federation.wait_for(required)
 
-    def _holdings(self) -> dict[str, Tensor]:
-        holdings = {}
+    def _row_status(self) -> dict[str, Tensor]:
+        row_status = {}
         for member in self.federation.members:
             assert member.row_status is not None
-            holdings[member.party.name] = member.row_status
-        return holdings
+            row_status[member.party.name] = member.row_status
+        return row_status
 
     def _checkpoint(self) -> None:
         """Save a checkpoint of this step at all parties, then the coordinator's."""
         step = self.trainer.progress.step
         self.federation.flush(save=step)
         tensors, progress = self.trainer.state()
-        tensors |= {f"holdings/{name}": value for name, value in self._holdings().items()}
+        tensors |= {f"row_status/{name}": value for name, value in self._row_status().items()}
         about = {
             "run": self.name,
             "step": step,
