@@ -142,7 +142,7 @@ def test_matching_runs_over_every_transport(kind: str, tmp_path: Path) -> None:
     theirs = load_party_alignment(tmp_path / "p0.json")
     handles = ours.matches["p0"].handles
     assert [int(theirs.match.rows[h]) if h >= 0 else None for h in handles] == [2, None, 0]
-    assert ends[0].over == "matched"
+    assert ends[0].end_reason == "matched"
 
 
 def test_a_party_added_later_leaves_the_others_as_they_were(tmp_path: Path) -> None:
@@ -192,7 +192,12 @@ def test_a_party_that_does_not_come_is_named(tmp_path: Path) -> None:
         pytest.raises(PartyError, match="'p0' did not connect within 0 s; start `xvfl align`"),
     ):
         match_parties(
-            listener.lines, LABELED, ["y"], MatchingConfig(), tmp_path / "c.json", timeout_s=0.2
+            listener.transports,
+            LABELED,
+            ["y"],
+            MatchingConfig(),
+            tmp_path / "c.json",
+            timeout_s=0.2,
         )
 
 
