@@ -31,6 +31,7 @@ from tests.problems import (
     smooth_net,
 )
 from xvfl import maths
+from xvfl.methods import ablation_maths
 from xvfl.methods.xvfl import XVFL, Weights
 from xvfl.nets import ConcatHead
 from xvfl.primitives.layout import Layout
@@ -270,7 +271,7 @@ def test_small_pieces_by_hand() -> None:
     everyone = torch.ones_like(full)
     assert (maths.filled(E, E_, full, everyone) * 3).tolist() == [[10.0, 11.0]]
     assert (maths.filled(E, E_, ~everyone, alone) * 3).tolist() == [[10.0, 11.0]]
-    made = maths.both_ways(E_, E, torch.tensor([[True, True, False]]))
+    made = maths.average_completions(E_, E, torch.tensor([[True, True, False]]))
     assert made.tolist() == [[[1.5, 1.0], [3.5, 3.0], [6.0, 6.0]]]
     x, guess = torch.tensor([[1.0, 2.0]]), torch.tensor([[8.0, 9.0]])
     assert maths.merge(x, guess, torch.tensor([[True, False]])).tolist() == [[1.0, 9.0]]
@@ -281,16 +282,16 @@ def test_guidance_by_hand() -> None:
     joint, fill = (torch.full((3, 2), value) for value in (1.0, 2.0))
     own = torch.tensor([3.0, 4.0]).view(1, 2, 1).expand(3, 2, 2)
     every = maths.Logits(own, joint, own, own, fill)
-    assert maths.together(every, full)[:, 0].tolist() == [1.0, 2.0, 2.0]
-    some = maths.UncompletedLogits(own, joint, fill)
+    assert maths.joint_logits(every, full)[:, 0].tolist() == [1.0, 2.0, 2.0]
+    some = ablation_maths.UncompletedLogits(own, joint, fill)
     for seen, expected in (
         (torch.ones_like(full), [1.0, 2.0, 2.0]),
         (full, [1.0, 3.0, 0.0]),
     ):
-        assert maths.together_uncompleted(some, full, seen)[:, 0].tolist() == expected
+        assert ablation_maths.joint_logits_uncompleted(some, full, seen)[:, 0].tolist() == expected
     third = torch.tensor([[0.0, math.log(3)]])
     said = torch.tensor([[[0.0, 0.0], [math.log(3), 0.0], [0.0, 0.0], [9.0, 0.0]]])
-    found = maths.guidance(said, third, torch.tensor([[True, False]]))
+    found = maths.guidance_loss(said, third, torch.tensor([[True, False]]))
     half, quarters = math.log(2), -0.25 * math.log(0.75) - 0.75 * math.log(0.25)
     assert found.tolist() == pytest.approx([half + quarters])
 
@@ -313,7 +314,7 @@ def test_overall_adds_the_three_losses() -> None:
     E = federation.embed(rows, ["plain"])[:, :, 0]
     cue, has_cue = maths.cues(E, maths.sources(rows.full, rows.seen))
     E_ = federation.complete(cue, rows.full.all(1))
-    out = maths.decided(problem.head(maths.head_inputs(E, E_, rows.full, has_cue)))
+    out = maths.split_logits(problem.head(maths.head_inputs(E, E_, rows.full, has_cue)))
     per_row = sum(maths.overall(out, rows.full, rows.y, 0.7, 1.3).values())
     found = (per_row * rows.weight).mean()
     terms, _ = slow(problem, LAMBDAS)

@@ -35,20 +35,20 @@ def others(full: Tensor, party: int) -> Tensor:
     return full & (column != party)
 
 
-def side_by_side(E: Tensor, members: Tensor) -> Tensor:
-    """Put the members' E of each row side by side, zeros in the others' places. (B, k·d)"""
+def concat_members(E: Tensor, members: Tensor) -> Tensor:
+    """Concatenate the parties' E of each row, zeros for non-members. (B, k·d)"""
     return (E * members.to(E.dtype).unsqueeze(-1)).flatten(1)
 
 
-def apart(E: Tensor) -> Tensor:
-    """Put each party's E in its own place of an otherwise empty row of blocks. (B, k, …, k·d)"""
+def place_in_blocks(E: Tensor) -> Tensor:
+    """Place each party's E in its own block of an otherwise zero vector. (B, k, …, k·d)"""
     k = E.shape[1]
     own = torch.eye(k, dtype=E.dtype, device=E.device).view(k, *[1] * (E.dim() - 3), k, 1)
     return (E.unsqueeze(-2) * own).flatten(-2)
 
 
 def sources(full: Tensor, seen: Tensor) -> Tensor:
-    """Say which parties a cue is made of: M, or those that saw anything where M is empty (D2)."""
+    """Select the parties a cue averages: M, or those that observed anything if M is empty (D2)."""
     return torch.where(full.any(1, keepdim=True), full, seen)
 
 
@@ -65,7 +65,7 @@ def cues(E: Tensor, source: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def merge(x: Tensor, completed: Tensor, observed: Tensor) -> Tensor:
-    """Keep what was observed and take the rest from the completer: o ⊙ x + (1 − o) ⊙ X̃."""
+    """Keep observed values and take missing ones from the completer: o ⊙ x + (1 − o) ⊙ X̃."""
     return torch.where(observed, x, completed)
 
 
@@ -74,16 +74,9 @@ def swapped(E: Tensor, E_: Tensor) -> Tensor:
     return (E.sum(1, keepdim=True) - E + E_) / E.shape[1]
 
 
-def swapped_blocks(E: Tensor, E_: Tensor) -> Tensor:
-    """Replace one party's block at a time by its completion. (B, k, k·d)"""
-    k = E.shape[1]
-    own = torch.eye(k, dtype=torch.bool, device=E.device).unsqueeze(-1)
-    return torch.where(own, E_.unsqueeze(1), E.unsqueeze(1)).flatten(2)
-
-
 @dataclass(frozen=True)
 class Aggregation:
-    """How the parties' embeddings become one input of the head, of width n."""
+    """How the parties' embeddings are combined into one head input of width n."""
 
     alone: Callable[[Tensor], Tensor]
     """Each party by itself: (B, k, …, d) to (B, k, …, n)."""
@@ -106,45 +99,42 @@ def mean_of_all(E: Tensor) -> Tensor:
     return E.mean(1)
 
 
-def concat_all(E: Tensor) -> Tensor:
-    """Concatenate the embeddings of all parties. (B, k·d)"""
-    return E.flatten(1)
-
-
 MEAN = Aggregation(identity, mean_over, mean_of_all, swapped)
-"""The paper's: any parties give a valid input of width d (D5)."""
-CONCAT = Aggregation(apart, side_by_side, concat_all, swapped_blocks)
-"""An ablation: one block of d for each party, zeros where a party does not contribute."""
-AGGREGATIONS: dict[str, Aggregation] = {"mean": MEAN, "concat": CONCAT}
+"""The paper's mean: any subset of parties gives a valid input of width d (D5)."""
 
 
 def filled(
     E: Tensor, E_: Tensor, full: Tensor, has_cue: Tensor, join: Aggregation = MEAN
 ) -> Tensor:
-    """Join full parties' E and the others' Ẽ: (Σ_{i∉M} Ẽ_i + Σ_{j∈M} E_j) / k. (B, n)
+    """Combine full parties' E and the others' Ẽ: (Σ_{i∉M} Ẽ_i + Σ_{j∈M} E_j) / k. (B, n)
 
-    A party without a cue has no Ẽ and keeps its neutral-filled E (D2).
+    A party without a cue has no Ẽ and keeps its zero-filled E (D2).
     """
     return join.everyone(torch.where((full | ~has_cue).unsqueeze(-1), E, E_))
 
 
-def both_ways(E_: Tensor, own: Tensor, seen: Tensor) -> Tensor:
+def average_completions(E_: Tensor, own: Tensor, seen: Tensor) -> Tensor:
     """Average a party's completions from its peers' cue and from its own. (B, k, d)
 
-    Ours, not the paper's: the two know different things of the row. A party that saw nothing of it
-    has no cue of its own.
+    Part of xvfl+, not of the paper. A party that observed nothing of the row has no own cue.
     """
     return torch.where(seen.unsqueeze(-1), (E_ + own) / 2, E_)
 
 
 @dataclass(frozen=True)
-class Logits:
-    """What the head says of every embedding the loss looks at."""
+class PartyLogits:
+    """Logits of each party's own embedding and of the full parties' mean."""
 
     own: Tensor
     """h(E_i), (B, k, C)"""
     joint: Tensor
     """h(mean of E over M), (B, C)"""
+
+
+@dataclass(frozen=True)
+class Logits(PartyLogits):
+    """Logits of every head input used by the loss."""
+
     completed: Tensor
     """h(Ẽ_i), (B, k, C)"""
     swapped: Tensor
@@ -156,59 +146,24 @@ class Logits:
 def head_inputs(
     E: Tensor, E_: Tensor, full: Tensor, has_cue: Tensor, join: Aggregation = MEAN
 ) -> Tensor:
-    """Stack every input of the head that the loss looks at, for one call. (B, 3k + 2, n)"""
+    """Stack every head input used by the loss, for one call of the head. (B, 3k + 2, n)"""
     joint = join.over(E, full).unsqueeze(1)
     means = filled(E, E_, full, has_cue, join).unsqueeze(1)
     return torch.cat([join.alone(E), join.alone(E_), join.swapped(E, E_), joint, means], 1)
 
 
-def looked_at(full: Tensor) -> Tensor:
-    """Say which of the stacked inputs a term of the row looks at; others may be left out.
-
-    As `head_inputs` stacks them. (B, 3k + 2)
-    """
+def used_mask(full: Tensor) -> Tensor:
+    """Mark the inputs stacked by `head_inputs` that a loss term of the row uses. (B, 3k + 2)"""
     aligned = full.all(1, keepdim=True)
     everyone = aligned.expand_as(full)
     return torch.cat([full, everyone, everyone, full.sum(1, keepdim=True) >= 2, ~aligned], 1)
 
 
-def decided(out: Tensor) -> Logits:
-    """Name what the head says of the inputs that `head_inputs` stacks. (B, 3k + 2, C)"""
+def split_logits(out: Tensor) -> Logits:
+    """Split the logits of the inputs stacked by `head_inputs`. (B, 3k + 2, C)"""
     k = (out.shape[1] - 2) // 3
     own, completed, swap, rest = torch.split(out, [k, k, k, 2], 1)
     return Logits(own, rest[:, 0], completed, swap, rest[:, 1])
-
-
-@dataclass(frozen=True)
-class UncompletedLogits:
-    """What the head says where cross completion is off (an ablation): nothing needs Ẽ."""
-
-    own: Tensor
-    """h(E_i), (B, k, C)"""
-    joint: Tensor
-    """h(mean of E over M), (B, C)"""
-    seen: Tensor
-    """h(mean of E over the parties that observed anything), (B, C)"""
-
-
-def head_inputs_uncompleted(
-    E: Tensor, full: Tensor, seen: Tensor, join: Aggregation = MEAN
-) -> Tensor:
-    """Stack the inputs of the head that are left without Ẽ. (B, k + 2, n)"""
-    joint, saw = join.over(E, full).unsqueeze(1), join.over(E, seen).unsqueeze(1)
-    return torch.cat([join.alone(E), joint, saw], 1)
-
-
-def used_mask_uncompleted(full: Tensor, seen: Tensor) -> Tensor:
-    """Say which of those inputs a term of the row looks at. (B, k + 2)"""
-    several, partial = full.sum(1, keepdim=True) >= 2, (seen & ~full).any(1, keepdim=True)
-    return torch.cat([full, several, partial], 1)
-
-
-def split_logits_uncompleted(out: Tensor) -> UncompletedLogits:
-    """Name what the head says of the inputs that `head_inputs_uncompleted` stacks. (B, k + 2, C)"""
-    own, rest = torch.split(out, [out.shape[1] - 2, 2], 1)
-    return UncompletedLogits(own, rest[:, 0], rest[:, 1])
 
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
@@ -219,7 +174,7 @@ def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
     )
 
 
-def decision(logits: Logits, full: Tensor, y: Tensor) -> Tensor:
+def decision_loss(logits: Logits, full: Tensor, y: Tensor) -> Tensor:
     """Sum the decision terms of each row (eq. l_ce_aligned_non_aligned_k, with D1 and D2). (B,)"""
     aligned = full.all(1)
     own = (cross_entropy(logits.own, y) * full).sum(1)
@@ -229,63 +184,39 @@ def decision(logits: Logits, full: Tensor, y: Tensor) -> Tensor:
     return own + joint + swap + fill
 
 
-def decision_uncompleted(
-    logits: UncompletedLogits, full: Tensor, seen: Tensor, y: Tensor
-) -> Tensor:
-    """Sum the decision terms of each row where cross completion is off. (B,)
-
-    Swapped terms vanish. Where the completed mean stood, rows that some party saw in part have the
-    mean over all that saw anything, gaps neutral-filled; elsewhere that mean is already counted, as
-    the joint decision or as the one full party's own (D1).
-    """
-    own = (cross_entropy(logits.own, y) * full).sum(1)
-    joint = cross_entropy(logits.joint, y) * (full.sum(1) >= 2)
-    return own + joint + cross_entropy(logits.seen, y) * (seen & ~full).any(1)
-
-
 def dsalign_completed(logits: Logits, full: Tensor, stop_gradient: bool = False) -> Tensor:
-    """Pull the decision on completed features towards the real ones (eq. DSAlign_1_k). (B,)"""
+    """Align the logits of completed features with those of real ones (eq. DSAlign_1_k). (B,)"""
     target = logits.own.detach() if stop_gradient else logits.own
     return (logits.completed - target).square().mean(-1).sum(1) * full.all(1)
 
 
-def dsalign_joint(
-    logits: Logits | UncompletedLogits, full: Tensor, stop_gradient: bool = False
-) -> Tensor:
-    """Pull each party's decision towards the joint one (eq. DSAlign_2_k). (B,)"""
+def dsalign_joint(logits: PartyLogits, full: Tensor, stop_gradient: bool = False) -> Tensor:
+    """Align each party's logits with the joint ones (eq. DSAlign_2_k). (B,)"""
     target = logits.joint.detach() if stop_gradient else logits.joint
     return (logits.own - target.unsqueeze(1)).square().mean(-1).sum(1) * full.all(1)
 
 
-def self_completion(logits: Tensor, seen: Tensor, y: Tensor) -> Tensor:
-    """Make each party decide alone from masked copies of a row: Σ ℓ(h(cue)) + ℓ(h(f_i(x̂_i))). (B,)
+def self_completion_loss(logits: Tensor, seen: Tensor, y: Tensor) -> Tensor:
+    """Sum each party's loss on masked copies of a row: Σ ℓ(h(cue)) + ℓ(h(f_i(x̂_i))). (B,)
 
-    Ours, not the paper's. A cue is f_i(masked x_i), and x̂_i is completed from it. `logits`
-    (B, k·v, C) holds the v decisions of each party; a row counts where the party saw any of it.
+    Part of xvfl+, not of the paper. A cue is f_i(masked x_i), and x̂_i is completed from it.
+    `logits` (B, k·v, C) holds v predictions of each party; a party that observed nothing of the row
+    is left out.
     """
     each = cross_entropy(logits, y).view(*seen.shape, -1)
     return (each.sum(-1) * seen).sum(1)
 
 
-def together(logits: Logits, full: Tensor) -> Tensor:
-    """Give what all parties together say of each row, its gaps completed. (B, C)"""
+def joint_logits(logits: Logits, full: Tensor) -> Tensor:
+    """Select the joint logits of each row, with missing features completed. (B, C)"""
     return torch.where(full.all(1, keepdim=True), logits.joint, logits.filled)
 
 
-def together_uncompleted(logits: UncompletedLogits, full: Tensor, seen: Tensor) -> Tensor:
-    """Give the same where nothing is completed: the mean over all that saw anything decides. (B, C)
+def guidance_loss(logits: Tensor, joint: Tensor, seen: Tensor) -> Tensor:
+    """Sum the cross-entropy of masked copies against the joint prediction as soft label. (B,)
 
-    Where nobody saw the row in part, those are its full parties, and one of them is its own.
-    """
-    several, partial = full.sum(1, keepdim=True) >= 2, (seen & ~full).any(1, keepdim=True)
-    one = (logits.own * full.unsqueeze(2)).sum(1)
-    return torch.where(partial, logits.seen, torch.where(several, logits.joint, one))
-
-
-def guidance(logits: Tensor, joint: Tensor, seen: Tensor) -> Tensor:
-    """Make each party's masked copies decide as all parties together do: Σ ℓ(h(·), softmax). (B,)
-
-    Ours, not the paper's. `logits` as in `self_completion`; what all say (B, C) is held fixed.
+    Part of xvfl+, not of the paper. `logits` as in `self_completion_loss`; no gradient flows into
+    the joint logits (B, C).
     """
     target = joint.detach().softmax(-1).unsqueeze(1)
     each = -(target * logits.log_softmax(-1)).sum(-1).view(*seen.shape, -1)
@@ -301,28 +232,12 @@ def overall(
     *,
     stop_gradient: bool = False,
 ) -> dict[str, Tensor]:
-    """Weigh and name the three losses of each row; their sum is the loss (eq. overall_k). (B,)
+    """Compute the three weighted losses of each row; the loss is their sum (eq. overall_k). (B,)
 
     λ1 and λ2 are numbers, or one for each row. (B,)
     """
     return {
-        "decision": decision(logits, full, y),
+        "decision": decision_loss(logits, full, y),
         "dsalign1": lambda1 * dsalign_completed(logits, full, stop_gradient),
-        "dsalign2": lambda2 * dsalign_joint(logits, full, stop_gradient),
-    }
-
-
-def overall_uncompleted(
-    logits: UncompletedLogits,
-    full: Tensor,
-    seen: Tensor,
-    y: Tensor,
-    lambda2: float | Tensor,
-    *,
-    stop_gradient: bool = False,
-) -> dict[str, Tensor]:
-    """Weigh and name what is left of the loss where cross completion is off. (B,)"""
-    return {
-        "decision": decision_uncompleted(logits, full, seen, y),
         "dsalign2": lambda2 * dsalign_joint(logits, full, stop_gradient),
     }

@@ -98,7 +98,7 @@ def test_the_floor_has_the_pairs_that_the_loss_looks_at(k: int) -> None:
     passed: dict[str, int] = {}
     for call in drawn.passes():
         passed[call.net] = passed.get(call.net, 0) + call.rows
-    assert passed["head"] == int(maths.looked_at(full).sum())
+    assert passed["head"] == int(maths.used_mask(full).sum())
     completed = full.all(1, keepdim=True) | ~full
     for i in range(k):
         assert passed[f"completer {i}"] == int(completed[:, i].sum())

@@ -23,7 +23,7 @@ from xvfl.model import fitting as training
 from xvfl.model.custom_nets import CustomNets
 from xvfl.model.fitting import can_capture
 from xvfl.training import loop
-from xvfl.training.cuda_graph import CudaGraphStep, Learn
+from xvfl.training.cuda_graph import CudaGraphStep, StepFunction
 from xvfl.training.loop import Trainer
 
 CPU = torch.device("cpu")
@@ -37,7 +37,9 @@ class Replayed:
     def __init__(self, index: Tensor, rate: float) -> None:
         pass
 
-    def __call__(self, learn: Learn, index: Tensor, step: int, rate: float) -> dict[str, Tensor]:
+    def __call__(
+        self, learn: StepFunction, index: Tensor, step: int, rate: float
+    ) -> dict[str, Tensor]:
         Replayed.made += 1
         return learn(index, step, rate)
 
@@ -45,7 +47,9 @@ class Replayed:
 class Counted(CudaGraphStep):
     """A captured step that counts."""
 
-    def __call__(self, learn: Learn, index: Tensor, step: int, rate: float) -> dict[str, Tensor]:
+    def __call__(
+        self, learn: StepFunction, index: Tensor, step: int, rate: float
+    ) -> dict[str, Tensor]:
         Replayed.made += 1
         return super().__call__(learn, index, step, rate)
 

@@ -64,7 +64,7 @@ class IAVFL:
         if mode == "local":
             alone: Tensor = self._students[party](own[:, party])
             return alone
-        together: Tensor = self._teacher(maths.side_by_side(taught, rows.seen))
+        together: Tensor = self._teacher(maths.concat_members(taught, rows.seen))
         return together
 
 

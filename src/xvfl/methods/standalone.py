@@ -1,6 +1,6 @@
 """Standalone: every party trains its own bottom and head on the rows it holds in full.
 
-What each organisation has without a federation; gaps are zero-filled at test.
+What each organization has without a federation; gaps are zero-filled at test.
 Shapes: B rows, k parties, C classes.
 """
 

@@ -41,7 +41,7 @@ class Vanilla:
         """Decide a batch from what was seen, or from one party's embedding alone. (B, C)"""
         E = federation.embed(rows, ["plain"])[:, :, 0]
         if mode == "local":
-            out: Tensor = self.heads(maths.apart(E)[:, party])
+            out: Tensor = self.heads(maths.place_in_blocks(E)[:, party])
             return out
-        together: Tensor = self.heads(maths.side_by_side(E, rows.seen))
+        together: Tensor = self.heads(maths.concat_members(E, rows.seen))
         return together

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from xvfl import maths
+from xvfl.methods import ablation_maths
 from xvfl.methods.base import Federation, Mode, View
 from xvfl.nets import ConcatHead
 from xvfl.nets.row_wise import apply_to_rows, row_wise
@@ -54,7 +55,7 @@ class XVFL:
         self.weights = weights
         self.completing = completing
         self._picks = row_wise(heads)
-        self.join = maths.AGGREGATIONS[weights.aggregation]
+        self.join = ablation_maths.AGGREGATIONS[weights.aggregation]
         with_cues = ALL_MODES if weights.cross_completion else ALL_MODES - {"assisted"}
         self.modes: frozenset[Mode] = with_cues if completing else UNCOMPLETED
 
@@ -77,9 +78,9 @@ class XVFL:
         shared = self._completed if w.cross_completion else self._uncompleted
         per_row, out, together = shared(federation, rows, source, made[:, :, 0], own)
         if w.self_completion:
-            alone = maths.self_completion(out, rows.seen, rows.y)
+            alone = maths.self_completion_loss(out, rows.seen, rows.y)
             if w.guidance:
-                alone = torch.lerp(alone, maths.guidance(out, together, rows.seen), w.guidance)
+                alone = torch.lerp(alone, maths.guidance_loss(out, together, rows.seen), w.guidance)
             per_row["self"] = w.self_completion * alone
         return {name: (term * rows.weight).mean() for name, term in per_row.items()}
 
@@ -92,8 +93,8 @@ class XVFL:
         wanted = aligned.unsqueeze(1) | ~rows.full & has_cue
         E_ = federation.complete(cue, aligned, wanted)
         shared = maths.head_inputs(E, E_, rows.full, has_cue, self.join)
-        out, alone = self._out((shared, maths.looked_at(rows.full)), own)
-        decided = maths.decided(out)
+        out, alone = self._out((shared, maths.used_mask(rows.full)), own)
+        decided = maths.split_logits(out)
         terms = maths.overall(
             decided,
             rows.full,
@@ -102,18 +103,18 @@ class XVFL:
             _of_rows(w.lambda2, rows),
             stop_gradient=w.stop_gradient,
         )
-        return terms, alone, maths.together(decided, rows.full)
+        return terms, alone, maths.joint_logits(decided, rows.full)
 
     def _uncompleted(
         self, federation: Federation, rows: Rows, source: Tensor, E: Tensor, own: Asked
     ) -> Decided:
         """Do the same where cross completion is off."""
         w = self.weights
-        shared = maths.head_inputs_uncompleted(E, rows.full, source, self.join)
-        wanted = maths.used_mask_uncompleted(rows.full, source)
+        shared = ablation_maths.head_inputs_uncompleted(E, rows.full, source, self.join)
+        wanted = ablation_maths.used_mask_uncompleted(rows.full, source)
         out, alone = self._out((shared, wanted), own)
-        decided = maths.split_logits_uncompleted(out)
-        terms = maths.overall_uncompleted(
+        decided = ablation_maths.split_logits_uncompleted(out)
+        terms = ablation_maths.overall_uncompleted(
             decided,
             rows.full,
             rows.seen,
@@ -121,7 +122,7 @@ class XVFL:
             _of_rows(w.lambda2, rows),
             stop_gradient=w.stop_gradient,
         )
-        return terms, alone, maths.together_uncompleted(decided, rows.full, rows.seen)
+        return terms, alone, ablation_maths.joint_logits_uncompleted(decided, rows.full, rows.seen)
 
     def _out(self, *asked: Asked) -> Sequence[Tensor]:
         """Put all inputs of a step through the head, in one call."""
@@ -143,7 +144,7 @@ class XVFL:
         cue, has_cue = maths.cues(E, maths.sources(rows.full, rows.seen))
         E_ = federation.complete(cue, torch.zeros_like(rows.full[:, 0]))
         if self.weights.self_completion:
-            E_ = maths.both_ways(E_, best, rows.seen)
+            E_ = maths.average_completions(E_, best, rows.seen)
         if mode == "collaborative":
             return self._decide(maths.filled(best, E_, rows.full, has_cue, self.join))
         return self._assisted(E, best, E_, rows.full, party)
@@ -152,7 +153,7 @@ class XVFL:
         """Decide for one party: as alone where it is full or nobody else is, else with a cue.
 
         The paper's reading is h(Ẽ_i). With self completion the party takes the mean of Ẽ_i and the
-        embeddings its cue is made of, as far as one party can go towards the joint decision.
+        embeddings its cue is made of, as far as one party can go toward the joint decision.
         """
         peers = maths.others(full, party)
         alone = (full[:, party] | ~peers.any(1)).unsqueeze(-1)

@@ -7,7 +7,7 @@ from torch import nn
 
 
 def mlp(widths: Sequence[int]) -> nn.Sequential:
-    """Stack linear layers with ReLU between them; no normalisation over the batch.
+    """Stack linear layers with ReLU between them; no normalization over the batch.
 
     Layers before a ReLU begin so that signals keep their size (K. He et al. 2015): with torch's own
     choice they fade, and deep heads hardly learn.

@@ -1,4 +1,4 @@
-"""Group normalisation in the input's own precision, for either order of an image in memory."""
+"""Group normalization in the input's own precision, for either order of an image in memory."""
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ class GroupNorm(nn.GroupNorm):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise each group of channels of each image."""
+        """Normalize each group of channels of each image."""
         weight, bias = self.weight.to(x.dtype), self.bias.to(x.dtype)
         with torch.autocast(x.device.type, enabled=False):
             if x.is_cuda and x.is_contiguous(memory_format=torch.channels_last):
@@ -21,7 +21,7 @@ class GroupNorm(nn.GroupNorm):
 
 
 def channels_last(x: Tensor, groups: int, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """Normalise images whose channels lie last: plain operations, fast once they are fused."""
+    """Normalize images whose channels lie last: plain operations, fast once they are fused."""
     rows, channels, height, width = x.shape
     each = x.permute(0, 2, 3, 1).reshape(rows, height * width, groups, channels // groups).float()
     variance, mean = torch.var_mean(each, (1, 3), correction=0, keepdim=True)

@@ -9,7 +9,7 @@ from xvfl.nets.norm import GroupNorm
 
 
 class Block(nn.Module):
-    """Two 3×3 convolutions with group normalisation and a shortcut."""
+    """Two 3×3 convolutions with group normalization and a shortcut."""
 
     def __init__(self, fan_in: int, fan_out: int, stride: int) -> None:
         super().__init__()
