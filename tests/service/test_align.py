@@ -125,7 +125,7 @@ def test_a_refused_handshake_is_logged(federation: Path) -> None:
         finish(party)
     _, err = coordinator.communicate(timeout=600)
     assert coordinator.returncode == 0, err
-    assert "event=connection_rejected  party=?  reason=TLS handshake: it does not speak TLS" in err
+    assert "event=connection_rejected  party=?  reason=TLS handshake: the client does not use TLS" in err
 
 
 def _written(folder: Path, name: str) -> list[str]:
@@ -180,7 +180,7 @@ def test_a_party_that_only_matches_does_not_train(tmp_path: Path) -> None:
 def test_a_party_that_trains_does_not_match_unless_told(tmp_path: Path) -> None:
     hello = Hello(0, "life", False, 3, "", "")
     plain = Endpoint(hello, lambda settings, training: pytest.fail("no run"), InMemoryCheckpoints())
-    with pytest.raises(MatchingError, match="expected a coordinator's message, got Match"):
+    with pytest.raises(MatchingError, match="expected a request of a coordinator, got Match"):
         over = {"p0": InProcessTransport(hello, plain.handle)}
         match_parties(over, LABELED, ["y"], MatchingConfig(), tmp_path / "c.json")
 

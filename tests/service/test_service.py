@@ -270,7 +270,7 @@ def test_another_session_is_refused_on_both_sides(
         line = rejected_with("party", finished / "shop.toml", "--quiet")
     finally:
         kept.write_text(before)
-    assert "refused: party 'shop': its ids were matched in session" in line
+    assert "rejected the connection: party 'shop': its ids were matched in session" in line
     why = [e["reason"] for e in read_log(finished / "main") if e["event"] == "connection_rejected"]
     assert "match again" in why[0]
 
@@ -300,11 +300,11 @@ def test_a_stranger_is_refused_by_name(
         text.replace('state_dir = "shop"', 'state_dir = "strange"')
     )
     line = rejected_with("party", finished / "stranger.toml", "--quiet")
-    assert "'stranger' is not on this coordinator's list: shop" in line
+    assert "'stranger' is not in this coordinator's configuration: shop" in line
     (why,) = [
         e["reason"] for e in read_log(finished / "main") if e["event"] == "connection_rejected"
     ]
-    assert "'stranger' is not on this coordinator's list" in why
+    assert "'stranger' is not in this coordinator's configuration" in why
 
 
 def test_plain_tcp_is_in_the_log(
@@ -315,7 +315,7 @@ def test_plain_tcp_is_in_the_log(
     with socket.create_connection(("localhost", int(address.rpartition(":")[2]))) as plain:
         plain.sendall(b"GET / HTTP/1.1\r\n\r\n")
         event = wait_for(finished / "main", "connection_rejected", process)
-    assert "TLS handshake: it does not speak TLS" in str(event["reason"])
+    assert "TLS handshake: the client does not use TLS" in str(event["reason"])
 
 
 @pytest.mark.parametrize(
