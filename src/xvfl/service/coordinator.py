@@ -12,6 +12,7 @@ from xvfl.service.coordinator_service import CoordinatorService
 from xvfl.service.listener import listen
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.party_service import PartyService
+from xvfl.service.release import PUBLIC_KEY
 from xvfl.service.status_server import StatusServer
 from xvfl.system.signals import stop_on_signals
 from xvfl.wire.in_process import InProcessTransport
@@ -64,7 +65,13 @@ def _local_party(service: CoordinatorService) -> dict[str, Transport]:
     folder.create()
     source = read_source(party.table, party.id_column, party.name)
     inputs = PartyInputs(
-        party.name, source, party.options, folder, config.matching, party.id_column
+        party.name,
+        source,
+        party.options,
+        folder,
+        config.matching,
+        party.id_column,
+        service.folder / PUBLIC_KEY,
     )
     endpoint = PartyService(inputs, service.log).endpoint
     return {party.name: InProcessTransport(endpoint.hello, endpoint.handle)}
