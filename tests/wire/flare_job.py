@@ -90,9 +90,13 @@ def main(kind: str, folder: str) -> None:
     if kind == "simulator":
         env = SimEnv(clients=list(SITES), workspace_root=str(Path(folder) / "workspace"))
     else:
-        env = PocEnv(clients=list(SITES), num_clients=len(SITES))
-    job = recipe.run(env)
-    job.get_result(timeout=300.0)
+        # The services may take longer to start than the ten seconds that a login waits.
+        extra = {"login_timeout": 300}
+        env = PocEnv(clients=list(SITES), num_clients=len(SITES), extra=extra)
+    try:
+        recipe.run(env).get_result(timeout=900.0)
+    finally:
+        env.stop()
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
 """NVIDIA FLARE carries a run: its weights are the fused ones."""
 
 import os
+import signal
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -40,6 +42,27 @@ def fused_weights() -> dict[str, dict[str, torch.Tensor]]:
     return {name: copy_weights(net) for name, net in nets.items()}
 
 
+def run_group(command: list[str], environment: dict[str, str], folder: Path) -> tuple[int, str]:
+    """Run a command; at the end, kill every process that it has started."""
+    with (folder / "output.txt").open("w+") as output:
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            cwd=folder,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            code = process.wait(1500)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        output.seek(0)
+        return code, output.read()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["simulator", "provisioned"])
 def test_200_steps_over_flare_end_in_the_fused_weights(kind: str, tmp_path: Path) -> None:
@@ -49,8 +72,8 @@ def test_200_steps_over_flare_end_in_the_fused_weights(kind: str, tmp_path: Path
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
     }
     command = [sys.executable, "-m", "tests.wire.flare_job", kind, str(tmp_path)]
-    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, timeout=500)
-    assert done.returncode == 0, done.stdout.decode()[-2000:] + done.stderr.decode()[-2000:]
+    code, output = run_group(command, environment, tmp_path)
+    assert code == 0, output[-4000:]
     untrained = make_federation(len(SITES), torch.float32, dropout=0.3).parties[0]
     moved, worst = 0.0, 0.0
     for name, expected in fused_weights().items():
@@ -91,8 +114,8 @@ def test_the_example_trains_from_each_sides_own_configuration(tmp_path: Path) ->
     for name in ("bank", "shop"):
         command += ["--site", f"{name}={tmp_path / name}.toml"]
     environment = os.environ | {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, timeout=300)
-    assert done.returncode == 0, done.stdout.decode()[-2000:] + done.stderr.decode()[-2000:]
+    code, output = run_group(command, environment, tmp_path)
+    assert code == 0, output[-4000:]
     lines = RunDir(tmp_path / "state").read_json("evaluation.json")["lines"]
     assert {line["mode"] for line in lines} >= {"local", "collaborative"}
     assert len(RunDir(tmp_path / "state").records()) == 3
