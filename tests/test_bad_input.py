@@ -221,7 +221,7 @@ CONFIGS: dict[str, tuple[Spoil, list[str]]] = {
     ),
     "an unknown method": (
         config("[train]", '[loss]\nmethod = "xvlf"\n[train]'),
-        ["loss: method", "unknown value 'xvlf'", "did you mean 'xvfl'"],
+        ["loss: unknown method 'xvlf'", "did you mean 'xvfl'"],
     ),
     "one party": (
         config('[parties.shop]\ntable = "shop.parquet"\nid_column = "customer"\n', ""),

@@ -25,7 +25,7 @@ from xvfl.dataset.splits import Splits
 from xvfl.errors import DataWarning, RunError
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party_worker import PartyWorker
-from xvfl.methods.xvfl import XVFL, Weights
+from xvfl.methods.xvfl import XVFL, XVFLWeights
 from xvfl.model.model import Model
 from xvfl.model.run_dir import MODEL, RunDir
 from xvfl.nets.party_net import PartyNet
@@ -33,7 +33,7 @@ from xvfl.primitives.layout import Layout
 from xvfl.primitives.rows import Rows, choose_full_threshold, is_full
 
 NAMES = ("bank", "shop", "web")
-WEIGHTS = Weights(lambda1=0.7, lambda2=1.3)
+WEIGHTS = XVFLWeights(lambda1=0.7, lambda2=1.3)
 OURS = replace(WEIGHTS, self_completion=0.8)
 
 
@@ -72,7 +72,7 @@ def model_of(ready: InMemoryDataset) -> Model:
 
 
 def terms_of(
-    problem: Problem, parties: Sequence[int] | None = None, weights: Weights = WEIGHTS
+    problem: Problem, parties: Sequence[int] | None = None, weights: XVFLWeights = WEIGHTS
 ) -> dict[str, Tensor]:
     """Run the package's loss, over some of the parties."""
     federation, rows = problem.federation(), problem.rows
@@ -354,7 +354,7 @@ def test_D6_a_full_rows_gap_is_never_a_target(layout: Layout) -> None:
         values = table.values + offset * hidden
         poked = replace(problem, tables=[replace(table, values=values), problem.tables[1]])
         federation = poked.federation(reconstruction=1.0)
-        XVFL(problem.head, Weights(1.0, 1.0, 1.0)).loss(federation, problem.rows)
+        XVFL(problem.head, XVFLWeights(1.0, 1.0, 1.0)).loss(federation, problem.rows)
         objective = federation.workers[0].objective
         assert objective is not None and objective > 0
         objectives.append(objective.detach())

@@ -63,7 +63,7 @@ def test_parameters_are_scikit_learns(model: XVFLClassifier) -> None:
         fresh.set_params(epoch=1)
     with pytest.raises(ConfigError, match="epochs: expected at least 1"):
         small(epochs=0).fit(BOTH, Y)
-    with pytest.raises(ConfigError, match="unknown value 'xvlf'"):
+    with pytest.raises(ConfigError, match="unknown method 'xvlf'"):
         small(method="xvlf").fit(BOTH, Y)
 
 

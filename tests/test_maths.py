@@ -32,7 +32,7 @@ from tests.problems import (
 )
 from xvfl import maths
 from xvfl.methods import ablation_maths
-from xvfl.methods.xvfl import XVFL, Weights
+from xvfl.methods.xvfl import XVFL, XVFLWeights
 from xvfl.nets import ConcatHead
 from xvfl.primitives.layout import Layout
 
@@ -63,7 +63,7 @@ def every_kind_of_row(k: int) -> list[str]:
 
 def fast(problem: Problem, options: twin.Options) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Run the package: terms of the loss, and gradients of their sum."""
-    weights = Weights(
+    weights = XVFLWeights(
         options.lambda1,
         options.lambda2,
         options.self_completion,
@@ -234,7 +234,7 @@ def test_switches_change_gradients_alone(switch: dict[str, bool], moved: tuple[s
 def test_a_detached_cue_cuts_the_way_into_the_peers(detach: bool) -> None:
     problem = make_problem([NUMBERS] * 2, ["PF"], seed=1)
     federation = problem.federation(reconstruction=1.0)
-    XVFL(problem.head, Weights(0.0, 0.0, detach_cue=detach)).loss(federation, problem.rows)
+    XVFL(problem.head, XVFLWeights(0.0, 0.0, detach_cue=detach)).loss(federation, problem.rows)
     objective = federation.workers[0].objective
     assert objective is not None
     peer = list(problem.parties[1].bottom.parameters())
@@ -245,7 +245,7 @@ def test_a_detached_cue_cuts_the_way_into_the_peers(detach: bool) -> None:
 def test_completed_inputs_keep_nothing_of_aligned_rows_and_what_was_observed_of_others() -> None:
     problem = make_problem([NUMBERS] * 2, ["FF", "PF"], seed=2)
     federation = problem.federation()
-    method = XVFL(problem.head, Weights(1.0, 1.0))
+    method = XVFL(problem.head, XVFLWeights(1.0, 1.0))
     values = problem.tables[0].values.requires_grad_()
     method.loss(federation, problem.rows)
     cues = torch.zeros(2, 2, D, dtype=torch.float64)

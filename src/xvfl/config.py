@@ -16,9 +16,8 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from xvfl.errors import ConfigError, unknown
 
 Scaling = Literal["auto", "minmax", "quantile"]
-MethodName = Literal[
-    "xvfl+", "xvfl", "standalone", "vanilla", "iavfl", "fedcvt", "laser", "laser+mask"
-]
+METHOD_NAMES = ["xvfl+", "xvfl", "standalone", "vanilla", "iavfl", "fedcvt", "laser", "laser+mask"]
+"""Names of all methods; `xvfl.methods.register_method` adds to them."""
 
 COORDINATOR = "coordinator"
 """Name of the coordinator, which holds the heads; no party may have it."""
@@ -184,9 +183,9 @@ class NetConfig:
 class LossConfig:
     """Method and loss weights."""
 
-    method: MethodName = "xvfl+"
-    """Training method: `xvfl+` is the default, `xvfl` the paper's X-VFL, the others are
-    baselines."""
+    method: str = "xvfl+"
+    """Training method: `xvfl+` is the default, `xvfl` the paper's X-VFL. Baselines: `standalone`,
+    `vanilla`, `iavfl`, `fedcvt`, `laser`, `laser+mask`."""
     lambda1: float | tuple[float, ...] = 0.1
     """Weight λ₁ of the loss DSAlign₁; of several values the one with the best validation score is
     chosen."""
@@ -233,6 +232,8 @@ class LossConfig:
         return self.reconstruction if self.self_completion_weight > 0 else 0.0
 
     def __post_init__(self) -> None:
+        if self.method not in METHOD_NAMES:
+            raise ConfigError(unknown("method", self.method, METHOD_NAMES))
         for name in ("lambda1", "lambda2", "self_completion", "reconstruction"):
             value = getattr(self, name)
             values = value if isinstance(value, tuple) else (value,)

@@ -14,14 +14,14 @@ from xvfl import XVFLClassifier
 from xvfl.config import LossConfig, NetConfig
 from xvfl.errors import ModeError
 from xvfl.federation.build import build_method
-from xvfl.methods.xvfl import XVFL, Weights
+from xvfl.methods.xvfl import XVFL, XVFLWeights
 from xvfl.nets import ConcatHead
 from xvfl.primitives.layout import any_image
 
 ROWS = ["FFF", "FPF", "F-P", "PP-", "-PE"]
 
 
-def predicting(concat: bool, weights: Weights) -> tuple[Problem, XVFL]:
+def predicting(concat: bool, weights: XVFLWeights) -> tuple[Problem, XVFL]:
     problem = make_problem([NUMBERS, MIXED, NUMBERS], ROWS, seed=4)
     for net in problem.parties:
         net.eval()
@@ -44,7 +44,7 @@ def alone(problem: Problem, self_completion: bool) -> list[list[Tensor]]:
 @pytest.mark.parametrize("concat", [False, True])
 @pytest.mark.parametrize("own", [0.0, 1.0])
 def test_without_cross_completion_who_saw_anything_decides(own: float, concat: bool) -> None:
-    weights = Weights(0.1, 0.1, own, cross_completion=False)
+    weights = XVFLWeights(0.1, 0.1, own, cross_completion=False)
     problem, method = predicting(concat, weights)
     assert method.modes == {"local", "collaborative", "peers"}
     decided = {m: method.logits(problem.federation(), problem.rows, m, 0) for m in method.modes}
@@ -62,7 +62,7 @@ def test_without_cross_completion_who_saw_anything_decides(own: float, concat: b
 
 
 def test_side_by_side_everybody_keeps_its_place() -> None:
-    problem, method = predicting(True, Weights(0.1, 0.1, 1.0))
+    problem, method = predicting(True, XVFLWeights(0.1, 0.1, 1.0))
     together = method.logits(problem.federation(), problem.rows, "collaborative", 0)
     assisted = method.logits(problem.federation(), problem.rows, "assisted", 1)
     parties, best = problem.twin_parties(), alone(problem, True)
@@ -89,7 +89,7 @@ def both_ways(row: twin.Row, own: list[Tensor], cross: list[Tensor | None]) -> l
 
 
 def test_assisted_decides_with_the_mean_of_its_completion_and_its_cue() -> None:
-    problem, method = predicting(False, Weights(0.1, 0.1, 1.0))
+    problem, method = predicting(False, XVFLWeights(0.1, 0.1, 1.0))
     assisted = method.logits(problem.federation(), problem.rows, "assisted", 1)
     parties, best = problem.twin_parties(), alone(problem, True)
     for b, (row, E) in enumerate(zip(problem.twin_rows(), embed_rows(problem), strict=True)):
@@ -102,7 +102,7 @@ def test_assisted_decides_with_the_mean_of_its_completion_and_its_cue() -> None:
 
 
 def test_assisted_without_self_completion_is_the_papers() -> None:
-    problem, method = predicting(False, Weights(0.1, 0.1))
+    problem, method = predicting(False, XVFLWeights(0.1, 0.1))
     assisted = method.logits(problem.federation(), problem.rows, "assisted", 1)
     parties = problem.twin_parties()
     for b, (row, E) in enumerate(zip(problem.twin_rows(), embed_rows(problem), strict=True)):
@@ -114,7 +114,7 @@ def test_assisted_without_self_completion_is_the_papers() -> None:
 
 @pytest.mark.parametrize("mode", ["local", "assisted", "collaborative", "peers"])
 def test_D7_side_by_side_an_unreachable_party_leaves_zeros(mode: Any) -> None:
-    problem, method = predicting(True, Weights(0.1, 0.1, 1.0))
+    problem, method = predicting(True, XVFLWeights(0.1, 0.1, 1.0))
     two = [0, 2]
     pair = XVFL(problem.head, method.weights)
     pair.heads = (
@@ -140,7 +140,7 @@ def test_switches_come_from_the_configuration() -> None:
     )
     method = build_method(len(layouts), CLASSES, any_image(layouts), net, loss, [0])
     assert isinstance(method, XVFL) and isinstance(method.heads, ConcatHead)
-    assert method.weights == Weights(0.0, 0.0, 1.0, False, False, False, "concat", 3, 0.2)
+    assert method.weights == XVFLWeights(0.0, 0.0, 1.0, False, False, False, "concat", 3, 0.2)
 
 
 def test_answers_say_what_was_completed_and_from_whom() -> None:

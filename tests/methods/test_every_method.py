@@ -1,9 +1,11 @@
 """What every method must do: learn by heart, not beyond chance, refuse, keep stacked runs apart."""
 
+import doctest
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args, get_type_hints
+from types import ModuleType
+from typing import get_args
 
 import pytest
 import torch
@@ -19,15 +21,15 @@ from tests.problems import (
     split_digits,
     train_small,
 )
-from xvfl import XVFLClassifier
-from xvfl.config import LossConfig, NetConfig
+from xvfl import XVFLClassifier, methods
+from xvfl.config import METHOD_NAMES, LossConfig, NetConfig
 from xvfl.errors import ConfigError, InputError, ModeError
 from xvfl.federation.build import build_method, build_parties
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.predict import logits
-from xvfl.methods import METHODS, Method
-from xvfl.methods.base import Mode
+from xvfl.methods import METHODS, Method, MethodSpec, Mode, base, register_method, unregister_method
+from xvfl.methods.vanilla import Vanilla
 from xvfl.primitives.layout import any_image
 from xvfl.primitives.rows import Rows
 
@@ -60,10 +62,29 @@ def named(loss: LossConfig) -> str:
 
 
 def test_the_configuration_knows_every_method() -> None:
-    assert set(get_args(get_type_hints(LossConfig)["method"])) == set(METHODS) == set(WAYS)
-    layouts = {"a": NUMBERS, "b": NUMBERS}
+    assert list(METHODS) == METHOD_NAMES and set(METHODS) == set(WAYS)
     with pytest.raises(ConfigError, match="unknown method 'lazer': did you mean 'laser'"):
-        build_parties(layouts, NetConfig(), LossConfig(method="lazer"), [0])  # type: ignore[arg-type]
+        LossConfig(method="lazer")
+
+
+def test_a_registered_method_trains_like_every_other() -> None:
+    spec = MethodSpec(lambda loss, parts: Vanilla(parts.joint()))
+    register_method("mine", spec)
+    try:
+        with pytest.raises(ConfigError, match="method 'mine': already registered"):
+            register_method("mine", spec)
+        method = build_method(2, CLASSES, False, NetConfig(), LossConfig(method="mine"), [0])
+        assert isinstance(method, Vanilla)
+    finally:
+        unregister_method("mine")
+    with pytest.raises(ConfigError, match="unknown method 'mine'"):
+        LossConfig(method="mine")
+
+
+@pytest.mark.parametrize("module", [methods, base])
+def test_the_examples_in_docstrings_run(module: ModuleType) -> None:
+    results = doctest.testmod(module)
+    assert results.attempted and not results.failed
 
 
 # Vanilla's head never meets zeros in a peer's place while it learns: alone, it may be wrong.

@@ -59,7 +59,7 @@ def test_the_loss_equals_the_slow_one(k: int, share: float, temperature: float) 
 
 def test_students_send_their_teacher_nothing() -> None:
     problem = make_two_branch_problem([NUMBERS] * 2, ["FF", "FP"], seed=1)
-    method = IAVFL(ConcatHead(make_head(2, 1), 2), make_heads(2), share=1.0, temperature=2.0)
+    method = IAVFL(ConcatHead(make_head(2, 1), 2), make_heads(2), alpha=1.0, temperature=2.0)
     method.loss(problem.federation(), problem.rows)["students"].backward()
     moved = {name for name, gradient in problem.gradients().items() if gradient.any()}
     assert moved and all(".bottoms.1." in name for name in moved)
@@ -69,7 +69,7 @@ def test_students_send_their_teacher_nothing() -> None:
 def test_the_teacher_decides_together_and_a_student_alone() -> None:
     problem = make_two_branch_problem([NUMBERS] * 3, ["FPF", "F-P"], seed=1)
     joint, own = make_head(3, seed=1), make_heads(3)
-    method = IAVFL(ConcatHead(joint, 3), own, share=0.5, temperature=2.0)
+    method = IAVFL(ConcatHead(joint, 3), own, alpha=0.5, temperature=2.0)
     together = method.logits(problem.federation(), problem.rows, "collaborative", 0)
     alone = method.logits(problem.federation(), problem.rows, "local", 2)
     rows, federation = (

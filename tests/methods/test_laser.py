@@ -108,7 +108,7 @@ def test_the_expected_loss_is_the_sum_over_all_subsets(holding: str) -> None:
     heads = four_heads()
     expected = all_subsets(problem, heads, [problem.twin_rows()[0].o]).item()
     many = problem.rows.take(torch.zeros(draws, dtype=torch.long))
-    method = Laser(heads, masks=False, seeds=[0])
+    method = Laser(heads, mask_inputs=False, seeds=[0])
     sums = torch.stack(
         [
             method.loss(problem.federation(), replace(many, step=step))["subsets"]
@@ -144,7 +144,7 @@ def test_two_parties_are_summed_exactly(masks: bool) -> None:
 def test_prediction_uses_the_observed_parties_and_their_heads() -> None:
     problem = make_problem([NUMBERS] * 4, ["FP-F"], seed=2)
     heads = four_heads()
-    method = Laser(heads, masks=False, seeds=[0])
+    method = Laser(heads, mask_inputs=False, seeds=[0])
     for net in problem.parties:
         net.eval()
     E = problem.federation().embed(problem.rows, ["plain"])[0, :, 0]

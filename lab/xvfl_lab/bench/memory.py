@@ -36,7 +36,7 @@ def _peak_increase(contender: str, shape: Shape) -> float:
 
 def _steps(contender: str, synthetic: SyntheticRows) -> Iterator[None]:
     if contender != "reference":
-        return steps(synthetic.trainer(contender))  # type: ignore[arg-type]
+        return steps(synthetic.trainer(contender))
     nets, rows = synthetic.reference(synthetic.trainer("xvfl"))
     return reference.train(nets, rows, synthetic.shape.batch, 0.1, 0.1)
 

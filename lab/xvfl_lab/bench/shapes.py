@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from xvfl import nets
-from xvfl.config import LossConfig, MethodName, NetConfig, TrainConfig
+from xvfl.config import LossConfig, NetConfig, TrainConfig
 from xvfl.federation.build import build_parties
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party_worker import PartyWorker
@@ -97,7 +97,7 @@ class SyntheticRows:
         seen = torch.stack([table.observed.any(1) for table in party_tables], 1)
         return cls(shape, party_tables, Rows(handles, full, seen, y, torch.ones(n)))
 
-    def trainer(self, method: MethodName, **train: object) -> Trainer:
+    def trainer(self, method: str, **train: object) -> Trainer:
         """Return our trainer with new nets."""
         shape, names = self.shape, [f"p{i}" for i in range(self.shape.parties)]
         loss = LossConfig(method=method)

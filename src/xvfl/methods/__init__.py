@@ -1,11 +1,11 @@
-"""The methods, each written once against `Federation`."""
+"""The methods, each written once against `Federation`, and the registry of their names."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import nn
 
-from xvfl.config import LossConfig
+from xvfl.config import METHOD_NAMES, LossConfig
 from xvfl.errors import ConfigError, unknown
 from xvfl.methods.base import MODES, Federation, Method, Mode, View, require_mode
 from xvfl.methods.fedcvt import FedCVT, FedCVTConfig, ReferenceMemory
@@ -13,7 +13,7 @@ from xvfl.methods.iavfl import IAVFL
 from xvfl.methods.laser import Laser
 from xvfl.methods.standalone import Standalone
 from xvfl.methods.vanilla import Vanilla
-from xvfl.methods.xvfl import XVFL, Weights
+from xvfl.methods.xvfl import XVFL, XVFLWeights
 from xvfl.nets import ConcatHead
 
 __all__ = [
@@ -26,35 +26,50 @@ __all__ = [
     "Mode",
     "View",
     "method_spec",
+    "register_method",
     "require_mode",
+    "unregister_method",
 ]
 
 
 @dataclass(frozen=True)
 class MethodParts:
-    """What a method is built from."""
+    """Sizes of a run, and builders of heads, for building a method."""
 
     head: Callable[[int], nn.Module]
-    """Makes a fresh head over that many numbers."""
+    """Build a new head for an input of the given width."""
     parties: int
+    """Number of parties."""
     width: int
-    """The width d of an embedding."""
+    """Width d of an embedding."""
     seeds: tuple[int, ...]
-    """One for each run trained at once."""
+    """One seed for each run that is trained at once."""
 
     def heads(self, width: int) -> nn.ModuleList:
-        """Make one fresh head for each party."""
+        """Build one new head for each party."""
         return nn.ModuleList([self.head(width) for _ in range(self.parties)])
 
     def joint(self) -> ConcatHead:
-        """Make a fresh head over the embeddings of all parties."""
+        """Build a new head over the concatenated embeddings of all parties."""
         return ConcatHead(self.head(self.parties * self.width), self.parties)
 
 
+@dataclass(frozen=True)
+class MethodSpec:
+    """How a method is built, and which nets it needs at a party."""
+
+    build: Callable[[LossConfig, MethodParts], Method]
+    """Build the method from the configuration of the loss and the parts of the run."""
+    branches: int = 1
+    """Number of bottoms of each party; their embeddings are concatenated."""
+    completes: bool = False
+    """Whether parties need completers."""
+
+
 def _xvfl(config: LossConfig, parts: MethodParts) -> Method:
-    weights = Weights(
-        single(config.lambda1, "lambda1"),
-        single(config.lambda2, "lambda2"),
+    weights = XVFLWeights(
+        _single(config.lambda1, "lambda1"),
+        _single(config.lambda2, "lambda2"),
         config.self_completion_weight,
         config.stop_gradient,
         config.detach_cue,
@@ -63,8 +78,8 @@ def _xvfl(config: LossConfig, parts: MethodParts) -> Method:
         config.n_masks,
         config.guidance,
     )
-    side_by_side = config.aggregation == "concat"
-    return XVFL(parts.joint() if side_by_side else parts.head(parts.width), weights)
+    concat = config.aggregation == "concat"
+    return XVFL(parts.joint() if concat else parts.head(parts.width), weights)
 
 
 def _standalone(config: LossConfig, parts: MethodParts) -> Method:
@@ -76,38 +91,23 @@ def _vanilla(config: LossConfig, parts: MethodParts) -> Method:
 
 
 def _iavfl(config: LossConfig, parts: MethodParts) -> Method:
-    share, temperature = config.distillation_alpha, config.distillation_temperature
-    return IAVFL(parts.joint(), parts.heads(parts.width), share, temperature)
+    alpha, temperature = config.distillation_alpha, config.distillation_temperature
+    return IAVFL(parts.joint(), parts.heads(parts.width), alpha, temperature)
 
 
 def _fedcvt(config: LossConfig, parts: MethodParts) -> Method:
     if parts.parties != 2:
         raise ConfigError(
-            f"method fedcvt: expected two parties, got {parts.parties}; "
-            "it is defined for two: take another method, or two of the parties"
+            f"method fedcvt: expected two parties, got {parts.parties}; it is defined for two "
+            "parties only: choose another method, or two of the parties"
         )
     both = 2 * parts.width
-    return FedCVT(
-        parts.head(2 * both),
-        parts.heads(both),
-        ReferenceMemory(both, runs=len(parts.seeds)),
-        FedCVTConfig(),
-    )
+    memory = ReferenceMemory(both, runs=len(parts.seeds))
+    return FedCVT(parts.head(2 * both), parts.heads(both), memory, FedCVTConfig())
 
 
 def _laser(config: LossConfig, parts: MethodParts) -> Method:
     return Laser(parts.heads(parts.width), config.method == "laser+mask", parts.seeds)
-
-
-@dataclass(frozen=True)
-class MethodSpec:
-    """How a method is built, and which nets it needs at a party."""
-
-    build: Callable[[LossConfig, MethodParts], Method]
-    branches: int = 1
-    """Bottoms of each party; their embeddings lie side by side."""
-    completes: bool = False
-    """Whether parties need completers."""
 
 
 METHODS: dict[str, MethodSpec] = {
@@ -120,17 +120,54 @@ METHODS: dict[str, MethodSpec] = {
     "laser": MethodSpec(_laser),
     "laser+mask": MethodSpec(_laser),
 }
+"""All methods by name."""
+
+
+def register_method(name: str, spec: MethodSpec) -> None:
+    """Register a method, so that `LossConfig(method=name)` and `XVFLClassifier` accept it.
+
+    Every process of a run must register it: the coordinator and all parties.
+
+    Parameters
+    ----------
+    name : str
+        Name of the method.
+    spec : MethodSpec
+        How to build it.
+
+    Raises
+    ------
+    ConfigError
+        If the name is already registered.
+
+    Examples
+    --------
+    >>> from xvfl.methods import MethodSpec, register_method, unregister_method
+    >>> from xvfl.methods.vanilla import Vanilla
+    >>> register_method("mine", MethodSpec(lambda loss, parts: Vanilla(parts.joint())))
+    >>> unregister_method("mine")
+    """
+    if name in METHODS:
+        raise ConfigError(f"method {name!r}: already registered; choose another name")
+    METHODS[name] = spec
+    METHOD_NAMES.append(name)
+
+
+def unregister_method(name: str) -> None:
+    """Remove a method that was added by `register_method`."""
+    del METHODS[name]
+    METHOD_NAMES.remove(name)
 
 
 def method_spec(name: str) -> MethodSpec:
-    """Find a method by its name."""
+    """Return the specification of a method."""
     if name not in METHODS:
         raise ConfigError(unknown("method", name, METHODS))
     return METHODS[name]
 
 
-def single(value: float | tuple[float, ...], name: str) -> float:
-    """Take one λ; a list of them is for the search to try one by one."""
+def _single(value: float | tuple[float, ...], name: str) -> float:
+    """Return λ; raise if it is a list, which only the search accepts."""
     if isinstance(value, tuple):
         raise ConfigError(f"{name}: expected one number here, got the list {value}")
     return value

@@ -119,9 +119,9 @@ class Method(Protocol):
 
     Register it under a name to train it like every other method:
 
-    >>> from xvfl.methods import METHODS, MethodSpec, register_method
+    >>> from xvfl.methods import MethodSpec, register_method, unregister_method
     >>> register_method("mean", MethodSpec(lambda loss, parts: MeanVFL(parts.head(parts.width))))
-    >>> del METHODS["mean"]
+    >>> unregister_method("mean")
     """
 
     heads: nn.Module

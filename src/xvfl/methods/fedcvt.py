@@ -1,4 +1,4 @@
-"""FedCVT: what a party lacks is estimated by attention over the rows that both parties hold.
+"""FedCVT: a missing party's representation is estimated by attention over aligned rows.
 
 Y. Kang, Y. Liu, X. Liang. FedCVT: semi-supervised vertical federated learning with cross-view
 training. 2020. Two parties, each with two equally wide nets: u_i, unique to the party, and c_i,
@@ -10,7 +10,7 @@ Sharpening, p^(1/T) made to sum to 1, is a softmax at temperature T. In training
 the batch without the row itself; for prediction, `ReferenceMemory` stores the latest aligned
 rows.
 
-Three classifiers: joint on [R_0; R_1], real or estimated, and one of each party alone.
+Three classifiers: a joint one on [R_0; R_1], observed or estimated, and one for each party.
 Shapes: B rows, two parties, d width of u and c, w = 2·d, N rows of reference, C classes. Rows of
 several runs are stacked (`Rows.runs`): whatever compares rows splits them into (runs, B/runs, …)
 first, so that a run sees its own rows alone.
@@ -30,7 +30,7 @@ from xvfl.primitives.rows import Rows
 
 @dataclass(frozen=True)
 class FedCVTConfig:
-    """Weights of the auxiliary losses, and T; values in public use."""
+    """Weights of the auxiliary losses, and T; values of the public implementation."""
 
     common: float = 0.1
     orthogonal: float = 0.01
@@ -39,23 +39,23 @@ class FedCVTConfig:
 
 
 class ReferenceMemory(nn.Module):
-    """The latest aligned rows as both parties represented them, kept with the heads for prediction.
+    """Representations of the latest aligned rows, stored with the heads for prediction.
 
-    Buffers hold `size` slots for each run, and say which of them are taken.
+    The buffers have `size` slots for each run; `valid` marks the used ones.
     """
 
     rows: Tensor
     valid: Tensor
 
     def __init__(self, width: int, size: int = 256, runs: int = 1) -> None:
-        """Make room for `size` rows of each run; w is `width`."""
+        """Allocate `size` rows for each run; w is `width`."""
         super().__init__()
         self.register_buffer("rows", torch.zeros(runs, size, 2, width))
         self.register_buffer("valid", torch.zeros(runs, size, dtype=torch.bool))
 
     @torch.no_grad()
     def refresh(self, R: Tensor, aligned: Tensor) -> None:
-        """Put aligned rows (runs, B, 2, w) before the older ones, and forget what has no slot."""
+        """Insert aligned rows (runs, B, 2, w) before older ones; drop rows beyond `size`."""
         rows, valid = torch.cat([R, self.rows], 1), torch.cat([aligned, self.valid], 1)
         size = self.valid.shape[1]
         first = valid.byte().argsort(dim=1, descending=True, stable=True)[:, :size]
@@ -65,7 +65,7 @@ class ReferenceMemory(nn.Module):
 
 
 class FedCVT:
-    """Estimate what is missing, decide jointly or by one party's own classifier."""
+    """Predict jointly, with missing representations estimated, or by one party's classifier."""
 
     modes = frozenset[Mode](("local", "collaborative"))
 
@@ -74,22 +74,22 @@ class FedCVT:
         joint: nn.Module,
         own: nn.ModuleList,
         memory: ReferenceMemory,
-        settings: FedCVTConfig,
+        config: FedCVTConfig,
         reachable: Sequence[int] = (0, 1),
     ) -> None:
         """Take a head over 4·d numbers, one over 2·d for each party, and the memory."""
         self.heads: nn.Module = nn.ModuleDict({"joint": joint, "own": own, "memory": memory})
         self._joint, self._own, self._memory = joint, own, memory
-        self.settings = settings
+        self.config = config
         self.reachable = tuple(reachable)
 
     def select_parties(self, parties: Sequence[int]) -> "FedCVT":
-        """Leave the reachable parties; the memory still estimates the other one (D7)."""
+        """Return the method for a subset; the other party is estimated from the memory (D7)."""
         at = [self.reachable[i] for i in parties]
-        return FedCVT(self._joint, self._own, self._memory, self.settings, at)
+        return FedCVT(self._joint, self._own, self._memory, self.config, at)
 
     def loss(self, federation: Federation, rows: Rows) -> dict[str, Tensor]:
-        """Name the classifiers' losses and the three auxiliary ones."""
+        """Compute the classifiers' losses and the three auxiliary losses."""
         R, full = self._both(federation.embed(rows, ["plain"])[:, :, 0]), self._both(rows.full)
         counts = (rows.weight > 0).unsqueeze(1)
         aligned = full.all(1)
@@ -97,37 +97,37 @@ class FedCVT:
         if self.heads.training:
             self._memory.refresh(block.detach(), held.all(-1))
         valid = others(held.all(-1))
-        R_ = estimate(block, block, valid, self.settings.sharpening).flatten(0, 1)
-        known = valid.any(-1).flatten()
+        R_ = estimate(block, block, valid, self.config.sharpening).flatten(0, 1)
+        has_reference = valid.any(-1).flatten()
         joint = self._joint(torch.where(full.unsqueeze(-1), R, R_).flatten(1))
         own = torch.stack([head(R[:, i]) for i, head in enumerate(self._own)], 1)
         per_row = {
-            "joint": maths.cross_entropy(joint, rows.y) * (aligned | full.any(1) & known),
+            "joint": maths.cross_entropy(joint, rows.y) * (aligned | full.any(1) & has_reference),
             "own": (maths.cross_entropy(own, rows.y) * full).sum(1),
-            "common": self.settings.common * common(R) * aligned,
-            "representation": self.settings.representation
+            "common": self.config.common * common(R) * aligned,
+            "representation": self.config.representation
             * (R_ - R).square().mean(-1).sum(1)
-            * (aligned & known),
+            * (aligned & has_reference),
         }
         terms = {name: (term * rows.weight).mean() for name, term in per_row.items()}
-        return terms | {"orthogonal": self.settings.orthogonal * orthogonal(block, held).mean()}
+        return terms | {"orthogonal": self.config.orthogonal * orthogonal(block, held).mean()}
 
     def logits(self, federation: Federation, rows: Rows, mode: Mode, party: int) -> Tensor:
-        """Decide a batch by one party's classifier, or jointly, estimating who lacks it. (B, C)"""
+        """Compute the logits of one party's classifier, or of the joint one. (B, C)"""
         R = self._both(federation.embed(rows, ["plain"])[:, :, 0])
         if mode == "local":
             at = self.reachable[party]
-            alone: Tensor = self._own[at](R[:, at])
-            return alone
+            local: Tensor = self._own[at](R[:, at])
+            return local
         real = maths.sources(self._both(rows.full), self._both(rows.seen))
         memory, block = self._memory, by_run(R, rows.runs)
-        R_ = estimate(block, memory.rows, memory.valid.unsqueeze(1), self.settings.sharpening)
+        R_ = estimate(block, memory.rows, memory.valid.unsqueeze(1), self.config.sharpening)
         R_ = R_.flatten(0, 1)
-        together: Tensor = self._joint(torch.where(real.unsqueeze(-1), R, R_).flatten(1))
-        return together
+        joint: Tensor = self._joint(torch.where(real.unsqueeze(-1), R, R_).flatten(1))
+        return joint
 
     def _both(self, x: Tensor) -> Tensor:
-        """Put what the reachable parties gave in their places, zeros for the other. (B, 2, …)"""
+        """Insert zeros for the party that is not reachable. (B, 2, …)"""
         each = dict(zip(self.reachable, x.unbind(1), strict=True))
         empty = torch.zeros_like(x[:, 0])
         return torch.stack([each.get(0, empty), each.get(1, empty)], 1)
@@ -139,7 +139,7 @@ def by_run(x: Tensor, runs: int) -> Tensor:
 
 
 def others(aligned: Tensor) -> Tensor:
-    """Say which aligned rows a row may refer to: all but itself. (runs, B) to (runs, B, B)"""
+    """Return the reference rows of each row: all aligned rows but itself. (runs, B, B)"""
     itself = torch.eye(aligned.shape[1], dtype=torch.bool, device=aligned.device)
     return aligned.unsqueeze(1) & ~itself
 
@@ -163,24 +163,24 @@ def attend(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor, sharpenin
     Query (…, B, d); key and value (…, N, d); allowed (…, B or 1, N).
     """
     score = query @ key.mT / (math.sqrt(key.shape[-1]) * sharpening)
-    # The lowest finite number: a row of −inf alone would have no softmax and no gradient.
+    # The lowest finite number: a row of −inf would make softmax and gradient NaN.
     score = score.masked_fill(~allowed, torch.finfo(score.dtype).min)
     return score.softmax(-1) @ value * allowed.any(-1, keepdim=True)
 
 
 def common(R: Tensor) -> Tensor:
-    """Measure how far the common halves of both parties are apart: mse(c_0, c_1). (B,)"""
+    """Compute the distance of the parties' common halves: mse(c_0, c_1). (B,)"""
     c = R.chunk(2, -1)[1]
     return (c[:, 0] - c[:, 1]).square().mean(-1)
 
 
 def orthogonal(R: Tensor, held: Tensor) -> Tensor:
-    """Measure how much of u is in c: ‖U Cᵀ‖_F / n over the n rows each party holds. (runs,)
+    """Compute the overlap of u and c: ‖U Cᵀ‖_F / n over the n full rows of each party. (runs,)
 
-    R (runs, B, 2, w), held (runs, B, 2). ‖U Cᵀ‖² is taken as the sum of UᵀU ⊙ CᵀC.
+    R (runs, B, 2, w), held (runs, B, 2). ‖U Cᵀ‖² is computed as the sum of UᵀU ⊙ CᵀC.
     """
     n = held.sum(1).clamp(min=1)
     U, C = (R * held.unsqueeze(-1)).transpose(1, 2).chunk(2, -1)
     square = ((U.mT @ U) * (C.mT @ C)).sum((-2, -1))
-    # The floor keeps the root's gradient finite where no row is held.
+    # The lower bound keeps the gradient of the root finite if no row is held.
     return (square.clamp(min=1e-12).sqrt() / n).sum(1)

@@ -1,6 +1,6 @@
-"""Standalone: every party trains its own bottom and head on the rows it holds in full.
+"""Standalone: every party trains its own bottom and head on its full rows.
 
-What each organization has without a federation; gaps are zero-filled at test.
+The baseline without a federation; missing features are zero-filled in prediction.
 Shapes: B rows, k parties, C classes.
 """
 
@@ -22,21 +22,21 @@ class Standalone:
     def __init__(self, heads: nn.ModuleList) -> None:
         """Take one head per party."""
         self.heads: nn.Module = heads
-        self._each = heads
+        self._heads = heads
 
     def select_parties(self, parties: Sequence[int]) -> "Standalone":
-        """Leave only the heads of the reachable parties (D7); goes with `Rows.select_parties`."""
-        return Standalone(nn.ModuleList([self._each[i] for i in parties]))
+        """Return the method for a subset of the parties (D7)."""
+        return Standalone(nn.ModuleList([self._heads[i] for i in parties]))
 
     def loss(self, federation: Federation, rows: Rows) -> dict[str, Tensor]:
-        """Sum the parties' own cross-entropies on the rows they hold in full."""
+        """Compute the sum of the parties' cross-entropies on their full rows."""
         E = federation.embed(rows, ["plain"], rows.full.unsqueeze(2))[:, :, 0]
-        out = torch.stack([head(E[:, i]) for i, head in enumerate(self._each)], 1)
+        out = torch.stack([head(E[:, i]) for i, head in enumerate(self._heads)], 1)
         own = (maths.cross_entropy(out, rows.y) * rows.full).sum(1)
         return {"own": (own * rows.weight).mean()}
 
     def logits(self, federation: Federation, rows: Rows, mode: Mode, party: int) -> Tensor:
-        """Decide a batch by one party alone. (B, C)"""
+        """Compute the logits of one party. (B, C)"""
         E = federation.embed(rows, ["plain"])[:, party, 0]
-        out: Tensor = self._each[party](E)
+        out: Tensor = self._heads[party](E)
         return out

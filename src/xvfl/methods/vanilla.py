@@ -1,7 +1,7 @@
-"""Vanilla VFL: embeddings side by side under one head, trained on aligned rows alone.
+"""Vanilla VFL: one head over concatenated embeddings, trained on aligned rows only.
 
-What split learning does without a thought for missing features: a gap is zero-filled, and a party
-that saw nothing of a row gives zeros for its embedding.
+Split learning without a treatment of missing features: they are zero-filled, and so is the
+embedding of a party that observed nothing of a row.
 Shapes: B rows, k parties, d embedding width, C classes.
 """
 
@@ -16,32 +16,32 @@ from xvfl.primitives.rows import Rows
 
 
 class Vanilla:
-    """One head over all embeddings."""
+    """One head over the embeddings of all parties."""
 
     modes = frozenset[Mode](("local", "collaborative"))
 
     def __init__(self, head: ConcatHead) -> None:
-        """Take the head over k·d numbers."""
+        """Take a head over k·d numbers."""
         self.heads: nn.Module = head
         self._head = head
 
     def select_parties(self, parties: Sequence[int]) -> "Vanilla":
-        """Leave zeros in the places of the parties that cannot be reached (D7)."""
+        """Return the method for a subset of the parties; others are zeros (D7)."""
         return Vanilla(self._head.select_parties(parties))
 
     def loss(self, federation: Federation, rows: Rows) -> dict[str, Tensor]:
-        """Take the joint cross-entropy of the aligned rows."""
+        """Compute the cross-entropy of the aligned rows."""
         aligned = rows.full.all(1)
-        wanted = aligned.view(-1, 1, 1).expand(*rows.full.shape, 1)
-        E = federation.embed(rows, ["plain"], wanted)[:, :, 0]
+        needed = aligned.view(-1, 1, 1).expand(*rows.full.shape, 1)
+        E = federation.embed(rows, ["plain"], needed)[:, :, 0]
         joint = maths.cross_entropy(self.heads(E.flatten(1)), rows.y)
         return {"joint": (joint * (rows.weight * aligned)).mean()}
 
     def logits(self, federation: Federation, rows: Rows, mode: Mode, party: int) -> Tensor:
-        """Decide a batch from what was seen, or from one party's embedding alone. (B, C)"""
+        """Compute the logits from the observed parties' embeddings, or one party's. (B, C)"""
         E = federation.embed(rows, ["plain"])[:, :, 0]
         if mode == "local":
-            out: Tensor = self.heads(maths.place_in_blocks(E)[:, party])
-            return out
-        together: Tensor = self.heads(maths.concat_members(E, rows.seen))
-        return together
+            local: Tensor = self.heads(maths.place_in_blocks(E)[:, party])
+            return local
+        joint: Tensor = self.heads(maths.concat_members(E, rows.seen))
+        return joint

@@ -100,7 +100,7 @@ class PartyService:
         encoder = self._encoder(training)
         rows = encode(encoder, take_rows(self.inputs.source, self._alignment.match.rows))
         table = to_party_table(encoder.layout, rows)
-        loss = LossConfig(method=settings.method)  # type: ignore[arg-type]
+        loss = LossConfig(method=settings.method)
         net = build_parties({name: encoder.layout}, settings.net, loss, [settings.seed])[name]
         worker = PartyWorker(
             name, net.to(device), table.to(device), [settings.seed], settings.reconstruction
