@@ -22,7 +22,7 @@ from xvfl.federation.predict import calibrate, score
 from xvfl.model.custom_nets import CustomNets
 from xvfl.model.model import Model
 from xvfl.model.run_dir import CHECKPOINT, FORMAT, RunDir
-from xvfl.nets.row_wise import hooked, row_wise
+from xvfl.nets.row_wise import has_hooks, row_wise
 from xvfl.primitives.layout import any_image
 from xvfl.primitives.rows import PartyTable, Rows, RowSource
 from xvfl.system.signals import STOP_SIGNALS, stop_on_signals
@@ -178,7 +178,7 @@ def can_capture(
         worker.row_wise for worker in federation.workers
     )
     nets = [*heads, *(worker.net for worker in workers)]
-    return resident and independent and not any(map(hooked, nets))
+    return resident and independent and not any(map(has_hooks, nets))
 
 
 def _search(

@@ -1,4 +1,4 @@
-"""The nets: bottoms f_i, heads h, completers XCom_i, and defaults by data kind."""
+"""The nets: bottoms f_i, heads h and completers XCom_i, with defaults by data kind."""
 
 from collections.abc import Callable
 
@@ -30,7 +30,7 @@ NetOrBuilder = nn.Module | Callable[[Layout, int], nn.Module]
 def bottom(layout: Layout, d: int, hidden: int, blocks: int, channels: int = 32) -> nn.Module:
     """Build the default f_i: three layers for tables, residual blocks for images.
 
-    Its input is the encoded features followed by one flag per raw feature (an image: one channel).
+    Its input is the encoded features, then one flag per raw feature (for images, one channel).
     """
     if layout.image is not None:
         return ResidualBottom(layout.image[0] + 1, d, blocks, channels)
@@ -43,7 +43,7 @@ def head(width: int, hidden: int, classes: int, image: bool) -> nn.Module:
 
 
 def completer(layout: Layout, d: int, hidden: int, channels: int = 32) -> nn.Module:
-    """Build the default XCom_i: a trunk for the data kind, then outputs typed by the layout."""
+    """Build the default XCom_i: a trunk by data kind, then outputs in each feature's range."""
     if layout.image is not None:
         return Completer(ImageTrunk(d, layout.image, 2 * channels), layout)
     return Completer(mlp([d, hidden, hidden, layout.encoded]), layout)

@@ -1,4 +1,4 @@
-"""Completers XCom_i: R^d to encoded features, each kind of feature in its own range."""
+"""Completers XCom_i: map R^d to encoded features, each kind of feature in its own range."""
 
 import math
 from collections.abc import Callable
@@ -13,25 +13,25 @@ from xvfl.primitives.layout import Kind, Layout
 
 
 class TypedOutput(nn.Module):
-    """Bound raw outputs: sigmoid for numerics, softmax per category group, vectors as they are."""
+    """Sigmoid for numeric features, softmax for one-hot groups, identity for learned vectors."""
 
     def __init__(self, layout: Layout) -> None:
         super().__init__()
-        self.runs: list[tuple[Kind, int]] = []
+        self.groups: list[tuple[Kind, int]] = []
         for feature in layout.features:
-            if self.runs and feature.kind == self.runs[-1][0] != "category":
-                self.runs[-1] = (feature.kind, self.runs[-1][1] + feature.width)
+            if self.groups and feature.kind == self.groups[-1][0] != "category":
+                self.groups[-1] = (feature.kind, self.groups[-1][1] + feature.width)
             else:
-                self.runs.append((feature.kind, feature.width))
+                self.groups.append((feature.kind, feature.width))
 
     def extra_repr(self) -> str:
-        """Tell one layout's outputs from another's."""
-        return str(self.runs)
+        """Show the groups of outputs."""
+        return str(self.groups)
 
     def forward(self, raw: Tensor) -> Tensor:
         """Map raw outputs (B, p) to values in each feature's range (B, p)."""
-        parts = torch.split(raw, [width for _, width in self.runs], 1)
-        bounded = [BOUND[kind](part) for (kind, _), part in zip(self.runs, parts, strict=True)]
+        parts = torch.split(raw, [width for _, width in self.groups], 1)
+        bounded = [BOUND[kind](part) for (kind, _), part in zip(self.groups, parts, strict=True)]
         return torch.cat(bounded, 1)
 
 
@@ -43,7 +43,7 @@ BOUND: dict[Kind, Callable[[Tensor], Tensor]] = {
 
 
 class ImageTrunk(nn.Module):
-    """Grow an embedding into an image through two doublings; values before the sigmoid."""
+    """Upsample an embedding to an image in two steps; returns values before the sigmoid."""
 
     def __init__(self, d: int, image: tuple[int, int, int], width: int = 64) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class ImageTrunk(nn.Module):
 
 
 class Completer(nn.Module):
-    """XCom_i: a trunk, then outputs in each feature's own range."""
+    """XCom_i: a trunk, then outputs in each feature's range."""
 
     def __init__(self, trunk: nn.Module, layout: Layout) -> None:
         super().__init__()
@@ -72,9 +72,9 @@ class Completer(nn.Module):
         self.typed = nn.Sigmoid() if layout.image is not None else TypedOutput(layout)
 
     def forward(self, cue: Tensor) -> Tensor:
-        """Complete every feature of a party from a cue (B, d)."""
+        """Complete all features of a party from cues (B, d)."""
         return cast(Tensor, self.typed(self.trunk(cue)))
 
 
 class NoCompleter(nn.Module):
-    """Stands where a method completes nothing."""
+    """Placeholder for methods without completion."""

@@ -1,4 +1,4 @@
-"""Plain multilayer nets for tables and heads."""
+"""Multilayer perceptrons for tables and heads."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -7,10 +7,10 @@ from torch import nn
 
 
 def mlp(widths: Sequence[int]) -> nn.Sequential:
-    """Stack linear layers with ReLU between them; no normalization over the batch.
+    """Build linear layers with ReLU between them, without batch normalization.
 
-    Layers before a ReLU begin so that signals keep their size (K. He et al. 2015): with torch's own
-    choice they fade, and deep heads hardly learn.
+    Layers before a ReLU use He initialization (K. He et al. 2015): with PyTorch's default,
+    activations shrink from layer to layer, and deep heads hardly train.
     """
     layers: list[nn.Module] = []
     for fan_in, fan_out in pairwise(widths):

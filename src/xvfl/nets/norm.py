@@ -1,4 +1,4 @@
-"""Group normalization in the input's own precision, for either order of an image in memory."""
+"""Group normalization in the input's precision, for both memory formats of images."""
 
 import torch
 from torch import Tensor, nn
@@ -6,9 +6,9 @@ from torch.nn import functional as F
 
 
 class GroupNorm(nn.GroupNorm):
-    """torch's, but bf16 stays bf16 (statistics are float32), and channels may lie last.
+    """`torch.nn.GroupNorm` that keeps bf16 (statistics are float32) and channels-last tensors.
 
-    torch's kernel for GPUs would bring channels to the front and back again in every layer.
+    PyTorch's GPU kernel converts channels-last tensors to contiguous ones and back in every layer.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -21,7 +21,7 @@ class GroupNorm(nn.GroupNorm):
 
 
 def channels_last(x: Tensor, groups: int, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """Normalize images whose channels lie last: plain operations, fast once they are fused."""
+    """Normalize channels-last images with plain operations, which the compiler fuses."""
     rows, channels, height, width = x.shape
     each = x.permute(0, 2, 3, 1).reshape(rows, height * width, groups, channels // groups).float()
     variance, mean = torch.var_mean(each, (1, 3), correction=0, keepdim=True)

@@ -29,15 +29,15 @@ class PartyNet(nn.Module):
         self.register_buffer("columns", at, persistent=False)
         self.completes = not isinstance(completer, NoCompleter)
         self.bf16 = False
-        """Whether bottom and completer compute in bf16 on a GPU; all outside them is float32."""
+        """Whether bottom and completer compute in bf16 on a GPU; everything else is float32."""
 
     def encode(self, rows: PartyTable) -> Tensor:
-        """Turn codes into their vectors and put them behind the numbers. (B, p)"""
-        found = [table(rows.codes[:, i]) for i, table in enumerate(self.vectors)]
-        return torch.cat([rows.values, *found], 1) if found else rows.values
+        """Look up the vectors of hashed categories and append them to the numbers. (B, p)"""
+        vectors = [table(rows.codes[:, i]) for i, table in enumerate(self.vectors)]
+        return torch.cat([rows.values, *vectors], 1) if vectors else rows.values
 
     def spread(self, observed: Tensor) -> Tensor:
-        """Spread marks of raw features over their encoded columns (an image: its channels)."""
+        """Expand a mask of raw features to encoded columns (for images, to channels)."""
         if self.layout.image is not None:
             return observed.view(-1, 1, *self.layout.image[1:])
         if self.layout.raw == self.layout.encoded:
@@ -45,16 +45,16 @@ class PartyNet(nn.Module):
         return observed.index_select(1, self.columns)
 
     def given(self, x: Tensor, given: Tensor) -> Tensor:
-        """Make f_i's input of encoded features, each raw one flagged as given or not.
+        """Build the input of f_i: encoded features and one flag per raw feature.
 
-        Given means that a value stands there, observed or completed; where none does, the neutral
-        0 stands, and the flag tells it from a real 0 (D3).
+        A feature is given if it is observed or completed. Otherwise its value is 0, and the flag
+        distinguishes it from a real 0 (D3).
         """
         flags = given.view(torch.uint8).to(x.dtype)  # From bool it would take three times as long.
         return self._flagged(x * self.spread(flags), flags)
 
     def merged(self, x: Tensor, observed: Tensor, completed: Tensor) -> Tensor:
-        """Make f_i's input x̂_i of rows whose gaps are completed."""
+        """Build the input x̂_i of f_i: observed features, and completed ones elsewhere."""
         filled = maths.merge(x, completed, self.spread(observed))
         return self._flagged(filled, torch.ones_like(observed, dtype=x.dtype))
 
@@ -64,16 +64,16 @@ class PartyNet(nn.Module):
         return torch.cat([x, flags], 1)
 
     def embed(self, x: Tensor, given: Tensor) -> Tensor:
-        """Apply f_i to encoded features, each raw one flagged as given or not. (B, d)"""
+        """Apply f_i to encoded features, with one flag per raw feature. (B, d)"""
         return self.compute(self.bottom, self.given(x, given))
 
     def complete(self, x: Tensor, observed: Tensor, cue: Tensor) -> tuple[Tensor, Tensor]:
-        """Complete rows from a cue: Ẽ = f_i(x̂) (B, d), and the completer's own X̃ (B, p)."""
+        """Complete rows from a cue; return Ẽ = f_i(x̂) (B, d) and the completer's X̃ (B, p)."""
         completed = self.compute(self.completer, cue)
         return self.compute(self.bottom, self.merged(x, observed, completed)), completed
 
     def compute(self, net: nn.Module, x: Tensor) -> Tensor:
-        """Apply bottom or completer in the precision they compute in."""
+        """Apply the bottom or the completer in the configured precision."""
         if not self.bf16:
             return cast(Tensor, net(x))
         # `net` is compiled, for the fixed shapes of training on a GPU alone.

@@ -1,4 +1,4 @@
-"""Residual bottoms for images, of any number of blocks, without batch statistics."""
+"""Residual bottoms for images, with any number of blocks and without batch normalization."""
 
 from typing import cast
 
@@ -21,14 +21,14 @@ class Block(nn.Module):
         self.shortcut = nn.Identity() if same else nn.Conv2d(fan_in, fan_out, 1, stride, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Add the block's correction to its (projected) input."""
+        """Add the block's output to its (projected) input."""
         out = F.relu(self.first_norm(self.first(x)))
         out = self.second_norm(self.second(out))
         return F.relu(out + cast(Tensor, self.shortcut(x)))
 
 
 class ResidualBottom(nn.Module):
-    """f_i for images: a stem, residual blocks in up to four widths, global mean, linear."""
+    """f_i for images: stem, residual blocks in up to four widths, global average, linear."""
 
     def __init__(self, channels: int, d: int, blocks: int, width: int = 32) -> None:
         super().__init__()

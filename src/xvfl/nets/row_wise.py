@@ -1,9 +1,8 @@
-"""A net on the rows that somebody looks at, zeros for the others.
+"""Apply a net only to the rows that are needed.
 
-A loss needs some of a batch's (row, party) pairs alone. A net that works row by row may leave the
-others out: nothing changes but the work. Where rows bear on each other (batch statistics, one
-stream of dropout, stacked runs of equally many rows) or shapes must stay fixed (on a GPU, where
-steps are captured and nobody waits for the device), every row is computed.
+A loss needs only some of a batch's (row, party) pairs. A net that works row by row can skip the
+others without changing the result. Every row is computed where rows affect each other (batch
+statistics, dropout, stacked runs of equal size), and on a GPU, where shapes must be fixed.
 """
 
 from collections.abc import Callable
@@ -24,29 +23,31 @@ ROW_WISE: frozenset[type[nn.Module]] = frozenset(
         *(Completer, ImageTrunk, NoCompleter, TypedOutput),
     )
 )
-"""Modules that give a row the same answer whatever rows are beside it."""
+"""Modules whose output for a row does not depend on other rows."""
 
 
 def row_wise(net: nn.Module) -> bool:
-    """Say that a net is made of nothing but modules known to work row by row."""
+    """Return whether a net consists only of modules that work row by row."""
     return all(type(module) in ROW_WISE for module in net.modules())
 
 
-def hooked(net: nn.Module) -> bool:
-    """Say that a net has hooks: they must be called as often as it is, and by it."""
+def has_hooks(net: nn.Module) -> bool:
+    """Return whether a net has hooks, which must run in every call."""
     kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     return any(getattr(each, kind) for each in net.modules() for kind in kinds)
 
 
-def apply_to_rows(call: Callable[..., Tensor], wanted: Tensor | None, *inputs: Tensor) -> Tensor:
-    """Apply a call to the rows that are wanted, zeros elsewhere; None = everywhere.
+def apply_to_rows(
+    function: Callable[..., Tensor], needed: Tensor | None, *inputs: Tensor
+) -> Tensor:
+    """Apply a function to the needed rows, with zeros elsewhere; None = all rows.
 
-    `wanted` is bool, of any shape; each input has a row for each of its entries.
+    `needed` is bool, of any shape; each input has one row for each of its entries.
     """
-    if wanted is None or wanted.device.type != "cpu":
-        return call(*inputs)
-    at = wanted.flatten().nonzero().squeeze(1)
-    if len(at) == wanted.numel():
-        return call(*inputs)
-    made = call(*(x.index_select(0, at) for x in inputs))
-    return made.new_zeros(wanted.numel(), *made.shape[1:]).index_copy(0, at, made)
+    if needed is None or needed.device.type != "cpu":
+        return function(*inputs)
+    index = needed.flatten().nonzero().squeeze(1)
+    if len(index) == needed.numel():
+        return function(*inputs)
+    out = function(*(x.index_select(0, index) for x in inputs))
+    return out.new_zeros(needed.numel(), *out.shape[1:]).index_copy(0, index, out)

@@ -1,7 +1,7 @@
-"""Nets of several runs as one: stacked weights, the rows of all runs in one batch, run after run.
+"""Nets of several runs as one net: stacked weights, and the rows of all runs in one batch.
 
-A batch of R runs has R·B rows: the first B are run 0's, and so on. Only leaves with weights know of
-runs; everything between them works row by row and stays as it is.
+A batch of R runs has R·B rows: the first B belong to run 0, and so on. Only layers with weights
+depend on the run; all other modules work row by row and are unchanged.
 Shapes: R runs, B rows of a run.
 """
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 
 class StackedLinear(nn.Module):
-    """The same linear layer of every run, each on its own rows."""
+    """A linear layer of every run, each applied to its own rows."""
 
     def __init__(self, layers: Sequence[nn.Linear]) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class StackedLinear(nn.Module):
 
 
 class StackedEmbedding(nn.Module):
-    """The same table of learned vectors of every run, looked up by its own rows."""
+    """An embedding table of every run, each used by its own rows."""
 
     def __init__(self, tables: Sequence[nn.Embedding]) -> None:
         super().__init__()
