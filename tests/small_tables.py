@@ -1,19 +1,12 @@
-"""Two small tables, a configuration for them, and the command line called in this process."""
+"""Two small tables, a configuration for them, and training as the command does."""
 
-import contextlib
-import io
-import sys
-import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import pandas as pd
 import torch
 
-from xvfl.cli.main import main
 from xvfl.model.fitting import FitResult, ProgressCallback, ProgressUpdate
 from xvfl.model.run_dir import CHECKPOINT, MODEL, RunDir
 from xvfl.model.workflow import train_run
@@ -78,41 +71,6 @@ def write_run_inputs(folder: Path, config: str = CONFIG, rows: int = ROWS) -> Pa
     shop.reset_index().to_parquet(folder / "shop.parquet", index=False)
     (folder / "run.toml").write_text(config)
     return folder / "run.toml"
-
-
-@dataclass(frozen=True)
-class CommandResult:
-    """Exit code and output of a command."""
-
-    code: int
-    out: str
-    err: str
-
-
-def run_xvfl(*arguments: object) -> CommandResult:
-    """Run a command in this process; return its exit code and output."""
-    out, err, code = io.StringIO(), io.StringIO(), 0
-    with (
-        mock.patch.object(sys, "argv", ["xvfl", *map(str, arguments)]),
-        mock.patch.object(sys, "excepthook", sys.excepthook),
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-        warnings.catch_warnings(),
-    ):
-        try:
-            main()
-        except SystemExit as ended:
-            code = int(ended.code or 0)
-    return CommandResult(code, out.getvalue(), err.getvalue())
-
-
-def rejected_with(*arguments: object) -> str:
-    """Run a command that rejects its input; return the error line. Warnings may precede it."""
-    result = run_xvfl(*arguments)
-    lines = [line for line in result.err.splitlines() if not line.startswith("warning: ")]
-    assert result.code == 2 and result.out == "" and len(lines) == 1, result
-    assert lines[0].startswith("error: ")
-    return lines[0]
 
 
 def train(

@@ -15,6 +15,7 @@ import pytest
 import torch
 from safetensors.torch import save
 
+from tests.command_line import rejected_with, run_xvfl
 from tests.small_tables import (
     CONFIG,
     SOURCE,
@@ -22,8 +23,6 @@ from tests.small_tables import (
     checkpoint_bytes,
     has_no_temporary_files,
     interrupt_at,
-    rejected_with,
-    run_xvfl,
     train,
     write_run_inputs,
 )

@@ -10,7 +10,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.certs.tls_helpers import handshake, tls_context
-from tests.small_tables import rejected_with, run_xvfl
+from tests.command_line import rejected_with, run_xvfl
 from xvfl.certs import Authority, PeerVerifier, create_authority, open_authority, peer_name
 from xvfl.errors import CertificateError
 

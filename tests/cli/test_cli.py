@@ -10,15 +10,9 @@ import pandas as pd
 import pytest
 
 import xvfl as package
+from tests.command_line import rejected_with, run_xvfl
 from tests.processes import run_python
-from tests.small_tables import (
-    SOURCE,
-    is_png,
-    make_tables,
-    rejected_with,
-    run_xvfl,
-    write_run_inputs,
-)
+from tests.small_tables import SOURCE, is_png, make_tables, write_run_inputs
 from xvfl.cli.main import app
 from xvfl.cli.template import field_docs
 from xvfl.config import LossConfig, NetConfig, TableOptions, TrainConfig, parse_config

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.command_line import rejected_with, run_xvfl
 from tests.processes import run_python
-from tests.small_tables import is_png, rejected_with, run_xvfl
+from tests.small_tables import is_png
 from xvfl.cli import demo_comparison
 from xvfl.cli.demo_data import digits_with_gaps
 

@@ -10,7 +10,8 @@ import pandas as pd
 import pytest
 import torch
 
-from tests.small_tables import interrupt_at, make_tables, rejected_with, run_xvfl, train
+from tests.command_line import rejected_with, run_xvfl
+from tests.small_tables import interrupt_at, make_tables, train
 from xvfl.config import TableOptions
 from xvfl.data import id_index
 from xvfl.data.encoder import TableEncoder

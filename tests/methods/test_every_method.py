@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests import small_tables
+from tests import command_line, small_tables
 from tests.problems import (
     CLASSES,
     NUMBERS,
@@ -185,17 +185,17 @@ def test_rows_carry_their_runs() -> None:
 def test_a_configuration_trains_evaluates_and_predicts(said: str, tmp_path: Path) -> None:
     config = small_tables.write_run_inputs(tmp_path, f"{small_tables.CONFIG}\n[loss]\n{said}\n")
     run = tmp_path / "run"
-    assert small_tables.run_xvfl("train", config, "--out", run).code == 0
-    assert small_tables.run_xvfl("evaluate", run).code == 0
+    assert command_line.run_xvfl("train", config, "--out", run).code == 0
+    assert command_line.run_xvfl("evaluate", run).code == 0
     shop = ("--input", f"shop={tmp_path / 'shop.parquet'}")
-    alone = small_tables.run_xvfl(
+    alone = command_line.run_xvfl(
         "predict", run, *shop, "--mode", "local", "--output", tmp_path / "a.csv"
     )
     assert alone.code == 0, alone
     together = ("--mode", "collaborative", "--output", tmp_path / "b.csv")
-    assert small_tables.run_xvfl("predict", run, *shop, *together).code == 0
+    assert command_line.run_xvfl("predict", run, *shop, *together).code == 0
     assisted = ("--mode", "assisted", "--output", tmp_path / "c.csv")
-    refused = small_tables.rejected_with("predict", run, *shop, *assisted)
+    refused = command_line.rejected_with("predict", run, *shop, *assisted)
     assert "cannot predict in mode 'assisted'; supported: local, collaborative" in refused
 
 

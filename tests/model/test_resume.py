@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.command_line import rejected_with, run_xvfl
 from tests.small_tables import (
     CONFIG,
     SOURCE,
@@ -17,8 +18,6 @@ from tests.small_tables import (
     checkpoint_bytes,
     has_no_temporary_files,
     interrupt_at,
-    rejected_with,
-    run_xvfl,
     train,
     write_run_inputs,
 )

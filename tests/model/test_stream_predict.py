@@ -5,7 +5,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from tests.small_tables import make_tables, rejected_with, run_xvfl, write_run_inputs
+from tests.command_line import rejected_with, run_xvfl
+from tests.small_tables import make_tables, write_run_inputs
 from xvfl.data import id_index, join, parquet
 from xvfl.data.frames import read_table
 from xvfl.data.parquet import open_parquet

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.command_line import rejected_with
 from tests.federation.split_helpers import InMemoryCheckpoints
 from tests.processes import free_port
-from tests.small_tables import SOURCE, make_tables, rejected_with
+from tests.small_tables import SOURCE, make_tables
 from tests.wire.transport_helpers import issue_certificates, open_transports, run_server
 from xvfl.errors import ConfigError, MatchingError, PartyError
 from xvfl.federation.endpoint import Endpoint

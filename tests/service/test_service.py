@@ -13,7 +13,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.small_tables import SOURCE, rejected_with, run_xvfl
+from tests.command_line import rejected_with, run_xvfl
+from tests.small_tables import SOURCE
 from xvfl.certs import create_authority
 from xvfl.service.log import read_log
 
