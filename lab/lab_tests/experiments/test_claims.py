@@ -144,11 +144,10 @@ def test_independent_prediction_at_rate_one_is_no_case() -> None:
 
 def test_all_pairs_are_half_incomplete_and_half_full() -> None:
     runs = results({"xvfl assisted": 0.4, "xvfl local whole": 0.6, "xvfl local": 0.2})
-    assert claims.all_pairs(runs, "xvfl", "assisted", 0.5) == pytest.approx(50)
-    found = claims.readings(runs, "xvfl", 0.5, "accuracy")
-    assert found["local, all pairs"] == pytest.approx(40)
-    assert claims.readings(runs, "xvfl", 0.5, "auroc")["local, all pairs"] is None
-    assert claims.readings(runs, "vanilla", 0.5, "accuracy")["assisted"] is None
+    found = claims.readings(runs, 0.5)
+    assert found["xvfl"]["assisted, all pairs"] == pytest.approx(50)
+    assert found["xvfl"]["local, all pairs"] == pytest.approx(40)
+    assert "assisted" not in found["vanilla"]
 
 
 def test_a_claim_without_runs_is_open() -> None:
@@ -162,7 +161,7 @@ def confidence(chosen: float, average: float) -> Answer:
 
     means = {case: {"confidence": {"mean": value}} for case, value in of(average).items()}
     method = {"example": {"confidence": of(chosen)}, "absent": {"left": {"cases": means}}}
-    return claims.lifted_confidence(Evidence({}, {"confidence": {"methods": {"xvfl": method}}}))
+    return CLAIMS["P9"].judge(Evidence({}, {"confidence": {"methods": {"xvfl": method}}}))
 
 
 def test_confidence_is_judged_on_average() -> None:
@@ -180,7 +179,7 @@ def test_rounds_are_judged_on_both_problems(page: float, loss: float, verdict: s
         "known problem": {"exponent": {"sgd": -0.5, "page": page}},
         "digits": {"sgd": {"last loss": 2.0}, "page": {"last loss": loss}},
     }
-    assert claims.faster_page(Evidence({}, {"rounds": figures})).verdict == verdict
+    assert CLAIMS["P10"].judge(Evidence({}, {"rounds": figures})).verdict == verdict
 
 
 def test_the_table_of_lambda_names_the_papers_ranges() -> None:
@@ -195,8 +194,7 @@ def test_positions_where_a_rival_is_ahead() -> None:
         "xvfl+ assisted": {"0": 0.4, "0.9": 0.45},
         "laser local": {"1": 0.6},
     }
-    _, _, *lines, _ = standings.behind(runs_of("missing-rates", "bank", values))
-    assert lines == [
+    assert standings.behind(runs_of("missing-rates", "bank", values)) == [
         "- missing-rates, bank, R_miss 0: laser by 10.0 in `collaborative`",
         "- missing-rates, bank, R_miss 0.9: xvfl by 5.0 in `assisted`, peers alone by 5.0 in "
         "`assisted`",

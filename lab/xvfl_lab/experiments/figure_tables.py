@@ -1,6 +1,6 @@
 """Numbers and Markdown tables of a figure: means over seeds, differences of xvfl+ from rivals."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -77,21 +77,24 @@ def numbers(results: Sequence[Result], axis: Axis) -> list[dict[str, Any]]:
 def table(results: Sequence[Result], axis: Axis, way: str, metric: str) -> list[str]:
     """Lay out one way to predict: a row a method, a column a position, mean ± deviation."""
     positions = by_position(results, axis)
-    lines = [row([axis.label, *map(position_text, positions)]), rule(len(positions))]
-    for method in methods_of(results):
-        cells = [_cell(some, (method, way), metric) for some in positions.values()]
-        lines.append(row([_bold(method), *cells]))
-    return lines
+    return markdown_table(
+        [axis.label, *map(position_text, positions)],
+        (
+            [_bold(method), *(_cell(some, (method, way), metric) for some in positions.values())]
+            for method in methods_of(results)
+        ),
+    )
 
 
-def row(cells: Sequence[str]) -> str:
+def markdown_row(cells: Iterable[object]) -> str:
     """Lay out a row of a Markdown table."""
-    return "| " + " | ".join(cells) + " |"
+    return "| " + " | ".join(map(str, cells)) + " |"
 
 
-def rule(columns: int) -> str:
-    """Lay out the line under the header of a table with one text column and some numbers."""
-    return "|---|" + "--:|" * columns
+def markdown_table(header: Sequence[object], rows: Iterable[Iterable[object]]) -> list[str]:
+    """Lay out a Markdown table of one text column and columns of numbers, and a blank line."""
+    under = "|---|" + "--:|" * (len(header) - 1)
+    return [markdown_row(header), under, *map(markdown_row, rows), ""]
 
 
 def points(gap: Difference) -> str:
@@ -133,16 +136,21 @@ MORE: tuple[tuple[str, str, str], ...] = (
 
 def more_metrics(results: Sequence[Result], metric: str, rates: Sequence[float]) -> list[str]:
     """Lay out other test rows and metrics, means over seeds and the rates; NLL in nats."""
-    lines = [row(["", *(name for name, _, _ in MORE)]), rule(len(MORE))]
-    for method in methods_of(results):
-        cells = []
-        for _, way, chosen in MORE:
-            by_seed = values(results, (method, way), rates, chosen or metric)
-            value = sum(by_seed.values()) / len(by_seed) if by_seed else None
-            text = "n/a" if value is None else f"{100 * value:.1f}"
-            cells.append(f"{value:.2f}" if value is not None and chosen == "nll" else text)
-        lines.append(row([_bold(method), *cells]))
-    return lines
+
+    def cell(method: str, way: str, chosen: str) -> str:
+        by_seed = values(results, (method, way), rates, chosen or metric)
+        if not by_seed:
+            return "n/a"
+        value = sum(by_seed.values()) / len(by_seed)
+        return f"{value:.2f}" if chosen == "nll" else f"{100 * value:.1f}"
+
+    return markdown_table(
+        ["", *(name for name, _, _ in MORE)],
+        (
+            [_bold(method), *(cell(method, way, chosen) for _, way, chosen in MORE)]
+            for method in methods_of(results)
+        ),
+    )
 
 
 @dataclass(frozen=True)
@@ -194,8 +202,11 @@ def judged(results: Sequence[Result]) -> tuple[float, ...]:
 def standing_table(standings: Sequence[Standing]) -> list[str]:
     """Lay out standings: a row a rival, a column a mode."""
     modes = [mode for mode in COMPARED if any(each.mode == mode for each in standings)]
-    lines = [row(["xvfl+ minus", *modes]), rule(len(modes))]
     cells = {(each.rival, each.mode): f"{points(each.gap)}, {each.verdict}" for each in standings}
-    for rival in dict.fromkeys(each.rival for each in standings):
-        lines.append(row([rival, *(cells.get((rival, mode), "n/a") for mode in modes)]))
-    return lines
+    return markdown_table(
+        ["xvfl+ minus", *modes],
+        (
+            [rival, *(cells.get((rival, mode), "n/a") for mode in modes)]
+            for rival in dict.fromkeys(each.rival for each in standings)
+        ),
+    )

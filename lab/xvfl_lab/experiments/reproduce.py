@@ -258,11 +258,11 @@ def page(
             continue
         for each in dict.fromkeys((metric, "accuracy")):
             lines += [f"**{mode}**, {each} in %:", ""]
-            lines += [*tables.table(results, axis, mode, each), ""]
+            lines += tables.table(results, axis, mode, each)
     for at, standings in tables.standings_of(results, axis, metric).items():
         if standings:
             lines += [f"Paired differences in {metric} points at {at}, ± standard error:", ""]
-            lines += [*tables.standing_table(standings), ""]
+            lines += tables.standing_table(standings)
     if request.figure == "missing-rates":
         rates = tables.judged(results)
         where = " and ".join(map(tables.position_text, rates))
@@ -271,7 +271,6 @@ def page(
             "otherwise; mixed rows are aligned as often as in training, whole rows miss nothing:",
             "",
             *tables.more_metrics(results, metric, rates),
-            "",
         ]
     return lines
 

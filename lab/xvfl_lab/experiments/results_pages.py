@@ -3,17 +3,14 @@
 from collections import Counter
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from textwrap import indent
 
 from xvfl.errors import RunError
 from xvfl.version import VERSION
 from xvfl_lab.experiments import plots, standings
 from xvfl_lab.experiments.claims import (
     CLAIMS,
-    LARGELY,
-    NOT,
-    OPEN,
-    PARTLY,
-    REPRODUCED,
+    GRADES,
     Answer,
     Evidence,
     Runs,
@@ -22,7 +19,7 @@ from xvfl_lab.experiments.claims import (
 from xvfl_lab.experiments.compare import difference
 from xvfl_lab.experiments.figure_cache import read, read_record
 from xvfl_lab.experiments.figure_plot import draw_once
-from xvfl_lab.experiments.figure_tables import JUDGED, metric_of, row
+from xvfl_lab.experiments.figure_tables import JUDGED, markdown_row, markdown_table, metric_of
 from xvfl_lab.experiments.figures import FIGURES, FULL, OURS, PUBLISHED
 from xvfl_lab.experiments.reproduce import (
     SPECIAL,
@@ -38,29 +35,10 @@ from xvfl_lab.experiments.run_store import RunStore
 from xvfl_lab.experiments.runner import Result
 
 STANDINGS = "standings.png"
+PICTURE = f"![Lead of xvfl+ over every rival]({STANDINGS})\n\n"
 WORDS = ("none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
-
-PROTOCOL = """Numbers are means ± standard deviations over seeds, in percent. Test rows are all
-non-aligned unless a table says otherwise. Every method has the same nets, optimizer, epochs and
-rows. Only the hyperparameters of `xvfl+`, the same for all data sets, were tuned (some 25
-variants, on validation rows); `laser+mask` was tried at four learning rates, the other methods at
-one. The metric is AUROC for data sets with a rare class (Bank, Avazu, PhysioNet), accuracy for
-the others. *Ahead* and *behind* are paired differences over seeds that are significant at
-5 % by Student's t, with Holm's correction over the rivals. CIFAR-10 and UTKFace have three seeds:
-weak evidence."""
-
-ADVICE = """- **On images at their full size, use `laser+mask`.** CIFAR-10 with 50,000 training rows
-  (R_miss 0.5, one seed): 65.8 % against 64.4 % of `xvfl+` in `collaborative`, in a quarter of the
-  time.¹
-- **On small tables, try gradient-boosted trees first.** On four other tables (3,000 rows)
-  LightGBM, which handles missing values itself, is level or ahead: `xvfl+` is 1.0 ± 0.6 points
-  behind in `local` and 2.0 ± 0.8 behind the mean of the parties' trees (which needs labels at every
-  party), and a fit takes 44 CPU seconds against 0.5. On PhysioNet `xvfl+` is ahead, 84.3 against
-  82.1 of one tree model on all columns.¹
-
-¹ Measured by the team on version 0.1.0; not part of the stored runs.
-"""
-
+TEMPLATES = Path(__file__).with_name("templates")
+"""Texts of the pages, in Markdown; names in braces are filled in."""
 
 Stores = dict[str, RunStore]
 """The stored runs, by data set."""
@@ -109,11 +87,11 @@ def write_pages(out: Path, pages: Path) -> Path:
     compared = standings.standings(runs)
     if compared:
         save_picture(plots.standings(compared), pages / STANDINGS)
-    _write_page(pages / "claims.md", "The paper's claims", _claims(answers))
-    _write_page(pages / "standings.md", "Where xvfl+ stands", _standings(runs, compared))
-    names = [*sections, *special]
-    summary = _summary(answers, runs, compared, names)
-    _write_page(pages / "index.md", "Results", [*summary, *_incomplete(stores, special)])
+    _write_page(pages / "claims.md", "The paper's claims", [_claims(answers)])
+    _write_page(pages / "standings.md", "Where xvfl+ stands", [_standings(runs, compared)])
+    names, incomplete = [*sections, *special], _incomplete(stores, special)
+    summary = _summary(answers, _advice(runs, compared), names, incomplete)
+    _write_page(pages / "index.md", "Results", [summary])
     return pages / "index.md"
 
 
@@ -145,66 +123,57 @@ def _special(name: str, record: dict[str, object], out: Path, pages: Path) -> li
     ]
 
 
-def _summary(
-    answers: dict[str, Answer],
-    runs: Runs,
-    compared: standings.Standings,
-    names: Sequence[str],
-) -> list[str]:
-    lines = [
-        f"**Does X-VFL deliver what the paper claims?** {_count(answers)} Method "
-        "`xvfl` is judged against the paper's own four baselines ([how, with all "
-        "numbers](claims.md)); λ was not searched in the paper's ranges.",
-        "",
-        row(["", "claim", "verdict", "paper", "here"]),
-        "|---|---|---|---|---|",
-    ]
-    for name, claim in CLAIMS.items():
-        answer = answers[name]
-        link = f"[{name}](claims.md#{name.lower()})"
-        lines.append(row([link, claim.text, f"**{answer.verdict}**", claim.paper, answer.measured]))
-    lines += ["", "**What should I use?**", "", *_advice(runs, compared)]
-    if compared:
-        lines += [f"![Lead of xvfl+ over every rival]({STANDINGS})", ""]
-    links = [f"[{_title(name).lower()}]({name}.md)" for name in names]
-    lines += [f"All numbers: [standings](standings.md), {', '.join(links)}.", ""]
-    return lines
+def _fill(template: str, **parts: object) -> str:
+    text = (TEMPLATES / f"{template}.md").read_text(encoding="utf-8")
+    return text.format(**parts)
 
 
-def _count(answers: dict[str, Answer]) -> str:
+def _summary(answers: dict[str, Answer], advice: str, names: Sequence[str], incomplete: str) -> str:
     counts = Counter(answer.verdict for answer in answers.values())
-    parts = [
-        f"{WORDS[counts[verdict]]} {'is' if counts[verdict] == 1 else 'are'} {verdict}"
-        for verdict in (REPRODUCED, LARGELY, PARTLY, NOT, OPEN)
-        if counts[verdict]
-    ]
-    return f"Of its {WORDS[len(answers)]} claims, {', '.join(parts)}."
+    verdicts = (
+        markdown_row(
+            [
+                f"[{name}](claims.md#{name.lower()})",
+                CLAIMS[name].text,
+                f"**{answer.verdict}**",
+                CLAIMS[name].paper,
+                answer.measured,
+            ]
+        )
+        for name, answer in answers.items()
+    )
+    return _fill(
+        "index",
+        claims=WORDS[len(answers)],
+        counts=", ".join(
+            f"{WORDS[counts[each]]} {'is' if counts[each] == 1 else 'are'} {each}"
+            for each in GRADES
+            if counts[each]
+        ),
+        verdicts="\n".join(verdicts),
+        advice=advice,
+        links=", ".join(f"[{_title(name).lower()}]({name}.md)" for name in names),
+        incomplete=incomplete,
+    )
 
 
-def _advice(runs: Runs, compared: standings.Standings) -> list[str]:
+def _advice(runs: Runs, compared: standings.Standings) -> str:
     if not compared:
-        return []
+        return ""
     rows = standings.against_rivals(compared)
     verdicts = Counter(verdict for _, _, verdict, _ in rows)
-    rival, count = Counter(nearest.rival for *_, nearest in rows).most_common(1)[0]
-    lines = [
-        f"- **Use `xvfl+`, the default, not `xvfl`.** Of {len(rows)} comparisons "
-        f"with all rivals (data sets × `local` and `collaborative`) it is ahead in "
-        f"{verdicts['ahead']}, level in {verdicts['level']}, behind in {verdicts['behind']}; the "
-        f"nearest rival is mostly `{rival}` ({count} times).",
-    ]
-    if costs := _ablation_costs(runs):
-        lines += [
-            "- **Most of the gain comes from random masking** (self completion); XCom and DSAlign "
-            "contribute little in this implementation. Points lost without a part:",
-            "",
-            *costs,
-            "",
-        ]
-    return [*lines, *ADVICE.splitlines(), ""]
+    rival, times = Counter(nearest.rival for *_, nearest in rows).most_common(1)[0]
+    return _fill(
+        "advice",
+        comparisons=len(rows),
+        **{verdict: verdicts[verdict] for verdict in ("ahead", "level", "behind")},
+        rival=rival,
+        times=times,
+        ablations=_ablation_costs(runs),
+    )
 
 
-def _ablation_costs(runs: Runs) -> list[str]:
+def _ablation_costs(runs: Runs) -> str:
     """Lay out what each part of `xvfl+` contributes, in points, as an indented table."""
     parts = {
         "random masking": "without self completion",
@@ -212,42 +181,35 @@ def _ablation_costs(runs: Runs) -> list[str]:
         "DSAlign₁": "without DSAlign1",
         "DSAlign₂": "without DSAlign2",
     }
-    modes = ("local", "collaborative")
     sets = {dataset: results for (name, dataset), results in runs.items() if name == "ablations"}
     if not sets:
-        return []
-    header = [f"{dataset}, {mode}" for dataset in sets for mode in modes]
-    lines = [row(["part", *header]), "|---|" + "--:|" * len(header)]
-    for part, without in parts.items():
-        cells = []
-        for dataset, results in sets.items():
-            for mode in modes:
-                cost = difference(
-                    results, (OURS, mode), (without, mode), JUDGED, metric_of(dataset)
-                ).mean
-                cells.append(f"{100 * cost:.1f}".replace("-0.0", "0.0"))
-        lines.append(row([part, *cells]))
-    return [f"    {line}" for line in lines]
+        return ""
+    columns = [(dataset, mode) for dataset in sets for mode in ("local", "collaborative")]
+
+    def cost(without: str, dataset: str, mode: str) -> str:
+        ways, metric = ((OURS, mode), (without, mode)), metric_of(dataset)
+        lost = difference(sets[dataset], *ways, JUDGED, metric).mean
+        return f"{100 * lost:.1f}".replace("-0.0", "0.0")
+
+    lines = markdown_table(
+        ["part", *map(", ".join, columns)],
+        ([part, *(cost(without, *each) for each in columns)] for part, without in parts.items()),
+    )
+    return _fill("ablations", costs=indent("\n".join(lines), "    "))
 
 
-def _standings(runs: Runs, compared: standings.Standings) -> list[str]:
-    return [
-        PROTOCOL,
-        "",
-        "On the average of R_miss 0.5 and 0.9, overlap 0.4: the verdict over all rivals, the "
-        "nearest rival, and the paired difference from it in points ± standard error. `assisted` "
-        "is compared with its peers alone.",
-        "",
-        "| data set | mode | xvfl+ is | nearest rival | difference |",
-        "|---|---|---|---|--:|",
-        *standings.verdict_table(compared),
-        "",
-        *([f"![Lead of xvfl+ over every rival]({STANDINGS})", ""] if compared else []),
-        *standings.behind(runs),
-    ]
+def _standings(runs: Runs, compared: standings.Standings) -> str:
+    positions = standings.behind(runs)
+    return _fill(
+        "standings",
+        protocol=_fill("protocol"),
+        verdicts="\n".join(standings.verdict_table(compared)),
+        picture=PICTURE if compared else "",
+        behind=_fill("behind", positions="\n".join(positions)) if positions else "",
+    )
 
 
-def _incomplete(stores: Stores, special: Collection[str]) -> list[str]:
+def _incomplete(stores: Stores, special: Collection[str]) -> str:
     """List the published figures that are incomplete."""
     names = []
     for figure, datasets in PUBLISHED.items():
@@ -256,32 +218,17 @@ def _incomplete(stores: Stores, special: Collection[str]) -> list[str]:
             if missing := len(stores[dataset].missing(jobs)):
                 names.append(f"{figure} on {dataset} ({len(jobs) - missing} of {len(jobs)} runs)")
     names += [name for name in SPECIAL if name not in special]
-    return [f"Incomplete: {', '.join(names)}.", ""] if names else []
+    return f"Incomplete: {', '.join(names)}." if names else ""
 
 
-def _claims(answers: dict[str, Answer]) -> list[str]:
-    lines = [
-        "Method `xvfl` is judged against the paper's own four baselines (`standalone`, "
-        "`vanilla`, `iavfl`, `fedcvt`). LASER, `laser+mask` and `xvfl+` are shown beside it and "
-        "do not count. The paper's *independent* prediction has two readings: `local`, the party "
-        "alone, and `assisted`, the party with its peers' embeddings; both are shown. The "
-        "baselines have `local` alone.",
-        "",
-        PROTOCOL,
-        "",
-        "λ1 and λ2 were **not** searched in the paper's ranges; a search may change verdicts:",
-        "",
-        *lambda_table(),
-        "",
-    ]
-    for name, claim in CLAIMS.items():
-        answer = answers[name]
-        lines += [
-            f"## {name}",
-            "",
-            f"{claim.text}. Paper: {claim.paper}. Here: {answer.measured}. **{answer.verdict}**",
-            "",
-            *answer.details,
-            "",
-        ]
-    return lines
+def _claims(answers: dict[str, Answer]) -> str:
+    texts = (
+        _fill("claim", name=name, claim=CLAIMS[name], answer=a, details="\n".join(a.details))
+        for name, a in answers.items()
+    )
+    return _fill(
+        "claims",
+        protocol=_fill("protocol"),
+        lambdas="\n".join(lambda_table()),
+        claims="\n".join(texts),
+    )

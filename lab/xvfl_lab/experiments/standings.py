@@ -9,10 +9,10 @@ from xvfl_lab.experiments.figure_tables import (
     PEERS,
     Standing,
     by_position,
+    markdown_row,
     metric_of,
     points,
     position_text,
-    row,
     standing,
 )
 
@@ -55,11 +55,11 @@ def verdict_table(standings: Standings) -> list[str]:
     """Lay out verdict, nearest rival and difference, by data set and mode."""
     lines = []
     for dataset, mode, verdict, nearest in against_rivals(standings):
-        lines.append(row([dataset, mode, verdict, nearest.rival, points(nearest.gap)]))
+        lines.append(markdown_row([dataset, mode, verdict, nearest.rival, points(nearest.gap)]))
         if mode == "collaborative":
             peers = next(each for each in standings[dataset] if each.rival == PEERS)
             cells = [dataset, "assisted", peers.verdict, peers.rival, points(peers.gap)]
-            lines.append(row(cells))
+            lines.append(markdown_row(cells))
     return lines
 
 
@@ -80,13 +80,4 @@ def behind(runs: Runs) -> list[str]:
             if rivals:
                 where = f"{figure}, {dataset}, {axis.label} {position_text(at)}"
                 lines.append(f"- {where}: {', '.join(rivals)}")
-    if not lines:
-        return []
-    return [
-        "Positions of a figure at which `xvfl+` is behind a rival, in points (Holm over the rivals "
-        "of the position). Left out: `local` at R_miss 1, where a party observes nothing, and "
-        "`assisted` at R_miss 0, where no peer is needed.",
-        "",
-        *lines,
-        "",
-    ]
+    return lines
