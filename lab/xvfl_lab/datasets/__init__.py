@@ -11,25 +11,17 @@ from contextlib import suppress
 from importlib import import_module
 from lzma import LZMAError
 from pathlib import Path
-from typing import Any
 from zipfile import BadZipFile
 
 from xvfl.errors import DataWarning, InputError, XVFLError, unknown
 from xvfl_lab.datasets.image_sets import SIDE
-from xvfl_lab.datasets.source import DataSet, LocalFiles, cache_folder, data_folders
+from xvfl_lab.datasets.source import DataSet, LocalFiles, Rows, cache_folder, data_folders
 from xvfl_lab.task import Task, load_task, save_task
 
 __all__ = ["DATASETS", "cache_path", "data_set", "find", "prepare"]
 
-DATASETS: dict[str, str] = {
-    "cifar10": "xvfl_lab.datasets.cifar10",
-    "tinyimagenet5": "xvfl_lab.datasets.tinyimagenet5",
-    "utkface": "xvfl_lab.datasets.utkface",
-    "bank": "xvfl_lab.datasets.bank",
-    "avazu": "xvfl_lab.datasets.avazu",
-    "physionet2012": "xvfl_lab.datasets.physionet2012",
-    "mimic3": "xvfl_lab.datasets.mimic3",
-}
+DATASETS = ("cifar10", "tinyimagenet5", "utkface", "bank", "avazu", "physionet2012", "mimic3")
+"""Names of the data sets, and of their modules."""
 
 UNREADABLE = (
     OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, BadZipFile, LZMAError,
@@ -38,15 +30,15 @@ UNREADABLE = (
 """What the readers raise if a file is truncated or damaged."""
 
 
-def data_set(name: str) -> DataSet[Any]:
+def data_set(name: str) -> DataSet:
     """Return the data set of this name."""
     if name not in DATASETS:
         raise InputError(unknown("data set", name, DATASETS))
-    each: DataSet[Any] = import_module(DATASETS[name]).DATA_SET
+    each: DataSet = import_module(f"xvfl_lab.datasets.{name}").DATA_SET
     return each
 
 
-def find(name: str, data: Path | None = None) -> LocalFiles[Any] | None:
+def find(name: str, data: Path | None = None) -> LocalFiles | None:
     """Search for a data set's files."""
     each = data_set(name)
     return next((files for f in data_folders(data) if (files := each.find(f))), None)
@@ -70,7 +62,7 @@ def prepare(name: str, parties: int = 2, data: Path | None = None) -> Task:
         return load_task(path)
     raw = _read(files)
     _check_rows(len(raw.y), files)
-    task = each.build(raw, parties)
+    task = raw.split(parties)
     try:
         save_task(task, path)
     except InputError as error:
@@ -78,7 +70,7 @@ def prepare(name: str, parties: int = 2, data: Path | None = None) -> Task:
     return task
 
 
-def _check_rows(rows: int, files: LocalFiles[Any]) -> None:
+def _check_rows(rows: int, files: LocalFiles) -> None:
     """Reject a data set without rows; warn if rows seem to be missing.
 
     Files with less than a hundredth of the rows are taken for a deliberate extract.
@@ -95,7 +87,7 @@ def _check_rows(rows: int, files: LocalFiles[Any]) -> None:
         )
 
 
-def _read(files: LocalFiles[Any]) -> Any:
+def _read(files: LocalFiles) -> Rows:
     try:
         return files.format.read(files.paths)
     except XVFLError:
@@ -106,7 +98,7 @@ def _read(files: LocalFiles[Any]) -> Any:
         ) from error
 
 
-def cache_path(data: DataSet[Any], files: LocalFiles[Any], parties: int) -> Path:
+def cache_path(data: DataSet, files: LocalFiles, parties: int) -> Path:
     """Return the cache file of a prepared data set: one for each source, split and version."""
     key = [data.name, parties, SIDE, data.version, files.identity()]
     digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]

@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 
 from xvfl.config import TableOptions
 from xvfl_lab.datasets.source import DataSet, FileFormat, fixed_fraction, hash_ranks
-from xvfl_lab.datasets.table_sets import Parties, Table, encode, require_columns
-from xvfl_lab.task import Task
+from xvfl_lab.datasets.table_sets import Parties, Table, require_columns
 
 SITE = ("site_id", "site_domain", "site_category", "app_id", "app_domain", "app_category")
 CONTEXT = ("hour_of_day", "weekday", "C1", "banner_pos", "C15", "C16")
@@ -78,11 +77,8 @@ def _table(raw: pd.DataFrame, representative: NDArray[np.bool_]) -> Table:
     test = representative.copy()
     test[representative] = fixed_fraction(raw["id"][representative].tolist(), "avazu")
     y = raw["click"].astype("int64").to_numpy().astype(np.int64)
-    return Table("avazu", frame[list(FEATURES)].reset_index(drop=True), y, test)
-
-
-def _build(table: Table, parties: int) -> Task:
-    return encode(table, PARTIES[parties], TableOptions(categorical=FEATURES))
+    frame = frame[list(FEATURES)].reset_index(drop=True)
+    return Table("avazu", frame, y, test, PARTIES, TableOptions(categorical=FEATURES))
 
 
 DATA_SET = DataSet(
@@ -97,7 +93,6 @@ DATA_SET = DataSet(
         FileFormat(("avazu-ctr-prediction.zip",), read_zip, SAMPLE),
         FileFormat(("tabular/avazu_sample.parquet",), read_pack, 84_871),
     ),
-    build=_build,
     instructions="it needs a Kaggle account and accepted rules: "
     "`kaggle competitions download -c avazu-ctr-prediction`, then the .zip, or train.gz out of it, "
     "into avazu/",

@@ -15,8 +15,7 @@ from xvfl.config import TableOptions
 from xvfl.errors import InputError
 from xvfl_lab.datasets.archive import nested
 from xvfl_lab.datasets.source import DataSet, Download, FileFormat, fixed_fraction
-from xvfl_lab.datasets.table_sets import Parties, Table, encode, require_columns
-from xvfl_lab.task import Task
+from xvfl_lab.datasets.table_sets import Parties, Table, require_columns
 
 PERSON = ("age", "job", "marital", "education")
 ACCOUNTS = ("default", "balance", "housing", "loan")
@@ -31,24 +30,16 @@ INSIDE = ("bank.zip", "bank-full.csv")
 """Path of the table in the publisher's archive."""
 
 
-def read_csv(files: Sequence[Path]) -> Table:
-    """Read the publisher's bank-full.csv."""
-    return _table(_csv(files[0]), files[0])
-
-
-def read_zip(files: Sequence[Path]) -> Table:
-    """Read the publisher's archive, or the one inside it."""
-    inside = INSIDE if files[0].name != INSIDE[0] else INSIDE[1:]
-    return _table(_csv(BytesIO(nested(files[0].read_bytes(), inside))), files[0])
-
-
-def read_pack(files: Sequence[Path]) -> Table:
-    """Read the pack, the same table."""
-    return _table(pd.read_parquet(files[0]), files[0])
-
-
-def _csv(source: Path | BytesIO) -> pd.DataFrame:
-    return pd.read_csv(source, sep=";", index_col=False)
+def read(files: Sequence[Path]) -> Table:
+    """Read the publisher's bank-full.csv, plain or in its archive, or the pack."""
+    path = files[0]
+    if path.suffix == ".parquet":
+        return _table(pd.read_parquet(path), path)
+    source: Path | BytesIO = path
+    if path.suffix == ".zip":
+        inside = INSIDE if path.name != INSIDE[0] else INSIDE[1:]
+        source = BytesIO(nested(path.read_bytes(), inside))
+    return _table(pd.read_csv(source, sep=";", index_col=False), path)
 
 
 def _table(raw: pd.DataFrame, path: Path) -> Table:
@@ -60,11 +51,7 @@ def _table(raw: pd.DataFrame, path: Path) -> Table:
         raise InputError(f'{path}: expected "yes" or "no" in y, got {others[0]!r}; get it again')
     y = (raw["y"] == "yes").to_numpy(dtype=bool).astype(np.int64)
     test = fixed_fraction([str(row) for row in range(len(raw))], "bank")
-    return Table("bank", frame, y, test)
-
-
-def _build(table: Table, parties: int) -> Task:
-    return encode(table, PARTIES[parties], TableOptions(na_values=("unknown",)))
+    return Table("bank", frame, y, test, PARTIES, TableOptions(na_values=("unknown",)))
 
 
 DATA_SET = DataSet(
@@ -75,11 +62,10 @@ DATA_SET = DataSet(
     license="CC BY 4.0",
     page="https://archive.ics.uci.edu/dataset/222/bank+marketing",
     formats=(
-        FileFormat(("bank-full.csv",), read_csv, 45_211),
-        FileFormat(("bank+marketing.zip|bank.zip",), read_zip, 45_211),
-        FileFormat(("tabular/bank_full.parquet",), read_pack, 45_211),
+        FileFormat(("bank-full.csv",), read, 45_211),
+        FileFormat(("bank+marketing.zip|bank.zip",), read, 45_211),
+        FileFormat(("tabular/bank_full.parquet",), read, 45_211),
     ),
-    build=_build,
     downloads=(
         Download(
             "https://archive.ics.uci.edu/static/public/222/bank+marketing.zip",

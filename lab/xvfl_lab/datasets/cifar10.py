@@ -7,7 +7,7 @@ import numpy as np
 
 from xvfl.errors import InputError
 from xvfl_lab.datasets.archive import members
-from xvfl_lab.datasets.image_sets import ImageSet, strips, unpack
+from xvfl_lab.datasets.image_sets import ImageSet, unpack
 from xvfl_lab.datasets.source import DataSet, Download, FileFormat
 
 BATCHES = (*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin")
@@ -62,7 +62,6 @@ DATA_SET = DataSet(
         FileFormat(("cifar-10-binary.tar.gz|cifar-10-batches-bin",), read_binary, 60_000),
         FileFormat(PACKS, read_packs, 60_000),
     ),
-    build=strips,
     downloads=(
         Download(
             "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",

@@ -31,17 +31,12 @@ class ImageSet:
     y: NDArray[np.int64]
     test: NDArray[np.bool_]
 
-
-def strips(pictures: ImageSet, parties: int) -> Task:
-    """Cut every image into vertical strips of equal width, one for each party."""
-    width = SIDE // parties
-    layout = Layout(image=(3, SIDE, width))
-    values = {
-        party: np.ascontiguousarray(pictures.pixels[:, :, :, i * width : (i + 1) * width])
-        for i, party in enumerate(NAMES[parties])
-    }
-    layouts = dict.fromkeys(values, layout)
-    return Task(pictures.name, layouts, values, pictures.y, test=pictures.test)
+    def split(self, parties: int) -> Task:
+        """Cut every image into vertical strips of equal width, one for each party."""
+        strips = map(np.ascontiguousarray, np.split(self.pixels, parties, axis=3))
+        values = dict(zip(NAMES[parties], strips, strict=True))
+        layouts = dict.fromkeys(values, Layout(image=(3, SIDE, SIDE // parties)))
+        return Task(self.name, layouts, values, self.y, test=self.test)
 
 
 def unpack(differences: Pixels) -> Pixels:

@@ -18,73 +18,26 @@ from xvfl.config import TableOptions
 from xvfl.errors import InputError
 from xvfl_lab.datasets.source import DataSet, FileFormat, fixed_fraction
 from xvfl_lab.datasets.summaries import summarize
-from xvfl_lab.datasets.table_sets import Parties, Table, encode
-from xvfl_lab.task import Task
+from xvfl_lab.datasets.table_sets import Parties, Table
 
 ADMISSION = ("Age", "Gender", "Unit", "AdmissionType")
-VITALS: dict[str, tuple[int, ...]] = {
-    "HR": (211, 220045),
-    "SysABP": (51, 6701, 220050),
-    "DiasABP": (8368, 8555, 220051),
-    "MAP": (52, 6702, 220052, 225312),
-    "NISysABP": (442, 455, 220179),
-    "NIDiasABP": (8440, 8441, 220180),
-    "NIMAP": (443, 456, 220181),
-    "Temp": (676, 677, 223762),
-    "TempF": (678, 679, 223761),
-    "RespRate": (615, 618, 220210, 224690),
-    "SpO2": (646, 220277),
-    "GCSEye": (184, 220739),
-    "GCSVerbal": (723, 223900),
-    "GCSMotor": (454, 223901),
-    "FiO2": (190, 3420, 223835),
-    "Weight": (762, 763, 3580, 224639, 226512),
-}
-URINE: dict[str, tuple[int, ...]] = {
-    "Urine": (
-        40055, 40056, 40057, 40069, 40085, 40094, 40096, 40405, 40428, 40473, 40651, 40715,
-        43175, 226557, 226558, 226559, 226560, 226561, 226563, 226564, 226565, 226567, 226584,
-    )
-}  # fmt: skip
-CHEMISTRY: dict[str, tuple[int, ...]] = {
-    "Albumin": (50862,),
-    "ALP": (50863,),
-    "ALT": (50861,),
-    "AST": (50878,),
-    "Bilirubin": (50885,),
-    "BUN": (51006,),
-    "Cholesterol": (50907,),
-    "Creatinine": (50912,),
-    "Glucose": (50809, 50931),
-    "HCO3": (50882,),
-    "K": (50822, 50971),
-    "Mg": (50960,),
-    "Na": (50824, 50983),
-}
-BLOOD: dict[str, tuple[int, ...]] = {
-    "HCT": (50810, 51221),
-    "Platelets": (51265,),
-    "WBC": (51300, 51301),
-    "Lactate": (50813,),
-    "PaCO2": (50818,),
-    "PaO2": (50821,),
-    "pH": (50820,),
-    "TroponinI": (51002,),
-    "TroponinT": (51003,),
-}
-CIRCULATION = ("HR", "SysABP", "DiasABP", "MAP", "NISysABP", "NIDiasABP", "NIMAP")
-BEDSIDE = ("Temp", "RespRate", "SpO2", "GCSEye", "GCSVerbal", "GCSMotor", "FiO2", "Weight", "Urine")
+ITEMS = pd.read_csv(Path(__file__).with_name("mimic3_items.csv"))
+"""Items of both charting systems: their table, their party of four, and what they measure."""
+MEASURED = {party: tuple(own["parameter"].unique()) for party, own in ITEMS.groupby("party")}
 PARTIES: dict[int, Parties] = {
-    2: {"monitor": ADMISSION + CIRCULATION + BEDSIDE, "laboratory": (*CHEMISTRY, *BLOOD)},
+    2: {
+        "monitor": ADMISSION + MEASURED["circulation"] + MEASURED["bedside"],
+        "laboratory": MEASURED["chemistry"] + MEASURED["blood"],
+    },
     4: {
-        "circulation": CIRCULATION,
-        "bedside": ADMISSION + BEDSIDE,
-        "chemistry": tuple(CHEMISTRY),
-        "blood": tuple(BLOOD),
+        "circulation": MEASURED["circulation"],
+        "bedside": ADMISSION + MEASURED["bedside"],
+        "chemistry": MEASURED["chemistry"],
+        "blood": MEASURED["blood"],
     },
 }
-TABLES = ("ADMISSIONS", "PATIENTS", "ICUSTAYS", "LABEVENTS", "OUTPUTEVENTS")
-CHARTS = "CHARTEVENTS"
+EVENT_TABLES = ("LABEVENTS", "OUTPUTEVENTS", "CHARTEVENTS")
+TABLES = ("ADMISSIONS", "PATIENTS", "ICUSTAYS", *EVENT_TABLES)
 OLDEST = 90
 """Ages above 89 are hidden by the publisher as 300 and more."""
 
@@ -101,7 +54,7 @@ order by stay
 """
 EVENTS = """
 select s.stay, m.parameter, try_cast(e.{value} as double) as value
-from {table} e join items m on e.itemid::bigint = m.itemid
+from {table} e join items m on e.itemid::bigint = m.itemid and m.events = '{name}'
                join stays s on e.hadm_id::bigint = s.stay
 where e.charttime::timestamp >= s.start and e.charttime::timestamp < s.start + interval 48 hour
       and try_cast(e.{value} as double) > 0 and {right}
@@ -119,12 +72,8 @@ def read(files: Sequence[Path]) -> Table:
             stays = database.sql(STAYS.format(**tables)).df()
             stays = stays[stays["Age"] >= 16].reset_index(drop=True)
             database.register("stays", stays)
-            parts = [
-                _events(database, tables["LABEVENTS"], CHEMISTRY | BLOOD, "valuenum"),
-                _events(database, tables["OUTPUTEVENTS"], URINE, "value"),
-            ]
-            if CHARTS in tables:
-                parts.append(_events(database, tables[CHARTS], VITALS, "valuenum"))
+            database.register("items", ITEMS)
+            parts = [_events(database, name, tables) for name in EVENT_TABLES if name in tables]
         except duckdb.Error as error:
             raise InputError(
                 f"{files[0].parent}: expected MIMIC-III v1.4 tables ({error}); get them again"
@@ -136,7 +85,9 @@ def read(files: Sequence[Path]) -> Table:
     chosen = pd.Series(sorted(patients.unique()))
     test = patients.isin(chosen[fixed_fraction(chosen.tolist(), "mimic3")]).to_numpy(dtype=bool)
     y = stays["died"].to_numpy().astype(np.int64)
-    return Table("mimic3", pd.concat([admission, wide], axis=1), y, test)
+    frame = pd.concat([admission, wide], axis=1)
+    options = TableOptions(categorical=("Gender", "Unit", "AdmissionType"))
+    return Table("mimic3", frame, y, test, PARTIES, options)
 
 
 def _table(path: Path) -> str:
@@ -149,13 +100,12 @@ def _table(path: Path) -> str:
 
 
 def _events(
-    database: duckdb.DuckDBPyConnection, table: str, items: Mapping[str, Sequence[int]], value: str
+    database: duckdb.DuckDBPyConnection, name: str, tables: Mapping[str, str]
 ) -> pd.DataFrame:
-    pairs = [(name, item) for name, numbers in items.items() for item in numbers]
-    database.register("items", pd.DataFrame(pairs, columns=["parameter", "itemid"]))
-    columns = database.sql(f"select * from {table} limit 0").columns
+    columns = database.sql(f"select * from {tables[name]} limit 0").columns
     right = RIGHT if "error" in map(str.lower, columns) else "true"
-    query = EVENTS.format(table=table, value=value, right=right)
+    value = "value" if name == "OUTPUTEVENTS" else "valuenum"
+    query = EVENTS.format(table=tables[name], name=name, value=value, right=right)
     events: pd.DataFrame = database.sql(query).df()
     return events
 
@@ -169,11 +119,6 @@ def _units(events: pd.DataFrame) -> pd.DataFrame:
     return events.assign(value=value, parameter=events["parameter"].replace("TempF", "Temp"))
 
 
-def _build(table: Table, parties: int) -> Task:
-    options = TableOptions(categorical=("Gender", "Unit", "AdmissionType"))
-    return encode(table, PARTIES[parties], options)
-
-
 DATA_SET = DataSet(
     name="mimic3",
     title="MIMIC-III: death in hospital (intensive care)",
@@ -182,10 +127,9 @@ DATA_SET = DataSet(
     license="PhysioNet Credentialed Health Data License 1.5 (the demo: ODbL 1.0)",
     page="https://physionet.org/content/mimiciii/1.4/",
     formats=(
-        FileFormat(tuple(f"{name}.csv|{name}.csv.gz" for name in (*TABLES, CHARTS)), read),
-        FileFormat(tuple(f"clinical/mimic3_demo/{name}.parquet" for name in TABLES), read),
+        FileFormat(tuple(f"{name}.csv|{name}.csv.gz" for name in TABLES), read),
+        FileFormat(tuple(f"clinical/mimic3_demo/{name}.parquet" for name in TABLES[:-1]), read),
     ),
-    build=_build,
     version=2,
     instructions="it needs a credentialed PhysioNet account and a signed agreement; the open demo "
     "of 100 patients has the same tables: https://physionet.org/content/mimiciii-demo/1.4/",

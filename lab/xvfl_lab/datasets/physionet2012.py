@@ -19,8 +19,7 @@ from xvfl.errors import InputError
 from xvfl_lab.datasets.archive import members
 from xvfl_lab.datasets.source import DataSet, Download, FileFormat
 from xvfl_lab.datasets.summaries import SUMMARIES, summarize
-from xvfl_lab.datasets.table_sets import Parties, Table, encode, require_columns
-from xvfl_lab.task import Task
+from xvfl_lab.datasets.table_sets import Parties, Table, require_columns
 
 ADMISSION = ("Age", "Gender", "Height", "ICUType")
 CIRCULATION = ("HR", "SysABP", "DiasABP", "MAP", "NISysABP", "NIDiasABP", "NIMAP")
@@ -44,25 +43,13 @@ LABEL = "In-hospital_death"
 SETS = ("a", "b", "c")
 WORLD = "https://physionet.org/files/challenge-2012/1.0.0/"
 CHECKSUMS = {
-    "set-a.tar.gz": (
-        6_632_372, "8cb250f179cd0952b4b9ebcf8954b63d70383131670fac1cfee13deaa13ca920"
-    ),
-    "set-b.tar.gz": (
-        6_652_690, "b1637a2a423a8e76f8f087896cfc5fdf28f88519e1f4e874fbda69b2a64dac30"
-    ),
-    "set-c.tar.gz": (
-        6_600_293, "a4a56b95bcee4d50a3874fe298bf2998f2ed0dd98a676579573dc10419329ee1"
-    ),
-    "Outcomes-a.txt": (
-        79_219, "2613ea60ccda29f87571a7d6b09ad130858a8ccd66325bd073365925026883c2"
-    ),
-    "Outcomes-b.txt": (
-        79_149, "1305f29734da374a809483229a99f33a9230aa8d4fa74b1a2d6ad788136423d5"
-    ),
-    "Outcomes-c.txt": (
-        79_191, "0b32dcb7753c0f18f2f5fde498a28618b8879c5e527ce0dae8ad120dd7e205c9"
-    ),
-}  # fmt: skip
+    "set-a.tar.gz": (6_632_372, "8cb250f179cd0952b4b9ebcf8954b63d70383131670fac1cfee13deaa13ca920"),
+    "set-b.tar.gz": (6_652_690, "b1637a2a423a8e76f8f087896cfc5fdf28f88519e1f4e874fbda69b2a64dac30"),
+    "set-c.tar.gz": (6_600_293, "a4a56b95bcee4d50a3874fe298bf2998f2ed0dd98a676579573dc10419329ee1"),
+    "Outcomes-a.txt": (79_219, "2613ea60ccda29f87571a7d6b09ad130858a8ccd66325bd073365925026883c2"),
+    "Outcomes-b.txt": (79_149, "1305f29734da374a809483229a99f33a9230aa8d4fa74b1a2d6ad788136423d5"),
+    "Outcomes-c.txt": (79_191, "0b32dcb7753c0f18f2f5fde498a28618b8879c5e527ce0dae8ad120dd7e205c9"),
+}
 
 
 def read_records(files: Sequence[Path]) -> Table:
@@ -122,11 +109,8 @@ def _table(wide: pd.DataFrame, y: NDArray[np.int64], test: NDArray[np.bool_]) ->
     frame[counts] = frame[counts].where(frame[counts] > 0)
     frame["Gender"] = frame["Gender"].where(frame["Gender"] >= 0)
     frame["Height"] = frame["Height"].where(frame["Height"] > 0)
-    return Table("physionet2012", frame, y, test)
-
-
-def _build(table: Table, parties: int) -> Task:
-    return encode(table, PARTIES[parties], TableOptions(categorical=("Gender", "ICUType")))
+    options = TableOptions(categorical=("Gender", "ICUType"))
+    return Table("physionet2012", frame, y, test, PARTIES, options)
 
 
 DATA_SET = DataSet(
@@ -147,7 +131,6 @@ DATA_SET = DataSet(
         ),
         FileFormat(("clinical/physionet2012_wide.parquet",), read_pack, 12_000),
     ),
-    build=_build,
     downloads=tuple(
         Download(WORLD + file, f"physionet2012/{file}", size, f"sha256:{digest}")
         for file, (size, digest) in CHECKSUMS.items()

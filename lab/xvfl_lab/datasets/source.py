@@ -2,10 +2,10 @@
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +13,18 @@ from numpy.typing import NDArray
 from xvfl.errors import InputError
 from xvfl_lab.task import Task
 
-T = TypeVar("T")
-
 TEST_SHARE = 0.2
+
+
+class Rows(Protocol):
+    """What a reader returns: the rows of a data set."""
+
+    @property
+    def y(self) -> NDArray[np.int64]:
+        """The labels."""
+
+    def split(self, parties: int) -> Task:
+        """Encode the rows and split them over parties."""
 
 
 @dataclass(frozen=True)
@@ -34,44 +43,45 @@ class Download:
 
 
 @dataclass(frozen=True)
-class FileFormat(Generic[T]):
+class FileFormat:
     """One of the file formats in which a data set is available."""
 
     files: tuple[str, ...]
     """Files or folders relative to the data folder, all required; `a|b` means either."""
-    read: Callable[[Sequence[Path]], T]
+    read: Callable[[Sequence[Path]], Rows]
     rows: int = 0
     """Number of rows if the files are complete; 0 = unknown."""
 
 
 @dataclass(frozen=True)
-class LocalFiles(Generic[T]):
+class LocalFiles:
     """The files of a data set on this machine."""
 
-    format: FileFormat[T]
+    format: FileFormat
     paths: tuple[Path, ...]
 
     def identity(self) -> str:
         """Hash names, sizes and times; it changes when the files do."""
         lines = []
-        for path in self.paths:
-            for each in [path, *sorted(path.rglob("*"))] if path.is_dir() else [path]:
-                if not each.exists():  # a dangling link
-                    continue
-                about = each.stat()
-                size = 0 if each.is_dir() else about.st_size
-                name = each.relative_to(path.parent).as_posix()
-                lines.append(f"{name} {size} {about.st_mtime_ns}")
+        for root, path in self._all():
+            name, size = path.relative_to(root.parent).as_posix(), _size(path)
+            lines.append(f"{name} {size} {path.stat().st_mtime_ns}")
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
     def size(self) -> int:
         """Count the bytes."""
-        each = [f for p in self.paths for f in ([p] if p.is_file() else p.rglob("*"))]
-        return sum(path.stat().st_size for path in each if path.is_file())
+        return sum(_size(path) for _, path in self._all())
+
+    def _all(self) -> Iterator[tuple[Path, Path]]:
+        """Yield every file and folder after the path that it is part of; no dangling links."""
+        for root in self.paths:
+            for path in [root, *sorted(root.rglob("*"))]:
+                if path.exists():
+                    yield root, path
 
 
 @dataclass(frozen=True)
-class DataSet(Generic[T]):
+class DataSet:
     """A data set: how to find, read, split and download it."""
 
     name: str
@@ -81,10 +91,8 @@ class DataSet(Generic[T]):
     """Bytes of the publisher's files, approximately."""
     license: str
     page: str
-    formats: tuple[FileFormat[T], ...]
+    formats: tuple[FileFormat, ...]
     """The publisher's format first."""
-    build: Callable[[T, int], Task]
-    """Turn what a format's reader returns, and a number of parties, into a task."""
     splits: tuple[int, ...] = (2, 4)
     """Supported numbers of parties."""
     version: int = 1
@@ -95,13 +103,13 @@ class DataSet(Generic[T]):
     unusable: Mapping[str, str] = field(default_factory=dict)
     """Files that look right but cannot be used, and why."""
 
-    def find(self, folder: Path) -> LocalFiles[T] | None:
+    def find(self, folder: Path) -> LocalFiles | None:
         """Search a data folder for the first format whose files are all present."""
         for each in self.formats:
             for root in (folder / self.name, folder):
-                paths = [_either(root, name) for name in each.files]
-                if all(paths):
-                    return LocalFiles(each, tuple(path for path in paths if path))
+                paths = [path for name in each.files if (path := _either(root, name))]
+                if len(paths) == len(each.files):
+                    return LocalFiles(each, tuple(paths))
         return None
 
     def not_found(self, folders: Sequence[Path]) -> InputError:
@@ -118,6 +126,10 @@ class DataSet(Generic[T]):
             f"data set {self.name!r}: not in {searched}; {''.join(unusable)}expected {wanted} "
             f"(there, or in {self.name}/ below it); {how} ({self.page})"
         )
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.is_file() else 0
 
 
 def _either(root: Path, names: str) -> Path | None:

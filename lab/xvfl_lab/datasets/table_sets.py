@@ -32,21 +32,23 @@ class Table:
     frame: pd.DataFrame
     y: NDArray[np.int64]
     test: NDArray[np.bool_]
+    parties: Mapping[int, Parties]
+    """The splits, by number of parties."""
+    options: TableOptions
 
-
-def encode(table: Table, parties: Parties, options: TableOptions) -> Task:
-    """Encode each party's columns with its own encoder, fitted on the training rows."""
-    layouts, values, observed, codes = {}, {}, {}, {}
-    for party, features in parties.items():
-        wanted = set(features)
-        columns = [c for c in table.frame.columns if _feature(c) in wanted]
-        own = table.frame[columns]
-        encoder = TableEncoder.fit(own[~table.test], _of(options, columns), party)
-        layouts[party], encoded = whole_features(encoder.layout, encoder.encode(own))
-        values[party], observed[party] = encoded.values, encoded.observed
-        if encoded.codes.shape[1]:
-            codes[party] = encoded.codes
-    return Task(table.name, layouts, values, table.y, observed, codes, table.test)
+    def split(self, parties: int) -> Task:
+        """Encode each party's columns with its own encoder, fitted on the training rows."""
+        layouts, values, observed, codes = {}, {}, {}, {}
+        for party, features in self.parties[parties].items():
+            own = self.frame[[c for c in self.frame.columns if _feature(c) in features]]
+            listed = tuple(name for name in self.options.categorical if name in own.columns)
+            options = replace(self.options, categorical=listed)
+            encoder = TableEncoder.fit(own[~self.test], options, party)
+            layouts[party], encoded = whole_features(encoder.layout, encoder.encode(own))
+            values[party], observed[party] = encoded.values, encoded.observed
+            if encoded.codes.shape[1]:
+                codes[party] = encoded.codes
+        return Task(self.name, layouts, values, self.y, observed, codes, self.test)
 
 
 def whole_features(layout: Layout, encoded: Encoded) -> tuple[Layout, Encoded]:
@@ -74,12 +76,3 @@ def require_columns(frame: pd.DataFrame, columns: Sequence[str], path: Path) -> 
 
 def _feature(column: str) -> str:
     return column.partition("__")[0]
-
-
-def _of(options: TableOptions, columns: Sequence[str]) -> TableOptions:
-    """Restrict the options to these columns."""
-    return replace(
-        options,
-        categorical=tuple(name for name in options.categorical if name in columns),
-        numeric=tuple(name for name in options.numeric if name in columns),
-    )

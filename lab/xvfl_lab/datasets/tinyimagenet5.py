@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from xvfl.errors import InputError
 from xvfl_lab.datasets.archive import members
-from xvfl_lab.datasets.image_sets import ImageSet, from_jpeg, halve, strips
+from xvfl_lab.datasets.image_sets import ImageSet, from_jpeg, halve
 from xvfl_lab.datasets.source import DataSet, Download, FileFormat
 
 CLASSES = 5
@@ -72,7 +72,6 @@ DATA_SET = DataSet(
         FileFormat(("tiny-imagenet-200|tiny-imagenet-200.zip",), read_folders, 2_750),
         FileFormat(("tinyimagenet/tin5_wnids_order_jpeg.npz",), read_pack, 2_750),
     ),
-    build=strips,
     downloads=(
         Download(
             "http://cs231n.stanford.edu/tiny-imagenet-200.zip",

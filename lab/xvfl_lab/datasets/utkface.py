@@ -13,7 +13,7 @@ import numpy as np
 
 from xvfl.errors import InputError
 from xvfl_lab.datasets.archive import members
-from xvfl_lab.datasets.image_sets import ImageSet, Pixels, from_jpeg, halve, strips, unpack
+from xvfl_lab.datasets.image_sets import ImageSet, Pixels, from_jpeg, halve, unpack
 from xvfl_lab.datasets.source import DataSet, FileFormat, fixed_fraction
 
 NAME = re.compile(r"(?P<age>\d+)_(?P<gender>[01])_(?P<race>[0-4])_\d+ ?\.?jpg(\.chip\.jpg)?$")
@@ -69,7 +69,6 @@ DATA_SET = DataSet(
         FileFormat(("UTKFace|UTKFace.tar.gz|UTKFace.zip",), read_folder, 23_705),
         FileFormat(tuple(f"utkface/utkface64_{i}.npz" for i in range(3)), read_packs, 23_704),
     ),
-    build=strips,
     version=2,
     instructions="the publisher hands it out through a form on its page: ask for the aligned and "
     "cropped faces, UTKFace.tar.gz",
