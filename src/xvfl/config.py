@@ -7,7 +7,7 @@ valid key, or the new name of a renamed one.
 import math
 import tomllib
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
@@ -23,69 +23,50 @@ COORDINATOR = "coordinator"
 """Name of the coordinator, which holds the heads; no party may have it."""
 
 RENAMED_IN = "0.2"
-RENAMED_KEYS: dict[str, dict[str, str]] = {
-    "TableOptions": {
-        "missing": "na_values",
-        "one_hot_up_to": "one_hot_max_size",
-        "hashed_width": "hash_embedding_dim",
-    },
-    "PartyConfig": {"id": "id_column"},
-    "LabelsConfig": {"id": "id_column"},
-    "NetConfig": {
-        "embedding": "embedding_dim",
-        "hidden": "hidden_dim",
-        "blocks": "n_blocks",
-        "channels": "base_channels",
-    },
-    "LossConfig": {
-        "masks": "n_masks",
-        "full_at": "full_threshold",
-        "distillation": "distillation_alpha",
-    },
-    "TrainConfig": {
-        "seed": "random_state",
-        "batch": "batch_size",
-        "optimiser": "optimizer",
-        "page_batch": "page_batch_size",
-        "validation": "validation_fraction",
-    },
-    "Config": {"test": "test_fraction", "streamed": "out_of_core"},
-    "CoordinatorConfig": {
-        "state": "state_dir",
-        "revoked": "revocation_list",
-        "own": "local_party",
-        "minimum": "min_parties",
-        "test": "test_fraction",
-        "waiting": "timeouts",
-        "checkpoint_steps": "checkpoint_interval",
-        "release": "release_to",
-        "health": "status_address",
-        "largest_message": "max_message_bytes",
-    },
-    "CoordinatorLabels": {"id": "id_column"},
-    "LocalPartyConfig": {"id": "id_column"},
-    "TimeoutConfig": {
-        "least": "min_answer",
-        "factor": "answer_factor",
-        "first": "max_answer",
-        "parties": "join",
-    },
-    "PartyProcessConfig": {
-        "id": "id_column",
-        "state": "state_dir",
-        "health": "status_address",
-        "give_up": "reconnect_timeout",
-        "largest_message": "max_message_bytes",
-    },
-    "MatchingConfig": {"most_ids": "max_ids", "workers": "n_threads"},
-    "Tls": {"authority": "ca_certificate", "key": "private_key"},
+RENAMED_KEYS = {
+    "missing": "na_values",
+    "one_hot_up_to": "one_hot_max_size",
+    "hashed_width": "hash_embedding_dim",
+    "id": "id_column",
+    "embedding": "embedding_dim",
+    "hidden": "hidden_dim",
+    "blocks": "n_blocks",
+    "channels": "base_channels",
+    "masks": "n_masks",
+    "full_at": "full_threshold",
+    "distillation": "distillation_alpha",
+    "seed": "random_state",
+    "batch": "batch_size",
+    "optimiser": "optimizer",
+    "page_batch": "page_batch_size",
+    "validation": "validation_fraction",
+    "test": "test_fraction",
+    "streamed": "out_of_core",
+    "state": "state_dir",
+    "revoked": "revocation_list",
+    "own": "local_party",
+    "minimum": "min_parties",
+    "waiting": "timeouts",
+    "checkpoint_steps": "checkpoint_interval",
+    "release": "release_to",
+    "health": "status_address",
+    "largest_message": "max_message_bytes",
+    "least": "min_answer",
+    "factor": "answer_factor",
+    "first": "max_answer",
+    "parties": "join",
+    "give_up": "reconnect_timeout",
+    "most_ids": "max_ids",
+    "workers": "n_threads",
+    "authority": "ca_certificate",
+    "key": "private_key",
 }
-"""New names of renamed keys, by configuration class."""
+"""New names of renamed keys; a key was renamed in the classes that have the new name."""
 
 
-def _require(holds: bool, name: str, expected: str, value: object) -> None:
+def _require(config: object, name: str, holds: bool, expected: str) -> None:
     if not holds:
-        raise ConfigError(f"{name}: expected {expected}, got {value!r}")
+        raise ConfigError(f"{name}: expected {expected}, got {getattr(config, name)!r}")
 
 
 @dataclass(frozen=True)
@@ -109,15 +90,8 @@ class TableOptions:
     """Size of the learned embedding of a hashed column."""
 
     def __post_init__(self) -> None:
-        _require(
-            self.one_hot_max_size >= 1, "one_hot_max_size", "at least 1", self.one_hot_max_size
-        )
-        _require(
-            self.hash_embedding_dim >= 1,
-            "hash_embedding_dim",
-            "at least 1",
-            self.hash_embedding_dim,
-        )
+        _require(self, "one_hot_max_size", self.one_hot_max_size >= 1, "at least 1")
+        _require(self, "hash_embedding_dim", self.hash_embedding_dim >= 1, "at least 1")
 
 
 @dataclass(frozen=True)
@@ -162,21 +136,12 @@ class NetConfig:
     many."""
 
     def __post_init__(self) -> None:
-        _require(
-            self.embedding_dim >= 0,
-            "embedding_dim",
-            "0 (automatic) or a positive integer",
-            self.embedding_dim,
-        )
-        _require(
-            self.hidden_dim >= 0,
-            "hidden_dim",
-            "0 (automatic) or a positive integer",
-            self.hidden_dim,
-        )
-        _require(self.n_blocks >= 1, "n_blocks", "at least 1", self.n_blocks)
+        size = "0 (automatic) or a positive integer"
+        _require(self, "embedding_dim", self.embedding_dim >= 0, size)
+        _require(self, "hidden_dim", self.hidden_dim >= 0, size)
+        _require(self, "n_blocks", self.n_blocks >= 1, "at least 1")
         wide = self.base_channels > 0 and self.base_channels % 8 == 0
-        _require(wide, "base_channels", "a multiple of 8", self.base_channels)
+        _require(self, "base_channels", wide, "a multiple of 8")
 
 
 @dataclass(frozen=True)
@@ -237,19 +202,13 @@ class LossConfig:
         for name in ("lambda1", "lambda2", "self_completion", "reconstruction"):
             value = getattr(self, name)
             values = value if isinstance(value, tuple) else (value,)
-            _require(bool(values) and min(values) >= 0, name, "a weight of 0 or more", value)
+            _require(self, name, bool(values) and min(values) >= 0, "a weight of 0 or more")
         for name in ("guidance", "distillation_alpha"):
-            share = getattr(self, name)
-            _require(0 <= share <= 1, name, "a share from 0 to 1", share)
-        heat = self.distillation_temperature
-        _require(heat > 0, "distillation_temperature", "above 0", heat)
-        _require(1 <= self.n_masks <= 31, "n_masks", "from 1 to 31", self.n_masks)
-        _require(
-            self.full_threshold is None or 0 < self.full_threshold <= 1,
-            "full_threshold",
-            "above 0, at most 1",
-            self.full_threshold,
-        )
+            _require(self, name, 0 <= getattr(self, name) <= 1, "a share from 0 to 1")
+        _require(self, "distillation_temperature", self.distillation_temperature > 0, "above 0")
+        _require(self, "n_masks", 1 <= self.n_masks <= 31, "from 1 to 31")
+        reachable = self.full_threshold is None or 0 < self.full_threshold <= 1
+        _require(self, "full_threshold", reachable, "above 0, at most 1")
 
 
 @dataclass(frozen=True)
@@ -288,23 +247,17 @@ class TrainConfig:
     """Precision of the parties' nets on a GPU; `bf16` speeds up images."""
 
     def __post_init__(self) -> None:
-        _require(self.epochs >= 1, "epochs", "at least 1", self.epochs)
-        _require(
-            self.batch_size >= 0, "batch_size", "0 (by the number of rows) or more", self.batch_size
-        )
-        _require(self.learning_rate > 0, "learning_rate", "above 0", self.learning_rate)
-        _require(0 <= self.momentum < 1, "momentum", "from 0 to below 1", self.momentum)
-        _require(self.weight_decay >= 0, "weight_decay", "0 or more", self.weight_decay)
-        _require(
-            0 < self.validation_fraction < 1,
-            "validation_fraction",
-            "a share between 0 and 1",
-            self.validation_fraction,
-        )
-        _require(self.patience >= 0, "patience", "0 or more", self.patience)
+        _require(self, "epochs", self.epochs >= 1, "at least 1")
+        _require(self, "batch_size", self.batch_size >= 0, "0 (by the number of rows) or more")
+        _require(self, "learning_rate", self.learning_rate > 0, "above 0")
+        _require(self, "momentum", 0 <= self.momentum < 1, "from 0 to below 1")
+        _require(self, "weight_decay", self.weight_decay >= 0, "0 or more")
+        held_out = 0 < self.validation_fraction < 1
+        _require(self, "validation_fraction", held_out, "a share between 0 and 1")
+        _require(self, "patience", self.patience >= 0, "0 or more")
         small, p = self.page_batch_size, self.page_probability
-        _require(small is None or small >= 1, "page_batch_size", "at least 1", small)
-        _require(p is None or 0 < p <= 1, "page_probability", "above 0, at most 1", p)
+        _require(self, "page_batch_size", small is None or small >= 1, "at least 1")
+        _require(self, "page_probability", p is None or 0 < p <= 1, "above 0, at most 1")
 
     def batch_size_for(self, rows: int) -> int:
         """Return the batch size for this number of training rows."""
@@ -333,17 +286,12 @@ class Config:
     """Optimizer, schedule and validation."""
 
     def __post_init__(self) -> None:
-        _require(
-            0 <= self.test_fraction < 1,
-            "test_fraction",
-            "a share from 0 to below 1",
-            self.test_fraction,
-        )
-        _require(
-            len(self.parties) >= 2, "parties", "two or more [parties.NAME]", list(self.parties)
-        )
-        given = (self.labels.table is not None) + (self.labels.party is not None)
-        _require(given == 1, "labels", "either `table` or `party`", self.labels)
+        _require(self, "test_fraction", 0 <= self.test_fraction < 1, "a share from 0 to below 1")
+        if len(self.parties) < 2:
+            names = list(self.parties)
+            raise ConfigError(f"parties: expected two or more [parties.NAME], got {names}")
+        one_place = (self.labels.table is None) != (self.labels.party is None)
+        _require(self, "labels", one_place, "either `table` or `party`")
         if self.labels.party is not None and self.labels.party not in self.parties:
             raise ConfigError(f"labels.party: {unknown('party', self.labels.party, self.parties)}")
 
@@ -414,7 +362,7 @@ def build(cls: type, data: Mapping[str, Any], where: str) -> Any:
     valid = {each.name: each for each in fields(cls)}
     for key in data:
         if key not in valid:
-            raise ConfigError(f"{where}: {_unknown_key(cls, key, valid)}")
+            raise ConfigError(f"{where}: {_unknown_key(key, valid)}")
     values = {key: _value(hints[key], value, f"{where}: {key}") for key, value in data.items()}
     for name, each in valid.items():
         if name not in values and each.default is MISSING and each.default_factory is MISSING:
@@ -425,17 +373,13 @@ def build(cls: type, data: Mapping[str, Any], where: str) -> Any:
         raise ConfigError(f"{where}: {error}") from None
 
 
-def _unknown_key(cls: type, key: str, valid: Iterable[str]) -> str:
-    new_name = RENAMED_KEYS.get(cls.__name__, {}).get(key)
-    if new_name is not None:
+def _unknown_key(key: str, valid: Collection[str]) -> str:
+    new_name = RENAMED_KEYS.get(key)
+    if new_name in valid:
         return f"unknown key {key!r}: renamed to {new_name!r} in {RENAMED_IN}"
-    section = next((name for name, other in SECTIONS.items() if key in _names(other)), None)
-    hint = f"; {key} belongs in [{section}]" if section else ""
+    owners = [name for name, cls in SECTIONS.items() if key in [f.name for f in fields(cls)]]
+    hint = f"; {key} belongs in [{owners[0]}]" if owners else ""
     return f"{unknown('key', key, valid)}{hint}"
-
-
-def _names(cls: type) -> set[str]:
-    return {each.name for each in fields(cls)}
 
 
 def _value(hint: Any, value: Any, where: str) -> Any:

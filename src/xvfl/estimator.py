@@ -268,45 +268,10 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         head: nn.Module | None = None,
         verbose: bool | Literal["auto"] = "auto",
     ) -> None:
-        self.id_column = id_column
-        self.table_options = table_options
-        self.method = method
-        self.lambda1 = lambda1
-        self.lambda2 = lambda2
-        self.self_completion = self_completion
-        self.n_masks = n_masks
-        self.stop_gradient = stop_gradient
-        self.detach_cue = detach_cue
-        self.guidance = guidance
-        self.reconstruction = reconstruction
-        self.cross_completion = cross_completion
-        self.aggregation = aggregation
-        self.distillation_alpha = distillation_alpha
-        self.distillation_temperature = distillation_temperature
-        self.full_threshold = full_threshold
-        self.embedding_dim = embedding_dim
-        self.hidden_dim = hidden_dim
-        self.n_blocks = n_blocks
-        self.base_channels = base_channels
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.optimizer = optimizer
-        self.learning_rate = learning_rate
-        self.schedule = schedule
-        self.momentum = momentum
-        self.weight_decay = weight_decay
-        self.page_batch_size = page_batch_size
-        self.page_probability = page_probability
-        self.validation_fraction = validation_fraction
-        self.patience = patience
-        self.class_weight = class_weight
-        self.random_state = random_state
-        self.device = device
-        self.precision = precision
-        self.bottoms = bottoms
-        self.completers = completers
-        self.head = head
-        self.verbose = verbose
+        # scikit-learn expects an attribute for each parameter, unchanged.
+        parameters = dict(locals())
+        del parameters["self"]
+        self.__dict__.update(parameters)
 
     def fit(self, X: Mapping[str, Table], y: Any) -> "XVFLClassifier":
         """Train on the tables of the parties and the labels.
@@ -659,12 +624,12 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 f"expected a dictionary of parties and tables, got {type(X).__name__}; "
                 'write {"bank": bank_frame, "shop": shop_frame}'
             )
-        return {name: self._read_one(name, table, min_rows) for name, table in X.items()}
-
-    def _read_one(self, name: str, table: Table, min_rows: int) -> Source:
-        if isinstance(table, Images):
-            return table
-        return read_table(table, id_column=self._id_column(name), party=name, min_rows=min_rows)
+        return {
+            name: table
+            if isinstance(table, Images)
+            else read_table(table, id_column=self._id_column(name), party=name, min_rows=min_rows)
+            for name, table in X.items()
+        }
 
     def _id_column(self, party: str) -> str | None:
         return self.id_column.get(party) if isinstance(self.id_column, Mapping) else self.id_column

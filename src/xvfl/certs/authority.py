@@ -95,19 +95,26 @@ class Authority:
             )
         if name.lower() == Path(CERTIFICATE).stem:
             raise CertificateError(f"{name!r}: reserved for the authority; choose another name")
-        for suffix in (".crt", ".key"):
-            _check_absent(self.folder / f"{name}{suffix}")
-        created = (now or _now()).replace(microsecond=0)
-        key = ec.generate_private_key(ec.SECP256R1())
+        _check_absent(self.folder / f"{name}.crt", self.folder / f"{name}.key")
+        created = (now or datetime.now(UTC)).replace(microsecond=0)
         starts, ends = created - BACKDATED, created + timedelta(days=days)
         ends = min(ends, self.certificate.not_valid_after_utc)
-        serial = x509.random_serial_number()
-        builder = _leaf(self.certificate, name, hosts, key.public_key())
-        builder = builder.serial_number(serial).not_valid_before(starts).not_valid_after(ends)
-        signed = builder.sign(self.key, hashes.SHA256())
-        issued = IssuedCertificate(
-            name, f"{serial:x}", tuple(hosts), starts.isoformat(), ends.isoformat()
+        key = ec.generate_private_key(ec.SECP256R1())
+        purposes = [ExtendedKeyUsageOID.CLIENT_AUTH]
+        if hosts:
+            # Only servers get this purpose; otherwise any party could impersonate the coordinator.
+            purposes.append(ExtendedKeyUsageOID.SERVER_AUTH)
+        signed = (
+            _builder(name, key.public_key(), starts, ends, issuer=self)
+            .add_extension(
+                x509.SubjectAlternativeName([x509.DNSName(name), *map(_host, hosts)]),
+                critical=False,
+            )
+            .add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
+            .sign(self.key, hashes.SHA256())
         )
+        serial = f"{signed.serial_number:x}"
+        issued = IssuedCertificate(name, serial, tuple(hosts), starts.isoformat(), ends.isoformat())
         pem_files.write_new(self.folder / f"{name}.key", pem_files.key_to_pem(key), OWNER_ONLY)
         pem_files.write_new(self.folder / f"{name}.crt", pem_files.to_pem(signed), WORLD_READABLE)
         self._save_issued([*self.issued(), issued])
@@ -127,29 +134,28 @@ class Authority:
 
     def revoke(self, name: str, now: datetime | None = None) -> list[IssuedCertificate]:
         """Revoke all certificates of a name, update the revocation list, and return them."""
-        moment = (now or _now()).replace(microsecond=0)
+        moment = (now or datetime.now(UTC)).replace(microsecond=0)
         before = self.issued()
         names = sorted({each.name for each in before})
         if name not in names:
             raise CertificateError(f"{self.folder}: {unknown('name', name, names)}")
-        changed = [each for each in before if each.name == name and each.revoked is None]
-        if not changed:
-            raise CertificateError(f"{name!r}: all certificates of this name are already revoked")
         after = [
-            replace(each, revoked=moment.isoformat()) if each in changed else each
+            replace(each, revoked=each.revoked or moment.isoformat()) if each.name == name else each
             for each in before
         ]
+        if after == before:
+            raise CertificateError(f"{name!r}: all certificates of this name are already revoked")
         # Write the enforced list first: after a failure in between, the certificate is rejected.
         self.write_revocation_list(after, moment)
         self._save_issued(after)
-        return [each for each in after if each.name == name and each.revoked == moment.isoformat()]
+        return [each for each in after if each not in before]
 
     def write_revocation_list(self, issued: Sequence[IssuedCertificate], now: datetime) -> None:
         """Sign and write the revocation list."""
         builder = (
             x509.CertificateRevocationListBuilder()
             .issuer_name(self.certificate.subject)
-            .last_update(min(now, _now()))
+            .last_update(min(now, datetime.now(UTC)))
             .next_update(self.certificate.not_valid_after_utc)
         )
         for each in issued:
@@ -176,21 +182,12 @@ def create_authority(
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         raise CertificateError(f"{folder}: cannot be created ({error.strerror})") from error
-    for name in (CERTIFICATE, KEY, REVOCATION_LIST, ISSUED):
-        _check_absent(folder / name)
-    created = now or _now()
+    _check_absent(*(folder / name for name in (CERTIFICATE, KEY, REVOCATION_LIST, ISSUED)))
+    created = now or datetime.now(UTC)
+    starts, ends = created - BACKDATED, created + timedelta(days=days)
     key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "xvfl trial authority")])
-    public = key.public_key()
-    signed = (
-        _base(subject, subject, public, public)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(created - BACKDATED)
-        .not_valid_after(created + timedelta(days=days))
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(signs=True), critical=True)
-        .sign(key, hashes.SHA256())
-    )
+    builder = _builder("xvfl trial authority", key.public_key(), starts, ends)
+    signed = builder.sign(key, hashes.SHA256())
     pem_files.write_new(folder / KEY, pem_files.key_to_pem(key), OWNER_ONLY)
     pem_files.write_new(folder / CERTIFICATE, pem_files.to_pem(signed), WORLD_READABLE)
     pem_files.write_new(folder / ISSUED, b"[]\n", WORLD_READABLE)
@@ -210,50 +207,17 @@ def open_authority(folder: Path) -> Authority:
     return Authority(folder, certificate, key)
 
 
-def _leaf(
-    authority: x509.Certificate,
+def _builder(
     name: str,
-    hosts: Sequence[str],
     public: ec.EllipticCurvePublicKey,
+    starts: datetime,
+    ends: datetime,
+    issuer: Authority | None = None,
 ) -> x509.CertificateBuilder:
+    """Build a certificate that an authority signs; without `issuer`, the authority's own."""
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    purposes = [ExtendedKeyUsageOID.CLIENT_AUTH]
-    if hosts:
-        # Only servers get this purpose; otherwise any party could impersonate the coordinator.
-        purposes.append(ExtendedKeyUsageOID.SERVER_AUTH)
-    issuer_key = authority.public_key()
-    assert isinstance(issuer_key, ec.EllipticCurvePublicKey)
-    return (
-        _base(subject, authority.subject, public, issuer_key)
-        .add_extension(
-            x509.SubjectAlternativeName([x509.DNSName(name), *map(_host, hosts)]), critical=False
-        )
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(signs=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
-    )
-
-
-def _base(
-    subject: x509.Name,
-    issuer: x509.Name,
-    public: ec.EllipticCurvePublicKey,
-    issuer_key: ec.EllipticCurvePublicKey,
-) -> x509.CertificateBuilder:
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(public)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key), critical=False
-        )
-    )
-
-
-def _usage(signs: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
+    signs = issuer is None
+    usage = x509.KeyUsage(
         digital_signature=not signs,
         content_commitment=False,
         key_encipherment=False,
@@ -264,6 +228,25 @@ def _usage(signs: bool) -> x509.KeyUsage:
         encipher_only=False,
         decipher_only=False,
     )
+    signer = issuer.key.public_key() if issuer else public
+    extensions: dict[x509.ExtensionType, bool] = {
+        x509.SubjectKeyIdentifier.from_public_key(public): False,
+        x509.AuthorityKeyIdentifier.from_issuer_public_key(signer): False,
+        x509.BasicConstraints(ca=signs, path_length=0 if signs else None): True,
+        usage: True,
+    }
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer.certificate.subject if issuer else subject)
+        .public_key(public)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(starts)
+        .not_valid_after(ends)
+    )
+    for extension, critical in extensions.items():
+        builder = builder.add_extension(extension, critical)
+    return builder
 
 
 def _host(host: str) -> x509.GeneralName:
@@ -276,10 +259,7 @@ def _host(host: str) -> x509.GeneralName:
     return x509.DNSName(host)
 
 
-def _check_absent(path: Path) -> None:
-    if path.exists():
-        raise pem_files.already_exists(path)
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)
+def _check_absent(*paths: Path) -> None:
+    for path in paths:
+        if path.exists():
+            raise pem_files.already_exists(path)
