@@ -24,9 +24,7 @@ T = TypeVar("T")
 def key_to_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     """Encode a key as PEM, without a password: a service must start unattended."""
     return key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
 
 

@@ -5,7 +5,8 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -72,8 +73,8 @@ class Job:
     rate: float
     seed: int
     parameters: Mapping[str, Any]
-    pictures: int = 0
-    """Number of test digits to complete for the report."""
+    pictures: bool = False
+    """Whether to complete some test digits for the report."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,10 @@ def run_demo(
         "data": "digits (scikit-learn)",
         "accuracy": accuracy,
         "differences": differences,
-        "runs": [_as_dict(each) for each in results],
+        "runs": [
+            {name: value for name, value in vars(each).items() if name != "pictures"}
+            for each in results
+        ],
     }
     folder.write_json("metrics.json", metrics)
     pictures = next(each for each in results if each.pictures)
@@ -135,18 +139,10 @@ def run_demo(
 
 def list_jobs(seeds: int, rates: Sequence[float], first_seed: int = 0) -> list[Job]:
     """List the trainings, the longest first."""
-    shown = 0.5 if 0.5 in rates else max(rates)
+    shown = ("xvfl+", 0.5 if 0.5 in rates else max(rates), first_seed)
     return [
-        Job(
-            method,
-            rate,
-            seed,
-            PARAMETERS,
-            N_PICTURES if (method, rate, seed) == ("xvfl+", shown, first_seed) else 0,
-        )
-        for method in MODES
-        for seed in range(first_seed, first_seed + seeds)
-        for rate in rates
+        Job(method, rate, seed, PARAMETERS, pictures=(method, rate, seed) == shown)
+        for method, seed, rate in product(MODES, range(first_seed, first_seed + seeds), rates)
     ]
 
 
@@ -176,8 +172,8 @@ def run_job(job: Job) -> Result:
         warnings.simplefilter("ignore", DataWarning)
         model.fit(train.observed, train.y)
     metrics = {mode: evaluate(model, test, mode) for mode in MODES[job.method]}
-    pictures = complete_some(model, test, job.pictures) if job.pictures else {}
-    seconds = time.perf_counter() - started
+    pictures = complete_some(model, test) if job.pictures else {}
+    seconds = round(time.perf_counter() - started, 2)
     return Result(job.method, job.rate, job.seed, seconds, metrics, pictures)
 
 
@@ -187,69 +183,56 @@ def evaluate(model: XVFLClassifier, test: Digits, mode: Mode) -> dict[str, float
         proba = model.predict_proba(test.observed, mode=mode)
     else:
         incomplete = {name: test.y.index[test.incomplete[name]].tolist() for name in PARTIES}
-        parts = [
+        proba = pd.concat(
             model.predict_proba(test.observed, mode=mode, party=name, ids=ids)
             for name, ids in incomplete.items()
-        ]
-        proba = pd.concat(parts)
+        )
     y = test.y.loc[proba.index].to_numpy()
     return all_metrics(proba.to_numpy(), np.searchsorted(model.classes_, y))
 
 
-def complete_some(model: XVFLClassifier, test: Digits, count: int) -> demo_report.Pictures:
-    """Complete the first test rows: true, observed and completed images, (count, 8, 8) each."""
-    rows = test.take(test.y.index[:count])
+def complete_some(model: XVFLClassifier, test: Digits) -> demo_report.Pictures:
+    """Complete the first test rows: true, observed and completed images, (n, 8, 8) each."""
+    rows = test.take(test.y.index[:N_PICTURES])
     # Pixels with a single value in all training rows are not part of the model.
     completed = {name: table.fillna(0) for name, table in model.complete(rows.observed).items()}
+    tables = {"true": rows.complete, "observed": rows.observed, "completed": completed}
     return {
-        name: np.concatenate([_images(tables[party]) for party in PARTIES], axis=2)
-        for name, tables in (
-            ("true", rows.complete),
-            ("observed", rows.observed),
-            ("completed", completed),
-        )
+        kind: np.concatenate([halves[name].to_numpy().reshape(-1, 8, 4) for name in PARTIES], 2)
+        / 16
+        for kind, halves in tables.items()
     }
-
-
-def _images(table: pd.DataFrame) -> NDArray[np.float64]:
-    return table.to_numpy(dtype=np.float64).reshape(-1, 8, 4) / 16
 
 
 def mean_accuracy(
     results: Sequence[Result], rates: Sequence[float]
 ) -> dict[str, list[dict[str, float]]]:
     """Compute mean and standard deviation over seeds, one value per row of the table and rate."""
-    table: dict[str, list[dict[str, float]]] = {}
-    for name in ROWS:
-        table[name] = []
-        for rate in rates:
-            values = _by_seed(results, name, rate)
-            deviation = float(values.std(ddof=1)) if len(values) > 1 else 0.0
-            table[name].append({"mean": float(values.mean()), "deviation": deviation})
+    table: dict[str, list[dict[str, float]]] = {name: [] for name in ROWS}
+    for name, rate in product(ROWS, rates):
+        values = _by_seed(results, name, rate)
+        deviation = float(values.std(ddof=1)) if len(values) > 1 else 0.0
+        table[name].append({"mean": float(values.mean()), "deviation": deviation})
     return table
 
 
 def paired_differences(results: Sequence[Result], rates: Sequence[float]) -> list[dict[str, Any]]:
     """Compute mean differences over seeds and their standard errors."""
     differences = []
-    for rate in rates:
-        for name, other in COMPARISONS:
-            values = _by_seed(results, name, rate) - _by_seed(results, other, rate)
-            mean, error = float(values.mean()), float(values.std(ddof=1) / len(values) ** 0.5)
-            verdict = "ahead" if mean > 2 * error else "behind" if mean < -2 * error else "level"
-            line = {"rate": rate, "method": name, "other": other}
-            differences.append({**line, "mean": mean, "error": error, "verdict": verdict})
+    for rate, (name, other) in product(rates, COMPARISONS):
+        values = _by_seed(results, name, rate) - _by_seed(results, other, rate)
+        mean, error = float(values.mean()), float(values.std(ddof=1) / len(values) ** 0.5)
+        verdict = "ahead" if mean > 2 * error else "behind" if mean < -2 * error else "level"
+        line = {"rate": rate, "method": name, "other": other}
+        differences.append({**line, "mean": mean, "error": error, "verdict": verdict})
     return differences
 
 
 def _by_seed(results: Sequence[Result], name: str, rate: float) -> NDArray[np.float64]:
+    """List the accuracies of a row of the table; `results` are ordered by seed."""
     method, mode = ROWS[name]
-    accuracy = {
-        each.seed: each.metrics[mode]["accuracy"]
-        for each in results
-        if each.method == method and each.rate == rate
-    }
-    return np.array([accuracy[seed] for seed in sorted(accuracy)])
+    chosen = [each for each in results if (each.method, each.rate) == (method, rate)]
+    return np.array([each.metrics[mode]["accuracy"] for each in chosen])
 
 
 def _accuracy_table(accuracy: demo_report.Accuracy, rates: Sequence[float], seeds: int) -> Table:
@@ -265,16 +248,10 @@ def _accuracy_table(accuracy: demo_report.Accuracy, rates: Sequence[float], seed
 
 
 def _difference_table(differences: Sequence[Mapping[str, Any]]) -> Table:
-    table = Table(title="paired differences in percentage points, ± standard error over seeds")
-    for name in ("missing rate", "method", "compared with", "difference", "verdict (2 s.e.)"):
-        table.add_column(name)
+    columns = ("missing rate", "method", "compared with", "difference", "verdict (2 s.e.)")
+    title = "paired differences in percentage points, ± standard error over seeds"
+    table = Table(*columns, title=title)
     for line in differences:
         points = f"{100 * line['mean']:+.1f} ± {100 * line['error']:.1f}"
         table.add_row(f"{line['rate']:g}", line["method"], line["other"], points, line["verdict"])
     return table
-
-
-def _as_dict(result: Result) -> dict[str, Any]:
-    fields = asdict(result)
-    del fields["pictures"]
-    return {**fields, "seconds": round(result.seconds, 2)}

@@ -5,11 +5,13 @@ and match ids privately. During training one party is killed and restarted. The 
 with the same training in one process.
 """
 
+import json
 import signal
 import subprocess
 import sys
 import threading
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,14 +22,13 @@ from rich.table import Table
 
 from xvfl.certs import create_authority
 from xvfl.cli.demo_data import PARTIES, load_halves, sample_incomplete, sample_missing
-from xvfl.config import LossConfig, NetConfig, TableOptions, TrainConfig
+from xvfl.cli.output import new_table
+from xvfl.config import LossConfig, NetConfig, TrainConfig
 from xvfl.data.frames import read_table
 from xvfl.data.labels import read_labels
 from xvfl.dataset.in_memory import prepare_in_memory
 from xvfl.dataset.splits import Splits
 from xvfl.errors import RunError
-from xvfl.federation.fused import FusedFederation
-from xvfl.federation.party_worker import PartyWorker
 from xvfl.model.evaluation import EVALUATION, evaluate, federation_predictions
 from xvfl.model.fitting import TrainingPlan, fit
 from xvfl.model.run_dir import RunDir
@@ -73,13 +74,7 @@ column = "digit"
 [timeouts]
 min_answer = 2.0
 [train]
-epochs = {epochs}
-batch_size = {batch}
-learning_rate = {rate}
-patience = 0
-device = "cpu"
-random_state = {seed}
-"""
+{train}"""
 PARTY = """\
 coordinator = "localhost:{port}"
 table = "{name}.csv"
@@ -144,17 +139,12 @@ def one_process_lines(out: Path, train: TrainConfig) -> Lines:
     """Train and evaluate the same configuration in this process."""
     sources = {n: read_table(str(out / f"{n}.csv"), id_column="id", party=n) for n in PARTIES}
     labels = read_labels(str(out / "labels.csv"), id_column="id", column="digit", where="labels")
-    options = {name: TableOptions() for name in PARTIES}
     splits = Splits(TEST, train.validation_fraction, train.random_state)
-    prepared = prepare_in_memory(sources, labels, options, splits, None, train.class_weight)
-    fitted = fit(prepared, TrainingPlan(NetConfig(), LossConfig(), train))
-    sides = [
-        PartyWorker(name, fitted.model.parties[name], prepared.tables[name], [train.random_state])
-        for name in PARTIES
-    ]
+    prepared = prepare_in_memory(sources, labels, {}, splits, None, train.class_weight)
+    model = fit(prepared, TrainingPlan(NetConfig(), LossConfig(), train)).model
     rows = prepared.rows.take(prepared.test)
     with torch.random.fork_rng(devices=[]):
-        predictions = federation_predictions(fitted.model.method, FusedFederation(sides), rows)
+        predictions = federation_predictions(model.method, model.federation(prepared.tables), rows)
         lines: Lines = evaluate(predictions, "test").to_dict()["lines"]
     return lines
 
@@ -200,15 +190,10 @@ class Processes:
 
         Parties connect to port `dial`, by default the coordinator's. Port 0 is any free port.
         """
-        settings = {
-            "test": TEST,
-            "min_parties": self.min_parties,
-            "epochs": self.train.epochs,
-            "batch": self.train.batch_size,
-            "rate": self.train.learning_rate,
-            "seed": self.train.random_state,
-        }
-        (self.out / "coordinator.toml").write_text(COORDINATOR.format(port=port, **settings))
+        given = {name: value for name, value in asdict(self.train).items() if value is not None}
+        train = "".join(f"{name} = {json.dumps(value)}\n" for name, value in given.items())
+        text = COORDINATOR.format(port=port, test=TEST, min_parties=self.min_parties, train=train)
+        (self.out / "coordinator.toml").write_text(text)
         self.launch("coordinator")
         listening = self.event("listening")["address"].rpartition(":")[2]
         for name in PARTIES:
@@ -270,9 +255,8 @@ def _kill_and_restart(processes: Processes, name: str) -> int:
 
 
 def _table(federated: Lines, one_process: Lines) -> Table:
-    table = Table(title="accuracy in % on test rows")
-    for name in ("mode", "party", "rows", "three processes", "one process", "difference"):
-        table.add_column(name, justify="left" if name in ("mode", "party") else "right")
+    columns = ["mode", "party", "rows", "three processes", "one process", "difference"]
+    table = new_table("accuracy in % on test rows", columns)
     for a, b in zip(federated, one_process, strict=True):
         first, second = (100 * line["metrics"]["accuracy"] for line in (a, b))
         cells = (f"{first:.1f}", f"{second:.1f}", f"{first - second:+.1f}")

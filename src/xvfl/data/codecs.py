@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -42,23 +42,6 @@ class EncodedColumn:
     """Remarks on unusual cells: text → (n,) mask."""
 
 
-class Codec(Protocol):
-    """Encodes and decodes one column."""
-
-    @property
-    def feature(self) -> Feature:
-        """The column's entry in the layout."""
-
-    def encode(self, cells: pd.Series, party: str) -> EncodedColumn:
-        """Encode cells, indexed by row id; error messages name `party`."""
-
-    def decode(self, encoded: Floats, vectors: Mapping[str, Floats]) -> pd.Series:
-        """Decode (n, w) encoded columns to the column's values."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-serializable form."""
-
-
 @dataclass(frozen=True)
 class NumberCodec:
     """A number, scaled to [0, 1]."""
@@ -78,18 +61,13 @@ class NumberCodec:
         numbers = parse_numbers(cells, party)
         observed = ~np.isnan(numbers)
         values = np.where(observed, self.scale.apply(numbers), 0.0).astype(np.float32)
-        return EncodedColumn(
-            values[:, None], observed, _range_notes(self.name, self.scale, numbers)
-        )
+        notes = _range_notes(self.name, self.scale, numbers)
+        return EncodedColumn(values[:, None], observed, notes)
 
     def decode(self, encoded: Floats, vectors: Mapping[str, Floats]) -> pd.Series:
         """Invert the scaling; round if the training values were integers."""
         numbers = self.scale.invert(encoded[:, 0])
         return pd.Series(np.rint(numbers).astype(np.int64) if self.whole else numbers)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-serializable form."""
-        return {"codec": "number", **asdict(self)}
 
 
 @dataclass(frozen=True)
@@ -136,13 +114,8 @@ class DateCodec:
         step = 1 if self.has_time else DAY
         seconds = np.rint(self.scale.invert(encoded[:, 0]) / step).astype(np.int64) * step
         timestamps = pd.Series(seconds.astype("datetime64[s]")).dt.as_unit(self.unit)
-        return (
-            timestamps.dt.tz_localize("UTC").dt.tz_convert(self.zone) if self.zone else timestamps
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-serializable form."""
-        return {"codec": "date", **asdict(self)}
+        zone = self.zone
+        return timestamps.dt.tz_localize("UTC").dt.tz_convert(zone) if zone else timestamps
 
 
 @dataclass(frozen=True)
@@ -166,17 +139,12 @@ class CategoryCodec:
         observed = at >= 0
         values = np.zeros((len(cells), len(self.values)), dtype=np.float32)
         values[np.flatnonzero(observed), at[observed]] = 1.0
-        return EncodedColumn(
-            values, observed, {f"unseen category in {self.name}": present & ~observed}
-        )
+        notes = {f"unseen category in {self.name}": present & ~observed}
+        return EncodedColumn(values, observed, notes)
 
     def decode(self, encoded: Floats, vectors: Mapping[str, Floats]) -> pd.Series:
         """Return the value with the largest column of the group."""
         return _restore_type(self.values, self.type).take(encoded.argmax(1)).reset_index(drop=True)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-serializable form."""
-        return {"codec": "category", **asdict(self)}
 
 
 @dataclass(frozen=True)
@@ -194,21 +162,14 @@ class HashedCodec:
 
     @classmethod
     def from_counts(
-        cls, name: str, counts: pd.Series, width: int, kind: ValueType
+        cls, name: str, counts: Mapping[str, int], width: int, kind: ValueType
     ) -> "HashedCodec":
         """Build from the counts of the distinct values."""
-        table = counts.rename_axis("value").reset_index(name="count")
-        table = table.sort_values(["count", "value"], ascending=[False, True])
-        vocabulary = tuple(table["value"].head(MAX_VOCABULARY).tolist())
+        frequent = sorted(counts, key=lambda text: (-counts[text], text))
         buckets = 1 << (2 * len(counts) - 1).bit_length()
-        return cls(
-            name,
-            width,
-            min(max(buckets, MIN_BUCKETS), MAX_BUCKETS),
-            vocabulary,
-            len(vocabulary) == len(counts),
-            kind,
-        )
+        buckets = min(max(buckets, MIN_BUCKETS), MAX_BUCKETS)
+        complete = len(counts) <= MAX_VOCABULARY
+        return cls(name, width, buckets, tuple(frequent[:MAX_VOCABULARY]), complete, kind)
 
     @property
     def feature(self) -> Feature:
@@ -243,9 +204,21 @@ class HashedCodec:
             nearest[part] = ((table**2).sum(1) - 2 * near[part] @ table.T).argmin(1)
         return _restore_type(self.vocabulary, self.type).take(word[nearest]).reset_index(drop=True)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-serializable form."""
-        return {"codec": "hashed", **asdict(self)}
+
+Codec = NumberCodec | DateCodec | CategoryCodec | HashedCodec
+"""Encodes one column of cells, and decodes it."""
+CODECS: dict[str, type[Codec]] = {
+    "number": NumberCodec,
+    "date": DateCodec,
+    "category": CategoryCodec,
+    "hashed": HashedCodec,
+}
+
+
+def codec_to_dict(codec: Codec) -> dict[str, Any]:
+    """Return the JSON-serializable form of a codec."""
+    kind = next(kind for kind, cls in CODECS.items() if isinstance(codec, cls))
+    return {"codec": kind, **asdict(codec)}
 
 
 def codec_from_dict(data: Mapping[str, Any]) -> Codec:
@@ -257,14 +230,6 @@ def codec_from_dict(data: Mapping[str, Any]) -> Codec:
         if name in fields:
             fields[name] = tuple(fields[name])
     return CODECS[data["codec"]](**fields)
-
-
-CODECS: dict[str, type[NumberCodec | DateCodec | CategoryCodec | HashedCodec]] = {
-    "number": NumberCodec,
-    "date": DateCodec,
-    "category": CategoryCodec,
-    "hashed": HashedCodec,
-}
 
 
 def hash_buckets(distinct: pd.Index, buckets: int) -> NDArray[np.int64]:

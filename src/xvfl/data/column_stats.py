@@ -4,6 +4,7 @@ Types, ranges, categories and counts are exact. With limits, memory is bounded: 
 a uniform sample, and the rarest categories of a column with very many are forgotten.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,7 +120,7 @@ class CategoryStats:
     """Counts of each distinct text, and the types of the values."""
 
     def __init__(self, max_categories: int | None) -> None:
-        self.counts: dict[str, int] = {}
+        self.counts: Counter[str] = Counter()
         self.types: set[ValueType] = set()
         self.all_boolean = True
         self._max_categories = max_categories
@@ -130,12 +131,10 @@ class CategoryStats:
             return
         self.all_boolean &= types.infer_dtype(cells, skipna=True) == "boolean"
         self.types.add(value_type(cells))
-        for text, count in zip(distinct.tolist(), counts.tolist(), strict=True):
-            self.counts[text] = self.counts.get(text, 0) + count
+        self.counts.update(dict(zip(distinct.tolist(), counts.tolist(), strict=True)))
         limit = self._max_categories
         if limit is not None and len(self.counts) > limit:
-            frequent = sorted(self.counts, key=self.counts.__getitem__, reverse=True)
-            self.counts = {text: self.counts[text] for text in frequent[: limit // 2]}
+            self.counts = Counter(dict(self.counts.most_common(limit // 2)))
 
     @property
     def type(self) -> ValueType:
@@ -146,10 +145,9 @@ class CategoryStats:
 
     def codec(self, name: str, options: TableOptions) -> Codec | str:
         """Build the codec, or return why the column carries no information."""
-        if len(self.counts) > max(options.one_hot_max_size, 1):
-            counts = pd.Series(self.counts)
-            counts.index = counts.index.astype("str")
-            return HashedCodec.from_counts(name, counts, options.hash_embedding_dim, self.type)
+        if len(self.counts) > options.one_hot_max_size:
+            width = options.hash_embedding_dim
+            return HashedCodec.from_counts(name, self.counts, width, self.type)
         reason = _uninformative(len(self.counts))
         return reason or CategoryCodec(name, tuple(sorted(self.counts)), self.type)
 
@@ -173,8 +171,7 @@ class DateStats:
 
     def codec(self, name: str, options: TableOptions) -> Codec | str:
         """Build the codec, or return why the column carries no information."""
-        reason = self.seconds.uninformative()
-        if reason:
+        if reason := self.seconds.uninformative():
             return reason
         scale = self.seconds.scale(options.scaling)
         return DateCodec(name, scale, self.has_time, self.format, self.zone, self.unit)
@@ -195,18 +192,14 @@ class ColumnStats:
 
     def add(self, cells: pd.Series, keys: Floats) -> None:
         """Add the cells of a chunk, NA where missing, each with its sampling key."""
-        is_date = types.is_datetime64_any_dtype(cells.dtype)
-        categorical = types.is_bool_dtype(cells.dtype) or isinstance(
-            cells.dtype, pd.CategoricalDtype
-        )
+        dtype = cells.dtype
+        is_date = types.is_datetime64_any_dtype(dtype)
+        numeric = self.name in self.options.numeric and not is_date
+        categorical = types.is_bool_dtype(dtype) or isinstance(dtype, pd.CategoricalDtype)
+        self.is_category |= categorical and not numeric
         if self.is_category:
             self._add_categories(cells)
-        elif self.name in self.options.numeric and not is_date:
-            self._add_numbers(cells, keys)
-        elif categorical:
-            self.is_category = True
-            self._add_categories(cells)
-        elif types.is_numeric_dtype(cells.dtype):
+        elif numeric or types.is_numeric_dtype(dtype):
             self._add_numbers(cells, keys)
         elif is_date:
             self._add_dates(cells, keys)
@@ -233,8 +226,7 @@ class ColumnStats:
 
     def _number_codec(self) -> Codec | str:
         numbers = self.numbers or NumericStats(None)
-        reason = numbers.uninformative()
-        if reason:
+        if reason := numbers.uninformative():
             return reason
         scale = numbers.scale(self.options.scaling)
         return NumberCodec(self.name, scale, numbers.exact_integers())

@@ -13,7 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from xvfl.config import TableOptions
-from xvfl.data.codecs import Bools, Codec, DateCodec, codec_from_dict
+from xvfl.data.codecs import Bools, Codec, DateCodec, codec_from_dict, codec_to_dict
 from xvfl.data.column_stats import ColumnStats, FitLimits, sampling_keys
 from xvfl.data.encoded import Encoded
 from xvfl.data.images import ImageEncoder
@@ -221,7 +221,7 @@ class TableEncoder:
             "party": self.party,
             "na_values": list(self.na_values),
             "left_out": self.left_out,
-            "codecs": [by_name[name].to_dict() for name in self.columns],
+            "codecs": [codec_to_dict(by_name[name]) for name in self.columns],
         }
 
     @classmethod

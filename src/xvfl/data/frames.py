@@ -1,7 +1,7 @@
 """Read tables of any source as pandas frames indexed by string ids."""
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -109,24 +109,19 @@ def _load(source: Any, id_column: str | None, where: str) -> tuple[pd.DataFrame,
 
 def describe_source(source: Any) -> str:
     """Name a file or query for messages."""
-    is_query = isinstance(source, str) and source.startswith(SQL)
-    return "SQL query" if is_query else f"file {source}"
+    return "SQL query" if str(source).startswith(SQL) else f"file {source}"
 
 
 def _read_file(path: Path, id_column: str, where: str) -> pd.DataFrame:
-    readers: dict[str, Callable[[], pd.DataFrame]] = {
-        ".csv": lambda: _read_csv(path, id_column, where),
-        ".parquet": lambda: _read_parquet(path, where),
-    }
-    read = readers.get(path.suffix.lower())
-    if read is None:
+    is_csv = path.suffix.lower() == ".csv"
+    if not is_csv and path.suffix.lower() != ".parquet":
         raise InputError(
-            f"{where}: expected a name ending in {' or '.join(readers)}, "
+            f"{where}: expected a name ending in .csv or .parquet, "
             f"but got {path.suffix or 'none'!r}; convert the file"
         )
     require_file(path, where)
     with read_errors(path, where):
-        return read()
+        return _read_csv(path, id_column, where) if is_csv else _read_parquet(path, where)
 
 
 def require_file(path: Path, where: str) -> None:
@@ -157,13 +152,9 @@ def _read_csv(path: Path, id_column: str, where: str) -> pd.DataFrame:
     with warnings.catch_warnings():
         # Otherwise rows longer than the header silently shift by one column.
         warnings.simplefilter("error", pd.errors.ParserWarning)
+        text = {id_column: "str"}
         return pd.read_csv(
-            path,
-            dtype={id_column: "str"},
-            index_col=False,
-            keep_default_na=True,
-            low_memory=False,
-            encoding="utf-8-sig",
+            path, dtype=text, index_col=False, low_memory=False, encoding="utf-8-sig"
         )
 
 

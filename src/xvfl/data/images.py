@@ -5,7 +5,7 @@ Shapes: n images, C channels, H height, W width. The raw features are the H·W p
 
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -112,14 +112,11 @@ class ImageEncoder:
         return Layout(image=self.shape)
 
     def encode(
-        self,
-        pixels: NDArray[Any],
-        ids: Sequence[Any],
-        observed: NDArray[np.bool_] | None = None,
+        self, pixels: NDArray[Any], ids: Sequence[Any], observed: NDArray[np.bool_] | None = None
     ) -> Encoded:
         """Scale images to [0, 1]; a pixel that is missing in one channel is missing in all."""
         names = _image_ids(ids, len(pixels), f"party {self.party!r}, images")
-        if pixels.ndim != len(self.axes) + 1 or pixels.shape[1:] != self._own_shape:
+        if pixels.shape[1:] != self._own_shape:
             raise InputError(
                 f"party {self.party!r}: expected images of shape {self._own_shape} as in training, "
                 f"but got {pixels.shape[1:]}; resize or reorder them"
@@ -137,9 +134,7 @@ class ImageEncoder:
         return Encoded(names, values, codes, present.reshape(len(values), -1), notes)
 
     def decode(
-        self,
-        encoded_columns: NDArray[Any],
-        vectors: Mapping[str, NDArray[Any]] | None = None,
+        self, encoded_columns: NDArray[Any], vectors: Mapping[str, NDArray[Any]] | None = None
     ) -> NDArray[Any]:
         """Convert (n, C·H·W) or (n, C, H, W) numbers to images of the party's axes and type."""
         first = np.asarray(encoded_columns, dtype=np.float64).reshape(-1, *self.shape)
@@ -153,8 +148,7 @@ class ImageEncoder:
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-serializable form."""
-        fields = {name: getattr(self, name) for name in ("party", "axes", "low", "high", "dtype")}
-        return {"type": "image", "shape": list(self.shape), **fields}
+        return {"type": "image", **asdict(self), "shape": list(self.shape)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "ImageEncoder":
@@ -164,12 +158,8 @@ class ImageEncoder:
 
     @property
     def _own_shape(self) -> tuple[int, ...]:
-        channels, height, width = self.shape
-        return {
-            "HW": (height, width),
-            "CHW": (channels, height, width),
-            "HWC": (height, width, channels),
-        }[self.axes]
+        sizes = dict(zip("CHW", self.shape, strict=True))
+        return tuple(sizes[axis] for axis in self.axes)
 
     def _check_observed(
         self, observed: NDArray[np.bool_], shape: tuple[int, ...]

@@ -17,7 +17,6 @@ from xvfl.config import LossConfig, NetConfig, TrainConfig
 from xvfl.dataset.interface import Dataset
 from xvfl.errors import ConfigError, RunError
 from xvfl.federation.fused import FusedFederation
-from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.predict import calibrate, score
 from xvfl.model.custom_nets import CustomNets
 from xvfl.model.model import Model
@@ -127,7 +126,7 @@ def _fit_once(
     )
     for module in model.modules.values():
         module.to(device)
-    federation = _federation(model, dataset, plan, device)
+    federation = model.federation(dataset.tables, plan.loss.reconstruction_weight)
     validation = dataset.validation_rows(device)
     rows = dataset.training_rows(device)
     captured = device.type == "cuda" and can_capture(federation, rows, plan.custom_nets)
@@ -150,17 +149,6 @@ def _fit_once(
     for module in model.modules.values():
         module.to("cpu").eval()
     return FitResult(model, records, interrupted, trainer.progress.best_epoch < 0)
-
-
-def _federation(
-    model: Model, dataset: Dataset, plan: TrainingPlan, device: torch.device
-) -> FusedFederation:
-    weight = plan.loss.reconstruction_weight
-    workers = [
-        PartyWorker(name, net, dataset.tables[name].to(device), [plan.train.random_state], weight)
-        for name, net in model.parties.items()
-    ]
-    return FusedFederation(workers)
 
 
 def can_capture(

@@ -31,7 +31,7 @@ from xvfl.model.prediction import (
 )
 from xvfl.model.run_dir import FORMAT, MANIFEST, MODEL, RunDir
 from xvfl.primitives.layout import Layout, any_image
-from xvfl.primitives.rows import Rows
+from xvfl.primitives.rows import Rows, Table
 from xvfl.training.threads import limit_threads
 from xvfl.version import VERSION
 
@@ -164,6 +164,18 @@ class Model:
             values = complete_rows(federation, rows, given.index(party)).double().cpu().numpy()
         return fill(self.encoders[party], self.parties[party], sources[party], chosen, values)
 
+    def federation(
+        self, tables: Mapping[str, Table], reconstruction_weight: float = 0.0
+    ) -> FusedFederation:
+        """Combine the parties' nets with their tables, on the device of the heads."""
+        device = next(self.method.heads.parameters()).device
+        seeds = [self.random_state]
+        workers = [
+            PartyWorker(name, self.parties[name], table.to(device), seeds, reconstruction_weight)
+            for name, table in tables.items()
+        ]
+        return FusedFederation(workers)
+
     def save(self, folder: RunDir, extra: Mapping[str, Any] | None = None) -> None:
         """Write the model to a folder; the manifest also gets the `extra` entries."""
         folder.create()
@@ -250,11 +262,7 @@ class Model:
         device = next(self.method.heads.parameters()).device
         tables = {n: to_party_table(self.encoders[n].layout, each) for n, each in encoded.items()}
         rows = rows_of_ids(ids, encoded, tables, self.full_threshold)
-        workers = [
-            PartyWorker(n, self.parties[n], tables[n].to(device), [self.random_state])
-            for n in encoded
-        ]
-        return rows.to(device), FusedFederation(workers)
+        return rows.to(device), self.federation(tables)
 
     def _temperature(self, request: PredictRequest, rows: Rows, party_index: int) -> Tensor:
         """Return each row's temperature; local where no peer assists. (n, 1)"""

@@ -15,12 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NO_MATPLOTLIB = "plots need matplotlib: pip install 'xvfl[plots]'"
-COLORS = {
-    "local": "#d95f02",
-    "assisted": "#7570b3",
-    "peers": "#aaaaaa",
-    "collaborative": "#1b9e77",
-}
+COLORS = {"local": "#d95f02", "assisted": "#7570b3", "peers": "#aaaaaa", "collaborative": "#1b9e77"}
 
 
 def has_matplotlib() -> bool:

@@ -24,13 +24,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from xvfl.errors import RunError
-from xvfl.system.files import (
-    append_jsonl,
-    atomic_write,
-    flush_to_disk,
-    read_jsonl,
-    temporary_path,
-)
+from xvfl.system.files import append_jsonl, atomic_write, flush_to_disk, read_jsonl, temporary_path
 from xvfl.version import VERSION
 
 FORMAT = 2
@@ -104,11 +98,7 @@ class RunDir:
     ) -> None:
         """Write tensors and JSON metadata to one file atomically."""
         copies = {key: value.detach().cpu().contiguous().clone() for key, value in tensors.items()}
-        header = {
-            "format": str(FORMAT),
-            "version": VERSION,
-            "metadata": json.dumps(metadata),
-        }
+        header = {"format": str(FORMAT), "version": VERSION, "metadata": json.dumps(metadata)}
         self._write(name, lambda temporary: temporary.write_bytes(save(copies, metadata=header)))
 
     def load_tensors(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
