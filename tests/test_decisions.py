@@ -21,6 +21,7 @@ from xvfl.config import COORDINATOR, LossConfig, NetConfig, TableOptions
 from xvfl.data.encoder import TableEncoder
 from xvfl.data.images import ImageEncoder, Images
 from xvfl.dataset.in_memory import InMemoryDataset, prepare_in_memory
+from xvfl.dataset.prepare import PreparationPlan
 from xvfl.dataset.splits import Splits
 from xvfl.errors import DataWarning, RunError
 from xvfl.federation.fused import FusedFederation
@@ -54,7 +55,8 @@ def prepared(
     sources: dict[str, Any], labels: pd.Series, full_threshold: float | None = None
 ) -> InMemoryDataset:
     """Prepare tables as the estimator does."""
-    return prepare_in_memory(sources, labels, {}, Splits(0.1, 0.2, 0), full_threshold, "none")
+    plan = PreparationPlan({}, Splits(0.1, 0.2, 0), full_threshold)
+    return prepare_in_memory(sources, labels, plan)
 
 
 def model_of(ready: InMemoryDataset) -> Model:

@@ -18,10 +18,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from xvfl.config import LossConfig, NetConfig, TableOptions, TrainConfig
+from xvfl.config import LossConfig, NetConfig, TrainConfig
 from xvfl.dataset.on_disk.on_disk_dataset import OnDiskDataset
 from xvfl.dataset.on_disk.parquet_tables import open_tables
 from xvfl.dataset.on_disk.prepare_on_disk import prepare_on_disk
+from xvfl.dataset.prepare import PreparationPlan
 from xvfl.dataset.splits import Splits
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party_worker import PartyWorker
@@ -148,9 +149,7 @@ def step(folder: Path, steps: int) -> dict[str, float]:
 
 def _prepared(folder: Path) -> OnDiskDataset:
     tables = open_tables(PARTIES, "bank", "label", folder)
-    options: dict[str, TableOptions] = {}
-    cache = folder / "cache"
-    return prepare_on_disk(tables, options, Splits(0.2, 0.15, 0), None, "none", cache)
+    return prepare_on_disk(tables, PreparationPlan({}, Splits(0.2, 0.15, 0)), folder / "cache")
 
 
 def _model(prepared: OnDiskDataset) -> Model:

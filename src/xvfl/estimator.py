@@ -20,6 +20,7 @@ from xvfl.data.labels import labels_of_party, read_labels
 from xvfl.data.sources import Source
 from xvfl.data.text import as_text
 from xvfl.dataset.in_memory import prepare_in_memory
+from xvfl.dataset.prepare import PreparationPlan
 from xvfl.dataset.splits import Splits
 from xvfl.errors import DataWarning, InputError
 from xvfl.methods import Mode
@@ -307,14 +308,10 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         plan = self._plan()
         sources, labels = self._sources_and_labels(X, y)
-        dataset = prepare_in_memory(
-            sources,
-            labels,
-            {name: _options(name, each) for name, each in (self.table_options or {}).items()},
-            Splits(0.0, self.validation_fraction, self.random_state),
-            self.full_threshold,
-            plan.train.class_weight,
-        )
+        options = {name: _options(name, each) for name, each in (self.table_options or {}).items()}
+        splits = Splits(0.0, self.validation_fraction, self.random_state)
+        preparation = PreparationPlan(options, splits, self.full_threshold, plan.train.class_weight)
+        dataset = prepare_in_memory(sources, labels, preparation)
         with progress_bar(self.verbose) as on_progress:
             result = fit(dataset, plan, on_progress=on_progress)
         if result.interrupted and not result.records:

@@ -21,6 +21,7 @@ from xvfl.dataset.on_disk import placement
 from xvfl.dataset.on_disk.on_disk_dataset import OnDiskDataset
 from xvfl.dataset.on_disk.parquet_tables import open_tables
 from xvfl.dataset.on_disk.prepare_on_disk import prepare_on_disk
+from xvfl.dataset.prepare import PreparationPlan
 from xvfl.dataset.splits import Splits, drop_unobserved
 from xvfl.errors import DataWarning, InputError
 from xvfl.model.run_dir import CHECKPOINT, MODEL, RunDir
@@ -78,8 +79,8 @@ def prepared_from(folder: Path, **changes: object) -> OnDiskDataset:
         folder,
     )
     options: dict[str, TableOptions] = {"bank": TableOptions(na_values=("cook",))}
-    given = {"full_threshold": None, "class_weight": "none", **changes}
-    return prepare_on_disk(tables, options, SPLITS, folder=folder / "cache", **given)  # type: ignore[arg-type]
+    plan = PreparationPlan(options, SPLITS, **changes)  # type: ignore[arg-type]
+    return prepare_on_disk(tables, plan, folder / "cache")
 
 
 def parts_of(y: np.ndarray) -> np.ndarray:
@@ -263,7 +264,7 @@ def test_many_parties_are_matched_in_little_memory(
     folder = tmp_path / "places"
     folder.mkdir()
     found = placement.DiskPlacement(tables, folder)
-    match = found.match(find_labels(tables.labels.chunks(), tables.labels.where))
+    match = found.match(find_labels(tables.labels, tables.labels.where))
     found.split({code: code for code in match.class_sizes}, SPLITS)
     assert found.sizes.total == rows
     places = [list(id_index.read_places(folder / f"places-p{i}.bin")) for i in (0, parties - 1)]

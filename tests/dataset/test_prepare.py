@@ -14,6 +14,7 @@ from xvfl.data.labels import find_labels, read_labels
 from xvfl.dataset.in_memory import prepare_in_memory
 from xvfl.dataset.on_disk.parquet_tables import open_tables
 from xvfl.dataset.on_disk.prepare_on_disk import prepare_on_disk
+from xvfl.dataset.prepare import PreparationPlan
 from xvfl.dataset.splits import Splits, class_weights, drop_unobserved
 from xvfl.errors import DataWarning, InputError
 from xvfl.primitives.rows import align_rows, observation_levels
@@ -35,18 +36,18 @@ def tables() -> tuple[Tables, pd.Series]:
 
 @pytest.fixture(params=["memory", "disk"])
 def prepare(request: pytest.FixtureRequest, tmp_path: Path) -> Prepare:
-    splits, options = Splits(0.2, 0.2, 0), {"bank": TableOptions()}
+    plan = PreparationPlan({"bank": TableOptions()}, Splits(0.2, 0.2, 0))
 
     def in_memory(frames: Tables, labels: pd.Series) -> Any:
         labels = read_labels(labels, id_column=None, column=None, where="labels")
-        return prepare_in_memory(frames, labels, options, splits, None, "none")
+        return prepare_in_memory(frames, labels, plan)
 
     def on_disk(frames: Tables, labels: pd.Series) -> Any:
         for name, frame in {**frames, "labels": labels.to_frame()}.items():
             frame.to_parquet(tmp_path / f"{name}.parquet")
         files = {name: (f"{name}.parquet", "id") for name in frames}
         opened = open_tables(files, ("labels.parquet", "id"), "label", tmp_path)
-        return prepare_on_disk(opened, options, splits, None, "none", tmp_path / "cache")
+        return prepare_on_disk(opened, plan, tmp_path / "cache")
 
     return in_memory if request.param == "memory" else on_disk
 

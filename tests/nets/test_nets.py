@@ -15,6 +15,7 @@ from tests.problems import IMAGE, MIXED, NUMBERS
 from xvfl import XVFLClassifier, nets
 from xvfl.config import LossConfig, NetConfig
 from xvfl.dataset.in_memory import prepare_in_memory
+from xvfl.dataset.prepare import PreparationPlan
 from xvfl.dataset.splits import Splits
 from xvfl.errors import InputError, RunError
 from xvfl.federation.build import build_method, build_parties, default_widths
@@ -247,7 +248,7 @@ def test_a_users_modules_and_builders_take_the_place_of_the_defaults(tmp_path: P
 )
 def test_a_misfitting_net_is_named_before_training(own: dict[str, Any], message: str) -> None:
     sources, labels = frames()
-    ready = prepare_in_memory(sources, labels, {}, Splits(0.0, 0.2, 0), None, "none")
+    ready = prepare_in_memory(sources, labels, PreparationPlan({}, Splits(0.0, 0.2, 0)))
     rest = (ready.classes, ready.class_prior(), NetConfig(6, 8), LossConfig(), 0)
     with pytest.raises(InputError, match=message):
         Model(ready.encoders, ready.full_threshold, *rest, CustomNets(**own))
@@ -266,7 +267,7 @@ def test_a_misfitting_net_is_named_before_training(own: dict[str, Any], message:
 )
 def test_other_misfits_are_named_too(own: dict[str, Any]) -> None:
     sources, labels = frames()
-    ready = prepare_in_memory(sources, labels, {}, Splits(0.0, 0.2, 0), None, "none")
+    ready = prepare_in_memory(sources, labels, PreparationPlan({}, Splits(0.0, 0.2, 0)))
     rest = (ready.classes, ready.class_prior(), NetConfig(6, 8), LossConfig(), 0)
     with pytest.raises(InputError):
         Model(ready.encoders, ready.full_threshold, *rest, CustomNets(**own))

@@ -27,6 +27,7 @@ from xvfl.config import LossConfig, NetConfig, TrainConfig
 from xvfl.data.frames import read_table
 from xvfl.data.labels import read_labels
 from xvfl.dataset.in_memory import prepare_in_memory
+from xvfl.dataset.prepare import PreparationPlan
 from xvfl.dataset.splits import Splits
 from xvfl.errors import RunError
 from xvfl.model.evaluation import EVALUATION, evaluate, federation_predictions
@@ -140,7 +141,8 @@ def one_process_lines(out: Path, train: TrainConfig) -> Lines:
     sources = {n: read_table(str(out / f"{n}.csv"), id_column="id", party=n) for n in PARTIES}
     labels = read_labels(str(out / "labels.csv"), id_column="id", column="digit", where="labels")
     splits = Splits(TEST, train.validation_fraction, train.random_state)
-    prepared = prepare_in_memory(sources, labels, {}, splits, None, train.class_weight)
+    preparation = PreparationPlan({}, splits, class_weight=train.class_weight)
+    prepared = prepare_in_memory(sources, labels, preparation)
     model = fit(prepared, TrainingPlan(NetConfig(), LossConfig(), train)).model
     rows = prepared.rows.take(prepared.test)
     with torch.random.fork_rng(devices=[]):

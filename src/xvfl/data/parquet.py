@@ -58,6 +58,9 @@ class ParquetTable:
             rows: int = self._file().metadata.num_rows
         return rows
 
+    def __iter__(self) -> Iterator[pd.DataFrame]:
+        return self.chunks()
+
     def exclude(self, *columns: str) -> "ParquetTable":
         """Remove columns from the features."""
         return replace(self, excluded=(*self.excluded, *columns))
@@ -101,11 +104,6 @@ class ParquetTable:
         """Read the ids in chunks."""
         for frame in self.chunks([]):
             yield frame.index.to_numpy(dtype=object)
-
-    def first_id(self) -> str | None:
-        """Return the first row's id, None without rows."""
-        ids = next(self.ids(), None)
-        return None if ids is None else str(ids[0])
 
     def version(self) -> list[Any]:
         """Return what changes when the file changes: path, size and time."""

@@ -20,8 +20,8 @@ Source = pd.DataFrame | Images
 Encoder = TableEncoder | ImageEncoder
 
 
-def source_ids(source: Source) -> list[str]:
-    """List the ids of a party's rows."""
+def source_ids(source: Source | pd.Series) -> list[str]:
+    """List the ids of a party's rows, or of labels."""
     return list(source.ids) if isinstance(source, Images) else list(source.index)
 
 

@@ -12,11 +12,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from xvfl.config import TableOptions
 from xvfl.data.encoded import Encoded
 from xvfl.data.labels import LabelValues
 from xvfl.data.sources import Encoder, Source, source_ids
-from xvfl.dataset.prepare import IdMatch, Int64Array, Metadata, prepare
+from xvfl.dataset.prepare import (
+    IdMatch,
+    Int64Array,
+    Metadata,
+    PreparationPlan,
+    StoreRows,
+    prepare,
+)
 from xvfl.dataset.splits import Parts, Splits, drop_unobserved, split
 from xvfl.primitives.layout import Layout
 from xvfl.primitives.rows import PartyTable, Rows, align_rows, observation_levels
@@ -68,17 +74,11 @@ class InMemoryDataset:
 
 
 def prepare_in_memory(
-    sources: Mapping[str, Source],
-    labels: pd.Series,
-    options: Mapping[str, TableOptions],
-    splits: Splits,
-    full_threshold: float | None,
-    class_weight: str,
+    sources: Mapping[str, Source], labels: pd.Series, plan: PreparationPlan
 ) -> InMemoryDataset:
     """Prepare tables and labels in memory."""
-    tables = {name: _SingleChunk(source) for name, source in sources.items()}
-    backend = _InMemoryBackend(sources, labels)
-    return prepare(backend, tables, _Labels(labels), options, splits, full_threshold, class_weight)
+    tables = {name: [source] for name, source in sources.items()}
+    return prepare(_InMemoryBackend(sources, labels), tables, [labels], "labels", plan)
 
 
 def to_party_table(layout: Layout, encoded: Encoded) -> PartyTable:
@@ -101,49 +101,13 @@ def rows_of_ids(
     return align_rows(torch.from_numpy(np.stack(handles, 1)).long(), levels, y)
 
 
-@dataclass(frozen=True)
-class _SingleChunk:
-    source: Source
-
-    def chunks(self) -> Iterator[Source]:
-        yield self.source
-
-    def first_id(self) -> str | None:
-        return next(iter(source_ids(self.source)), None)
-
-
-@dataclass(frozen=True)
-class _Labels:
-    labels: pd.Series
-    where: str = "labels"
-
-    def chunks(self) -> Iterator[pd.Series]:
-        yield self.labels
-
-    def first_id(self) -> str | None:
-        return next(iter(self.labels.index), None)
-
-
-@dataclass
-class _Storage:
-    """Keeps the one chunk of a table."""
-
-    layout: Layout
-    table: PartyTable | None = None
-    places: Int64Array | None = None
-
-    def put(self, places: Int64Array, encoded: Encoded) -> None:
-        assert self.table is None
-        self.table, self.places = to_party_table(self.layout, encoded), places
-
-
 class _InMemoryBackend:
     """Matches, splits and stores rows in memory; also implements `Placement`."""
 
     def __init__(self, sources: Mapping[str, Source], labels: pd.Series) -> None:
         self._ids = {name: pd.Index(source_ids(source)) for name, source in sources.items()}
         self._labels = labels
-        self._storages: dict[str, _Storage] = {}
+        self._stored: dict[str, tuple[Int64Array, PartyTable]] = {}
 
     def match(self, values: LabelValues) -> IdMatch:
         codes = values.codes(self._labels)
@@ -173,18 +137,19 @@ class _InMemoryBackend:
     def is_training(self, places: Int64Array) -> NDArray[np.bool_]:
         return self._training[places] & (places >= 0)
 
-    def storage(self, party: str, layout: Layout) -> _Storage:
-        self._storages[party] = _Storage(layout)
-        return self._storages[party]
+    def storage(self, party: str, layout: Layout) -> StoreRows:
+        def store(places: Int64Array, encoded: Encoded) -> None:
+            self._stored[party] = places, to_party_table(layout, encoded)
+
+        return store
 
     def dataset(self, metadata: Metadata) -> InMemoryDataset:
-        handles = torch.full((len(self._y), len(self._storages)), -1)
+        handles = torch.full((len(self._y), len(self._stored)), -1)
         tables, levels = {}, []
-        for i, (name, storage) in enumerate(self._storages.items()):
-            assert storage.table is not None and storage.places is not None
-            tables[name] = storage.table
-            handles[storage.places, i] = torch.arange(len(storage.table))
-            levels.append(observation_levels(storage.table.observed, metadata.full_threshold[name]))
+        for i, (name, (places, table)) in enumerate(self._stored.items()):
+            tables[name] = table
+            handles[places, i] = torch.arange(len(table))
+            levels.append(observation_levels(table.observed, metadata.full_threshold[name]))
         rows = align_rows(handles, levels, self._y)
         rows, parts = drop_unobserved(rows, self._parts, metadata.class_weight)
         return InMemoryDataset(

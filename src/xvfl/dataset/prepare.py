@@ -1,13 +1,13 @@
 """Prepare the parties' tables and the labels for training: match, split, fit encoders, encode.
 
-Tables are read in chunks; a table in memory is a single chunk. A backend decides where ids are
-matched, how rows are split and where encoded rows are stored. Each party's encoder is fitted on its
-own training rows only.
+Tables are read in chunks, and more than once; a table in memory is a single chunk. A backend decides
+where ids are matched, how rows are split and where encoded rows are stored. Each party's encoder is
+fitted on its own training rows only.
 """
 
 import re
 import warnings
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -20,7 +20,7 @@ from xvfl.config import COORDINATOR, TableOptions
 from xvfl.data.column_stats import FitLimits
 from xvfl.data.encoded import Encoded
 from xvfl.data.labels import LabelValues, encode_labels, find_labels
-from xvfl.data.sources import Encoder, Source, encode, fit_encoder, take_rows
+from xvfl.data.sources import Encoder, Source, encode, fit_encoder, source_ids, take_rows
 from xvfl.dataset.splits import Splits
 from xvfl.errors import DataWarning, InputError, unknown
 from xvfl.primitives.layout import Layout
@@ -30,28 +30,16 @@ Int64Array = NDArray[np.int64]
 D = TypeVar("D", covariant=True)
 
 
-class ChunkedTable(Protocol):
-    """A party's rows, read in chunks."""
+@dataclass(frozen=True)
+class PreparationPlan:
+    """How to read, split and weight the rows of a run."""
 
-    def chunks(self) -> Iterator[Source]:
-        """Read the rows in order; each call starts again."""
-
-    def first_id(self) -> str | None:
-        """Return the first row's id, for messages."""
-
-
-class LabelColumn(Protocol):
-    """The labels, read in chunks."""
-
-    @property
-    def where(self) -> str:
-        """The column's name for messages."""
-
-    def chunks(self) -> Iterator[pd.Series]:
-        """Read the labels in order, indexed by id."""
-
-    def first_id(self) -> str | None:
-        """Return the first row's id, for messages."""
+    options: Mapping[str, TableOptions]
+    """How to read the columns of a party's table, by party."""
+    splits: Splits
+    full_threshold: float | None = None
+    """Observed share from which a row is full; None chooses it for each party."""
+    class_weight: str = "none"
 
 
 @dataclass(frozen=True)
@@ -76,11 +64,8 @@ class Placement(Protocol):
         """Tell which places are training rows."""
 
 
-class RowStorage(Protocol):
-    """Stores a party's encoded rows."""
-
-    def put(self, places: Int64Array, encoded: Encoded) -> None:
-        """Store the rows of a chunk at their places."""
+StoreRows = Callable[[Int64Array, Encoded], None]
+"""Stores the encoded rows of a chunk at their places."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +87,7 @@ class Backend(Protocol[D]):
     def split(self, numbers: Mapping[int, int], splits: Splits) -> Placement:
         """Split the matched rows; `numbers` maps labels to class numbers."""
 
-    def storage(self, party: str, layout: Layout) -> RowStorage:
+    def storage(self, party: str, layout: Layout) -> StoreRows:
         """Open the storage of a party's encoded rows."""
 
     def dataset(self, metadata: Metadata) -> D:
@@ -111,33 +96,35 @@ class Backend(Protocol[D]):
 
 def prepare(
     backend: Backend[D],
-    tables: Mapping[str, ChunkedTable],
-    labels: LabelColumn,
-    options: Mapping[str, TableOptions],
-    splits: Splits,
-    full_threshold: float | None,
-    class_weight: str,
+    tables: Mapping[str, Iterable[Source]],
+    labels: Iterable[pd.Series],
+    where: str,
+    plan: PreparationPlan,
     limits: FitLimits | None = None,
 ) -> D:
-    """Match the ids, split the rows, fit the encoders and encode all rows."""
+    """Match the ids, split the rows, fit the encoders and encode all rows.
+
+    `where` names the labels in messages.
+    """
     check_party_names(tables)
-    for name in options:
+    for name in plan.options:
         if name not in tables:
             raise InputError(f"table options: {unknown('party', name, tables)}")
-    values = find_labels(labels.chunks(), labels.where)
+    values = find_labels(labels, where)
     match = backend.match(values)
     _check_match(match, tables, labels)
     classes, numbers = encode_labels(values.plain.iloc[list(match.class_sizes)])
-    placement = backend.split(dict(zip(match.class_sizes, numbers.tolist(), strict=True)), splits)
+    class_numbers = dict(zip(match.class_sizes, numbers.tolist(), strict=True))
+    placement = backend.split(class_numbers, plan.splits)
     encoders, thresholds = {}, {}
     for name, table in tables.items():
         training = _training_chunks(table, placement, name)
-        encoder = fit_encoder(training, options.get(name, TableOptions()), name, limits)
-        storage = backend.storage(name, encoder.layout)
-        rows = _encode_table(table, placement, name, encoder, storage)
+        encoder = fit_encoder(training, plan.options.get(name, TableOptions()), name, limits)
+        store = backend.storage(name, encoder.layout)
+        rows = torch.from_numpy(_encode_table(table, placement, name, encoder, store))
         encoders[name] = encoder
-        thresholds[name] = full_threshold or full_threshold_from_counts(torch.from_numpy(rows))
-    return backend.dataset(Metadata(classes, encoders, thresholds, class_weight))
+        thresholds[name] = plan.full_threshold or full_threshold_from_counts(rows)
+    return backend.dataset(Metadata(classes, encoders, thresholds, plan.class_weight))
 
 
 def check_party_names(names: Collection[str]) -> None:
@@ -157,13 +144,15 @@ def no_shared_ids(party: str, details: str) -> InputError:
     return InputError(f"party {party!r}: shares no id with the labels{details}")
 
 
-def _check_match(match: IdMatch, tables: Mapping[str, ChunkedTable], labels: LabelColumn) -> None:
+def _check_match(
+    match: IdMatch, tables: Mapping[str, Iterable[Source]], labels: Iterable[pd.Series]
+) -> None:
     for name, shared in match.shared.items():
         if not shared:
             raise no_shared_ids(
                 name,
-                f" (its first id is {tables[name].first_id()!r}, the labels' first is "
-                f"{labels.first_id()!r}); check that both use the same id column",
+                f" (its first id is {_first_id(tables[name])!r}, the labels' first is "
+                f"{_first_id(labels)!r}); check that both use the same id column",
             )
     unmatched = match.labeled - sum(match.class_sizes.values())
     if unmatched:
@@ -174,24 +163,28 @@ def _check_match(match: IdMatch, tables: Mapping[str, ChunkedTable], labels: Lab
         )
 
 
-def _training_chunks(table: ChunkedTable, placement: Placement, party: str) -> Iterator[Source]:
-    for chunk, places in zip(table.chunks(), placement.places(party), strict=True):
+def _first_id(chunks: Iterable[Source | pd.Series]) -> str | None:
+    return next((each for chunk in chunks for each in source_ids(chunk)), None)
+
+
+def _training_chunks(table: Iterable[Source], placement: Placement, party: str) -> Iterator[Source]:
+    for chunk, places in zip(table, placement.places(party), strict=True):
         training = placement.is_training(places)
         if training.any():
             yield take_rows(chunk, training)
 
 
 def _encode_table(
-    table: ChunkedTable, placement: Placement, party: str, encoder: Encoder, storage: RowStorage
+    table: Iterable[Source], placement: Placement, party: str, encoder: Encoder, store: StoreRows
 ) -> Int64Array:
     """Encode and store a party's rows; count training rows by the number of observed features."""
     rows = np.zeros(encoder.layout.raw + 1, dtype=np.int64)
-    for chunk, places in zip(table.chunks(), placement.places(party), strict=True):
+    for chunk, places in zip(table, placement.places(party), strict=True):
         used = places >= 0
         if not used.any():
             continue
         encoded = encode(encoder, take_rows(chunk, used))
-        storage.put(places[used], encoded)
+        store(places[used], encoded)
         observed = encoded.observed[placement.is_training(places[used])].sum(1)
         rows += np.bincount(observed, minlength=len(rows))
     return rows

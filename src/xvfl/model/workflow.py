@@ -20,6 +20,7 @@ from xvfl.dataset.on_disk.cache import prepare_cached, remove_cache, save_held_o
 from xvfl.dataset.on_disk.held_out import held_out_chunks, no_held_out_rows
 from xvfl.dataset.on_disk.on_disk_dataset import OnDiskDataset
 from xvfl.dataset.on_disk.parquet_tables import ParquetTables, open_tables, trains_from_disk
+from xvfl.dataset.prepare import PreparationPlan
 from xvfl.dataset.splits import Splits
 from xvfl.errors import InputError, ModeError, RunError, unknown
 from xvfl.methods import Mode
@@ -88,27 +89,15 @@ def open_dataset(
 ) -> Iterator[InMemoryDataset | OnDiskDataset]:
     """Read and encode the tables of a configuration, in memory or on disk in the run folder."""
     options = {name: party.options for name, party in config.parties.items()}
-    splits = Splits(
-        config.test_fraction, config.train.validation_fraction, config.train.random_state
-    )
-    full_threshold, weight = config.loss.full_threshold, config.train.class_weight
-    if is_out_of_core(config, base_dir):
+    train = config.train
+    splits = Splits(config.test_fraction, train.validation_fraction, train.random_state)
+    plan = PreparationPlan(options, splits, config.loss.full_threshold, train.class_weight)
+    if trains_from_disk(config, base_dir):
         tables = open_run_tables(config, base_dir)
-        with closing(
-            prepare_cached(tables, options, splits, full_threshold, weight, folder.path)
-        ) as rows:
+        with closing(prepare_cached(tables, plan, folder.path)) as rows:
             yield rows
-        return
-    sources, labels = read_run_tables(config, base_dir)
-    yield prepare_in_memory(sources, labels, options, splits, full_threshold, weight)
-
-
-def is_out_of_core(config: Config, base_dir: Path) -> bool:
-    """Return whether a run keeps its tables on disk."""
-    tables = [party.table for party in config.parties.values()]
-    if config.labels.table is not None:
-        tables.append(config.labels.table)
-    return trains_from_disk(config.out_of_core, tables, base_dir)
+    else:
+        yield prepare_in_memory(*read_run_tables(config, base_dir), plan)
 
 
 def open_run_tables(config: Config, base_dir: Path) -> ParquetTables:

@@ -2,36 +2,25 @@
 
 import json
 import shutil
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
-from xvfl.config import TableOptions
 from xvfl.dataset.on_disk.on_disk_dataset import OnDiskDataset, open_on_disk
 from xvfl.dataset.on_disk.parquet_tables import ParquetTables
 from xvfl.dataset.on_disk.placement import HELD_OUT
 from xvfl.dataset.on_disk.prepare_on_disk import prepare_on_disk
-from xvfl.dataset.splits import Splits
+from xvfl.dataset.prepare import PreparationPlan
 from xvfl.errors import InputError
 
 CACHE = "cache"
 CACHE_KEY = "cache_key.json"
 
 
-def prepare_cached(
-    tables: ParquetTables,
-    options: Mapping[str, TableOptions],
-    splits: Splits,
-    full_threshold: float | None,
-    class_weight: str,
-    run: Path,
-) -> OnDiskDataset:
+def prepare_cached(tables: ParquetTables, plan: PreparationPlan, run: Path) -> OnDiskDataset:
     """Prepare tables into a run folder, or open the dataset that was prepared there before."""
     folder, new = run / CACHE, not run.exists()
-    option_values = {name: asdict(each) for name, each in options.items()}
-    inputs = [tables.versions(), option_values, asdict(splits), full_threshold, class_weight]
-    key, key_file = json.dumps(inputs), folder / CACHE_KEY
+    key, key_file = json.dumps([tables.versions(), asdict(plan)]), folder / CACHE_KEY
     if folder.exists() and not _is_cache(folder) and any(folder.iterdir()):
         raise InputError(
             f"{folder}: expected a folder for encoded rows, but it holds other files; move it "
@@ -45,7 +34,7 @@ def prepare_cached(
         remove_cache(run)
         folder.mkdir(parents=True, exist_ok=True)
         key_file.write_text(key, encoding="utf-8")
-        return prepare_on_disk(tables, options, splits, full_threshold, class_weight, folder)
+        return prepare_on_disk(tables, plan, folder)
     except BaseException as error:
         remove_cache(run)
         if new:

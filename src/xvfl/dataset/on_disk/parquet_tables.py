@@ -4,10 +4,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pandas as pd
 
+from xvfl.config import Config
 from xvfl.data.labels import require_label_column
 from xvfl.data.parquet import ParquetTable, is_parquet, open_parquet
 from xvfl.errors import ConfigError
@@ -28,14 +29,10 @@ class ParquetLabels:
         """File and column, for messages."""
         return f"{self.table.where}, column {self.column!r}"
 
-    def chunks(self) -> Iterator[pd.Series]:
+    def __iter__(self) -> Iterator[pd.Series]:
         """Read the labels in chunks, indexed by id."""
         for frame in self.table.chunks([self.column]):
             yield frame[self.column]
-
-    def first_id(self) -> str | None:
-        """Return the first row's id."""
-        return self.table.first_id()
 
 
 @dataclass(frozen=True)
@@ -53,18 +50,20 @@ class ParquetTables:
         return [self.labels.column, *(table.version() for table in tables)]
 
 
-def trains_from_disk(out_of_core: bool | Literal["auto"], tables: list[str], base: Path) -> bool:
+def trains_from_disk(config: Config, base: Path) -> bool:
     """Decide whether a run keeps its tables on disk; "auto" does so for large Parquet files."""
-    all_parquet = all(is_parquet(each) for each in tables)
-    if out_of_core is True and not all_parquet:
-        other = next(each for each in tables if not is_parquet(each))
+    tables = [party.table for party in config.parties.values()]
+    if config.labels.table is not None:
+        tables.append(config.labels.table)
+    others = [each for each in tables if not is_parquet(each)]
+    if config.out_of_core is True and others:
         raise ConfigError(
-            f"out_of_core: expected every table in a .parquet file, got {other!r}; convert it, or "
-            "remove `out_of_core`"
+            f"out_of_core: expected every table in a .parquet file, got {others[0]!r}; convert it, "
+            "or remove `out_of_core`"
         )
-    if out_of_core == "auto":
-        return all_parquet and sum(_cells(base / each) for each in tables) > MAX_CELLS_IN_MEMORY
-    return out_of_core
+    if config.out_of_core == "auto":
+        return not others and sum(_cells(base / each) for each in tables) > MAX_CELLS_IN_MEMORY
+    return config.out_of_core
 
 
 def _cells(path: Path) -> int:

@@ -97,9 +97,7 @@ class DiskPlacement:
 
     def _insert(self, values: LabelValues) -> None:
         labels = self._tables.labels
-        coded = (
-            (cells.index.to_numpy(dtype=object), values.codes(cells)) for cells in labels.chunks()
-        )
+        coded = ((cells.index.to_numpy(dtype=object), values.codes(cells)) for cells in labels)
         self._labels = self._index.insert(coded, labels.table.where, labels.table.id_column)
         self._parties = [
             self._labels if name == self._tables.label_party else self._index.add(table)

@@ -1,17 +1,14 @@
 """Prepare the parties' Parquet files into files of encoded rows."""
 
-from collections.abc import Mapping
 from contextlib import closing
 from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
 
-from xvfl.config import TableOptions
 from xvfl.data.column_stats import STREAMING_LIMITS
 from xvfl.data.encoded import Encoded
 from xvfl.data.id_index import Int64Array
-from xvfl.data.labels import LabelValues
 from xvfl.dataset.on_disk.block_file import RowWriter, read_rows
 from xvfl.dataset.on_disk.disk_rows import row_bytes, to_bytes
 from xvfl.dataset.on_disk.on_disk_dataset import (
@@ -22,32 +19,16 @@ from xvfl.dataset.on_disk.on_disk_dataset import (
 )
 from xvfl.dataset.on_disk.parquet_tables import ParquetTables
 from xvfl.dataset.on_disk.placement import ROWS, DiskPlacement
-from xvfl.dataset.prepare import IdMatch, Metadata, prepare
-from xvfl.dataset.splits import Splits
+from xvfl.dataset.prepare import Metadata, PreparationPlan, StoreRows, prepare
 from xvfl.primitives.layout import Layout
 
 
-def prepare_on_disk(
-    tables: ParquetTables,
-    options: Mapping[str, TableOptions],
-    splits: Splits,
-    full_threshold: float | None,
-    class_weight: str,
-    folder: Path,
-) -> OnDiskDataset:
+def prepare_on_disk(tables: ParquetTables, plan: PreparationPlan, folder: Path) -> OnDiskDataset:
     """Prepare tables and labels into a folder, in memory that does not grow with them."""
     folder.mkdir(parents=True, exist_ok=True)
     with closing(_DiskBackend(tables, folder)) as backend:
-        return prepare(
-            backend,
-            tables.parties,
-            tables.labels,
-            options,
-            splits,
-            full_threshold,
-            class_weight,
-            STREAMING_LIMITS,
-        )
+        labels = tables.labels
+        return prepare(backend, tables.parties, labels, labels.where, plan, STREAMING_LIMITS)
 
 
 class _DiskStorage:
@@ -66,26 +47,20 @@ class _DiskStorage:
         self.digest.update(data.tobytes())
 
 
-class _DiskBackend:
+class _DiskBackend(DiskPlacement):
     """Matches ids in a database and stores rows in files."""
 
     def __init__(self, tables: ParquetTables, folder: Path) -> None:
-        self._folder, self._columns = folder, 1 + len(tables.parties)
-        self._placement = DiskPlacement(tables, folder)
+        super().__init__(tables, folder)
+        self._columns = 1 + len(tables.parties)
         self._storages: list[_DiskStorage] = []
 
-    def match(self, values: LabelValues) -> IdMatch:
-        return self._placement.match(values)
-
-    def split(self, numbers: Mapping[int, int], splits: Splits) -> DiskPlacement:
-        return self._placement.split(numbers, splits)
-
-    def storage(self, party: str, layout: Layout) -> _DiskStorage:
-        total, column = self._placement.sizes.total, 1 + len(self._storages)
+    def storage(self, party: str, layout: Layout) -> StoreRows:
+        total, column = self.sizes.total, 1 + len(self._storages)
         table = RowWriter(self._folder / table_file(party), total, np.uint8, row_bytes(layout))
         rows = RowWriter(self._folder / ROWS, total, np.int32, self._columns, keep=True)
         self._storages.append(_DiskStorage(table, rows, column))
-        return self._storages[-1]
+        return self._storages[-1].put
 
     def dataset(self, metadata: Metadata) -> OnDiskDataset:
         digest = blake2b(digest_size=16)
@@ -93,9 +68,6 @@ class _DiskBackend:
             digest.update(rows[:, 0].tobytes())
         for storage in self._storages:
             digest.update(storage.digest.digest())
-        self._placement.remove_files()
-        save_metadata(metadata, self._placement.sizes, digest.hexdigest(), self._folder)
+        self.remove_files()
+        save_metadata(metadata, self.sizes, digest.hexdigest(), self._folder)
         return open_on_disk(self._folder)
-
-    def close(self) -> None:
-        self._placement.close()
