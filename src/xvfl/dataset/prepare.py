@@ -1,8 +1,8 @@
 """Prepare the parties' tables and the labels for training: match, split, fit encoders, encode.
 
-Tables are read in chunks, and more than once; a table in memory is a single chunk. A backend decides
-where ids are matched, how rows are split and where encoded rows are stored. Each party's encoder is
-fitted on its own training rows only.
+Tables are read in chunks, and more than once; a table in memory is a single chunk. A backend
+decides where ids are matched, how rows are split and where encoded rows are stored. Each party's
+encoder is fitted on its own training rows only.
 """
 
 import re
