@@ -10,10 +10,23 @@ from hypothesis import strategies as st
 from tests.matching.session_helpers import RULE, RecordingTransport, run_matching
 from xvfl.errors import MatchingError
 from xvfl.matching import CoordinatorSession, PartySession
-from xvfl.matching.session_messages import HEADER, MatchingMessage, MessageKind, decode
+from xvfl.matching.session_messages import (
+    HEADER,
+    ITEM_BYTES,
+    MatchingMessage,
+    MessageKind,
+    decode,
+)
 
 LABELED = ["a", "b", "c"]
 IDS = ["b", "c", "d", "e"]
+POINTS = [
+    MessageKind.BLIND,
+    MessageKind.EVALUATED,
+    MessageKind.PARTY_BLIND,
+    MessageKind.PARTY_EVALUATED,
+]
+LISTS = [*POINTS, MessageKind.TAGS, MessageKind.COORDINATOR_TAGS]
 NOT_A_POINT = b"\xff" * 32
 ZERO = bytes(32)
 Change = Callable[[MatchingMessage], MatchingMessage]
@@ -48,16 +61,16 @@ def session(message: MatchingMessage) -> MatchingMessage:
     return MatchingMessage(message.kind, os.urandom(16), message.number, message.body)
 
 
-@pytest.mark.parametrize("kind", [MessageKind.BLIND, MessageKind.EVALUATED])
+@pytest.mark.parametrize("kind", POINTS)
 @pytest.mark.parametrize("point", [NOT_A_POINT, ZERO], ids=["not a point", "zero"])
 def test_invalid_points_are_refused(kind: MessageKind, point: bytes) -> None:
     with pytest.raises(MatchingError, match=f"points of ristretto255 .* got {point.hex()}"):
         spoilt(kind, body(lambda data: point + data[32:]))
 
 
-@pytest.mark.parametrize("kind", [MessageKind.BLIND, MessageKind.EVALUATED, MessageKind.TAGS])
+@pytest.mark.parametrize("kind", LISTS)
 def test_too_few_or_too_many_items_are_refused(kind: MessageKind) -> None:
-    width = 16 if kind == MessageKind.TAGS else 32
+    width = ITEM_BYTES[kind]
     with pytest.raises(MatchingError, match=f"{kind.name} 0: expected . items, got"):
         spoilt(kind, body(lambda data: data[width:]))
     with pytest.raises(MatchingError, match=f"{kind.name} 0: expected . items, got"):
@@ -66,11 +79,9 @@ def test_too_few_or_too_many_items_are_refused(kind: MessageKind) -> None:
         spoilt(kind, body(lambda data: data[1:]))
 
 
-@pytest.mark.parametrize(
-    "kind", [MessageKind.BLIND, MessageKind.EVALUATED, MessageKind.TAGS, MessageKind.MATCHED]
-)
+@pytest.mark.parametrize("kind", [*LISTS, MessageKind.MATCHED])
 def test_repeated_items_are_refused(kind: MessageKind) -> None:
-    width = {MessageKind.TAGS: 16, MessageKind.MATCHED: 4}.get(kind, 32)
+    width = ITEM_BYTES[kind]
     with pytest.raises(MatchingError, match=f"{kind.name}: expected each item once"):
         spoilt(kind, body(lambda data: data[:width] + data[:width] + data[2 * width :]))
 
@@ -119,7 +130,7 @@ def test_a_replayed_message_is_refused_in_its_own_and_in_a_new_session() -> None
             wire(request)
         return wire(request)
 
-    with pytest.raises(MatchingError, match="expected WANT 0, got BLIND 0"):
+    with pytest.raises(MatchingError, match="expected WANT_TAGS 0, got BLIND 0"):
         CoordinatorSession(LABELED, RULE).match(twice)
     assert wire.party.match is None
 
@@ -136,9 +147,9 @@ def test_other_versions_and_other_protocols_are_refused() -> None:
     for data, words in (
         (b"", "at least 24 bytes"),
         (hello[: HEADER.size - 1], "at least 24 bytes"),
-        (b"XM\2" + hello[3:], "version 1, got b'XM' version 2"),
+        (b"XM\1" + hello[3:], "version 2, got b'XM' version 1; use the same version of xvfl"),
         (b"GET / HTTP/1.1\r\nHost: example\r\n\r\n", "got b'GE'"),
-        (hello[:3] + b"\x09" + hello[4:], "kind from 1 to 8, got 9"),
+        (hello[:3] + b"\x0e" + hello[4:], "kind from 1 to 13, got 14"),
         (hello + b"x" * 64, "HELLO: expected at most 64 items"),
     ):
         with pytest.raises(MatchingError, match=words):

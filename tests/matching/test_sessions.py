@@ -24,6 +24,7 @@ def test_the_result_is_the_plain_intersection(labeled: list[str], ids: list[str]
     plain = {(i, j) for i, x in enumerate(labeled) for j, y in enumerate(ids) if fold(x) == fold(y)}
     assert matched_pairs(found, kept) == plain
     assert (found.party_ids, kept.labeled_ids) == (len(ids), len(labeled))
+    assert kept.found == len(plain)
     assert found.session == kept.session
 
 
@@ -36,10 +37,13 @@ def test_parts_join_without_loss(monkeypatch: pytest.MonkeyPatch) -> None:
         found, kept, said = run_matching(labeled, ids)
         assert matched_pairs(found, kept) == {(i, i - 10 + common) for i in range(10 - common, 10)}
         kinds = [decode(each).kind for each in said]
-        assert (
-            kinds.count(MessageKind.BLIND) == 3
-            and kinds.count(MessageKind.MATCHED) == common // 4 + 1
-        )
+        for kind, count in (
+            (MessageKind.BLIND, 3),
+            (MessageKind.PARTY_BLIND, (12 + common + 3) // 4),
+            (MessageKind.COORDINATOR_TAGS, 3),
+            (MessageKind.MATCHED, common // 4 + 1),
+        ):
+            assert kinds.count(kind) == count
 
 
 def test_messages_stay_below_one_mebibyte() -> None:

@@ -24,17 +24,28 @@ def align(
         ),
     ] = None,
     wait: Annotated[float, typer.Option(help="Seconds to wait for the other side.", min=0)] = 600.0,
+    again: Annotated[
+        bool,
+        typer.Option(
+            "--again", help="Party: match although ids are matched already; replaces the alignment."
+        ),
+    ] = False,
 ) -> None:
     """Match ids privately: find the labeled rows that each party holds.
 
     Start it at the coordinator and at every party, in any order. No id and no plain hash of an id
-    is sent. Each side learns which of its own ids the other side has, and the other side's
-    total number of ids. The result is saved in STATE_DIR/alignment.json; match again after a table
-    changes. `xvfl coordinator` also matches ids, if this was not done before.
+    is sent. Each side finds which of its own ids the other side has, and learns the other side's
+    total number of ids. A party rejects rows that it did not find itself. The result is saved in
+    STATE_DIR/alignment.json. `xvfl coordinator` also matches ids, if this was not done before.
+
+    A party matches its ids once. After a table has changed, match again: the party's operator must
+    ask for it with --again.
 
     xvfl align coordinator.toml
 
     xvfl align bank.toml
+
+    xvfl align bank.toml --again
     """
     with require_extra("federated"):
         import xvfl.certs  # noqa: F401
@@ -44,7 +55,7 @@ def align(
     if isinstance(loaded, CoordinatorConfig):
         _align_coordinator(loaded, party, wait)
     else:
-        _align_party(loaded, wait)
+        _align_party(loaded, wait, again)
 
 
 def _align_coordinator(config: "CoordinatorConfig", names: list[str] | None, wait: float) -> None:
@@ -77,22 +88,26 @@ def _align_coordinator(config: "CoordinatorConfig", names: list[str] | None, wai
     print(f"wrote {path}")
 
 
-def _align_party(config: "PartyProcessConfig", wait: float) -> None:
+def _align_party(config: "PartyProcessConfig", wait: float, again: bool) -> None:
     from xvfl.certs import peer_name
     from xvfl.data.sources import source_columns, source_ids
-    from xvfl.errors import PartyError
+    from xvfl.errors import InputError, PartyError
     from xvfl.matching import load_party_alignment
     from xvfl.model.workflow import read_source
-    from xvfl.service.align import matching_endpoint
     from xvfl.service.config import ALIGNMENT
+    from xvfl.service.party_matching import matching_endpoint
     from xvfl.wire.client import PartyClient
 
+    path = Path(config.state_dir) / ALIGNMENT
+    if path.exists() and not again:
+        raise InputError(f"{path}: ids are matched already; add --again to match again")
     name = peer_name(config.tls.read()[1])
     source = read_source(config.table, config.id_column, name)
-    path = Path(config.state_dir) / ALIGNMENT
     before = path.stat().st_mtime_ns if path.exists() else 0
     ids = source_ids(source)
-    endpoint = matching_endpoint(ids, source_columns(source), config.matching, path, _print_event)
+    endpoint = matching_endpoint(
+        ids, source_columns(source), config.matching, path, _print_event, again
+    )
     PartyClient(
         config.coordinator,
         config.tls,

@@ -21,7 +21,8 @@ from xvfl.matching.coordinator_session import CoordinatorMatch
 from xvfl.matching.party_session import PartyMatch
 from xvfl.system.files import atomic_write
 
-FORMAT = 1
+FORMAT = 2
+"""Files of format 1 (xvfl 0.1 and 0.2) hold rows that the party did not find itself."""
 MAX_COLUMNS_SHOWN = 5
 """Columns named in an error message."""
 
@@ -53,7 +54,7 @@ class TableFingerprint:
             return
         raise InputError(
             f"{where}: changed since its ids were matched: {', '.join(self._differences(now))}; "
-            "restore the old table, or match again with `xvfl align`"
+            "restore the old table, or match again with `xvfl align --again`"
         )
 
     def _differences(self, now: "TableFingerprint") -> Iterable[str]:
@@ -88,6 +89,7 @@ class PartyAlignment:
                 "rule": self.rule,
                 "session": self.match.session.hex(),
                 "labeled_ids": self.match.labeled_ids,
+                "found": self.match.found,
                 "table": asdict(self.table),
                 "rows": self.match.rows.tolist(),
             },
@@ -128,7 +130,8 @@ def load_party_alignment(path: Path) -> PartyAlignment:
     data = _read(path, "party")
     try:
         rows = np.array(data["rows"], dtype=np.int64)
-        match = PartyMatch(rows, data["labeled_ids"], bytes.fromhex(data["session"]))
+        session = bytes.fromhex(data["session"])
+        match = PartyMatch(rows, data["labeled_ids"], session, data["found"])
         alignment = PartyAlignment(match, data["rule"], _fingerprint(data["table"]))
     except (KeyError, TypeError, ValueError) as error:
         raise _damaged(path, error) from error
@@ -201,4 +204,4 @@ def _read(path: Path, side: str) -> dict[str, Any]:
 
 
 def _damaged(path: Path, reason: object) -> RunError:
-    return RunError(f"{path}: cannot be used ({reason}); match again with `xvfl align`")
+    return RunError(f"{path}: cannot be used ({reason}); match again with `xvfl align --again`")

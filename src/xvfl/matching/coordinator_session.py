@@ -8,22 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xvfl.errors import MatchingError
-from xvfl.matching.group import (
-    ThreadMap,
-    hash_to_point,
-    invert,
-    make_tag,
-    multiply,
-    random_order,
-    random_scalar,
-)
+from xvfl.matching.group import ThreadMap, random_order
 from xvfl.matching.normalize import normalize_ids
+from xvfl.matching.oprf import Half, OprfClient, OprfServer, hash_domain
 from xvfl.matching.session_checks import (
     MAX_IDS,
+    SessionItems,
     check_count,
     check_message,
-    part_sizes,
-    reject_duplicates,
+    parts,
     session_id,
 )
 from xvfl.matching.session_messages import (
@@ -51,6 +44,8 @@ class CoordinatorMatch:
 
 
 Requests = Generator[MatchingMessage, MatchingMessage, CoordinatorMatch]
+Phase = Generator[MatchingMessage, MatchingMessage, None]
+"""Yields requests and receives replies."""
 
 
 class CoordinatorSession:
@@ -61,6 +56,7 @@ class CoordinatorSession:
     ) -> None:
         self._texts = normalize_ids(ids, rule, "labeled ids")
         self._rule, self._n_threads, self._max_ids = rule, n_threads, max_ids
+        self._items = SessionItems()
         self._steps: Requests | None = self._requests()
 
     def match(self, exchange: Exchange) -> CoordinatorMatch:
@@ -85,52 +81,48 @@ class CoordinatorSession:
         welcome = check_message(reply, MessageKind.WELCOME, hello.session, reply.number, 1)
         check_count(welcome.number, self._max_ids, "the party")
         session = session_id(hello, welcome)
-        order = random_order(len(self._texts))
         with ThreadMap(self._n_threads) as threads:
-            tags = yield from self._evaluate(session, threads, [self._texts[i] for i in order])
-        positions = yield from self._collect(session, welcome.number)
-        pairs = [
-            (row, positions[tag]) for row, tag in zip(order, tags, strict=True) if tag in positions
-        ]
-        shuffled = [pairs[i] for i in random_order(len(pairs))]
-        yield from self._send_matches(session, [position for _, position in shuffled])
-        handles = np.full(len(order), -1, dtype=np.int64)
-        handles[[row for row, _ in shuffled]] = np.arange(len(shuffled))
+            matches = yield from self._find_matches(session, threads, welcome.number)
+            yield from self._serve(session, threads, welcome.number)
+        rows = np.array(list(matches), dtype=np.int64)[random_order(len(matches))]
+        yield from self._send_matches(session, [matches[row] for row in rows.tolist()])
+        handles = np.full(len(self._texts), -1, dtype=np.int64)
+        handles[rows] = np.arange(len(rows))
         return CoordinatorMatch(handles, welcome.number, session)
 
-    def _evaluate(
-        self, session: bytes, threads: ThreadMap, texts: list[str]
-    ) -> Generator[MatchingMessage, MatchingMessage, list[bytes]]:
-        """Compute the tags of our ids under the party's key, without revealing the ids."""
-        blind = random_scalar()
-        unblind, seen, tags = invert(blind), set[bytes](), list[bytes]()
-        for part, size in enumerate(part_sizes(len(texts))):
-            some = texts[part * PART_SIZE : part * PART_SIZE + size]
-            blinded = threads.map(
-                lambda text: multiply(blind, hash_to_point(text, self._rule)), some
-            )
-            reply = yield MatchingMessage(MessageKind.BLIND, session, part, b"".join(blinded))
-            points = check_message(reply, MessageKind.EVALUATED, session, part, size).items()
-            reject_duplicates(points, seen, MessageKind.EVALUATED)
-            pairs = list(zip(some, points, strict=True))
-            tags += threads.map(lambda pair: make_tag(pair[0], multiply(unblind, pair[1])), pairs)
-        return tags
+    def _find_matches(
+        self, session: bytes, threads: ThreadMap, party_ids: int
+    ) -> Generator[MatchingMessage, MatchingMessage, dict[int, int]]:
+        """Run the first half as the client; return labeled row → position of the party's tag."""
+        domain = hash_domain(Half.COORDINATOR, session, self._rule)
+        client, tags = OprfClient(self._texts, domain, threads), list[bytes]()
+        for part, some, size in parts(len(self._texts)):
+            body = self._items.send(client.blind(some))
+            reply = yield MatchingMessage(MessageKind.BLIND, session, part, body)
+            check_message(reply, MessageKind.EVALUATED, session, part, size)
+            client.finish(some, self._items.receive(reply))
+        for part, _, size in parts(party_ids):
+            reply = yield MatchingMessage(MessageKind.WANT_TAGS, session, part)
+            check_message(reply, MessageKind.TAGS, session, part, size)
+            tags += self._items.receive(reply)
+        return client.find(tags)
 
-    def _collect(
-        self, session: bytes, count: int
-    ) -> Generator[MatchingMessage, MatchingMessage, dict[bytes, int]]:
-        """Request the tags of the party's ids; return the position of each."""
-        seen, tags = set[bytes](), list[bytes]()
-        for part, size in enumerate(part_sizes(count)):
-            reply = yield MatchingMessage(MessageKind.WANT, session, part)
-            some = check_message(reply, MessageKind.TAGS, session, part, size).items()
-            reject_duplicates(some, seen, MessageKind.TAGS)
-            tags += some
-        return {tag: position for position, tag in enumerate(tags)}
+    def _serve(self, session: bytes, threads: ThreadMap, party_ids: int) -> Phase:
+        """Run the second half as the server: the party finds its own matches."""
+        domain = hash_domain(Half.PARTY, session, self._rule)
+        server = OprfServer(self._texts, domain, threads)
+        for part, _, size in parts(party_ids):
+            reply = yield MatchingMessage(MessageKind.WANT_BLIND, session, part)
+            check_message(reply, MessageKind.PARTY_BLIND, session, part, size)
+            body = self._items.send(server.evaluate(self._items.receive(reply)))
+            reply = yield MatchingMessage(MessageKind.PARTY_EVALUATED, session, part, body)
+            check_message(reply, MessageKind.RECEIVED, session, part, 0)
+        for part, some, _ in parts(len(self._texts)):
+            body = self._items.send(server.tags(some))
+            reply = yield MatchingMessage(MessageKind.COORDINATOR_TAGS, session, part, body)
+            check_message(reply, MessageKind.RECEIVED, session, part, 0)
 
-    def _send_matches(
-        self, session: bytes, positions: list[int]
-    ) -> Generator[MatchingMessage, MatchingMessage, None]:
+    def _send_matches(self, session: bytes, positions: list[int]) -> Phase:
         """Send the matched positions; a part that is not full is the last."""
         for part, start in enumerate(range(0, len(positions) + 1, PART_SIZE)):
             some = np.array(positions[start : start + PART_SIZE], dtype="<u4")

@@ -44,9 +44,9 @@ def invert(scalar: bytes) -> bytes:
     return inverse
 
 
-def hash_to_point(text: str, rule: str) -> bytes:
+def hash_to_point(text: str, domain: bytes) -> bytes:
     """Hash a normalized id to a point of unknown discrete logarithm: H(id)."""
-    digest = sha512(f"xvfl id 1\0{rule}\0{text}".encode(errors="surrogatepass")).digest()
+    digest = sha512(b"point\0" + domain + text.encode(errors="surrogatepass")).digest()
     point: bytes = rbcl.crypto_core_ristretto255_from_hash(digest)
     return point
 
@@ -63,9 +63,9 @@ def multiply(scalar: bytes, point: bytes) -> bytes:
     return product
 
 
-def make_tag(text: str, point: bytes) -> bytes:
+def make_tag(text: str, point: bytes, domain: bytes) -> bytes:
     """Return the tag of an id: T(id, point)."""
-    data = b"xvfl tag 1\0" + point + text.encode(errors="surrogatepass")
+    data = b"tag\0" + domain + point + text.encode(errors="surrogatepass")
     return sha512(data).digest()[:TAG_BYTES]
 
 

@@ -8,21 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xvfl.errors import MatchingError
-from xvfl.matching.group import (
-    ThreadMap,
-    hash_to_point,
-    make_tag,
-    multiply,
-    random_order,
-    random_scalar,
-)
+from xvfl.matching.group import ThreadMap
 from xvfl.matching.normalize import normalize_ids
+from xvfl.matching.oprf import Half, OprfClient, OprfServer, hash_domain
 from xvfl.matching.session_checks import (
     MAX_IDS,
+    SessionItems,
     check_count,
     check_message,
-    part_sizes,
-    reject_duplicates,
+    parts,
     session_id,
 )
 from xvfl.matching.session_messages import (
@@ -32,6 +26,17 @@ from xvfl.matching.session_messages import (
     MessageKind,
     decode,
 )
+
+
+class UnmatchedRowsError(MatchingError):
+    """The coordinator claimed rows that the party did not find itself."""
+
+    def __init__(self, claimed: int, unmatched: int) -> None:
+        # The coordinator receives this text: it does not contain the number of unmatched rows.
+        super().__init__(
+            "MATCHED: expected only rows that this party found itself; the session is rejected"
+        )
+        self.claimed, self.unmatched = claimed, unmatched
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,8 @@ class PartyMatch:
     """Number of labeled ids of the coordinator."""
     session: bytes
     """Session id, equal on both sides."""
+    found: int
+    """Number of labeled rows that the party found; the coordinator may list fewer."""
 
 
 Replies = Generator[MatchingMessage, MatchingMessage, MatchingMessage]
@@ -57,10 +64,9 @@ class PartySession:
         self, ids: Sequence[str], rule: str, n_threads: int | None = None, max_ids: int = MAX_IDS
     ) -> None:
         self._texts = normalize_ids(ids, rule, "ids")
-        self._rule, self._max_ids = rule, max_ids
-        self._threads = ThreadMap(n_threads)
-        self._key = random_scalar()
-        self._order = random_order(len(self._texts))
+        self._rule, self._n_threads, self._max_ids = rule, n_threads, max_ids
+        self._items = SessionItems()
+        self._found = np.zeros(0, dtype=np.int64)
         self._steps: Generator[MatchingMessage, MatchingMessage, None] | None = None
         self.match: PartyMatch | None = None
         """The result; None until the coordinator has sent all of it."""
@@ -84,9 +90,14 @@ class PartySession:
         hello, welcome = self._start(request)
         session = session_id(hello, welcome)
         request = yield welcome
-        request = yield from self._evaluate(session, request, hello.number)
-        request = yield from self._send_tags(session, request)
-        yield from self._receive_matches(session, request, hello.number)
+        with ThreadMap(self._n_threads) as threads:
+            domain = hash_domain(Half.COORDINATOR, session, self._rule)
+            server = OprfServer(self._texts, domain, threads)
+            request = yield from self._serve(session, request, server, hello.number)
+            domain = hash_domain(Half.PARTY, session, self._rule)
+            client = OprfClient(self._texts, domain, threads)
+            request = yield from self._find_matches(session, request, client, hello.number)
+        yield from self._receive_matches(session, request, server.order, hello.number)
 
     def _start(self, request: MatchingMessage) -> tuple[MatchingMessage, MatchingMessage]:
         hello = check_message(request, MessageKind.HELLO, request.session, request.number)
@@ -101,47 +112,65 @@ class PartySession:
         )
         return hello, welcome
 
-    def _evaluate(self, session: bytes, request: MatchingMessage, count: int) -> Replies:
-        """Multiply the coordinator's blinded points."""
-        seen = set[bytes]()
-        for part, size in enumerate(part_sizes(count)):
-            points = check_message(request, MessageKind.BLIND, session, part, size).items()
-            reject_duplicates(points, seen, MessageKind.BLIND)
-            products = self._threads.map(lambda point: multiply(self._key, point), points)
-            request = yield MatchingMessage(
-                MessageKind.EVALUATED, session, part, b"".join(products)
-            )
+    def _serve(
+        self, session: bytes, request: MatchingMessage, server: OprfServer, labeled: int
+    ) -> Replies:
+        """Run the first half as the server: the coordinator finds its matches."""
+        for part, _, size in parts(labeled):
+            check_message(request, MessageKind.BLIND, session, part, size)
+            body = self._items.send(server.evaluate(self._items.receive(request)))
+            request = yield MatchingMessage(MessageKind.EVALUATED, session, part, body)
+        for part, some, _ in parts(len(self._texts)):
+            check_message(request, MessageKind.WANT_TAGS, session, part, 0)
+            body = self._items.send(server.tags(some))
+            request = yield MatchingMessage(MessageKind.TAGS, session, part, body)
         return request
 
-    def _send_tags(self, session: bytes, request: MatchingMessage) -> Replies:
-        """Send the tags of our ids in a secret order."""
-        for part, size in enumerate(part_sizes(len(self._texts))):
-            check_message(request, MessageKind.WANT, session, part, 0)
-            some = [self._texts[i] for i in self._order[part * PART_SIZE : part * PART_SIZE + size]]
-            tags = self._threads.map(self._tag, some)
-            request = yield MatchingMessage(MessageKind.TAGS, session, part, b"".join(tags))
+    def _find_matches(
+        self, session: bytes, request: MatchingMessage, client: OprfClient, labeled: int
+    ) -> Replies:
+        """Run the second half as the client: the party finds its own matches."""
+        for part, some, size in parts(len(self._texts)):
+            check_message(request, MessageKind.WANT_BLIND, session, part, 0)
+            body = self._items.send(client.blind(some))
+            request = yield MatchingMessage(MessageKind.PARTY_BLIND, session, part, body)
+            check_message(request, MessageKind.PARTY_EVALUATED, session, part, size)
+            client.finish(some, self._items.receive(request))
+            request = yield MatchingMessage(MessageKind.RECEIVED, session, part)
+        tags = list[bytes]()
+        for part, _, size in parts(labeled):
+            check_message(request, MessageKind.COORDINATOR_TAGS, session, part, size)
+            tags += self._items.receive(request)
+            request = yield MatchingMessage(MessageKind.RECEIVED, session, part)
+        self._found = np.array(list(client.find(tags)), dtype=np.int64)
         return request
-
-    def _tag(self, text: str) -> bytes:
-        return make_tag(text, multiply(self._key, hash_to_point(text, self._rule)))
 
     def _receive_matches(
-        self, session: bytes, request: MatchingMessage, labeled: int
+        self, session: bytes, request: MatchingMessage, order: NDArray[np.intp], labeled: int
     ) -> Generator[MatchingMessage, MatchingMessage, None]:
         """Receive the matched positions; a handle is the index of a position in this list."""
-        seen, part, full = set[bytes](), 0, True
-        received: list[NDArray[np.int64]] = []
+        received, count, part, full = list[NDArray[np.int64]](), 0, 0, True
         while full:
-            items = check_message(request, MessageKind.MATCHED, session, part).items()
-            reject_duplicates(items, seen, MessageKind.MATCHED)
+            check_message(request, MessageKind.MATCHED, session, part)
             positions = np.frombuffer(request.body, dtype="<u4").astype(np.int64)
-            if (positions >= len(self._texts)).any() or len(seen) > labeled:
+            received.append(positions)
+            count += len(positions)
+            if (positions >= len(order)).any() or count > labeled:
                 raise MatchingError(
-                    f"MATCHED: expected at most {labeled} positions, each below {len(self._texts)}"
+                    f"MATCHED: expected at most {labeled} positions, each below {len(order)}"
                 )
-            received.append(self._order[positions])
             part, full = part + 1, len(positions) == PART_SIZE
             if not full:
-                self.match = PartyMatch(np.concatenate(received), labeled, session)
-                self._threads.close()
-            request = yield MatchingMessage(MessageKind.DONE, session, len(seen))
+                rows = order[np.concatenate(received)].astype(np.int64)
+                check_claims(rows, self._found)
+                self.match = PartyMatch(rows, labeled, session, len(self._found))
+            request = yield MatchingMessage(MessageKind.DONE, session, count)
+
+
+def check_claims(rows: NDArray[np.int64], found: NDArray[np.int64]) -> None:
+    """Accept claimed rows only if the party found each of them itself, and each once."""
+    if len(np.unique(rows)) < len(rows):
+        raise MatchingError("MATCHED: expected each item once, got a duplicate")
+    unmatched = int((~np.isin(rows, found)).sum())
+    if unmatched:
+        raise UnmatchedRowsError(len(rows), unmatched)

@@ -20,23 +20,43 @@ class SessionResponder:
         on_match: Callable[[PartyMatch], None],
         n_threads: int | None = None,
         max_ids: int = MAX_IDS,
+        check_allowed: Callable[[], None] = lambda: None,
+        on_start: Callable[[int], None] = lambda labeled_ids: None,
     ) -> None:
+        """Create a responder.
+
+        `check_allowed` raises `MatchingError` to refuse a session. `on_start` receives the
+        coordinator's number of ids before a session reveals anything.
+        """
         normalize_ids(ids, rule, "ids")
         self._session_arguments = (ids, rule, n_threads, max_ids)
-        self._on_match = on_match
+        self._on_match, self._check_allowed, self._on_start = on_match, check_allowed, on_start
         self._session: PartySession | None = None
         self._lock = threading.Lock()
 
     def answer(self, data: bytes) -> bytes:
         """Reply to a request; HELLO starts a new session and discards an unfinished one."""
-        kind = decode(data).kind
+        request = decode(data)
         with self._lock:
-            if kind == MessageKind.HELLO:
-                self._session = PartySession(*self._session_arguments)
+            if request.kind == MessageKind.HELLO:
+                return self._start(data, request.number)
             if self._session is None:
-                raise MatchingError(f"expected HELLO first, got {kind.name}: match again")
-            reply = self._session.answer(data)
+                raise MatchingError(f"expected HELLO first, got {request.kind.name}: match again")
+            try:
+                reply = self._session.answer(data)
+            except MatchingError:
+                self._session = None
+                raise
             if self._session.match is not None:
                 self._on_match(self._session.match)
                 self._session = None
             return reply
+
+    def _start(self, data: bytes, labeled_ids: int) -> bytes:
+        self._session = None
+        self._check_allowed()
+        session = PartySession(*self._session_arguments)
+        reply = session.answer(data)
+        self._on_start(labeled_ids)
+        self._session = session
+        return reply

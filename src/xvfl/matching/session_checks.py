@@ -1,10 +1,10 @@
 """Checks of received messages, and the session id, shared by both sides of a session."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
 
 from xvfl.errors import MatchingError
-from xvfl.matching.session_messages import PART_SIZE, MatchingMessage, MessageKind
+from xvfl.matching.session_messages import PART_SIZE, VERSION, MatchingMessage, MessageKind
 
 MAX_IDS = 10_000_000
 """Default limit on the other side's ids."""
@@ -13,12 +13,14 @@ MAX_IDS = 10_000_000
 def session_id(hello: MatchingMessage, welcome: MatchingMessage) -> bytes:
     """Derive the session id from both nonces, both sizes and the rule."""
     greetings = hello.encode() + welcome.encode()
-    return sha256(b"xvfl session 1\0" + greetings).digest()[: len(hello.session)]
+    return sha256(f"xvfl session {VERSION}\0".encode() + greetings).digest()[: len(hello.session)]
 
 
-def part_sizes(count: int) -> list[int]:
-    """Return the size of each part of `count` items."""
-    return [min(PART_SIZE, count - start) for start in range(0, count, PART_SIZE)]
+def parts(count: int) -> Iterator[tuple[int, slice, int]]:
+    """Yield number, slice and size of each part of `count` items."""
+    for number, start in enumerate(range(0, count, PART_SIZE)):
+        size = min(PART_SIZE, count - start)
+        yield number, slice(start, start + size), size
 
 
 def check_message(
@@ -55,9 +57,28 @@ def check_count(count: int, limit: int, side: str) -> None:
         )
 
 
-def reject_duplicates(items: Sequence[bytes], seen: set[bytes], kind: MessageKind) -> None:
-    """Reject an item received before: ids are distinct, so their points and tags are too."""
-    before = len(seen)
-    seen.update(items)
-    if len(seen) != before + len(items):
-        raise MatchingError(f"{kind.name}: expected each item once, got a duplicate")
+class SessionItems:
+    """The points and tags of a session: each occurs once, whichever side sends it."""
+
+    def __init__(self) -> None:
+        self._sent = set[bytes]()
+        self._received = set[bytes]()
+
+    def send(self, items: Sequence[bytes]) -> bytes:
+        """Record items that this side sends; return them joined."""
+        self._sent.update(items)
+        return b"".join(items)
+
+    def receive(self, message: MatchingMessage) -> list[bytes]:
+        """Return a message's items; reject an item that this side sent or received before."""
+        items = message.items()
+        if not self._sent.isdisjoint(items):
+            raise MatchingError(
+                f"{message.kind.name}: expected items of the other side, got an echo of an item "
+                "that this side sent"
+            )
+        before = len(self._received)
+        self._received.update(items)
+        if len(self._received) != before + len(items):
+            raise MatchingError(f"{message.kind.name}: expected each item once, got a duplicate")
+        return items

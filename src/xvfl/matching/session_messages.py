@@ -3,6 +3,7 @@
 magic "XM" | version 1 byte | kind 1 byte | session 16 bytes | number 4 bytes | items
 
 `number` is the number of a part, or a count in HELLO, WELCOME and DONE. All integers little-endian.
+Version 1 (xvfl 0.1 and 0.2) had no second half.
 """
 
 import struct
@@ -12,7 +13,7 @@ from enum import IntEnum
 from xvfl.errors import MatchingError
 from xvfl.matching.group import POINT_BYTES, TAG_BYTES
 
-MAGIC, VERSION = b"XM", 1
+MAGIC, VERSION = b"XM", 2
 HEADER = struct.Struct("<2sBB16sI")
 NONCE_BYTES, POSITION_BYTES = 16, 4
 """Bytes of a nonce or session id, and of a position in the party's list."""
@@ -28,10 +29,15 @@ class MessageKind(IntEnum):
     WELCOME = 2
     BLIND = 3
     EVALUATED = 4
-    WANT = 5
+    WANT_TAGS = 5
     TAGS = 6
-    MATCHED = 7
-    DONE = 8
+    WANT_BLIND = 7
+    PARTY_BLIND = 8
+    PARTY_EVALUATED = 9
+    COORDINATOR_TAGS = 10
+    RECEIVED = 11
+    MATCHED = 12
+    DONE = 13
 
 
 ITEM_BYTES = {
@@ -39,8 +45,13 @@ ITEM_BYTES = {
     MessageKind.WELCOME: NONCE_BYTES,
     MessageKind.BLIND: POINT_BYTES,
     MessageKind.EVALUATED: POINT_BYTES,
-    MessageKind.WANT: 1,
+    MessageKind.WANT_TAGS: 1,
     MessageKind.TAGS: TAG_BYTES,
+    MessageKind.WANT_BLIND: 1,
+    MessageKind.PARTY_BLIND: POINT_BYTES,
+    MessageKind.PARTY_EVALUATED: POINT_BYTES,
+    MessageKind.COORDINATOR_TAGS: TAG_BYTES,
+    MessageKind.RECEIVED: 1,
     MessageKind.MATCHED: POSITION_BYTES,
     MessageKind.DONE: 1,
 }
@@ -48,7 +59,9 @@ ITEM_BYTES = {
 MAX_ITEMS = {
     MessageKind.HELLO: MAX_RULE_BYTES,
     MessageKind.WELCOME: 1,
-    MessageKind.WANT: 0,
+    MessageKind.WANT_TAGS: 0,
+    MessageKind.WANT_BLIND: 0,
+    MessageKind.RECEIVED: 0,
     MessageKind.DONE: 0,
 }
 """Maximum number of items in a message; PART_SIZE for all other kinds."""

@@ -1,38 +1,27 @@
-"""Match ids between the coordinator and its parties.
+"""Match ids with the parties, at the coordinator.
 
 `xvfl.matching` has the protocol; here its messages travel as `Match` and `Matched`.
 """
 
-import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import TimeoutError
 from dataclasses import replace
 from pathlib import Path
 
-from torch import Tensor
-
 from xvfl.errors import MatchingError, PartyError, RunError, WireError
-from xvfl.federation.endpoint import Endpoint, PartyRun
-from xvfl.federation.run_settings import RunSettings
 from xvfl.matching import (
     CoordinatorAlignment,
     CoordinatorSession,
-    PartyAlignment,
-    PartyMatch,
-    SessionResponder,
     TableFingerprint,
     load_coordinator_alignment,
 )
 from xvfl.service.config import MatchingConfig
-from xvfl.service.log import LogFunction
-from xvfl.wire.messages import End, ErrorReply, Hello, Match, Matched, Message, Release
+from xvfl.service.log import MATCHED, MATCHING_STARTED, LogFunction
+from xvfl.wire.messages import End, ErrorReply, Match, Matched, Message
 from xvfl.wire.transport import Transport
 
 REPLY_TIMEOUT_S, POLL_S = 300.0, 0.05
-MATCHED = "matched"
-"""Event of a finished match; also the reason that a party receives if no training follows."""
-MATCHING_ONLY = "this party only matches ids now; start `xvfl party` there to train"
 
 
 class MatchingClient:
@@ -107,6 +96,7 @@ def match_parties(
     for name, transport in transports.items():
         _wait_for(name, transport, timeout_s)
         client = MatchingClient(name, transport)
+        log({"event": MATCHING_STARTED, "party": name, "labeled_ids": len(ids)})
         session = CoordinatorSession(ids, config.rule, config.n_threads or None, config.max_ids)
         try:
             match = session.match(client)
@@ -119,56 +109,6 @@ def match_parties(
         rows = int((match.handles >= 0).sum())
         log({"event": MATCHED, "party": name, "rows": rows, "party_ids": match.party_ids})
     return alignment
-
-
-class MatchingService:
-    """Replies to a coordinator's matching requests, and saves each finished match."""
-
-    def __init__(
-        self,
-        ids: Sequence[str],
-        columns: Sequence[str],
-        config: MatchingConfig,
-        path: Path,
-        log: LogFunction = lambda event: None,
-        on_match: Callable[[PartyAlignment], None] = lambda alignment: None,
-    ) -> None:
-        """Save the alignment at `path`, then pass it to `on_match`."""
-        self._fingerprint = TableFingerprint.of(columns, ids)
-        self._rule, self._path, self._log, self._on_match = config.rule, path, log, on_match
-        self._responder = SessionResponder(
-            ids, config.rule, self._save, config.n_threads or None, config.max_ids
-        )
-
-    def reply(self, message: Match) -> Matched:
-        """Reply to one request."""
-        return Matched(message.request_id, self._responder.answer(message.body))
-
-    def _save(self, match: PartyMatch) -> None:
-        alignment = PartyAlignment(match, self._rule, self._fingerprint)
-        alignment.save(self._path)
-        self._on_match(alignment)
-        rows, labeled_ids = len(match.rows), match.labeled_ids
-        self._log({"event": MATCHED, "rows": rows, "labeled_ids": labeled_ids})
-
-
-def matching_endpoint(
-    ids: Sequence[str],
-    columns: Sequence[str],
-    config: MatchingConfig,
-    path: Path,
-    log: LogFunction = lambda event: None,
-) -> Endpoint:
-    """Build the endpoint of a party that matches ids and does not train."""
-    responder = MatchingService(ids, columns, config, path, log)
-
-    def reply(message: Match | Release) -> Message:
-        if not isinstance(message, Match):
-            raise WireError(f"{type(message).__name__}: {MATCHING_ONLY}")
-        return responder.reply(message)
-
-    hello = Hello(0, secrets.token_hex(8), False, len(ids), "", "")
-    return Endpoint(hello, _reject_run, _NoCheckpoints(), log, reply)
 
 
 def _existing_alignment(
@@ -197,19 +137,3 @@ def _wait_for(name: str, transport: Transport, timeout_s: float) -> None:
                 (name,),
             )
         time.sleep(POLL_S)
-
-
-def _reject_run(settings: RunSettings, training: Tensor) -> PartyRun:
-    raise WireError(f"Begin: {MATCHING_ONLY}")
-
-
-class _NoCheckpoints:
-    """Checkpoint store of a party that does not train."""
-
-    def save(self, run: str, step: int, tensors: Mapping[str, Tensor], last_update: int) -> None:
-        """Reject: there is no run."""
-        raise WireError(MATCHING_ONLY)
-
-    def newest(self, run: str, step: int) -> None:
-        """Return no checkpoint."""
-        return

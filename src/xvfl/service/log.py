@@ -13,6 +13,8 @@ from xvfl.system.files import append_jsonl, read_jsonl
 LOG = "log.jsonl"
 FINISHED = "finished"
 """Event of a completed run; also the reason that the parties receive with `End`."""
+MATCHING_STARTED, MATCHED = "matching_started", "matched"
+"""Events of a matching session; `MATCHED` is also the reason in `End` if no training follows."""
 LogFunction = Callable[[Mapping[str, Any]], None]
 """Log an event: a mapping with the key `event` and details."""
 

@@ -27,11 +27,11 @@ from xvfl.matching.alignment import PartyAlignment, load_party_alignment
 from xvfl.model.fitting import choose_device
 from xvfl.model.workflow import ENCODER
 from xvfl.primitives.rows import choose_full_threshold, observation_levels
-from xvfl.service.align import MatchingService
 from xvfl.service.checkpoints import Checkpoints
 from xvfl.service.config import ALIGNMENT
 from xvfl.service.log import LogFunction
 from xvfl.service.party_inputs import PartyInputs
+from xvfl.service.party_matching import MatchingService
 from xvfl.service.release import install_release
 from xvfl.wire.messages import Done, Hello, Match, Message, Release
 
@@ -73,7 +73,6 @@ class PartyService:
 
     def _set_alignment(self, alignment: PartyAlignment) -> None:
         self._alignment = alignment
-        (self.inputs.folder / ENCODER).unlink(missing_ok=True)
         self.endpoint.hello = self.hello()
 
     def _reply(self, message: Match | Release) -> Message:
