@@ -19,8 +19,9 @@ from tests.wire.transport_helpers import issue_certificates, open_transports, ru
 from xvfl.errors import ConfigError, MatchingError, PartyError
 from xvfl.federation.endpoint import Endpoint
 from xvfl.matching import load_coordinator_alignment, load_party_alignment
-from xvfl.service.align import match_parties, matching_endpoint
+from xvfl.service.align import match_parties
 from xvfl.service.config import MatchingConfig, PartyProcessConfig, load_config
+from xvfl.service.party_matching import matching_endpoint
 from xvfl.wire import codec
 from xvfl.wire.in_process import InProcessTransport
 from xvfl.wire.messages import Begin, ErrorReply, Hello, Match
@@ -87,7 +88,10 @@ def finish(started: subprocess.Popen[str]) -> str:
 
 def test_three_processes_match_their_ids(federation: Path) -> None:
     names = ("coordinator", "bank", "shop")
-    started = [start(federation / f"{name}.toml") for name in names]
+    (federation / "bank").mkdir()
+    (federation / "bank" / "alignment.json").write_text('{"format": 1}')  # Of an earlier version.
+    options = {"bank": ["--again"]}
+    started = [start(federation / f"{name}.toml", *options.get(name, [])) for name in names]
     said = dict(zip(names, map(finish, started), strict=True))
     assert "bank: holds 110 of 110 labeled rows; 120 rows in all" in said["coordinator"]
     assert "shop: holds 100 of 110 labeled rows; 100 rows in all" in said["coordinator"]
@@ -107,6 +111,8 @@ def test_three_processes_match_their_ids(federation: Path) -> None:
                 assert table.index[kept.match.rows[handle]] == labeled[row]
     log = (federation / "shop" / "alignment.json").read_text()
     assert not any(each in log for each in ("c050", "C050"))
+    line = rejected_with("align", federation / "bank.toml")
+    assert "bank/alignment.json: ids are matched already; add --again" in line
 
 
 def test_a_refused_handshake_is_logged(federation: Path) -> None:
@@ -153,7 +159,10 @@ def test_a_party_added_later_leaves_the_others_as_they_were(tmp_path: Path) -> N
     config, path = MatchingConfig(n_threads=1), tmp_path / "c.json"
 
     def match(names: list[str], labeled: list[str]) -> dict[str, bytes]:
-        ends = {n: matching_endpoint(IDS, ["x"], config, tmp_path / f"{n}.json") for n in names}
+        ends = {
+            n: matching_endpoint(IDS, ["x"], config, tmp_path / f"{n}.json", again=True)
+            for n in names
+        }
         over = {n: InProcessTransport(end.hello, end.handle) for n, end in ends.items()}
         found = match_parties(over, labeled, ["y"], config, path)
         return {name: each.session for name, each in found.matches.items()}

@@ -1,0 +1,187 @@
+"""What a party allows a coordinator in id matching, over real frames, with its log and files."""
+
+from collections.abc import Callable, Mapping
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.matching.dishonest_coordinator import DishonestCoordinator, Items
+from tests.matching.session_helpers import RULE
+from xvfl.errors import MatchingError
+from xvfl.federation.endpoint import Endpoint
+from xvfl.matching import load_party_alignment
+from xvfl.matching.session_messages import MatchingMessage, MessageKind
+from xvfl.service.align import match_parties
+from xvfl.service.config import MatchingConfig
+from xvfl.service.party_matching import MAX_SESSIONS, MatchingService, matching_endpoint
+from xvfl.wire import codec
+from xvfl.wire.in_process import InProcessTransport
+from xvfl.wire.messages import ErrorReply, Match, Matched
+
+IDS = [f"c{i}" for i in range(6)]
+LABELED = ["c0", "c1", "x2", "x3", "x4", "x5"]
+CONFIG = MatchingConfig(n_threads=1)
+REQUEST_IDS = count(1)
+
+
+class Party:
+    """A party's endpoint, its log and its alignment file."""
+
+    def __init__(self, folder: Path, again: bool = False) -> None:
+        self.path = folder / "alignment.json"
+        self.events: list[Mapping[str, Any]] = []
+        log = self.events.append
+        self.endpoint: Endpoint = matching_endpoint(IDS, ["x"], CONFIG, self.path, log, again)
+
+    def exchange(self, body: bytes) -> bytes:
+        frame = codec.encode(Match(next(REQUEST_IDS), body))
+        reply = codec.decode(self.endpoint.handle(frame))
+        if isinstance(reply, ErrorReply):
+            raise MatchingError(reply.text)
+        assert isinstance(reply, Matched)
+        return reply.body
+
+    def match(self, folder: Path) -> None:
+        transport = InProcessTransport(self.endpoint.hello, self.endpoint.handle)
+        match_parties({"p0": transport}, LABELED, ["y"], CONFIG, folder / "c.json")
+
+    def logged(self, event: str) -> list[Mapping[str, Any]]:
+        return [each for each in self.events if each["event"] == event]
+
+
+def test_claims_of_unmatched_rows_are_logged_with_their_number(tmp_path: Path) -> None:
+    party = Party(tmp_path)
+    everything = list(range(len(IDS)))
+    with pytest.raises(MatchingError, match="only rows that this party found itself"):
+        DishonestCoordinator(party.exchange, LABELED, claim=lambda _: everything).run()
+    assert party.logged("unmatched_rows_claimed") == [
+        {"event": "unmatched_rows_claimed", "claimed": 6, "unmatched": 4}
+    ]
+    assert not party.path.exists()
+
+
+def echo_points(attacker: DishonestCoordinator) -> None:
+    attacker.evaluate = lambda points: points
+
+
+def echo_tags(attacker: DishonestCoordinator) -> None:
+    attacker.tags = lambda _: attacker.replies[MessageKind.TAGS]
+
+
+def send_points_as_blind(attacker: DishonestCoordinator) -> None:
+    def evaluate(points: Items) -> Items:
+        return attacker.send(MessageKind.BLIND, points)
+
+    attacker.evaluate = evaluate
+
+
+def repeat_a_claim(attacker: DishonestCoordinator) -> None:
+    attacker.claim = lambda matched: [matched[0], matched[0]]
+
+
+def send_fewer_tags(attacker: DishonestCoordinator) -> None:
+    attacker.tags = lambda tags: tags[1:]
+
+
+def repeat_a_tag(attacker: DishonestCoordinator) -> None:
+    attacker.tags = lambda tags: [tags[0], *tags[:-1]]
+
+
+@pytest.mark.parametrize(
+    ("deviate", "reason"),
+    [
+        (echo_points, "PARTY_EVALUATED: expected items of the other side, got an echo"),
+        (echo_tags, "COORDINATOR_TAGS: expected items of the other side, got an echo"),
+        (send_points_as_blind, "expected PARTY_EVALUATED 0, got BLIND 0"),
+        (repeat_a_claim, "MATCHED: expected each item once"),
+        (send_fewer_tags, "COORDINATOR_TAGS 0: expected 6 items, got 5"),
+        (repeat_a_tag, "COORDINATOR_TAGS: expected each item once"),
+    ],
+)
+def test_other_deviations_are_logged_and_give_no_alignment(
+    deviate: Callable[[DishonestCoordinator], None], reason: str, tmp_path: Path
+) -> None:
+    party = Party(tmp_path)
+    attacker = DishonestCoordinator(party.exchange, LABELED)
+    deviate(attacker)
+    with pytest.raises(MatchingError, match=reason):
+        attacker.run()
+    (rejected,) = party.logged("request_rejected")
+    assert reason in rejected["reason"]
+    assert not party.path.exists()
+
+
+def test_an_honest_coordinator_matches_after_a_dishonest_one(tmp_path: Path) -> None:
+    party = Party(tmp_path)
+    attacker = DishonestCoordinator(party.exchange, LABELED)
+    echo_points(attacker)
+    with pytest.raises(MatchingError):
+        attacker.run()
+    party = Party(tmp_path)
+    party.match(tmp_path)
+    assert party.logged("matched") == [
+        {"event": "matched", "rows": 2, "found": 2, "labeled_ids": 6}
+    ]
+    assert sorted(load_party_alignment(party.path).match.rows) == [0, 1]
+
+
+def test_a_second_match_needs_the_operator(tmp_path: Path) -> None:
+    party = Party(tmp_path)
+    party.match(tmp_path)
+    before = party.path.read_bytes()
+    for each in (party, Party(tmp_path)):
+        with pytest.raises(MatchingError) as raised:
+            each.match(tmp_path)
+        assert str(raised.value).endswith(
+            "rejected the request: matching needs this party's operator"
+        )
+        (refused,) = each.logged("matching_refused")
+        assert "--again" in refused["reason"] and str(party.path) in refused["reason"]
+    assert party.path.read_bytes() == before
+
+
+def test_again_allows_one_match_with_a_new_session(tmp_path: Path) -> None:
+    Party(tmp_path).match(tmp_path)
+    first = load_party_alignment(tmp_path / "alignment.json").match.session
+    party = Party(tmp_path, again=True)
+    (tmp_path / "encoder.json").write_text("{}")
+    party.match(tmp_path)
+    assert load_party_alignment(party.path).match.session != first
+    assert not (tmp_path / "encoder.json").exists(), "it was fitted on the rows of the old match"
+    with pytest.raises(MatchingError, match="needs this party's operator"):
+        party.match(tmp_path)
+
+
+def test_deleting_the_alignment_allows_a_match(tmp_path: Path) -> None:
+    party = Party(tmp_path)
+    party.match(tmp_path)
+    party.path.unlink()
+    party.match(tmp_path)
+    assert party.path.exists()
+
+
+def test_unfinished_sessions_are_limited_across_restarts(tmp_path: Path) -> None:
+    def start_session(body: bytes = RULE.encode()) -> bytes:
+        hello = MatchingMessage(MessageKind.HELLO, bytes(16), len(LABELED), body)
+        request = Match(next(REQUEST_IDS), hello.encode())
+        service = MatchingService(IDS, ["x"], CONFIG, tmp_path / "alignment.json", events.append)
+        return service.reply(request).body
+
+    events: list[Mapping[str, Any]] = []
+    for _ in range(MAX_SESSIONS + 1):
+        with pytest.raises(MatchingError, match="rule 'exact'"):
+            start_session(b"exact")
+    for _ in range(MAX_SESSIONS):
+        start_session()
+    with pytest.raises(MatchingError, match="^matching needs this party's operator$"):
+        start_session()
+    assert [each["event"] for each in events] == [
+        *["matching_started"] * MAX_SESSIONS,
+        "matching_refused",
+    ]
+    assert events[0]["labeled_ids"] == len(LABELED)
+    assert "run `xvfl align CONFIG`" in events[-1]["reason"]
+    Party(tmp_path).match(tmp_path)
+    assert (tmp_path / "alignment.json").exists(), "the operator started matching"
