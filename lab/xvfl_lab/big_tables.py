@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,7 @@ from xvfl.primitives.layout import any_image
 from xvfl.primitives.rows import RowSource, Table
 from xvfl.training.loop import Trainer
 from xvfl.training.threads import limit_threads
+from xvfl_lab.bench.timing import take_turns
 
 COLUMNS, GROUP = 40, 100_000
 """Columns of each party, of which five are categories and one has a thousand values."""
@@ -138,13 +140,10 @@ def step(folder: Path, steps: int) -> dict[str, float]:
             "streamed": _steps(prepared, stored, rows),
             "memory": _steps(prepared, held, rows.take(every)),
         }
-        times: dict[str, list[float]] = {name: [] for name in runs}
-        for _ in range(steps):
-            for name, each in runs.items():
-                times[name].append(_seconds(lambda each=each: next(each)))  # type: ignore[misc]
+        times = take_turns(runs, rounds=steps - 5, steps=1, warm=5).rounds
     prepared.close()
-    streamed, memory = (float(np.sum(times[name][5:])) for name in ("streamed", "memory"))
-    return {"streamed_step_ms": 1e3 * streamed / (steps - 5), "of_memory_rate": memory / streamed}
+    streamed, memory = (fmean(times[name]) for name in ("streamed", "memory"))
+    return {"streamed_step_ms": streamed, "of_memory_rate": memory / streamed}
 
 
 def _prepared(folder: Path) -> OnDiskDataset:
@@ -153,15 +152,8 @@ def _prepared(folder: Path) -> OnDiskDataset:
 
 
 def _model(prepared: OnDiskDataset) -> Model:
-    return Model(
-        prepared.encoders,
-        prepared.full_threshold,
-        prepared.classes,
-        prepared.class_prior(),
-        NetConfig(),
-        LossConfig(),
-        0,
-    )
+    about = (prepared.encoders, prepared.full_threshold, prepared.classes, prepared.class_prior())
+    return Model(*about, NetConfig(), LossConfig(), 0)
 
 
 def _steps(prepared: OnDiskDataset, tables: dict[str, Table], rows: RowSource) -> Iterator[object]:
@@ -184,29 +176,16 @@ def predict(folder: Path, _: int) -> dict[str, float]:
     rows = prepared.training_rows(CPU).take(index).select_parties([0])
     side = PartyWorker("bank", model.parties["bank"], prepared.tables["bank"].take(index), [0])
     with limit_threads(any_image(model.layouts), CPU):
-        bare = _seconds(
-            lambda: logits(
-                model.method.select_parties([0]), FusedFederation([side]), rows, "local", 0
-            )
-        )
+        started = time.perf_counter()
+        logits(model.method.select_parties([0]), FusedFederation([side]), rows, "local", 0)
+        bare = time.perf_counter() - started
     prepared.close()
-    bank = {"bank": tables["bank"]}
-    output = folder / "answers.parquet"
-    spent = _seconds(
-        lambda: predict_stream(model, bank, "local", "bank", output, lambda done, total: None)
-    )
-    rate = len(tables["bank"]) / spent
-    return {
-        "predicted_rows_s": rate,
-        "of_model_rate": rate * bare / count,
-        "predict_peak_mb": _peak(),
-    }
-
-
-def _seconds(work: Callable[[], object]) -> float:
+    bank, output = {"bank": tables["bank"]}, folder / "answers.parquet"
     started = time.perf_counter()
-    work()
-    return time.perf_counter() - started
+    predict_stream(model, bank, "local", "bank", output, lambda done, total: None)
+    rate = len(tables["bank"]) / (time.perf_counter() - started)
+    measured = {"predicted_rows_s": rate, "of_model_rate": rate * bare / count}
+    return {**measured, "predict_peak_mb": _peak()}
 
 
 def _peak() -> float:

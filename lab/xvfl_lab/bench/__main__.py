@@ -1,18 +1,16 @@
 """`python -m xvfl_lab.bench`: the benchmarks on machines that have torch and numpy alone."""
 
 import argparse
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 
-from xvfl_lab.bench.grid import published_runs
-from xvfl_lab.bench.outcome import CLAIMS, LINES, Outcome, text
+from xvfl_lab.bench.outcome import text
 from xvfl_lab.bench.run import SECTIONS, bench
-from xvfl_lab.bench.sections import FULL, QUICK
 
 
-def show(outcome: Outcome) -> None:
-    """Print the results of a section."""
-    print(text(LINES, [line.cells() for line in outcome.lines]), "\n", flush=True)
+def show(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table of results."""
+    print(text(header, rows), "\n", flush=True)
 
 
 def main() -> None:
@@ -28,14 +26,7 @@ def main() -> None:
         "--results", type=Path, help="grid: folder of published runs; default lab/results/runs"
     )
     options = parser.parse_args()
-    plan = replace(
-        QUICK if options.quick else FULL,
-        tasks=options.tasks,
-        results=published_runs(options.results, options.quick),
-    )
-    outcome = bench(options.sections, plan, options.out, show)
-    if outcome.claims:
-        print(text(CLAIMS, [claim.cells() for claim in outcome.claims]))
+    bench(options.sections, options.quick, options.out, show, options.tasks, options.results)
 
 
 if __name__ == "__main__":

@@ -36,9 +36,8 @@ def agreement(plan: Plan) -> Outcome:
     outcome = _tables("xvfl+", gpu) + _outcome("xvfl+ from disk: CPU", streamed, FLOAT32)
     if plan.quick:
         return outcome
-    for method in METHODS:
-        outcome += _tables(method, gpu) if method != "xvfl+" else Outcome()
-    return outcome + _images("xvfl+", gpu)
+    others = (_tables(method, gpu) for method in METHODS if method != "xvfl+")
+    return sum(others, outcome) + _images("xvfl+", gpu)
 
 
 def _tables(method: str, device: torch.device) -> Outcome:
@@ -48,10 +47,7 @@ def _tables(method: str, device: torch.device) -> Outcome:
     captured = losses(task, runs[:1], device, captured=True)
     resumed = losses(task, runs[:1], device, captured=True, cut=STEPS // 2)
     at_once = losses(task, runs, device, captured=True)
-    same = {
-        "captured": _apart(captured, plain[0]),
-        "captured, resumed": _apart(resumed, plain[0]),
-    }
+    same = {"captured": _apart(captured, plain[0]), "captured, resumed": _apart(resumed, plain[0])}
     reordered = {f"{RUNS} runs at once": _apart(at_once, sum(plain) / RUNS)}
     return _outcome(method, same, FLOAT32) + _outcome(method, reordered, REORDERED)
 
@@ -72,12 +68,12 @@ def losses(
 
     After `cut` steps a new trainer resumes from the state.
     """
-    trainer = _trainer(task, runs, device, captured)
+    trainer = StackedRuns(task, runs, device).trainer(captured)
     if cut:
         for _ in zip(range(cut), trainer.run(lambda: 0.0), strict=False):
             pass
         state = trainer.state()
-        trainer = _trainer(task, runs, device, captured)
+        trainer = StackedRuns(task, runs, device).trainer(captured)
         trainer.restore(*state)
     return _loss(trainer)
 
@@ -88,14 +84,6 @@ def losses_from_disk(method: str, device: torch.device) -> float:
     stack = StackedRuns(random_table(rows_for(BATCH)), [run], device)
     with on_disk(stack, device) as rows:
         return _loss(Trainer(stack.federation, stack.method, rows, run.train))
-
-
-def _trainer(
-    task: Task, runs: Sequence[RunConfig], device: torch.device, captured: bool
-) -> Trainer:
-    stack = StackedRuns(task, runs, device)
-    rows = stack.rows("train")
-    return Trainer(stack.federation, stack.method, rows, runs[0].train, stack.seeds, captured)
 
 
 def _loss(trainer: Trainer) -> float:

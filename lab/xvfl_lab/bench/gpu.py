@@ -9,8 +9,7 @@ import torch
 from xvfl.config import LossConfig, NetConfig, TrainConfig
 from xvfl.primitives.layout import Layout
 from xvfl.training.cuda_graph import WARM_UP
-from xvfl.training.loop import Trainer
-from xvfl_lab.bench.outcome import Claim, Line, Outcome
+from xvfl_lab.bench.outcome import Claim, Outcome
 from xvfl_lab.bench.sections import Plan
 from xvfl_lab.bench.shapes import config, numbers, steps
 from xvfl_lab.bench.timing import take_turns
@@ -25,42 +24,29 @@ CUDA = torch.device("cuda")
 
 def table(plan: Plan) -> Outcome:
     """Time the paper's shape for tables: eager, captured, and all runs of a figure at once."""
-    outcome = Outcome()
-    methods: tuple[str, ...] = ("xvfl", "xvfl+")
-    for method in methods:
-        task = random_table(4_000)
+    task, outcome = random_table(4_000), Outcome()
+    for method in ("xvfl", "xvfl+"):
         runs = configs(method, NetConfig(plan.d, plan.d), config(50))
+        all_runs = f"{len(runs)} runs"
         contenders = {
             "eager": training(task, runs[:1], CUDA, captured=False),
             "captured": training(task, runs[:1], CUDA, captured=True),
-            f"{len(runs)} runs": training(task, runs, CUDA, captured=True),
+            all_runs: training(task, runs, CUDA, captured=True),
         }
         times = take_turns(contenders, plan.rounds, plan.gpu_steps, WARM_UP + 3)
-        at_once = len(runs) / times.ratio(f"{len(runs)} runs", "eager")
-        lines = tuple(
-            Line(
-                "gpu",
-                method,
-                name,
-                times.median(name),
-                ratio=times.ratio(name, "eager"),
-                to="eager",
-            )
-            for name in contenders
-        )
+        at_once = len(runs) / times.ratio(all_runs, "eager")
         claims = (
             Claim(f"{method}: eager / captured", times.ratio("eager", "captured"), CAPTURED, True),
-            Claim(f"{method}: {len(runs)} runs, eager / at once", at_once, AT_ONCE, True),
+            Claim(f"{method}: {all_runs}, eager / at once", at_once, AT_ONCE, True),
         )
-        outcome += Outcome(lines, claims)
+        outcome += Outcome(times.lines("gpu", method, "eager"), claims)
     return outcome
 
 
 def images(plan: Plan) -> Outcome:
     """Time the strips of CIFAR-10, batch 200: eager and captured float32, captured bf16."""
     task, outcome = random_images(2_000), Outcome()
-    methods: tuple[str, ...] = ("xvfl", "xvfl+")
-    for method in methods:
+    for method in ("xvfl", "xvfl+"):
         plain = configs(method, SMALL if plan.quick else NetConfig(), config(200))[:1]
         quick = [replace(each, train=replace(each.train, precision="bf16")) for each in plain]
         contenders = {
@@ -69,14 +55,9 @@ def images(plan: Plan) -> Outcome:
             "captured bf16": training(task, quick, CUDA, captured=True),
         }
         times = take_turns(contenders, plan.rounds, plan.gpu_steps // 2, WARM_UP + 3)
-        to = "eager float32"
-        lines = tuple(
-            Line("images", method, name, times.median(name), ratio=times.ratio(name, to), to=to)
-            for name in contenders
-        )
-        faster = times.ratio(to, "captured bf16")
+        faster = times.ratio("eager float32", "captured bf16")
         claim = Claim(f"images, {method}: eager float32 / best", faster, IMAGES, True)
-        outcome += Outcome(lines, (claim,))
+        outcome += Outcome(times.lines("images", method, "eager float32"), (claim,))
     return outcome
 
 
@@ -95,11 +76,7 @@ def training(
     task: Task, runs: Sequence[RunConfig], device: torch.device, captured: bool
 ) -> Iterator[None]:
     """Train the runs at once, one step for each `next`."""
-    stack = StackedRuns(task, runs, device)
-    rows = stack.rows("train")
-    return steps(
-        Trainer(stack.federation, stack.method, rows, runs[0].train, stack.seeds, captured)
-    )
+    return steps(StackedRuns(task, runs, device).trainer(captured))
 
 
 def random_table(rows: int) -> Task:

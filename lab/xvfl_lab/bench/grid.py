@@ -12,7 +12,7 @@ import torch
 from xvfl.errors import ConfigError
 from xvfl_lab.bench.outcome import Claim, Line, Outcome
 from xvfl_lab.bench.sections import Plan
-from xvfl_lab.experiments.compare import Mean, mean
+from xvfl_lab.experiments.compare import mean
 from xvfl_lab.experiments.dispatch import Load
 from xvfl_lab.experiments.execute import choose_dispatch, execute, load_from
 from xvfl_lab.experiments.figures import Job, budget_for, missing_rates
@@ -57,25 +57,14 @@ def jobs_of(name: str, plan: Plan) -> list[Job]:
 def apart(computed: Sequence[Result], published: Sequence[Result]) -> list[float]:
     """Return the differences of mean accuracies in standard errors, by method, mode and rate."""
     distances = []
-    for method in dict.fromkeys(each.config.name for each in published):
-        for rate in sorted({each.config.rate for each in published}):
-            there = [r for r in published if (r.config.name, r.config.rate) == (method, rate)]
-            for mode in MODES:
-                if mode in there[0].metrics:
-                    then, now = (mean(some, (method, mode), rate) for some in (there, computed))
-                    distances.append(_errors(then, now, len(there)))
+    for method, rate in dict.fromkeys((r.config.name, r.config.rate) for r in published):
+        there = [r for r in published if (r.config.name, r.config.rate) == (method, rate)]
+        for mode in MODES:
+            if mode in there[0].metrics:
+                then, now = (mean(some, (method, mode), rate) for some in (there, computed))
+                error = max(then.deviation / math.sqrt(len(there)), LEAST)
+                distances.append(abs(now.mean - then.mean) / error)
     return distances
-
-
-def _errors(then: Mean, now: Mean, seeds: int) -> float:
-    error = then.deviation / math.sqrt(seeds)
-    return abs(now.mean - then.mean) / max(error, LEAST)
-
-
-def published_runs(named: Path | None, quick: bool) -> Path | None:
-    """Return the folder of runs to compare with: the given one, or the repository's."""
-    ours = Path("lab") / "results" / "runs"
-    return ours if named is None and not quick and ours.is_dir() else named
 
 
 def _compute(name: str, plan: Plan) -> list[Result]:

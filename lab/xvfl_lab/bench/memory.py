@@ -2,7 +2,6 @@
 
 import resource
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from multiprocessing import get_context
@@ -10,7 +9,6 @@ from pathlib import Path
 
 import torch
 
-from xvfl_lab.bench import reference
 from xvfl_lab.bench.shapes import Shape, SyntheticRows, steps
 
 STEPS = 5
@@ -26,19 +24,16 @@ def peak(contender: str, shape: Shape) -> float:
 def _peak_increase(contender: str, shape: Shape) -> float:
     torch.set_num_threads(1)
     synthetic = SyntheticRows.of(shape)
-    training = _steps(contender, synthetic)
+    training = (
+        synthetic.train_reference()
+        if contender == "reference"
+        else steps(synthetic.trainer(contender))
+    )
     _reset_peak()
     before = _peak()
     for _ in range(STEPS):
         next(training)
     return _peak() - before
-
-
-def _steps(contender: str, synthetic: SyntheticRows) -> Iterator[None]:
-    if contender != "reference":
-        return steps(synthetic.trainer(contender))
-    nets, rows = synthetic.reference(synthetic.trainer("xvfl"))
-    return reference.train(nets, rows, synthetic.shape.batch, 0.1, 0.1)
 
 
 def _reset_peak() -> None:

@@ -11,7 +11,7 @@ from xvfl_lab.bench import gpu, sections
 from xvfl_lab.bench.agreement import agreement
 from xvfl_lab.bench.big import big
 from xvfl_lab.bench.grid import grid
-from xvfl_lab.bench.outcome import Outcome
+from xvfl_lab.bench.outcome import CLAIMS, LINES, Outcome
 from xvfl_lab.bench.sections import Plan
 
 ON_GPU: dict[str, Callable[[Plan], Outcome]] = {
@@ -24,12 +24,27 @@ BY_NAME: dict[str, Callable[[Plan], Outcome]] = {"big": big, "grid": grid}
 SECTIONS: dict[str, Callable[[Plan], Outcome]] = {**sections.SECTIONS, **ON_GPU, **BY_NAME}
 
 
-def bench(wanted: Sequence[str], plan: Plan, out: Path, tell: Callable[[Outcome], None]) -> Outcome:
+Show = Callable[[Sequence[str], Sequence[Sequence[str]]], None]
+"""Shows a table, given as header and rows."""
+PUBLISHED = Path("lab") / "results" / "runs"
+
+
+def bench(
+    wanted: Sequence[str],
+    quick: bool,
+    out: Path,
+    show: Show,
+    tasks: Path | None = None,
+    results: Path | None = None,
+) -> None:
     """Run the named sections, or all that this machine supports; write results after each.
 
-    `tell` is called with the results of each section. Targets hold for the full shapes: a quick
-    benchmark has none.
+    Targets hold for the full shapes: a quick benchmark has none. `tasks` and `results` are the
+    folders of the section `grid`; by default it compares with the repository's results.
     """
+    if results is None and not quick and PUBLISHED.is_dir():
+        results = PUBLISHED
+    plan = replace(sections.QUICK if quick else sections.FULL, tasks=tasks, results=results)
     for name in wanted:
         if name not in SECTIONS:
             raise ConfigError(unknown("section", name, SECTIONS))
@@ -42,7 +57,8 @@ def bench(wanted: Sequence[str], plan: Plan, out: Path, tell: Callable[[Outcome]
         for name in wanted or usual:
             one = SECTIONS[name](plan)
             one = replace(one, claims=()) if plan.quick else one
-            tell(one)
+            show(LINES, [line.cells() for line in one.lines])
             outcome += one
             outcome.write(out)
-    return outcome
+    if outcome.claims:
+        show(CLAIMS, [claim.cells() for claim in outcome.claims])

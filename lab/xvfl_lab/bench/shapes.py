@@ -76,6 +76,10 @@ PUBLIC: dict[str, Shape] = {
 """Shapes in public use, every row aligned: bottoms 5-10-10-10, 140-128-128-128 and 392-32-10."""
 
 
+LAMBDAS = (0.1, 0.1)
+"""λ1 and λ2 of the reference: the defaults of `LossConfig`."""
+
+
 @dataclass(frozen=True)
 class SyntheticRows:
     """Random rows of a federation."""
@@ -130,6 +134,11 @@ class SyntheticRows:
         )
         x, o = [table.values for table in self.tables], [table.observed for table in self.tables]
         return reference_nets, reference.Batch(x, o, self.rows.full, self.rows.y)
+
+    def train_reference(self) -> Iterator[None]:
+        """Train with the reference, from the initial weights of our trainer."""
+        reference_nets, rows = self.reference(self.trainer("xvfl"))
+        return reference.train(reference_nets, rows, self.shape.batch, *LAMBDAS)
 
     def bare(self, method: str, fused: bool) -> Iterator[None]:
         """Train with a plain loop."""

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
+from xvfl_lab.bench.outcome import Line
+
 
 @dataclass(frozen=True)
 class Times:
@@ -22,6 +24,13 @@ class Times:
         """Return the median over the rounds of the ratio of two contenders' times."""
         pairs = zip(self.rounds[name], self.rounds[to], strict=True)
         return statistics.median(a / b for a, b in pairs)
+
+    def lines(self, section: str, case: str, to: str) -> tuple[Line, ...]:
+        """List the medians, with their ratios to one contender."""
+        return tuple(
+            Line(section, case, name, self.median(name), ratio=self.ratio(name, to), to=to)
+            for name in self.rounds
+        )
 
 
 def take_turns(

@@ -1,7 +1,6 @@
 """`xvfl-lab bench`: the time of a training step on this machine."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -34,26 +33,16 @@ def bench(
 
     xvfl-lab bench paper public
     """
-    from xvfl_lab.bench.grid import published_runs
-    from xvfl_lab.bench.outcome import CLAIMS, LINES, Outcome
     from xvfl_lab.bench.run import bench as run
-    from xvfl_lab.bench.sections import FULL, QUICK
 
     console = Console()
 
-    def show(one: Outcome) -> None:
-        console.print(_table(LINES, [line.cells() for line in one.lines]))
+    def show(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        table = Table(*header)
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
 
     with console.status("timing"):
-        plan = replace(QUICK if quick else FULL, results=published_runs(results, quick))
-        outcome = run(sections or [], plan, out, show)
-    if outcome.claims:
-        console.print(_table(CLAIMS, [claim.cells() for claim in outcome.claims]))
+        run(sections or [], quick, out, show, results=results)
     console.print(f"wrote {out}")
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    table = Table(*header)
-    for row in rows:
-        table.add_row(*row)
-    return table

@@ -8,7 +8,7 @@ with scikit-learn; otherwise torch and numpy alone.
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from xvfl.config import LossConfig, TrainConfig
 from xvfl.primitives.layout import any_image
-from xvfl.training.loop import Trainer
 from xvfl.training.page import PagePlan
 from xvfl.training.threads import limit_threads
 from xvfl_lab.datasets.digits import digits
@@ -179,20 +178,12 @@ def curve(
     """Train; measure training loss and ‖∇L‖² at the start and every few rounds. (2, M)"""
     # An epoch has at least one round, so these epochs suffice.
     stack = StackedRuns(task, [replace(config, train=replace(config.train, epochs=rounds))], device)
-    train = stack.configs[0].train
-    trainer = Trainer(stack.federation, stack.method, stack.rows("train"), train, stack.seeds)
     measured = [full_gradient(stack)]
-    for step in islice(_steps(trainer), rounds):
-        if step % every == 0:
+    steps = (each for each in stack.trainer().run(lambda: 0.0) if each.kind == "step")
+    for record in islice(steps, rounds):
+        if record.progress.step % every == 0:
             measured.append(full_gradient(stack))
     return np.array(measured).T
-
-
-def _steps(trainer: Trainer) -> Iterator[int]:
-    """Train and count the steps."""
-    for record in trainer.run(lambda: 0.0):
-        if record.kind == "step":
-            yield record.progress.step
 
 
 def full_gradient(stack: StackedRuns) -> tuple[float, float]:

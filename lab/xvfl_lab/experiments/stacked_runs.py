@@ -108,13 +108,15 @@ class StackedRuns:
         """Return which parties the scenario made incomplete in a part's rows. (R, N, k)"""
         return torch.stack([run.incomplete[run.where(part)] for run in self.run_rows])
 
+    def trainer(self, captured: bool = False) -> Trainer:
+        """Return a trainer of all runs."""
+        rows, train = self.rows("train"), self.configs[0].train
+        return Trainer(self.federation, self.method, rows, train, self.seeds, captured)
+
     def train(self) -> None:
         """Train all runs for the whole budget; load the last or the best weights."""
-        config = self.configs[0]
-        captured = self.device.type == "cuda"
-        rows = self.rows("train")
-        trainer = Trainer(self.federation, self.method, rows, config.train, self.seeds, captured)
-        best = BestWeights(self) if config.weights == "best" else None
+        trainer = self.trainer(captured=self.device.type == "cuda")
+        best = BestWeights(self) if self.configs[0].weights == "best" else None
         for record in trainer.run(lambda: float(trainer.progress.epoch)):
             if best is not None and record.kind == "epoch":
                 best.update()
