@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from xvfl.errors import InputError
 from xvfl.primitives.layout import Layout
-from xvfl.system.files import atomic_write
+from xvfl_lab.files import write_file
 
 FORMAT = 1
 BY_PARTY = ("values", "codes", "observed")
@@ -116,12 +116,8 @@ def save_task(task: Task, path: Path) -> None:
         arrays["test"] = task.test
     for part in BY_PARTY:
         arrays |= {f"{part}/{party}": array for party, array in getattr(task, part).items()}
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(path) as temporary, temporary.open("wb") as file:
-            np.savez_compressed(file, allow_pickle=False, **arrays)
-    except OSError as error:
-        raise InputError(f"{path}: could not be written ({error.strerror or error})") from error
+    with write_file(path) as temporary, temporary.open("wb") as file:
+        np.savez_compressed(file, allow_pickle=False, **arrays)
 
 
 def load_task(path: Path) -> Task:

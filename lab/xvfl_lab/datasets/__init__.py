@@ -13,7 +13,7 @@ from lzma import LZMAError
 from pathlib import Path
 from zipfile import BadZipFile
 
-from xvfl.errors import DataWarning, InputError, XVFLError, unknown
+from xvfl.errors import DataWarning, InputError, RunError, XVFLError, unknown
 from xvfl_lab.datasets.image_sets import SIDE
 from xvfl_lab.datasets.source import DataSet, LocalFiles, Rows, cache_folder, data_folders
 from xvfl_lab.task import Task, load_task, save_task
@@ -65,7 +65,7 @@ def prepare(name: str, parties: int = 2, data: Path | None = None) -> Task:
     task = raw.split(parties)
     try:
         save_task(task, path)
-    except InputError as error:
+    except RunError as error:
         warnings.warn(f"not cached: {error}", DataWarning, stacklevel=2)
     return task
 

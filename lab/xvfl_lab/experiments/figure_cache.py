@@ -7,8 +7,8 @@ import json
 import time
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,9 @@ import torch
 from numpy.typing import NDArray
 
 from xvfl.errors import RunError
-from xvfl.system.files import atomic_write
 from xvfl_lab.experiments.dispatch import hardware
 from xvfl_lab.experiments.run_store import key_of
+from xvfl_lab.files import write_file
 
 PARTS = "parts"
 """Folder of the parts of unfinished figures; it may be deleted once they are complete."""
@@ -61,9 +61,9 @@ def cached_figure(
     }
     text = json.dumps(record, indent=1, ensure_ascii=False) + "\n"
     arrays: dict[str, Any] = {**data.arrays, "key": np.array(key)}
-    with _write(out / f"{name}.npz") as path, path.open("wb") as file:
+    with write_file(out / f"{name}.npz") as path, path.open("wb") as file:
         np.savez_compressed(file, allow_pickle=False, **arrays)
-    with _write(out / f"{name}.json") as path:
+    with write_file(out / f"{name}.json") as path:
         path.write_text(text, encoding="utf-8")
     plain: dict[str, Any] = json.loads(text)
     return plain
@@ -98,13 +98,3 @@ def read(out: Path, name: str) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]
         if record is not None and record["key"] == str(arrays.pop("key")):
             return record, arrays
     return None
-
-
-@contextmanager
-def _write(path: Path) -> Iterator[Path]:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(path) as temporary:
-            yield temporary
-    except OSError as error:
-        raise RunError(f"{path}: could not be written ({error.strerror or error})") from error

@@ -1,6 +1,6 @@
 """Pictures of cached figures, drawn again when the figure changes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from PIL import Image, UnidentifiedImageError
 
 from xvfl.errors import RunError
 from xvfl_lab.experiments.figure_cache import read
+from xvfl_lab.files import write_file
 
 Plot = Callable[[dict[str, Any], dict[str, NDArray[Any]]], Figure]
 """Draws a figure from its numbers and arrays."""
@@ -29,15 +30,21 @@ def draw_once(out: Path, name: str, plot: Plot, picture: Path) -> Path:
         raise RunError(f"{out}: expected {name}.json and {name}.npz; compute the figure first")
     record, arrays = cached
     if _key_of(picture) != record["key"]:
-        figure = plot(record["figures"], arrays)
-        try:
-            picture.parent.mkdir(parents=True, exist_ok=True)
-            figure.savefig(picture, dpi=130, metadata={MARK: record["key"]})
-        except OSError as error:
-            raise RunError(f"{picture}: could not be written ({error.strerror})") from error
-        finally:
-            plt.close(figure)
+        save_picture(plot(record["figures"], arrays), picture, {MARK: record["key"]})
     return picture
+
+
+def save_picture(figure: Figure, path: Path, metadata: dict[str, str] | None = None) -> None:
+    """Save a picture and free its memory."""
+    with write_file(path) as temporary:
+        figure.savefig(temporary, dpi=130, metadata=metadata, format="png")
+    plt.close(figure)
+
+
+def arrays_of(arrays: Mapping[str, NDArray[Any]], group: str) -> dict[str, NDArray[Any]]:
+    """Select the arrays named GROUP/NAME, by NAME."""
+    parts = {key: key.partition("/") for key in arrays}
+    return {name: arrays[key] for key, (first, _, name) in parts.items() if first == group}
 
 
 def _key_of(path: Path) -> str | None:

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from xvfl.primitives.metrics import METRICS
-from xvfl_lab.experiments.compare import Difference, Way, difference, holm, mean, values
+from xvfl_lab.experiments.compare import Difference, Mean, Way, difference, holm, mean, values
 from xvfl_lab.experiments.figures import IMAGES, OURS
 from xvfl_lab.experiments.runner import Result
 from xvfl_lab.experiments.stacked_runs import RunConfig
@@ -111,13 +111,18 @@ def _bold(method: str) -> str:
     return f"**{method}**" if method == OURS else method
 
 
+def level(some: Sequence[Result], way: Way, metric: str) -> Mean | None:
+    """Average a metric over the seeds at a position; None where the method has no such way."""
+    mine = [each for each in some if each.config.name == way[0] and way[1] in each.metrics]
+    return mean(mine, way, mine[0].config.rate, metric) if mine else None
+
+
 def _cell(some: Sequence[Result], way: Way, metric: str) -> str:
-    mine = [each for each in some if each.config.name == way[0]]
-    if not mine or way[1] not in mine[0].metrics:
+    value = level(some, way, metric)
+    if value is None:
         return "n/a"
-    value = mean(mine, way, mine[0].config.rate, metric)
-    spread = f" ± {100 * value.deviation:.1f}" if len(mine) > 1 else ""
-    return f"{100 * value.mean:.1f}{spread}"
+    several = len({each.config.seed for each in some}) > 1
+    return f"{100 * value.mean:.1f}" + (f" ± {100 * value.deviation:.1f}" if several else "")
 
 
 MORE: tuple[tuple[str, str, str], ...] = (

@@ -9,6 +9,8 @@ from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from xvfl_lab.experiments.figure_plot import arrays_of
+
 ROWS = {"both parties together": 2, "left party alone": 0, "right party alone": 1}
 """Rows of the picture, and their index among the points."""
 REGIONS = (
@@ -25,11 +27,7 @@ def plot(figures: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Figure:
         3, len(weights), figsize=(3.7 * len(weights), 10), layout="constrained"
     )
     for column, weight in enumerate(weights):
-        shown = {
-            key.split("/", 1)[1]: value
-            for key, value in arrays.items()
-            if key.split("/", 1)[0] == weight
-        }
+        shown = arrays_of(arrays, weight)
         for axis, (label, at) in zip(axes[:, column], ROWS.items(), strict=True):
             _panel(axis, shown, at)
             if column == 0:

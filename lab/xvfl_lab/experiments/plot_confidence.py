@@ -9,6 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from xvfl_lab.experiments.figure_plot import arrays_of
+
 CASES = {
     "single": "right half alone",
     "single-xcom": "left half completed",
@@ -33,11 +35,7 @@ def plot(figures: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Figure:
     )
     for row, method in zip(axes, methods, strict=True):
         method_figures = figures["methods"][method]
-        shown = {
-            key.split("/", 1)[1]: value
-            for key, value in arrays.items()
-            if key.split("/", 1)[0] == method
-        }
+        shown = arrays_of(arrays, method)
         _example(row[:4], method, method_figures["example"], shown, figures["paper"])
         _all_images(row[4], method_figures["absent"]["left"], figures["paper"])
     return figure

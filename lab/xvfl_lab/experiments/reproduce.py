@@ -14,11 +14,9 @@ from tempfile import TemporaryFile
 from typing import Any
 
 import torch
-from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
 from xvfl.errors import ConfigError, InputError, RunError, unknown
-from xvfl.system.files import atomic_write
 from xvfl_lab.experiments import (
     boundary,
     confidence,
@@ -31,10 +29,11 @@ from xvfl_lab.experiments import (
 from xvfl_lab.experiments import figure_tables as tables
 from xvfl_lab.experiments.dispatch import task_of
 from xvfl_lab.experiments.execute import OnProgress, choose_dispatch, execute
-from xvfl_lab.experiments.figure_plot import Plot, draw_once
-from xvfl_lab.experiments.figures import FIGURES, Budget, Job, budget_for
+from xvfl_lab.experiments.figure_plot import Plot, draw_once, save_picture
+from xvfl_lab.experiments.figures import FIGURES, Job, budget_for
 from xvfl_lab.experiments.run_store import RunStore, run_key
 from xvfl_lab.experiments.runner import Result
+from xvfl_lab.files import write_file
 from xvfl_lab.task import Task
 
 
@@ -62,16 +61,11 @@ class Request:
         """Path of its files, without ending."""
         return f"{self.figure}/{self.dataset}{'-quick' if self.quick else ''}"
 
-    @property
-    def budget(self) -> Budget:
-        """Rows, epochs and seeds."""
-        return budget_for(self.dataset, self.quick)
-
     def jobs(self) -> list[Job]:
         """List its runs."""
         if self.figure not in FIGURES:
             raise ConfigError(unknown("figure", self.figure, [*FIGURES, *SPECIAL, "report"]))
-        return FIGURES[self.figure](self.dataset, self.budget)
+        return FIGURES[self.figure](self.dataset, budget_for(self.dataset, self.quick))
 
     def store(self) -> RunStore:
         """Open the results of its data set."""
@@ -164,19 +158,8 @@ def write_numbers(
 
 def write_text(path: Path, text: str) -> None:
     """Write a text file atomically."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(path) as temporary:
-            temporary.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise RunError(f"{path}: could not be written ({error.strerror or error})") from error
-
-
-def save_picture(picture: Figure, path: Path) -> None:
-    """Save a picture and free its memory."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    picture.savefig(path, dpi=130)
-    plt.close(picture)
+    with write_file(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def describe(

@@ -18,7 +18,7 @@ from xvfl_lab.experiments.claims import (
 )
 from xvfl_lab.experiments.compare import difference
 from xvfl_lab.experiments.figure_cache import read, read_record
-from xvfl_lab.experiments.figure_plot import draw_once
+from xvfl_lab.experiments.figure_plot import draw_once, save_picture
 from xvfl_lab.experiments.figure_tables import JUDGED, markdown_row, markdown_table, metric_of
 from xvfl_lab.experiments.figures import FIGURES, FULL, OURS, PUBLISHED
 from xvfl_lab.experiments.reproduce import (
@@ -27,7 +27,6 @@ from xvfl_lab.experiments.reproduce import (
     load,
     page,
     require_writable,
-    save_picture,
     write_numbers,
     write_text,
 )

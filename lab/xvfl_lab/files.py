@@ -1,0 +1,19 @@
+"""Write files of results."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from xvfl.errors import RunError
+from xvfl.system.files import atomic_write
+
+
+@contextmanager
+def write_file(path: Path) -> Iterator[Path]:
+    """Yield a temporary path that becomes the file; create its folder, and name it in errors."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(path) as temporary:
+            yield temporary
+    except OSError as error:
+        raise RunError(f"{path}: could not be written ({error.strerror or error})") from error
