@@ -4,6 +4,7 @@ import ssl
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
@@ -12,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from tests.certs.tls_helpers import handshake, tls_context
 from tests.command_line import rejected_with, run_xvfl
 from xvfl.certs import Authority, PeerVerifier, create_authority, open_authority, peer_name
-from xvfl.errors import CertificateError
+from xvfl.errors import CertificateError, RunError
 
 NOW = datetime.now(UTC)
 
@@ -190,22 +191,45 @@ def test_a_running_coordinator_takes_in_a_new_list(authority: Authority) -> None
     assert peers.check((authority.folder / "coordinator.crt").read_bytes()) == "coordinator"
 
 
-def test_a_list_that_is_missing_damaged_or_a_strangers_lets_nobody_in(
-    authority: Authority, tmp_path: Path
+def break_list(folder: Path, how: str, stranger: Path) -> str:
+    """Make a revocation list unusable; return what the error says."""
+    path = folder / "ca.crl"
+    if how == "strange":
+        path.write_bytes((stranger / "ca.crl").read_bytes())
+        return "ca.crl: not signed by the authority"
+    if how == "damaged":
+        path.write_bytes(b"-----BEGIN X509 CRL-----\nAAAA\n")
+        return "ca.crl: expected a revocation list in PEM"
+    path.unlink()
+    return "ca.crl: expected a revocation list, but"
+
+
+@pytest.mark.parametrize("how", ["strange", "damaged", "missing"])
+def test_an_unusable_list_is_tolerated_for_a_while_then_nobody_is_accepted(
+    authority: Authority, tmp_path: Path, how: str
 ) -> None:
-    folder = authority.folder
-    peers = PeerVerifier(folder / "ca.crt", folder / "ca.crl")
+    folder, events = authority.folder, list[dict[str, Any]]()
+    stranger = create_authority(tmp_path / "stranger").folder
     bank = (folder / "bank.crt").read_bytes()
-    stranger = create_authority(tmp_path / "stranger")
-    (folder / "ca.crl").write_bytes((stranger.folder / "ca.crl").read_bytes())
-    with pytest.raises(CertificateError, match="ca.crl: not signed by the authority"):
-        peers.check(bank)
-    (folder / "ca.crl").write_bytes(b"-----BEGIN X509 CRL-----\nAAAA\n")
-    with pytest.raises(CertificateError, match="ca.crl: expected a revocation list in PEM"):
-        peers.check(bank)
-    (folder / "ca.crl").unlink()
-    with pytest.raises(CertificateError, match="ca.crl: expected a revocation list, but"):
-        peers.check(bank)
+    good = (folder / "ca.crl").read_bytes()
+    patient = PeerVerifier(folder / "ca.crt", folder / "ca.crl", events.append)
+    strict = PeerVerifier(folder / "ca.crt", folder / "ca.crl", grace=-1)
+    said = break_list(folder, how, stranger)
+    for _ in range(3):
+        assert patient.check(bank) == "bank"
+    assert [each["event"] for each in events] == ["revocation_list_unreadable"]
+    assert said in events[0]["reason"]
+    with pytest.raises(RunError, match=f"{said}.*no connection is accepted"):
+        strict.check(bank)
+    with pytest.raises(CertificateError, match=said):
+        PeerVerifier(folder / "ca.crt", folder / "ca.crl")
+    (folder / "ca.crl").write_bytes(good)
+    assert patient.check(bank) == strict.check(bank) == "bank"
+    assert events[-1]["event"] == "revocation_list_readable"
+    authority.revoke("bank")
+    for peers in (patient, strict):
+        with pytest.raises(CertificateError, match="revoked"):
+            peers.check(bank)
 
 
 def test_a_strangers_or_an_unreadable_certificate_is_not_a_peer(

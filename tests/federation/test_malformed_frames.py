@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
@@ -36,7 +36,7 @@ from xvfl.primitives.rows import Rows
 from xvfl.training.optimizer import WeightUpdate
 from xvfl.wire import codec
 from xvfl.wire.in_process import InProcessTransport
-from xvfl.wire.messages import Done, Embedded, Hello, Match, Matched, Ready
+from xvfl.wire.messages import Challenge, Done, Embedded, Hello, Match, Matched, Ready
 from xvfl.wire.server import CoordinatorServer
 from xvfl.wire.tls import PATH
 
@@ -44,6 +44,7 @@ FRAMES, OVER_GRPC, SEALED = 5_000, 300, 5_000
 STRANGE, TURN = "p2", 77
 """A party on the list that sends nonsense, and the request_id of the question it is asked."""
 HELLO = Hello(0, "strange", False, 3, "columns", "session")
+GREETING = [codec.encode(Challenge(0, bytes(32))), codec.encode(HELLO)]
 VALID = [
     codec.encode(each)
     for each in (
@@ -59,8 +60,14 @@ VALID = [
 class Stream:
     """Stands for a gRPC stream where ten thousand real ones would take too long."""
 
-    def __init__(self, certificate: bytes) -> None:
-        self._certificate = certificate
+    def __init__(self, certificate: bytes, frames: list[bytes]) -> None:
+        self._certificate, self._frames = certificate, iter(frames)
+
+    def peer(self) -> str:
+        return "nowhere"
+
+    async def read(self) -> Any:
+        return next(self._frames, grpc.aio.EOF)
 
     def auth_context(self) -> dict[str, list[bytes]]:
         return {"x509_pem_cert": [self._certificate]}
@@ -95,7 +102,9 @@ class Meeting:
         return [each.detach().clone() for net in nets for each in net.parameters()]
 
     def refused(self) -> int:
-        return sum(each["event"] == "connection_rejected" for each in self.events)
+        self.listener._rejections.flush(everything=True)
+        rejected = [each for each in self.events if each["event"] == "connection_rejected"]
+        return sum(each.get("count", 1) for each in rejected)
 
 
 @pytest.fixture
@@ -119,15 +128,10 @@ async def flood(meeting: Meeting, rng: random.Random) -> None:
     shown = {n: (meeting.folder / f"{n}.crt").read_bytes() for n in meeting.listener.transports}
     for count in range(FRAMES):
         bad = corrupt_frame(rng, VALID)
-        frames = [bad] if count % 2 else [VALID[0], bad]
+        frames = [*GREETING[: count % 4 // 2], bad] if count % 2 else [*GREETING, bad]
         name = rng.choice(list(shown)) if count % 2 else STRANGE
         with pytest.raises(grpc.aio.AbortError):
-            await meeting.listener._join(one_by_one(frames), Stream(shown[name]))
-
-
-async def one_by_one(frames: list[bytes]) -> AsyncIterator[bytes]:
-    for frame in frames:
-        yield frame
+            await meeting.listener._join(None, Stream(shown[name], frames))
 
 
 def flood_grpc(meeting: Meeting, rng: random.Random) -> None:
@@ -138,7 +142,7 @@ def flood_grpc(meeting: Meeting, rng: random.Random) -> None:
     ) as channel:
         for count in range(OVER_GRPC):
             bad = corrupt_frame(rng, VALID)
-            frames = [bad] if count % 2 else [VALID[0], bad]
+            frames = [*GREETING[: count % 4 // 2], bad] if count % 2 else [*GREETING, bad]
             with pytest.raises(grpc.RpcError) as caught:
                 for _ in channel.stream_stream(PATH)(iter(frames), timeout=120):
                     pass
@@ -172,12 +176,13 @@ async def flood_sealed(meeting: Meeting, rng: random.Random) -> int:
     shown = {n: (meeting.folder / f"{n}.crt").read_bytes() for n in meeting.listener.transports}
     heard = 0
     for count in range(SEALED):
-        frames = [forge_frame(rng, VALID)] if count % 2 else [VALID[0], forge_frame(rng, VALID)]
+        forged = forge_frame(rng, VALID)
+        frames = [*GREETING[: count % 4 // 2], forged] if count % 2 else [*GREETING, forged]
         name = rng.choice(list(shown)) if count % 2 else STRANGE
         asked = meeting.listener.transports[STRANGE].request(Match(TURN, b"?"))
         await asyncio.sleep(0)
         with suppress(grpc.aio.AbortError):
-            await meeting.listener._join(one_by_one(frames), Stream(shown[name]))
+            await meeting.listener._join(None, Stream(shown[name], frames))
         heard += asked.done() and asked.exception() is None
     return heard
 

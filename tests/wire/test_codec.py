@@ -87,6 +87,8 @@ def test_the_numbers_of_the_messages_are_part_of_the_protocol() -> None:
         14: "Matched",
         15: "Release",
         16: "End",
+        17: "Challenge",
+        18: "Proof",
     }
 
 
@@ -152,7 +154,7 @@ def test_a_huge_claim_takes_no_memory() -> None:
     ("change", "said"),
     [
         (lambda f: b"GET / HTTP/1.1\r\n\r\n" + f, "not xvfl"),
-        (lambda f: f[:2] + b"\x09\0" + f[4:], "version 2, got 9; run the same version"),
+        (lambda f: f[:2] + b"\x09\0" + f[4:], "version 3, got 9; run the same version"),
         (lambda f: f[:4] + b"\x63\0" + f[6:], "kind"),
         (lambda f: f + b"\0", "body"),
         (lambda f: f[:-1] + b"\x01", "checksum"),

@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from xvfl.certs import PeerVerifier, create_authority
+from xvfl.certs.proof import proof_checker, prover
 from xvfl.federation.endpoint import Endpoint
 from xvfl.wire.client import PartyClient
 from xvfl.wire.in_process import InProcessTransport
@@ -39,8 +40,14 @@ def run_server(
     folder: Path, names: Sequence[str], address: str = "localhost:0", **more: object
 ) -> Iterator[CoordinatorServer]:
     """Run a coordinator's server on loopback."""
-    peers = PeerVerifier(folder / "ca.crt", folder / "ca.crl")
-    server = CoordinatorServer(address, tls_files(folder, COORDINATOR), names, peers.check, **more)  # type: ignore[arg-type]
+    peers, own = PeerVerifier(folder / "ca.crt", folder / "ca.crl"), tls_files(folder, COORDINATOR)
+    server = CoordinatorServer(
+        address,
+        own,
+        names,
+        peers.check,
+        **{"prove": prover(own), **more},  # type: ignore[arg-type]
+    )
     try:
         yield server
     finally:
@@ -53,8 +60,15 @@ def run_client(
 ) -> Iterator[PartyClient]:
     """Run a party's client in a thread."""
     address, own = f"localhost:{port}", tls_files(folder, name)
+    peers = PeerVerifier(folder / "ca.crt", folder / "ca.crl")
     client = PartyClient(
-        address, own, lambda: hello, handle, is_over=lambda: False, reconnect_timeout=60
+        address,
+        own,
+        lambda: hello,
+        handle,
+        is_over=lambda: False,
+        reconnect_timeout=60,
+        check_proof=proof_checker(own, address, peers),
     )
     thread = threading.Thread(target=client.run, daemon=True)
     thread.start()

@@ -3,7 +3,11 @@
 TLS checks signature, dates and purpose. gRPC does not read revocation lists, so this module does.
 """
 
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
@@ -11,56 +15,102 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.x509.oid import NameOID
 
 from xvfl.certs import pem_files
-from xvfl.errors import CertificateError
+from xvfl.errors import CertificateError, RunError
+
+GRACE_S = 300.0
+"""Seconds that the last revocation list stays in force while the file cannot be read."""
 
 
 def peer_name(certificate_pem: bytes) -> str:
     """Return the name in a certificate: the common name, which must also be a DNS name."""
-    return _name(_parse(certificate_pem))
+    return _name(parse_certificate(certificate_pem))
 
 
 class PeerVerifier:
-    """Verifies the certificates of peers; reads the revocation list again when it changes."""
+    """Verifies the certificates of peers; reads the revocation list again when it changes.
 
-    def __init__(self, authority: Path, revocation_list: Path | None) -> None:
+    While the list cannot be read, the last one stays in force for `grace` seconds; after that no
+    peer is accepted. Callable from any thread.
+    """
+
+    def __init__(
+        self,
+        authority: Path,
+        revocation_list: Path | None,
+        log_event: Callable[[dict[str, Any]], None] = lambda event: None,
+        grace: float = GRACE_S,
+    ) -> None:
+        """Read both files; raise if one of them cannot be used."""
         self._authority = pem_files.read(authority, x509.load_pem_x509_certificate, "a certificate")
-        self._path = revocation_list
+        self._path, self._log_event, self._grace = revocation_list, log_event, grace
         self._read_version: tuple[int, int, int] | None = None
         self._revoked: frozenset[int] = frozenset()
-        self._refresh()
+        self._unreadable_since: float | None = None
+        self._lock = threading.Lock()
+        if self._path is not None:
+            self._read_again(self._path)
 
     def check(self, certificate_pem: bytes) -> str:
         """Return the peer's name; raise if its certificate is revoked or of another authority."""
-        certificate = _parse(certificate_pem)
+        certificate = parse_certificate(certificate_pem)
         name = _name(certificate)
+        self.check_trusted(certificate, repr(name))
+        return name
+
+    def check_trusted(self, certificate: x509.Certificate, owner: str) -> None:
+        """Raise if a certificate is revoked or of another authority; `owner` is for the error."""
         try:
             certificate.verify_directly_issued_by(self._authority)
         except (ValueError, TypeError, InvalidSignature) as error:
             raise CertificateError(
-                f"{name!r}: its certificate is not signed by the authority in `ca_certificate`; "
+                f"{owner}: its certificate is not signed by the authority in `ca_certificate`; "
                 "request one from that authority"
             ) from error
-        self._refresh()
-        if certificate.serial_number in self._revoked:
+        with self._lock:
+            self._refresh()
+            revoked = certificate.serial_number in self._revoked
+        if revoked:
             raise CertificateError(
-                f"{name!r}: its certificate {certificate.serial_number:x} is revoked; "
+                f"{owner}: its certificate {certificate.serial_number:x} is revoked; "
                 "request a new one"
             )
-        return name
 
     def _refresh(self) -> None:
+        """Read the list if it has changed; tolerate for a while that this fails."""
         if self._path is None:
             return
+        now = time.monotonic()
         try:
-            stat = self._path.stat()
+            self._read_again(self._path)
+        except CertificateError as error:
+            if self._unreadable_since is None:
+                self._unreadable_since = now
+                self._log_event(
+                    {
+                        "event": "revocation_list_unreadable",
+                        "reason": str(error),
+                        "last_list_valid_s": self._grace,
+                    }
+                )
+            if now > self._unreadable_since + self._grace:
+                raise RunError(
+                    f"{error}; restore it; until then no connection is accepted"
+                ) from error
+            return
+        if self._unreadable_since is not None:
+            self._unreadable_since = None
+            self._log_event({"event": "revocation_list_readable"})
+
+    def _read_again(self, path: Path) -> None:
+        try:
+            stat = path.stat()
         except OSError as error:
             raise CertificateError(
-                f"{self._path}: expected a revocation list, but it cannot be read "
-                f"({error.strerror}); restore it; without it all connections are rejected"
+                f"{path}: expected a revocation list, but it cannot be read ({error.strerror})"
             ) from error
         version = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
         if version != self._read_version:
-            self._revoked = self._read(self._path)
+            self._revoked = self._read(path)
             self._read_version = version
 
     def _read(self, path: Path) -> frozenset[int]:
@@ -77,7 +127,8 @@ class PeerVerifier:
         return frozenset(each.serial_number for each in crl)
 
 
-def _parse(certificate_pem: bytes) -> x509.Certificate:
+def parse_certificate(certificate_pem: bytes) -> x509.Certificate:
+    """Parse a certificate in PEM format."""
     try:
         return x509.load_pem_x509_certificate(certificate_pem)
     except ValueError as error:

@@ -95,8 +95,8 @@ def _align_party(config: "PartyProcessConfig", wait: float, again: bool) -> None
     from xvfl.matching import load_party_alignment
     from xvfl.model.workflow import read_source
     from xvfl.service.config import ALIGNMENT
+    from xvfl.service.connector import connect_party
     from xvfl.service.party_matching import matching_endpoint
-    from xvfl.wire.client import PartyClient
 
     path = Path(config.state_dir) / ALIGNMENT
     if path.exists() and not again:
@@ -108,16 +108,7 @@ def _align_party(config: "PartyProcessConfig", wait: float, again: bool) -> None
     endpoint = matching_endpoint(
         ids, source_columns(source), config.matching, path, _print_event, again
     )
-    PartyClient(
-        config.coordinator,
-        config.tls,
-        lambda: endpoint.hello,
-        endpoint.handle,
-        lambda: endpoint.end_reason is not None,
-        _print_event,
-        config.max_message_bytes,
-        wait,
-    ).run()
+    connect_party(config, lambda: endpoint.hello, endpoint, _print_event, wait).run()
     if not path.exists() or path.stat().st_mtime_ns == before:
         raise PartyError(f"the coordinator ended without matching: {endpoint.end_reason}")
     match = load_party_alignment(path).match

@@ -14,6 +14,7 @@ from xvfl.config import LossConfig, NetConfig, TableOptions, TrainConfig, build,
 from xvfl.data.frames import SQL
 from xvfl.errors import ConfigError, unknown
 from xvfl.wire.codec import MAX_FRAME_BYTES
+from xvfl.wire.limits import MAX_PENDING
 from xvfl.wire.payload import Payload
 from xvfl.wire.tls import Tls
 
@@ -101,7 +102,8 @@ class CoordinatorConfig:
     state_dir: str = "state"
     """Folder of alignment, checkpoints, records, log and result."""
     revocation_list: str | None = None
-    """Revocation list of the authority (PEM); without it, revocation is not checked."""
+    """Revocation list of the authority (PEM), read again when it changes; without it, revocation is
+    not checked."""
     matching: MatchingConfig = MatchingConfig()
     """Private id matching."""
     local_party: LocalPartyConfig | None = None
@@ -128,6 +130,9 @@ class CoordinatorConfig:
     """HOST:PORT of the status server (/health, /metrics, /status); off by default."""
     max_message_bytes: int = MAX_FRAME_BYTES
     """Largest message accepted, in bytes."""
+    max_pending_connections: int = MAX_PENDING
+    """Largest number of connections whose party is not accepted yet; with more, the oldest one of
+    the address that has the most is closed."""
     payload: Payload = "float32"
     """Encoding of embeddings, cues and gradients; all but float32 are smaller and lossy."""
 
@@ -142,6 +147,10 @@ class CoordinatorConfig:
         if not 1 <= self.min_parties <= len(self.all_parties):
             parties = len(self.all_parties)
             raise ConfigError(f"min_parties: expected 1 to {parties}, got {self.min_parties}")
+        if self.max_pending_connections < 1:
+            raise ConfigError(
+                f"max_pending_connections: expected 1 or more, got {self.max_pending_connections}"
+            )
         if self.checkpoint_interval < 1:
             raise ConfigError(
                 f"checkpoint_interval: expected 1 or more, got {self.checkpoint_interval}"
@@ -172,6 +181,9 @@ class PartyProcessConfig:
     """How columns are read."""
     state_dir: str = "state"
     """Folder of alignment, encoder, checkpoints, log and released model."""
+    revocation_list: str | None = None
+    """Revocation list of the authority (PEM), read again when it changes; without it, a revoked
+    coordinator is not detected."""
     matching: MatchingConfig = MatchingConfig()
     """Private id matching."""
     release_key: str | None = None
@@ -240,7 +252,6 @@ def load_config(
             config,
             labels=replace(config.labels, table=_table_path(config.labels.table, base)),
             local_party=local and replace(local, table=_table_path(local.table, base)),
-            revocation_list=_path(config.revocation_list, base),
             warm_start=_path(config.warm_start, base),
         )
         return _resolve_common(config, base)
@@ -255,7 +266,11 @@ def load_config(
 
 def _resolve_common(config: C, base: Path) -> C:
     files = {each.name: str(base / getattr(config.tls, each.name)) for each in fields(Tls)}
-    changes: dict[str, Any] = {"tls": Tls(**files), "state_dir": str(base / config.state_dir)}
+    changes: dict[str, Any] = {
+        "tls": Tls(**files),
+        "state_dir": str(base / config.state_dir),
+        "revocation_list": _path(config.revocation_list, base),
+    }
     return replace(config, **changes)
 
 

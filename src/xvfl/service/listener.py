@@ -5,9 +5,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from xvfl.certs import PeerVerifier
+from xvfl.certs.proof import prover
+from xvfl.federation.build import default_widths
+from xvfl.methods import method_spec
 from xvfl.service.config import CoordinatorConfig
 from xvfl.service.log import LogFunction
 from xvfl.wire.handshake_log import log_failed_handshakes
+from xvfl.wire.limits import ReplyLimit, reply_limit
 from xvfl.wire.messages import Hello
 from xvfl.wire.server import CoordinatorServer
 
@@ -22,6 +26,7 @@ def listen(
     peers = PeerVerifier(
         Path(config.tls.ca_certificate),
         Path(config.revocation_list) if config.revocation_list else None,
+        log,
     )
     with log_failed_handshakes(log):
         server = CoordinatorServer(
@@ -31,9 +36,18 @@ def listen(
             peers.check,
             log,
             check_hello,
-            config.max_message_bytes,
+            prover(config.tls),
+            _reply_limit(config),
+            config.max_pending_connections,
         )
         try:
             yield server
         finally:
             server.close()
+
+
+def _reply_limit(config: CoordinatorConfig) -> ReplyLimit:
+    """Bound replies by the widest embedding that this configuration can have, in float64."""
+    widths = [default_widths(image, config.net)[0] for image in (False, True)]
+    branches = method_spec(config.loss.method).branches
+    return reply_limit(config.max_message_bytes, 8 * max(widths) * branches)

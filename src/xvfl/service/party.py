@@ -10,6 +10,7 @@ from xvfl.errors import PartyError
 from xvfl.model.fitting import choose_device
 from xvfl.model.run_dir import RunDir
 from xvfl.service.config import PartyProcessConfig
+from xvfl.service.connector import connect_party
 from xvfl.service.log import FINISHED, EventLog
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.party_service import PartyService
@@ -40,16 +41,7 @@ def serve_party(config: PartyProcessConfig, show: bool = True) -> None:
     log = EventLog(folder.path, name, show).write
     service = PartyService(PartyInputs.load(name, config, folder), log)
     endpoint = service.endpoint
-    client = PartyClient(
-        config.coordinator,
-        config.tls,
-        service.hello,
-        endpoint.handle,
-        lambda: endpoint.end_reason is not None,
-        log,
-        config.max_message_bytes,
-        config.reconnect_timeout,
-    )
+    client = connect_party(config, service.hello, endpoint, log, config.reconnect_timeout)
     with ExitStack() as stack:
         if config.status_address is not None:
             server = StatusServer(config.status_address, lambda: _status(service, client))

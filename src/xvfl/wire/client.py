@@ -2,16 +2,19 @@
 
 import asyncio
 import random
+import secrets
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
 
-from xvfl.errors import PartyError, RunError
+from xvfl.errors import PartyError, RunError, WireError, XVFLError
 from xvfl.wire import codec
-from xvfl.wire.messages import Hello
+from xvfl.wire.limits import CHUNK_BYTES, RECHECK_S, SMALL_BYTES, FrameAssembler, split_frame
+from xvfl.wire.messages import Challenge, Hello, Proof
 from xvfl.wire.tls import PATH, Tls, channel_options
 from xvfl.wire.tls_diagnosis import diagnose_tls
 
@@ -32,6 +35,23 @@ PERMANENT = (
 """Errors that a reconnection would not change."""
 
 
+NONCE_BYTES = 32
+CheckProof = Callable[[bytes, Proof], None]
+"""Raise if the proof for a nonce does not show a coordinator with a valid certificate."""
+
+
+@dataclass(frozen=True)
+class _Session:
+    """How a connection ended."""
+
+    greeted: bool
+    """Whether the coordinator proved its certificate."""
+    received: bool
+    """Whether a request arrived."""
+    code: grpc.StatusCode
+    text: str
+
+
 class PartyClient:
     """Handle a coordinator's requests until the run has ended."""
 
@@ -45,12 +65,18 @@ class PartyClient:
         log_event: Callable[[dict[str, Any]], None] = lambda event: None,
         max_bytes: int = codec.MAX_FRAME_BYTES,
         reconnect_timeout: float = 3600.0,
+        check_proof: CheckProof = lambda nonce, proof: None,
+        recheck: float = RECHECK_S,
     ) -> None:
-        """Reply with `handle` until `is_over`; raise after `reconnect_timeout` s offline."""
+        """Reply with `handle` until `is_over`; raise after `reconnect_timeout` s offline.
+
+        `check_proof` is called for a new connection, and every `recheck` seconds after that.
+        """
         self._address, self._tls, self._credentials = address, tls, tls.client_credentials()
         self._hello, self._handle = hello, handle
         self._is_over, self._log_event = is_over, log_event
-        self._options = [*channel_options(max_bytes), ("grpc.enable_retries", 0)]
+        self._options = [*channel_options(CHUNK_BYTES), ("grpc.enable_retries", 0)]
+        self._max_bytes, self._check_proof, self._recheck = max_bytes, check_proof, recheck
         self._give_up_s = reconnect_timeout
         self._stopped = threading.Event()
         self._stop: Callable[[], object] = lambda: None
@@ -77,13 +103,17 @@ class PartyClient:
                 session.cancel()
                 await asyncio.wait({session})
                 return
-            received, code, text = session.result()
+            ended = session.result()
             if self._is_over():
                 break
-            why = None if received else await self._reason(code)
-            wait = policy.next_wait(received, code, text, why)
+            why = None if ended.greeted else await self._reason(ended.code)
+            wait = policy.next_wait(ended, why)
             self._log_event(
-                {"event": "connection_lost", "reason": why or text, "retry_in_s": round(wait, 2)}
+                {
+                    "event": "connection_lost",
+                    "reason": why or ended.text,
+                    "retry_in_s": round(wait, 2),
+                }
             )
             await asyncio.wait({waiting}, timeout=wait)
         waiting.cancel()
@@ -94,27 +124,87 @@ class PartyClient:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(None, diagnose_tls, self._address, self._tls)
 
-    async def _session(self) -> tuple[bool, grpc.StatusCode, str]:
-        """Serve one connection; return whether a request arrived, status code and details."""
-        received = False
-        loop = asyncio.get_running_loop()
+    async def _session(self) -> _Session:
+        """Serve one connection."""
+        greeted = received = False
+        loop, problem = asyncio.get_running_loop(), ""
         async with grpc.aio.secure_channel(
             self._address, self._credentials, options=self._options
         ) as channel:
             call = channel.stream_stream(PATH)()
+            checking: asyncio.Task[None] | None = None
             try:
-                await call.write(codec.encode(self._hello()))
-                while (frame := await call.read()) is not grpc.aio.EOF:
-                    received = self.connected = True
+                nonce = secrets.token_bytes(NONCE_BYTES)
+                await call.write(codec.encode(Challenge(0, nonce)))
+                if (frame := await self._read(call, SMALL_BYTES)) is not None:
+                    proof = _proof(frame)
+                    await loop.run_in_executor(None, self._check_proof, nonce, proof)
+                    greeted = self.connected = True
+                    checking = asyncio.create_task(self._check_again(call, nonce, proof))
+                    await call.write(codec.encode(self._hello()))
+                while frame is not None and (frame := await self._read(call, self._max_bytes)):
+                    received = True
                     reply = await loop.run_in_executor(None, self._handle, frame)
-                    await call.write(reply)
+                    for chunk in split_frame(reply):
+                        await call.write(chunk)
                     if self._is_over():
                         await call.done_writing()
             except (grpc.RpcError, asyncio.InvalidStateError, grpc.aio.UsageError):
                 pass
+            except asyncio.CancelledError:
+                # A call that `_check_again` has cancelled raises this, too.
+                if checking is None or not checking.done():
+                    raise
+            except WireError as error:
+                raise PartyError(f"the coordinator at {self._address}: {error}") from error
+            except XVFLError as error:
+                problem = str(error)
             finally:
                 self.connected = False
-            return received, await call.code(), await call.details() or "the connection was closed"
+                if checking is not None:
+                    checking.cancel()
+                    problem = problem or await _problem(checking)
+            if problem:
+                return _Session(False, received, grpc.StatusCode.ABORTED, problem)
+            text = await call.details() or "the connection was closed"
+            return _Session(greeted, received, await call.code(), text)
+
+    async def _read(self, call: Any, max_bytes: int) -> bytes | None:
+        """Read a frame; return None if the stream has ended."""
+        assembler = FrameAssembler()
+        while (chunk := await call.read()) is not grpc.aio.EOF:
+            if (frame := assembler.add(chunk, lambda request_id: max_bytes)) is not None:
+                return frame
+        return None
+
+    async def _check_again(self, call: Any, nonce: bytes, proof: Proof) -> None:
+        """Cancel the call when the coordinator's certificate is not trusted any more."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(self._recheck)
+            try:
+                await loop.run_in_executor(None, self._check_proof, nonce, proof)
+            except XVFLError:
+                call.cancel()
+                raise
+
+
+def _proof(frame: bytes) -> Proof:
+    message = codec.decode(frame, SMALL_BYTES)
+    if not isinstance(message, Proof):
+        raise WireError(f"expected Proof first, got {type(message).__name__}")
+    return message
+
+
+async def _problem(checking: "asyncio.Task[None]") -> str:
+    """Return why the check of the coordinator failed, or an empty string."""
+    try:
+        await checking
+    except asyncio.CancelledError:
+        return ""
+    except XVFLError as error:
+        return str(error)
+    return ""
 
 
 class _ReconnectPolicy:
@@ -127,11 +217,13 @@ class _ReconnectPolicy:
         self._duplicate_since: float | None = None
         self._last_reason, self._n_same = "", 0
 
-    def next_wait(self, received: bool, code: grpc.StatusCode, text: str, why: str | None) -> float:
+    def next_wait(self, ended: _Session, why: str | None) -> float:
         """Return the seconds to wait; raise if a reconnection would not help."""
-        now = time.monotonic()
-        if received:
-            self._last_contact, self._wait = now, MIN_BACKOFF_S
+        now, code, text = time.monotonic(), ended.code, ended.text
+        if ended.greeted:
+            self._last_contact = now
+        if ended.received:
+            self._wait = MIN_BACKOFF_S
         duplicate = code == grpc.StatusCode.ALREADY_EXISTS
         self._duplicate_since = (self._duplicate_since or now) if duplicate else None
         if code in PERMANENT or (

@@ -19,7 +19,7 @@ from torch import Tensor
 from xvfl.errors import WireError
 from xvfl.wire.messages import KINDS, Message
 
-MAGIC, VERSION = b"XV", 2
+MAGIC, VERSION = b"XV", 3
 HEAD = struct.Struct("<2sHHQI")
 CRC = struct.Struct("<I")
 OVERHEAD = HEAD.size + CRC.size
@@ -56,20 +56,10 @@ def decode(frame: bytes, max_bytes: int = MAX_FRAME_BYTES) -> Message:
     """Decode a frame; raise `WireError` if it is invalid."""
     if len(frame) > max_bytes:
         raise WireError(f"frame: expected at most {max_bytes} bytes, got {len(frame)}")
-    if len(frame) < OVERHEAD:
-        raise WireError(f"frame: expected {OVERHEAD} bytes or more, got {len(frame)}")
-    magic, version, number, request_id, length = HEAD.unpack_from(frame)
-    if magic != MAGIC:
-        raise WireError(f"frame: expected it to begin with {MAGIC!r}, got {magic!r}; not xvfl?")
-    if version != VERSION:
-        raise WireError(
-            f"frame: expected protocol version {VERSION}, got {version}; "
-            "run the same version of xvfl on both sides"
-        )
-    if number not in KINDS:
-        raise WireError(f"frame: expected a kind from 1 to {max(KINDS)}, got {number}")
+    length = frame_size(frame) - OVERHEAD
     if length != len(frame) - OVERHEAD:
         raise WireError(f"frame: expected {length} bytes of body, got {len(frame) - OVERHEAD}")
+    number, request_id = kind_and_request_id(frame)
     (crc,) = CRC.unpack_from(frame, HEAD.size)
     if crc != crc32(memoryview(frame)[OVERHEAD:], crc32(frame[: HEAD.size])):
         raise WireError("frame: wrong checksum; it was damaged in transit")
@@ -80,6 +70,23 @@ def decode(frame: bytes, max_bytes: int = MAX_FRAME_BYTES) -> Message:
         raise WireError(f"{kind.__name__}: {len(frame) - reader.at} bytes too many")
     message: Message = kind(request_id=request_id, **values)
     return message
+
+
+def frame_size(start: bytes) -> int:
+    """Check the header at the start of a frame; return the size of the whole frame."""
+    if len(start) < OVERHEAD:
+        raise WireError(f"frame: expected {OVERHEAD} bytes or more, got {len(start)}")
+    magic, version, number, _, length = HEAD.unpack_from(start)
+    if magic != MAGIC:
+        raise WireError(f"frame: expected it to begin with {MAGIC!r}, got {magic!r}; not xvfl?")
+    if version != VERSION:
+        raise WireError(
+            f"frame: expected protocol version {VERSION}, got {version}; "
+            "run the same version of xvfl on both sides"
+        )
+    if number not in KINDS:
+        raise WireError(f"frame: expected a kind from 1 to {max(KINDS)}, got {number}")
+    return OVERHEAD + int(length)
 
 
 def kind_and_request_id(frame: bytes) -> tuple[int, int]:
@@ -129,7 +136,7 @@ class _Reader:
     """Read values from a frame, never past its end."""
 
     def __init__(self, frame: bytes, at: int) -> None:
-        self.frame, self.at = frame, at
+        self.frame, self.at = memoryview(frame), at
 
     def read(self, hint: Any) -> Any:
         if hint is Tensor:
@@ -152,7 +159,7 @@ class _Reader:
     def _unpack(self, form: str) -> tuple[Any, ...]:
         return struct.unpack(form, self._take(struct.calcsize(form)))
 
-    def _take(self, count: int) -> bytes:
+    def _take(self, count: int) -> memoryview:
         if count > len(self.frame) - self.at:
             raise WireError(
                 f"frame: expected {count} more bytes, got {len(self.frame) - self.at}: truncated"
@@ -164,7 +171,7 @@ class _Reader:
         (length,) = self._unpack("<I")
         if hint is str and length > MAX_TEXT_BYTES:
             raise WireError(f"text: expected at most {MAX_TEXT_BYTES} bytes, got {length}")
-        data = self._take(length)
+        data = bytes(self._take(length))
         if hint is bytes:
             return data
         try:

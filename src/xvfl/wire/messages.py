@@ -12,7 +12,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Hello:
-    """The first message of a party on a new connection."""
+    """A party describes itself, after it has checked the coordinator's `Proof`."""
 
     request_id: int
     instance_id: str
@@ -200,6 +200,26 @@ class End:
     reason: str
 
 
+@dataclass(frozen=True)
+class Challenge:
+    """The first message of a party on a new connection; the reply is `Proof`."""
+
+    request_id: int
+    nonce: bytes
+    """32 random bytes."""
+
+
+@dataclass(frozen=True)
+class Proof:
+    """The coordinator's certificate, which gRPC does not show to the party."""
+
+    request_id: int
+    certificate: bytes
+    """PEM."""
+    signature: bytes
+    """Signature of the nonce and the party's certificate by the key of this certificate."""
+
+
 Message = (
     Hello
     | ErrorReply
@@ -217,6 +237,8 @@ Message = (
     | Matched
     | Release
     | End
+    | Challenge
+    | Proof
 )
 
 KINDS: dict[int, type[Any]] = {
@@ -236,5 +258,7 @@ KINDS: dict[int, type[Any]] = {
     14: Matched,
     15: Release,
     16: End,
+    17: Challenge,
+    18: Proof,
 }
 """Type number of each message in a frame; numbers are never reused."""

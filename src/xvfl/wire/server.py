@@ -5,124 +5,49 @@ again, the open request is sent again, and the party replies from its cache.
 """
 
 import asyncio
+import tempfile
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+import traceback
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from functools import partial
+from pathlib import Path
 from typing import Any
 
 import grpc
 
-from xvfl.errors import PartyError, RunError, WireError, XVFLError
+from xvfl.errors import CertificateError, RunError, WireError, XVFLError
 from xvfl.wire import codec
-from xvfl.wire.messages import Hello, Message
+from xvfl.wire.event_summary import EventSummary, LogEvent
+from xvfl.wire.front import Front
+from xvfl.wire.grpc_transport import Connection, GrpcTransport
+from xvfl.wire.limits import (
+    CHUNK_BYTES,
+    HELLO_TIMEOUT_S,
+    MAX_PENDING,
+    MAX_STREAMS,
+    RECHECK_S,
+    SMALL_BYTES,
+    FrameAssembler,
+    ReplyLimit,
+    reply_limit,
+)
+from xvfl.wire.messages import Challenge, Hello, Message, Proof
 from xvfl.wire.tls import METHOD, SERVICE, Tls, channel_options
 
-LogEvent = Callable[[dict[str, Any]], None]
-BROKEN = (grpc.RpcError, asyncio.InvalidStateError, grpc.aio.BaseError, grpc.aio.UsageError)
-"""Exceptions of a write to a broken stream."""
-
-
-class GrpcTransport:
-    """The `Transport` to one party.
-
-    All methods but `request` and `close` run in the server's thread.
-    """
-
-    def __init__(self, name: str, loop: asyncio.AbstractEventLoop) -> None:
-        self.name = name
-        self._loop = loop
-        self._stream: Any = None
-        self._hello: Hello | None = None
-        self._open: tuple[bytes, int, Future[Message]] | None = None
-        self._writing = asyncio.Lock()
-        self._sent = self._received = 0
-
-    def hello(self) -> Hello | None:
-        """Return the party's `Hello` while it is connected and idle, else None."""
-        idle = self._stream is not None and self._open is None
-        return self._hello if idle else None
-
-    def request(self, message: Message) -> Future[Message]:
-        """Send a request; the future holds the reply, also after a reconnection."""
-        reply: Future[Message] = Future()
-        frame = codec.encode(message)
-        self._loop.call_soon_threadsafe(self._open_request, frame, message.request_id, reply)
-        return reply
-
-    def traffic(self) -> tuple[int, int]:
-        """Bytes sent and received so far."""
-        return self._sent, self._received
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._loop.call_soon_threadsafe(self._drop)
-
-    def _drop(self) -> None:
-        if self._stream is not None:
-            ending = self.end(self._stream, grpc.StatusCode.UNAVAILABLE, CLOSED)
-            self._loop.create_task(ending).add_done_callback(lambda done: done.exception())
-
-    async def end(self, stream: Any, code: grpc.StatusCode, text: str) -> None:
-        """Abort a stream after a pending write: gRPC cannot do both at once."""
-        async with self._writing if stream is self._stream else asyncio.Lock():
-            await stream.abort(code, text)
-
-    def _open_request(self, frame: bytes, request_id: int, reply: Future[Message]) -> None:
-        self._open = (frame, request_id, reply)
-        self._send_open()
-
-    def _send_open(self) -> None:
-        if self._open is not None and self._stream is not None:
-            writing = self._write(self._stream, self._writing, self._open[0])
-            self._loop.create_task(writing).add_done_callback(lambda done: done.exception())
-
-    async def _write(self, stream: Any, lock: asyncio.Lock, frame: bytes) -> None:
-        async with lock:
-            try:
-                await stream.write(frame)
-                self._sent += len(frame)
-            except BROKEN:
-                return
-
-    def connect(self, stream: Any, hello: Hello) -> None:
-        """Use a new stream; a restarted party cannot reply to the open request."""
-        if (
-            self._hello is not None
-            and self._hello.instance_id != hello.instance_id
-            and self._open is not None
-        ):
-            _, _, reply = self._open
-            self._open = None
-            if not reply.done():
-                reply.set_exception(PartyError(f"party {self.name!r} restarted", (self.name,)))
-        self._stream, self._hello, self._writing = stream, hello, asyncio.Lock()
-        self._send_open()
-
-    def disconnect(self, stream: Any) -> bool:
-        """Drop a stream; return False if another one has replaced it."""
-        if self._stream is not stream:
-            return False
-        self._stream = None
-        return True
-
-    def taken_by(self, hello: Hello) -> bool:
-        """Return whether another process of the same party is connected."""
-        known = self._hello
-        return (
-            self._stream is not None
-            and known is not None
-            and known.instance_id != hello.instance_id
-        )
-
-    def receive(self, frame: bytes, max_bytes: int) -> None:
-        """Take a reply; a reply to a cancelled request is ignored."""
-        self._received += len(frame)
-        message = codec.decode(frame, max_bytes)
-        if self._open is not None and message.request_id == self._open[1]:
-            reply, self._open = self._open[2], None
-            if not reply.done():
-                reply.set_result(message)
+Prove = Callable[[bytes, bytes], tuple[bytes, bytes]]
+"""Return the coordinator's certificate and its signature, for a nonce and a party's certificate."""
+FLUSH_S = 0.25
+"""Seconds between two writes of summarized events."""
+DROP_SUMMARY_S = HELLO_TIMEOUT_S + 10
+"""Seconds of dropped connections in the first line about them: includes those that time out."""
+DUPLICATE = "another process of this party is already connected; stop one of them"
+UNLISTED = "this coordinator does not accept this certificate's name; ask its operator"
+NOT_TRUSTED = (
+    "the coordinator does not accept this certificate: it is revoked, or not issued by its CA; "
+    "request a new one"
+)
+INTERNAL = "internal error at the coordinator; see the coordinator's log"
+UNEXPECTED_END = f"the stream ended, or a message was larger than {CHUNK_BYTES} bytes"
 
 
 class CoordinatorServer:
@@ -136,7 +61,11 @@ class CoordinatorServer:
         identify: Callable[[bytes], str],
         log_event: LogEvent = lambda event: None,
         check_hello: Callable[[str, Hello], None] = lambda name, hello: None,
-        max_bytes: int = codec.MAX_FRAME_BYTES,
+        prove: Prove = lambda nonce, certificate: (b"", b""),
+        limit: ReplyLimit | None = None,
+        max_pending: int = MAX_PENDING,
+        hello_timeout: float = HELLO_TIMEOUT_S,
+        recheck: float = RECHECK_S,
     ) -> None:
         """Start the server.
 
@@ -149,19 +78,36 @@ class CoordinatorServer:
         names
             Parties that may connect.
         identify
-            Returns the party's name for a certificate (PEM).
+            Returns the party's name for a certificate (PEM); raises if it is not trusted any more.
         log_event
             Receives log events.
         check_hello
             Raises an `XVFLError` to reject a party by its `Hello`.
-        max_bytes
-            Largest message.
+        prove
+            Signs a party's nonce with the coordinator's certificate.
+        limit
+            Bounds the reply to a request.
+        max_pending
+            Largest number of connections without an accepted `Hello`.
+        hello_timeout
+            Seconds from a new connection to its `Hello`.
+        recheck
+            Seconds between two checks of the certificates of connected parties.
         """
         self._address, self._credentials = address, tls.server_credentials()
-        self._identify, self._log_event, self._check_hello = identify, log_event, check_hello
-        self._max_bytes = max_bytes
+        self._identify, self._check_hello, self._prove = identify, check_hello, prove
+        self._log_event, self._recheck = log_event, recheck
+        self._hello_timeout = hello_timeout
+        self._rejections = EventSummary(log_event)
+        self._drops = EventSummary(log_event, delay=min(DROP_SUMMARY_S, 1.5 * hello_timeout))
         self._loop = asyncio.new_event_loop()
-        self.transports = {name: GrpcTransport(name, self._loop) for name in names}
+        self._loop.set_exception_handler(self._handle_exception)
+        self._folder = tempfile.TemporaryDirectory(prefix="xvfl-", ignore_cleanup_errors=True)
+        self._front = Front(Path(self._folder.name), max_pending, self._on_drop, hello_timeout)
+        limit = limit or reply_limit(codec.MAX_FRAME_BYTES)
+        self.transports = {
+            name: GrpcTransport(name, self._loop, limit, self._front.drop) for name in names
+        }
         self._started: Future[int] = Future()
         self._stop = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="coordinator-server", daemon=True)
@@ -178,72 +124,167 @@ class CoordinatorServer:
         asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_until_complete(self._serve())
+        except Exception as error:
+            if not self._started.done():
+                self._started.set_exception(error)
         finally:
             self._loop.close()
+            self._folder.cleanup()
+            for events in (self._rejections, self._drops):
+                events.flush(everything=True)
 
     async def _serve(self) -> None:
-        server = grpc.aio.server(
-            options=[*channel_options(self._max_bytes), ("grpc.so_reuseport", 0)]
-        )
+        options = [*channel_options(CHUNK_BYTES), ("grpc.max_concurrent_streams", MAX_STREAMS)]
+        server = grpc.aio.server(options=options)
         handler = grpc.stream_stream_rpc_method_handler(self._join)
         server.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler}),)
         )
+        server.add_secure_port(f"unix:{self._front.target}", self._credentials)
+        await server.start()
+        tasks = []
         try:
-            port = server.add_secure_port(self._address, self._credentials)
-            await server.start()
-        except RuntimeError as error:
-            text = f"{self._address}: cannot listen on this address; is the port in use? ({error})"
-            self._started.set_exception(RunError(text))
-            return
-        self._started.set_result(port)
-        await self._stop.wait()
-        await server.stop(0.5)
+            port = await self._front.listen(self._address)
+            tasks = [
+                self._loop.create_task(self._repeat(FLUSH_S, self._flush)),
+                self._loop.create_task(self._repeat(self._recheck, self._check_certificates)),
+            ]
+            self._started.set_result(port)
+            await self._stop.wait()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await server.stop(0.5)
+            await self._front.close()
 
-    async def _join(self, frames: AsyncIterator[bytes], stream: Any) -> None:
-        name, transport = "?", None
+    async def _repeat(self, seconds: float, action: Callable[[], Any]) -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            await action()
+
+    async def _flush(self) -> None:
+        for events in (self._rejections, self._drops):
+            events.flush()
+
+    async def _join(self, unused: Any, stream: Any) -> None:
+        peer, name, connection = stream.peer(), "?", None
         try:
-            name = self._name(stream)
+            certificate = _certificate(stream)
+            name = await self._accepted_name(certificate)
             transport = self.transports[name]
-            hello = await self._read_hello(frames)
+            async with asyncio.timeout(self._hello_timeout):
+                hello = await self._greet(stream, certificate)
             if transport.taken_by(hello):
-                self._log_event(
-                    {"event": "connection_rejected", "party": name, "reason": DUPLICATE}
-                )
+                self._reject(name, DUPLICATE, peer)
                 await stream.abort(grpc.StatusCode.ALREADY_EXISTS, DUPLICATE)
             self._check_hello(name, hello)
-            transport.connect(stream, hello)
+            connection = Connection(stream, hello, certificate)
+            transport.connect(connection)
+            self._front.admit(peer)
             self._log_event({"event": "connected", "party": name, "instance_id": hello.instance_id})
-            async for frame in frames:
-                transport.receive(frame, self._max_bytes)
+            while (chunk := await stream.read()) is not grpc.aio.EOF:
+                transport.receive(connection, chunk)
+            if not connection.assembler.complete:
+                raise WireError("frame: the connection ended before the frame")
         except XVFLError as error:
-            self._log_event({"event": "connection_rejected", "party": name, "reason": str(error)})
-            ends = stream.abort if transport is None else partial(transport.end, stream)
-            await ends(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+            self._reject(name, str(error), peer)
+            code, text = _status(error)
+            if connection is None:
+                await stream.abort(code, text)
+            else:
+                await self.transports[name].abort(connection, code, text)
+        except TimeoutError:
+            self._reject(name, f"no Hello within {self._hello_timeout:g} s", peer)
+            await stream.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "expected Hello")
+        except (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError):
+            raise
+        except Exception:
+            # gRPC would send the text of the exception.
+            self._log_event({"event": "internal_error", "traceback": traceback.format_exc()})
+            await stream.abort(grpc.StatusCode.INTERNAL, INTERNAL)
         finally:
-            if transport is not None and transport.disconnect(stream):
+            if connection is not None and self.transports[name].disconnect(connection):
                 self._log_event({"event": "disconnected", "party": name})
+            self._front.return_to_pending(peer)
 
-    def _name(self, stream: Any) -> str:
-        certificates = stream.auth_context().get("x509_pem_cert", [])
-        if not certificates:
-            raise WireError("expected a certificate, got none")
-        name = self._identify(bytes(certificates[0]))
+    async def _accepted_name(self, certificate: bytes) -> str:
+        name = await asyncio.to_thread(self._identify, certificate)
         if name not in self.transports:
-            raise WireError(
+            raise UnlistedPartyError(
                 f"party {name!r} is not in this coordinator's configuration: "
                 f"{', '.join(self.transports)}"
             )
         return name
 
-    async def _read_hello(self, frames: AsyncIterator[bytes]) -> Hello:
-        async for frame in frames:
-            message = codec.decode(frame, self._max_bytes)
-            if not isinstance(message, Hello):
-                raise WireError(f"expected Hello first, got {type(message).__name__}")
-            return message
-        raise WireError("expected Hello first, got nothing")
+    async def _greet(self, stream: Any, certificate: bytes) -> Hello:
+        """Reply to the party's `Challenge`, then read its `Hello`."""
+        challenge = await self._read(stream, Challenge)
+        signed = await asyncio.to_thread(self._prove, challenge.nonce, certificate)
+        await stream.write(codec.encode(Proof(challenge.request_id, *signed)))
+        hello: Hello = await self._read(stream, Hello)
+        return hello
+
+    async def _read(self, stream: Any, kind: type[Any]) -> Any:
+        chunk = await stream.read()
+        if chunk is grpc.aio.EOF:
+            raise WireError(f"expected {kind.__name__}, got nothing: {UNEXPECTED_END}")
+        message: Message | None = None
+        if (frame := FrameAssembler().add(chunk, lambda request_id: SMALL_BYTES)) is not None:
+            message = codec.decode(frame, SMALL_BYTES)
+        if not isinstance(message, kind):
+            raise WireError(f"expected {kind.__name__} first, got {type(message).__name__}")
+        return message
+
+    async def _check_certificates(self) -> None:
+        """Disconnect parties whose certificate was revoked."""
+        for name, transport in self.transports.items():
+            connection = transport.connection
+            if connection is None:
+                continue
+            try:
+                await asyncio.to_thread(self._identify, connection.certificate)
+            except XVFLError as error:
+                self._reject(name, str(error), connection.stream.peer())
+                transport.fail_open_request("was disconnected: its certificate is not accepted")
+                transport.end(*_status(error))
+
+    def _reject(self, name: str, reason: str, peer: str) -> None:
+        event = {"event": "connection_rejected", "party": name, "reason": reason}
+        self._rejections.add(event, self._front.address(peer))
+
+    def _on_drop(self, address: str) -> None:
+        self._drops.add({"event": "connections_dropped", "reason": self._front.rule}, address)
+
+    def _handle_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Log errors that no caller receives, such as a missing file descriptor."""
+        error = context.get("exception")
+        reason = str(error) if isinstance(error, OSError) else repr(error)
+        event = {"event": "connection_error", "reason": f"{context.get('message')}: {reason}"}
+        self._drops.add(event)
 
 
-DUPLICATE = "another process of this party is already connected; stop one of them"
-CLOSED = "the coordinator closed the connection"
+class UnlistedPartyError(WireError):
+    """A certificate is valid, but its name is not in the configuration."""
+
+
+def _certificate(stream: Any) -> bytes:
+    certificates = stream.auth_context().get("x509_pem_cert", [])
+    if not certificates:
+        raise WireError("expected a certificate, got none")
+    return bytes(certificates[0])
+
+
+def _status(error: XVFLError) -> tuple[grpc.StatusCode, str]:
+    """Return the status that a peer receives: no path, and no name but its own."""
+    if isinstance(error, UnlistedPartyError):
+        return grpc.StatusCode.PERMISSION_DENIED, UNLISTED
+    if isinstance(error, CertificateError):
+        return grpc.StatusCode.PERMISSION_DENIED, NOT_TRUSTED
+    if isinstance(error, WireError):
+        return grpc.StatusCode.FAILED_PRECONDITION, str(error)
+    if isinstance(error, RunError):
+        return grpc.StatusCode.UNAVAILABLE, RETRY
+    return grpc.StatusCode.INTERNAL, INTERNAL
+
+
+RETRY = "the coordinator cannot check certificates at the moment; try again later"
