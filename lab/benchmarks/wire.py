@@ -122,7 +122,7 @@ def over_grpc(folder: Path, rows: int, count: int) -> tuple[float, float, float]
     for each in running:
         each.join(30)
     listener.close()
-    views = 1 + 2 * LossConfig().masks
+    views = 1 + 2 * LossConfig().n_masks
     per_row = 4 * 64 * (2 * views + 4)
     own = len(PARTIES) * trainer.batch_size * per_row
     return seconds, (after - before) / (WARM + count), own
