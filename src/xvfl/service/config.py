@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeVar
 from xvfl.config import LossConfig, NetConfig, TableOptions, TrainConfig, build, read_config
 from xvfl.data.frames import SQL
 from xvfl.errors import ConfigError, unknown
+from xvfl.federation.party_monitor import AnomalyPolicy
 from xvfl.wire.codec import MAX_FRAME_BYTES
 from xvfl.wire.limits import MAX_PENDING
 from xvfl.wire.payload import Payload
@@ -79,6 +80,10 @@ class TimeoutConfig:
     """Upper bound of the timeout of a request; used until response times are known."""
     join: float = 600.0
     """Timeout for parties to connect: all in a new run, `min_parties` in a resumed one."""
+    outcome: float = 60.0
+    """How long a finished run waits for absent parties to come back and receive the outcome."""
+    progress: float = 600.0
+    """/health reports a run without a training step for this long as unhealthy."""
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -110,6 +115,9 @@ class CoordinatorConfig:
     """Features of the label holder, if it has any."""
     min_parties: int = 1
     """Training continues while at least this many parties are online."""
+    on_anomaly: AnomalyPolicy = "clip"
+    """What to do if a party sends suspicious values. All three log a warning; `clip` also scales
+    embeddings that are too large back to the usual range, `leave_out` excludes the party."""
     test_fraction: float = 0.2
     """Fraction of the labeled rows held out for the final evaluation."""
     net: NetConfig = NetConfig()
@@ -192,6 +200,8 @@ class PartyProcessConfig:
     """HOST:PORT of the status server (/health, /metrics, /status); off by default."""
     reconnect_timeout: float = 3600.0
     """Seconds without a connection to the coordinator before the party exits."""
+    progress_timeout: float = 600.0
+    """Seconds without a request during a run until /health reports this process as unhealthy."""
     max_message_bytes: int = MAX_FRAME_BYTES
     """Largest message accepted, in bytes; values above the default have no effect."""
     device: Literal["auto", "cpu", "cuda"] = "cpu"
