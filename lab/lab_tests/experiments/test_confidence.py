@@ -82,7 +82,7 @@ def test_the_example_is_the_image_nearest_to_the_papers() -> None:
 def test_the_picture_shows_nothing_where_nobody_looked() -> None:
     stack = StackedRuns(pictures(), [run_config("xvfl", epochs=2)])
     stack.train()
-    shown = cf.picture(stack, 0, 3)
+    shown = cf.picture(stack, 3)
     assert shown["image"].shape == shown["completed"].shape == (3, 16, 16)
     np.testing.assert_array_equal(shown["image"][..., 8:], shown["completed"][..., 8:])
     assert np.abs(shown["image"] - shown["completed"])[..., :8].max() > 0

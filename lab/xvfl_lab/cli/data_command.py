@@ -33,8 +33,7 @@ def list_all(
     from xvfl_lab.datasets.source import data_folders
 
     searched = ", ".join(str(folder) for folder in data_folders(data))
-    table = Table(title=f"data sets in {searched}", show_lines=True)
-    for column in (
+    columns = (
         "name",
         "rows",
         "local files",
@@ -42,8 +41,8 @@ def list_all(
         "license",
         "checksum",
         "how to get it",
-    ):
-        table.add_column(column)
+    )
+    table = Table(*columns, title=f"data sets in {searched}", show_lines=True)
     for name in DATASETS:
         each, files = data_set(name), find(name, data)
         local = "no" if files is None else f"{files.paths[0].name}, {_size(files.size())}"

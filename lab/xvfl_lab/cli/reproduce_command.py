@@ -47,14 +47,20 @@ def reproduce(
     if figure is None:
         raise ConfigError("reproduce: expected a figure; `xvfl-lab reproduce --list` lists them")
     from xvfl_lab.experiments.figures import FIGURES
-    from xvfl_lab.experiments.reproduce import SPECIAL, Request, reproduce_special, require_writable
+    from xvfl_lab.experiments.reproduce import (
+        SPECIAL,
+        Request,
+        choose_device,
+        reproduce_special,
+        require_writable,
+    )
 
     if figure == "report":
         from xvfl_lab.experiments.results_pages import write_pages
 
         console.print(f"wrote {write_pages(out, pages or out / 'pages')}")
         return
-    _check_device(device)
+    device = choose_device(device)
     if figure in SPECIAL:
         if dataset is not None:
             raise ConfigError(f"reproduce {figure}: has its own data; leave out --dataset")
@@ -67,16 +73,6 @@ def reproduce(
             f"reproduce {figure}: expected --dataset; `xvfl-lab data list` lists the data sets"
         )
     _reproduce(Request(figure, dataset or "", quick, out, device, workers, ray), console)
-
-
-def _check_device(device: str) -> None:
-    if device not in ("auto", "cpu", "cuda"):
-        raise ConfigError(f"--device: expected auto, cpu or cuda, got {device!r}")
-    if device == "cuda":
-        import torch
-
-        if not torch.cuda.is_available():
-            raise ConfigError("--device: this machine has no CUDA device; use auto or cpu")
 
 
 def _reproduce(request: "Request", console: Console) -> None:

@@ -98,15 +98,8 @@ def make(
 def run_config(weight: float, seed: int, net: NetConfig, train: TrainConfig) -> RunConfig:
     """Configure a run of the paper's loss with λ1 = λ2 = weight."""
     loss = LossConfig(method="xvfl", lambda1=weight, lambda2=weight)
-    return RunConfig(
-        "xvfl",
-        RATE,
-        seed,
-        net=net,
-        loss=loss,
-        train=replace(train, random_state=seed),
-        weights="last",
-    )
+    train = replace(train, random_state=seed)
+    return RunConfig("xvfl", RATE, seed, net=net, loss=loss, train=train, weights="last")
 
 
 def compute(

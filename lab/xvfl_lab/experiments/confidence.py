@@ -7,11 +7,11 @@ Shapes: N images, C classes; pictures are both halves side by worker.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -55,41 +55,8 @@ NEAR = 0.05
 """Largest difference of each confidence for an image to count as like the paper's."""
 
 
-@dataclass(frozen=True)
-class Pair:
-    """A head, the present party and the absent one."""
-
-    head: nn.Module
-    here: PartyNet
-    gone: PartyNet
-
-    def single(self, x: Tensor, _absent: Tensor) -> Tensor:
-        """Predict from the present party alone: h(E)."""
-        return self._decide(self.here.embed(x, _all(x)))
-
-    def completed(self, x: Tensor, absent: Tensor) -> Tensor:
-        """Predict with the absent half completed from the present one: h((E + Ẽ)/2)."""
-        E = self.here.embed(x, _all(x))
-        E_, _ = self.gone.complete(torch.zeros_like(absent), ~_all(absent), E)
-        return self._decide((E + E_) / 2)
-
-    def both(self, x: Tensor, absent: Tensor) -> Tensor:
-        """Predict from both halves."""
-        return self._decide((self.here.embed(x, _all(x)) + self.gone.embed(absent, _all(x))) / 2)
-
-    def imagine(self, x: Tensor) -> Tensor:
-        """Complete the absent half from this one."""
-        completed: Tensor = self.gone.completer(self.here.embed(x, _all(x)))
-        return completed
-
-    @property
-    def cases(self) -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
-        """The three predictions by name."""
-        return {"single": self.single, "single-xcom": self.completed, "both": self.both}
-
-    def _decide(self, E: Tensor) -> Tensor:
-        out: Tensor = self.head(E)
-        return out
+Cases = dict[str, Callable[[Tensor, Tensor], Tensor]]
+"""Predictions by name, from the images of the present half and of the absent one."""
 
 
 def make(
@@ -98,11 +65,8 @@ def make(
     """Train with one half absent in non-aligned rows, and measure the three cases."""
     dataset, budget = ("tinyimagenet5", QUICK) if quick else ("cifar10", FULL["cifar10"])
     todo = make_jobs(dataset, budget, rates=(RATE,), methods=QUICK_METHODS if quick else METHODS)
-    config = {
-        "jobs": [asdict(job) for job in todo],
-        "half_resolution": quick,
-        "like": [CHOICE, NEAR],
-    }
+    jobs = [asdict(job) for job in todo]
+    config = {"jobs": jobs, "half_resolution": quick, "like": [CHOICE, NEAR]}
 
     def compute() -> FigureData:
         task = subset(load(dataset, 2), budget.train_rows, budget.test_rows)
@@ -141,18 +105,30 @@ def look(task: Task, job: Job, device: torch.device) -> FigureData:
         stack.train()
         by_absent = [three_cases(stack, absent) for absent in range(2)]
         at = nearest(*by_absent[0])
-        shown = picture(stack, 0, at)
+        shown = picture(stack, at)
     measures = {party: measure(*each) for party, each in zip(task.layouts, by_absent, strict=True)}
     example = describe(*by_absent[0], at, job.dataset)
     return FigureData({"absent": measures, "example": example}, dict(shown))
 
 
-def pair_of(stack: StackedRuns, absent: int) -> Pair:
-    """Return the nets of a trained run, one of two parties absent."""
-    sides = stack.federation.workers
+def cases_of(stack: StackedRuns, absent: int) -> Cases:
+    """Return the three predictions of a trained run, one of two parties absent."""
     stack.federation.train(False)
-    stack.method.heads.eval()
-    return Pair(stack.method.heads, sides[1 - absent].net, sides[absent].net)
+    head = stack.method.heads.eval()
+    here, gone = (stack.federation.workers[party].net for party in (1 - absent, absent))
+
+    def single(x: Tensor, _missing: Tensor) -> Tensor:
+        return cast(Tensor, head(here.embed(x, _all(x))))
+
+    def completed(x: Tensor, missing: Tensor) -> Tensor:
+        E = here.embed(x, _all(x))
+        E_, _ = gone.complete(torch.zeros_like(missing), ~_all(missing), E)
+        return cast(Tensor, head((E + E_) / 2))
+
+    def both(x: Tensor, missing: Tensor) -> Tensor:
+        return cast(Tensor, head((here.embed(x, _all(x)) + gone.embed(missing, _all(x))) / 2))
+
+    return {"single": single, "single-xcom": completed, "both": both}
 
 
 def halves(stack: StackedRuns, absent: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -171,7 +147,7 @@ def three_cases(stack: StackedRuns, absent: int) -> tuple[dict[str, NDArray[np.f
     here, gone, y = halves(stack, absent)
     batches = list(zip(torch.split(here, BATCH), torch.split(gone, BATCH), strict=True))
     by_case = {}
-    for name, case in pair_of(stack, absent).cases.items():
+    for name, case in cases_of(stack, absent).items():
         out = torch.cat([case(*batch) for batch in batches])
         by_case[name] = torch.softmax(out.double(), -1).cpu().numpy()
     return by_case, y.cpu()
@@ -184,38 +160,33 @@ def measure(p: dict[str, NDArray[np.float64]], y: Tensor) -> dict[str, Any]:
         name: {"confidence": float(true[name].mean()), **all_metrics(each, y.numpy())}
         for name, each in p.items()
     }
-    gaps = {f"{b} - {a}": gap(true[b] - true[a]) for a, b in pairwise(true)}
+    changes = {f"{b} - {a}": Difference.of(true[b] - true[a]) for a, b in pairwise(true)}
     like = np.all([abs(true[name] - PAPER[name]) <= NEAR for name in PAPER], axis=0)
     lifted, over = (true["single-xcom"] > true[name] for name in ("single", "both"))
     return {
         "images": len(y),
         "cases": cases,
-        "changes": gaps,
+        "changes": {
+            name: {"mean": gap.mean, "error": gap.error, "verdict": gap.verdict}
+            for name, gap in changes.items()
+        },
         "share lifted by XCom": float(lifted.mean()),
         "share lifted above both": float((lifted & over).mean()),
         "share like the paper's": float(like.mean()),
     }
 
 
-def gap(change: NDArray[np.float64]) -> dict[str, Any]:
-    """Average a change over images, with its standard error."""
-    difference = Difference.of(change)
-    return {"mean": difference.mean, "error": difference.error, "verdict": difference.verdict}
-
-
 def average(seeds: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Average the cases over seeds; include each seed."""
+
+    def over_seeds(case: str, metric: str) -> dict[str, float]:
+        of_seed = np.array([seed["cases"][case][metric] for seed in seeds])
+        deviation = of_seed.std(ddof=1) if len(seeds) > 1 else 0.0
+        return {"mean": float(of_seed.mean()), "deviation": float(deviation)}
+
     cases = {
-        case: {
-            metric: {
-                "mean": float(np.mean([s["cases"][case][metric] for s in seeds])),
-                "deviation": float(np.std([s["cases"][case][metric] for s in seeds], ddof=1))
-                if len(seeds) > 1
-                else 0.0,
-            }
-            for metric in seeds[0]["cases"][case]
-        }
-        for case in seeds[0]["cases"]
+        case: {metric: over_seeds(case, metric) for metric in metrics}
+        for case, metrics in seeds[0]["cases"].items()
     }
     return {"cases": cases, "seeds": list(seeds)}
 
@@ -237,29 +208,27 @@ def describe(p: dict[str, NDArray[np.float64]], y: Tensor, at: int, dataset: str
     }
 
 
-def picture(stack: StackedRuns, absent: int, at: int) -> dict[str, NDArray[np.float32]]:
-    """Return a test image, its completion and the Grad-CAM of each case, maximum 1; NaN = none."""
-    pair = pair_of(stack, absent)
-    here, gone, y = halves(stack, absent)
-    x, missing, true = here[at : at + 1], gone[at : at + 1], int(y[at])
-    blocks = [_blocks(pair.gone), _blocks(pair.here)]
-    shown = {"image": torch.cat(_order(missing, x, absent), -1)[0]}
+def picture(stack: StackedRuns, at: int) -> dict[str, NDArray[np.float32]]:
+    """Return a test image, its left half completed, and the Grad-CAM of each case; NaN = none.
+
+    The left half is absent; the maximum of a map is 1.
+    """
+    gone, here = (worker.net for worker in stack.federation.workers)
+    x, missing, y = (part[at : at + 1] for part in halves(stack, 0))
+    blocks, cases = [_blocks(gone), _blocks(here)], cases_of(stack, 0)
+    shown = {"image": torch.cat([missing, x], -1)[0]}
     with torch.no_grad():
-        shown["completed"] = torch.cat(_order(pair.imagine(x), x, absent), -1)[0]
-    for name, case in pair.cases.items():
-        maps = grad_cam(blocks, lambda case=case: case(x, missing)[:, true])  # type: ignore[misc]
-        sized = _order(_sized(maps[0], missing), _sized(maps[1], x), absent)
-        joined = torch.cat(sized, -1)[0, 0]
+        completed = gone.completer(here.embed(x, _all(x)))
+        shown["completed"] = torch.cat([completed, x], -1)[0]
+    for name, case in cases.items():
+        maps = grad_cam(blocks, lambda case=case: case(x, missing)[:, int(y)])  # type: ignore[misc]
+        joined = torch.cat([_sized(maps[0], missing), _sized(maps[1], x)], -1)[0, 0]
         shown[f"{name}/cam"] = joined / joined.nan_to_num().max().clamp(min=1e-12)
     return {name: each.float().cpu().numpy() for name, each in shown.items()}
 
 
 def _true(p: dict[str, NDArray[np.float64]], y: Tensor) -> dict[str, NDArray[np.float64]]:
     return {name: each[np.arange(len(y)), y.numpy()] for name, each in p.items()}
-
-
-def _order(gone: Tensor, here: Tensor, absent: int) -> list[Tensor]:
-    return [gone, here] if absent == 0 else [here, gone]
 
 
 def _sized(cam: Tensor | None, half: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from xvfl.errors import ConfigError
+from xvfl.primitives.layout import any_image
 from xvfl_lab.datasets.image_sets import half_resolution
 from xvfl_lab.experiments.figures import Job
 from xvfl_lab.experiments.runner import Result, run_many
@@ -38,7 +39,7 @@ def groups(todo: Sequence[Job], load: Load, device: str) -> list[Group]:
     grouped: list[Group] = []
     for _, some in groupby(todo, lambda job: replace(job, config=job.config.shape)):
         jobs = list(some)
-        image = any(layout.image is not None for layout in task_of(load, jobs[0]).layouts.values())
+        image = any_image(task_of(load, jobs[0]).layouts)
         size = 1 if image or jobs[0].config.train.optimizer == "page" else len(jobs)
         grouped += [jobs[at : at + size] for at in range(0, len(jobs), size)]
     return grouped
@@ -47,7 +48,7 @@ def groups(todo: Sequence[Job], load: Load, device: str) -> list[Group]:
 def in_this_process(todo: Sequence[Group], load: Load, device: str) -> GroupResults:
     """Compute the runs in this process."""
     for jobs in todo:
-        yield jobs, _run(task_of(load, jobs[0]), jobs, device), hardware(device)
+        yield jobs, *_run(task_of(load, jobs[0]), jobs, device)
 
 
 def in_processes(workers: int) -> Dispatch:
@@ -60,7 +61,7 @@ def in_processes(workers: int) -> Dispatch:
             finished = False
             try:
                 for future in as_completed(futures):
-                    yield futures[future], future.result(), hardware(device)
+                    yield futures[future], *future.result()
                 finished = True
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)
@@ -95,8 +96,7 @@ def on_ray(address: str) -> Dispatch:
                 waiting[remote.remote(sent[name], list(jobs), device)] = jobs
             while waiting:
                 ready, _ = ray.wait(list(waiting), num_returns=1)
-                results, where = ray.get(ready[0])
-                yield waiting.pop(ready[0]), results, where
+                yield waiting.pop(ready[0]), *ray.get(ready[0])
         finally:
             for left in waiting:
                 ray.cancel(left)
@@ -122,16 +122,17 @@ def _connect(address: str) -> Any:
 
 def _run_remotely(task: Task, jobs: Group, device: str) -> tuple[list[Result], str]:
     torch.set_num_threads(1)
-    return _run(task, jobs, device), hardware(device)
+    return _run(task, jobs, device)
 
 
-def _load_and_run(load: Load, jobs: Group, device: str) -> list[Result]:
-    torch.set_num_threads(1)
-    return _run(task_of(load, jobs[0]), jobs, device)
+def _load_and_run(load: Load, jobs: Group, device: str) -> tuple[list[Result], str]:
+    return _run_remotely(task_of(load, jobs[0]), jobs, device)
 
 
-def _run(task: Task, jobs: Group, device: str) -> list[Result]:
-    return run_many(task, [job.config for job in jobs], torch.device(device))
+def _run(task: Task, jobs: Group, device: str) -> tuple[list[Result], str]:
+    """Compute the runs of a group; return the results and the hardware."""
+    configs = [job.config for job in jobs]
+    return run_many(task, configs, torch.device(device)), hardware(device)
 
 
 def task_of(load: Load, job: Job) -> Task:

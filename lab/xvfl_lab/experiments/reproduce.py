@@ -5,6 +5,7 @@ the numbers (`.json`), the tables (`.md`) and the picture (`.png`).
 """
 
 import json
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -45,7 +46,7 @@ class Request:
     dataset: str
     quick: bool
     out: Path
-    device: str = "auto"
+    device: str = "cpu"
     workers: int = 0
     ray: str | None = None
     """Address of a Ray cluster that computes the runs."""
@@ -101,21 +102,23 @@ def reproduce(request: Request, on_progress: OnProgress) -> list[Path]:
     cached = len(jobs) - len(todo)
     on_progress(cached, len(jobs), "cached")
     if todo:
-        device = choose_device(request.device)
-        dispatch = choose_dispatch(device, request.workers, request.ray)
+        dispatch = choose_dispatch(request.device, request.workers, request.ray)
 
         def count_all(count: int, _total: int, name: str) -> None:
             on_progress(cached + count, len(jobs), name)
 
-        execute(todo, store, prepared, device, dispatch, count_all)
+        execute(todo, store, prepared, request.device, dispatch, count_all)
     return write(request)
 
 
 def choose_device(device: str) -> str:
-    """Resolve `auto` to a GPU if there is one."""
-    if device != "auto":
-        return device
-    return "cuda" if torch.cuda.is_available() else "cpu"
+    """Resolve `auto` to a GPU if there is one; reject a device that is not there."""
+    if device not in ("auto", "cpu", "cuda"):
+        raise ConfigError(f"--device: expected auto, cpu or cuda, got {device!r}")
+    available = torch.cuda.is_available()
+    if device == "cuda" and not available:
+        raise ConfigError("--device: this machine has no CUDA device; use auto or cpu")
+    return "cuda" if available and device != "cpu" else "cpu"
 
 
 def write(request: Request) -> list[Path]:
@@ -166,11 +169,10 @@ def describe(
     request: Request, results: Sequence[Result], jobs: Sequence[Job], store: RunStore
 ) -> dict[str, Any]:
     """Describe the runs: conditions, rows, epochs, seeds, time, hardware."""
-    keys = [run_key(job) for job in jobs]
-    records = [store.results[key] for key in keys if key in store.results]
-    hardware: dict[str, float] = {}
+    records = [store.results[key] for key in map(run_key, jobs) if key in store.results]
+    hardware: defaultdict[str, float] = defaultdict(float)
     for each in records:
-        hardware[each["hardware"]] = hardware.get(each["hardware"], 0.0) + each["seconds"]
+        hardware[each["hardware"]] += each["seconds"]
     return {
         "command": request.command,
         "conditions": conditions(jobs),
@@ -291,6 +293,6 @@ def reproduce_special(
     """Compute and draw a figure that is not a grid of runs."""
     folder = out / f"{name}{'-quick' if quick else ''}"
     folder.mkdir(parents=True, exist_ok=True)
-    SPECIAL[name].make(folder, quick, torch.device(choose_device(device)), prepared, progress)
+    SPECIAL[name].make(folder, quick, torch.device(device), prepared, progress)
     picture = draw_once(folder, name, SPECIAL[name].plot, folder / f"{name}.png")
     return [picture, folder / f"{name}.json"]

@@ -110,15 +110,9 @@ def exponent(rounds: NDArray[Any], values: NDArray[np.float64]) -> float:
 def run_config(algorithm: Algorithm, step: float, seed: int, b: int) -> RunConfig:
     """Configure a run; SGD's batch size is PAGE's expected gradients per step."""
     batch = b if algorithm == "page" else math.ceil(PagePlan.default(b).gradients_per_step)
-    train = TrainConfig(
-        batch_size=batch,
-        optimizer=algorithm,
-        learning_rate=step,
-        schedule="constant",
-        momentum=0.0,
-        weight_decay=0.0,
-        patience=0,
-        random_state=seed,
+    plain = TrainConfig(schedule="constant", momentum=0.0, weight_decay=0.0, patience=0)
+    train = replace(
+        plain, optimizer=algorithm, batch_size=batch, learning_rate=step, random_state=seed
     )
     return RunConfig("xvfl", 0.5, seed, loss=LossConfig(method="xvfl"), train=train, weights="last")
 
@@ -149,14 +143,10 @@ def on_digits(
         figures[algorithm] = summary(grid, at)
         chosen = figures[algorithm]["step size"]
         arrays[f"digits/{algorithm}"] = grid[chosen]
-    figures["work"] = work(todo)
-    return figures, arrays
-
-
-def work(todo: dict[Key, list[RunConfig]]) -> dict[str, float]:
-    """Return the expected gradient evaluations of a round."""
     batch = {name: group[0].train.batch_size for (name, _), group in todo.items()}
-    return {"sgd": batch["sgd"], "page": PagePlan.default(batch["page"]).gradients_per_step}
+    per_round = PagePlan.default(batch["page"]).gradients_per_step
+    figures["work"] = {"sgd": batch["sgd"], "page": per_round}
+    return figures, arrays
 
 
 def cached_curve(
@@ -191,8 +181,7 @@ def full_gradient(stack: StackedRuns) -> tuple[float, float]:
 
     The gradients of training are not changed.
     """
-    nets = [*(worker.net for worker in stack.federation.workers), stack.method.heads]
-    weights = [weight for net in nets for weight in net.parameters()]
+    weights = [weight for net in stack.nets for weight in net.parameters()]
     terms = stack.method.loss(stack.federation, stack.rows("train"))
     loss = torch.stack(list(terms.values())).sum()
     slopes = torch.autograd.grad(loss, weights, allow_unused=True)
@@ -219,11 +208,7 @@ def summary(grid: dict[float, NDArray[np.float64]], at: NDArray[np.int64]) -> di
 def ends(seeds: NDArray[np.float64]) -> dict[str, float | None]:
     """Return the final values of a step size, averaged over seeds; None if it diverged."""
     loss, square = seeds.mean(0)
-    final = {
-        "last loss": loss[-1],
-        "last ‖∇L‖²": square[-1],
-        "average ‖∇L‖²": square.mean(),
-    }
+    final = {"last loss": loss[-1], "last ‖∇L‖²": square[-1], "average ‖∇L‖²": square.mean()}
     return {name: float(each) if np.isfinite(each) else None for name, each in final.items()}
 
 

@@ -6,7 +6,7 @@ separately.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -82,81 +82,55 @@ def test(stack: StackedRuns) -> list[dict[str, dict[str, float]]]:
 
 
 Pairs = list[tuple[Tensor, Tensor]]
-"""Logits and labels of every run."""
+"""Logits and labels of every run, over some (row, party) pairs."""
 
 
 def predictions(stack: StackedRuns, method: Method, suffix: str) -> dict[str, Pairs]:
     """Predict the test rows in every mode."""
     ways: dict[str, Pairs] = {}
-    parties = range(len(stack.task.layouts))
+    y = stack.rows("test").y.cpu().view(len(stack.seeds), -1)
+    incomplete = stack.incomplete("test").movedim(2, 0)
+    mixed_aligned = mixed_rows(stack, y.shape[1])
     for mode in sorted(method.modes):
-        if mode == "collaborative":
-            test = predict(stack, method, "test", mode, 0)
-            whole = predict(stack, method, "whole", mode, 0)
-            aligned = [mixed_rows(stack, run) for run in range(len(stack.seeds))]
-            ways[mode + suffix] = test
-            ways[mode + suffix + WHOLE] = whole
-            ways[mode + suffix + MIXED] = [
-                (torch.where(a.unsqueeze(1), w, t), y)
-                for a, (t, y), (w, _) in zip(aligned, test, whole, strict=True)
-            ]
-        else:
-            by_party = [predict(stack, method, "test", mode, i) for i in parties]
-            ways |= incomplete_pairs(stack, by_party, mode + suffix)
-            if mode == "local":
-                complete = [predict(stack, method, "whole", mode, i) for i in parties]
-                ways |= all_pairs(stack, by_party, complete, mode + suffix)
+        name, together = mode + suffix, mode == "collaborative"
+        parties = range(1 if together else len(incomplete))
+        counted = torch.ones_like(incomplete[:1]) if together else incomplete
+        test = predict(stack, method, "test", mode, parties)
+        ways[name] = select(test, y, counted)
+        if not together:
+            for i, party in enumerate(stack.task.layouts):
+                ways[f"{name}/{party}"] = select(test[i : i + 1], y, counted[i : i + 1])
+        if mode in ("local", "collaborative"):
+            whole = predict(stack, method, "whole", mode, parties)
+            mixed = torch.where((counted & ~mixed_aligned).unsqueeze(-1), test, whole)
+            for rows, out in ((WHOLE, whole), (MIXED, mixed)):
+                ways[name + rows] = select(out, y, torch.ones_like(counted))
     return ways
 
 
-def predict(stack: StackedRuns, method: Method, part: Part, mode: Mode, party: int) -> Pairs:
-    """Predict a part's rows in a mode, run by run."""
+def predict(
+    stack: StackedRuns, method: Method, part: Part, mode: Mode, parties: Iterable[int]
+) -> Tensor:
+    """Predict a part's rows in a mode, by party and run. (k, R, N, C)"""
     rows = stack.rows(part)
-    out = logits(method, stack.federation, rows, mode, party)
-    return list(zip(out.chunk(rows.runs), rows.y.cpu().chunk(rows.runs), strict=True))
+    out = [logits(method, stack.federation, rows, mode, party) for party in parties]
+    return torch.stack([torch.stack(each.chunk(rows.runs)) for each in out])
 
 
-def incomplete_pairs(stack: StackedRuns, by_party: Sequence[Pairs], name: str) -> dict[str, Pairs]:
-    """Select the pairs where the party is incomplete: of all parties, and of each."""
-    incomplete = stack.incomplete("test")
-    ways = {
-        f"{name}/{party}": [
-            (out[mine], y[mine]) for (out, y), mine in zip(pairs, incomplete[:, :, i], strict=True)
-        ]
-        for i, (party, pairs) in enumerate(zip(stack.task.layouts, by_party, strict=True))
-    }
-    joined = [_join(of_run) for of_run in zip(*ways.values(), strict=True)]
-    return {name: joined, **ways}
+def select(out: Tensor, y: Tensor, counted: Tensor) -> Pairs:
+    """Select pairs of every run by a mask (k, R, N); out (k, R, N, C), y (R, N)."""
+    y = y.expand(counted.shape)
+    return [(out[:, r][mine], y[:, r][mine]) for r, mine in enumerate(counted.unbind(1))]
 
 
-def all_pairs(
-    stack: StackedRuns, test: Sequence[Pairs], whole: Sequence[Pairs], name: str
-) -> dict[str, Pairs]:
-    """Select all pairs of the whole rows, and of the mixed rows."""
-    incomplete = stack.incomplete("test")
-    mixed = []
-    for run in range(len(stack.seeds)):
-        aligned = mixed_rows(stack, run)
-        parts = []
-        for i, (with_gaps, without) in enumerate(zip(test, whole, strict=True)):
-            gaps = (incomplete[run, :, i] & ~aligned).unsqueeze(1)
-            parts.append((torch.where(gaps, with_gaps[run][0], without[run][0]), without[run][1]))
-        mixed.append(_join(parts))
-    joined = [_join(of_run) for of_run in zip(*whole, strict=True)]
-    return {name + WHOLE: joined, name + MIXED: mixed}
-
-
-def mixed_rows(stack: StackedRuns, run: int) -> Tensor:
-    """Sample which test rows are whole in the mixed test set. (N,)"""
-    config = stack.configs[run]
-    where = stack.run_rows[run].where("test")
-    count = int(where.stop - where.start)
-    order = torch.randperm(count, generator=named_generator("cpu", config.seed, "mixed"))
-    return order < round(config.overlap * count)
-
-
-def _join(pairs: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    return torch.cat([out for out, _ in pairs]), torch.cat([y for _, y in pairs])
+def mixed_rows(stack: StackedRuns, count: int) -> Tensor:
+    """Sample which test rows are whole in the mixed test set. (R, N)"""
+    orders = [
+        torch.randperm(count, generator=named_generator("cpu", seed, "mixed"))
+        for seed in stack.seeds
+    ]
+    whole = [round(config.overlap * count) for config in stack.configs]
+    return torch.stack(orders) < torch.tensor(whole).unsqueeze(1)
 
 
 def _metrics(job: tuple[int, str, Tensor, Tensor]) -> dict[str, float]:

@@ -87,17 +87,13 @@ class StackedRuns:
         nets = build_parties(task.layouts, one.net, one.loss, self.seeds)
         self.method = self._method()
         self.method.heads.to(self.device)
+        weight = one.loss.reconstruction_weight
         sides = [
-            PartyWorker(
-                name,
-                nets[name].to(self.device),
-                self._table(name, party),
-                self.seeds,
-                one.loss.reconstruction_weight,
-            )
-            for party, name in enumerate(task.layouts)
+            PartyWorker(name, net.to(self.device), self._table(name, at), self.seeds, weight)
+            for at, (name, net) in enumerate(nets.items())
         ]
         self.federation = FusedFederation(sides)
+        self.nets = [*(worker.net for worker in sides), self.method.heads]
         self._all = self._rows()
 
     def rows(self, part: Part) -> Rows:
@@ -204,8 +200,7 @@ class RunRows:
         self.incomplete = torch.cat(incomplete)
         """Pairs with simulated missing features, or that would have them at a rate above 0. (N, k)
         """
-        gaps = torch.stack([~mask.all(1) for mask in self.masks], 1)
-        self.full = ~gaps
+        self.full = torch.stack([mask.all(1) for mask in self.masks], 1)
 
     def where(self, part: Part) -> slice:
         """Return the position of a part among the rows."""
@@ -239,22 +234,20 @@ class BestWeights:
     def __init__(self, stack: StackedRuns) -> None:
         """Start before the first epoch."""
         self.stack = stack
-        sides = [worker.net for worker in stack.federation.workers]
-        self.nets = [*sides, stack.method.heads]
         self.score = torch.full((len(stack.seeds),), -torch.inf, device=stack.device)
-        self.states = [{k: v.clone() for k, v in net.state_dict().items()} for net in self.nets]
+        self.states = [{k: v.clone() for k, v in net.state_dict().items()} for net in stack.nets]
 
     def update(self) -> None:
         """Score the current weights; store them for the runs that improved."""
         score = self.stack.score()
         better = score > self.score
         self.score = torch.where(better, score, self.score)
-        for stored, net in zip(self.states, self.nets, strict=True):
+        for stored, net in zip(self.states, self.stack.nets, strict=True):
             for key, current in net.state_dict().items():
                 of_run = better.view(-1, *[1] * (current.dim() - 1))
                 stored[key] = torch.where(of_run, current, stored[key])
 
     def load(self) -> None:
         """Load the best weights."""
-        for stored, net in zip(self.states, self.nets, strict=True):
+        for stored, net in zip(self.states, self.stack.nets, strict=True):
             net.load_state_dict(stored)
