@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
-from xvfl_lab.scenarios import Scenario, blocks, hide_uniformly, incomplete_parties, scenario
+from xvfl_lab.scenarios import Scenario, blocks, hide_uniformly, incomplete_parties
 
 from xvfl.errors import ConfigError
 from xvfl.primitives.layout import Feature, Layout
@@ -18,6 +18,14 @@ from xvfl.primitives.random import CounterRNG, named_generator
 SEEDS = st.integers(0, 2**32)
 SHARES = st.floats(0, 1)
 FEATURES = st.lists(st.integers(1, 9), min_size=2, max_size=5)
+
+
+def scenario(
+    rows: int, features: list[int], overlap: float, rate: float, seed: int
+) -> tuple[list[Tensor], Tensor]:
+    """Sample masks of uniformly missing features, given only their number at each party."""
+    layouts = [Layout(tuple(Feature(str(i), "numeric", 1) for i in range(p))) for p in features]
+    return Scenario(overlap, rate).sample(rows, layouts, seed)
 
 
 @given(st.integers(1, 60), FEATURES, SHARES, SHARES, SEEDS)

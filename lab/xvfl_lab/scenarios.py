@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from xvfl.errors import ConfigError, unknown
-from xvfl.primitives.layout import Feature, Layout
+from xvfl.primitives.layout import Layout
 from xvfl.primitives.random import named_generator
 
 Kind = Literal["uniform", "above", "blocks"]
@@ -174,11 +174,3 @@ def blocks(layout: Layout) -> Tensor:
         down, across = (torch.arange(side) // PATCH for side in (height, width))
         return (down.unsqueeze(1) * (int(across[-1]) + 1) + across).flatten()
     return torch.div(torch.arange(layout.raw), round(layout.raw**0.5), rounding_mode="floor")
-
-
-def scenario(
-    rows: int, features: Sequence[int], overlap: float, rate: float, seed: int
-) -> tuple[list[Tensor], Tensor]:
-    """Sample masks of uniformly missing features, given only their number at each party."""
-    layouts = [Layout(tuple(Feature(str(i), "numeric", 1) for i in range(p))) for p in features]
-    return Scenario(overlap, rate).sample(rows, layouts, seed)

@@ -141,13 +141,5 @@ def load_task(path: Path) -> Task:
         part: {party: arrays[f"{part}/{party}"] for party in layouts if f"{part}/{party}" in arrays}
         for part in BY_PARTY
     }
-    return Task(
-        about["name"],
-        layouts,
-        parts["values"],
-        arrays["y"],
-        parts["observed"],
-        parts["codes"],
-        arrays.get("test"),
-        about["test_share"],
-    )
+    name, share = about["name"], about["test_share"]
+    return Task(name, layouts, y=arrays["y"], test=arrays.get("test"), test_share=share, **parts)

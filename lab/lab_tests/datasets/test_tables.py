@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from xvfl_lab.datasets import avazu, prepare
 from xvfl_lab.datasets.bank import FEATURES as BANK
-from xvfl_lab.datasets.summaries import SUMMARIES, summarize
+from xvfl_lab.datasets.table_sets import SUMMARIES, summarize
 from xvfl_lab.task import Task
 
 from lab_tests.datasets.packs import needs_packs

@@ -1,7 +1,7 @@
 """`xvfl-lab reproduce`: the paper's figures."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -9,9 +9,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from xvfl.errors import ConfigError
-
-if TYPE_CHECKING:
-    from xvfl_lab.experiments.reproduce import Request
 
 
 def reproduce(
@@ -46,52 +43,40 @@ def reproduce(
         return
     if figure is None:
         raise ConfigError("reproduce: expected a figure; `xvfl-lab reproduce --list` lists them")
+    from xvfl_lab.experiments import reproduce as work
     from xvfl_lab.experiments.figures import FIGURES
-    from xvfl_lab.experiments.reproduce import (
-        SPECIAL,
-        Request,
-        choose_device,
-        reproduce_special,
-        require_writable,
-    )
 
     if figure == "report":
         from xvfl_lab.experiments.results_pages import write_pages
 
         console.print(f"wrote {write_pages(out, pages or out / 'pages')}")
         return
-    device = choose_device(device)
-    if figure in SPECIAL:
+    device = work.choose_device(device)
+    if figure in work.SPECIAL:
         if dataset is not None:
             raise ConfigError(f"reproduce {figure}: has its own data; leave out --dataset")
-        require_writable(out)
-        for path in reproduce_special(figure, quick, out, device, console.print):
-            console.print(f"wrote {path}")
-        return
-    if dataset is None and figure in FIGURES:
-        raise ConfigError(
-            f"reproduce {figure}: expected --dataset; `xvfl-lab data list` lists the data sets"
-        )
-    _reproduce(Request(figure, dataset or "", quick, out, device, workers, ray), console)
+        work.require_writable(out)
+        written = work.reproduce_special(figure, quick, out, device, console.print)
+    else:
+        if dataset is None and figure in FIGURES:
+            raise ConfigError(
+                f"reproduce {figure}: expected --dataset; `xvfl-lab data list` lists the data sets"
+            )
+        request = work.Request(figure, dataset or "", quick, out, device, workers, ray)
+        total = len(request.jobs())
+        work.require_writable(out)
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+        with Progress(*columns, TimeRemainingColumn(), console=console) as bar:
+            task = bar.add_task("runs", total=total)
 
+            def on_progress(count: int, of: int, name: str) -> None:
+                bar.update(task, completed=count, description=name)
 
-def _reproduce(request: "Request", console: Console) -> None:
-    from xvfl_lab.experiments.reproduce import reproduce, require_writable
-
-    total = len(request.jobs())
-    require_writable(request.out)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=console) as bar:
-        task = bar.add_task("runs", total=total)
-
-        def on_progress(count: int, of: int, name: str) -> None:
-            bar.update(task, completed=count, description=name)
-
-        try:
-            written = reproduce(request, on_progress)
-        except KeyboardInterrupt:
-            console.print("stopped; run the same command to continue")
-            raise
+            try:
+                written = work.reproduce(request, on_progress)
+            except KeyboardInterrupt:
+                console.print("stopped; run the same command to continue")
+                raise
     for path in written:
         console.print(f"wrote {path}")
 

@@ -17,8 +17,7 @@ import pandas as pd
 from xvfl.config import TableOptions
 from xvfl.errors import InputError
 from xvfl_lab.datasets.source import DataSet, FileFormat, fixed_fraction
-from xvfl_lab.datasets.summaries import summarize
-from xvfl_lab.datasets.table_sets import Parties, Table
+from xvfl_lab.datasets.table_sets import Parties, Table, summarize
 
 ADMISSION = ("Age", "Gender", "Unit", "AdmissionType")
 ITEMS = pd.read_csv(Path(__file__).with_name("mimic3_items.csv"))

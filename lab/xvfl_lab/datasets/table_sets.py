@@ -20,6 +20,8 @@ from xvfl.errors import InputError
 from xvfl.primitives.layout import Layout
 from xvfl_lab.task import Task
 
+SUMMARIES = ("first", "last", "min", "max", "mean", "n")
+"""Summaries of the measurements of one parameter in a stay."""
 Parties = Mapping[str, Sequence[str]]
 """Party names and their raw features."""
 
@@ -76,3 +78,18 @@ def require_columns(frame: pd.DataFrame, columns: Sequence[str], path: Path) -> 
 
 def _feature(column: str) -> str:
     return column.partition("__")[0]
+
+
+def summarize(events: pd.DataFrame, stays: Sequence[int]) -> pd.DataFrame:
+    """Turn chronological events (stay, parameter, value) into one row for each stay.
+
+    Columns are PARAMETER__SUMMARY; all six are empty where the parameter was never measured.
+    """
+    values = events.groupby(["parameter", "stay"])["value"]
+    table = values.agg(["first", "last", "min", "max", "mean", "count"])
+    table = table.rename(columns={"count": "n"})
+    columns: dict[str, pd.Series] = {}
+    for parameter in sorted(events["parameter"].unique()):
+        own = table.loc[parameter].reindex(list(stays)).astype("float64")
+        columns |= {f"{parameter}__{summary}": own[summary] for summary in SUMMARIES}
+    return pd.DataFrame(columns)

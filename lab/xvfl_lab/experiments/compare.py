@@ -126,11 +126,7 @@ def difference(
     metric: str = "accuracy",
 ) -> Difference:
     """Compare two ways on the same seeds and masks."""
-    return paired(values(results, a, rates, metric), values(results, b, rates, metric))
-
-
-def paired(first: Mapping[int, float], second: Mapping[int, float]) -> Difference:
-    """Subtract one metric from another, seed by seed."""
+    first, second = (values(results, way, rates, metric) for way in (a, b))
     return Difference.of([first[seed] - second[seed] for seed in sorted(first.keys() & second)])
 
 

@@ -32,15 +32,13 @@ class Axis:
 
 
 RATE = Axis("rate", "R_miss")
-AXES: dict[str, Axis] = {
-    "missing-rates": RATE,
-    "mode-gap": RATE,
-    "overlap": Axis("overlap", "overlap"),
-    "imbalance": RATE,
-    "four-parties": RATE,
-    "ablations": RATE,
-    "kinds": Axis("kind", "kind"),
-}
+AXES = {"overlap": Axis("overlap", "overlap"), "kinds": Axis("kind", "kind")}
+"""Axes of the figures over something else than the missing rate."""
+
+
+def axis_of(figure: str) -> Axis:
+    """Return the axis of a figure."""
+    return AXES.get(figure, RATE)
 
 
 def metric_of(dataset: str) -> str:
@@ -64,13 +62,11 @@ def numbers(results: Sequence[Result], axis: Axis) -> list[dict[str, Any]]:
     rows = []
     for at, some in by_position(results, axis).items():
         for method in methods_of(some):
-            mine = [each for each in some if each.config.name == method]
-            for way in mine[0].metrics:
-                rate = mine[0].config.rate
-                means = {
-                    metric: asdict(mean(mine, (method, way), rate, metric)) for metric in METRICS
-                }
-                rows.append({"method": method, "way": way, axis.name: at, **means})
+            first = next(each for each in some if each.config.name == method)
+            for way in first.metrics:
+                means = [mean(some, (method, way), first.config.rate, each) for each in METRICS]
+                by_metric = dict(zip(METRICS, map(asdict, means), strict=True))
+                rows.append({"method": method, "way": way, axis.name: at, **by_metric})
     return rows
 
 

@@ -143,7 +143,7 @@ def write_numbers(
     request: Request, results: Sequence[Result], about: dict[str, Any], pictures: Path
 ) -> list[Path]:
     """Write the picture of a figure, and its numbers as JSON."""
-    axis = tables.AXES[request.figure]
+    axis = tables.axis_of(request.figure)
     metric = tables.metric_of(request.dataset)
     standings = tables.standings_of(results, axis, metric)
     picture = pictures / f"{request.name}.png"
@@ -209,7 +209,7 @@ def conditions(jobs: Sequence[Job]) -> list[str]:
 
 def draw(request: Request, results: Sequence[Result], metric: str) -> Figure:
     """Draw a figure: lines over numbers, points elsewhere."""
-    axis = tables.AXES[request.figure]
+    axis = tables.axis_of(request.figure)
     title = f"{request.figure.replace('-', ' ')}: {request.dataset}"
     several = len(tables.by_position(results, axis)) > 1 and axis.name in ("rate", "overlap")
     lines = several and request.figure != "ablations"
@@ -220,7 +220,7 @@ def page(
     request: Request, results: Sequence[Result], about: dict[str, Any], picture: str
 ) -> list[str]:
     """Lay out a figure's tables."""
-    axis, metric = tables.AXES[request.figure], tables.metric_of(request.dataset)
+    axis, metric = tables.axis_of(request.figure), tables.metric_of(request.dataset)
     budget = about["budget"]
     train, test = (
         f"at most {budget[each]:,}" if budget[each] else "all"

@@ -129,18 +129,10 @@ def _fill(template: str, **parts: object) -> str:
 
 def _summary(answers: dict[str, Answer], advice: str, names: Sequence[str], incomplete: str) -> str:
     counts = Counter(answer.verdict for answer in answers.values())
-    verdicts = (
-        markdown_row(
-            [
-                f"[{name}](claims.md#{name.lower()})",
-                CLAIMS[name].text,
-                f"**{answer.verdict}**",
-                CLAIMS[name].paper,
-                answer.measured,
-            ]
-        )
-        for name, answer in answers.items()
-    )
+    rows = []
+    for name, answer in answers.items():
+        claim, link = CLAIMS[name], f"[{name}](claims.md#{name.lower()})"
+        rows.append([link, claim.text, f"**{answer.verdict}**", claim.paper, answer.measured])
     return _fill(
         "index",
         claims=WORDS[len(answers)],
@@ -149,7 +141,7 @@ def _summary(answers: dict[str, Answer], advice: str, names: Sequence[str], inco
             for each in GRADES
             if counts[each]
         ),
-        verdicts="\n".join(verdicts),
+        verdicts="\n".join(map(markdown_row, rows)),
         advice=advice,
         links=", ".join(f"[{_title(name).lower()}]({name}.md)" for name in names),
         incomplete=incomplete,

@@ -7,6 +7,7 @@ Shapes: R runs, N rows of a run, k parties.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Literal, cast
 
 import torch
@@ -153,19 +154,18 @@ class StackedRuns:
 
     def _table(self, name: str, party: int) -> PartyTable:
         layout = self.task.layouts[name]
-        values = torch.from_numpy(self.task.values[name]).to(self.device)
-        codes = torch.from_numpy(self.task.buckets(name)).to(self.device)
-        natural = torch.from_numpy(self.task.observed_at(name)).to(self.device)
+        arrays = (self.task.values[name], self.task.buckets(name), self.task.observed_at(name))
         base = torch.cat([run.base for run in self.run_rows]).to(self.device)
+        values, codes, natural = (torch.from_numpy(a).to(self.device)[base] for a in arrays)
         mask = torch.cat([run.masks[party] for run in self.run_rows]).to(self.device)
-        observed = natural[base] & mask
+        observed = natural & mask
         if layout.image is not None:
             pixels = observed.view(-1, 1, *layout.image[1:])
-            return PartyTable(layout, values[base].float() / 255 * pixels, codes[base], observed)
+            return PartyTable(layout, values.float() / 255 * pixels, codes, observed)
         dense = torch.tensor(layout.feature_of_column[: layout.dense], device=self.device)
         first = layout.raw - len(layout.hashed)
         return PartyTable(
-            layout, values[base] * observed[:, dense], codes[base] * observed[:, first:], observed
+            layout, values * observed[:, dense], codes * observed[:, first:], observed
         )
 
     def _rows(self) -> Rows:
@@ -185,8 +185,10 @@ class RunRows:
     def __init__(self, task: Task, config: RunConfig) -> None:
         """Sample them by the seed of the run."""
         parts = split_rows(task, config)
-        self._ends = torch.tensor([len(part) for part in parts.values()]).cumsum(0).tolist()
-        self._names = list(parts)
+        ends = accumulate(map(len, parts.values()))
+        self._slices = {
+            name: slice(end - len(parts[name]), end) for name, end in zip(parts, ends, strict=True)
+        }
         self.base = torch.cat(list(parts.values()))
         masks, incomplete = [], []
         for name, part in parts.items():
@@ -204,8 +206,7 @@ class RunRows:
 
     def where(self, part: Part) -> slice:
         """Return the position of a part among the rows."""
-        at = self._names.index(part)
-        return slice(self._ends[at - 1] if at else 0, self._ends[at])
+        return self._slices[part]
 
 
 def _values(task: Task, config: RunConfig, rows: Tensor) -> list[Tensor] | None:

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 
 from xvfl_lab.experiments.claims import Runs
 from xvfl_lab.experiments.figure_tables import (
-    AXES,
     JUDGED,
     PEERS,
     Standing,
+    axis_of,
     by_position,
     markdown_row,
     metric_of,
@@ -69,7 +69,7 @@ def behind(runs: Runs) -> list[str]:
     for (figure, dataset), results in runs.items():
         if figure in ("mode-gap", "ablations"):
             continue
-        axis = AXES[figure]
+        axis = axis_of(figure)
         for at, some in by_position(results, axis).items():
             rate = some[0].config.rate
             rivals = [
