@@ -71,7 +71,7 @@ def main() -> None:
     options.add_argument("--workers", type=int, default=usable_cores())
     options.add_argument("--json", type=Path, help="where to write the figures")
     chosen = options.parse_args()
-    products = 4 * chosen.ids
+    products = 8 * chosen.ids  # Four in each half of a session.
     loops = [bare_loop(products, chosen.workers)]
     took, moved = matching(chosen.ids, chosen.workers)
     loops.append(bare_loop(products, chosen.workers))

@@ -21,6 +21,7 @@ from xvfl.federation.endpoint import Endpoint
 from xvfl.matching import load_coordinator_alignment, load_party_alignment
 from xvfl.service.align import match_parties
 from xvfl.service.config import MatchingConfig, PartyProcessConfig, load_config
+from xvfl.service.log import read_log
 from xvfl.service.party_matching import matching_endpoint
 from xvfl.wire import codec
 from xvfl.wire.in_process import InProcessTransport
@@ -111,6 +112,10 @@ def test_three_processes_match_their_ids(federation: Path) -> None:
                 assert table.index[kept.match.rows[handle]] == labeled[row]
     log = (federation / "shop" / "alignment.json").read_text()
     assert not any(each in log for each in ("c050", "C050"))
+    assert [each["event"] for each in read_log(federation / "bank")][-2:] == [
+        "matching_started",
+        "matched",
+    ]
     line = rejected_with("align", federation / "bank.toml")
     assert "bank/alignment.json: ids are matched already; add --again" in line
 

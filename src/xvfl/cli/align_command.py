@@ -27,7 +27,7 @@ def align(
     again: Annotated[
         bool,
         typer.Option(
-            "--again", help="Party: match although ids are matched already; replaces the alignment."
+            "--again", help="Party only: match again; the new alignment replaces the old one."
         ),
     ] = False,
 ) -> None:
@@ -93,9 +93,11 @@ def _align_party(config: "PartyProcessConfig", wait: float, again: bool) -> None
     from xvfl.data.sources import source_columns, source_ids
     from xvfl.errors import InputError, PartyError
     from xvfl.matching import load_party_alignment
+    from xvfl.model.run_dir import RunDir
     from xvfl.model.workflow import read_source
     from xvfl.service.config import ALIGNMENT
     from xvfl.service.connector import connect_party
+    from xvfl.service.log import EventLog
     from xvfl.service.party_matching import matching_endpoint
 
     path = Path(config.state_dir) / ALIGNMENT
@@ -105,10 +107,9 @@ def _align_party(config: "PartyProcessConfig", wait: float, again: bool) -> None
     source = read_source(config.table, config.id_column, name)
     before = path.stat().st_mtime_ns if path.exists() else 0
     ids = source_ids(source)
-    endpoint = matching_endpoint(
-        ids, source_columns(source), config.matching, path, _print_event, again
-    )
-    connect_party(config, lambda: endpoint.hello, endpoint, _print_event, wait).run()
+    log = EventLog(RunDir(config.state_dir).create().path, name).write
+    endpoint = matching_endpoint(ids, source_columns(source), config.matching, path, log, again)
+    connect_party(config, lambda: endpoint.hello, endpoint, log, wait).run()
     if not path.exists() or path.stat().st_mtime_ns == before:
         raise PartyError(f"the coordinator ended without matching: {endpoint.end_reason}")
     match = load_party_alignment(path).match
