@@ -11,7 +11,7 @@ from tests.matching.dishonest_coordinator import DishonestCoordinator, Items
 from tests.matching.session_helpers import RULE
 from xvfl.errors import MatchingError
 from xvfl.federation.endpoint import Endpoint
-from xvfl.matching import load_party_alignment
+from xvfl.matching import CoordinatorSession, load_party_alignment
 from xvfl.matching.session_messages import MatchingMessage, MessageKind
 from xvfl.service.align import match_parties
 from xvfl.service.config import MatchingConfig
@@ -43,9 +43,8 @@ class Party:
         assert isinstance(reply, Matched)
         return reply.body
 
-    def match(self, folder: Path) -> None:
-        transport = InProcessTransport(self.endpoint.hello, self.endpoint.handle)
-        match_parties({"p0": transport}, LABELED, ["y"], CONFIG, folder / "c.json")
+    def match(self) -> None:
+        CoordinatorSession(LABELED, RULE, n_threads=1).match(self.exchange)
 
     def logged(self, event: str) -> list[Mapping[str, Any]]:
         return [each for each in self.events if each["event"] == event]
@@ -120,7 +119,7 @@ def test_an_honest_coordinator_matches_after_a_dishonest_one(tmp_path: Path) -> 
     with pytest.raises(MatchingError):
         attacker.run()
     party = Party(tmp_path)
-    party.match(tmp_path)
+    party.match()
     assert party.logged("matched") == [
         {"event": "matched", "rows": 2, "found": 2, "labeled_ids": 6}
     ]
@@ -128,37 +127,35 @@ def test_an_honest_coordinator_matches_after_a_dishonest_one(tmp_path: Path) -> 
 
 
 def test_a_second_match_needs_the_operator(tmp_path: Path) -> None:
+    Party(tmp_path).match()
     party = Party(tmp_path)
-    party.match(tmp_path)
     before = party.path.read_bytes()
-    for each in (party, Party(tmp_path)):
-        with pytest.raises(MatchingError) as raised:
-            each.match(tmp_path)
-        assert str(raised.value).endswith(
-            "rejected the request: matching needs this party's operator"
-        )
-        (refused,) = each.logged("matching_refused")
-        assert "--again" in refused["reason"] and str(party.path) in refused["reason"]
+    transport = InProcessTransport(party.endpoint.hello, party.endpoint.handle)
+    with pytest.raises(MatchingError) as raised:
+        match_parties({"p0": transport}, LABELED, ["y"], CONFIG, tmp_path / "c.json")
+    assert str(raised.value).endswith("rejected the request: matching needs this party's operator")
+    (refused,) = party.logged("matching_refused")
+    assert "--again" in refused["reason"] and str(party.path) in refused["reason"]
     assert party.path.read_bytes() == before
 
 
 def test_again_allows_one_match_with_a_new_session(tmp_path: Path) -> None:
-    Party(tmp_path).match(tmp_path)
+    Party(tmp_path).match()
     first = load_party_alignment(tmp_path / "alignment.json").match.session
     party = Party(tmp_path, again=True)
     (tmp_path / "encoder.json").write_text("{}")
-    party.match(tmp_path)
+    party.match()
     assert load_party_alignment(party.path).match.session != first
     assert not (tmp_path / "encoder.json").exists(), "it was fitted on the rows of the old match"
     with pytest.raises(MatchingError, match="needs this party's operator"):
-        party.match(tmp_path)
+        party.match()
 
 
 def test_deleting_the_alignment_allows_a_match(tmp_path: Path) -> None:
     party = Party(tmp_path)
-    party.match(tmp_path)
+    party.match()
     party.path.unlink()
-    party.match(tmp_path)
+    party.match()
     assert party.path.exists()
 
 
@@ -183,5 +180,5 @@ def test_unfinished_sessions_are_limited_across_restarts(tmp_path: Path) -> None
     ]
     assert events[0]["labeled_ids"] == len(LABELED)
     assert "run `xvfl align CONFIG`" in events[-1]["reason"]
-    Party(tmp_path).match(tmp_path)
+    Party(tmp_path).match()
     assert (tmp_path / "alignment.json").exists(), "the operator started matching"
