@@ -1,11 +1,16 @@
-"""Write files of results."""
+"""Files of results: damage, and writing."""
 
+import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from xvfl.errors import RunError
 from xvfl.system.files import atomic_write
+
+DAMAGED = (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.error)
+"""What reading an .npz or .zip file raises if it is missing, truncated or damaged."""
 
 
 @contextmanager

@@ -4,8 +4,6 @@ Shapes: N rows; dense, hashed and raw as in a party's layout.
 """
 
 import json
-import zipfile
-import zlib
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -16,7 +14,7 @@ from numpy.typing import NDArray
 
 from xvfl.errors import InputError
 from xvfl.primitives.layout import Layout
-from xvfl_lab.files import write_file
+from xvfl_lab.files import DAMAGED, write_file
 
 FORMAT = 1
 BY_PARTY = ("values", "codes", "observed")
@@ -130,7 +128,7 @@ def load_task(path: Path) -> Task:
         raise InputError(
             f"{path}: no such file; `xvfl-lab data prepare NAME --out FILE` writes one"
         ) from error
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except DAMAGED as error:
         raise InputError(f"{path}: not a prepared data set ({error}); prepare it again") from error
     if about.get("format") != FORMAT:
         raise InputError(

@@ -11,8 +11,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.table import Table
 
 app = typer.Typer(
-    help="Data sets of the experiments: list, download and prepare them.",
-    no_args_is_help=True,
+    help="Data sets of the experiments: list, download and prepare them.", no_args_is_help=True
 )
 
 WIDE = 160

@@ -6,16 +6,15 @@ Images need numpy alone (JPEG files also Pillow), tables pandas; modules are imp
 import hashlib
 import json
 import warnings
-import zlib
 from contextlib import suppress
 from importlib import import_module
 from lzma import LZMAError
 from pathlib import Path
-from zipfile import BadZipFile
 
 from xvfl.errors import DataWarning, InputError, RunError, XVFLError, unknown
 from xvfl_lab.datasets.image_sets import SIDE
 from xvfl_lab.datasets.source import DataSet, LocalFiles, Rows, cache_folder, data_folders
+from xvfl_lab.files import DAMAGED
 from xvfl_lab.task import Task, load_task, save_task
 
 __all__ = ["DATASETS", "cache_path", "data_set", "find", "prepare"]
@@ -23,10 +22,7 @@ __all__ = ["DATASETS", "cache_path", "data_set", "find", "prepare"]
 DATASETS = ("cifar10", "tinyimagenet5", "utkface", "bank", "avazu", "physionet2012", "mimic3")
 """Names of the data sets, and of their modules."""
 
-UNREADABLE = (
-    OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, BadZipFile, LZMAError,
-    zlib.error,
-)  # fmt: skip
+UNREADABLE = (*DAMAGED, TypeError, AttributeError, LZMAError)
 """What the readers raise if a file is truncated or damaged."""
 
 

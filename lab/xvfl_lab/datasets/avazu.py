@@ -44,11 +44,7 @@ def read_csv(files: Sequence[Path]) -> Table:
 
 def read_zip(files: Sequence[Path]) -> Table:
     """Read train.gz in the archive of all files."""
-    with (
-        ZipFile(files[0]) as archive,
-        archive.open("train.gz") as member,
-        gzip.open(member) as file,
-    ):
+    with ZipFile(files[0]) as zipped, zipped.open("train.gz") as member, gzip.open(member) as file:
         return _sample(file, files[0])
 
 

@@ -13,7 +13,7 @@ from urllib.request import Request, urlopen
 from xvfl.errors import InputError
 from xvfl.version import VERSION
 from xvfl_lab.datasets.archive import nested
-from xvfl_lab.datasets.source import Download
+from xvfl_lab.datasets.source import Download, file_size
 
 Show = Callable[[int, int | None], None]
 """Called with the bytes received so far and the total, if the server sends it."""
@@ -44,7 +44,7 @@ def fetch(download: Download, folder: Path, show: Show = lambda done, total: Non
         raise InputError(f"{download.url}: the server says {error.code} {error.reason}") from error
     except (OSError, HTTPException) as error:
         reason = error if str(error) else type(error).__name__
-        there = _size(part)
+        there = file_size(part)
         how = f" to resume at {there:,} bytes" if there else f", or put {path} there manually"
         raise InputError(
             f"{download.url}: stopped ({reason}); run the same command again{how}"
@@ -53,7 +53,7 @@ def fetch(download: Download, folder: Path, show: Show = lambda done, total: Non
 
 def _receive(url: str, part: Path, show: Show) -> None:
     """Append the rest of the file to the part."""
-    start = _size(part)
+    start = file_size(part)
     headers = {"User-Agent": f"xvfl/{VERSION}", "Accept-Encoding": "identity"}
     if start:
         headers["Range"] = f"bytes={start}-"
@@ -81,12 +81,10 @@ def _receive(url: str, part: Path, show: Show) -> None:
 
 def _keep(download: Download, part: Path, path: Path) -> Path:
     """Extract the wanted file from the download, verify it, move it into place."""
+    whole = part
     if download.inside:
-        data = _member(part, download)
         whole = path.with_name(path.name + ".whole")
-        whole.write_bytes(data)
-    else:
-        whole = part
+        whole.write_bytes(_member(part, download))
     digest = _digest(whole, download.checksum)
     if digest != download.checksum:
         whole.unlink()
@@ -116,7 +114,3 @@ def _digest(path: Path, checksum: str) -> str:
     kind = checksum.partition(":")[0]
     with path.open("rb") as file:
         return f"{kind}:{hashlib.file_digest(file, kind).hexdigest()}"
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.is_file() else 0

@@ -18,13 +18,7 @@ from xvfl.config import TableOptions
 from xvfl.errors import InputError
 from xvfl_lab.datasets.archive import members
 from xvfl_lab.datasets.source import DataSet, Download, FileFormat
-from xvfl_lab.datasets.table_sets import (
-    SUMMARIES,
-    Parties,
-    Table,
-    require_columns,
-    summarize,
-)
+from xvfl_lab.datasets.table_sets import SUMMARIES, Parties, Table, require_columns, summarize
 
 ADMISSION = ("Age", "Gender", "Height", "ICUType")
 CIRCULATION = ("HR", "SysABP", "DiasABP", "MAP", "NISysABP", "NIDiasABP", "NIMAP")

@@ -64,13 +64,13 @@ class LocalFiles:
         """Hash names, sizes and times; it changes when the files do."""
         lines = []
         for root, path in self._all():
-            name, size = path.relative_to(root.parent).as_posix(), _size(path)
+            name, size = path.relative_to(root.parent).as_posix(), file_size(path)
             lines.append(f"{name} {size} {path.stat().st_mtime_ns}")
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
     def size(self) -> int:
         """Count the bytes."""
-        return sum(_size(path) for _, path in self._all())
+        return sum(file_size(path) for _, path in self._all())
 
     def _all(self) -> Iterator[tuple[Path, Path]]:
         """Yield every file and folder after the path that it is part of; no dangling links."""
@@ -128,7 +128,8 @@ class DataSet:
         )
 
 
-def _size(path: Path) -> int:
+def file_size(path: Path) -> int:
+    """Return the bytes of a file; 0 for a folder, or where there is no file."""
     return path.stat().st_size if path.is_file() else 0
 
 

@@ -19,13 +19,11 @@ from torch import Tensor, nn
 
 from xvfl import maths
 from xvfl.config import LossConfig, NetConfig, TrainConfig
-from xvfl.primitives.layout import any_image
-from xvfl.training.threads import limit_threads
 from xvfl_lab.datasets.digits import digits
 from xvfl_lab.experiments.compare import Difference
 from xvfl_lab.experiments.dispatch import Load
 from xvfl_lab.experiments.figure_cache import FigureData, Progress, cached_figure
-from xvfl_lab.experiments.stacked_runs import RunConfig, StackedRuns
+from xvfl_lab.experiments.stacked_runs import RunConfig, StackedRuns, isolated
 from xvfl_lab.task import Task
 
 NAME = "boundary"
@@ -114,7 +112,7 @@ def compute(
     arrays: dict[str, NDArray[Any]] = {}
     for weight in wide:
         progress(f"λ = {weight:g}, {len(wide[weight])} seeds")
-        with torch.random.fork_rng(devices=[]), limit_threads(any_image(task.layouts), device):
+        with isolated(task, device):
             by_seed[weight] = measure(*trained(task, wide[weight], device))
             head, embedded = trained(task, flat[weight], device)
             flat_figures[f"{weight:g}"] = measure(head, embedded)[0]

@@ -108,10 +108,7 @@ def values(
 
 
 def mean(
-    results: Sequence[Result],
-    way: Way,
-    rates: float | Sequence[float],
-    metric: str = "accuracy",
+    results: Sequence[Result], way: Way, rates: float | Sequence[float], metric: str = "accuracy"
 ) -> Mean:
     """Average a metric over seeds."""
     each = np.array(list(values(results, way, rates, metric).values()))

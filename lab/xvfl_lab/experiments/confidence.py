@@ -21,16 +21,14 @@ from torch.nn import functional as F
 
 from xvfl.nets import ResidualBottom
 from xvfl.nets.party_net import PartyNet
-from xvfl.primitives.layout import any_image
 from xvfl.primitives.metrics import all_metrics
-from xvfl.training.threads import limit_threads
 from xvfl_lab.datasets.image_sets import half_resolution
 from xvfl_lab.experiments.compare import Difference
 from xvfl_lab.experiments.dispatch import Load, subset
 from xvfl_lab.experiments.figure_cache import FigureData, Progress, cached_figure, cached_part
 from xvfl_lab.experiments.figures import FULL, SMALL, Budget, Job, make_jobs
 from xvfl_lab.experiments.gradcam import grad_cam
-from xvfl_lab.experiments.stacked_runs import StackedRuns
+from xvfl_lab.experiments.stacked_runs import StackedRuns, isolated
 from xvfl_lab.task import Task
 
 NAME = "confidence"
@@ -100,7 +98,7 @@ def look_at_all(
 
 def look(task: Task, job: Job, device: torch.device) -> FigureData:
     """Train one job, measure all test images by the absent party, and choose one."""
-    with torch.random.fork_rng(devices=[]), limit_threads(any_image(task.layouts), device):
+    with isolated(task, device):
         stack = StackedRuns(task, [job.config], device)
         stack.train()
         by_absent = [three_cases(stack, absent) for absent in range(2)]

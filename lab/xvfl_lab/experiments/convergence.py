@@ -221,12 +221,6 @@ def exponent(epsilons: list[float], rounds: list[int]) -> float:
     return float(-np.polyfit(np.log(epsilons), np.log(rounds), 1)[0])
 
 
-def describe_checks(results: list[Check]) -> str:
-    """Lay out checks as text."""
-    lines = [f"  {c.name:<26} η={c.step_size:<8.5f} {c.nearest:10.3f}" for c in results]
-    return "\n".join(lines)
-
-
 def describe(rows: list[Row]) -> str:
     """Lay out rows as text, three lines to an ε, then the exponents."""
     lines = ["   ε  algorithm           b  rounds  promised     ηβ  gradients  rounds/PAGE"]
@@ -256,7 +250,9 @@ def main() -> None:
         ("rough problem", checks(ROUGH, 100)),
         ("rough problem, b' < √b: η = 1/(2β), then the proof's", counterexample()),
     ):
-        print(f"{title}\n{describe_checks(results)}")
+        print(title)
+        for check in results:
+            print(f"  {check.name:<26} η={check.step_size:<8.5f} {check.nearest:10.3f}")
     deviation = lemma_deviation(ROUGH, PagePlan.default(100), rounds=100, draws=4000, seed=0)
     print(f"lemma sampled 100 times, largest deviation {deviation:.1f} standard errors")
     print(f"\nrounds to an average ‖∇L‖² of ε²\n{describe(table())}")

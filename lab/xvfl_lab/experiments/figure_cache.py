@@ -5,8 +5,6 @@ Torch and numpy alone: a machine without matplotlib computes, another one draws.
 
 import json
 import time
-import zipfile
-import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,7 +18,7 @@ from numpy.typing import NDArray
 from xvfl.errors import RunError
 from xvfl_lab.experiments.dispatch import hardware
 from xvfl_lab.experiments.run_store import key_of
-from xvfl_lab.files import write_file
+from xvfl_lab.files import DAMAGED, write_file
 
 PARTS = "parts"
 """Folder of the parts of unfinished figures; it may be deleted once they are complete."""
@@ -92,7 +90,7 @@ def read_record(out: Path, name: str) -> dict[str, Any] | None:
 def read(out: Path, name: str) -> tuple[dict[str, Any], dict[str, NDArray[Any]]] | None:
     """Read record and arrays; None if one is missing or damaged or they do not belong together."""
     record = read_record(out, name)
-    with suppress(OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error):
+    with suppress(*DAMAGED):
         with (out / f"{name}.npz").open("rb") as file, np.load(file, allow_pickle=False) as loaded:
             arrays = {each: loaded[each] for each in loaded.files}
         if record is not None and record["key"] == str(arrays.pop("key")):

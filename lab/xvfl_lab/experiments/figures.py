@@ -12,6 +12,7 @@ from xvfl.config import LossConfig, NetConfig, TrainConfig
 from xvfl.errors import ConfigError
 from xvfl.methods import METHODS
 from xvfl_lab.experiments.stacked_runs import RunConfig
+from xvfl_lab.scenarios import KINDS, Kind
 
 RATES = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
 SOME_RATES = (0.0, 0.5, 0.9, 1.0)
@@ -142,11 +143,8 @@ def ablations(dataset: str, budget: Budget) -> list[Job]:
 
 def kinds(dataset: str, budget: Budget) -> list[Job]:
     """Features missing not at random, and missing in blocks, at R_miss 0.5."""
-    return [
-        job
-        for kind in ("above", "blocks")
-        for job in make_jobs(dataset, budget, rates=(0.5,), kind=kind)
-    ]
+    above, blocks = (make_jobs(dataset, budget, rates=(0.5,), kind=k) for k in KINDS[1:])
+    return above + blocks
 
 
 FIGURES: dict[str, Callable[[str, Budget], list[Job]]] = {
@@ -182,7 +180,7 @@ def make_jobs(
     methods: Sequence[str] | None = None,
     loss: dict[str, object] | None = None,
     name: str | None = None,
-    kind: str = "uniform",
+    kind: Kind = "uniform",
     imbalance: float | None = None,
 ) -> list[Job]:
     """List the runs of every method that supports the number of parties, at every rate and seed.
@@ -197,29 +195,16 @@ def make_jobs(
         patience=0,
         precision=budget.precision,
     )
-    return [
-        Job(
-            dataset,
-            parties,
-            budget.train_rows,
-            budget.test_rows,
-            RunConfig(
-                name or method,
-                rate,
-                seed,
-                overlap,
-                budget.net,
-                LossConfig(method=method, **(loss or {})),  # type: ignore[arg-type]
-                replace(train, random_state=seed),
-                kind=kind,  # type: ignore[arg-type]
-                imbalance=imbalance,
-            ),
-            budget.half_resolution,
-        )
-        for method in chosen
-        for seed in range(budget.seeds)
-        for rate in rates
-    ]
+    shared = RunConfig("", 0.0, 0, overlap, budget.net, kind=kind, imbalance=imbalance)
+    configs: list[RunConfig] = []
+    for method in chosen:
+        options = LossConfig(method=method, **(loss or {}))  # type: ignore[arg-type]
+        of_method = replace(shared, name=name or method, loss=options)
+        for seed in range(budget.seeds):
+            of_seed = replace(of_method, seed=seed, train=replace(train, random_state=seed))
+            configs += [replace(of_seed, rate=rate) for rate in rates]
+    rows = (budget.train_rows, budget.test_rows)
+    return [Job(dataset, parties, *rows, each, budget.half_resolution) for each in configs]
 
 
 def budget_for(dataset: str, quick: bool) -> Budget:

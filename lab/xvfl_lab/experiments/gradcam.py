@@ -5,8 +5,7 @@ localization. ICCV 2017.
 Shapes: B rows, c channels, h × w positions of a feature map.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -18,33 +17,25 @@ def grad_cam(watched: Sequence[nn.Module], score: Callable[[], Tensor]) -> list[
     α_c is the mean over positions of the score's gradient. A module that did not run has no map; of
     one that ran several times the last features count.
     """
-    with torch.enable_grad(), _watch(watched) as features:
-        total = score().sum()
-    ran = [each for each in features if each is not None]
-    slopes = iter(torch.autograd.grad(total, ran, allow_unused=True))
-    return [None if each is None else _map(each, next(slopes)) for each in features]
+    features: dict[nn.Module, Tensor] = {}
+
+    def record(part: nn.Module, _inputs: object, out: Tensor) -> None:
+        features[part] = out
+
+    handles = [part.register_forward_hook(record) for part in watched]
+    try:
+        with torch.enable_grad():
+            total = score().sum()
+    finally:
+        for handle in handles:
+            handle.remove()
+    slopes = torch.autograd.grad(total, list(features.values()), allow_unused=True)
+    maps = map(_map, features.values(), slopes)
+    by_part = dict(zip(features, maps, strict=True))
+    return [by_part.get(part) for part in watched]
 
 
 def _map(features: Tensor, slope: Tensor | None) -> Tensor:
     if slope is None:
         return torch.zeros_like(features[:, 0])
     return (slope.mean((2, 3), keepdim=True) * features).sum(1).relu().detach()
-
-
-@contextmanager
-def _watch(parts: Sequence[nn.Module]) -> Iterator[list[Tensor | None]]:
-    """Record the outputs of modules."""
-    features: list[Tensor | None] = [None] * len(parts)
-
-    def catch(at: int) -> Callable[[nn.Module, object, Tensor], None]:
-        def hook(_part: nn.Module, _given: object, out: Tensor) -> None:
-            features[at] = out
-
-        return hook
-
-    handles = [part.register_forward_hook(catch(at)) for at, part in enumerate(parts)]
-    try:
-        yield features
-    finally:
-        for handle in handles:
-            handle.remove()

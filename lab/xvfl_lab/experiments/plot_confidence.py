@@ -11,11 +11,7 @@ from numpy.typing import NDArray
 
 from xvfl_lab.experiments.figure_plot import arrays_of
 
-CASES = {
-    "single": "right half alone",
-    "single-xcom": "left half completed",
-    "both": "both halves",
-}
+CASES = {"single": "right half alone", "single-xcom": "left half completed", "both": "both halves"}
 COLORS = {"confidence": "#0072B2", "accuracy": "#E69F00"}
 INK = {"confidence": "white", "accuracy": "black"}
 STRENGTH = 0.55

@@ -55,12 +55,7 @@ def _known(axis: Axes, figures: dict[str, Any], arrays: dict[str, NDArray[Any]])
 
 
 def _band(
-    axis: Axes,
-    at: NDArray[Any],
-    seeds: NDArray[Any],
-    color: str,
-    line: str,
-    label: str,
+    axis: Axes, at: NDArray[Any], seeds: NDArray[Any], color: str, line: str, label: str
 ) -> None:
     """Draw the mean over seeds, and the range."""
     axis.plot(at, seeds.mean(0), line, color=color, label=label)

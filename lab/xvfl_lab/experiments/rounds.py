@@ -19,15 +19,13 @@ import torch
 from numpy.typing import NDArray
 
 from xvfl.config import LossConfig, TrainConfig
-from xvfl.primitives.layout import any_image
 from xvfl.training.page import PagePlan
-from xvfl.training.threads import limit_threads
 from xvfl_lab.datasets.digits import digits
 from xvfl_lab.experiments.convergence import REPETITIONS, SMOOTH, STEP_SIZES
 from xvfl_lab.experiments.dispatch import Load
 from xvfl_lab.experiments.figure_cache import FigureData, Progress, cached_figure, cached_part
 from xvfl_lab.experiments.known_problem import Estimate, run_page, run_sgd
-from xvfl_lab.experiments.stacked_runs import RunConfig, StackedRuns
+from xvfl_lab.experiments.stacked_runs import RunConfig, StackedRuns, isolated
 from xvfl_lab.task import Task
 
 NAME = "rounds"
@@ -155,7 +153,7 @@ def cached_curve(
     """Return a run's `curve`, from disk if it was computed before."""
 
     def compute() -> FigureData:
-        with torch.random.fork_rng(devices=[]), limit_threads(any_image(task.layouts), device):
+        with isolated(task, device):
             return FigureData({}, {"curve": curve(task, config, rounds, every, device)})
 
     about = {"figure": NAME, "run": asdict(config), "rounds": [rounds, every]}

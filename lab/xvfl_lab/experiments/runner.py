@@ -16,11 +16,9 @@ from torch import Tensor
 from xvfl.federation.predict import logits
 from xvfl.methods.base import Method, Mode
 from xvfl.methods.xvfl import XVFL
-from xvfl.primitives.layout import any_image
 from xvfl.primitives.metrics import all_metrics, majority_rate
 from xvfl.primitives.random import named_generator
-from xvfl.training.threads import limit_threads
-from xvfl_lab.experiments.stacked_runs import Part, RunConfig, StackedRuns
+from xvfl_lab.experiments.stacked_runs import CPU, Part, RunConfig, StackedRuns, isolated
 from xvfl_lab.task import Task
 
 ZERO_FILL = " zero-filled"
@@ -49,13 +47,10 @@ def run(task: Task, config: RunConfig) -> Result:
     return run_many(task, [config])[0]
 
 
-def run_many(
-    task: Task, configs: Sequence[RunConfig], device: torch.device | None = None
-) -> list[Result]:
+def run_many(task: Task, configs: Sequence[RunConfig], device: torch.device = CPU) -> list[Result]:
     """Train and test runs of one shape at once."""
     started = time.perf_counter()
-    device = device or torch.device("cpu")
-    with torch.random.fork_rng(devices=[]), limit_threads(any_image(task.layouts), device):
+    with isolated(task, device):
         stack = StackedRuns(task, configs, device)
         stack.train()
         metrics = test(stack)
@@ -73,12 +68,12 @@ def test(stack: StackedRuns) -> list[dict[str, dict[str, float]]]:
     if isinstance(stack.method, XVFL):
         plain = XVFL(stack.method.heads, stack.method.weights, completing=False)
         ways |= predictions(stack, plain, ZERO_FILL)
-    jobs = [(run, name, *pair) for name, pairs in ways.items() for run, pair in enumerate(pairs)]
-    by_run: list[dict[str, dict[str, float]]] = [{} for _ in stack.seeds]
     with ThreadPoolExecutor() as pool:
-        for (run, name, _, _), metrics in zip(jobs, pool.map(_metrics, jobs), strict=True):
-            by_run[run][name] = metrics
-    return by_run
+        by_way = {
+            name: pool.map(_metrics, *zip(*pairs, strict=True)) for name, pairs in ways.items()
+        }
+        runs = zip(*by_way.values(), strict=True)
+        return [dict(zip(by_way, of_run, strict=True)) for of_run in runs]
 
 
 Pairs = list[tuple[Tensor, Tensor]]
@@ -133,6 +128,5 @@ def mixed_rows(stack: StackedRuns, count: int) -> Tensor:
     return torch.stack(orders) < torch.tensor(whole).unsqueeze(1)
 
 
-def _metrics(job: tuple[int, str, Tensor, Tensor]) -> dict[str, float]:
-    _, _, out, y = job
+def _metrics(out: Tensor, y: Tensor) -> dict[str, float]:
     return all_metrics(torch.softmax(out.double(), -1).numpy(), y.numpy())

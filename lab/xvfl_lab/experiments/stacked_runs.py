@@ -5,7 +5,8 @@ weights are stacked, and the rows of all runs go through them together. Torch an
 Shapes: R runs, N rows of a run, k parties.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Literal, cast
@@ -26,9 +27,11 @@ from xvfl.primitives.random import named_generator
 from xvfl.primitives.rows import PartyTable, Rows
 from xvfl.primitives.seeding import derive_seed
 from xvfl.training.loop import Trainer
+from xvfl.training.threads import limit_threads
 from xvfl_lab.scenarios import Kind, Scenario
 from xvfl_lab.task import Task
 
+CPU = torch.device("cpu")
 Part = Literal["train", "validation", "test", "whole"]
 """`test` rows are all non-aligned; `whole` are the same rows without simulated missing features."""
 
@@ -72,17 +75,24 @@ class RunConfig:
         return Scenario(self.overlap, self.rate, self.kind, self.imbalance)
 
 
+@contextmanager
+def isolated(task: Task, device: torch.device) -> Iterator[None]:
+    """Train without an effect on torch's random state, with as many threads as suit the task."""
+    with torch.random.fork_rng(devices=[]), limit_threads(any_image(task.layouts), device):
+        yield
+
+
 class StackedRuns:
     """A task in the scenarios of several runs, with the stacked nets."""
 
     def __init__(
-        self, task: Task, configs: Sequence[RunConfig], device: torch.device | None = None
+        self, task: Task, configs: Sequence[RunConfig], device: torch.device = CPU
     ) -> None:
         """Sample rows and masks of every run and build the nets."""
         if len({each.shape for each in configs}) != 1:
             raise ValueError("runs of one stack may differ in seed, scenario and λ only")
         self.task, self.configs, one = task, tuple(configs), configs[0]
-        self.device = device or torch.device("cpu")
+        self.device = device
         self.seeds = [each.seed for each in configs]
         self.run_rows = [RunRows(task, each) for each in configs]
         nets = build_parties(task.layouts, one.net, one.loss, self.seeds)
