@@ -1,68 +1,47 @@
 """xvfl: vertical federated learning for parties whose rows and columns only partly overlap.
 
-Names are imported on first use, so that the training core needs only torch and numpy.
+Names that need other packages are imported on first use, so that the training core needs only torch
+and numpy.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from xvfl.config import (
+    Config,
+    LabelsConfig,
+    LossConfig,
+    NetConfig,
+    PartyConfig,
+    TableOptions,
+    TrainConfig,
+)
+from xvfl.errors import (
+    CertificateError,
+    ConfigError,
+    DataWarning,
+    InputError,
+    MatchingError,
+    ModeError,
+    PartyError,
+    RunError,
+    WireError,
+    XVFLError,
+)
 from xvfl.version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from xvfl.config import (
-        Config,
-        LabelsConfig,
-        LossConfig,
-        NetConfig,
-        PartyConfig,
-        TableOptions,
-        TrainConfig,
-    )
     from xvfl.data.images import Images
-    from xvfl.errors import (
-        CertificateError,
-        ConfigError,
-        DataWarning,
-        InputError,
-        MatchingError,
-        ModeError,
-        PartyError,
-        RunError,
-        WireError,
-        XVFLError,
-    )
     from xvfl.estimator import XVFLClassifier
     from xvfl.methods import Federation, Method
 
-_MODULES = {
-    "xvfl.estimator": ("XVFLClassifier",),
-    "xvfl.data.images": ("Images",),
-    "xvfl.config": (
-        "Config",
-        "LabelsConfig",
-        "LossConfig",
-        "NetConfig",
-        "PartyConfig",
-        "TableOptions",
-        "TrainConfig",
-    ),
-    "xvfl.errors": (
-        "CertificateError",
-        "ConfigError",
-        "DataWarning",
-        "InputError",
-        "MatchingError",
-        "ModeError",
-        "PartyError",
-        "RunError",
-        "WireError",
-        "XVFLError",
-    ),
-    "xvfl.methods": ("Federation", "Method"),
+_MODULE_OF = {
+    "Federation": "xvfl.methods",
+    "Images": "xvfl.data.images",
+    "Method": "xvfl.methods",
+    "XVFLClassifier": "xvfl.estimator",
 }
-"""Public names by the module that defines them."""
-
-_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+"""Names that are imported on first use."""
 
 __all__ = [
     "CertificateError",

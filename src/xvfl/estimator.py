@@ -27,7 +27,6 @@ from xvfl.methods import Mode
 from xvfl.model.custom_nets import CustomNets
 from xvfl.model.fitting import TrainingPlan, fit
 from xvfl.model.model import Model
-from xvfl.model.prediction import Prediction
 from xvfl.model.progress import progress_bar
 from xvfl.model.run_dir import RunDir
 from xvfl.nets import NetOrBuilder
@@ -390,9 +389,8 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         InputError
             If a table cannot be used.
         """
-        prediction = self._predict(X, mode, party, ids)
-        index = self._original_ids(X, pd.Index(prediction.ids))
-        return pd.DataFrame(prediction.proba, index=index, columns=prediction.classes)
+        table, classes = self.predict_table(X, mode, party, ids), self.model_.classes
+        return table[[f"proba_{each}" for each in classes]].set_axis(classes, axis=1)
 
     def predict_table(
         self,
@@ -429,7 +427,8 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         InputError
             If a table cannot be used.
         """
-        table = self._predict(X, mode, party, ids).frame()
+        check_is_fitted(self, "model_")
+        table = self.model_.predict(self._read(X), mode, party, _ids_as_text(ids)).frame()
         return table.set_axis(self._original_ids(X, table.index))
 
     def complete(
@@ -652,19 +651,7 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 f"y: expected a Series indexed by id or (party, column), got {type(y).__name__}; "
                 "write pd.Series(labels, index=ids)"
             )
-        return sources, read_labels(
-            y, id_column=None, column=None, where="y", min_classes=min_classes
-        )
-
-    def _predict(
-        self,
-        X: Mapping[str, Table],
-        mode: Mode | None,
-        party: str | None,
-        ids: Sequence[Any] | None,
-    ) -> Prediction:
-        check_is_fitted(self, "model_")
-        return self.model_.predict(self._read(X), mode, party, _ids_as_text(ids))
+        return sources, read_labels(y, where="y", min_classes=min_classes)
 
 
 def _ids_as_text(ids: Sequence[Any] | None) -> list[str] | None:

@@ -68,14 +68,9 @@ def _align_coordinator(config: "CoordinatorConfig", names: list[str] | None, wai
     for name in names or ():
         if name not in config.parties:
             raise InputError(f"--party: {unknown('party', name, config.parties)}")
-    labels = read_labels(
-        config.labels.table,
-        id_column=config.labels.id_column,
-        column=config.labels.column,
-        where="labels",
-    )
-    path = Path(config.state_dir) / ALIGNMENT
-    ids, columns = list(labels.index), [config.labels.column]
+    given, path = config.labels, Path(config.state_dir) / ALIGNMENT
+    labels = read_labels(given.table, id_column=given.id_column, column=given.column)
+    ids, columns = list(labels.index), [given.column]
     with listen(config, _print_event) as server:
         transports = {name: server.transports[name] for name in names or config.parties}
         alignment = match_parties(

@@ -139,7 +139,7 @@ def write_files(out: Path) -> None:
 def one_process_lines(out: Path, train: TrainConfig) -> Lines:
     """Train and evaluate the same configuration in this process."""
     sources = {n: read_table(str(out / f"{n}.csv"), id_column="id", party=n) for n in PARTIES}
-    labels = read_labels(str(out / "labels.csv"), id_column="id", column="digit", where="labels")
+    labels = read_labels(str(out / "labels.csv"), id_column="id", column="digit")
     splits = Splits(TEST, train.validation_fraction, train.random_state)
     preparation = PreparationPlan({}, splits, class_weight=train.class_weight)
     prepared = prepare_in_memory(sources, labels, preparation)

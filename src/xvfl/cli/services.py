@@ -8,7 +8,7 @@ from urllib.request import urlopen
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from xvfl.cli.extras import require_extra
 from xvfl.cli.output import INTERRUPTED, print_error, print_evaluation, print_table
@@ -69,9 +69,7 @@ def status(
     if as_json:
         print(json.dumps(values))
         return
-    table = Table(title=f"{values.get('side')} at {address}")
-    table.add_column("")
-    table.add_column("", justify="right")
+    table = Table("", Column(justify="right"), title=f"{values.get('side')} at {address}")
     for name, value in values.items():
         by_party = isinstance(value, dict)
         text = ", ".join(f"{k} {v}" for k, v in value.items()) if by_party else str(value)

@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import json
 import re
 import textwrap
 from collections.abc import Collection, Mapping
@@ -32,7 +33,7 @@ def template(parties: Mapping[str, str], id_column: str, label_party: str, label
         '# Tables are .csv, .parquet or .npz (images) files, or "sql:SELECT …" (DuckDB). File',
         "# names are relative to the folder of this file. Commented keys show their defaults.",
         "",
-        *_commented(Config, "# ", ("test_fraction", "out_of_core")),
+        *_commented(Config, ("test_fraction", "out_of_core")),
         "",
         "[labels]",
         f"column = {_toml(label)}",
@@ -48,9 +49,9 @@ def template(parties: Mapping[str, str], id_column: str, label_party: str, label
             f"table = {_toml(table)}",
             f"id_column = {_toml(id_column)}",
         ]
-        lines += [f"# [parties.{key}.options]", *_commented(TableOptions, "# ")]
+        lines += [f"# [parties.{key}.options]", *_commented(TableOptions)]
     for section, cls in SECTIONS.items():
-        lines += ["", f"[{section}]", *_commented(cls, "# ")]
+        lines += ["", f"[{section}]", *_commented(cls)]
         if section == "loss":
             lines += ["# Ranges of lambda1 and lambda2 in the paper; several values are searched:"]
             lines += [
@@ -60,21 +61,16 @@ def template(parties: Mapping[str, str], id_column: str, label_party: str, label
     return "\n".join(lines) + "\n"
 
 
-def _commented(cls: type, prefix: str, names: Collection[str] = ()) -> list[str]:
+def _commented(cls: type, names: Collection[str] = ()) -> list[str]:
     docs = field_docs(cls)
     lines = []
     for each in [each for each in fields(cls) if not names or each.name in names]:
         lines += [f"#   {line}" for line in textwrap.wrap(docs[each.name], 92)]
         given = "…" if each.default is None else _toml(each.default)
-        lines.append(f"{prefix}{each.name} = {given}")
+        lines.append(f"# {each.name} = {given}")
     return lines
 
 
 def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, tuple):
-        return "[" + ", ".join(_toml(each) for each in value) + "]"
-    if isinstance(value, str):
-        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
-    return str(value)
+    """Write a value as TOML; for these types JSON is the same."""
+    return json.dumps(value, ensure_ascii=False)

@@ -24,9 +24,9 @@ MAX_FLOAT_CLASSES = 50
 def read_labels(
     source: "TableSource | pd.Series",
     *,
-    id_column: str | None,
-    column: str | None,
-    where: str,
+    id_column: str | None = None,
+    column: str | None = None,
+    where: str = "labels",
     min_classes: int = 2,
 ) -> pd.Series:
     """Read labels indexed by string ids, without missing ones; the index of a Series holds ids."""
@@ -54,7 +54,7 @@ def labels_of_party(
     where = f"labels of party {party!r}"
     cells = table[require_label_column(column, table.columns, where)]
     where += f", column {column!r}"
-    labels = read_labels(cells, id_column=None, column=None, where=where, min_classes=min_classes)
+    labels = read_labels(cells, where=where, min_classes=min_classes)
     return {**sources, party: table.drop(columns=[column])}, labels
 
 

@@ -2,7 +2,6 @@
 
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import pandas as pd
@@ -51,14 +50,9 @@ class TableWriter:
         table = pa.Table.from_pandas(plain, self._parquet.schema, preserve_index=False)
         self._parquet.write_table(table)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: Any) -> None:
         try:
-            self._stack.__exit__(kind, error, trace)
+            self._stack.__exit__(*error)
         except OSError as failure:
             raise self._failure(failure) from failure
 

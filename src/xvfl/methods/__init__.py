@@ -82,14 +82,6 @@ def _xvfl(config: LossConfig, parts: MethodParts) -> Method:
     return XVFL(parts.joint() if concat else parts.head(parts.width), weights)
 
 
-def _standalone(config: LossConfig, parts: MethodParts) -> Method:
-    return Standalone(parts.heads(parts.width))
-
-
-def _vanilla(config: LossConfig, parts: MethodParts) -> Method:
-    return Vanilla(parts.joint())
-
-
 def _iavfl(config: LossConfig, parts: MethodParts) -> Method:
     alpha, temperature = config.distillation_alpha, config.distillation_temperature
     return IAVFL(parts.joint(), parts.heads(parts.width), alpha, temperature)
@@ -113,8 +105,8 @@ def _laser(config: LossConfig, parts: MethodParts) -> Method:
 METHODS: dict[str, MethodSpec] = {
     "xvfl+": MethodSpec(_xvfl, completes=True),
     "xvfl": MethodSpec(_xvfl, completes=True),
-    "standalone": MethodSpec(_standalone),
-    "vanilla": MethodSpec(_vanilla),
+    "standalone": MethodSpec(lambda config, parts: Standalone(parts.heads(parts.width))),
+    "vanilla": MethodSpec(lambda config, parts: Vanilla(parts.joint())),
     "iavfl": MethodSpec(_iavfl, branches=2),
     "fedcvt": MethodSpec(_fedcvt, branches=2),
     "laser": MethodSpec(_laser),

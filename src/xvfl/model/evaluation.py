@@ -106,13 +106,9 @@ def evaluate(chunks: Iterable[ChunkPredictions], split: str) -> Evaluation:
 
 def model_predictions(model: Model, chunks: Iterable[Chunk]) -> Iterator[ChunkPredictions]:
     """Predict each chunk of tables in every mode, with calibrated probabilities."""
-    bytes_per_embedding = model.embedding_dim * 4
-    for sources, labels in chunks:
-        predictions = (
-            _predict(model, sources, labels, mode, party, bytes_per_embedding)
-            for mode, party in _modes(model, sources)
-        )
-        yield _class_numbers(labels, model), predictions
+    for chunk in chunks:
+        predictions = (_predict(model, chunk, *each) for each in _modes(model, chunk[0]))
+        yield _class_numbers(chunk[1], model), predictions
 
 
 def federation_predictions(
@@ -147,19 +143,13 @@ def _modes(model: Model, sources: Mapping[str, Source]) -> Iterator[tuple[Mode, 
             yield from ((mode, party) for party in sources if source_ids(sources[party]))
 
 
-def _predict(
-    model: Model,
-    sources: Mapping[str, Source],
-    labels: pd.Series,
-    mode: Mode,
-    party: str | None,
-    bytes_per_embedding: int,
-) -> Predictions:
+def _predict(model: Model, chunk: Chunk, mode: Mode, party: str | None) -> Predictions:
+    sources, labels = chunk
     prediction = model.predict(sources, mode, party)
     index = pd.Index(prediction.ids).get_indexer(labels.index)
     index = index[index >= 0]
     y = _class_numbers(labels.loc[[prediction.ids[i] for i in index]], model)
-    row_bytes = prediction.n_embeddings_sent * bytes_per_embedding
+    row_bytes = prediction.n_embeddings_sent * (model.embedding_dim * 4)
     return Predictions(mode, party or ALL, prediction.proba[index], y, row_bytes)
 
 

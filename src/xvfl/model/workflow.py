@@ -118,9 +118,8 @@ def read_run_tables(config: Config, base_dir: Path) -> tuple[dict[str, Source], 
         labels = config.labels
         if labels.party is not None:
             return labels_of_party(sources, labels.party, labels.column)
-        return sources, read_labels(
-            str(labels.table), id_column=labels.id_column, column=labels.column, where="labels"
-        )
+        table = str(labels.table)
+        return sources, read_labels(table, id_column=labels.id_column, column=labels.column)
 
 
 def read_source(table: str, id_column: str | None, party: str, min_rows: int = 1) -> Source:

@@ -69,20 +69,14 @@ class Page(Optimizer):
     def refresh(self) -> None:
         """Take the gradient of this backward pass as the estimator."""
         for parameter in self._parameters():
-            if parameter.grad is None:
-                self.state[parameter]["estimate"].zero_()
-            else:
-                self.state[parameter]["estimate"].copy_(parameter.grad)
+            _store_gradient(parameter, self.state[parameter]["estimate"])
 
     @torch.no_grad()
     def look_back(self) -> None:
         """Store the gradient at θ^t and load θ^{t-1} for a second backward pass."""
         for parameter in self._parameters():
             state = self.state[parameter]
-            if parameter.grad is None:
-                state["held"].zero_()
-            else:
-                state["held"].copy_(parameter.grad)
+            _store_gradient(parameter, state["held"])
             _swap(parameter, state["previous"])
         self._looking_back = True
         self.zero_grad()
@@ -117,6 +111,13 @@ class Page(Optimizer):
                 if group["weight_decay"]:
                     update = update.add(parameter, alpha=group["weight_decay"])
                 parameter.add_(update, alpha=-group["lr"])
+
+
+def _store_gradient(parameter: Tensor, target: Tensor) -> None:
+    if parameter.grad is None:
+        target.zero_()
+    else:
+        target.copy_(parameter.grad)
 
 
 def _swap(a: Tensor, b: Tensor) -> None:
