@@ -31,4 +31,4 @@ def test_ids_may_be_in_the_index(tmp_path: Path) -> None:
     frame.to_parquet(tmp_path / "t.parquet")
     table = open_parquet(tmp_path / "t.parquet", "id", "party 'bank'")
     assert table.columns == ["x"]
-    assert [list(each) for each in table.ids()] == [["a", "b"]]
+    assert [list(each.index) for each in table.chunks([])] == [["a", "b"]]

@@ -10,6 +10,7 @@ import ipaddress
 import json
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -250,10 +251,8 @@ def _builder(
 
 
 def _host(host: str) -> x509.GeneralName:
-    try:
+    with suppress(ValueError):
         return x509.IPAddress(ipaddress.ip_address(host))
-    except ValueError:
-        pass
     if not HOST.fullmatch(host):
         raise CertificateError(f"{host!r}: expected a host name or an IP address, without a port")
     return x509.DNSName(host)

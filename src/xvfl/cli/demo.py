@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from xvfl.cli.extras import require_extra
 from xvfl.errors import InputError
 
 
@@ -39,9 +40,10 @@ def demo(
     With several seeds it also prints paired differences: `xvfl demo --seeds 5 --rates 0.5,0.9`.
     """
     if federated:
-        from xvfl.cli.services import demo_federated
+        with require_extra("federated"):
+            from xvfl.cli.demo_federated import run_federated
 
-        demo_federated(out if out != Path("out/demo") else Path("out/federated"))
+        run_federated(out if out != Path("out/demo") else Path("out/federated"), Console())
         return
     values = tuple(_rate(each) for each in rates.split(","))
     from xvfl.cli.demo_comparison import run_demo

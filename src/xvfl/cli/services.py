@@ -7,7 +7,6 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 import typer
-from rich.console import Console
 from rich.table import Column, Table
 
 from xvfl.cli.extras import require_extra
@@ -75,14 +74,6 @@ def status(
         text = ", ".join(f"{k} {v}" for k, v in value.items()) if by_party else str(value)
         table.add_row(name.replace("_", " "), text)
     print_table(table)
-
-
-def demo_federated(out: Path) -> None:
-    """Run the federated demo."""
-    with require_extra("federated"):
-        from xvfl.cli.demo_federated import run_federated
-
-    run_federated(out, Console())
 
 
 def _request_status(address: str) -> dict[str, Any]:

@@ -9,9 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import fields
 from typing import Any
 
-from xvfl.config import LAMBDA_RANGES, Config, LossConfig, NetConfig, TableOptions, TrainConfig
-
-SECTIONS: dict[str, type] = {"net": NetConfig, "loss": LossConfig, "train": TrainConfig}
+from xvfl.config import LAMBDA_RANGES, SECTIONS, Config, TableOptions
 
 
 def field_docs(cls: type) -> dict[str, str]:
@@ -50,8 +48,8 @@ def template(parties: Mapping[str, str], id_column: str, label_party: str, label
             f"id_column = {_toml(id_column)}",
         ]
         lines += [f"# [parties.{key}.options]", *_commented(TableOptions)]
-    for section, cls in SECTIONS.items():
-        lines += ["", f"[{section}]", *_commented(cls)]
+    for section in ("net", "loss", "train"):
+        lines += ["", f"[{section}]", *_commented(SECTIONS[section])]
         if section == "loss":
             lines += ["# Ranges of lambda1 and lambda2 in the paper; several values are searched:"]
             lines += [

@@ -45,10 +45,12 @@ class IdIndex:
 
     def add(self, table: ParquetTable) -> str:
         """Insert a table's ids; return the name of the database table (row, id, code)."""
-        return self.insert(((ids, None) for ids in table.ids()), table.where, table.id_column)
+        ids = (frame.index.to_numpy(dtype=object) for frame in table.chunks([]))
+        chunks = ((each, np.zeros(len(each), dtype=np.int64)) for each in ids)
+        return self.insert(chunks, table.where, table.id_column)
 
     def insert(
-        self, chunks: Iterable[tuple[NDArray[Any], Int64Array | None]], where: str, id_column: str
+        self, chunks: Iterable[tuple[NDArray[Any], Int64Array]], where: str, id_column: str
     ) -> str:
         """Insert ids, each with a code; reject duplicate ids."""
         name, start = f"t{self._tables}", 0
@@ -56,8 +58,6 @@ class IdIndex:
         for ids, codes in chunks:
             rows = np.arange(start, start + len(ids))
             start += len(ids)
-            if codes is None:
-                codes = np.zeros(len(ids), dtype=np.int64)
             self.append(name, row=rows, id=ids, code=codes)
         self._reject_duplicates(name, f"{where}, id column {id_column!r}")
         self._tables += 1

@@ -125,7 +125,12 @@ class ImageEncoder:
         first = _channels_first(pixels, self.axes).astype(np.float32)
         present = np.asarray(~np.isnan(first).any(axis=1), dtype=bool)
         if observed is not None:
-            present &= self._check_observed(observed, present.shape)
+            if observed.shape != present.shape:
+                raise InputError(
+                    f"party {self.party!r}: expected observed of shape {present.shape} (images, "
+                    f"height, width), but got {observed.shape}; pass one flag per pixel"
+                )
+            present &= observed.astype(bool)
         scaled = np.where(present[:, None], (first - self.low) / (self.high - self.low), 0.0)
         values = np.clip(scaled, 0.0, 1.0).astype(np.float32)
         far = np.asarray(((scaled < -1) | (scaled > 2)).any(axis=(1, 2, 3)))
@@ -160,16 +165,6 @@ class ImageEncoder:
     def _own_shape(self) -> tuple[int, ...]:
         sizes = dict(zip("CHW", self.shape, strict=True))
         return tuple(sizes[axis] for axis in self.axes)
-
-    def _check_observed(
-        self, observed: NDArray[np.bool_], shape: tuple[int, ...]
-    ) -> NDArray[np.bool_]:
-        if observed.shape != shape:
-            raise InputError(
-                f"party {self.party!r}: expected observed of shape {shape} (images, height, "
-                f"width), but got {observed.shape}; pass one flag per pixel"
-            )
-        return observed.astype(bool)
 
 
 def read_images(path: str | Path) -> Images:

@@ -6,7 +6,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from xvfl.data.frames import index_by_id, read_errors, reject_duplicate_columns, require_file
@@ -99,11 +98,6 @@ class ParquetTable:
         """Return a frame of the features without rows."""
         schema = self._file().schema_arrow
         return self.frame(schema.empty_table().select([self.id_column, *self.columns]))
-
-    def ids(self) -> Iterator[np.ndarray[Any, Any]]:
-        """Read the ids in chunks."""
-        for frame in self.chunks([]):
-            yield frame.index.to_numpy(dtype=object)
 
     def version(self) -> list[Any]:
         """Return what changes when the file changes: path, size and time."""

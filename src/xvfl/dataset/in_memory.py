@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from xvfl.data.encoded import Encoded
 from xvfl.data.labels import LabelValues
-from xvfl.data.sources import Encoder, Source, source_ids
+from xvfl.data.sources import Source, source_ids
 from xvfl.dataset.prepare import (
     IdMatch,
     Int64Array,
@@ -29,13 +28,10 @@ from xvfl.primitives.rows import PartyTable, Rows, align_rows, observation_level
 
 
 @dataclass(frozen=True)
-class InMemoryDataset:
+class InMemoryDataset(Metadata):
     """Prepared rows in memory."""
 
-    encoders: dict[str, Encoder]
     tables: dict[str, PartyTable]
-    full_threshold: dict[str, float]
-    classes: list[Any]
     ids: list[str]
     """Labeled ids that some party holds, in the labels' order."""
     rows: Rows
@@ -44,11 +40,6 @@ class InMemoryDataset:
     validation: Tensor
     test: Tensor
     """Row numbers of each part."""
-
-    @property
-    def layouts(self) -> dict[str, Layout]:
-        """The layout of each party's encoded features."""
-        return {name: encoder.layout for name, encoder in self.encoders.items()}
 
     def class_prior(self) -> list[float]:
         """Return the share of each class among the training rows."""
@@ -151,13 +142,13 @@ class _InMemoryBackend:
             handles[places, i] = torch.arange(len(table))
             levels.append(observation_levels(table.observed, metadata.full_threshold[name]))
         rows = align_rows(handles, levels, self._y)
-        rows, parts = drop_unobserved(rows, self._parts, metadata.class_weight)
+        rows, (train, validation, test) = drop_unobserved(rows, self._parts, metadata.class_weight)
         return InMemoryDataset(
-            metadata.encoders,
-            tables,
-            metadata.full_threshold,
-            metadata.classes,
-            self._index.tolist(),
-            rows,
-            *parts,
+            **vars(metadata),
+            tables=tables,
+            ids=self._index.tolist(),
+            rows=rows,
+            train=train,
+            validation=validation,
+            test=test,
         )

@@ -73,9 +73,16 @@ class Metadata:
     """What a dataset has besides its rows."""
 
     classes: list[Any]
+    """The labels, in the order of their numbers."""
     encoders: dict[str, Encoder]
     full_threshold: dict[str, float]
+    """Observed share from which a row is full, by party."""
     class_weight: str
+
+    @property
+    def layouts(self) -> dict[str, Layout]:
+        """The layout of each party's encoded features."""
+        return {name: encoder.layout for name, encoder in self.encoders.items()}
 
 
 class Backend(Protocol[D]):

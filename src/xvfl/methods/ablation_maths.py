@@ -14,7 +14,6 @@ from xvfl.maths import (
     PartyLogits,
     concat_members,
     cross_entropy,
-    dsalign_joint,
     place_in_blocks,
 )
 
@@ -26,12 +25,7 @@ def swapped_blocks(E: Tensor, E_: Tensor) -> Tensor:
     return torch.where(own, E_.unsqueeze(1), E.unsqueeze(1)).flatten(2)
 
 
-def concat_all(E: Tensor) -> Tensor:
-    """Concatenate the embeddings of all parties. (B, k·d)"""
-    return E.flatten(1)
-
-
-CONCAT = Aggregation(place_in_blocks, concat_members, concat_all, swapped_blocks)
+CONCAT = Aggregation(place_in_blocks, concat_members, lambda E: E.flatten(1), swapped_blocks)
 """One block of width d for each party; zeros for parties that do not contribute."""
 AGGREGATIONS: dict[str, Aggregation] = {"mean": MEAN, "concat": CONCAT}
 
@@ -87,19 +81,3 @@ def joint_logits_uncompleted(logits: UncompletedLogits, full: Tensor, seen: Tens
     several, partial = full.sum(1, keepdim=True) >= 2, (seen & ~full).any(1, keepdim=True)
     one = (logits.own * full.unsqueeze(2)).sum(1)
     return torch.where(partial, logits.seen, torch.where(several, logits.joint, one))
-
-
-def overall_uncompleted(
-    logits: UncompletedLogits,
-    full: Tensor,
-    seen: Tensor,
-    y: Tensor,
-    lambda2: float | Tensor,
-    *,
-    stop_gradient: bool = False,
-) -> dict[str, Tensor]:
-    """Compute the weighted losses of each row without cross completion. (B,)"""
-    return {
-        "decision": decision_loss_uncompleted(logits, full, seen, y),
-        "dsalign2": lambda2 * dsalign_joint(logits, full, stop_gradient),
-    }

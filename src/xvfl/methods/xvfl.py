@@ -101,14 +101,8 @@ class XVFL:
         inputs = maths.head_inputs(E, E_, rows.full, has_cue, self.join)
         out, own_logits = self._apply_head((inputs, maths.used_mask(rows.full)), own)
         logits = maths.split_logits(out)
-        terms = maths.overall(
-            logits,
-            rows.full,
-            rows.y,
-            _expand_to_rows(w.lambda1, rows),
-            _expand_to_rows(w.lambda2, rows),
-            stop_gradient=w.stop_gradient,
-        )
+        l1, l2 = (_expand_to_rows(each, rows) for each in (w.lambda1, w.lambda2))
+        terms = maths.overall(logits, rows.full, rows.y, l1, l2, stop_gradient=w.stop_gradient)
         return terms, own_logits, maths.joint_logits(logits, rows.full)
 
     def _losses_uncompleted(
@@ -120,16 +114,13 @@ class XVFL:
         used = ablation_maths.used_mask_uncompleted(rows.full, source)
         out, own_logits = self._apply_head((inputs, used), own)
         logits = ablation_maths.split_logits_uncompleted(out)
-        terms = ablation_maths.overall_uncompleted(
-            logits,
-            rows.full,
-            rows.seen,
-            rows.y,
-            _expand_to_rows(w.lambda2, rows),
-            stop_gradient=w.stop_gradient,
-        )
-        joint = ablation_maths.joint_logits_uncompleted(logits, rows.full, rows.seen)
-        return terms, own_logits, joint
+        full, seen = rows.full, rows.seen
+        dsalign2 = maths.dsalign_joint(logits, full, w.stop_gradient)
+        terms = {
+            "decision": ablation_maths.decision_loss_uncompleted(logits, full, seen, rows.y),
+            "dsalign2": _expand_to_rows(w.lambda2, rows) * dsalign2,
+        }
+        return terms, own_logits, ablation_maths.joint_logits_uncompleted(logits, full, seen)
 
     def _apply_head(self, *inputs: HeadInputs) -> Sequence[Tensor]:
         """Apply the head to all inputs of a step in one call."""

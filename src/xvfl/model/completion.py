@@ -1,6 +1,7 @@
 """Write completed values back to a party's columns and units."""
 
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 import pandas as pd
@@ -58,11 +59,9 @@ def _mix(given: pd.Series, completed: pd.Series, gaps: pd.Series) -> pd.Series:
 
 
 def _hash_embeddings(encoder: TableEncoder, net: PartyNet) -> dict[str, Floats]:
-    embeddings = {}
-    for feature, table in zip(encoder.layout.hashed, net.vectors, strict=True):
-        assert isinstance(table, nn.Embedding)
-        embeddings[feature.name] = table.weight.detach().double().cpu().numpy()
-    return embeddings
+    weights = [cast(nn.Embedding, table).weight.detach() for table in net.vectors]
+    names = [feature.name for feature in encoder.layout.hashed]
+    return {n: w.double().cpu().numpy() for n, w in zip(names, weights, strict=True)}
 
 
 def _fill_images(

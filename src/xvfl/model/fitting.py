@@ -162,9 +162,7 @@ def can_capture(
     tables = [worker.table for worker in workers]
     resident = isinstance(rows, Rows) and all(isinstance(table, PartyTable) for table in tables)
     heads = [custom_nets.head] if custom_nets and custom_nets.head is not None else []
-    independent = all(map(row_wise, heads)) and all(
-        worker.row_wise for worker in federation.workers
-    )
+    independent = all(map(row_wise, heads)) and all(worker.row_wise for worker in workers)
     nets = [*heads, *(worker.net for worker in workers)]
     return resident and independent and not any(map(has_hooks, nets))
 

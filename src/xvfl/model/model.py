@@ -1,7 +1,7 @@
 """A trained model: predict in every mode, complete tables, save, load."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -32,6 +32,7 @@ from xvfl.model.prediction import (
 from xvfl.model.run_dir import FORMAT, MANIFEST, MODEL, RunDir
 from xvfl.primitives.layout import Layout, any_image
 from xvfl.primitives.rows import Rows, Table
+from xvfl.training.optimizer import strip_prefix
 from xvfl.training.threads import limit_threads
 from xvfl.version import VERSION
 
@@ -103,17 +104,16 @@ class Model:
         encoded = {name: encode(self.encoders[name], sources[name]) for name in given}
         chosen = list(ids) if ids is not None else row_ids(sources, given, request.party)
         rows, federation = self._rows(encoded, chosen)
-        party_index = given.index(request.party) if request.party is not None else 0
+        if request.party is not None:
+            request = replace(request, index=given.index(request.party))
         with (
             limit_threads(any_image(self.layouts), torch.device("cpu")),
             torch.random.fork_rng(devices=[]),
         ):
             method = self.method.select_parties([list(self.encoders).index(name) for name in given])
-            out = logits(method, federation, rows, request.mode, party_index)
-        proba = torch.softmax(
-            out.double() / self._temperature(request, rows, party_index), -1
-        ).numpy()
-        return build_prediction(request, rows, encoded, chosen, party_index, proba, self._info())
+            out = logits(method, federation, rows, request.mode, request.index)
+        proba = torch.softmax(out.double() / self._temperature(request, rows), -1).numpy()
+        return build_prediction(request, rows, encoded, chosen, proba, self._info())
 
     def resolve_request(
         self, parties: Collection[str], mode: Mode | None, party: str | None
@@ -233,9 +233,7 @@ class Model:
             model.temperatures = manifest["temperatures"]
             tensors, _ = folder.load_tensors(MODEL)
             for holder, module in model.modules.items():
-                prefix = f"{holder}/"
-                own = {k[len(prefix) :]: v for k, v in tensors.items() if k.startswith(prefix)}
-                module.load_state_dict(own)
+                module.load_state_dict(strip_prefix(tensors, f"{holder}/"))
         except (KeyError, TypeError) as error:
             raise RunError(f"{folder.path}: damaged ({error!r}); train it again") from error
         except RuntimeError as error:
@@ -264,10 +262,10 @@ class Model:
         rows = rows_of_ids(ids, encoded, tables, self.full_threshold)
         return rows.to(device), self.federation(tables)
 
-    def _temperature(self, request: PredictRequest, rows: Rows, party_index: int) -> Tensor:
+    def _temperature(self, request: PredictRequest, rows: Rows) -> Tensor:
         """Return each row's temperature; local where no peer assists. (n, 1)"""
         requested = self.temperatures.get(temperature_key(request.mode, request.party or ""), 1.0)
         local = self.temperatures.get(temperature_key("local", request.party or ""), 1.0)
         temperatures = torch.full((len(rows), 1), requested, dtype=torch.float64)
-        alone = without_assistance(request, rows, party_index).cpu().unsqueeze(1)
+        alone = without_assistance(request, rows).cpu().unsqueeze(1)
         return torch.where(alone, local, temperatures)

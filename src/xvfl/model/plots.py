@@ -3,10 +3,11 @@
 matplotlib is optional (`pip install 'xvfl[plots]'`); it is imported when a plot is drawn.
 """
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import pandas as pd
 
 from xvfl.errors import RunError
 from xvfl.model.evaluation import Evaluation
@@ -33,13 +34,13 @@ def plot_training(records: Sequence[dict[str, Any]], path: Path) -> None:
 
     figure = Figure(figsize=(9, 3.4), layout="constrained")
     left, right = figure.subplots(1, 2)
-    epochs = [record["epoch"] for record in records]
-    other = {"kind", "epoch", "step", "best_epoch", "score", "seconds"}
-    for name in [key for key in records[0] if key not in other]:
-        left.plot(epochs, [_number(record.get(name)) for record in records], label=name)
+    frame = pd.DataFrame(records).drop(columns="kind").astype(float)
+    epochs = frame["epoch"]
+    for name in frame.columns.drop(["epoch", "step", "best_epoch", "score", "seconds"]):
+        left.plot(epochs, frame[name], label=name)
     left.set(xlabel="epoch", ylabel="training loss", yscale="log")
     left.legend(frameon=False)
-    right.plot(epochs, [-_number(record["score"]) for record in records], color="#1b9e77")
+    right.plot(epochs, -frame["score"], color="#1b9e77")
     best = records[-1]["best_epoch"]
     right.axvline(best, color="#888888", linestyle=":", label=f"best: {best}")
     right.set(xlabel="epoch", ylabel="validation log-loss")
@@ -63,10 +64,6 @@ def plot_evaluation(evaluation: Evaluation, path: Path) -> None:
         axis.set(xlabel=metric.replace("_", " "), xlim=(0, 1.12))
         axis.spines[["top", "right"]].set_visible(False)
     _save_figure(figure, path)
-
-
-def _number(value: float | None) -> float:
-    return math.nan if value is None else value
 
 
 def _save_figure(figure: "Figure", path: Path) -> None:

@@ -60,6 +60,8 @@ class PredictRequest:
 
     mode: Mode
     party: str | None
+    index: int = 0
+    """Position of the party among those whose tables are given."""
 
 
 @dataclass(frozen=True)
@@ -81,12 +83,12 @@ def row_ids(sources: Mapping[str, Source], given: Sequence[str], party: str | No
     return list(dict.fromkeys(each for name in given for each in source_ids(sources[name])))
 
 
-def without_assistance(request: PredictRequest, rows: Rows, party_index: int) -> Tensor:
+def without_assistance(request: PredictRequest, rows: Rows) -> Tensor:
     """Return the rows of an assisted prediction that no full peer can assist. (n,)
 
-    Party `party_index` predicts them locally.
+    The party predicts them locally.
     """
-    alone = ~maths.others(rows.full, party_index).any(1) & ~rows.full[:, party_index]
+    alone = ~maths.others(rows.full, request.index).any(1) & ~rows.full[:, request.index]
     return alone if request.mode == "assisted" else alone.zero_()
 
 
@@ -95,7 +97,6 @@ def build_prediction(
     rows: Rows,
     encoded: Mapping[str, Encoded],
     ids: Sequence[str],
-    party_index: int,
     proba: NDArray[np.float64],
     model: ModelInfo,
 ) -> Prediction:
@@ -105,14 +106,14 @@ def build_prediction(
     """
     observed: Bools = rows.seen.cpu().numpy()
     full: Bools = rows.full.cpu().numpy()
-    alone: Bools = without_assistance(request, rows, party_index).cpu().numpy()
-    contributors = _contributors(request, observed, full, party_index)
+    alone: Bools = without_assistance(request, rows).cpu().numpy()
+    contributors = _contributors(request, observed, full)
     prior = np.asarray(~(contributors & observed).any(1))
     mode = np.where(prior, "prior", np.where(alone, "local", request.mode))
     parties = _joined_names(list(encoded), contributors & ~prior[:, None])
     filled = ~full & (observed | model.cross_completion) & model.completes
-    completed = _completed_share(request, filled, encoded, ids, party_index)
-    sent = _embeddings_sent(request, observed, full, party_index, model.cross_completion)
+    completed = _completed_share(request, filled, encoded, ids)
+    sent = _embeddings_sent(request, observed, full, model.cross_completion)
     notes = _encoding_notes(ids, encoded)
     for flag, text in ((alone & ~prior, NO_FULL_PEER), (prior, NOT_OBSERVED)):
         for row in flag.nonzero()[0]:
@@ -137,33 +138,34 @@ def _joined_names(names: Sequence[str], marked: Bools) -> list[str]:
     return [texts[i] for i in which.reshape(-1).tolist()]
 
 
-def _contributors(request: PredictRequest, observed: Bools, full: Bools, party_index: int) -> Bools:
+def _contributors(request: PredictRequest, observed: Bools, full: Bools) -> Bools:
     if request.mode == "collaborative":
         return observed
     contributors = full.copy()
     if request.mode == "local":
         contributors[:] = False
     elif request.mode == "assisted":
-        contributors &= ~full[:, [party_index]]
-    contributors[:, party_index] = observed[:, party_index] & (request.mode != "peers")
+        contributors &= ~full[:, [request.index]]
+    contributors[:, request.index] = observed[:, request.index] & (request.mode != "peers")
     return contributors
 
 
 def _embeddings_sent(
-    request: PredictRequest, observed: Bools, full: Bools, party_index: int, cross_completion: bool
+    request: PredictRequest, observed: Bools, full: Bools, cross_completion: bool
 ) -> NDArray[np.int64]:
     """Count embeddings per row: each E up, and for each completed party a cue down and Ẽ up.
 
     In `assisted` the completed party keeps its Ẽ.
     """
     n_full, n_observed = (np.asarray(each.sum(1), dtype=np.int64) for each in (full, observed))
-    n_peers = n_full - full[:, party_index]
+    own_full = full[:, request.index]
+    n_peers = n_full - own_full
     if request.mode == "local":
         return np.zeros(len(full), dtype=np.int64)
     if request.mode == "peers":
         return n_peers
     if request.mode == "assisted":
-        return np.where(full[:, party_index] | (n_peers == 0), 0, n_peers + 1)
+        return np.where(own_full | (n_peers == 0), 0, n_peers + 1)
     if not cross_completion:
         return n_observed
     any_full = n_full > 0
@@ -188,15 +190,11 @@ def _join(first: str, second: str) -> str:
 
 
 def _completed_share(
-    request: PredictRequest,
-    filled: Bools,
-    encoded: Mapping[str, Encoded],
-    ids: Sequence[str],
-    party_index: int,
+    request: PredictRequest, filled: Bools, encoded: Mapping[str, Encoded], ids: Sequence[str]
 ) -> NDArray[np.float64]:
     missing, total = np.zeros(len(ids)), 0
     for i, each in enumerate(encoded.values()):
-        if (request.party is not None and i != party_index) or request.mode == "peers":
+        if (request.party is not None and i != request.index) or request.mode == "peers":
             continue
         raw = each.observed.shape[1]
         where = pd.Index(each.ids).get_indexer(pd.Index(ids))

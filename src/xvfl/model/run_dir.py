@@ -103,18 +103,6 @@ class RunDir:
 
     def load_tensors(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Read tensors and their metadata; reject another format."""
-        with self._open_tensors(name) as file:
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-            metadata: dict[str, Any] = json.loads(file.metadata()["metadata"])
-        return tensors, metadata
-
-    def check_tensors(self, name: str) -> None:
-        """Reject a file of tensors in another format, without reading the tensors."""
-        with self._open_tensors(name):
-            pass
-
-    @contextmanager
-    def _open_tensors(self, name: str) -> Iterator[Any]:
         path = self.path / name
         if not path.is_file():
             raise RunError(f"{self.path}: {name} is missing; {self._advice(name)}")
@@ -125,11 +113,13 @@ class RunDir:
                 if header.get("format", "1") != str(FORMAT):
                     version, written = header.get("version", "0.1.0"), header.get("format", "1")
                     raise self._other_format(version, written)
-                yield file
+                tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+            metadata: dict[str, Any] = json.loads(header["metadata"])
         except (SafetensorError, OSError, KeyError, ValueError) as error:
             raise RunError(
                 f"{path}: truncated or damaged ({error}); {self._advice(name)}"
             ) from error
+        return tensors, metadata
 
     def append_record(self, record: Mapping[str, Any]) -> None:
         """Append one line to the records."""

@@ -44,7 +44,8 @@ def train_run(
         folder.manifest()
         return None
     if folder.has(CHECKPOINT) and resume:
-        folder.check_tensors(CHECKPOINT)
+        # Reject a checkpoint of another format before the tables are read.
+        folder.load_tensors(CHECKPOINT)
     if any(folder.has(name) for name in (MANIFEST, CHECKPOINT, RECORDS, CONFIG)) and not resume:
         raise RunError(
             f"{folder.path}: already contains a run; continue it with --resume or choose another "

@@ -151,10 +151,8 @@ class Trainer:
         self.heads.update(update)
 
     def _flip_coin(self, step: int) -> bool:
-        draw = torch.rand(
-            (), generator=named_generator("cpu", self.config.random_state, "coin", step)
-        )
-        return bool(draw < self.plan.p)
+        rng = named_generator("cpu", self.config.random_state, "coin", step)
+        return bool(torch.rand((), generator=rng) < self.plan.p)
 
     def _backward(self, rows: Rows) -> dict[str, Tensor]:
         def forward_backward(

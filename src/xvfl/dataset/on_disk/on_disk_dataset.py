@@ -9,20 +9,17 @@ import json
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from xvfl.data.encoder import encoder_from_dict
-from xvfl.data.sources import Encoder
 from xvfl.dataset.on_disk.block_file import BlockFile, read_rows
 from xvfl.dataset.on_disk.disk_rows import DiskRows, DiskTable, block_rows, row_bytes
 from xvfl.dataset.on_disk.placement import ROWS, SplitSizes
 from xvfl.dataset.prepare import Metadata
 from xvfl.dataset.splits import check_split, class_weights
-from xvfl.primitives.layout import Layout
 from xvfl.primitives.rows import Rows
 from xvfl.system.files import atomic_write, flush_to_disk
 
@@ -30,36 +27,15 @@ METADATA = "metadata.json"
 
 
 @dataclass(frozen=True)
-class OnDiskDataset:
+class OnDiskDataset(Metadata):
     """Prepared rows on disk."""
 
-    metadata: Metadata
     sizes: SplitSizes
     digest: str
     tables: dict[str, DiskTable]
     rows: BlockFile
     counts: NDArray[np.int64]
     """Training rows of each class with any observed feature."""
-
-    @property
-    def encoders(self) -> dict[str, Encoder]:
-        """Each party's encoder."""
-        return self.metadata.encoders
-
-    @property
-    def layouts(self) -> dict[str, Layout]:
-        """The layout of each party's encoded features."""
-        return {name: encoder.layout for name, encoder in self.encoders.items()}
-
-    @property
-    def full_threshold(self) -> dict[str, float]:
-        """Observed share from which a row is full, by party."""
-        return self.metadata.full_threshold
-
-    @property
-    def classes(self) -> list[Any]:
-        """The labels, in the order of their numbers."""
-        return self.metadata.classes
 
     def class_prior(self) -> list[float]:
         """Return the share of each class among the training rows."""
@@ -91,7 +67,7 @@ class OnDiskDataset:
 
     @cached_property
     def _class_weights(self) -> tuple[float, ...]:
-        return tuple(class_weights(self.counts, self.metadata.class_weight).tolist())
+        return tuple(class_weights(self.counts, self.class_weight).tolist())
 
 
 def table_file(party: str) -> str:
@@ -116,14 +92,15 @@ def open_on_disk(folder: Path) -> OnDiskDataset:
     encoders = {name: encoder_from_dict(each) for name, each in data.pop("encoders").items()}
     metadata = Metadata(encoders=encoders, **data)
     counts = _count_classes(folder / ROWS, metadata, sizes)
-    layouts = {name: encoder.layout for name, encoder in encoders.items()}
-    block = block_rows(list(layouts.values()))
+    block = block_rows(list(metadata.layouts.values()))
     tables = {
         name: DiskTable(layout, BlockFile(folder / table_file(name), row_bytes(layout), block))
-        for name, layout in layouts.items()
+        for name, layout in metadata.layouts.items()
     }
     rows = BlockFile(folder / ROWS, 4 * (1 + len(encoders)), block)
-    return OnDiskDataset(metadata, sizes, digest, tables, rows, counts)
+    return OnDiskDataset(
+        **vars(metadata), sizes=sizes, digest=digest, tables=tables, rows=rows, counts=counts
+    )
 
 
 def _count_classes(path: Path, metadata: Metadata, sizes: SplitSizes) -> NDArray[np.int64]:
