@@ -398,11 +398,8 @@ def _value(hint: Any, value: Any, where: str) -> Any:
         return build(hint, value, where)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    if (
-        isinstance(hint, type)
-        and isinstance(value, hint)
-        and not (isinstance(value, bool) and hint is not bool)
-    ):
+    matches = isinstance(hint, type) and isinstance(value, hint)
+    if matches and (hint is bool or not isinstance(value, bool)):
         return value
     raise ConfigError(f"{where}: expected {_words(hint)}, got {value!r}")
 

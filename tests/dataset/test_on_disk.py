@@ -116,7 +116,8 @@ def test_rows_on_disk_are_those_in_memory(tmp_path: Path, class_weight: str) -> 
         own_tables[name] = to_party_table(encoders[name].layout, encoded[name])
         own = torch.tensor([each in training for each in encoded[name].ids])
         shares[name] = choose_full_threshold(own_tables[name].observed[own])
-    rows = rows_of_ids(ids, encoded, own_tables, shares, torch.from_numpy(y[order]))
+    rows = rows_of_ids(ids, encoded, own_tables, shares)
+    rows = replace(rows, y=torch.from_numpy(y[order]))
     counts = [int((part == which).sum()) for which in range(3)]
     chunks = torch.split(torch.arange(len(ids)), counts)
     rows, (train_rows, validation, _) = drop_unobserved(rows, chunks, class_weight)  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import track
 from rich.table import Table
 
 from xvfl import DataWarning, XVFLClassifier
@@ -150,15 +150,10 @@ def run_jobs(jobs: Sequence[Job], workers: int, console: Console) -> list[Result
     """Run the trainings in worker processes."""
     count = min(workers or os.cpu_count() or 1, len(jobs))
     console.print(f"{len(jobs)} trainings in {count} processes …")
-    results = []
-    with (
-        ProcessPoolExecutor(count, get_context("spawn")) as pool,
-        Progress(console=console, transient=True) as bar,
-    ):
-        task = bar.add_task("training", total=len(jobs))
-        for done in as_completed([pool.submit(run_job, each) for each in jobs]):
-            results.append(done.result())
-            bar.advance(task)
+    with ProcessPoolExecutor(count, get_context("spawn")) as pool:
+        runs = as_completed([pool.submit(run_job, each) for each in jobs])
+        bar = track(runs, "training", len(jobs), console=console, transient=True)
+        results = [done.result() for done in bar]
     return sorted(results, key=lambda each: (each.method, each.seed, each.rate))
 
 

@@ -117,14 +117,12 @@ def completion_plot(pictures: Pictures) -> "Figure":
     figure = Figure(figsize=(count * 1.25, 4), layout="constrained")
     axes = figure.subplots(3, count)
     colors = colormaps["gray_r"].with_extremes(bad="#f4b6b0")
-    for row, (name, images) in enumerate(pictures.items()):
-        for column, image in enumerate(images):
-            axis = axes[row, column]
+    for row, (name, images) in zip(axes, pictures.items(), strict=True):
+        row[0].set_ylabel(name)
+        for axis, image in zip(row, images, strict=True):
             axis.imshow(np.ma.masked_invalid(image), cmap=colors, vmin=0, vmax=1)
             axis.axvline(3.5, color="#1b9e77", linewidth=1)
             axis.set(xticks=[], yticks=[])
-            if column == 0:
-                axis.set_ylabel(name)
     return figure
 
 

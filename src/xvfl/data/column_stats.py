@@ -67,7 +67,7 @@ class NumericStats:
         self._sample_size = sample_size
         self._values: list[Floats] = []
         self._keys: list[Floats] = []
-        self._max_key, self._pending = np.inf, 0
+        self._max_key = np.inf
 
     def add(self, values: Floats, keys: Floats) -> None:
         """Add numbers, NaN where missing; the values with the smallest keys are the sample."""
@@ -85,8 +85,7 @@ class NumericStats:
         sampled = keys[observed] < self._max_key
         self._values.append(present[sampled])
         self._keys.append(keys[observed][sampled])
-        self._pending += int(sampled.sum())
-        if self._pending > 2 * self._sample_size:
+        if sum(map(len, self._keys)) > 2 * self._sample_size:
             self._shrink(self._sample_size)
 
     def _shrink(self, size: int) -> None:
@@ -96,7 +95,7 @@ class NumericStats:
             smallest = np.argpartition(keys, size)[:size]
             values, keys = values[smallest], keys[smallest]
             self._max_key = float(keys.max())
-        self._values, self._keys, self._pending = [values], [keys], len(keys)
+        self._values, self._keys = [values], [keys]
 
     def uninformative(self) -> str:
         """Return why the numbers carry no information, '' if they do."""

@@ -123,12 +123,6 @@ class TableEncoder:
             keys = sampling_keys(len(frame), number)
             for name, column in columns.items():
                 column.add(mask_missing(frame[name], options.na_values), keys)
-        return cls._from_columns(columns, options, party, where)
-
-    @classmethod
-    def _from_columns(
-        cls, columns: Mapping[str, ColumnStats], options: TableOptions, party: str, where: str
-    ) -> "TableEncoder":
         fitted = {name: column.codec() for name, column in columns.items()}
         codecs = [each for each in fitted.values() if not isinstance(each, str)]
         left_out = {name: each for name, each in fitted.items() if isinstance(each, str)}
@@ -139,7 +133,7 @@ class TableEncoder:
             )
         if left_out:
             reasons = ", ".join(f"{name!r} ({reason})" for name, reason in left_out.items())
-            warnings.warn(f"{where}: left out {reasons}", DataWarning, stacklevel=4)
+            warnings.warn(f"{where}: left out {reasons}", DataWarning, stacklevel=3)
         return cls(party, codecs, options.na_values, left_out)
 
     def encode(self, frame: pd.DataFrame) -> Encoded:

@@ -49,19 +49,15 @@ def observed_text(cells: pd.Series) -> tuple[NDArray[np.bool_], pd.Series]:
 
 def parse_numbers(cells: pd.Series, party: str) -> NDArray[np.float64]:
     """Parse cells as finite numbers, NaN where missing; raise if a cell is not a number."""
+    numbers, unreadable = np.full(len(cells), np.nan), np.zeros(len(cells), dtype=bool)
     if types.is_numeric_dtype(cells.dtype):
         numbers = cells.to_numpy(dtype=np.float64, na_value=np.nan)
-        unreadable = np.zeros(len(cells), dtype=bool)
     else:
         observed, texts = observed_text(cells)
-        stripped = texts.str.strip()
-        numbers = np.full(len(cells), np.nan)
-        numbers[observed] = pd.to_numeric(stripped, errors="coerce").to_numpy(
-            dtype=np.float64, na_value=np.nan
-        )
-        unreadable = np.isnan(numbers)
-        unreadable[observed] &= (stripped != "").to_numpy(dtype=bool)
-        unreadable[~observed] = False
+        texts = texts.str.strip()
+        parsed = pd.to_numeric(texts, errors="coerce")
+        numbers[observed] = parsed.to_numpy(dtype=np.float64, na_value=np.nan)
+        unreadable[observed] = (parsed.isna() & (texts != "")).to_numpy(dtype=bool)
     _reject(cells, unreadable, party, "correct it, leave it empty, or add it to `na_values`")
     _reject(cells, np.abs(numbers) > MAX_MAGNITUDE, party, "replace by a number or leave empty")
     return numbers

@@ -83,13 +83,12 @@ def rows_of_ids(
     encoded: Mapping[str, Encoded],
     tables: Mapping[str, PartyTable],
     full_threshold: Mapping[str, float],
-    y: Tensor | None = None,
 ) -> Rows:
     """Look up ids in the parties' encoded rows."""
     index = pd.Index(ids)
     handles = [pd.Index(each.ids).get_indexer(index) for each in encoded.values()]
     levels = [observation_levels(tables[name].observed, full_threshold[name]) for name in encoded]
-    return align_rows(torch.from_numpy(np.stack(handles, 1)).long(), levels, y)
+    return align_rows(torch.from_numpy(np.stack(handles, 1)).long(), levels)
 
 
 class _InMemoryBackend:

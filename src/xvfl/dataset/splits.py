@@ -40,9 +40,8 @@ def split(y: Tensor, splits: Splits) -> Parts:
         rows = (y == label).nonzero().flatten()
         rng = named_generator("cpu", splits.seed, "split", label)
         rows = rows[torch.randperm(len(rows), generator=rng)]
-        for part, rows_of_class in zip(
-            parts, torch.split(rows, list(splits.sizes(len(rows)))), strict=True
-        ):
+        split_rows = torch.split(rows, list(splits.sizes(len(rows))))
+        for part, rows_of_class in zip(parts, split_rows, strict=True):
             part.append(rows_of_class)
     train, validation, test = (torch.cat(part).sort().values for part in parts)
     return train, validation, test

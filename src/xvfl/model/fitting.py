@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 from xvfl.config import LossConfig, NetConfig, TrainConfig
-from xvfl.dataset.interface import Dataset
+from xvfl.dataset.in_memory import InMemoryDataset
+from xvfl.dataset.on_disk.on_disk_dataset import OnDiskDataset
 from xvfl.errors import ConfigError, RunError
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.predict import calibrate, score
@@ -28,6 +29,8 @@ from xvfl.system.signals import STOP_SIGNALS, stop_on_signals
 from xvfl.training.loop import Record, Trainer
 from xvfl.training.threads import limit_threads
 
+Dataset = InMemoryDataset | OnDiskDataset
+"""Prepared rows, in memory or on disk."""
 CHECKPOINT_SECONDS = 15.0
 """Minimum time between two checkpoints; they are written at the end of an epoch."""
 

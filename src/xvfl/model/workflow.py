@@ -15,7 +15,7 @@ from xvfl.data.labels import labels_of_party, read_labels
 from xvfl.data.parquet import is_parquet, open_parquet
 from xvfl.data.sources import Source, take_ids
 from xvfl.data.table_writer import check_output, write_table
-from xvfl.dataset.in_memory import InMemoryDataset, prepare_in_memory
+from xvfl.dataset.in_memory import prepare_in_memory
 from xvfl.dataset.on_disk.cache import prepare_cached, remove_cache, save_held_out
 from xvfl.dataset.on_disk.held_out import held_out_chunks, no_held_out_rows
 from xvfl.dataset.on_disk.on_disk_dataset import OnDiskDataset
@@ -25,7 +25,14 @@ from xvfl.dataset.splits import Splits
 from xvfl.errors import InputError, ModeError, RunError, unknown
 from xvfl.methods import Mode
 from xvfl.model.evaluation import EVALUATION, Chunk, Evaluation, evaluate, model_predictions
-from xvfl.model.fitting import FitResult, ProgressCallback, TrainingPlan, choose_device, fit
+from xvfl.model.fitting import (
+    Dataset,
+    FitResult,
+    ProgressCallback,
+    TrainingPlan,
+    choose_device,
+    fit,
+)
 from xvfl.model.model import Model
 from xvfl.model.run_dir import CHECKPOINT, MANIFEST, RECORDS, RunDir
 from xvfl.model.stream_predict import PredictionSummary, Progress, predict_stream
@@ -73,7 +80,7 @@ def train_run(
     return result
 
 
-def _held_out(dataset: InMemoryDataset | OnDiskDataset, folder: RunDir) -> dict[str, Any]:
+def _held_out(dataset: Dataset, folder: RunDir) -> dict[str, Any]:
     if isinstance(dataset, OnDiskDataset):
         test = dataset.sizes.test > 0
         held_out: list[str] | str = save_held_out(folder.path)
@@ -85,9 +92,7 @@ def _held_out(dataset: InMemoryDataset | OnDiskDataset, folder: RunDir) -> dict[
 
 
 @contextmanager
-def open_dataset(
-    config: Config, base_dir: Path, folder: RunDir
-) -> Iterator[InMemoryDataset | OnDiskDataset]:
+def open_dataset(config: Config, base_dir: Path, folder: RunDir) -> Iterator[Dataset]:
     """Read and encode the tables of a configuration, in memory or on disk in the run folder."""
     options = {name: party.options for name, party in config.parties.items()}
     train = config.train

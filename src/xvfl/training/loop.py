@@ -116,12 +116,11 @@ class Trainer:
         self.federation.train(True)
         if not self.method.heads.training:
             self.method.heads.train()
-        if self._use_graph and self._graph_step is None:
-            self._graph_step = CudaGraphStep(index, rate)
-        if self._graph_step is None:
-            terms = self._train_batch(index, step, rate)
-        else:
+        if self._use_graph:
+            self._graph_step = self._graph_step or CudaGraphStep(index, rate)
             terms = self._graph_step(self._train_batch, index, step, rate)
+        else:
+            terms = self._train_batch(index, step, rate)
         for name, value in terms.items():
             total = self._sums.get(name)
             self._sums[name] = value.clone() if total is None else total + value

@@ -91,7 +91,6 @@ class DiskRows:
     class_weight: tuple[float, ...]
     """Weight of each class in the loss."""
     device: torch.device = torch.device("cpu")
-    runs: int = 1
 
     def __len__(self) -> int:
         return self.count
@@ -108,10 +107,6 @@ class DiskRows:
         handles = torch.where(observed >= 0, at.unsqueeze(1), -1)
         full, seen, y, weight = (_to_device(self.device, x) for x in (full, seen, y, weight))
         return Rows(handles, full, seen, y, weight, step)
-
-    def to(self, device: torch.device) -> "DiskRows":
-        """Move rows to a device as they are read."""
-        return replace(self, device=device)
 
     def order(self, seeds: Sequence[int], epoch: int) -> Callable[[int, int], Tensor]:
         """Shuffle an epoch: the blocks of the file, then the rows of each window of blocks."""

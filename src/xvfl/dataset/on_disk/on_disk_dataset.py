@@ -7,7 +7,6 @@ metadata.json         everything else; written last, so that a folder without it
 
 import json
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -63,11 +62,8 @@ class OnDiskDataset(Metadata):
     def _part(self, start: int, count: int, device: torch.device) -> DiskRows:
         raw = tuple(layout.raw for layout in self.layouts.values())
         thresholds = tuple(self.full_threshold[name] for name in self.layouts)
-        return DiskRows(self.rows, start, count, raw, thresholds, self._class_weights, device)
-
-    @cached_property
-    def _class_weights(self) -> tuple[float, ...]:
-        return tuple(class_weights(self.counts, self.class_weight).tolist())
+        weights = tuple(class_weights(self.counts, self.class_weight).tolist())
+        return DiskRows(self.rows, start, count, raw, thresholds, weights, device)
 
 
 def table_file(party: str) -> str:

@@ -144,19 +144,14 @@ class DiskPlacement:
             self._index.append("placed", place=place, **{n: chunk[n] for n in ("row", *columns)})
 
     def _write_held_out(self) -> None:
-        import pyarrow as pa
-        import pyarrow.parquet
-
         sizes = self.sizes
         start = sizes.train if not sizes.test else sizes.train + sizes.validation
         query = (
             f"SELECT l.id AS id FROM placed p JOIN {self._labels} l ON l.row = p.row "
             f"WHERE p.place >= {start} ORDER BY p.place"
         )
-        schema = pa.schema([("id", pa.string())])
-        with pyarrow.parquet.ParquetWriter(self._folder / HELD_OUT, schema) as writer:
-            for chunk in self._index.stream(query):
-                writer.write_table(pa.table({"id": pa.array(chunk["id"], pa.string())}))
+        path = str(self._folder / HELD_OUT).replace("'", "''")
+        self._index.run(f"COPY ({query}) TO '{path}' (FORMAT parquet)")
 
 
 def _class_sizes(count: int, total: int, splits: Splits) -> tuple[int, int, int]:
