@@ -94,11 +94,8 @@ def find_labels(chunks: Iterable[pd.Series], where: str, min_classes: int = 2) -
                 "labels; bin them into classes first"
             )
     if labeled < rows:
-        warnings.warn(
-            f"{where}: left out {rows - labeled} of {rows} rows without a label",
-            DataWarning,
-            stacklevel=4,
-        )
+        text = f"{where}: left out {rows - labeled} of {rows} rows without a label"
+        warnings.warn(text, DataWarning, stacklevel=4)
     distinct = plain_type(pd.Series(list(raw)))
     if len(distinct) < min_classes:
         classes = f"only class {distinct.iloc[0]!s}" if len(distinct) else "no label at all"

@@ -106,11 +106,8 @@ class _InMemoryBackend:
         matched = np.logical_or.reduce(list(held.values()))
         self._index, self._codes = index[matched], codes[matched]
         codes, sizes = np.unique(self._codes, return_counts=True)
-        return IdMatch(
-            len(index),
-            {name: int(mask.sum()) for name, mask in held.items()},
-            dict(zip(codes.tolist(), sizes.tolist(), strict=True)),
-        )
+        shared = {name: int(mask.sum()) for name, mask in held.items()}
+        return IdMatch(len(index), shared, dict(zip(codes.tolist(), sizes.tolist(), strict=True)))
 
     def split(self, numbers: Mapping[int, int], splits: Splits) -> "_InMemoryBackend":
         number = np.full(max(numbers) + 1, -1, dtype=np.int64)

@@ -163,11 +163,8 @@ def _check_match(
             )
     unmatched = match.labeled - sum(match.class_sizes.values())
     if unmatched:
-        warnings.warn(
-            f"{unmatched} of {match.labeled} labeled ids are held by no party and were dropped",
-            DataWarning,
-            stacklevel=4,
-        )
+        text = f"{unmatched} of {match.labeled} labeled ids are held by no party and were dropped"
+        warnings.warn(text, DataWarning, stacklevel=4)
 
 
 def _first_id(chunks: Iterable[Source | pd.Series]) -> str | None:

@@ -21,15 +21,11 @@ def configure_precision(net: PartyNet, config: TrainConfig) -> None:
     if config.precision == "float32" or not next(net.parameters()).is_cuda:
         return
     net.bf16 = True
-    if net.layout.image is None or not _can_compile():
+    can_compile = find_spec("triton") and any(map(shutil.which, ("gcc", "cc", "clang")))
+    if net.layout.image is None or not can_compile:
         return
     net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     torch.backends.cudnn.benchmark = True
     torch._dynamo.config.recompile_limit = MAX_COMPILED_SHAPES
     net.bottom.compile(dynamic=False)
     net.completer.compile(dynamic=False)
-
-
-def _can_compile() -> bool:
-    compiler = shutil.which("gcc") or shutil.which("cc") or shutil.which("clang")
-    return find_spec("triton") is not None and compiler is not None

@@ -92,13 +92,8 @@ class RowWriter:
             part = order[start : start + WRITE_ROWS]
             low, high = int(places[part[0]]), int(places[part[-1]]) + 1
             # A mapping for each part releases its pages, however far apart the places are.
-            mapped = np.memmap(
-                self.path,
-                dtype=self.dtype,
-                mode="r+",
-                offset=low * self.columns * self.dtype.itemsize,
-                shape=(high - low, self.columns),
-            )
+            offset, shape = low * self.columns * self.dtype.itemsize, (high - low, self.columns)
+            mapped = np.memmap(self.path, self.dtype, "r+", offset, shape)
             mapped[places[part] - low, column : column + rows.shape[1]] = rows[part]
             del mapped
 

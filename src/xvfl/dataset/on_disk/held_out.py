@@ -22,15 +22,9 @@ def held_out_chunks(
     """Yield the parties' rows and the labels of the held-out ids that the tables still have."""
     column, labels_table = tables.labels.column, tables.labels.table
     others = [name for name in labels_table.names if name not in (labels_table.id_column, column)]
-    joined = join_tables(
-        {
-            HELD_OUT_IDS: open_parquet(held_out, "id", "held-out ids"),
-            LABELS: labels_table.exclude(*others),
-            **tables.parties,
-        },
-        HELD_OUT_IDS,
-        folder,
-    )
+    held_out_ids = open_parquet(held_out, "id", "held-out ids")
+    named = {HELD_OUT_IDS: held_out_ids, LABELS: labels_table.exclude(*others), **tables.parties}
+    joined = join_tables(named, HELD_OUT_IDS, folder)
     empty = True
     for _, frames in joined.chunks:
         labels = plain_type(frames[LABELS][column].dropna())
