@@ -22,3 +22,9 @@ def write_file(path: Path) -> Iterator[Path]:
             yield temporary
     except OSError as error:
         raise RunError(f"{path}: could not be written ({error.strerror or error})") from error
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file."""
+    with write_file(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from xvfl_lab.experiments.runner import run, run_many
+from xvfl_lab.experiments.runner import Result, run_many
 from xvfl_lab.experiments.stacked_runs import RunConfig, StackedRuns
 from xvfl_lab.task import Task
 
@@ -58,6 +58,10 @@ def configs(method: str, weights: str = "best", **loss: object) -> list[RunConfi
         replace(one, rate=rate, seed=seed, overlap=overlap, train=replace(train, random_state=seed))
         for seed, rate, overlap in ((0, 0.5, 0.4), (1, 0.9, 0.4), (2, 0.3, 0.8))
     ]
+
+
+def run(task: Task, config: RunConfig) -> Result:
+    return run_many(task, [config])[0]
 
 
 @pytest.mark.parametrize("method", METHODS)

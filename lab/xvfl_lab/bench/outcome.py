@@ -1,8 +1,6 @@
 """Results of benchmarks: measurements, and targets that they meet or miss."""
 
 import json
-import os
-import platform
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,6 +8,8 @@ from pathlib import Path
 import torch
 
 from xvfl.version import VERSION
+from xvfl_lab.experiments.dispatch import hardware
+from xvfl_lab.files import write_text
 
 
 @dataclass(frozen=True)
@@ -63,18 +63,16 @@ class Outcome:
 
     def write(self, path: Path) -> None:
         """Write everything as JSON."""
-        gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
         record = {
             "xvfl": VERSION,
             "torch": torch.__version__,
-            "machine": f"{os.cpu_count()} cores, {platform.machine()}",
-            "gpu": gpu,
+            "machine": hardware("cpu"),
+            "gpu": hardware("cuda") if torch.cuda.is_available() else None,
             "threads of tables": 1,
             "lines": [asdict(line) for line in self.lines],
             "claims": [{**asdict(claim), "met": claim.met} for claim in self.claims],
         }
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        write_text(path, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
 
 
 LINES = ("section", "case", "contender", "median", "ratio")

@@ -74,7 +74,8 @@ def get(
         raise InputError(f"data set {name!r}: {each.instructions} ({each.page})")
     folder = to or download_folder()
     print(f"{each.title}; license: {each.license}; {each.page}")
-    with _bar() as bar:
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as bar:
         for download in each.downloads:
             line = bar.add_task(Path(download.file).name, total=download.size)
 
@@ -112,11 +113,6 @@ def prepare(
     if out is not None:
         save_task(task, out)
         print(f"wrote {out}")
-
-
-def _bar() -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-    return Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True))
 
 
 def _size(count: int) -> str:

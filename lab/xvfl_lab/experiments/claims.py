@@ -302,7 +302,8 @@ def clinical_gain(results: Sequence[Result]) -> Judgment:
     """Judge P6: open, since the data are not the paper's."""
     lines, found = _largest_gain(results, "auroc")
     ours = _percent(results, PAPER, "assisted", found["rate"], "auroc")
-    return Judgment(OPEN, lines, found | {"relative": 100 * found["gain"] / (ours - found["gain"])})
+    relative = 100 * found["gain"] / (ours - found["gain"])
+    return Judgment(OPEN, lines, found | {"relative": relative})
 
 
 def fair_parties(by_set: Mapping[str, Sequence[Result]]) -> Judgment:

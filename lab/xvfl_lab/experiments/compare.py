@@ -11,6 +11,8 @@ from xvfl_lab.experiments.runner import Result
 
 Way = tuple[str, str]
 """A method and a way to predict with it: ("xvfl+", "local")."""
+Rates = float | Sequence[float]
+"""A missing rate, or several whose average counts."""
 SIGNIFICANCE = 0.05
 """Probability of a wrong verdict, over all rivals of a comparison."""
 
@@ -89,9 +91,7 @@ def critical_value(freedom: int) -> float:
     return high
 
 
-def values(
-    results: Sequence[Result], way: Way, rates: float | Sequence[float], metric: str
-) -> dict[int, float]:
+def values(results: Sequence[Result], way: Way, rates: Rates, metric: str) -> dict[int, float]:
     """Return a metric by seed, averaged over the rates; seeds without all rates are left out."""
     method, name = way
     wanted = (rates,) if isinstance(rates, float) else tuple(rates)
@@ -107,20 +107,14 @@ def values(
     }
 
 
-def mean(
-    results: Sequence[Result], way: Way, rates: float | Sequence[float], metric: str = "accuracy"
-) -> Mean:
+def mean(results: Sequence[Result], way: Way, rates: Rates, metric: str = "accuracy") -> Mean:
     """Average a metric over seeds."""
     each = np.array(list(values(results, way, rates, metric).values()))
     return Mean(float(each.mean()), float(each.std(ddof=1)) if len(each) > 1 else 0.0)
 
 
 def difference(
-    results: Sequence[Result],
-    a: Way,
-    b: Way,
-    rates: float | Sequence[float],
-    metric: str = "accuracy",
+    results: Sequence[Result], a: Way, b: Way, rates: Rates, metric: str = "accuracy"
 ) -> Difference:
     """Compare two ways on the same seeds and masks."""
     first, second = (values(results, way, rates, metric) for way in (a, b))

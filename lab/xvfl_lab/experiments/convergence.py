@@ -233,10 +233,8 @@ def describe(rows: list[Row]) -> str:
             for name, r in named.items()
         ]
     epsilons = [row.epsilon for row in rows]
-    fits = [
-        exponent(epsilons, [reached.rounds for reached in column])
-        for column in zip(*((row.page, row.sgd, row.fixed) for row in rows), strict=True)
-    ]
+    columns = zip(*((row.page, row.sgd, row.fixed) for row in rows), strict=True)
+    fits = [exponent(epsilons, [reached.rounds for reached in each]) for each in columns]
     lines.append("rounds ∝ ε^-q, q = {:.2f} PAGE, {:.2f} equal work, {:.2f} fixed b".format(*fits))
     return "\n".join(lines)
 

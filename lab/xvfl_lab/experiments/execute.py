@@ -5,14 +5,13 @@ alone: it reads prepared data sets and writes results.
 """
 
 import argparse
+import math
 import os
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-
-import numpy as np
 
 from xvfl_lab.experiments.dispatch import (
     Dispatch,
@@ -66,9 +65,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("figures", help="names of figures, separated by commas")
     parser.add_argument("datasets", help="names of data sets, separated by commas")
-    parser.add_argument(
-        "--tasks", type=Path, required=True, help="folder of NAME-PARTIES.npz files"
-    )
+    parser.add_argument("--tasks", type=Path, required=True, help="folder of NAME-PARTIES.npz")
     parser.add_argument("--out", type=Path, required=True, help="folder of the results")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--workers", type=int, default=0)
@@ -76,9 +73,7 @@ def main() -> None:
         "--methods", default="", help="only these methods, in this order, separated by commas"
     )
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument(
-        "--seconds", type=float, default=np.inf, help="start no run after this time"
-    )
+    parser.add_argument("--seconds", type=float, default=math.inf, help="start no run after this")
     options = parser.parse_args()
     started = time.monotonic()
     dispatch = choose_dispatch(options.device, options.workers)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from xvfl.errors import RunError
 from xvfl_lab.experiments.dispatch import hardware
 from xvfl_lab.experiments.run_store import key_of
-from xvfl_lab.files import DAMAGED, write_file
+from xvfl_lab.files import DAMAGED, write_file, write_text
 
 PARTS = "parts"
 """Folder of the parts of unfinished figures; it may be deleted once they are complete."""
@@ -61,8 +61,7 @@ def cached_figure(
     arrays: dict[str, Any] = {**data.arrays, "key": np.array(key)}
     with write_file(out / f"{name}.npz") as path, path.open("wb") as file:
         np.savez_compressed(file, allow_pickle=False, **arrays)
-    with write_file(out / f"{name}.json") as path:
-        path.write_text(text, encoding="utf-8")
+    write_text(out / f"{name}.json", text)
     plain: dict[str, Any] = json.loads(text)
     return plain
 

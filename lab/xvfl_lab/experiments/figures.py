@@ -4,7 +4,7 @@ A job is a run on a data set. A figure is a function from a data set and a budge
 that two figures share is the same job, so it is computed once.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -108,13 +108,9 @@ def four_parties(dataset: str, budget: Budget) -> list[Job]:
     """
     if dataset in IMAGES:
         budget = replace(budget, train_rows=budget.train_rows // 2, epochs=budget.epochs // 2)
-    return make_jobs(
-        dataset,
-        replace(budget, batch_size=100),
-        rates=(0.0, 0.3, 0.5, 0.7, 1.0),
-        parties=4,
-        loss={"lambda1": 0.01, "lambda2": 0.01},
-    )
+    budget = replace(budget, batch_size=100)
+    rates, loss = (0.0, 0.3, 0.5, 0.7, 1.0), {"lambda1": 0.01, "lambda2": 0.01}
+    return make_jobs(dataset, budget, rates=rates, parties=4, loss=loss)
 
 
 ABLATIONS: dict[str, dict[str, object]] = {
@@ -178,7 +174,7 @@ def make_jobs(
     overlap: float = 0.4,
     parties: int = 2,
     methods: Sequence[str] | None = None,
-    loss: dict[str, object] | None = None,
+    loss: Mapping[str, object] | None = None,
     name: str | None = None,
     kind: Kind = "uniform",
     imbalance: float | None = None,
@@ -188,13 +184,8 @@ def make_jobs(
     `loss` overrides options of the loss; `name` replaces the name of the method.
     """
     chosen = methods or [m for m in METHODS if parties == 2 or m != "fedcvt"]
-    train = TrainConfig(
-        epochs=budget.epochs,
-        batch_size=budget.batch_size,
-        learning_rate=budget.learning_rate,
-        patience=0,
-        precision=budget.precision,
-    )
+    train = TrainConfig(epochs=budget.epochs, batch_size=budget.batch_size, patience=0)
+    train = replace(train, learning_rate=budget.learning_rate, precision=budget.precision)
     shared = RunConfig("", 0.0, 0, overlap, budget.net, kind=kind, imbalance=imbalance)
     configs: list[RunConfig] = []
     for method in chosen:

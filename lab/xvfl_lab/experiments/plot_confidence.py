@@ -21,13 +21,9 @@ STRENGTH = 0.55
 def plot(figures: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Figure:
     """Lay out one row a method: the image, the three cases, and the mean of all test images."""
     methods = list(figures["methods"])
+    size, widths = (13.5, 3.3 * len(methods)), [1, 1, 1, 1, 1.7]
     figure, axes = plt.subplots(
-        len(methods),
-        5,
-        figsize=(13.5, 3.3 * len(methods)),
-        layout="constrained",
-        squeeze=False,
-        width_ratios=[1, 1, 1, 1, 1.7],
+        len(methods), 5, figsize=size, layout="constrained", squeeze=False, width_ratios=widths
     )
     for row, method in zip(axes, methods, strict=True):
         method_figures = figures["methods"][method]

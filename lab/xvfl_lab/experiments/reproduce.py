@@ -34,7 +34,7 @@ from xvfl_lab.experiments.figure_plot import Plot, draw_once, save_picture
 from xvfl_lab.experiments.figures import FIGURES, Job, budget_for
 from xvfl_lab.experiments.run_store import RunStore, run_key
 from xvfl_lab.experiments.runner import Result
-from xvfl_lab.files import write_file
+from xvfl_lab.files import write_text
 from xvfl_lab.task import Task
 
 
@@ -157,12 +157,6 @@ def write_numbers(
     path = request.out / f"{request.name}.json"
     write_text(path, json.dumps(numbers, indent=1) + "\n")
     return [picture, path]
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a text file atomically."""
-    with write_file(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
 
 
 def describe(

@@ -22,10 +22,10 @@ from xvfl_lab.experiments.reproduce import (
     page,
     require_writable,
     write_numbers,
-    write_text,
 )
 from xvfl_lab.experiments.run_store import RunStore
 from xvfl_lab.experiments.runner import Result
+from xvfl_lab.files import write_text
 
 STANDINGS = "standings.png"
 PICTURE = f"![Lead of xvfl+ over every rival]({STANDINGS})\n\n"
@@ -107,8 +107,7 @@ def _special(name: str, record: dict[str, Any], out: Path, pages: Path) -> str:
 
 
 def _fill(template: str, **parts: object) -> str:
-    text = (TEMPLATES / f"{template}.md").read_text(encoding="utf-8")
-    return text.format(**parts)
+    return (TEMPLATES / f"{template}.md").read_text(encoding="utf-8").format(**parts)
 
 
 def _summary(answers: dict[str, Answer], advice: str, names: Sequence[str], incomplete: str) -> str:

@@ -42,11 +42,6 @@ class Result:
     """Accuracy of always predicting the most frequent class of the test rows."""
 
 
-def run(task: Task, config: RunConfig) -> Result:
-    """Train and test one method in one scenario."""
-    return run_many(task, [config])[0]
-
-
 def run_many(task: Task, configs: Sequence[RunConfig], device: torch.device = CPU) -> list[Result]:
     """Train and test runs of one shape at once."""
     started = time.perf_counter()

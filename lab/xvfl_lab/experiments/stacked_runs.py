@@ -95,6 +95,7 @@ class StackedRuns:
         self.device = device
         self.seeds = [each.seed for each in configs]
         self.run_rows = [RunRows(task, each) for each in configs]
+        self._base = torch.cat([run.base for run in self.run_rows]).to(device)
         nets = build_parties(task.layouts, one.net, one.loss, self.seeds)
         self.method = self._method()
         self.method.heads.to(self.device)
@@ -165,8 +166,7 @@ class StackedRuns:
     def _table(self, name: str, party: int) -> PartyTable:
         layout = self.task.layouts[name]
         arrays = (self.task.values[name], self.task.buckets(name), self.task.observed_at(name))
-        base = torch.cat([run.base for run in self.run_rows]).to(self.device)
-        values, codes, natural = (torch.from_numpy(a).to(self.device)[base] for a in arrays)
+        values, codes, natural = (torch.from_numpy(a).to(self.device)[self._base] for a in arrays)
         mask = torch.cat([run.masks[party] for run in self.run_rows]).to(self.device)
         observed = natural & mask
         if layout.image is not None:
@@ -183,8 +183,7 @@ class StackedRuns:
         seen = torch.stack([table.observed.any(1) for table in tables], 1)
         full = torch.cat([run.full for run in self.run_rows]).to(self.device) & seen
         handles = torch.arange(len(seen), device=self.device).unsqueeze(1).expand(seen.shape)
-        base = torch.cat([run.base for run in self.run_rows])
-        y = torch.from_numpy(self.task.y)[base].to(self.device)
+        y = torch.from_numpy(self.task.y).to(self.device)[self._base]
         weight = torch.ones(len(y), device=self.device)
         return Rows(handles, full, seen, y, weight, runs=len(self.run_rows))
 

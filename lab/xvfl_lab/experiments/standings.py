@@ -53,14 +53,13 @@ def against_rivals(standings: Standings) -> list[tuple[str, str, str, Standing]]
 
 def verdict_table(standings: Standings) -> list[str]:
     """Lay out verdict, nearest rival and difference, by data set and mode."""
-    lines = []
+    rows = []
     for dataset, mode, verdict, nearest in against_rivals(standings):
-        lines.append(markdown_row([dataset, mode, verdict, nearest.rival, points(nearest.gap)]))
+        rows.append((dataset, mode, verdict, nearest))
         if mode == "collaborative":
             peers = next(each for each in standings[dataset] if each.rival == PEERS)
-            cells = [dataset, "assisted", peers.verdict, peers.rival, points(peers.gap)]
-            lines.append(markdown_row(cells))
-    return lines
+            rows.append((dataset, peers.mode, peers.verdict, peers))
+    return [markdown_row([*cells, each.rival, points(each.gap)]) for *cells, each in rows]
 
 
 def behind(runs: Runs) -> list[str]:
