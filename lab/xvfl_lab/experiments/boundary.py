@@ -117,9 +117,7 @@ def compute(
             head, embedded = trained(task, flat[weight], device)
             flat_figures[f"{weight:g}"] = measure(head, embedded)[0]
             arrays |= {f"{weight:g}/{key}": v for key, v in picture(head, embedded).items()}
-    figures = {
-        f"{weight:g}": summary(each, by_seed[WEIGHTS[0]]) for weight, each in by_seed.items()
-    }
+    figures = {f"{w:g}": summary(each, by_seed[WEIGHTS[0]]) for w, each in by_seed.items()}
     return FigureData({"weights": figures, "drawn": flat_figures}, arrays)
 
 

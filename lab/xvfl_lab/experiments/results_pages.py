@@ -102,8 +102,7 @@ def _special(name: str, record: dict[str, Any], out: Path, pages: Path) -> str:
     if read(out / name, name) is not None:
         draw_once(out / name, name, SPECIAL[name].plot, picture)
     shown = f"![{_title(name)}]({name}/{name}.png)" if picture.exists() else ""
-    caption = SPECIAL[name].caption
-    return _fill("special", name=name, caption=caption, picture=shown, **record)
+    return _fill("special", name=name, caption=SPECIAL[name].caption, picture=shown, **record)
 
 
 def _fill(template: str, **parts: object) -> str:
