@@ -20,11 +20,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from sklearn.datasets import load_digits
-from xvfl_lab.scenarios import scenario
+from xvfl_lab.scenarios import Scenario
 
 from xvfl.certs import create_authority
 from xvfl.cli.demo_federated import OVERLAP, PARTY, RATE, SEED, TEST, TRAIN
 from xvfl.model.evaluation import EVALUATION
+from xvfl.primitives.layout import Feature, Layout
 from xvfl.service.log import read_log
 
 NAMES = tuple(f"row{i}" for i in range(8))
@@ -56,7 +57,8 @@ def write_files(out: Path, epochs: int) -> None:
     authority = create_authority(out / "certs")
     authority.issue("coordinator", hosts=("localhost", "127.0.0.1"))
     images, y = load_digits(return_X_y=True)
-    masks, _ = scenario(len(y), [8] * len(NAMES), OVERLAP, RATE, SEED)
+    layout = Layout(tuple(Feature(str(i), "numeric", 1) for i in range(8)))
+    masks, _ = Scenario(OVERLAP, RATE).sample(len(y), [layout] * len(NAMES), SEED)
     ids = [f"digit-{i:04}" for i in range(len(y))]
     for i, name in enumerate(NAMES):
         authority.issue(name)
