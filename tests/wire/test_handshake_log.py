@@ -77,10 +77,10 @@ def test_a_refused_handshake_is_logged(
     assert [each["event"] for each in events] == ["connection_rejected"] and said in events[0][
         "reason"
     ]
-    assert "Handshake failed" in capfd.readouterr().err
+    assert "Handshake failed" not in capfd.readouterr().err
 
 
-def test_a_flood_of_them_does_not_block(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_flood_of_them_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
     seen: list[dict[str, Any]] = []
 
     def note(event: dict[str, Any]) -> None:
@@ -93,8 +93,8 @@ def test_a_flood_of_them_does_not_block(capfd: pytest.CaptureFixture[str]) -> No
     with log_failed_handshakes(note):
         for _ in range(5_000):
             os.write(2, line)
-    assert len(seen) == 5_000
-    assert len(capfd.readouterr().err.splitlines()) == 10_000
+    assert sum(each.get("count", 1) for each in seen) == 5_000 and len(seen) <= 2
+    assert len(capfd.readouterr().err.splitlines()) == len(seen)
 
 
 def test_what_others_write_to_stderr_gets_there(capfd: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from xvfl.errors import WireError, XVFLError
+from xvfl.errors import MatchingError, WireError, XVFLError
 from xvfl.federation.checkpoint_store import CheckpointStore
 from xvfl.federation.message_checks import (
     check_handles,
@@ -27,6 +27,7 @@ from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.run_settings import RunSettings, parse_run_settings
 from xvfl.federation.sent_tensors import SentTensor, SentTensors, run_backward
 from xvfl.methods.base import View
+from xvfl.system.write_guard import WriteGuard
 from xvfl.training.optimizer import OptimizedNet, UpdateKind, WeightUpdate, strip_prefix
 from xvfl.training.page import Page
 from xvfl.training.precision import configure_precision
@@ -101,6 +102,7 @@ class Endpoint:
         """Why the coordinator ended the run; None while it has not."""
         self._start_run, self._store = start_run, store
         self._log_event, self._handle_other = log_event, handle_other
+        self._writes = WriteGuard(log_event)
         self._lock = threading.Lock()
         self._last: tuple[bytes, bytes] = (b"", b"")
         self._last_request_id = 0
@@ -143,8 +145,13 @@ class Endpoint:
                 message = codec.decode(frame)
                 with COMPUTE_LOCK:
                     reply = codec.encode(self._dispatch(message))
-            except XVFLError as error:
+            except (WireError, MatchingError) as error:
                 return self._reject(frame, error, str(error))
+            except XVFLError as error:
+                # The message may name files of this party: it goes to the log alone.
+                self._log_event({"event": "request_failed", "reason": str(error)})
+                text = f"the party could not do this ({type(error).__name__}); see the party's log"
+                return self._reject(frame, error, text)
             except Exception as error:
                 self._sent.clear()  # Discard partial state.
                 self._log_event({"event": "internal_error", "traceback": traceback.format_exc()})
@@ -282,8 +289,11 @@ class Endpoint:
 
     def _save(self, step: int) -> None:
         tensors = self._net.state_tensors(self.worker.name)
-        self._store.save(self.run, step, tensors, self._last_update)
-        self._checkpoint_step = step
+        # Without it training continues; a restart would begin from an older checkpoint.
+        if self._writes.attempt(
+            lambda: self._store.save(self.run, step, tensors, self._last_update)
+        ):
+            self._checkpoint_step = step
 
     def _check_pending(
         self, gradients: tuple[Gradient, ...], instructions: tuple[Instruction, ...]

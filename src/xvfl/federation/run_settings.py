@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 
 from xvfl.config import NetConfig, TrainConfig, build
-from xvfl.errors import WireError
+from xvfl.errors import ConfigError, WireError
 from xvfl.wire.payload import Payload
 
 
@@ -36,5 +36,8 @@ def parse_run_settings(text: str) -> RunSettings:
         raise WireError(f"Begin: expected settings in JSON ({error})") from error
     if not isinstance(data, dict):
         raise WireError("Begin: expected settings as a JSON object")
-    settings: RunSettings = build(RunSettings, data, "settings")
+    try:
+        settings: RunSettings = build(RunSettings, data, "settings")
+    except ConfigError as error:
+        raise WireError(f"Begin: {error}") from error
     return settings

@@ -28,6 +28,7 @@ from xvfl.service.labeled_rows import LabeledRows
 from xvfl.service.log import FINISHED, LogFunction
 from xvfl.service.run_terms import image_parties, make_terms
 from xvfl.service.trained_heads import TrainedHeads
+from xvfl.system.write_guard import WriteGuard
 from xvfl.training.loop import Record, Trainer
 
 
@@ -85,6 +86,9 @@ class CoordinatorRun:
         else:
             log({"event": "run_started", "run": self.name, "rows": len(rows)})
         self._started, self._saved_step = time.monotonic(), self.trainer.progress.step
+        self._attempted_step = self._saved_step
+        self._unwritten: list[dict[str, Any]] = []
+        self._writes = WriteGuard(log)
 
     def run(self, stop: Event) -> RunOutcome:
         """Train until the run is finished or `stop` is set, with common checkpoints."""
@@ -98,7 +102,7 @@ class CoordinatorRun:
                 break
             # Save the best weights at once: a party that is killed later must load the same ones.
             best = record.kind == "epoch" and progress.best_epoch == progress.epoch - 1
-            steps = self.trainer.progress.step - self._saved_step
+            steps = self.trainer.progress.step - self._attempted_step
             if best or steps >= self.config.checkpoint_interval:
                 self._checkpoint()
         self._checkpoint()
@@ -187,9 +191,8 @@ class CoordinatorRun:
         return row_status
 
     def _checkpoint(self) -> None:
-        """Save a checkpoint of this step at all parties, then the coordinator's."""
-        step = self.trainer.progress.step
-        self.federation.flush(save=step)
+        """Save a checkpoint of this step at all parties and here; nowhere if it fails here."""
+        step = self._attempted_step = self.trainer.progress.step
         tensors, progress = self.trainer.state()
         tensors |= {f"row_status/{name}": value for name, value in self._row_status().items()}
         about = {
@@ -202,9 +205,15 @@ class CoordinatorRun:
             "parties": list(self.federation.names),
             "images": self.images,
         }
-        self.folder.save_tensors(CHECKPOINT, tensors, about)
-        self._saved_step = step
-        self.log({"event": "checkpoint", "step": step})
+
+        def save() -> None:
+            with self.folder.transaction():
+                self.folder.save_tensors(CHECKPOINT, tensors, about)
+                self.federation.flush(save=step)
+
+        if self._writes.attempt(save):
+            self._saved_step = step
+            self.log({"event": "checkpoint", "step": step})
 
     def _record(self, record: Record) -> None:
         progress = record.progress
@@ -217,8 +226,15 @@ class CoordinatorRun:
             "parties": len(self.federation.present),
             "seconds": round(time.monotonic() - self._started, 3),
         }
-        self.folder.append_record(line)
+        self._unwritten.append(line)
+        self._writes.attempt(self._write_records)
         self.log({"event": "epoch", **line})
+
+    def _write_records(self) -> None:
+        """Append the records that are not in the file yet."""
+        while self._unwritten:
+            self.folder.append_record(self._unwritten[0])
+            del self._unwritten[0]
 
     def _finish(self) -> RunOutcome:
         """Load the best weights, calibrate, evaluate, release and save the heads."""
@@ -237,8 +253,13 @@ class CoordinatorRun:
             self.name, self.method, self.classes, self.prior, temperatures, self.config.loss
         )
         heads.release(self.folder, self.federation, self.config.release_to, self.log)
-        heads.save(self.folder, self.federation.names, self.net, self.config.train.random_state)
-        self.folder.write_json(EVALUATION, evaluation.to_dict())
+        names, seed = self.federation.names, self.config.train.random_state
+        for write in (
+            self._write_records,
+            lambda: heads.save(self.folder, names, self.net, seed),
+            lambda: self.folder.write_json(EVALUATION, evaluation.to_dict()),
+        ):
+            self._writes.insist(write, self.config.timeouts.join)
         self.federation.end(FINISHED)
         self.log({"event": FINISHED, "step": step})
         return RunOutcome(step, evaluation)

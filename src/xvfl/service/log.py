@@ -3,11 +3,11 @@
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from xvfl.errors import RunError
 from xvfl.system.files import append_jsonl, read_jsonl
 
 LOG = "log.jsonl"
@@ -25,18 +25,32 @@ class EventLog:
     def __init__(self, folder: Path, process: str, show: bool = True) -> None:
         self.path, self._process, self._show = folder / LOG, process, show
         self._lock = threading.Lock()
+        self._lost: dict[str, Any] = {}
 
     def write(self, event: Mapping[str, Any]) -> None:
-        """Append an event, with the time."""
+        """Append an event, with the time.
+
+        Events that cannot be written are lost and counted; the next one that can is preceded by
+        their number.
+        """
         now = datetime.now(UTC)
+        time = now.isoformat(timespec="milliseconds")
         with self._lock:
             try:
-                append_jsonl(self.path, {"time": now.isoformat(timespec="milliseconds"), **event})
+                if self._lost:
+                    append_jsonl(self.path, {"time": time, "event": "log_lines_lost", **self._lost})
+                    self._lost = {}
+                append_jsonl(self.path, {"time": time, **event})
             except OSError as error:
-                raise RunError(f"{self.path}: cannot be written ({error.strerror})") from error
+                count = self._lost.get("count", 0) + 1
+                self._lost = {"count": count, "reason": error.strerror or str(error)}
         if self._show:
             rest = " ".join(f"{key}={value}" for key, value in event.items() if key != "event")
-            print(f"{now:%H:%M:%S} {self._process}: {event.get('event')} {rest}", file=sys.stderr)
+            # Standard error may be a file on a full disk, or a closed pipe.
+            with suppress(OSError, ValueError):
+                print(
+                    f"{now:%H:%M:%S} {self._process}: {event.get('event')} {rest}", file=sys.stderr
+                )
 
 
 def read_log(folder: Path) -> list[dict[str, Any]]:

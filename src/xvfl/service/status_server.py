@@ -2,12 +2,18 @@
 
 import json
 import threading
+import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from xvfl.errors import ConfigError, RunError
 
+MAX_CONNECTIONS = 16
+"""Connections handled at the same time; further ones are closed."""
+REQUEST_TIMEOUT_S = 10
+"""Seconds that a client may be silent."""
+ACCEPT_PAUSE_S = 0.5
 StatusFunction = Callable[[], dict[str, Any]]
 """Return the status of a process: `healthy`, and values, some of them by party."""
 
@@ -35,6 +41,8 @@ class StatusServer:
             raise ConfigError(f"status_address: expected HOST:PORT, got {address!r}")
 
         class Handler(BaseHTTPRequestHandler):
+            timeout = REQUEST_TIMEOUT_S
+
             def do_GET(self) -> None:
                 code, content_type, body = _respond(self.path, status())
                 self.send_response(code)
@@ -47,7 +55,7 @@ class StatusServer:
                 """Do not log requests."""
 
         try:
-            self._server = ThreadingHTTPServer((host, int(port)), Handler)
+            self._server = _Server((host, int(port)), Handler)
         except OSError as error:
             raise RunError(
                 f"status_address: cannot listen on {address} ({error.strerror})"
@@ -59,6 +67,43 @@ class StatusServer:
         """Stop serving."""
         self._server.shutdown()
         self._server.server_close()
+
+
+class _Server(ThreadingHTTPServer):
+    """Handles a few connections at a time and closes the others."""
+
+    daemon_threads = True
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self._free = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        super().__init__(address, handler)
+
+    def get_request(self) -> Any:
+        try:
+            return super().get_request()
+        except OSError:
+            # No descriptor is free; the connection stays in the queue, and is tried again at once.
+            time.sleep(ACCEPT_PAUSE_S)
+            raise
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._free.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            self._free.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Ignore a client that disconnects."""
 
 
 def _respond(path: str, status: dict[str, Any]) -> tuple[int, str, bytes]:

@@ -9,6 +9,8 @@ from typing import Any
 LogEvent = Callable[[dict[str, Any]], None]
 DELAY_S = 0.5
 """Seconds after the first event of a kind until it is logged, with all that follow in this time."""
+FLUSH_S = 0.25
+"""Seconds between two calls of `flush`."""
 INTERVAL_S = 60.0
 """Seconds between two lines of one kind."""
 MAX_KINDS = 32
@@ -47,7 +49,7 @@ class EventSummary:
                 kind.addresses[address] += 1
 
     def flush(self, everything: bool = False) -> None:
-        """Log the lines that are due; call it at least every `delay` seconds."""
+        """Log the lines that are due; call it every `FLUSH_S` seconds."""
         now = time.monotonic()
         with self._lock:
             due = [

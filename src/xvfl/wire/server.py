@@ -17,7 +17,7 @@ import grpc
 
 from xvfl.errors import CertificateError, RunError, WireError, XVFLError
 from xvfl.wire import codec
-from xvfl.wire.event_summary import EventSummary, LogEvent
+from xvfl.wire.event_summary import FLUSH_S, EventSummary, LogEvent
 from xvfl.wire.front import Front
 from xvfl.wire.grpc_transport import Connection, GrpcTransport
 from xvfl.wire.limits import (
@@ -36,8 +36,6 @@ from xvfl.wire.tls import METHOD, SERVICE, Tls, channel_options
 
 Prove = Callable[[bytes, bytes], tuple[bytes, bytes]]
 """Return the coordinator's certificate and its signature, for a nonce and a party's certificate."""
-FLUSH_S = 0.25
-"""Seconds between two writes of summarized events."""
 DROP_SUMMARY_S = HELLO_TIMEOUT_S + 10
 """Seconds of dropped connections in the first line about them: includes those that time out."""
 DUPLICATE = "another process of this party is already connected; stop one of them"
