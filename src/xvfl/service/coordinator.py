@@ -14,7 +14,7 @@ from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.party_service import PartyService
 from xvfl.service.release import PUBLIC_KEY
 from xvfl.service.status_server import StatusServer
-from xvfl.system.signals import stop_on_signals
+from xvfl.system.signals import STOP_TIMEOUT_S, stop_on_signals
 from xvfl.wire.in_process import InProcessTransport
 from xvfl.wire.transport import Transport
 
@@ -39,7 +39,7 @@ def serve_coordinator(config: CoordinatorConfig, show: bool = True) -> RunOutcom
     service = CoordinatorService(config, show)
     log = service.log
     with ExitStack() as stack:
-        stop = stack.enter_context(stop_on_signals())
+        stop = stack.enter_context(stop_on_signals(timeout=STOP_TIMEOUT_S))
         server = stack.enter_context(listen(config, log, service.check_hello))
         service.connect({**server.transports, **_local_party(service)})
         address = f"{config.listen.rpartition(':')[0]}:{server.port}"

@@ -18,6 +18,7 @@ from xvfl.service.config import ALIGNMENT, CoordinatorConfig
 from xvfl.service.coordinator_run import CoordinatorRun, RunOutcome
 from xvfl.service.log import EventLog
 from xvfl.service.release import check_releasable, load_signing_key
+from xvfl.system.signals import interruptible
 from xvfl.training.threads import limit_threads
 from xvfl.wire.messages import Hello
 from xvfl.wire.transport import Transport
@@ -61,17 +62,19 @@ class CoordinatorService:
 
     def run(self, stop: Event) -> RunOutcome:
         """Match ids with new parties, then train until the run is finished or `stop` is set."""
-        alignment = self._align()
+        with interruptible(stop):
+            alignment = self._align()
         with limit_threads(False, torch.device("cpu")), torch.random.fork_rng(devices=[]):
-            self._run = CoordinatorRun(
-                self.config,
-                self.folder,
-                self.labels,
-                alignment,
-                self.parties,
-                self.counters,
-                self.log,
-            )
+            with interruptible(stop):
+                self._run = CoordinatorRun(
+                    self.config,
+                    self.folder,
+                    self.labels,
+                    alignment,
+                    self.parties,
+                    self.counters,
+                    self.log,
+                )
             return self._run.run(stop)
 
     def status(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from xvfl.service.log import FINISHED, EventLog
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.party_service import PartyService
 from xvfl.service.status_server import StatusServer
-from xvfl.system.signals import stop_on_signals
+from xvfl.system.signals import STOP_TIMEOUT_S, stop_on_signals
 from xvfl.training.threads import limit_threads
 from xvfl.wire.client import PartyClient
 
@@ -49,7 +49,7 @@ def serve_party(config: PartyProcessConfig, show: bool = True) -> None:
             log({"event": "status_server", "port": server.port})
         log({"event": "started", "coordinator": config.coordinator, "rows": len(service.ids)})
         stack.callback(endpoint.save_checkpoint)
-        stack.enter_context(stop_on_signals(on_stop=client.stop))
+        stack.enter_context(stop_on_signals(on_stop=client.stop, timeout=STOP_TIMEOUT_S))
         stack.enter_context(limit_threads(False, choose_device(config.device)))
         stack.enter_context(torch.random.fork_rng(devices=[]))
         client.run()

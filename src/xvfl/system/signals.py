@@ -7,33 +7,63 @@ from contextlib import contextmanager
 from types import FrameType
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+STOP_TIMEOUT_S = 20
+"""Seconds that a service may take to stop before it is interrupted."""
+
+
+class StopRequest(threading.Event):
+    """Set by the first stop signal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting = False
+        """Whether the main thread only waits, so that a signal may interrupt it at once."""
 
 
 @contextmanager
 def stop_on_signals(
-    signals: Sequence[signal.Signals] = STOP_SIGNALS, on_stop: Callable[[], None] | None = None
-) -> Iterator[threading.Event]:
+    signals: Sequence[signal.Signals] = STOP_SIGNALS,
+    on_stop: Callable[[], None] | None = None,
+    timeout: int = 0,
+) -> Iterator[StopRequest]:
     """Turn the first of these signals into a stop request; a second one interrupts at once.
 
-    The first signal sets the yielded event, then calls `on_stop`. The old handlers are restored at
-    the end. Outside the main thread, where Python handles no signals, the event is
-    never set.
+    The first signal sets the yielded event, then calls `on_stop`. If the block does not end within
+    `timeout` seconds (0: no limit), `KeyboardInterrupt` is raised in it. The old handlers are restored at the
+    end. Outside the main thread, where Python handles no signals, the event is never set.
     """
-    stop = threading.Event()
+    stop = StopRequest()
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
 
     def handle(number: int, frame: FrameType | None) -> None:
-        if stop.is_set():
+        if stop.is_set() or stop.waiting:
             raise KeyboardInterrupt
         stop.set()
+        signal.alarm(timeout)
         if on_stop is not None:
             on_stop()
 
-    previous = {each: signal.signal(each, handle) for each in signals}
+    previous = {each: signal.signal(each, handle) for each in (*signals, signal.SIGALRM)}
     try:
         yield stop
     finally:
+        signal.alarm(0)
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def interruptible(stop: threading.Event) -> Iterator[None]:
+    """Let a signal interrupt the block at once: it waits, and nothing would be lost."""
+    if not isinstance(stop, StopRequest):
+        yield
+        return
+    stop.waiting = True
+    try:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        yield
+    finally:
+        stop.waiting = False

@@ -1,0 +1,229 @@
+"""A coordinator under attack: its run completes, its memory is bounded, its log stays short."""
+
+import json
+import resource
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from tests.service.pressure import (
+    LARGE_REPLY,
+    descriptors_in_use,
+    memory,
+    reset_peak,
+    send_before_hello,
+    send_garbage,
+    silent_sockets,
+    start,
+)
+from tests.service.test_service import COORDINATOR, SHOP, wait_for, write
+from xvfl.certs import open_authority
+from xvfl.service.log import read_log
+
+MAX_GROWTH_MB = 200
+HOLD = """
+import pathlib, runpy, time
+from contextlib import suppress
+from xvfl.service.log import EventLog
+
+write = EventLog.write
+places = {epoch: open(f"holds_{epoch}", "wb", buffering=0) for epoch in (2, 10)}
+
+def write_and_hold(self, event):
+    write(self, event)
+    for epoch, place in places.items():
+        if event["event"] == "epoch" and event["epoch"] == epoch:
+            with suppress(OSError):
+                place.write(b"1")
+            with suppress(OSError):
+                pathlib.Path(f"at_{epoch}").touch()
+            while not pathlib.Path(f"after_{epoch}").exists():
+                time.sleep(0.01)
+
+EventLog.write = write_and_hold
+runpy.run_module("xvfl", run_name="__main__", alter_sys=True)
+"""
+"""The command line; training holds after the epochs 2 and 10 until the test goes on."""
+
+
+def wait_until(holds: Callable[[], object], process: Any) -> None:
+    until = time.monotonic() + 300
+    while not holds():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def write_parties(folder: Path, port: object, names: tuple[str, ...] = ("shop",)) -> None:
+    for name in names:
+        text = SHOP.replace("PORT", str(port)).replace("shop", name)
+        text = text.replace("[tls]", 'revocation_list = "certs/ca.crl"\n[tls]')
+        (folder / f"{name}.toml").write_text(text)
+
+
+def finish(*processes: Any) -> list[str]:
+    """Wait for all; return their standard errors."""
+    errors = []
+    for each in processes:
+        _, err = each.communicate(timeout=600)
+        assert "Traceback" not in err, err
+        errors.append(err)
+    return errors
+
+
+def events(folder: Path, kind: str) -> list[dict[str, Any]]:
+    return [each for each in read_log(folder) if each["event"] == kind]
+
+
+@pytest.mark.parametrize(
+    ("descriptors", "sockets", "megabytes", "frame"),
+    [
+        pytest.param(200, 400, 16, 64, id="small"),
+        pytest.param(1024, 5_500, 240, 1_000, id="large", marks=pytest.mark.slow),
+    ],
+)
+def test_attacks_end_no_run_and_are_one_line_each(
+    tmp_path: Path,
+    descriptors: int,
+    sockets: int,
+    megabytes: int,
+    frame: int,
+    record_property: Callable[[str, object], None],
+) -> None:
+    write(tmp_path)
+    open_authority(tmp_path / "certs").issue("mallory")
+    shop = pd.read_csv(tmp_path / "shop.csv")
+    shop.rename(columns=lambda name: name.replace("s", "z")).rename(
+        columns={"cuztomer": "customer"}
+    ).to_csv(tmp_path / "mallory.csv", index=False)
+    config = COORDINATOR.replace('parties = ["shop"]', 'parties = ["shop", "mallory"]')
+    (tmp_path / "coordinator.toml").write_text(config)
+    main = start(tmp_path, "coordinator", "coordinator.toml", code=HOLD, descriptors=descriptors)
+    port = int(str(wait_for(tmp_path / "main", "listening", main)["address"]).rpartition(":")[2])
+    write_parties(tmp_path, port, ("shop", "mallory"))
+    reset_peak(main)
+    before = memory(main, "VmRSS")
+    peaks = {}
+    with silent_sockets(port, sockets):
+        peaks["silent sockets"] = memory(main, "VmHWM") - before
+        in_use = descriptors_in_use(main)
+        # A party can connect while the attackers hold their sockets.
+        party = start(tmp_path, "party", "shop.toml")
+        wait_for(tmp_path / "main", "connected", main)
+    code = LARGE_REPLY
+    mallory = start(tmp_path, "party", "mallory.toml", str(frame * 2**20), code=code)
+    wait_until((tmp_path / "at_2").exists, main)
+    for name, attack in {
+        "before Hello": lambda: send_before_hello(
+            tmp_path / "certs", "stranger", port, 8, megabytes * 2**20
+        ),
+        "before Hello, listed": lambda: send_before_hello(
+            tmp_path / "certs", "shop", port, 8, megabytes * 2**20
+        ),
+        "not TLS": lambda: send_garbage(port, 100),
+    }.items():
+        reset_peak(main)
+        start_mb = memory(main, "VmRSS")
+        replies = attack()
+        peaks[name] = memory(main, "VmHWM") - start_mb
+        if replies is not None:
+            assert len(replies) == 8 and not any("mallory" in each for each in replies)
+    reset_peak(main)
+    start_mb = memory(main, "VmRSS")
+    (tmp_path / "after_2").touch()
+    wait_until((tmp_path / "at_10").exists, main)
+    peaks[f"frame of {frame} MiB"] = memory(main, "VmHWM") - start_mb
+    (tmp_path / "after_10").touch()
+    finish(main, party)
+    mallory.communicate(timeout=600)
+    print({name: round(peak) for name, peak in peaks.items()}, in_use)
+    record_property("peaks", peaks)
+    assert in_use < descriptors
+    assert max(peaks.values()) < MAX_GROWTH_MB
+    assert events(tmp_path / "main", "finished")
+    assert json.loads((tmp_path / "main" / "evaluation.json").read_text())["lines"]
+    (dropped,) = events(tmp_path / "main", "connections_dropped")
+    assert dropped["count"] >= sockets - 64 and dropped["addresses"] == ["127.0.0.1"]
+    rejected = events(tmp_path / "main", "connection_rejected")
+    print(*rejected, sep="\n")
+    reasons = {(each["party"], each["reason"]): each.get("count", 1) for each in rejected}
+    assert len(reasons) == len(rejected), rejected
+    unlisted = [n for (_, why), n in reasons.items() if "'stranger' is not in this" in why]
+    assert unlisted == [8]
+    large = [n for (who, why), n in reasons.items() if who == "shop" and "Challenge" in why]
+    assert 1 <= len(large) <= 2
+    (why,) = [why for (who, why) in reasons if who == "mallory"]
+    assert "expected at most" in why and str(frame * 2**20) in why
+    assert [n for (_, why), n in reasons.items() if "does not use TLS" in why] == [100]
+
+
+@pytest.mark.parametrize(
+    ("missing", "side"),
+    [
+        ("disk", "main"),
+        ("descriptors", "shop"),
+        pytest.param("descriptors", "main", marks=pytest.mark.slow),
+        pytest.param("disk", "shop", marks=pytest.mark.slow),
+    ],
+)
+def test_what_cannot_be_written_costs_log_lines_not_the_run(
+    tmp_path: Path, missing: str, side: str
+) -> None:
+    """Let no file be written by the coordinator, or by a party, from epoch 2 to epoch 10."""
+    write(tmp_path)
+    main = start(tmp_path, "coordinator", "coordinator.toml", code=HOLD)
+    port = str(wait_for(tmp_path / "main", "listening", main)["address"]).rpartition(":")[2]
+    write_parties(tmp_path, port)
+    party = start(tmp_path, "party", "shop.toml")
+    wait_until((tmp_path / "at_2").exists, main)
+    pid = (main if side == "main" else party).pid
+    kind = resource.RLIMIT_FSIZE if missing == "disk" else resource.RLIMIT_NOFILE
+    before = resource.prlimit(pid, kind)
+    lines = len(read_log(tmp_path / side))
+    # With a limit of 3 descriptors no file can be opened; those that are open stay open.
+    resource.prlimit(pid, kind, (1 if missing == "disk" else 3, before[1]))
+    (tmp_path / "after_2").touch()
+    # Without descriptors the process cannot create a file, but write to one that is open.
+    wait_until(lambda: (tmp_path / "at_10").exists() or (tmp_path / "holds_10").read_bytes(), main)
+    assert len(read_log(tmp_path / side)) == lines
+    resource.prlimit(pid, kind, before)
+    (tmp_path / "after_10").touch()
+    errors = dict(zip(("main", "shop"), finish(main, party), strict=True))
+    assert main.returncode == party.returncode == 0
+    assert errors[side].count(" write_failed ") == 1
+    log = [each["event"] for each in read_log(tmp_path / side)]
+    assert log.count("log_lines_lost") == log.count("write_recovered") == 1, log
+    assert events(tmp_path / side, "log_lines_lost")[0]["count"] >= (8 if side == "main" else 1)
+    assert events(tmp_path / "main", "finished")
+    records = (tmp_path / "main" / "records.jsonl").read_text().splitlines()
+    assert [json.loads(each)["epoch"] for each in records] == list(range(1, 13))
+
+
+@pytest.mark.parametrize("phase", ["waiting", "training"])
+def test_a_stop_signal_ends_each_side_without_a_traceback(tmp_path: Path, phase: str) -> None:
+    write(tmp_path)
+    main = start(tmp_path, "coordinator", "coordinator.toml", code=HOLD)
+    port = str(wait_for(tmp_path / "main", "listening", main)["address"]).rpartition(":")[2]
+    write_parties(tmp_path, port)
+    party = start(tmp_path, "party", "shop.toml")
+    if phase == "waiting":
+        wait_for(tmp_path / "shop", "started", party)
+        party.send_signal(signal.SIGTERM)
+        finish(party)
+        main.send_signal(signal.SIGTERM)
+        finish(main)
+        assert party.returncode == 0 and main.returncode == 130
+        return
+    wait_until((tmp_path / "at_2").exists, main)
+    main.send_signal(signal.SIGTERM)
+    (tmp_path / "after_2").touch()
+    finish(main)
+    assert main.returncode == 130 and events(tmp_path / "main", "stopped")
+    party.send_signal(signal.SIGTERM)
+    finish(party)
+    assert party.returncode == 0 and events(tmp_path / "shop", "stopped")
