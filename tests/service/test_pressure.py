@@ -4,6 +4,7 @@ import json
 import resource
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -147,12 +148,16 @@ def test_attacks_end_no_run_and_are_one_line_each(
     assert max(peaks.values()) < MAX_GROWTH_MB
     assert events(tmp_path / "main", "finished")
     assert json.loads((tmp_path / "main" / "evaluation.json").read_text())["lines"]
-    (dropped,) = events(tmp_path / "main", "connections_dropped")
-    assert dropped["count"] >= sockets - 64 and dropped["addresses"] == ["127.0.0.1"]
+    dropped = events(tmp_path / "main", "connections_dropped")
+    assert sum(each["count"] for each in dropped) >= sockets - 64
+    assert all(each["addresses"] == ["127.0.0.1"] for each in dropped)
     rejected = events(tmp_path / "main", "connection_rejected")
-    print(*rejected, sep="\n")
-    reasons = {(each["party"], each["reason"]): each.get("count", 1) for each in rejected}
-    assert len(reasons) == len(rejected), rejected
+    print(*dropped, *rejected, sep="\n")
+    reasons = Counter[tuple[str, str]]()
+    for each in rejected:
+        reasons[each["party"], each["reason"]] += each.get("count", 1)
+    # A second line follows after a minute if an attack lasts longer than a burst.
+    assert len(dropped) <= 2 and len(rejected) <= 2 * len(reasons), rejected
     unlisted = [n for (_, why), n in reasons.items() if "'stranger' is not in this" in why]
     assert unlisted == [8]
     large = [n for (who, why), n in reasons.items() if who == "shop" and "Challenge" in why]

@@ -29,8 +29,9 @@ def stop_on_signals(
     """Turn the first of these signals into a stop request; a second one interrupts at once.
 
     The first signal sets the yielded event, then calls `on_stop`. If the block does not end within
-    `timeout` seconds (0: no limit), `KeyboardInterrupt` is raised in it. The old handlers are restored at the
-    end. Outside the main thread, where Python handles no signals, the event is never set.
+    `timeout` seconds (0: no limit), `KeyboardInterrupt` is raised in it. The old handlers are
+    restored at the end. Outside the main thread, where Python handles no signals, the event is
+    never set.
     """
     stop = StopRequest()
     if threading.current_thread() is not threading.main_thread():

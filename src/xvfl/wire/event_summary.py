@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 LogEvent = Callable[[dict[str, Any]], None]
-DELAY_S = 0.5
-"""Seconds after the first event of a kind until it is logged, with all that follow in this time."""
+DELAY_S, BURST_S = 0.5, 10.0
+"""Events of a kind are logged when none has followed for the delay, at the latest after a burst."""
 FLUSH_S = 0.25
 """Seconds between two calls of `flush`."""
 INTERVAL_S = 60.0
@@ -28,7 +28,7 @@ class EventSummary:
     def __init__(
         self, log_event: LogEvent, delay: float = DELAY_S, interval: float = INTERVAL_S
     ) -> None:
-        """Log each kind first after `delay`, then every `interval` seconds at most."""
+        """Log a kind `delay` seconds after its events, and at most every `interval` seconds."""
         self._log_event, self._delay, self._interval = log_event, delay, interval
         self._kinds: dict[tuple[Any, ...], _Kind] = {}
         self._lock = threading.Lock()
@@ -40,10 +40,11 @@ class EventSummary:
             if key not in self._kinds and len(self._kinds) >= MAX_KINDS:
                 event = {"event": event["event"], "reason": "various"}
                 key = tuple(event.items())
+            kind = self._kinds.setdefault(key, _Kind(event))
             now = time.monotonic()
-            kind = self._kinds.setdefault(key, _Kind(event, due=now + self._delay))
-            if not kind.count:
-                kind.due = max(kind.due, now + self._delay)
+            kind.first = kind.first if kind.count else now
+            latest = kind.first + max(self._delay, BURST_S)
+            kind.due = max(min(now + self._delay, latest), kind.quiet_until)
             kind.count += 1
             if address is not None:
                 kind.addresses[address] += 1
@@ -59,12 +60,12 @@ class EventSummary:
             ]
             lines = [kind.line() for kind in due]
             for kind in due:
-                kind.count, kind.due = 0, now + self._interval
+                kind.count, kind.quiet_until = 0, now + self._interval
                 kind.addresses.clear()
             idle = [
                 key
                 for key, kind in self._kinds.items()
-                if not kind.count and now > kind.due + self._interval
+                if not kind.count and now > kind.quiet_until
             ]
             for key in idle:
                 del self._kinds[key]
@@ -75,8 +76,9 @@ class EventSummary:
 class _Kind:
     """The events of one kind that are not logged yet."""
 
-    def __init__(self, event: dict[str, Any], due: float) -> None:
-        self.event, self.due, self.count = event, due, 0
+    def __init__(self, event: dict[str, Any]) -> None:
+        self.event, self.count = event, 0
+        self.first = self.due = self.quiet_until = 0.0
         self.addresses: Counter[str] = Counter()
 
     def line(self) -> dict[str, Any]:
