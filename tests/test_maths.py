@@ -231,15 +231,17 @@ def test_switches_change_gradients_alone(switch: dict[str, bool], moved: tuple[s
 
 
 @pytest.mark.parametrize("detach", [False, True])
-def test_a_detached_cue_cuts_the_way_into_the_peers(detach: bool) -> None:
+def test_no_gradient_of_the_reconstruction_reaches_a_peer(detach: bool) -> None:
     problem = make_problem([NUMBERS] * 2, ["PF"], seed=1)
     federation = problem.federation(reconstruction=1.0)
     XVFL(problem.head, XVFLWeights(0.0, 0.0, detach_cue=detach)).loss(federation, problem.rows)
     objective = federation.workers[0].objective
-    assert objective is not None
+    assert objective is not None and objective.requires_grad
     peer = list(problem.parties[1].bottom.parameters())
-    found = torch.autograd.grad(objective, peer, allow_unused=True)
-    assert any(gradient is not None and bool(gradient.any()) for gradient in found) != detach
+    found = torch.autograd.grad(objective, peer, allow_unused=True, retain_graph=True)
+    assert not any(gradient is not None and bool(gradient.any()) for gradient in found)
+    own = list(problem.parties[0].completer.parameters())
+    assert all(bool(gradient.any()) for gradient in torch.autograd.grad(objective, own[-2:]))
 
 
 def test_completed_inputs_keep_nothing_of_aligned_rows_and_what_was_observed_of_others() -> None:

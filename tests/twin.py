@@ -275,7 +275,8 @@ def reconstruction(
 ) -> Tensor:
     """Mean squared error of XCom_i over the cells its own party observed, for each kind of cue.
 
-    Ours, not the paper's. A row without a peer to take a cue from counts with the cue 0.
+    Ours, not the paper's. A row without a peer to take a cue from counts with the cue 0. No
+    gradient reaches the peers' embeddings.
     """
     party, errors, cells = parties[i], [], 0
     for b, row in enumerate(rows):
@@ -284,7 +285,7 @@ def reconstruction(
         cue = torch.zeros_like(E[i]) if cue is None else cue
         guesses = []
         if options.cross_completion:
-            guesses.append(party.xcom(cue.detach() if options.detach_cue else cue))
+            guesses.append(party.xcom(cue.detach()))
         if options.self_completion:
             guesses += [self_completed(party, row.x[i], mask)[1] for mask in masks[b][i]]
         for column, feature in enumerate(party.columns):

@@ -102,9 +102,7 @@ def run(task: Task, metric: str, payload: Payload, feedback: bool, seed: int, ep
     """Train and test once."""
     train = TrainConfig(epochs=epochs, random_state=seed, patience=0, device="cpu")
     stack = StackedRuns(task, [RunConfig("xvfl+", 0.5, seed, net=NET, train=train, weights="last")])
-    said = RunSettings(
-        seed, "xvfl+", NET, train, LossConfig().reconstruction_weight, payload=payload
-    )
+    said = RunSettings("xvfl+", NET, train, LossConfig().reconstruction_weight, payload=payload)
     lines = {worker.name: line_to(worker, feedback) for worker in stack.federation.workers}
     terms = RunTerms("run", json.dumps(asdict(said)), 64, 2, payload=payload)
     peers = [RemoteParty(*each) for each in lines.items()]

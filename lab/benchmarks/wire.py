@@ -105,9 +105,7 @@ def over_grpc(folder: Path, rows: int, count: int) -> tuple[float, float, float]
     for each in running:
         each.start()
     lines = [listener.transports[name] for name in PARTIES]
-    said = json.dumps(
-        asdict(RunSettings(0, "xvfl+", NET, train, LossConfig().reconstruction_weight))
-    )
+    said = json.dumps(asdict(RunSettings("xvfl+", NET, train, LossConfig().reconstruction_weight)))
     roster = ElasticFederation(
         [RemoteParty(line.name, line) for line in lines], RunTerms("run", said, 64, 2)
     )

@@ -9,7 +9,7 @@ import tomllib
 import types
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -266,6 +266,41 @@ class TrainConfig:
 
 
 @dataclass(frozen=True)
+class PrivacyConfig:
+    """Protection of labels and features during training."""
+
+    label_protection: Literal["auto", "off", "noise", "no_gradients"] = "auto"
+    """What parties receive that depends on labels. `off`: gradients of the loss. `noise`: gradients
+    of a loss with noisy labels. `no_gradients`: nothing; parties train their nets by reconstruction
+    alone. `auto` = `no_gradients` in a federation, `off` in one process."""
+    label_noise: float = 1.0
+    """Standard deviation of the noise that `noise` adds to the one-hot labels of a row, the same
+    noise in every step."""
+
+    def resolve(self, federated: bool) -> "PrivacyConfig":
+        """Replace `auto` by its value in a federation or in one process."""
+        if self.label_protection != "auto":
+            return self
+        return replace(self, label_protection="no_gradients" if federated else "off")
+
+    @property
+    def bounded(self) -> bool:
+        """Whether embeddings are bounded to [-1, 1]."""
+        return self.label_protection in ("noise", "no_gradients")
+
+    @property
+    def sends_gradients(self) -> bool:
+        """Whether the coordinator sends gradients to the parties."""
+        return self.label_protection != "no_gradients"
+
+    def __post_init__(self) -> None:
+        _require(self, "label_noise", self.label_noise >= 0, "0 or more")
+
+
+NO_PROTECTION = PrivacyConfig("off")
+
+
+@dataclass(frozen=True)
 class Config:
     """Configuration of a training run in one process, as `xvfl train` reads it from TOML."""
 
@@ -284,6 +319,8 @@ class Config:
     """Method and loss weights."""
     train: TrainConfig = TrainConfig()
     """Optimizer, schedule and validation."""
+    privacy: PrivacyConfig = PrivacyConfig()
+    """Protection of labels and features during training."""
 
     def __post_init__(self) -> None:
         _require(self, "test_fraction", 0 <= self.test_fraction < 1, "a share from 0 to below 1")
@@ -300,6 +337,7 @@ SECTIONS: dict[str, type] = {
     "net": NetConfig,
     "loss": LossConfig,
     "train": TrainConfig,
+    "privacy": PrivacyConfig,
     "labels": LabelsConfig,
     "parties.NAME": PartyConfig,
     "parties.NAME.options": TableOptions,

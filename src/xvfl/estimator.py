@@ -13,7 +13,14 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
-from xvfl.config import LossConfig, NetConfig, TableOptions, TrainConfig, build
+from xvfl.config import (
+    LossConfig,
+    NetConfig,
+    PrivacyConfig,
+    TableOptions,
+    TrainConfig,
+    build,
+)
 from xvfl.data.frames import read_table
 from xvfl.data.images import Images
 from xvfl.data.labels import labels_of_party, read_labels
@@ -124,6 +131,13 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Device for training. `"auto"` is a GPU if there is one.
     precision : {"float32", "bf16"}, default="float32"
         Precision of the parties' nets on a GPU. `"bf16"` speeds up images.
+    label_protection : {"auto", "off", "noise", "no_gradients"}, default="auto"
+        Simulates the protection of labels in a federation, to measure its effect on accuracy.
+        `"no_gradients"`: parties train their nets by reconstruction alone, and receive no
+        gradients. `"noise"`: parties receive gradients of a loss with noisy labels. `"auto"` is
+        `"off"` here.
+    label_noise : float, default=1.0
+        Standard deviation of the label noise of `"noise"`.
     bottoms : dict of Module or callable, default=None
         Custom bottom nets by party: a module, or a function of the party's `Layout` and of
         `embedding_dim` that returns one. A bottom maps the encoded columns and their observed
@@ -263,6 +277,8 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         random_state: int = 0,
         device: str = "auto",
         precision: str = "float32",
+        label_protection: str = "auto",
+        label_noise: float = 1.0,
         bottoms: Mapping[str, NetOrBuilder] | None = None,
         completers: Mapping[str, NetOrBuilder] | None = None,
         head: nn.Module | None = None,
@@ -584,7 +600,7 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             random_state=model.random_state,
         )
         names = self.get_params(deep=False)
-        for config in (model.net, model.loss):
+        for config in (model.net, model.loss, model.privacy):
             self.set_params(**{key: each for key, each in vars(config).items() if key in names})
         records = [each for each in folder.records() if each.get("kind") == "epoch"]
         self._set_model(model, records)
@@ -612,7 +628,10 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             build(cls, {k: given[k] for k in cls.__dataclass_fields__}, "XVFLClassifier")
             for cls in (NetConfig, LossConfig, TrainConfig)
         )
-        return TrainingPlan(net, loss, train, CustomNets(self.bottoms, self.completers, self.head))
+        nets = CustomNets(self.bottoms, self.completers, self.head)
+        names = PrivacyConfig.__dataclass_fields__
+        privacy = build(PrivacyConfig, {k: given[k] for k in names}, "XVFLClassifier")
+        return TrainingPlan(net, loss, train, nets, privacy.resolve(federated=False))
 
     def _read(self, X: Mapping[str, Table], min_rows: int = 0) -> dict[str, Source]:
         if not isinstance(X, Mapping):

@@ -167,7 +167,13 @@ def split_logits(out: Tensor) -> Logits:
 
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
-    """Cross-entropy ℓ of logits (B, …, C) against the labels y (B,), unreduced. (B, …)"""
+    """Cross-entropy ℓ of logits (B, …, C) against labels, unreduced. (B, …)
+
+    Labels y are classes (B,) or weights of the classes (B, C).
+    """
+    if y.dim() == 2:
+        weights = y.view(len(y), *[1] * (logits.dim() - 2), -1)
+        return -(weights * logits.log_softmax(-1)).sum(-1)
     target = y.view(-1, *[1] * (logits.dim() - 2)).expand(logits.shape[:-1])
     return F.cross_entropy(logits.flatten(0, -2), target.flatten(), reduction="none").view(
         target.shape

@@ -85,7 +85,7 @@ def make_endpoint(
 
 
 def run_terms(train: TrainConfig, minimum: int = 2) -> RunTerms:
-    settings = RunSettings(SEED, "xvfl+", NET, train, LOSS.reconstruction_weight)
+    settings = RunSettings("xvfl+", NET, train, LOSS.reconstruction_weight)
     return RunTerms("run", json.dumps(asdict(settings)), 8, minimum, join_timeout=20)
 
 

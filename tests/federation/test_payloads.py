@@ -17,7 +17,6 @@ from tests.federation.elastic_helpers import (
     train_config,
 )
 from tests.federation.split_helpers import InMemoryCheckpoints
-from tests.problems import SEED
 from xvfl.config import TrainConfig
 from xvfl.errors import PartyError
 from xvfl.federation.elastic import ElasticFederation
@@ -47,7 +46,7 @@ NONE = torch.zeros(0, dtype=torch.int32)
 
 
 def said(train: TrainConfig, payload: Payload) -> RunSettings:
-    return RunSettings(SEED, "xvfl+", NET, train, LOSS.reconstruction_weight, payload=payload)
+    return RunSettings("xvfl+", NET, train, LOSS.reconstruction_weight, payload=payload)
 
 
 def federation(

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from xvfl.primitives.random import CounterRNG
+from xvfl.primitives.random import CounterRNG, seed_modules
 
 CPU = torch.device("cpu")
 
@@ -48,3 +48,20 @@ def test_the_step_may_be_a_tensor() -> None:
 def test_more_columns_do_not_change_the_first(columns: int) -> None:
     drawn = CounterRNG([1], "mask")
     assert torch.equal(drawn.uniform(0, 4, 40, CPU)[:, :columns], drawn.uniform(0, 4, columns, CPU))
+
+
+def first_weights(seed: int) -> torch.Tensor:
+    seed_modules(CPU, seed, "bank", "init")
+    return torch.nn.Linear(8, 8).weight.detach()
+
+
+def test_secrets_that_agree_in_the_seed_of_the_generator_give_other_weights(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`torch.manual_seed` uses 32 bits of a seed: a coordinator could try all of them."""
+    secret = 1 << 255 | 12345
+    weights = first_weights(secret)
+    assert torch.equal(weights, first_weights(secret))
+    monkeypatch.setattr("xvfl.primitives.random.derive_seed", lambda *name: 7)
+    assert not torch.equal(first_weights(secret), first_weights(secret + 1))
+    assert torch.equal(first_weights(1), first_weights(2))

@@ -21,11 +21,14 @@ from xvfl.primitives.random import seed_modules
 CPU = torch.device("cpu")
 
 
-def default_widths(image: bool, config: NetConfig) -> tuple[int, int]:
-    """Return embedding and hidden width; where the configuration has 0, the default applies."""
-    return (
-        config.embedding_dim or (256 if image else 64),
-        config.hidden_dim or (256 if image else 128),
+def default_widths(image: bool, config: NetConfig, bounded: bool = False) -> tuple[int, int]:
+    """Return embedding and hidden width; where the configuration has 0, the default applies.
+
+    Bounded embeddings are wider, because bottoms are not trained to select what the label needs.
+    """
+    wide = image or bounded
+    return config.embedding_dim or (256 if wide else 64), config.hidden_dim or (
+        256 if wide else 128
     )
 
 
@@ -36,13 +39,14 @@ def build_parties(
     seeds: Sequence[int],
     bottoms: Mapping[str, NetOrBuilder] | None = None,
     completers: Mapping[str, NetOrBuilder] | None = None,
+    bounded: bool = False,
 ) -> dict[str, PartyNet]:
     """Build the net of every party; each is initialized from its own random stream.
 
     Custom `bottoms` and `completers` replace the defaults. With several seeds, each net is a stack
-    of the nets of as many runs.
+    of the nets of as many runs. `bounded` embeddings are in [-1, 1].
     """
-    d, hidden = default_widths(any_image(layouts), config)
+    d, hidden = default_widths(any_image(layouts), config, bounded)
     spec = method_spec(loss.method)
 
     def build_one(name: str, layout: Layout, seed: int) -> PartyNet:
@@ -54,6 +58,8 @@ def build_parties(
             for _ in range(spec.branches)
         ]
         bottom = branches[0] if spec.branches == 1 else nets.ParallelBottoms(branches)
+        if bounded:
+            bottom = nn.Sequential(bottom, nn.Tanh())
         if not spec.completes:
             return PartyNet(layout, bottom, nets.NoCompleter())
         completer = custom_net((completers or {}).get(name), layout, d)
@@ -74,9 +80,10 @@ def build_method(
     loss: LossConfig,
     seeds: Sequence[int],
     head: nn.Module | None = None,
+    bounded: bool = False,
 ) -> Method:
     """Build the method and its heads; with several seeds, heads are stacks for as many runs."""
-    d, hidden = default_widths(image, config)
+    d, hidden = default_widths(image, config, bounded)
     counter = itertools.count()
 
     def build_head(number: int, width: int, seed: int) -> nn.Module:

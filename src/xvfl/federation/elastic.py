@@ -119,13 +119,16 @@ class ElasticFederation:
             if only_party in present:
                 present = (only_party,)
             complete = len(present) == len(self.members)
+            batch = rows if complete else rows.select_parties(present)
+            if self._training:
+                batch = batch.drop_small_requests([self.members[i].min_rows for i in present])
             split = self._split(present)
             split.train(self._training)
             try:
                 result = function(
                     split,
                     method if complete else method.select_parties(present),
-                    rows if complete else rows.select_parties(present),
+                    batch,
                 )
             except PartyError as error:
                 self._handle_fault(error)
@@ -181,7 +184,10 @@ class ElasticFederation:
 
     def _split(self, places: Sequence[int]) -> SplitFederation:
         return SplitFederation(
-            [self.members[i].party for i in places], self.terms.width, self.counters
+            [self.members[i].party for i in places],
+            self.terms.width,
+            self.counters,
+            self.terms.sends_gradients,
         )
 
     def _next_request_id(self) -> int:
@@ -237,7 +243,7 @@ class ElasticFederation:
             return
         same_process = member.instance_id == hello.instance_id
         member.present, member.instance_id = True, hello.instance_id
-        member.row_status = ready.row_status
+        member.row_status, member.min_rows = ready.row_status, ready.min_rows
         member.party.take_pending()
         if ready.last_update < self._best_update:
             self._have_best.discard(name)

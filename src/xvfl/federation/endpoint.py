@@ -24,6 +24,7 @@ from xvfl.federation.message_checks import (
     check_views,
 )
 from xvfl.federation.party_worker import PartyWorker
+from xvfl.federation.request_ledger import UNLIMITED, RequestLedger
 from xvfl.federation.run_settings import RunSettings, parse_run_settings
 from xvfl.federation.sent_tensors import SentTensor, SentTensors, run_backward
 from xvfl.methods.base import View
@@ -69,6 +70,8 @@ class PartyRun:
     worker: PartyWorker
     row_status: Tensor
     """(n,) uint8, by handle; see `Ready`."""
+    ledger: RequestLedger | None = None
+    """The party's limits on requests; None = unlimited."""
 
 
 class Endpoint:
@@ -112,6 +115,7 @@ class Endpoint:
         self.n_rejected = 0
         """Requests rejected so far."""
         self._worker: PartyWorker | None = None
+        self._ledger = RequestLedger(UNLIMITED, 0)
         self._row_status = torch.zeros(0, dtype=torch.uint8)
         self._last_update = self._checkpoint_step = 0
         self._sent = SentTensors()
@@ -123,6 +127,11 @@ class Endpoint:
         if self._worker is None:
             raise WireError("expected Begin first: no run has started at this party")
         return self._worker
+
+    @property
+    def usage(self) -> dict[str, object]:
+        """What the coordinator has used of the party's limits."""
+        return self._ledger.usage()
 
     @property
     def last_update(self) -> int:
@@ -204,6 +213,8 @@ class Endpoint:
         check_handles(message.training, self.hello.rows)
         party_run = self._start_run(settings, message.training.long())
         worker = party_run.worker
+        ledger = party_run.ledger or RequestLedger(UNLIMITED, len(worker.table))
+        ledger.begin(message.run, settings.train, settings.privacy)
         configure_precision(worker.net, settings.train)
         net = OptimizedNet(worker.net, settings.train)
         checkpoint = self._store.newest(message.run, message.step)
@@ -215,6 +226,7 @@ class Endpoint:
             self._load_warm_start(worker, settings.warm)
         worker.optimized_net = net
         self._worker, self._row_status = worker, party_run.row_status
+        self._ledger = ledger
         self.run, self.step = message.run, step
         self._checkpoint_step, self._last_update = step, last_update
         self._sent.clear()
@@ -223,7 +235,13 @@ class Endpoint:
         return self._ready(message)
 
     def _ready(self, message: Begin) -> Ready:
-        return Ready(message.request_id, self._checkpoint_step, self._last_update, self._row_status)
+        return Ready(
+            message.request_id,
+            self._checkpoint_step,
+            self._last_update,
+            self._row_status,
+            self._ledger.limits.min_rows,
+        )
 
     def _load_warm_start(self, worker: PartyWorker, run: str) -> None:
         """Load the weights of an earlier run, if they exist."""
@@ -245,6 +263,8 @@ class Endpoint:
         check_views(message.views, worker.net.completes)
         if message.step < 0:
             raise WireError(f"Embed: expected a step of 0 or more, got {message.step}")
+        held_rows = message.handles[message.handles >= 0].long().numpy()
+        self._ledger.count_embed(held_rows, message.views, message.training)
         self._apply_pending(gradients, message.instructions)
         self.step = message.step if message.training else self.step
         handles = message.handles.to(worker.table.device).long()
@@ -265,6 +285,8 @@ class Endpoint:
         check_tensor("cue", cue, (rows, width), embedding.output.dtype)
         check_tensor("replace_observed", message.replace_observed, (rows,), torch.bool)
         training = worker.net.training
+        held_rows = embedding.handles[embedding.handles >= 0].cpu().numpy()
+        self._ledger.count_complete(held_rows, training)
         cue = cue.to(embedding.output.device).requires_grad_(training)
         with torch.set_grad_enabled(training):
             output = worker.complete(cue, message.replace_observed.to(cue.device))
@@ -273,6 +295,7 @@ class Endpoint:
         return Completed(message.request_id, self._packer.pack(output))
 
     def _backward(self, message: Backward) -> CueGradient:
+        self._ledger.check_gradients()
         gradient = self._sent.unpack_gradient(message.gradient, self._packer)
         sent, cue = self._sent.pop_completion(gradient.tensor_id)
         self._run_backward([(sent, gradient)], retain_graph=True)
@@ -301,6 +324,8 @@ class Endpoint:
         """Validate gradients and instructions; return the gradients unpacked."""
         page = isinstance(self._net.optimizer, Page)
         check_instructions(instructions, self._last_update, page)
+        if gradients:
+            self._ledger.check_gradients()
         if len({gradient.tensor_id for gradient in gradients}) < len(gradients):
             raise WireError("gradients: expected each tensor id once")
         return tuple(self._sent.unpack_gradient(gradient, self._packer) for gradient in gradients)
@@ -309,10 +334,9 @@ class Endpoint:
         self, gradients: tuple[Gradient, ...], instructions: tuple[Instruction, ...]
     ) -> None:
         """Finish the last step; without instructions, the step was aborted."""
-        if gradients:
+        if gradients or instructions:
             pairs = [(self._sent.get(gradient.tensor_id), gradient) for gradient in gradients]
             self._run_backward(pairs, retain_graph=False)
-        if gradients or instructions:
             self._sent.clear()
         for each in instructions:
             self._net.update(WeightUpdate(cast(UpdateKind, each.kind), each.rate))

@@ -36,6 +36,8 @@ class RunTerms:
     """Encoding of tensors; the same as in the settings."""
     rows: Mapping[str, int] = field(default_factory=dict)
     """Number of matched rows of each party, where it is known."""
+    sends_gradients: bool = True
+    """Whether gradients are sent to the parties; the same as in the settings."""
 
 
 @dataclass
@@ -47,6 +49,8 @@ class Member:
     """The process that joined last."""
     present: bool = False
     row_status: Tensor | None = None
+    min_rows: int = 1
+    """Smallest number of rows that the party accepts in a training request."""
     exclusion_reason: str | None = None
     """Why the party may not join again; None = it may."""
     left_at: int = 0

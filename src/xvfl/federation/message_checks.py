@@ -14,6 +14,8 @@ from xvfl.wire.messages import Instruction, Ready
 
 MAX_VIEWS = 64
 """Views in one request; each costs a forward pass."""
+MAX_MIN_ROWS = 64
+"""The smallest default batch size."""
 MAX_ABS_VALUE = 1e12
 """Largest magnitude in a party's reply; its square stays finite in a loss over all rows."""
 PAGE_KINDS = frozenset(("page_refresh", "page_look_back", "page_correct"))
@@ -90,6 +92,11 @@ def check_ready(ready: Ready, step: int, update: int, n_rows: int | None) -> Non
         raise WireError(
             f"Ready: expected a step up to {step} and an update up to {update}, got {ready.step} "
             f"and {ready.last_update}"
+        )
+    if not 1 <= ready.min_rows <= MAX_MIN_ROWS:
+        raise WireError(
+            f"Ready: expected min_rows from 1 to {MAX_MIN_ROWS}, got {ready.min_rows}; with more, "
+            "the party would take part in few batches"
         )
     status = ready.row_status
     if status.dtype != torch.uint8 or status.dim() != 1 or (len(status) and int(status.max()) > 2):

@@ -85,7 +85,7 @@ class PartyWorker:
         own: Sequence[Tensor] = ()
         if "self" in views:
             cue, used = _interleave(copies[-n_masks:]), None if used is None else used[:, -n_masks:]
-            completed = self._complete(cue, _interleave(masked), used)
+            completed = self._complete(cue, _interleave(masked), used, own_cue=True)
             own = completed.view(len(handles), n_masks, completed.shape[-1]).unbind(1)
         by_view = {
             "plain": iter(copies),
@@ -104,7 +104,8 @@ class PartyWorker:
         """
         self._seed(self._step, "complete")
         used = needed.unsqueeze(1) if needed is not None and self.row_wise else None
-        return self._complete(cue, self._observed & ~replace_observed.unsqueeze(1), used)
+        observed = self._observed & ~replace_observed.unsqueeze(1)
+        return self._complete(cue, observed, used, own_cue=False)
 
     def _seed(self, step: int | Tensor, purpose: str) -> None:
         """Seed dropout; nets that work row by row have none."""
@@ -132,10 +133,13 @@ class PartyWorker:
         uniform = self._draws[number].uniform(step, rows, 1 + raw, observed.device)
         return drop_features(observed, uniform)
 
-    def _complete(self, cue: Tensor, observed: Tensor, used: Tensor | None) -> Tensor:
+    def _complete(
+        self, cue: Tensor, observed: Tensor, used: Tensor | None, own_cue: bool
+    ) -> Tensor:
         """Embed copies of the rows, completed from their cues where not `observed`.
 
-        `cue`, `observed` and the result have one row per copy; `used` is (B, copies).
+        `cue`, `observed` and the result have one row per copy; `used` is (B, copies). Only into an
+        own cue, which is this party's embedding, the reconstruction loss sends a gradient.
         """
         n_copies = len(cue) // max(len(self._x), 1)
         reconstructs = self.reconstruction > 0 and self.net.training
@@ -144,7 +148,12 @@ class PartyWorker:
             completer_used = used | self._observed.any(1, keepdim=True)
         completed = self._apply(self.net.completer, cue, completer_used)
         if reconstructs:
-            loss = self.reconstruction * n_copies * self._reconstruction_loss(completed, n_copies)
+            reconstructed = completed
+            if not own_cue and cue.requires_grad:
+                # The coordinator receives the gradient of the cue: keep this loss out of it.
+                reconstructed = self._apply(self.net.completer, cue.detach(), completer_used)
+            loss = self._reconstruction_loss(reconstructed, n_copies)
+            loss = self.reconstruction * n_copies * loss
             self.objective = loss if self.objective is None else self.objective + loss
         x = self.net.merged(_repeat(self._x, n_copies), observed, completed)
         return self._apply(self.net.bottom, x, used)

@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass
 
-from xvfl.config import NetConfig, TrainConfig, build
+from xvfl.config import NO_PROTECTION, NetConfig, PrivacyConfig, TrainConfig, build
 from xvfl.errors import ConfigError, WireError
 from xvfl.wire.payload import Payload
 
@@ -12,12 +12,12 @@ from xvfl.wire.payload import Payload
 class RunSettings:
     """Settings of a run that the coordinator sends to every party."""
 
-    seed: int
     method: str
     """Decides which nets a party needs."""
     net: NetConfig
     """With resolved widths."""
     train: TrainConfig
+    """Without `random_state`: a party has a secret of its own."""
     reconstruction: float = 0.0
     """Weight of the reconstruction loss, which each party computes itself."""
     full_threshold: float | None = None
@@ -26,6 +26,10 @@ class RunSettings:
     """Name of a finished run whose weights to start from, where the party took part in it."""
     payload: Payload = "float32"
     """Encoding of embeddings, cues and gradients, in both directions."""
+    run: str = ""
+    """Name of the run; a party derives its random numbers from it and from its secret."""
+    privacy: PrivacyConfig = NO_PROTECTION
+    """Whether embeddings are bounded, and whether gradients are sent."""
 
 
 def parse_run_settings(text: str) -> RunSettings:

@@ -4,7 +4,7 @@ Each call sends a request to every party; the replies become a leaf tensor of th
 graph. `backward` computes the gradients of the leaves and visits the calls in reverse order. The
 gradients of completed embeddings are sent to the parties, which reply with the gradients of the
 cues; these continue into the embeddings. The gradients of embeddings and the weight update are sent
-with the next `embed`, or with `flush`.
+with the next `embed`, or with `flush`. With label protection `no_gradients`, no gradient is sent.
 Shapes: B rows, k parties, v views, d embedding width; H_i rows of the batch held by party i.
 """
 
@@ -62,12 +62,17 @@ class SplitFederation:
     """Remote parties, each behind its transport."""
 
     def __init__(
-        self, parties: Sequence[RemoteParty], width: int, counters: Counters | None = None
+        self,
+        parties: Sequence[RemoteParty],
+        width: int,
+        counters: Counters | None = None,
+        sends_gradients: bool = True,
     ) -> None:
         """Take parties with embeddings of this width, in the order of the rows' columns."""
         self.parties = tuple(parties)
         self.width = width
         self.counters = counters or Counters()
+        self.sends_gradients = sends_gradients
         self.optimized_nets: dict[str, OptimizedNet] = {}
         self.training = True
         self._calls: list[_RemoteCall] = []
@@ -103,7 +108,7 @@ class SplitFederation:
             values = party.unpack("embeddings", reply.values, shape, rows.weight.dtype)
             values = values.to(rows.y.device)
             embeddings.append(values.new_zeros(len(rows), *shape[1:]).index_copy(0, at, values))
-        leaf = torch.stack(embeddings, 1).requires_grad_(self.training)
+        leaf = self._leaf(torch.stack(embeddings, 1))
         self._calls.append(_RemoteCall(request_id, leaf, handles, held))
         return leaf
 
@@ -125,13 +130,19 @@ class SplitFederation:
             party.unpack("completed embeddings", reply.values, shape, cues.dtype)
             for party, reply in zip(self.parties, replies, strict=True)
         ]
-        leaf = torch.stack(completed, 1).to(cues.device).requires_grad_(self.training)
+        leaf = self._leaf(torch.stack(completed, 1).to(cues.device))
         self._calls.append(_RemoteCall(request_id, leaf, embedded.handles, cues=cues))
         return leaf
 
+    def _leaf(self, values: Tensor) -> Tensor:
+        return values.requires_grad_(self.training and self.sends_gradients)
+
     def backward(self, loss: Tensor) -> None:
         """Compute the gradients of the loss at the coordinator and at every party."""
-        torch.autograd.backward(loss, retain_graph=True)
+        torch.autograd.backward(loss, retain_graph=self.sends_gradients)
+        if not self.sends_gradients:
+            self._calls.clear()
+            return
         pending: list[list[Gradient]] = [[] for _ in self.parties]
         for call in reversed(self._calls):
             total = torch.zeros_like(call.leaf) if call.leaf.grad is None else call.leaf.grad

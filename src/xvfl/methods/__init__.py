@@ -1,16 +1,17 @@
 """The methods, each written once against `Federation`, and the registry of their names."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from torch import nn
 
-from xvfl.config import METHOD_NAMES, LossConfig
+from xvfl.config import METHOD_NAMES, LossConfig, PrivacyConfig
 from xvfl.errors import ConfigError, unknown
 from xvfl.methods.base import MODES, Federation, Method, Mode, View, require_mode
 from xvfl.methods.fedcvt import FedCVT, FedCVTConfig, ReferenceMemory
 from xvfl.methods.iavfl import IAVFL
 from xvfl.methods.laser import Laser
+from xvfl.methods.noisy_labels import NoisyLabels
 from xvfl.methods.standalone import Standalone
 from xvfl.methods.vanilla import Vanilla
 from xvfl.methods.xvfl import XVFL, XVFLWeights
@@ -113,6 +114,15 @@ METHODS: dict[str, MethodSpec] = {
     "laser+mask": MethodSpec(_laser),
 }
 """All methods by name."""
+
+
+def protect_labels(
+    method: Method, privacy: PrivacyConfig, n_classes: int, seeds: Sequence[int]
+) -> Method:
+    """Return the method to train with: with label protection `noise`, parties get noisy labels."""
+    if privacy.label_protection != "noise":
+        return method
+    return NoisyLabels(method, privacy.label_noise, n_classes, seeds)
 
 
 def register_method(name: str, spec: MethodSpec) -> None:

@@ -13,12 +13,13 @@ from typing import Any
 
 import torch
 
-from xvfl.config import LossConfig, NetConfig, TrainConfig
+from xvfl.config import NO_PROTECTION, LossConfig, NetConfig, PrivacyConfig, TrainConfig
 from xvfl.dataset.in_memory import InMemoryDataset
 from xvfl.dataset.on_disk.on_disk_dataset import OnDiskDataset
 from xvfl.errors import ConfigError, RunError
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.predict import calibrate, score
+from xvfl.methods import protect_labels
 from xvfl.model.custom_nets import CustomNets
 from xvfl.model.model import Model
 from xvfl.model.run_dir import CHECKPOINT, FORMAT, RunDir
@@ -43,6 +44,7 @@ class TrainingPlan:
     loss: LossConfig
     train: TrainConfig
     custom_nets: CustomNets | None = None
+    privacy: PrivacyConfig = NO_PROTECTION
 
 
 @dataclass(frozen=True)
@@ -126,6 +128,7 @@ def _fit_once(
         plan.loss,
         plan.train.random_state,
         plan.custom_nets,
+        plan.privacy,
     )
     for module in model.modules.values():
         module.to(device)
@@ -133,7 +136,10 @@ def _fit_once(
     validation = dataset.validation_rows(device)
     rows = dataset.training_rows(device)
     captured = device.type == "cuda" and can_capture(federation, rows, plan.custom_nets)
-    trainer = Trainer(federation, model.method, rows, plan.train, cuda_graph=captured)
+    method = protect_labels(
+        model.method, plan.privacy, len(model.classes), [plan.train.random_state]
+    )
+    trainer = Trainer(federation, method, rows, plan.train, cuda_graph=captured)
     recorder = RunRecorder(folder, trainer, _fingerprint(dataset, plan))
     if resume:
         recorder.resume()
@@ -275,6 +281,7 @@ def _fingerprint(dataset: Dataset, plan: TrainingPlan) -> str:
         "net": asdict(plan.net),
         "loss": asdict(plan.loss),
         "train": train,
+        "privacy": asdict(plan.privacy),
         "encoders": {name: each.to_dict() for name, each in dataset.encoders.items()},
         "classes": [str(label) for label in dataset.classes],
         "rows": dataset.fingerprint(),

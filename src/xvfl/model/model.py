@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from xvfl.config import COORDINATOR, LossConfig, NetConfig, build
+from xvfl.config import COORDINATOR, NO_PROTECTION, LossConfig, NetConfig, PrivacyConfig, build
 from xvfl.data.encoded import Encoded
 from xvfl.data.encoder import encoder_from_dict
 from xvfl.data.sources import Encoder, Source, encode
@@ -50,6 +50,7 @@ class Model:
         loss: LossConfig,
         random_state: int,
         custom_nets: CustomNets | None = None,
+        privacy: PrivacyConfig = NO_PROTECTION,
     ) -> None:
         """Build untrained nets for these parties."""
         custom_nets = custom_nets or CustomNets()
@@ -58,15 +59,29 @@ class Model:
         self.classes = list(classes)
         self.prior = list(prior)
         self.net, self.loss, self.random_state = net, loss, random_state
+        self.privacy = privacy
         self.has_custom_nets = custom_nets.any()
         self.temperatures: Temperatures = {}
         layouts, seeds = self.layouts, [random_state]
         with torch.random.fork_rng(devices=[]):
             self.parties = build_parties(
-                layouts, net, loss, seeds, custom_nets.bottoms, custom_nets.completers
+                layouts,
+                net,
+                loss,
+                seeds,
+                custom_nets.bottoms,
+                custom_nets.completers,
+                privacy.bounded,
             )
             self.method: Method = build_method(
-                len(layouts), len(classes), any_image(layouts), net, loss, seeds, custom_nets.head
+                len(layouts),
+                len(classes),
+                any_image(layouts),
+                net,
+                loss,
+                seeds,
+                custom_nets.head,
+                privacy.bounded,
             )
         check_custom_nets(self.parties, self.method, len(self.classes), custom_nets)
 
@@ -174,7 +189,7 @@ class Model:
             PartyWorker(name, self.parties[name], table.to(device), seeds, reconstruction_weight)
             for name, table in tables.items()
         ]
-        return FusedFederation(workers)
+        return FusedFederation(workers, self.privacy.sends_gradients)
 
     def save(self, folder: RunDir, extra: Mapping[str, Any] | None = None) -> None:
         """Write the model to a folder; the manifest also gets the `extra` entries."""
@@ -202,6 +217,7 @@ class Model:
             "temperatures": self.temperatures,
             "net": asdict(self.net),
             "loss": asdict(self.loss),
+            "privacy": asdict(self.privacy),
             "random_state": self.random_state,
             "custom_nets": self.has_custom_nets,
         }
@@ -229,6 +245,8 @@ class Model:
                 build(LossConfig, manifest["loss"], MANIFEST),
                 manifest["random_state"],
                 custom_nets,
+                # Runs of version 0.2 have no protection.
+                build(PrivacyConfig, manifest.get("privacy", asdict(NO_PROTECTION)), MANIFEST),
             )
             model.temperatures = manifest["temperatures"]
             tensors, _ = folder.load_tensors(MODEL)

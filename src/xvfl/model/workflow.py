@@ -64,7 +64,12 @@ def train_run(
         folder.create()
         if not folder.has(CHECKPOINT):
             folder.write_text(CONFIG, text)
-        plan = TrainingPlan(config.net, config.loss, config.train)
+        plan = TrainingPlan(
+            config.net,
+            config.loss,
+            config.train,
+            privacy=config.privacy.resolve(federated=False),
+        )
         result = fit(dataset, plan, folder, resume, on_progress)
         folder.write_text(CONFIG, text)
     if not result.interrupted:

@@ -6,11 +6,16 @@ a captured CUDA graph, and for a run alone or stacked with others.
 """
 
 from collections.abc import Sequence
+from hashlib import shake_256
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from xvfl.primitives.seeding import derive_seed
+
+_STATE_HEADER, _STATE_WORDS = 24, 624
+"""Bytes before the words of a CPU generator's state, and the number of words."""
 
 
 def named_generator(device: torch.device | str, *name: int | str) -> torch.Generator:
@@ -18,14 +23,33 @@ def named_generator(device: torch.device | str, *name: int | str) -> torch.Gener
     return torch.Generator(device).manual_seed(derive_seed(*name))
 
 
-def seed_modules(device: torch.device, *name: int | str | Tensor) -> None:
-    """Seed the global generators, which dropout uses; not while a CUDA graph is captured."""
+def seed_modules(device: torch.device, seed: int, *name: int | str | Tensor) -> None:
+    """Seed the global generators, which initialization and dropout use.
+
+    A seed above 64 bits is a secret, and the CPU generator's whole state is derived from it:
+    `manual_seed` uses 32 bits only, which can be searched exhaustively. Does nothing while a CUDA
+    graph is captured.
+    """
     if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
         return
-    seed = derive_seed(*(int(part) if isinstance(part, Tensor) else part for part in name))
-    torch.default_generator.manual_seed(seed)
+    full_name = (seed, *(int(part) if isinstance(part, Tensor) else part for part in name))
+    derived = derive_seed(*full_name)
+    torch.default_generator.manual_seed(derived)
+    if seed >> 64:
+        _fill_generator_state(torch.default_generator, repr(full_name).encode())
     if device.type == "cuda":
-        torch.cuda.manual_seed(seed)
+        torch.cuda.manual_seed(derived)
+
+
+def _fill_generator_state(generator: torch.Generator, key: bytes) -> None:
+    """Derive all 624 words of a Mersenne Twister's state from a key."""
+    state = generator.get_state()
+    words = shake_256(key).digest(_STATE_WORDS * 4)
+    # The state stores 32-bit words as 64-bit integers, after a header of three integers.
+    stored = np.frombuffer(words, dtype="<u4").astype(np.uint64)
+    view = state.numpy()[_STATE_HEADER : _STATE_HEADER + _STATE_WORDS * 8].view(np.uint64)
+    view[:] = stored
+    generator.set_state(state)
 
 
 class CounterRNG:
@@ -55,8 +79,22 @@ class CounterRNG:
         run_step = _mix(self._keys + _mix(at.to(device)))
         row = _mix(run_step.unsqueeze(1) + torch.arange(rows // runs, device=device))
         column = row.unsqueeze(2) + torch.arange(columns, device=device)
-        bits = (_mix(column) >> 40) & 0xFFFFFF
-        return bits.view(rows, columns).to(torch.float32) * 2.0**-24
+        return _to_unit(column).view(rows, columns)
+
+    def uniform_by_key(self, keys: Tensor, columns: int) -> Tensor:
+        """Generate numbers in [0, 1) that depend on a key of each row, not on its position.
+
+        The rows of all runs, run after run. (rows, columns)
+        """
+        of_run = self._keys.to(keys.device).repeat_interleave(len(keys) // len(self._keys))
+        row = _mix(of_run + _mix(keys)).unsqueeze(1)
+        return _to_unit(row + torch.arange(columns, device=keys.device))
+
+
+def _to_unit(keys: Tensor) -> Tensor:
+    """Hash integers to numbers in [0, 1)."""
+    bits = (_mix(keys) >> 40) & 0xFFFFFF
+    return bits.to(torch.float32) * 2.0**-24
 
 
 def permute(index: Tensor, count: int, *name: int | str) -> Tensor:

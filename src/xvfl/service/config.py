@@ -10,10 +10,19 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
-from xvfl.config import LossConfig, NetConfig, TableOptions, TrainConfig, build, read_config
+from xvfl.config import (
+    LossConfig,
+    NetConfig,
+    PrivacyConfig,
+    TableOptions,
+    TrainConfig,
+    build,
+    read_config,
+)
 from xvfl.data.frames import SQL
 from xvfl.errors import ConfigError, unknown
 from xvfl.federation.party_monitor import AnomalyPolicy
+from xvfl.federation.request_ledger import RequestLimits
 from xvfl.wire.codec import MAX_FRAME_BYTES
 from xvfl.wire.limits import MAX_PENDING
 from xvfl.wire.payload import Payload
@@ -126,6 +135,8 @@ class CoordinatorConfig:
     """Method and loss."""
     train: TrainConfig = TrainConfig()
     """Optimization."""
+    privacy: PrivacyConfig = PrivacyConfig()
+    """Protection of labels and features during training."""
     timeouts: TimeoutConfig = TimeoutConfig()
     """Timeouts."""
     checkpoint_interval: int = 50
@@ -206,6 +217,8 @@ class PartyProcessConfig:
     """Largest message accepted, in bytes; values above the default have no effect."""
     device: Literal["auto", "cpu", "cuda"] = "cpu"
     """Device of the party's net."""
+    limits: RequestLimits = RequestLimits()
+    """Limits on the coordinator's requests."""
 
 
 def load_coordinator_config(

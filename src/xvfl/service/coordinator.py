@@ -4,6 +4,7 @@ import shutil
 from contextlib import ExitStack
 from pathlib import Path
 
+from xvfl.federation.request_ledger import UNLIMITED
 from xvfl.model.run_dir import RunDir
 from xvfl.model.workflow import read_source
 from xvfl.service.config import CoordinatorConfig
@@ -72,6 +73,7 @@ def _local_party(service: CoordinatorService) -> dict[str, Transport]:
         config.matching,
         party.id_column,
         service.folder / PUBLIC_KEY,
+        limits=UNLIMITED,
     )
     endpoint = PartyService(inputs, service.log).endpoint
     return {party.name: InProcessTransport(endpoint.hello, endpoint.handle)}

@@ -20,13 +20,14 @@ from xvfl.federation.predict import calibrate, score
 from xvfl.federation.remote_party import RemoteParty
 from xvfl.federation.split import Counters
 from xvfl.matching.alignment import CoordinatorAlignment
-from xvfl.methods.base import Method
+from xvfl.methods import Method, protect_labels
 from xvfl.model.evaluation import EVALUATION, Evaluation, evaluate, federation_predictions
 from xvfl.model.run_dir import CHECKPOINT, MANIFEST, MODEL, RunDir
 from xvfl.service.config import CoordinatorConfig
 from xvfl.service.labeled_rows import LabeledRows
 from xvfl.service.log import FINISHED, LogFunction
 from xvfl.service.run_terms import image_parties, make_terms
+from xvfl.service.secret import load_secret, run_seed
 from xvfl.service.trained_heads import TrainedHeads
 from xvfl.system.write_guard import WriteGuard
 from xvfl.training.loop import Record, Trainer
@@ -65,10 +66,12 @@ class CoordinatorRun:
         self.name = str(about.get("run") or secrets.token_hex(6))
         self.images = image_parties(parties, about.get("images", {}), config.timeouts.join)
         image = any(self.images.values())
-        embedding_dim, hidden_dim = default_widths(image, config.net)
+        privacy = config.privacy.resolve(federated=True)
+        embedding_dim, hidden_dim = default_widths(image, config.net, privacy.bounded)
         self.net = replace(config.net, embedding_dim=embedding_dim, hidden_dim=hidden_dim)
+        seeds = [run_seed(load_secret(folder), self.name)]
         self.method: Method = build_method(
-            len(names), len(self.classes), image, self.net, config.loss, [train.random_state]
+            len(names), len(self.classes), image, self.net, config.loss, seeds
         )
         warm = str(json.loads(about["settings"])["warm"]) if saved else self._warm_start()
         terms = make_terms(config, self.net, labeled, self.name, warm)
@@ -79,7 +82,8 @@ class CoordinatorRun:
         self.validation, self.test = rows.take(validation), rows.take(test)
         self.prior = torch.bincount(rows.y[training], minlength=len(self.classes)).double()
         self.prior /= self.prior.sum()
-        self.trainer = Trainer(self.federation, self.method, rows.take(training), train)
+        method = protect_labels(self.method, privacy, len(self.classes), seeds)
+        self.trainer = Trainer(self.federation, method, rows.take(training), train)
         if saved:
             self.trainer.restore(saved, about["progress"])
             log({"event": "resumed", "step": self.trainer.progress.step, "run": self.name})

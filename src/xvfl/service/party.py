@@ -70,4 +70,5 @@ def _status(service: PartyService, client: PartyClient) -> dict[str, Any]:
         "step": endpoint.step,
         "updates_applied": endpoint.last_update,
         "requests_rejected": endpoint.n_rejected,
+        **endpoint.usage,
     }

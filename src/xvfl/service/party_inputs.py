@@ -5,6 +5,7 @@ from pathlib import Path
 
 from xvfl.config import TableOptions
 from xvfl.data.sources import Source
+from xvfl.federation.request_ledger import RequestLimits
 from xvfl.model.run_dir import RunDir
 from xvfl.model.workflow import read_source
 from xvfl.service.config import MatchingConfig, PartyProcessConfig
@@ -24,6 +25,7 @@ class PartyInputs:
     release_key: Path | None = None
     """Public key that verifies a released head."""
     device: str = "cpu"
+    limits: RequestLimits = RequestLimits()
 
     @classmethod
     def load(cls, name: str, config: PartyProcessConfig, folder: RunDir) -> "PartyInputs":
@@ -37,4 +39,5 @@ class PartyInputs:
             config.id_column,
             Path(config.release_key) if config.release_key else None,
             config.device,
+            config.limits,
         )

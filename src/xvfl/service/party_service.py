@@ -22,6 +22,7 @@ from xvfl.errors import WireError
 from xvfl.federation.build import build_parties
 from xvfl.federation.endpoint import Endpoint, PartyRun
 from xvfl.federation.party_worker import PartyWorker
+from xvfl.federation.request_ledger import RequestLedger
 from xvfl.federation.run_settings import RunSettings
 from xvfl.matching.alignment import PartyAlignment, load_party_alignment
 from xvfl.model.fitting import choose_device
@@ -33,6 +34,7 @@ from xvfl.service.log import LogFunction
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.party_matching import MatchingService
 from xvfl.service.release import install_release
+from xvfl.service.secret import load_secret, run_seed
 from xvfl.wire.messages import Done, Hello, Match, Message, Release
 
 
@@ -100,16 +102,21 @@ class PartyService:
         rows = encode(encoder, take_rows(self.inputs.source, self._alignment.match.rows))
         table = to_party_table(encoder.layout, rows)
         loss = LossConfig(method=settings.method)
-        net = build_parties({name: encoder.layout}, settings.net, loss, [settings.seed])[name]
-        worker = PartyWorker(
-            name, net.to(device), table.to(device), [settings.seed], settings.reconstruction
-        )
+        seeds = [run_seed(load_secret(self.inputs.folder), settings.run)]
+        bounded = settings.privacy.bounded
+        net = build_parties({name: encoder.layout}, settings.net, loss, seeds, bounded=bounded)[
+            name
+        ]
+        worker = PartyWorker(name, net.to(device), table.to(device), seeds, settings.reconstruction)
         trained = table.observed[training]
         self._full_threshold = settings.full_threshold or choose_full_threshold(
             trained if len(trained) else table.observed
         )
         self._settings = settings
-        return PartyRun(worker, observation_levels(table.observed, self._full_threshold))
+        levels = observation_levels(table.observed, self._full_threshold)
+        session = self._alignment.match.session.hex()
+        path = self.inputs.folder / f"requests-{session[:16]}.npy"
+        return PartyRun(worker, levels, RequestLedger(self.inputs.limits, len(table), path))
 
     def _encoder(self, training: Tensor | None) -> Encoder:
         """Load the encoder; before the first run, fit it on the training rows."""

@@ -94,7 +94,8 @@ def install_release(
             manifest["prior"],
             settings.net,
             build(LossConfig, manifest["loss"], "release"),
-            settings.seed,
+            0,
+            privacy=settings.privacy,
         )
         state = {key: value.detach().cpu() for key, value in net.state_dict().items()}
         model.parties[name].load_state_dict(state)

@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from xvfl.config import NetConfig
 from xvfl.errors import RunError
@@ -21,15 +21,18 @@ def make_terms(
     config: CoordinatorConfig, net: NetConfig, labeled: LabeledRows, run: str, warm: str
 ) -> RunTerms:
     """Collect the settings that every party receives, and what its replies must match."""
+    privacy = config.privacy.resolve(federated=True)
     settings = RunSettings(
-        config.train.random_state,
         config.loss.method,
         net,
-        config.train,
+        # The coordinator's seed is not sent: it initializes the heads.
+        replace(config.train, random_state=0),
         config.loss.reconstruction_weight,
         config.loss.full_threshold,
         warm,
         config.payload,
+        run,
+        privacy,
     )
     return RunTerms(
         run,
@@ -40,6 +43,7 @@ def make_terms(
         config.timeouts.join,
         settings.payload,
         labeled.matched_rows(),
+        privacy.sends_gradients,
     )
 
 

@@ -61,6 +61,8 @@ class Ready:
     """Number of the last update applied."""
     row_status: Tensor
     """(n,) uint8 by handle: 0 nothing observed, 1 partly observed, 2 full."""
+    min_rows: int = 1
+    """Smallest number of rows that the party accepts in a training request."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +141,7 @@ class Backward:
 
 @dataclass(frozen=True)
 class CueGradient:
-    """Gradient with respect to the cue, including the party's own objective."""
+    """Gradient of the coordinator's loss with respect to the cue."""
 
     request_id: int
     values: Tensor
