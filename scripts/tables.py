@@ -54,7 +54,7 @@ def options(page: Path, name: str) -> str:
         if get_origin(hints[field.name]) is Literal:
             choices = ", ".join(f'`"{choice}"`' for choice in get_args(hints[field.name]))
             meaning = f"{meaning} One of {choices}."
-        default = _default(field.default, CONFIG_MODULES[page.name].__name__)
+        default = _default(field.default, page.read_text(encoding="utf-8"))
         lines.append(f"| `{field.name}` | {default} | {meaning} |")
     return "\n".join(lines)
 
@@ -126,13 +126,13 @@ def _row(cells: list[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def _default(value: Any, module: str) -> str:
+def _default(value: Any, page: str) -> str:
     if value is MISSING:
         return "required"
     if value is None:
         return ""
     if hasattr(value, "__dataclass_fields__"):
-        documented_here = type(value).__module__ == module
+        documented_here = f"<!-- options: {type(value).__name__} -->" in page
         return "below" if documented_here else "see [Configuration](configuration.md)"
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"

@@ -190,7 +190,7 @@ def test_two_rules_are_refused_on_both_sides(tmp_path: Path) -> None:
 
 def test_a_party_that_only_matches_does_not_train(tmp_path: Path) -> None:
     end = matching_endpoint(IDS, ["x"], MatchingConfig(), tmp_path / "p0.json")
-    settings = json.dumps({"seed": 0, "method": "xvfl", "net": {}, "train": {}})
+    settings = json.dumps({"method": "xvfl", "net": {}, "train": {}})
     reply = codec.decode(end.handle(codec.encode(Begin(1, "run", 0, settings, NO_ROWS))))
     assert isinstance(reply, ErrorReply) and "only matches ids now" in reply.text
 
