@@ -20,6 +20,7 @@ from xvfl.wire.limits import split_frame
 from xvfl.wire.messages import Match
 from xvfl.wire.tls import PATH
 
+STARTED: list["subprocess.Popen[str]"] = []
 PER_PROCESS = 900
 """Sockets that one attacking process opens: stays below a common limit of 1024 descriptors."""
 SILENT = """
@@ -125,7 +126,7 @@ def start(folder: Path, *arguments: str, code: str = "", descriptors: int | None
         if descriptors is not None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
 
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, *(("-c", code) if code else ("-m", "xvfl")), *arguments],
         cwd=folder,
         env={"PYTHONPATH": str(SOURCE), "PATH": "/usr/bin:/bin"},
@@ -134,6 +135,8 @@ def start(folder: Path, *arguments: str, code: str = "", descriptors: int | None
         text=True,
         preexec_fn=limit,
     )
+    STARTED.append(process)
+    return process
 
 
 def memory(process: Any, field: str) -> float:

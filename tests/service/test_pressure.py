@@ -5,7 +5,7 @@ import resource
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import pytest
 
 from tests.service.pressure import (
     LARGE_REPLY,
+    STARTED,
     descriptors_in_use,
     memory,
     reset_peak,
@@ -50,6 +51,17 @@ EventLog.write = write_and_hold
 runpy.run_module("xvfl", run_name="__main__", alter_sys=True)
 """
 """The command line; training holds after the epochs 2 and 10 until the test goes on."""
+
+
+@pytest.fixture(autouse=True)
+def end_processes() -> Iterator[None]:
+    """Kill what a failed test has left running."""
+    yield
+    for each in STARTED:
+        if each.poll() is None:
+            each.kill()
+        each.communicate()
+    STARTED.clear()
 
 
 def wait_until(holds: Callable[[], object], process: Any) -> None:
@@ -232,3 +244,63 @@ def test_a_stop_signal_ends_each_side_without_a_traceback(tmp_path: Path, phase:
     party.send_signal(signal.SIGTERM)
     finish(party)
     assert party.returncode == 0 and events(tmp_path / "shop", "stopped")
+
+
+@pytest.mark.slow
+def test_revocation_during_a_run(tmp_path: Path) -> None:
+    """A list is missing for 30 s; then a party is revoked, then the coordinator."""
+    write(tmp_path)
+    crl = tmp_path / "certs" / "ca.crl"
+    shop = pd.read_csv(tmp_path / "shop.csv")
+    shop.columns = ["customer", "calls", "minutes"]
+    shop.to_csv(tmp_path / "stranger.csv", index=False)
+    config = COORDINATOR.replace('parties = ["shop"]', 'parties = ["shop", "stranger"]')
+    config = config.replace("epochs = 12", "epochs = 1_000_000")
+    (tmp_path / "coordinator.toml").write_text(config)
+    main = start(tmp_path, "coordinator", "coordinator.toml", "--quiet")
+    port = str(wait_for(tmp_path / "main", "listening", main)["address"]).rpartition(":")[2]
+    write_parties(tmp_path, port, ("shop", "stranger"))
+    parties = {
+        name: start(tmp_path, "party", f"{name}.toml", "--quiet") for name in ("shop", "stranger")
+    }
+    wait_for(tmp_path / "main", "epoch", main)
+
+    def since(log: str, kind: str, text: str, began: float) -> Callable[[], object]:
+        """Return a condition that waits for an event, and prints how long it took."""
+
+        def holds() -> bool:
+            found = any(text in json.dumps(each) for each in events(tmp_path / log, kind))
+            if found:
+                print(f"{log}: {kind} {text} after {time.monotonic() - began:.1f} s")
+            return found
+
+        return holds
+
+    kept = crl.read_bytes()
+    crl.unlink()
+    time.sleep(30)
+    crl.write_bytes(kept)
+    for side in ("main", "shop", "stranger"):
+        wait_until(lambda side=side: events(tmp_path / side, "revocation_list_readable"), main)
+        assert len(events(tmp_path / side, "revocation_list_unreadable")) == 1
+    assert not events(tmp_path / "main", "party_left")
+    assert not events(tmp_path / "main", "disconnected")
+
+    authority, began = open_authority(tmp_path / "certs"), time.monotonic()
+    authority.revoke("shop")
+    wait_until(since("main", "disconnected", "shop", began), main)
+    assert time.monotonic() - began < 60
+    assert parties["shop"].wait(60) == 2
+    left = events(tmp_path / "main", "party_left")
+    assert {each["party"] for each in left} <= {"shop"}
+    last = events(tmp_path / "main", "epoch")[-1]["epoch"]
+    wait_until(lambda: events(tmp_path / "main", "epoch")[-1]["epoch"] > last + 3, main)
+
+    began = time.monotonic()
+    authority.revoke("coordinator")
+    wait_until(since("stranger", "connection_lost", "is revoked", began), main)
+    assert time.monotonic() - began < 60
+    wait_until(since("main", "disconnected", "stranger", began), main)
+    for each in (main, parties["stranger"]):
+        each.send_signal(signal.SIGTERM)
+    finish(main, *parties.values())

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 from xvfl.certs import PeerVerifier, create_authority
 from xvfl.certs.proof import proof_checker, prover
@@ -41,13 +42,8 @@ def run_server(
 ) -> Iterator[CoordinatorServer]:
     """Run a coordinator's server on loopback."""
     peers, own = PeerVerifier(folder / "ca.crt", folder / "ca.crl"), tls_files(folder, COORDINATOR)
-    server = CoordinatorServer(
-        address,
-        own,
-        names,
-        peers.check,
-        **{"prove": prover(own), **more},  # type: ignore[arg-type]
-    )
+    options: dict[str, Any] = {"identify": peers.check, "prove": prover(own), **more}
+    server = CoordinatorServer(address, own, names, **options)
     try:
         yield server
     finally:

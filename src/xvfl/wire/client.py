@@ -6,6 +6,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,7 +90,9 @@ class PartyClient:
     def stop(self) -> None:
         """Close the connection and make `run` return; callable from any thread."""
         self._stopped.set()
-        self._stop()
+        # The event loop may be closed already.
+        with suppress(RuntimeError):
+            self._stop()
 
     async def _serve(self) -> None:
         loop, stop = asyncio.get_running_loop(), asyncio.Event()
