@@ -9,9 +9,9 @@ from typing import Any
 
 from xvfl.errors import ConfigError, RunError
 
-MAX_CONNECTIONS = 16
+MAX_CONNECTIONS = 32
 """Connections handled at the same time; further ones are closed."""
-REQUEST_TIMEOUT_S = 10
+REQUEST_TIMEOUT_S = 2
 """Seconds that a client may be silent."""
 ACCEPT_PAUSE_S = 0.5
 StatusFunction = Callable[[], dict[str, Any]]

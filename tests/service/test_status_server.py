@@ -1,0 +1,31 @@
+"""The status server with clients that say nothing."""
+
+import socket
+import threading
+import urllib.error
+import urllib.request
+
+from tests.wire.transport_helpers import wait_until
+from xvfl.service.status_server import MAX_CONNECTIONS, StatusServer
+
+
+def test_silent_clients_take_few_threads_and_are_closed() -> None:
+    server = StatusServer("127.0.0.1:0", lambda: {"healthy": True})
+    before = threading.active_count()
+    silent = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(200)]
+
+    def healthy() -> bool:
+        try:
+            url = f"http://127.0.0.1:{server.port}/health"
+            with urllib.request.urlopen(url, timeout=60) as reply:
+                return bool(reply.read() == b"ok\n")
+        except (urllib.error.URLError, ConnectionError, OSError):
+            return False
+
+    try:
+        assert threading.active_count() <= before + MAX_CONNECTIONS
+        wait_until(healthy)
+    finally:
+        for each in silent:
+            each.close()
+        server.close()

@@ -1,0 +1,168 @@
+"""Limits on connections, chunks and replies."""
+
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.wire.test_transports import HELLO, echo
+from tests.wire.transport_helpers import run_client, run_server, wait_until
+from xvfl.errors import WireError
+from xvfl.wire import codec
+from xvfl.wire.limits import CHUNK_BYTES, SMALL_BYTES, FrameAssembler, reply_limit, split_frame
+from xvfl.wire.messages import (
+    Backward,
+    Begin,
+    Complete,
+    Embed,
+    End,
+    Flush,
+    Gradient,
+    Match,
+    Matched,
+    Release,
+)
+
+MAX = 2**28
+
+
+def is_open(connection: socket.socket) -> bool:
+    """Return whether the other side has not closed a connection."""
+    connection.setblocking(False)
+    try:
+        return connection.recv(1, socket.MSG_PEEK) != b""
+    except BlockingIOError:
+        return True
+    except ConnectionError:
+        return False
+
+
+@pytest.fixture
+def sockets() -> Iterator[list[socket.socket]]:
+    opened: list[socket.socket] = []
+    yield opened
+    for each in opened:
+        each.close()
+
+
+def test_a_flood_from_one_address_closes_its_own_connections_alone(
+    authority: Path, sockets: list[socket.socket]
+) -> None:
+    events: list[dict[str, Any]] = []
+    with (
+        run_server(
+            authority, ["p0"], "0.0.0.0:0", log_event=events.append, max_pending=8, hello_timeout=60
+        ) as server,
+        run_client(authority, "p0", server.port, HELLO, echo),
+    ):
+        wait_until(server.transports["p0"].hello)
+        target = ("127.0.0.1", server.port)
+        others = [socket.create_connection(target, source_address=("127.0.0.2", 0))]
+        flood = [socket.create_connection(target) for _ in range(50)]
+        sockets += others + flood
+        wait_until(lambda: sum(map(is_open, flood)) == 7)
+        assert all(map(is_open, others)) and all(map(is_open, flood[-7:]))
+        # The party is connected from the address of the flood, and not pending.
+        reply = server.transports["p0"].request(Match(1, b"")).result(60)
+        assert isinstance(reply, Matched)
+    (line,) = [each for each in events if each["event"] == "connections_dropped"]
+    assert line["count"] == 43 and line["addresses"] == ["127.0.0.1"]
+
+
+@pytest.mark.parametrize("first", [b"", b"\x16\x03\x01\x02"], ids=["silent", "half a handshake"])
+def test_a_connection_without_hello_is_closed_in_time(
+    authority: Path, sockets: list[socket.socket], first: bytes
+) -> None:
+    events: list[dict[str, Any]] = []
+    with run_server(authority, ["p0"], log_event=events.append, hello_timeout=0.3) as server:
+        for _ in range(5):
+            sockets.append(socket.create_connection(("localhost", server.port)))
+            sockets[-1].sendall(first)
+        wait_until(lambda: not any(map(is_open, sockets)))
+        wait_until(lambda: events)
+    assert [each["event"] for each in events] == ["connections_dropped"]
+    assert events[0]["count"] == 5
+
+
+def test_a_party_that_opens_a_second_connection_loses_the_first(authority: Path) -> None:
+    events: list[dict[str, Any]] = []
+    with (
+        run_server(authority, ["p0"], log_event=events.append) as server,
+        run_client(authority, "p0", server.port, HELLO, echo),
+    ):
+        wait_until(server.transports["p0"].hello)
+        first = server.transports["p0"].connection
+        with run_client(authority, "p0", server.port, HELLO, echo):
+            wait_until(lambda: server.transports["p0"].connection not in (None, first))
+            assert first is not None
+            wait_until(lambda: first.stream.done())
+
+
+def test_frames_survive_their_chunks() -> None:
+    for size in (0, 10, CHUNK_BYTES - 100, CHUNK_BYTES, 3 * CHUNK_BYTES + 7):
+        frame = codec.encode(Match(4, bytes(size)))
+        chunks, assembler = list(split_frame(frame)), FrameAssembler()
+        assert max(map(len, chunks)) <= CHUNK_BYTES and b"".join(chunks) == frame
+        results = [assembler.add(each, lambda request_id: MAX) for each in chunks]
+        assert results[-1] == frame and not any(results[:-1]) and assembler.complete
+
+
+def test_a_frame_is_rejected_by_its_header() -> None:
+    frame = codec.encode(Match(4, bytes(3 * CHUNK_BYTES)))
+    first, second, *_ = split_frame(frame)
+    with pytest.raises(WireError, match=f"at most 100 bytes, got {len(frame)}"):
+        FrameAssembler().add(first, lambda request_id: 100)
+    for wrong, text in ((b"", "1 byte or more"), (bytes(len(frame)), "more than its header")):
+        assembler = FrameAssembler()
+        assert assembler.add(first, lambda request_id: MAX) is None
+        assert assembler.add(second, lambda request_id: MAX) is None
+        with pytest.raises(WireError, match=text):
+            assembler.add(wrong, lambda request_id: MAX)
+
+
+def test_replies_are_bounded_by_the_shapes_of_their_requests() -> None:
+    limit = reply_limit(MAX, row_bytes=8 * 64)
+    handles, cue = torch.zeros(512, dtype=torch.int32), torch.zeros(512, 64)
+    none = torch.zeros(0, dtype=torch.int32)
+    embed = Embed(1, (), (), 0, True, ("plain", "masked"), handles)
+    for request, needed in (
+        (embed, 512 * 2 * 64 * 8),
+        (Complete(1, 1, cue, torch.zeros(512, dtype=torch.bool)), 512 * 64 * 4),
+        (Backward(1, Gradient(1, cue)), 512 * 64 * 4),
+        (Begin(1, "run", 0, "", none), HELLO.rows),
+        (Flush(1, (), (), -1), 0),
+        (End(1, ""), 0),
+        (Release(1, "", (), b""), 0),
+    ):
+        assert limit(request, HELLO) == needed + SMALL_BYTES, request
+    assert limit(Match(1, b""), HELLO) == MAX
+    assert reply_limit(MAX)(embed, HELLO) == MAX
+    assert reply_limit(1000)(embed, HELLO) == 1000
+
+
+def test_a_party_that_does_not_read_is_disconnected_when_the_coordinator_closes(
+    authority: Path,
+) -> None:
+    """A reply of many megabytes that nobody reads must not delay a disconnection."""
+    hold = threading.Event()
+
+    def slow(frame: bytes) -> bytes:
+        hold.wait(60)
+        return echo(frame)
+
+    with (
+        run_server(authority, ["p0"]) as server,
+        run_client(authority, "p0", server.port, HELLO, slow),
+    ):
+        transport = server.transports["p0"]
+        wait_until(transport.hello)
+        for request_id in range(1, 4):
+            transport.request(Match(request_id, bytes(32 * 2**20)))
+        connection = transport.connection
+        transport.close()
+        wait_until(lambda: transport.connection is not connection)
+        hold.set()
