@@ -1,7 +1,7 @@
 """A certificate authority for trials, in a folder.
 
 ca.crt, ca.key    the authority; the key stays in this folder
-ca.crl            the revocation list, which the coordinator reads
+ca.crl            the revocation list, which every side reads
 issued.json       the issued certificates: name, serial number, hosts, dates
 NAME.crt/.key     for the owner of NAME; hand over both with ca.crt, then delete the key here
 """

@@ -26,7 +26,7 @@ def init(
 ) -> None:
     """Create a certificate authority.
 
-    Give ca.crt to every party and ca.crl to the coordinator. Keep ca.key secret.
+    Give ca.crt and ca.crl to the coordinator and every party. Keep ca.key secret.
 
     xvfl certs init certs
     """
@@ -68,10 +68,10 @@ def issue(
 
 @app.command()
 def revoke(
-    name: Annotated[str, typer.Argument(help="The party whose certificates to revoke.")],
+    name: Annotated[str, typer.Argument(help="The party or coordinator whose certificates to revoke.")],
     folder: AuthorityFolder = CERTS,
 ) -> None:
-    """Revoke all certificates of a party; then copy the new ca.crl to the coordinator.
+    """Revoke all certificates of a name; then copy the new ca.crl to the other sides.
 
     xvfl certs revoke bank
     """
@@ -80,8 +80,7 @@ def revoke(
 
     revoked = open_authority(folder).revoke(name)
     print(f"revoked {', '.join(each.serial for each in revoked)} of {name}")
-    print(f"copy {folder / 'ca.crl'} to the coordinator; it applies to new connections")
-    print("if the party is connected now, restart the coordinator to disconnect it")
+    print(f"copy {folder / 'ca.crl'} to the other sides: running processes read it within 10 s")
 
 
 @app.command()

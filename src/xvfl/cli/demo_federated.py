@@ -82,6 +82,7 @@ table = "{name}.csv"
 id_column = "id"
 state_dir = "{name}"
 release_key = "coordinator/release.pub"
+revocation_list = "certs/ca.crl"
 [tls]
 ca_certificate = "certs/ca.crt"
 certificate = "certs/{name}.crt"
