@@ -68,7 +68,9 @@ def issue(
 
 @app.command()
 def revoke(
-    name: Annotated[str, typer.Argument(help="The party or coordinator whose certificates to revoke.")],
+    name: Annotated[
+        str, typer.Argument(help="The party or coordinator whose certificates to revoke.")
+    ],
     folder: AuthorityFolder = CERTS,
 ) -> None:
     """Revoke all certificates of a name; then copy the new ca.crl to the other sides.
