@@ -7,7 +7,8 @@ repeated error replies or an invalid reply it is excluded from the run.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
@@ -17,6 +18,8 @@ from xvfl.config import TrainConfig
 from xvfl.errors import PartyError, RunError, WireError
 from xvfl.federation.membership import MAX_REJECTIONS, FaultCounts, Member, RunTerms
 from xvfl.federation.message_checks import check_ready
+from xvfl.federation.monitored_split import MonitoredSplit
+from xvfl.federation.party_monitor import PartyMonitor
 from xvfl.federation.remote_party import RemoteParty, request_all
 from xvfl.federation.split import Counters, SplitFederation
 from xvfl.methods.base import BatchFunction, Method
@@ -39,22 +42,31 @@ class ElasticFederation:
         parties: Sequence[RemoteParty],
         terms: RunTerms,
         log_event: LogEvent = lambda event: None,
+        monitor: PartyMonitor | None = None,
     ) -> None:
-        """Create a federation in which no party is present yet; `wait_for` lets them join."""
+        """Create a federation in which no party is present yet; `wait_for` lets them join.
+
+        A monitor checks all answers; by default none does.
+        """
         self.members = [Member(party) for party in parties]
         for party in parties:
             party.packer = Packer(terms.payload)
-        self.terms, self._log_event = terms, log_event
+        self.terms, self._log_event, self.monitor = terms, log_event, monitor
         self.counters = Counters()
         self.step = 0
         """The current training step."""
         self.optimized_nets: dict[str, OptimizedNet] = {}
         self.fault_counts = FaultCounts()
+        self.batches = 0
+        """Training batches so far."""
         self._training = True
         self._active: tuple[int, ...] = ()
         self._have_best: set[str] = set()
         self._best_update = 0
         self._batch = 0
+        self._left_out: int | None = None
+        self.contributors: frozenset[str] = frozenset(self.names)
+        """The parties that took part in every batch since the last call of `train`."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -102,6 +114,16 @@ class ElasticFederation:
     def train(self, on: bool) -> None:
         """Set whether the next batches are for training or for prediction."""
         self._training = on
+        self.contributors = frozenset(self.names)
+
+    @contextmanager
+    def leave_out(self, party: int) -> Iterator[None]:
+        """Run the batches of a `with` block without a party, if others are present."""
+        self._left_out = party
+        try:
+            yield
+        finally:
+            self._left_out = None
 
     def run_batch(
         self,
@@ -118,6 +140,7 @@ class ElasticFederation:
             present = self.wait_for(self.terms.min_parties)
             if only_party in present:
                 present = (only_party,)
+            present = tuple(i for i in present if i != self._left_out) or present
             complete = len(present) == len(self.members)
             batch = rows if complete else rows.select_parties(present)
             if self._training:
@@ -135,9 +158,13 @@ class ElasticFederation:
                 self.fault_counts.repeated_batches += 1
                 continue
             for place in present:
-                self.members[place].record_success()
+                held = int((rows.handles[:, place] >= 0).sum()) if self._training else 0
+                self.members[place].record_success(self._training, held)
+            names = self.names
+            self.contributors &= {names[place] for place in present}
             if self._training:
                 self._active = present
+                self.batches += 1
             return result
 
     def update(self, update: WeightUpdate) -> None:
@@ -183,12 +210,15 @@ class ElasticFederation:
                 self._handle_fault(error)
 
     def _split(self, places: Sequence[int]) -> SplitFederation:
-        return SplitFederation(
+        arguments = (
             [self.members[i].party for i in places],
             self.terms.width,
             self.counters,
             self.terms.sends_gradients,
         )
+        if self.monitor is None:
+            return SplitFederation(*arguments)
+        return MonitoredSplit(self.monitor, *arguments)
 
     def _next_request_id(self) -> int:
         self.counters.request_id += 1
@@ -220,6 +250,12 @@ class ElasticFederation:
         if error.fault == "wrong" or member.rejections >= MAX_REJECTIONS:
             self._exclude(member, str(error))
 
+    def exclude(self, party: int, reason: str) -> None:
+        """Exclude a party from the run between two batches."""
+        if self.members[party].present:
+            self._leave(self.members[party], reason)
+        self._exclude(self.members[party], reason)
+
     def _exclude(self, member: Member, reason: str) -> None:
         """Exclude a party from the run, and send it the reason."""
         member.present, member.exclusion_reason = False, reason
@@ -248,6 +284,8 @@ class ElasticFederation:
         if ready.last_update < self._best_update:
             self._have_best.discard(name)
         lost = self.counters.update - ready.last_update
+        if self.monitor is not None and (lost or not same_process):
+            self.monitor.forget(name)
         since = member.left_at if same_process else ready.step
         counts = self.fault_counts.lost_updates
         counts[name] = counts.get(name, 0) + lost

@@ -59,6 +59,10 @@ class Member:
     """Consecutive faults, counted across restarts of the party's process."""
     rejections: int = 0
     """How many of them were error replies."""
+    batches: int = 0
+    """Training batches in which the party took part."""
+    trained_rows: int = 0
+    """Rows of the party in these batches, counted once per batch."""
     _failed_batch: int = 0
     _failed_at: float = 0.0
 
@@ -68,9 +72,12 @@ class Member:
         self.rejections += fault == "refused"
         self._failed_batch, self._failed_at = batch, time.monotonic()
 
-    def record_success(self) -> None:
-        """Record a completed batch."""
+    def record_success(self, training: bool, rows: int) -> None:
+        """Record a completed batch with this many rows of the party."""
         self.faults = self.rejections = 0
+        if training:
+            self.batches += 1
+            self.trained_rows += rows
 
     def is_backing_off(self, batch: int, needed: bool) -> bool:
         """Return whether the party still pauses: one batch per fault, or seconds if needed."""

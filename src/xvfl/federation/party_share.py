@@ -1,0 +1,60 @@
+"""The share of the validation loss that each party explains: the loss with and without it."""
+
+from collections.abc import Iterator
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from xvfl.federation.elastic import ElasticFederation
+from xvfl.federation.predict import logits
+from xvfl.methods.base import Method
+from xvfl.primitives.rows import Rows
+
+MAX_ROWS = 1000
+"""Validation rows, at most."""
+
+
+def check_validation(method: Method, federation: ElasticFederation, rows: Rows) -> None:
+    """Check at the end of an epoch whether a party makes the validation loss worse.
+
+    With the policy `leave_out`, exclude the party that increases the loss most.
+    """
+    monitor = federation.monitor
+    if monitor is None:
+        return
+    harmful: dict[int, str] = {}
+    for party, with_party, without in _row_losses(method, federation, rows):
+        reason = monitor.check_validation(federation.names[party], with_party, without)
+        if reason is not None:
+            harmful[party] = reason
+    monitor.end_epoch()
+    if monitor.policy == "leave_out" and harmful:
+        worst = min(harmful, key=lambda party: monitor.explained[federation.names[party]])
+        federation.exclude(worst, harmful[worst])
+
+
+def _row_losses(
+    method: Method, federation: ElasticFederation, rows: Rows
+) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """Yield each present party, and the collaborative log-loss of rows with and without it. (n,)
+
+    The rows are those that the party and another present party observed.
+    """
+    present = list(federation.present)
+    if "collaborative" not in method.modes or len(present) < 2:
+        return
+    index = (rows.seen[:, present].sum(1) >= 2).nonzero().flatten()[:MAX_ROWS]
+    if not len(index):
+        return
+    taken = rows.take(index)
+    with_all = _losses(method, federation, taken)
+    for party in present:
+        with federation.leave_out(party):
+            without = _losses(method, federation, taken)
+        observed = taken.seen[:, party].cpu()
+        yield party, with_all[observed], without[observed]
+
+
+def _losses(method: Method, federation: ElasticFederation, rows: Rows) -> Tensor:
+    out = logits(method, federation, rows, "collaborative", 0)
+    return F.cross_entropy(out, rows.y.cpu(), reduction="none")

@@ -1,0 +1,134 @@
+"""Statistics of what each party sends, from which a poisoned or broken party can be recognized.
+
+Shapes: B rows, k parties, v views, d embedding width.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+SKETCH_ROWS = 32
+"""Rows of an answer that are compared with earlier answers."""
+STORED_SKETCHES = 256
+"""Answers that a new answer is compared with."""
+RATE = 0.1
+"""Weight of a new answer in the running statistics."""
+TINY = 1e-30
+
+
+@dataclass(frozen=True)
+class AnswerStatistics:
+    """Statistics of one answer of every party, over the rows that the party observed."""
+
+    rows: Tensor
+    """(k,) number of these rows."""
+    rms: Tensor
+    """(k,) root mean square of all values."""
+    largest: Tensor
+    """(k,) largest root mean square of one row and view."""
+    spread: Tensor
+    """(k,) root mean square of the deviation from the mean row, relative to `rms`; 0 if all rows
+    are equal."""
+    moment: Tensor
+    """(k, d, d) second moments of the first view, with Frobenius norm 1."""
+
+
+@torch.no_grad()
+def answer_statistics(values: Tensor, counted: Tensor) -> AnswerStatistics:
+    """Compute the statistics of embeddings (B, k, v, d) over the counted rows (B, k)."""
+    rows = counted.sum(0)
+    weight = counted.to(values.dtype) / rows.clamp(min=1)
+    square = values.square().mean(-1)
+    rms = (square.mean(-1) * weight).sum(0).sqrt()
+    largest = (square.amax(-1) * counted).amax(0).sqrt() if len(values) else torch.zeros_like(rms)
+    first = values[:, :, 0] * counted.unsqueeze(-1)
+    mean = (first * weight.unsqueeze(-1)).sum(0)
+    # The difference of two moments would lose small spreads to rounding.
+    deviation = ((first - mean).square().mean(-1) * weight).sum(0).sqrt()
+    level = (square[:, :, 0] * weight).sum(0).sqrt()
+    moment = torch.einsum("bkd,bke->kde", first, first)
+    moment = moment / moment.flatten(1).norm(dim=1).clamp(min=TINY).view(-1, 1, 1)
+    return AnswerStatistics(rows, rms, largest, deviation / level.clamp(min=TINY), moment)
+
+
+@torch.no_grad()
+def sketch(values: Tensor) -> Tensor | None:
+    """Describe one party's answer (n, d) by its first rows, centered and scaled; None if too few.
+
+    The scalar product of two sketches is the correlation of the answers. Answers in which few rows
+    differ from the others have no sketch: they correlate by chance.
+    """
+    rows = values[:SKETCH_ROWS]
+    if len(rows) < SKETCH_ROWS // 2:
+        return None
+    centered = rows - rows.mean(0)
+    square = centered.square().sum(1)
+    total = square.sum()
+    effective_rows = total.square() / square.square().sum().clamp(min=TINY)
+    if float(effective_rows) < SKETCH_ROWS // 4:
+        return None
+    result = values.new_zeros(SKETCH_ROWS * values.shape[1])
+    flat = (centered / total.sqrt()).flatten()
+    result[: len(flat)] = flat
+    return result
+
+
+@torch.no_grad()
+def inconsistency(first: Tensor, second: Tensor) -> float:
+    """Compare two answers (n, d) for the same rows and weights.
+
+    Return the squared difference, relative to the variance of the first answer: 0 for equal
+    answers, about 2 for independent noise.
+    """
+    variance = (first - first.mean(0)).square().sum()
+    return float((first - second).square().sum() / variance.clamp(min=TINY))
+
+
+class History:
+    """What one party has sent so far, for one kind of answer in training."""
+
+    def __init__(self) -> None:
+        """Start without answers."""
+        self.count = 0
+        """Number of answers."""
+        self.rms = self.largest = 0.0
+        """Running geometric mean of `rms`; decaying maximum of `largest`."""
+        self._moment: Tensor | None = None
+        self._sketches: Tensor | None = None
+        self._steps = torch.full((STORED_SKETCHES,), -1)
+        self._next = 0
+
+    def update(self, rms: float, largest: float, moment: Tensor | None) -> None:
+        """Add the statistics of an answer."""
+        if self.count:
+            self.rms = math.exp((1 - RATE) * math.log(self.rms) + RATE * math.log(rms))
+            self.largest = max((1 - RATE) * self.largest, largest)
+        else:
+            self.rms, self.largest = rms, largest
+        if moment is not None:
+            old = self._moment
+            self._moment = moment.clone() if old is None else old.lerp_(moment, RATE)
+        self.count += 1
+
+    def drift(self, moment: Tensor) -> float:
+        """Return 1 − the cosine between second moments and those of the history; 0 to 1."""
+        if self._moment is None:
+            return 0.0
+        return 1 - float((self._moment * moment).sum() / self._moment.norm().clamp(min=TINY))
+
+    def repeats(self, answer: Tensor, step: int) -> tuple[float, int]:
+        """Store a sketch; return the largest correlation with that of another step, and the step.
+
+        A batch that is repeated after a fault has the same step and the same answer.
+        """
+        if self._sketches is None:
+            self._sketches = answer.new_zeros(STORED_SKETCHES, len(answer))
+        other = (self._steps >= 0) & (self._steps != step)
+        correlation = (self._sketches @ answer).masked_fill(~other, -1.0)
+        value, at = correlation.max(0)
+        repeated = int(self._steps[at])
+        self._sketches[self._next], self._steps[self._next] = answer, step
+        self._next = (self._next + 1) % STORED_SKETCHES
+        return float(value), repeated
