@@ -9,6 +9,8 @@ from rich.table import Table
 if TYPE_CHECKING:
     from xvfl.model.evaluation import Evaluation
 
+FINISHED_WITHOUT = 3
+"""Exit code of a coordinator whose run finished without some of its parties."""
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""
 METRICS = {

@@ -10,7 +10,13 @@ import typer
 from rich.table import Column, Table
 
 from xvfl.cli.extras import require_extra
-from xvfl.cli.output import INTERRUPTED, print_error, print_evaluation, print_table
+from xvfl.cli.output import (
+    FINISHED_WITHOUT,
+    INTERRUPTED,
+    print_error,
+    print_evaluation,
+    print_table,
+)
 from xvfl.errors import InputError, RunError
 
 STATUS_TIMEOUT_S = 10
@@ -23,7 +29,8 @@ def coordinator(config: CoordinatorFile, quiet: Quiet = False) -> None:
     """Run the coordinator: match ids, train with the connected parties, evaluate, release.
 
     A coordinator that was stopped or killed resumes from the last common checkpoint when it is
-    started again.
+    started again. If the run finishes without some of its parties, the last line names them and
+    the exit code is 3; started again, the coordinator informs those that have come back.
 
     xvfl coordinator coordinator.toml
     """
@@ -37,6 +44,9 @@ def coordinator(config: CoordinatorFile, quiet: Quiet = False) -> None:
         print_error(f"stopped; continue with: xvfl coordinator {config}")
         raise typer.Exit(INTERRUPTED)
     print_evaluation(f"{loaded.state_dir}, {outcome.step} steps", outcome.evaluation)
+    if outcome.absent:
+        print_error(outcome.describe_absent())
+        raise typer.Exit(FINISHED_WITHOUT)
 
 
 def party(config: PartyFile, quiet: Quiet = False) -> None:

@@ -8,7 +8,8 @@ repeated error replies or an invalid reply it is excluded from the run.
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import TimeoutError
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import torch
@@ -16,7 +17,7 @@ from torch import nn
 
 from xvfl.config import TrainConfig
 from xvfl.errors import PartyError, RunError, WireError
-from xvfl.federation.membership import MAX_REJECTIONS, FaultCounts, Member, RunTerms
+from xvfl.federation.membership import EXCLUDED, MAX_REJECTIONS, FaultCounts, Member, RunTerms
 from xvfl.federation.message_checks import check_ready
 from xvfl.federation.monitored_split import MonitoredSplit
 from xvfl.federation.party_monitor import PartyMonitor
@@ -25,7 +26,7 @@ from xvfl.federation.split import Counters, SplitFederation
 from xvfl.methods.base import BatchFunction, Method
 from xvfl.primitives.rows import Rows
 from xvfl.training.optimizer import OptimizedNet, WeightUpdate
-from xvfl.wire.messages import Begin, Done, End, Hello, Ready
+from xvfl.wire.messages import Begin, End, Hello, Ready
 from xvfl.wire.payload import Packer
 
 T = TypeVar("T")
@@ -200,14 +201,28 @@ class ElasticFederation:
                 self._handle_fault(error)
 
     def end(self, reason: str) -> None:
-        """Tell all present parties that the run has ended."""
-        while self.present:
-            parties = [self.members[i].party for i in self.present]
-            try:
-                request_all(parties, [End(self._next_request_id(), reason) for _ in parties], Done)
-                return
-            except PartyError as error:
-                self._handle_fault(error)
+        """Tell present parties that the run has ended; those that do not confirm it leave."""
+        ending = [self.members[i] for i in self.present if not self.members[i].informed]
+        for member in ending:
+            self._send_end(member, reason)
+        for member in ending:
+            assert member.ended is not None
+            with suppress(PartyError, TimeoutError):
+                member.ended[1].result(member.party.timeout.seconds)
+            if not member.informed:
+                self._leave(member, "it did not confirm the end of the run")
+
+    def _send_end(self, member: Member, reason: str) -> None:
+        reply = member.party.transport.request(End(self._next_request_id(), reason))
+        member.ended = member.party.instance_id, reply
+
+    def _repeat_exclusion(self, member: Member) -> None:
+        """Send the reason to an excluded party that was restarted."""
+        hello = member.party.transport.hello()
+        if hello is None or (member.ended and member.ended[0] == hello.instance_id):
+            return
+        member.party.instance_id = hello.instance_id
+        self._send_end(member, f"{EXCLUDED}{member.exclusion_reason}")
 
     def _split(self, places: Sequence[int]) -> SplitFederation:
         arguments = (
@@ -260,9 +275,11 @@ class ElasticFederation:
         """Exclude a party from the run, and send it the reason."""
         member.present, member.exclusion_reason = False, reason
         self._log_event({"event": "party_excluded", "party": member.party.name, "reason": reason})
-        member.party.transport.request(End(self._next_request_id(), f"excluded: {reason}"))
+        self._send_end(member, EXCLUDED + reason)
 
     def _try_join(self, member: Member, needed: bool) -> None:
+        if member.exclusion_reason is not None:
+            self._repeat_exclusion(member)
         may_join = not (member.present or member.exclusion_reason)
         hello = member.party.transport.hello() if may_join else None
         if hello is None or member.is_backing_off(self._batch, needed):
@@ -278,7 +295,7 @@ class ElasticFederation:
             self._exclude(member, problem)
             return
         same_process = member.instance_id == hello.instance_id
-        member.present, member.instance_id = True, hello.instance_id
+        member.present, member.instance_id, member.ended = True, hello.instance_id, None
         member.row_status, member.min_rows = ready.row_status, ready.min_rows
         member.party.take_pending()
         if ready.last_update < self._best_update:

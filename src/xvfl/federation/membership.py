@@ -2,16 +2,20 @@
 
 import time
 from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from torch import Tensor
 
 from xvfl.errors import Fault
 from xvfl.federation.remote_party import RemoteParty
+from xvfl.wire.messages import Done, Message
 from xvfl.wire.payload import Payload
 
 MAX_REJECTIONS = 5
 """Consecutive error replies after which a party is excluded."""
+EXCLUDED = "excluded: "
+"""Start of the reason that an excluded party receives."""
 BACKOFF_S = 0.5
 """Seconds per consecutive fault before a required party is asked to join again."""
 
@@ -63,8 +67,26 @@ class Member:
     """Training batches in which the party took part."""
     trained_rows: int = 0
     """Rows of the party in these batches, counted once per batch."""
+    ended: tuple[str, Future[Message]] | None = None
+    """The process that was told the end of its part, and its reply."""
     _failed_batch: int = 0
     _failed_at: float = 0.0
+
+    @property
+    def absence(self) -> str | None:
+        """Why the party is not present; None if it is."""
+        if self.present:
+            return None
+        if self.exclusion_reason is not None:
+            return EXCLUDED + self.exclusion_reason
+        return f"offline since step {self.left_at}"
+
+    @property
+    def informed(self) -> bool:
+        """Whether the party has confirmed the end of its part."""
+        if self.ended is None or not self.ended[1].done() or self.ended[1].exception():
+            return False
+        return isinstance(self.ended[1].result(), Done)
 
     def record_fault(self, batch: int, fault: Fault) -> None:
         """Record a fault in a batch."""

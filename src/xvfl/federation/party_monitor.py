@@ -45,8 +45,9 @@ MAX_GRADIENT_CHANGE = 100.0
 """Factor by which the gradient of a party's embeddings may exceed the largest one so far."""
 GRADIENT_STEPS = 20
 """Steps before gradients are compared."""
-MIN_HARM, MIN_HARM_SIGMAS = 0.1, 4.0
-"""Validation loss in nats, and in standard errors, by which a party may increase it."""
+MAX_HARM, MAX_RELATIVE_HARM, MAX_HARM_SIGMAS = 0.1, 0.2, 4.0
+"""How much a party may increase the validation loss: in nats, relative to the loss without it, and
+in standard errors; an anomaly exceeds all three."""
 
 
 @dataclass(frozen=True)
@@ -185,7 +186,8 @@ class PartyMonitor:
         mean = float(difference.mean())
         error = float(difference.std()) / math.sqrt(max(len(difference), 1))
         self.explained[party] = -mean
-        if len(difference) < 2 * MIN_ROWS or mean <= max(MIN_HARM, MIN_HARM_SIGMAS * error):
+        limit = max(MAX_HARM, MAX_RELATIVE_HARM * float(without.mean()), MAX_HARM_SIGMAS * error)
+        if len(difference) < 2 * MIN_ROWS or mean <= limit:
             return None
         text = (
             f"the validation loss is {float(with_party.mean()):.3f} with it and "

@@ -5,7 +5,7 @@ or streamed (`model_predictions`), or from a method over a federation, in one pr
 the wire (`federation_predictions`).
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -25,7 +25,7 @@ from xvfl.training.protocols import ReachableFederation
 
 EVALUATION = "evaluation.json"
 ALL = "all"
-"""The party of a collaborative line."""
+"""The party of a collaborative line in which all parties took part."""
 ORDER = ("local", "assisted", "peers", "collaborative")
 """The modes in the order of the lines."""
 Chunk = tuple[Mapping[str, Source], pd.Series]
@@ -45,6 +45,8 @@ class Predictions:
     row_bytes: NDArray[np.int64] | None = None
     """(n,) bytes of embeddings that cross between organizations; None if unknown."""
     reason: str = ""
+    parties: tuple[str, ...] = ()
+    """The parties whose embeddings the predictions use; empty if unknown."""
 
 
 ChunkPredictions = tuple[NDArray[np.int64], Iterable[Predictions]]
@@ -63,6 +65,8 @@ class Line:
     metrics: dict[str, float] = field(default_factory=dict)
     """Empty if `reason` says why the line could not be computed."""
     reason: str = ""
+    parties: tuple[str, ...] = ()
+    """The parties that took part in all predictions; empty if unknown."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,11 @@ class Evaluation:
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON form."""
         return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Evaluation":
+        """Restore an evaluation from its JSON form."""
+        return cls(data["split"], data["majority"], [Line(**line) for line in data["lines"]])
 
 
 def evaluate(chunks: Iterable[ChunkPredictions], split: str) -> Evaluation:
@@ -112,9 +121,15 @@ def model_predictions(model: Model, chunks: Iterable[Chunk]) -> Iterator[ChunkPr
 
 
 def federation_predictions(
-    method: Method, federation: ReachableFederation, rows: Rows
+    method: Method,
+    federation: ReachableFederation,
+    rows: Rows,
+    contributors: Callable[[], Collection[str]] | None = None,
 ) -> Iterator[ChunkPredictions]:
-    """Predict the rows of a federation in every mode; a party that is offline gives a reason."""
+    """Predict the rows of a federation in every mode; a party that is offline gives a reason.
+
+    `contributors` returns the parties that took part in the last prediction; by default, all did.
+    """
 
     def predict() -> Iterator[Predictions]:
         for mode, party in mode_party_pairs(method, federation):
@@ -128,7 +143,14 @@ def federation_predictions(
                 yield Predictions(mode, name, reason=str(error))
                 continue
             proba = torch.softmax(out.double(), -1).numpy()
-            yield Predictions(mode, name, proba, rows.y[index].cpu().numpy())
+            taking_part: Collection[str] = (name,) if mode == "local" else federation.names
+            if contributors is not None:
+                taking_part = contributors()
+            parties = tuple(each for each in federation.names if each in taking_part)
+            if mode == "collaborative" and parties != federation.names:
+                name = "+".join(parties)
+            y = rows.y[index].cpu().numpy()
+            yield Predictions(mode, name, proba, y, parties=parties)
 
     yield rows.y.cpu().numpy(), predict()
 
@@ -165,4 +187,5 @@ def _line(mode: str, party: str, chunks: list[Predictions]) -> Line:
     proba = np.concatenate([each.proba for each in chunks if each.proba is not None])
     known = [each.row_bytes for each in chunks if each.row_bytes is not None]
     bytes_per_row = round(float(np.concatenate(known).mean()), 1) if known else None
-    return Line(mode, party, len(y), bytes_per_row, all_metrics(proba, y))
+    parties = tuple(name for name in chunks[0].parties if all(name in c.parties for c in chunks))
+    return Line(mode, party, len(y), bytes_per_row, all_metrics(proba, y), parties=parties)

@@ -8,9 +8,9 @@ from xvfl.federation.request_ledger import UNLIMITED
 from xvfl.model.run_dir import RunDir
 from xvfl.model.workflow import read_source
 from xvfl.service.config import CoordinatorConfig
-from xvfl.service.coordinator_run import RunOutcome
 from xvfl.service.coordinator_service import CoordinatorService
 from xvfl.service.listener import listen
+from xvfl.service.outcome import RunOutcome
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.party_service import PartyService
 from xvfl.service.release import PUBLIC_KEY

@@ -4,7 +4,7 @@ import json
 import math
 import secrets
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from threading import Event
 from typing import Any
 
@@ -16,7 +16,9 @@ from xvfl.dataset.splits import Splits
 from xvfl.errors import RunError
 from xvfl.federation.build import build_method, default_widths
 from xvfl.federation.elastic import ElasticFederation
-from xvfl.federation.predict import calibrate, score
+from xvfl.federation.party_monitor import PartyMonitor
+from xvfl.federation.party_share import check_validation
+from xvfl.federation.predict import Temperatures, calibrate, score
 from xvfl.federation.remote_party import RemoteParty
 from xvfl.federation.split import Counters
 from xvfl.matching.alignment import CoordinatorAlignment
@@ -26,21 +28,21 @@ from xvfl.model.run_dir import CHECKPOINT, MANIFEST, MODEL, RunDir
 from xvfl.service.config import CoordinatorConfig
 from xvfl.service.labeled_rows import LabeledRows
 from xvfl.service.log import FINISHED, LogFunction
+from xvfl.service.outcome import (
+    RunOutcome,
+    absent_parties,
+    deliver_outcome,
+    participation,
+    restore_exclusions,
+    restore_participation,
+    uninformed_parties,
+)
 from xvfl.service.run_terms import image_parties, make_terms
 from xvfl.service.secret import load_secret, run_seed
+from xvfl.service.status_server import ProgressClock
 from xvfl.service.trained_heads import TrainedHeads
 from xvfl.system.write_guard import WriteGuard
 from xvfl.training.loop import Record, Trainer
-
-
-@dataclass(frozen=True)
-class RunOutcome:
-    """How a run ended."""
-
-    step: int
-    """The last training step."""
-    evaluation: Evaluation | None = None
-    """None if the run was stopped before it finished."""
 
 
 class CoordinatorRun:
@@ -75,7 +77,8 @@ class CoordinatorRun:
         )
         warm = str(json.loads(about["settings"])["warm"]) if saved else self._warm_start()
         terms = make_terms(config, self.net, labeled, self.name, warm)
-        self.federation = ElasticFederation(parties, terms, log)
+        self.monitor = PartyMonitor(config.on_anomaly, log)
+        self.federation = ElasticFederation(parties, terms, log, self.monitor)
         self.federation.counters = counters
         self._gather(saved, about)
         rows, (training, validation, test) = labeled.rows(self._row_status(), train.class_weight)
@@ -86,6 +89,7 @@ class CoordinatorRun:
         self.trainer = Trainer(self.federation, method, rows.take(training), train)
         if saved:
             self.trainer.restore(saved, about["progress"])
+            self.monitor.epoch = self.trainer.progress.epoch
             log({"event": "resumed", "step": self.trainer.progress.step, "run": self.name})
         else:
             log({"event": "run_started", "run": self.name, "rows": len(rows)})
@@ -93,9 +97,14 @@ class CoordinatorRun:
         self._attempted_step = self._saved_step
         self._unwritten: list[dict[str, Any]] = []
         self._writes = WriteGuard(log)
+        self._clock, self._excluded = ProgressClock(), self._excluded_parties()
+        self._epoch_batches = self._party_batches()
 
     def run(self, stop: Event) -> RunOutcome:
         """Train until the run is finished or `stop` is set, with common checkpoints."""
+        if self._finished is not None:
+            self.method.heads.load_state_dict(self.folder.load_tensors(MODEL)[0])
+            return self._deliver(self._finished, stop)
         if not self.trainer.progress.step:
             self._checkpoint()
         for record in self.trainer.run(self._score):
@@ -113,7 +122,7 @@ class CoordinatorRun:
         if stop.is_set():
             self.log({"event": "stopped", "step": self.trainer.progress.step})
             return RunOutcome(self.trainer.progress.step)
-        return self._finish()
+        return self._deliver(self._finish(), stop)
 
     def status(self) -> dict[str, Any]:
         """Return the status of the run; numbers become metrics."""
@@ -121,8 +130,11 @@ class CoordinatorRun:
         counts = self.federation.fault_counts
         traffic = {m.party.name: m.party.transport.traffic() for m in members}
         best = progress.best_score
+        names, monitor = self.federation.names, self.monitor
+        problem = self._health_problem()
         return {
-            "healthy": len(self.federation.present) >= self.config.min_parties,
+            "healthy": problem is None,
+            "problem": problem or "",
             "side": "coordinator",
             "run": self.name,
             "epoch": progress.epoch,
@@ -133,6 +145,12 @@ class CoordinatorRun:
             "batches_retried": counts.repeated_batches,
             "seconds": round(time.monotonic() - self._started, 1),
             "party_present": {m.party.name: int(m.present) for m in members},
+            "batches": self.federation.batches,
+            "party_batches": {m.party.name: m.batches for m in members},
+            "party_anomalies": {name: monitor.counts.get(name, 0) for name in names},
+            "party_last_anomaly": {name: monitor.last.get(name, "none") for name in names},
+            "party_explained_loss": dict(monitor.explained),
+            "party_embedding_rms": dict(monitor.rms),
             "party_departures": {name: counts.departures.get(name, 0) for name in traffic},
             "party_rejections": {name: counts.rejections.get(name, 0) for name in traffic},
             "party_excluded": {m.party.name: int(m.exclusion_reason is not None) for m in members},
@@ -142,8 +160,30 @@ class CoordinatorRun:
             "party_timeout_seconds": {m.party.name: m.party.timeout.seconds for m in members},
         }
 
+    def _health_problem(self) -> str | None:
+        """Return why a watchdog should act, or None."""
+        federation, limit = self.federation, self.config.timeouts.progress
+        if self._finished is not None:
+            return None
+        present, needed = len(federation.present), self.config.min_parties
+        if present < needed:
+            absent = ", ".join(absent_parties(federation))
+            return f"expected {needed} or more parties, got {present}; absent: {absent}"
+        idle = self._clock.seconds_since_change(self.trainer.progress.step)
+        return f"no training step for {idle:.0f} s" if idle > limit else None
+
     def _score(self) -> float:
+        """Check each party's share of the loss, and score the epoch."""
+        check_validation(self.method, self.federation, self.validation)
+        if (excluded := self._excluded_parties()) != self._excluded:
+            # Scores with and without a party cannot be compared.
+            self._excluded = excluded
+            self.trainer.forget_best()
         return score(self.method, self.federation, self.validation)
+
+    def _excluded_parties(self) -> set[str]:
+        members = self.federation.members
+        return {m.party.name for m in members if m.exclusion_reason is not None}
 
     def _warm_start(self) -> str:
         """Load the heads of a finished run; return its name for the parties to do the same."""
@@ -163,8 +203,9 @@ class CoordinatorRun:
         return run
 
     def _load_checkpoint(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        self._finished: RunOutcome | None = None
         if self.folder.has(MANIFEST):
-            raise RunError(f"{self.folder.path}: this run is finished; choose another `state_dir`")
+            self._finished = self._load_outcome()
         if not self.folder.has(CHECKPOINT):
             return {}, {}
         return self.folder.load_tensors(CHECKPOINT)
@@ -182,9 +223,13 @@ class CoordinatorRun:
                 )
             federation.counters.update, federation.step = about["update"], about["step"]
             federation.restore_best_state(about["keep"])
+            restore_participation(federation, about["participation"])
             for member in federation.members:
                 member.row_status = saved.pop(f"row_status/{member.party.name}")
             required = self.config.min_parties
+        if self._finished is not None:
+            restore_exclusions(federation, self._finished.absent)
+            required = 0
         federation.wait_for(required)
 
     def _row_status(self) -> dict[str, Tensor]:
@@ -208,6 +253,7 @@ class CoordinatorRun:
             "settings": self.federation.terms.settings,
             "parties": list(self.federation.names),
             "images": self.images,
+            "participation": participation(self.federation),
         }
 
         def save() -> None:
@@ -221,6 +267,8 @@ class CoordinatorRun:
 
     def _record(self, record: Record) -> None:
         progress = record.progress
+        before, batches = self._epoch_batches, self._party_batches()
+        self._epoch_batches = batches
         line = {
             "kind": "epoch",
             "epoch": progress.epoch,
@@ -228,6 +276,7 @@ class CoordinatorRun:
             "best_epoch": progress.best_epoch + 1,
             **record.values,
             "parties": len(self.federation.present),
+            "batches": {name: n - before.get(name, 0) for name, n in batches.items()},
             "seconds": round(time.monotonic() - self._started, 3),
         }
         self._unwritten.append(line)
@@ -252,18 +301,70 @@ class CoordinatorRun:
         temperatures = calibrate(self.method, self.federation, self.validation)
         split = "test" if len(self.test) else "validation"
         rows = self.test if len(self.test) else self.validation
-        evaluation = evaluate(federation_predictions(self.method, self.federation, rows), split)
-        heads = TrainedHeads(
-            self.name, self.method, self.classes, self.prior, temperatures, self.config.loss
+        federation = self.federation
+        predictions = federation_predictions(
+            self.method, federation, rows, lambda: federation.contributors
         )
-        heads.release(self.folder, self.federation, self.config.release_to, self.log)
-        names, seed = self.federation.names, self.config.train.random_state
+        evaluation = evaluate(predictions, split)
+        absent = absent_parties(federation)
+        heads = self._heads(temperatures)
+        heads.release(self.folder, federation, self.config.release_to, self.log)
+        seed, outcome = self.config.train.random_state, self._outcome(absent)
         for write in (
             self._write_records,
-            lambda: heads.save(self.folder, names, self.net, seed),
             lambda: self.folder.write_json(EVALUATION, evaluation.to_dict()),
+            lambda: heads.save(self.folder, federation.names, self.net, seed, outcome),
         ):
             self._writes.insist(write, self.config.timeouts.join)
-        self.federation.end(FINISHED)
-        self.log({"event": FINISHED, "step": step})
-        return RunOutcome(step, evaluation)
+        federation.end(FINISHED)
+        self.log({"event": FINISHED, **outcome, "uninformed": uninformed_parties(federation)})
+        self._finished = RunOutcome(step, evaluation, absent, uninformed_parties(federation))
+        return self._finished
+
+    def _outcome(self, absent: dict[str, str]) -> dict[str, Any]:
+        """Describe who took part, for the manifest; before the end, nobody knows the outcome."""
+        return {
+            "step": self.trainer.progress.step,
+            "participation": participation(self.federation),
+            "absent": absent,
+            "uninformed": list(self.federation.names),
+        }
+
+    def _heads(self, temperatures: Temperatures) -> TrainedHeads:
+        return TrainedHeads(
+            self.name, self.method, self.classes, self.prior, temperatures, self.config.loss
+        )
+
+    def _load_outcome(self) -> RunOutcome:
+        """Load the outcome of a finished run that some parties have not received."""
+        manifest = self.folder.manifest()
+        if not manifest.get("uninformed"):
+            raise RunError(f"{self.folder.path}: this run is finished; choose another `state_dir`")
+        evaluation = Evaluation.from_dict(self.folder.read_json(EVALUATION))
+        uninformed = tuple(manifest["uninformed"])
+        return RunOutcome(manifest["step"], evaluation, manifest["absent"], uninformed)
+
+    def _deliver(self, outcome: RunOutcome, stop: Event) -> RunOutcome:
+        """Inform parties that come back, for a while; write who was not informed."""
+        manifest = self.folder.manifest()
+        heads, release_to = self._heads(manifest["temperatures"]), self.config.release_to
+
+        def release(names: list[str]) -> None:
+            chosen = [name for name in names if name in release_to]
+            heads.release(self.folder, self.federation, chosen, self.log)
+
+        uninformed = deliver_outcome(
+            self.federation,
+            outcome.uninformed,
+            release,
+            self.config.timeouts.outcome,
+            stop,
+            self.log,
+        )
+        self._writes.attempt(
+            lambda: self.folder.write_json(MANIFEST, {**manifest, "uninformed": list(uninformed)})
+        )
+        return replace(outcome, uninformed=uninformed)
+
+    def _party_batches(self) -> dict[str, int]:
+        return {member.party.name: member.batches for member in self.federation.members}

@@ -15,8 +15,9 @@ from xvfl.matching.alignment import CoordinatorAlignment, load_coordinator_align
 from xvfl.model.run_dir import RunDir
 from xvfl.service.align import match_parties
 from xvfl.service.config import ALIGNMENT, CoordinatorConfig
-from xvfl.service.coordinator_run import CoordinatorRun, RunOutcome
+from xvfl.service.coordinator_run import CoordinatorRun
 from xvfl.service.log import EventLog
+from xvfl.service.outcome import RunOutcome
 from xvfl.service.release import check_releasable, load_signing_key
 from xvfl.system.signals import interruptible
 from xvfl.training.threads import limit_threads
@@ -82,8 +83,13 @@ class CoordinatorService:
         if self._run is not None:
             return self._run.status()
         connected = {each.name: int(each.transport.hello() is not None) for each in self.parties}
+        needed, present = self.config.min_parties, sum(connected.values())
+        absent = ", ".join(name for name, value in connected.items() if not value)
+        problem = f"expected {needed} or more parties, got {present}; absent: {absent}"
+        healthy = present >= needed
         return {
-            "healthy": True,
+            "healthy": healthy,
+            "problem": "" if healthy else problem,
             "side": "coordinator",
             "waiting": True,
             "party_present": connected,

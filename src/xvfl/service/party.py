@@ -14,7 +14,7 @@ from xvfl.service.connector import connect_party
 from xvfl.service.log import FINISHED, EventLog
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.party_service import PartyService
-from xvfl.service.status_server import StatusServer
+from xvfl.service.status_server import ProgressClock, StatusServer
 from xvfl.system.signals import STOP_TIMEOUT_S, stop_on_signals
 from xvfl.training.threads import limit_threads
 from xvfl.wire.client import PartyClient
@@ -44,7 +44,10 @@ def serve_party(config: PartyProcessConfig, show: bool = True) -> None:
     client = connect_party(config, service.hello, endpoint, log, config.reconnect_timeout)
     with ExitStack() as stack:
         if config.status_address is not None:
-            server = StatusServer(config.status_address, lambda: _status(service, client))
+            clock, limit = ProgressClock(), config.progress_timeout
+            server = StatusServer(
+                config.status_address, lambda: _status(service, client, clock, limit)
+            )
             stack.callback(server.close)
             log({"event": "status_server", "port": server.port})
         log({"event": "started", "coordinator": config.coordinator, "rows": len(service.ids)})
@@ -58,10 +61,18 @@ def serve_party(config: PartyProcessConfig, show: bool = True) -> None:
         raise PartyError(f"the coordinator ended this party's part: {endpoint.end_reason}")
 
 
-def _status(service: PartyService, client: PartyClient) -> dict[str, Any]:
-    endpoint = service.endpoint
+def _status(
+    service: PartyService, client: PartyClient, clock: ProgressClock, limit: float
+) -> dict[str, Any]:
+    endpoint, problem = service.endpoint, ""
+    idle = clock.seconds_since_change((endpoint.run, endpoint.step, endpoint.last_update))
+    if not client.connected:
+        problem = "no connection to the coordinator"
+    elif endpoint.run and idle > limit:
+        problem = f"no training step for {idle:.0f} s"
     return {
-        "healthy": True,
+        "healthy": not problem,
+        "problem": problem,
         "side": "party",
         "name": service.inputs.name,
         "connected": client.connected,

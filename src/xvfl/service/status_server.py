@@ -15,7 +15,23 @@ REQUEST_TIMEOUT_S = 2
 """Seconds that a client may be silent."""
 ACCEPT_PAUSE_S = 0.5
 StatusFunction = Callable[[], dict[str, Any]]
-"""Return the status of a process: `healthy`, and values, some of them by party."""
+"""Return the status of a process: `healthy`, `problem`, and values, some of them by party."""
+
+
+class ProgressClock:
+    """Measures for how long a value has not changed, from one look at it to the next."""
+
+    def __init__(self) -> None:
+        """Start without a value."""
+        self._value: object = None
+        self._since = time.monotonic()
+
+    def seconds_since_change(self, value: object) -> float:
+        """Return the seconds since a look first showed this value."""
+        now = time.monotonic()
+        if value != self._value:
+            self._value, self._since = value, now
+        return now - self._since
 
 
 def prometheus(status: dict[str, Any]) -> str:
@@ -108,8 +124,9 @@ class _Server(ThreadingHTTPServer):
 
 def _respond(path: str, status: dict[str, Any]) -> tuple[int, str, bytes]:
     if path == "/health":
-        healthy = bool(status.get("healthy", True))
-        return (200 if healthy else 503), "text/plain", b"ok\n" if healthy else b"unhealthy\n"
+        healthy = bool(status["healthy"])
+        text = "ok" if healthy else f"unhealthy: {status['problem']}"
+        return (200 if healthy else 503), "text/plain", f"{text}\n".encode()
     if path == "/metrics":
         return 200, "text/plain; version=0.0.4", prometheus(status).encode()
     if path == "/status":

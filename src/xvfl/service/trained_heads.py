@@ -1,6 +1,6 @@
 """The coordinator's result of a finished run: the heads, saved and released to named parties."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -30,8 +30,15 @@ class TrainedHeads:
     temperatures: Temperatures
     loss: LossConfig
 
-    def save(self, folder: RunDir, names: Sequence[str], net: NetConfig, seed: int) -> None:
-        """Write the weights and the manifest, all or nothing."""
+    def save(
+        self,
+        folder: RunDir,
+        names: Sequence[str],
+        net: NetConfig,
+        seed: int,
+        outcome: Mapping[str, Any],
+    ) -> None:
+        """Write the weights and the manifest, all or nothing; `outcome` says who took part."""
         manifest = {
             "format": FORMAT,
             "version": VERSION,
@@ -39,6 +46,7 @@ class TrainedHeads:
             "parties": list(names),
             "net": asdict(net),
             "random_state": seed,
+            **outcome,
             **self._manifest(self.temperatures),
         }
         with folder.transaction():

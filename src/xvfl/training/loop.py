@@ -178,6 +178,10 @@ class Trainer:
         self.progress = replace(now, epoch=now.epoch + 1, batch=0, stopped=stop)
         return Record("epoch", self.progress, {**values, "score": score})
 
+    def forget_best(self) -> None:
+        """Choose the best epoch among the following ones."""
+        self.progress = replace(self.progress, best_score=-math.inf)
+
     def load_best(self) -> None:
         """Load the weights of the best epoch."""
         self._update(WeightUpdate("load_best"))
