@@ -39,8 +39,8 @@ name = "bank"
 table = "bank.csv"
 id_column = "customer"
 [net]
-embedding_dim = 8
-hidden_dim = 16
+embedding_dim = 64
+hidden_dim = 32
 [train]
 epochs = 12
 learning_rate = 0.01

@@ -5,7 +5,7 @@ weights are stacked, and the rows of all runs go through them together. Torch an
 Shapes: R runs, N rows of a run, k parties.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from xvfl import maths
-from xvfl.config import LossConfig, NetConfig, TrainConfig
+from xvfl.config import NO_PROTECTION, LossConfig, NetConfig, PrivacyConfig, TrainConfig
 from xvfl.federation.build import build_method, build_parties
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.predict import logits, predictable_rows
-from xvfl.methods.base import Method, Mode
+from xvfl.methods import Method, Mode, protect_labels
 from xvfl.methods.xvfl import XVFL
 from xvfl.primitives.layout import any_image
 from xvfl.primitives.random import named_generator
@@ -86,17 +86,21 @@ class StackedRuns:
     """A task in the scenarios of several runs, with the stacked nets."""
 
     def __init__(
-        self, task: Task, configs: Sequence[RunConfig], device: torch.device = CPU
+        self,
+        task: Task,
+        configs: Sequence[RunConfig],
+        device: torch.device = CPU,
+        privacy: PrivacyConfig = NO_PROTECTION,
     ) -> None:
         """Sample rows and masks of every run and build the nets."""
         if len({each.shape for each in configs}) != 1:
             raise ValueError("runs of one stack may differ in seed, scenario and λ only")
         self.task, self.configs, one = task, tuple(configs), configs[0]
-        self.device = device
+        self.device, self.privacy = device, privacy
         self.seeds = [each.seed for each in configs]
         self.run_rows = [RunRows(task, each) for each in configs]
         self._base = torch.cat([run.base for run in self.run_rows]).to(device)
-        nets = build_parties(task.layouts, one.net, one.loss, self.seeds)
+        nets = build_parties(task.layouts, one.net, one.loss, self.seeds, bounded=privacy.bounded)
         self.method = self._method()
         self.method.heads.to(self.device)
         weight = one.loss.reconstruction_weight
@@ -104,13 +108,13 @@ class StackedRuns:
             PartyWorker(name, net.to(self.device), self._table(name, at), self.seeds, weight)
             for at, (name, net) in enumerate(nets.items())
         ]
-        self.federation = FusedFederation(sides)
+        self.federation = FusedFederation(sides, privacy.sends_gradients)
         self.nets = [*(worker.net for worker in sides), self.method.heads]
-        self._all = self._rows()
+        self.all_rows = self._rows()
 
     def rows(self, part: Part) -> Rows:
         """Return the rows of a part, run after run."""
-        return self._all.take(torch.cat(self._indices(part)).to(self.device))
+        return self.all_rows.take(torch.cat(self.places(part)).to(self.device))
 
     def incomplete(self, part: Part) -> Tensor:
         """Return which parties the scenario made incomplete in a part's rows. (R, N, k)"""
@@ -119,15 +123,18 @@ class StackedRuns:
     def trainer(self, captured: bool = False) -> Trainer:
         """Return a trainer of all runs."""
         rows, train = self.rows("train"), self.configs[0].train
-        return Trainer(self.federation, self.method, rows, train, self.seeds, captured)
+        method = protect_labels(self.method, self.privacy, self.task.classes, self.seeds)
+        return Trainer(self.federation, method, rows, train, self.seeds, captured)
 
-    def train(self) -> None:
+    def train(self, on_epoch: Callable[[], None] = lambda: None) -> None:
         """Train all runs for the whole budget; load the last or the best weights."""
         trainer = self.trainer(captured=self.device.type == "cuda")
         best = BestWeights(self) if self.configs[0].weights == "best" else None
         for record in trainer.run(lambda: float(trainer.progress.epoch)):
-            if best is not None and record.kind == "epoch":
-                best.update()
+            if record.kind == "epoch":
+                on_epoch()
+                if best is not None:
+                    best.update()
         if best is not None:
             best.load()
 
@@ -151,7 +158,15 @@ class StackedRuns:
         one = self.configs[0]
         layouts, classes = self.task.layouts, self.task.classes
         image = any_image(layouts)
-        method = build_method(len(layouts), classes, image, one.net, one.loss, self.seeds)
+        method = build_method(
+            len(layouts),
+            classes,
+            image,
+            one.net,
+            one.loss,
+            self.seeds,
+            bounded=self.privacy.bounded,
+        )
         if isinstance(method, XVFL):
             pairs = [(each.loss.lambda1, each.loss.lambda2) for each in self.configs]
             if len(set(pairs)) > 1:
@@ -159,7 +174,8 @@ class StackedRuns:
                 method.weights = replace(method.weights, lambda1=first, lambda2=second)
         return method
 
-    def _indices(self, part: Part) -> list[Tensor]:
+    def places(self, part: Part) -> list[Tensor]:
+        """Return the numbers of a part's rows among all rows, run by run."""
         count = len(self.run_rows[0].base)
         return [torch.arange(count)[d.where(part)] + r * count for r, d in enumerate(self.run_rows)]
 
