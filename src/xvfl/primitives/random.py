@@ -86,7 +86,9 @@ class CounterRNG:
 
         The rows of all runs, run after run. (rows, columns)
         """
-        of_run = self._keys.to(keys.device).repeat_interleave(len(keys) // len(self._keys))
+        if self._keys.device != keys.device:
+            self._keys = self._keys.to(keys.device)
+        of_run = self._keys.repeat_interleave(len(keys) // len(self._keys))
         row = _mix(of_run + _mix(keys)).unsqueeze(1)
         return _to_unit(row + torch.arange(columns, device=keys.device))
 
