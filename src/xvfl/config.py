@@ -276,12 +276,18 @@ class PrivacyConfig:
     label_noise: float = 1.0
     """Standard deviation of the noise that `noise` adds to the one-hot labels of a row, the same
     noise in every step."""
+    epsilon: float | None = None
+    """Differential privacy: the ε of each row's features at each party, 0.01 to 50. Needs
+    `no_gradients` and a method without completers, such as `laser`. By default there is none."""
+    delta: float = 1e-5
+    """The δ of differential privacy; choose it well below 1 / number of rows."""
 
     def resolve(self, federated: bool) -> "PrivacyConfig":
         """Replace `auto` by its value in a federation or in one process."""
         if self.label_protection != "auto":
             return self
-        return replace(self, label_protection="no_gradients" if federated else "off")
+        protected = federated or self.epsilon is not None
+        return replace(self, label_protection="no_gradients" if protected else "off")
 
     @property
     def bounded(self) -> bool:
@@ -295,6 +301,14 @@ class PrivacyConfig:
 
     def __post_init__(self) -> None:
         _require(self, "label_noise", self.label_noise >= 0, "0 or more")
+        _require(self, "delta", 0 < self.delta < 1, "above 0, below 1")
+        private = self.epsilon is not None
+        _require(self, "epsilon", not private or 0.01 <= self.epsilon <= 50, "from 0.01 to 50")
+        if private and self.label_protection not in ("auto", "no_gradients"):
+            raise ConfigError(
+                f"epsilon: expected label_protection 'no_gradients', got {self.label_protection!r}; "
+                "gradients would make embeddings depend on other rows"
+            )
 
 
 NO_PROTECTION = PrivacyConfig("off")

@@ -138,6 +138,12 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         `"off"` here.
     label_noise : float, default=1.0
         Standard deviation of the label noise of `"noise"`.
+    epsilon : float, default=None
+        Simulates differential privacy of each row's features at each party, to measure its effect
+        on accuracy. Needs a method without completers, such as `"laser"`, and Opacus:
+        `pip install "xvfl[dp]"`.
+    delta : float, default=1e-5
+        The δ of differential privacy.
     bottoms : dict of Module or callable, default=None
         Custom bottom nets by party: a module, or a function of the party's `Layout` and of
         `embedding_dim` that returns one. A bottom maps the encoded columns and their observed
@@ -279,6 +285,8 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         precision: str = "float32",
         label_protection: str = "auto",
         label_noise: float = 1.0,
+        epsilon: float | None = None,
+        delta: float = 1e-5,
         bottoms: Mapping[str, NetOrBuilder] | None = None,
         completers: Mapping[str, NetOrBuilder] | None = None,
         head: nn.Module | None = None,

@@ -76,6 +76,8 @@ def train(
         plot_training(records, folder / "curves.png")
     else:
         print_error(NO_MATPLOTLIB)
+    if result.model.differential_privacy is not None:
+        print(result.model.differential_privacy)
     best = records[records[-1]["best_epoch"] - 1]
     print(
         f"trained {len(records)} epochs, best: epoch {best['epoch']} "

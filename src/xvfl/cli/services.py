@@ -44,6 +44,8 @@ def coordinator(config: CoordinatorFile, quiet: Quiet = False) -> None:
         print_error(f"stopped; continue with: xvfl coordinator {config}")
         raise typer.Exit(INTERRUPTED)
     print_evaluation(f"{loaded.state_dir}, {outcome.step} steps", outcome.evaluation)
+    if outcome.privacy:
+        print(outcome.privacy)
     if outcome.absent:
         print_error(outcome.describe_absent())
         raise typer.Exit(FINISHED_WITHOUT)

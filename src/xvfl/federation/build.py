@@ -3,13 +3,14 @@
 import copy
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
 from torch import nn
 
 from xvfl import nets
-from xvfl.config import COORDINATOR, LossConfig, NetConfig
+from xvfl.config import COORDINATOR, LossConfig, NetConfig, PrivacyConfig
 from xvfl.errors import InputError
 from xvfl.methods import Method, MethodParts, method_spec
 from xvfl.nets import NetOrBuilder
@@ -19,6 +20,8 @@ from xvfl.primitives.layout import Layout, any_image
 from xvfl.primitives.random import seed_modules
 
 CPU = torch.device("cpu")
+PRIVATE_WIDTH = 16
+"""Default width of embeddings with differential privacy."""
 
 
 def default_widths(image: bool, config: NetConfig, bounded: bool = False) -> tuple[int, int]:
@@ -30,6 +33,17 @@ def default_widths(image: bool, config: NetConfig, bounded: bool = False) -> tup
     return config.embedding_dim or (256 if wide else 64), config.hidden_dim or (
         256 if wide else 128
     )
+
+
+def choose_private_width(config: NetConfig, privacy: PrivacyConfig) -> NetConfig:
+    """Set the default embedding width of differential privacy.
+
+    The noise is the same for every number of an embedding of norm 1, so wide embeddings give a head
+    more noise to fit, and hardly more signal.
+    """
+    if privacy.epsilon is None or config.embedding_dim:
+        return config
+    return replace(config, embedding_dim=PRIVATE_WIDTH)
 
 
 def build_parties(

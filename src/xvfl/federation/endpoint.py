@@ -24,6 +24,7 @@ from xvfl.federation.message_checks import (
     check_views,
 )
 from xvfl.federation.party_worker import PartyWorker
+from xvfl.federation.privacy_accounting import PrivacyStatement
 from xvfl.federation.request_ledger import UNLIMITED, RequestLedger
 from xvfl.federation.run_settings import RunSettings, parse_run_settings
 from xvfl.federation.sent_tensors import SentTensor, SentTensors, run_backward
@@ -72,6 +73,8 @@ class PartyRun:
     """(n,) uint8, by handle; see `Ready`."""
     ledger: RequestLedger | None = None
     """The party's limits on requests; None = unlimited."""
+    privacy: PrivacyStatement | None = None
+    """What the run guarantees, with differential privacy."""
 
 
 class Endpoint:
@@ -214,7 +217,12 @@ class Endpoint:
         party_run = self._start_run(settings, message.training.long())
         worker = party_run.worker
         ledger = party_run.ledger or RequestLedger(UNLIMITED, len(worker.table))
-        ledger.begin(message.run, settings.train, settings.privacy)
+        ledger.begin(message.run, settings.train, settings.privacy, party_run.privacy)
+        if party_run.privacy is not None and settings.warm:
+            raise WireError(
+                "Begin: a run with differential privacy cannot start from the weights of another "
+                "run, which depend on all rows; leave out `warm_start`"
+            )
         configure_precision(worker.net, settings.train)
         net = OptimizedNet(worker.net, settings.train)
         checkpoint = self._store.newest(message.run, message.step)
@@ -232,6 +240,8 @@ class Endpoint:
         self._sent.clear()
         self._packer = Packer(settings.payload)
         self._log_event({"event": "run_started", "run": message.run, "from_checkpoint": step})
+        if party_run.privacy is not None:
+            self._log_event({"event": "differential_privacy", **party_run.privacy.to_dict()})
         return self._ready(message)
 
     def _ready(self, message: Begin) -> Ready:
@@ -261,6 +271,8 @@ class Endpoint:
         gradients = self._check_pending(message.gradients, message.instructions)
         check_handles(message.handles, len(worker.table))
         check_views(message.views, worker.net.completes)
+        if worker.private is not None:
+            worker.private.check_views(message.views)
         if message.step < 0:
             raise WireError(f"Embed: expected a step of 0 or more, got {message.step}")
         held_rows = message.handles[message.handles >= 0].long().numpy()

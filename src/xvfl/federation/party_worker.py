@@ -10,6 +10,8 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from xvfl.errors import WireError
+from xvfl.federation.private_embeddings import PrivateEmbeddings
 from xvfl.methods.base import View
 from xvfl.nets.party_net import PartyNet
 from xvfl.nets.row_wise import apply_to_rows, row_wise
@@ -34,6 +36,11 @@ class PartyWorker:
         Seed of each run that is trained at once; rows are ordered run by run.
     reconstruction
         Weight of the reconstruction loss, the party's own objective.
+    noise_std
+        Standard deviation of the noise on embeddings of norm 1, for differential privacy; the net
+        is then not trained. None = no differential privacy.
+    n_masked
+        Number of masked views that differential privacy accounts for.
     """
 
     def __init__(
@@ -43,6 +50,8 @@ class PartyWorker:
         table: Table,
         seeds: Sequence[int],
         reconstruction: float = 0.0,
+        noise_std: float | None = None,
+        n_masked: int = 0,
     ) -> None:
         self.name = name
         self.net = net
@@ -55,6 +64,10 @@ class PartyWorker:
         """The net with its optimizer, once training has begun."""
         self.objective: Tensor | None = None
         """Loss that the party adds to the coordinator's for the last batch, if any."""
+        self.private: PrivateEmbeddings | None = None
+        """What leaves the party with differential privacy."""
+        if noise_std is not None:
+            self.private = PrivateEmbeddings(name, net, table, seeds[0], noise_std, n_masked)
 
     def embed(
         self,
@@ -69,6 +82,8 @@ class PartyWorker:
         `self`: a masked row completed from its own embedding. The n-th `self` view uses the mask of
         the n-th `masked` view. Where `needed` (B, v) is False, the result is arbitrary.
         """
+        if self.private is not None:
+            return self.private.select(handles, views)
         self._seed(step, "embed")
         rows = self.table.take(handles)
         self._x, self._observed, self._step = self.net.encode(rows), rows.observed, step
@@ -102,6 +117,8 @@ class PartyWorker:
         Rows with `replace_observed` (B,) take all features from the completer, also observed ones.
         Where `needed` (B,) is False, the result is arbitrary.
         """
+        if self.private is not None:
+            raise WireError("Complete: not allowed with differential privacy")
         self._seed(self._step, "complete")
         used = needed.unsqueeze(1) if needed is not None and self.row_wise else None
         observed = self._observed & ~replace_observed.unsqueeze(1)

@@ -5,8 +5,8 @@ kept in a memory-mapped file, which survives the end of the process.
 """
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from xvfl.config import PrivacyConfig, TrainConfig
 from xvfl.errors import ConfigError, RunError, WireError
+from xvfl.federation.privacy_accounting import PrivacyStatement, Release, composed_epsilon
 from xvfl.system.files import atomic_write
 
 Use = Literal["training", "evaluation"]
@@ -39,12 +40,20 @@ class RequestLimits:
     accept_gradients: bool = False
     """Accept gradients from the coordinator. With gradients of its choice, a coordinator can train
     this party's net to reveal features; needed for `label_protection` other than `no_gradients`."""
+    max_epsilon: float | None = None
+    """Largest ε of differential privacy of a row, over all runs with one alignment together. By
+    default it is not limited, and runs without differential privacy are allowed."""
+    max_delta: float = 1e-5
+    """The δ at which `max_epsilon` applies."""
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            if each.name != "accept_gradients" and getattr(self, each.name) < 1:
-                value = getattr(self, each.name)
-                raise ConfigError(f"limits.{each.name}: expected at least 1, got {value!r}")
+        for name in ("max_epochs", "max_runs", "max_views", "min_rows"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"limits.{name}: expected at least 1, got {getattr(self, name)}")
+        if self.max_epsilon is not None and self.max_epsilon <= 0:
+            raise ConfigError(f"limits.max_epsilon: expected above 0, got {self.max_epsilon}")
+        if not 0 < self.max_delta < 1:
+            raise ConfigError(f"limits.max_delta: expected between 0 and 1, got {self.max_delta}")
 
     def budget(self, use: Use) -> int:
         """Return how many requests of each kind are allowed for a row."""
@@ -80,16 +89,24 @@ class RequestLedger:
     def __init__(self, limits: RequestLimits, n_rows: int, path: Path | None = None) -> None:
         self.limits = limits
         self._counts: NDArray[np.uint32] = np.zeros((len(KINDS), n_rows), dtype=np.uint32)
-        self._runs: list[str] = []
+        self._runs: dict[str, Release | None] = {}
+        self._statement: PrivacyStatement | None = None
+        self._epsilon: float | None = None
         self._runs_path = path and path.with_suffix(".json")
         if path is not None:
             self._counts = _open_counts(path, self._counts)
         if self._runs_path is not None and self._runs_path.is_file():
             self._runs = _read_runs(self._runs_path)
 
-    def begin(self, run: str, train: TrainConfig, privacy: PrivacyConfig) -> None:
-        """Check the settings of a run and count it."""
-        limits = self.limits
+    def begin(
+        self,
+        run: str,
+        train: TrainConfig,
+        privacy: PrivacyConfig,
+        statement: PrivacyStatement | None = None,
+    ) -> None:
+        """Check the settings of a run and count it, and its `statement` on differential privacy."""
+        limits, self._statement = self.limits, statement
         if privacy.sends_gradients and not limits.accept_gradients:
             raise WireError(
                 "Begin: this party accepts no gradients; expected label_protection 'no_gradients', "
@@ -101,20 +118,44 @@ class RequestLedger:
                 f"Begin: this party allows {limits.max_epochs} epochs, the run has {train.epochs}; "
                 "lower `epochs`, or the party's operator can raise limits.max_epochs"
             )
+        release = (statement.noise_multiplier, statement.n_releases) if statement else None
+        self._check_epsilon({**self._runs, run: release})
+        if statement is not None:
+            self._epsilon = _total_epsilon({**self._runs, run: release}, statement.delta)
         if run in self._runs:
+            if self._runs[run] != release:
+                raise WireError(
+                    f"Begin: the differential privacy of run {run!r} changed; choose another run"
+                )
             return
         if len(self._runs) >= limits.max_runs:
             raise WireError(
                 f"Begin: this party allows {limits.max_runs} runs with one alignment, and all were "
                 "used; its operator can raise limits.max_runs"
             )
-        self._runs.append(run)
+        self._runs[run] = release
         if self._runs_path is not None:
             with atomic_write(self._runs_path) as temporary:
                 temporary.write_text(json.dumps({"runs": self._runs}), encoding="utf-8")
 
+    def _check_epsilon(self, runs: Mapping[str, Release | None]) -> None:
+        """Reject a run after which the ε of all runs together exceeds the limit."""
+        limits = self.limits
+        if limits.max_epsilon is None:
+            return
+        used = _total_epsilon(runs, limits.max_delta)
+        if used is None or used > limits.max_epsilon:
+            found = "a run without differential privacy" if used is None else f"{used:.3f}"
+            raise WireError(
+                f"Begin: this party allows ε up to {limits.max_epsilon:g} (δ = "
+                f"{limits.max_delta:g}) over all runs with one alignment, got {found}; lower "
+                "privacy.epsilon, or the party's operator can raise limits.max_epsilon"
+            )
+
     def check_gradients(self) -> None:
         """Reject gradients if the party accepts none."""
+        if self._statement is not None:
+            raise WireError("gradients: not allowed with differential privacy")
         if not self.limits.accept_gradients:
             raise WireError("gradients: this party accepts none; see limits.accept_gradients")
 
@@ -158,7 +199,24 @@ class RequestLedger:
             "runs_allowed": self.limits.max_runs,
             "row_requests_used": used,
             "row_requests_allowed": {use: self.limits.budget(use) for use in used},
+            **self._privacy_usage(),
         }
+
+    def _privacy_usage(self) -> dict[str, object]:
+        """Return the ε of this run, and of all runs with this alignment together."""
+        if self._statement is None:
+            return {}
+        return {
+            **self._statement.status(),
+            "privacy_epsilon_of_all_runs": self._epsilon,
+            "privacy_epsilon_allowed": self.limits.max_epsilon,
+        }
+
+
+def _total_epsilon(runs: Mapping[str, Release | None], delta: float) -> float | None:
+    """Return the ε of all runs together; None if one of them has no differential privacy."""
+    releases = [release for release in runs.values() if release is not None]
+    return composed_epsilon(releases, delta) if len(releases) == len(runs) else None
 
 
 def _open_counts(path: Path, zeros: NDArray[np.uint32]) -> NDArray[np.uint32]:
@@ -182,10 +240,11 @@ def _open_counts(path: Path, zeros: NDArray[np.uint32]) -> NDArray[np.uint32]:
     return counts
 
 
-def _read_runs(path: Path) -> list[str]:
+def _read_runs(path: Path) -> dict[str, Release | None]:
     try:
-        return [str(run) for run in json.loads(path.read_text(encoding="utf-8"))["runs"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        runs = json.loads(path.read_text(encoding="utf-8"))["runs"]
+        return {str(run): (float(r[0]), int(r[1])) if r else None for run, r in runs.items()}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise RunError(
             f"{path}: the list of runs cannot be read ({error}); restore the file, or match again "
             "with `xvfl align`"

@@ -65,6 +65,8 @@ class MethodSpec:
     """Number of bottoms of each party; their embeddings are concatenated."""
     completes: bool = False
     """Whether parties need completers."""
+    masked_views: int = 0
+    """Number of masked views of a row that the method requests, for differential privacy."""
 
 
 def _xvfl(config: LossConfig, parts: MethodParts) -> Method:
@@ -111,7 +113,7 @@ METHODS: dict[str, MethodSpec] = {
     "iavfl": MethodSpec(_iavfl, branches=2),
     "fedcvt": MethodSpec(_fedcvt, branches=2),
     "laser": MethodSpec(_laser),
-    "laser+mask": MethodSpec(_laser),
+    "laser+mask": MethodSpec(_laser, masked_views=1),
 }
 """All methods by name."""
 

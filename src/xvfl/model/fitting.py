@@ -134,7 +134,11 @@ def _fit_once(
         module.to(device)
     federation = model.federation(dataset.tables, plan.loss.reconstruction_weight)
     validation = dataset.validation_rows(device)
-    rows = dataset.training_rows(device)
+    rows: RowSource = dataset.training_rows(device)
+    if model.differential_privacy is not None:
+        if not isinstance(rows, Rows):
+            raise ConfigError("epsilon: expected tables in memory; set `out_of_core = false`")
+        rows, validation = rows.hide_missing(), validation.hide_missing()
     captured = device.type == "cuda" and can_capture(federation, rows, plan.custom_nets)
     method = protect_labels(
         model.method, plan.privacy, len(model.classes), [plan.train.random_state]
@@ -171,7 +175,9 @@ def can_capture(
     tables = [worker.table for worker in workers]
     resident = isinstance(rows, Rows) and all(isinstance(table, PartyTable) for table in tables)
     heads = [custom_nets.head] if custom_nets and custom_nets.head is not None else []
-    independent = all(map(row_wise, heads)) and all(worker.row_wise for worker in workers)
+    independent = all(map(row_wise, heads)) and all(
+        worker.row_wise and worker.private is None for worker in workers
+    )
     nets = [*heads, *(worker.net for worker in workers)]
     return resident and independent and not any(map(has_hooks, nets))
 

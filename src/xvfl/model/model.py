@@ -13,11 +13,12 @@ from xvfl.data.encoder import encoder_from_dict
 from xvfl.data.sources import Encoder, Source, encode
 from xvfl.dataset.in_memory import rows_of_ids, to_party_table
 from xvfl.errors import InputError, ModeError, RunError, unknown
-from xvfl.federation.build import build_method, build_parties
+from xvfl.federation.build import build_method, build_parties, choose_private_width
 from xvfl.federation.complete_rows import complete_rows
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.predict import Temperatures, logits, temperature_key
+from xvfl.federation.privacy_accounting import state_privacy
 from xvfl.methods import MODES, Method, Mode, require_mode
 from xvfl.model.completion import fill
 from xvfl.model.custom_nets import CustomNets, check_custom_nets
@@ -58,8 +59,12 @@ class Model:
         self.full_threshold = dict(full_threshold)
         self.classes = list(classes)
         self.prior = list(prior)
+        net = choose_private_width(net, privacy)
         self.net, self.loss, self.random_state = net, loss, random_state
         self.privacy = privacy
+        self.differential_privacy = state_privacy(privacy, loss.method)
+        self.adds_noise = True
+        """Whether differential privacy adds noise; a party that predicts alone needs none."""
         self.has_custom_nets = custom_nets.any()
         self.temperatures: Temperatures = {}
         layouts, seeds = self.layouts, [random_state]
@@ -185,8 +190,20 @@ class Model:
         """Combine the parties' nets with their tables, on the device of the heads."""
         device = next(self.method.heads.parameters()).device
         seeds = [self.random_state]
+        noise, n_masked = None, 0
+        if self.differential_privacy is not None:
+            noise = self.differential_privacy.noise_std if self.adds_noise else 0.0
+            n_masked = self.differential_privacy.n_releases - 1
         workers = [
-            PartyWorker(name, self.parties[name], table.to(device), seeds, reconstruction_weight)
+            PartyWorker(
+                name,
+                self.parties[name],
+                table.to(device),
+                seeds,
+                reconstruction_weight,
+                noise,
+                n_masked,
+            )
             for name, table in tables.items()
         ]
         return FusedFederation(workers, self.privacy.sends_gradients)
@@ -218,6 +235,7 @@ class Model:
             "net": asdict(self.net),
             "loss": asdict(self.loss),
             "privacy": asdict(self.privacy),
+            "differential_privacy": self.differential_privacy and vars(self.differential_privacy),
             "random_state": self.random_state,
             "custom_nets": self.has_custom_nets,
         }
@@ -249,6 +267,7 @@ class Model:
                 build(PrivacyConfig, manifest.get("privacy", asdict(NO_PROTECTION)), MANIFEST),
             )
             model.temperatures = manifest["temperatures"]
+            model.adds_noise = "bundle" not in manifest
             tensors, _ = folder.load_tensors(MODEL)
             for holder, module in model.modules.items():
                 module.load_state_dict(strip_prefix(tensors, f"{holder}/"))
@@ -278,6 +297,8 @@ class Model:
         device = next(self.method.heads.parameters()).device
         tables = {n: to_party_table(self.encoders[n].layout, each) for n, each in encoded.items()}
         rows = rows_of_ids(ids, encoded, tables, self.full_threshold)
+        if self.differential_privacy is not None:
+            rows = rows.hide_missing()
         return rows.to(device), self.federation(tables)
 
     def _temperature(self, request: PredictRequest, rows: Rows) -> Tensor:

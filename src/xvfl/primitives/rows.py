@@ -180,6 +180,11 @@ class Rows:
             weight=self.weight * seen.any(1),
         )
 
+    def hide_missing(self) -> "Rows":
+        """Treat all rows that a party holds as full, for differential privacy."""
+        held = (self.handles >= 0).to(self.device)
+        return replace(self, full=held, seen=held)
+
     def to(self, device: torch.device) -> "Rows":
         """Move the rows to a device."""
         return self._map(lambda part: part.to(device), self.step)
@@ -202,6 +207,10 @@ def align_rows(handles: Tensor, levels: Sequence[Tensor], y: Tensor | None = Non
     )
     labels = torch.full((len(handles),), -1) if y is None else y
     return Rows(handles, aligned == 2, aligned >= 1, labels, torch.ones(len(handles)))
+
+
+FULL = 2
+"""Observation level of a full row."""
 
 
 def observation_levels(observed: Tensor, full_threshold: float) -> Tensor:

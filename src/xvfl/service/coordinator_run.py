@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 
 from xvfl.dataset.splits import Splits
-from xvfl.errors import RunError
-from xvfl.federation.build import build_method, default_widths
+from xvfl.errors import ConfigError, RunError
+from xvfl.federation.build import build_method, choose_private_width, default_widths
 from xvfl.federation.elastic import ElasticFederation
 from xvfl.federation.party_monitor import PartyMonitor
 from xvfl.federation.party_share import check_validation
 from xvfl.federation.predict import Temperatures, calibrate, score
+from xvfl.federation.privacy_accounting import state_privacy
 from xvfl.federation.remote_party import RemoteParty
 from xvfl.federation.split import Counters
 from xvfl.matching.alignment import CoordinatorAlignment
@@ -69,8 +70,12 @@ class CoordinatorRun:
         self.images = image_parties(parties, about.get("images", {}), config.timeouts.join)
         image = any(self.images.values())
         privacy = config.privacy.resolve(federated=True)
-        embedding_dim, hidden_dim = default_widths(image, config.net, privacy.bounded)
-        self.net = replace(config.net, embedding_dim=embedding_dim, hidden_dim=hidden_dim)
+        self.privacy = state_privacy(privacy, config.loss.method)
+        if self.privacy is not None and config.warm_start is not None:
+            raise ConfigError("warm_start: expected none with `privacy.epsilon`")
+        net = choose_private_width(config.net, privacy)
+        embedding_dim, hidden_dim = default_widths(image, net, privacy.bounded)
+        self.net = replace(net, embedding_dim=embedding_dim, hidden_dim=hidden_dim)
         seeds = [run_seed(load_secret(folder), self.name)]
         self.method: Method = build_method(
             len(names), len(self.classes), image, self.net, config.loss, seeds
@@ -93,6 +98,8 @@ class CoordinatorRun:
             log({"event": "resumed", "step": self.trainer.progress.step, "run": self.name})
         else:
             log({"event": "run_started", "run": self.name, "rows": len(rows)})
+        if self.privacy is not None:
+            log({"event": "differential_privacy", **self.privacy.to_dict()})
         self._started, self._saved_step = time.monotonic(), self.trainer.progress.step
         self._attempted_step = self._saved_step
         self._unwritten: list[dict[str, Any]] = []
@@ -158,6 +165,7 @@ class CoordinatorRun:
             "party_bytes_sent": {name: sent for name, (sent, _) in traffic.items()},
             "party_bytes_received": {name: received for name, (_, received) in traffic.items()},
             "party_timeout_seconds": {m.party.name: m.party.timeout.seconds for m in members},
+            **(self.privacy.status() if self.privacy else {}),
         }
 
     def _health_problem(self) -> str | None:
@@ -328,6 +336,7 @@ class CoordinatorRun:
             "participation": participation(self.federation),
             "absent": absent,
             "uninformed": list(self.federation.names),
+            "differential_privacy": self.privacy and self.privacy.to_dict(),
         }
 
     def _heads(self, temperatures: Temperatures) -> TrainedHeads:
@@ -364,7 +373,7 @@ class CoordinatorRun:
         self._writes.attempt(
             lambda: self.folder.write_json(MANIFEST, {**manifest, "uninformed": list(uninformed)})
         )
-        return replace(outcome, uninformed=uninformed)
+        return replace(outcome, uninformed=uninformed, privacy=str(self.privacy or ""))
 
     def _party_batches(self) -> dict[str, int]:
         return {member.party.name: member.batches for member in self.federation.members}

@@ -29,6 +29,8 @@ class RunOutcome:
     """Parties that did not take part until the end, and why."""
     uninformed: tuple[str, ...] = ()
     """Parties that have not received the outcome yet."""
+    privacy: str = ""
+    """Statement on differential privacy, if the run has any."""
 
     def describe_absent(self) -> str:
         """Describe who did not take part until the end, in one line."""

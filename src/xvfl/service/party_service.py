@@ -4,6 +4,7 @@ import secrets
 from hashlib import blake2b
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from xvfl.config import LossConfig
@@ -22,12 +23,13 @@ from xvfl.errors import WireError
 from xvfl.federation.build import build_parties
 from xvfl.federation.endpoint import Endpoint, PartyRun
 from xvfl.federation.party_worker import PartyWorker
+from xvfl.federation.privacy_accounting import state_privacy
 from xvfl.federation.request_ledger import RequestLedger
 from xvfl.federation.run_settings import RunSettings
 from xvfl.matching.alignment import PartyAlignment, load_party_alignment
 from xvfl.model.fitting import choose_device
 from xvfl.model.workflow import ENCODER
-from xvfl.primitives.rows import choose_full_threshold, observation_levels
+from xvfl.primitives.rows import FULL, choose_full_threshold, observation_levels
 from xvfl.service.checkpoints import Checkpoints
 from xvfl.service.config import ALIGNMENT
 from xvfl.service.log import LogFunction
@@ -107,16 +109,29 @@ class PartyService:
         net = build_parties({name: encoder.layout}, settings.net, loss, seeds, bounded=bounded)[
             name
         ]
-        worker = PartyWorker(name, net.to(device), table.to(device), seeds, settings.reconstruction)
+        privacy = state_privacy(settings.privacy, settings.method)
+        worker = PartyWorker(
+            name,
+            net.to(device),
+            table.to(device),
+            seeds,
+            settings.reconstruction,
+            privacy and privacy.noise_std,
+            privacy.n_releases - 1 if privacy else 0,
+        )
         trained = table.observed[training]
         self._full_threshold = settings.full_threshold or choose_full_threshold(
             trained if len(trained) else table.observed
         )
         self._settings = settings
         levels = observation_levels(table.observed, self._full_threshold)
+        if privacy is not None:
+            # Which features of a row are missing is private too.
+            levels = torch.full_like(levels, FULL)
         session = self._alignment.match.session.hex()
         path = self.inputs.folder / f"requests-{session[:16]}.npy"
-        return PartyRun(worker, levels, RequestLedger(self.inputs.limits, len(table), path))
+        ledger = RequestLedger(self.inputs.limits, len(table), path)
+        return PartyRun(worker, levels, ledger, privacy)
 
     def _encoder(self, training: Tensor | None) -> Encoder:
         """Load the encoder; before the first run, fit it on the training rows."""
