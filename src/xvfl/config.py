@@ -302,12 +302,13 @@ class PrivacyConfig:
     def __post_init__(self) -> None:
         _require(self, "label_noise", self.label_noise >= 0, "0 or more")
         _require(self, "delta", 0 < self.delta < 1, "above 0, below 1")
-        private = self.epsilon is not None
-        _require(self, "epsilon", not private or 0.01 <= self.epsilon <= 50, "from 0.01 to 50")
-        if private and self.label_protection not in ("auto", "no_gradients"):
+        if self.epsilon is None:
+            return
+        _require(self, "epsilon", 0.01 <= self.epsilon <= 50, "from 0.01 to 50")
+        if self.label_protection not in ("auto", "no_gradients"):
             raise ConfigError(
-                f"epsilon: expected label_protection 'no_gradients', got {self.label_protection!r}; "
-                "gradients would make embeddings depend on other rows"
+                "epsilon: expected label_protection 'no_gradients', got "
+                f"{self.label_protection!r}; with gradients, embeddings depend on other rows"
             )
 
 

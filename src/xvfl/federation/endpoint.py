@@ -24,7 +24,6 @@ from xvfl.federation.message_checks import (
     check_views,
 )
 from xvfl.federation.party_worker import PartyWorker
-from xvfl.federation.privacy_accounting import PrivacyStatement
 from xvfl.federation.request_ledger import UNLIMITED, RequestLedger
 from xvfl.federation.run_settings import RunSettings, parse_run_settings
 from xvfl.federation.sent_tensors import SentTensor, SentTensors, run_backward
@@ -73,8 +72,6 @@ class PartyRun:
     """(n,) uint8, by handle; see `Ready`."""
     ledger: RequestLedger | None = None
     """The party's limits on requests; None = unlimited."""
-    privacy: PrivacyStatement | None = None
-    """What the run guarantees, with differential privacy."""
 
 
 class Endpoint:
@@ -217,8 +214,8 @@ class Endpoint:
         party_run = self._start_run(settings, message.training.long())
         worker = party_run.worker
         ledger = party_run.ledger or RequestLedger(UNLIMITED, len(worker.table))
-        ledger.begin(message.run, settings.train, settings.privacy, party_run.privacy)
-        if party_run.privacy is not None and settings.warm:
+        ledger.begin(message.run, settings.train, settings.privacy, worker.privacy)
+        if worker.privacy is not None and settings.warm:
             raise WireError(
                 "Begin: a run with differential privacy cannot start from the weights of another "
                 "run, which depend on all rows; leave out `warm_start`"
@@ -240,8 +237,8 @@ class Endpoint:
         self._sent.clear()
         self._packer = Packer(settings.payload)
         self._log_event({"event": "run_started", "run": message.run, "from_checkpoint": step})
-        if party_run.privacy is not None:
-            self._log_event({"event": "differential_privacy", **party_run.privacy.to_dict()})
+        if worker.privacy is not None:
+            self._log_event({"event": "differential_privacy", **worker.privacy.to_dict()})
         return self._ready(message)
 
     def _ready(self, message: Begin) -> Ready:

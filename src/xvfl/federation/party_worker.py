@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from xvfl.errors import WireError
+from xvfl.federation.privacy_accounting import PrivacyStatement
 from xvfl.federation.private_embeddings import PrivateEmbeddings
 from xvfl.methods.base import View
 from xvfl.nets.party_net import PartyNet
@@ -36,11 +37,9 @@ class PartyWorker:
         Seed of each run that is trained at once; rows are ordered run by run.
     reconstruction
         Weight of the reconstruction loss, the party's own objective.
-    noise_std
-        Standard deviation of the noise on embeddings of norm 1, for differential privacy; the net
-        is then not trained. None = no differential privacy.
-    n_masked
-        Number of masked views that differential privacy accounts for.
+    privacy
+        The noise and the number of releases of a row, with differential privacy; the net is then
+        not trained.
     """
 
     def __init__(
@@ -50,8 +49,7 @@ class PartyWorker:
         table: Table,
         seeds: Sequence[int],
         reconstruction: float = 0.0,
-        noise_std: float | None = None,
-        n_masked: int = 0,
+        privacy: PrivacyStatement | None = None,
     ) -> None:
         self.name = name
         self.net = net
@@ -66,8 +64,12 @@ class PartyWorker:
         """Loss that the party adds to the coordinator's for the last batch, if any."""
         self.private: PrivateEmbeddings | None = None
         """What leaves the party with differential privacy."""
-        if noise_std is not None:
-            self.private = PrivateEmbeddings(name, net, table, seeds[0], noise_std, n_masked)
+        self.privacy = privacy
+        if privacy is not None:
+            n_masked = privacy.n_releases - 1
+            self.private = PrivateEmbeddings(
+                name, net, table, seeds[0], privacy.noise_std, n_masked
+            )
 
     def embed(
         self,

@@ -95,7 +95,8 @@ class PrivateEmbeddings:
         reference = replace(reference, values=reference.values.to(dtype)).to(self.table.device)
         center = self._embed(reference).mean(0)
         parts = [torch.zeros(0, 1 + self.n_masked, len(center), device=center.device)]
-        for handles in torch.arange(len(self.table), device=center.device).split(ROWS_AT_ONCE):
+        all_handles = torch.arange(len(self.table), device=center.device)
+        for handles in torch.split(all_handles, ROWS_AT_ONCE):
             rows = self.table.take(handles)
             embeddings = [self._embed(rows) - center]
             for number in range(self.n_masked):
@@ -116,7 +117,8 @@ class PrivateEmbeddings:
 
         The grid hides the last bits of floating-point numbers, which would reveal the sum's terms.
         """
-        unit = embeddings / embeddings.norm(dim=-1, keepdim=True).clamp(min=1e-12)
+        norm = torch.linalg.vector_norm(embeddings, dim=-1, keepdim=True)
+        unit: Tensor = embeddings / norm.clamp(min=1e-12)
         if not self.noise_std:
             return unit
         contents = _row_bytes(rows)
@@ -127,7 +129,8 @@ class PrivateEmbeddings:
         ]
         noise = torch.from_numpy(_normal(keys, unit.shape[2])).view(unit.shape).to(unit.device)
         step = 2.0 ** math.floor(math.log2(self.noise_std)) / GRID_STEPS
-        return ((unit + self.noise_std * noise) / step).round() * step
+        released: Tensor = ((unit + self.noise_std * noise) / step).round() * step
+        return released
 
     def _key(self, handle: int, number: int, content: bytes) -> bytes:
         """Return the key of a release's noise.

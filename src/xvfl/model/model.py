@@ -190,10 +190,9 @@ class Model:
         """Combine the parties' nets with their tables, on the device of the heads."""
         device = next(self.method.heads.parameters()).device
         seeds = [self.random_state]
-        noise, n_masked = None, 0
-        if self.differential_privacy is not None:
-            noise = self.differential_privacy.noise_std if self.adds_noise else 0.0
-            n_masked = self.differential_privacy.n_releases - 1
+        privacy = self.differential_privacy
+        if privacy is not None and not self.adds_noise:
+            privacy = replace(privacy, noise_std=0.0)
         workers = [
             PartyWorker(
                 name,
@@ -201,8 +200,7 @@ class Model:
                 table.to(device),
                 seeds,
                 reconstruction_weight,
-                noise,
-                n_masked,
+                privacy,
             )
             for name, table in tables.items()
         ]

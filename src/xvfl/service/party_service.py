@@ -116,8 +116,7 @@ class PartyService:
             table.to(device),
             seeds,
             settings.reconstruction,
-            privacy and privacy.noise_std,
-            privacy.n_releases - 1 if privacy else 0,
+            privacy,
         )
         trained = table.observed[training]
         self._full_threshold = settings.full_threshold or choose_full_threshold(
@@ -130,8 +129,7 @@ class PartyService:
             levels = torch.full_like(levels, FULL)
         session = self._alignment.match.session.hex()
         path = self.inputs.folder / f"requests-{session[:16]}.npy"
-        ledger = RequestLedger(self.inputs.limits, len(table), path)
-        return PartyRun(worker, levels, ledger, privacy)
+        return PartyRun(worker, levels, RequestLedger(self.inputs.limits, len(table), path))
 
     def _encoder(self, training: Tensor | None) -> Encoder:
         """Load the encoder; before the first run, fit it on the training rows."""
