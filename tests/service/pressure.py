@@ -119,7 +119,30 @@ runpy.run_module("xvfl", run_name="__main__", alter_sys=True)
 last argument."""
 
 
-def start(folder: Path, *arguments: str, code: str = "", descriptors: int | None = None) -> Any:
+SMALL_DISK = (
+    "unshare",
+    "-rm",
+    "sh",
+    "-c",
+    'mount -t tmpfs -o size=2m tmpfs main && exec "$@"',
+    "-",
+)
+"""Runs a command in a namespace of its own, where the folder `main` is a disk of 2 MB."""
+
+
+def can_mount(folder: Path) -> bool:
+    """Return whether this user may mount a disk in a namespace of its own."""
+    (folder / "main").mkdir()
+    return not subprocess.run([*SMALL_DISK, "true"], cwd=folder, check=False).returncode
+
+
+def start(
+    folder: Path,
+    *arguments: str,
+    code: str = "",
+    descriptors: int | None = None,
+    prefix: tuple[str, ...] = (),
+) -> Any:
     """Start a command; `code` runs it in another way than `python -m xvfl`."""
 
     def limit() -> None:
@@ -127,7 +150,7 @@ def start(folder: Path, *arguments: str, code: str = "", descriptors: int | None
             resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
 
     process = subprocess.Popen(
-        [sys.executable, *(("-c", code) if code else ("-m", "xvfl")), *arguments],
+        [*prefix, sys.executable, *(("-c", code) if code else ("-m", "xvfl")), *arguments],
         cwd=folder,
         env={"PYTHONPATH": str(SOURCE), "PATH": "/usr/bin:/bin"},
         stdout=subprocess.PIPE,

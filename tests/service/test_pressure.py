@@ -6,6 +6,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ import pytest
 
 from tests.service.pressure import (
     LARGE_REPLY,
+    SMALL_DISK,
     STARTED,
+    can_mount,
     descriptors_in_use,
     memory,
     reset_peak,
@@ -182,9 +185,9 @@ def test_attacks_end_no_run_and_are_one_line_each(
 @pytest.mark.parametrize(
     ("missing", "side"),
     [
-        ("disk", "main"),
         ("descriptors", "shop"),
         pytest.param("descriptors", "main", marks=pytest.mark.slow),
+        pytest.param("disk", "main", marks=pytest.mark.slow),
         pytest.param("disk", "shop", marks=pytest.mark.slow),
     ],
 )
@@ -212,18 +215,57 @@ def test_what_cannot_be_written_costs_log_lines_not_the_run(
     (tmp_path / "after_10").touch()
     errors = dict(zip(("main", "shop"), finish(main, party), strict=True))
     assert main.returncode == party.returncode == 0
-    assert errors[side].count(" write_failed ") == 1
+    # One line for each file: the checkpoint, and the coordinator's records.
+    files = 2 if side == "main" else 1
+    assert errors[side].count(" write_failed ") == files
     log = [each["event"] for each in read_log(tmp_path / side)]
-    assert log.count("log_lines_lost") == log.count("write_recovered") == 1, log
+    assert log.count("log_lines_lost") == 1 and log.count("write_recovered") == files, log
     assert events(tmp_path / side, "log_lines_lost")[0]["count"] >= (8 if side == "main" else 1)
     assert events(tmp_path / "main", "finished")
     records = (tmp_path / "main" / "records.jsonl").read_text().splitlines()
     assert [json.loads(each)["epoch"] for each in records] == list(range(1, 13))
 
 
-@pytest.mark.parametrize("phase", ["waiting", "training"])
+def test_a_full_disk_during_training_costs_log_lines_not_the_run(tmp_path: Path) -> None:
+    if not can_mount(tmp_path):
+        pytest.skip("this user cannot mount a small disk")
+    write(tmp_path)
+    config = COORDINATOR.replace('release_to = ["shop"]\n', "")
+    (tmp_path / "coordinator.toml").write_text(config)
+    main = start(tmp_path, "coordinator", "coordinator.toml", code=HOLD, prefix=SMALL_DISK)
+    # The disk is visible in the namespace of the coordinator alone.
+    disk = Path(f"/proc/{main.pid}/root{tmp_path}/main")
+    port = str(wait_for(disk, "listening", main)["address"]).rpartition(":")[2]
+    write_parties(tmp_path, port)
+    party = start(tmp_path, "party", "shop.toml")
+    wait_until((tmp_path / "at_2").exists, main)
+    with (disk / "filler").open("wb", buffering=0) as filler, suppress(OSError):
+        while True:
+            filler.write(bytes(4096))
+    lines = len(read_log(disk))
+    (tmp_path / "after_2").touch()
+    wait_until((tmp_path / "at_10").exists, main)
+    assert len(read_log(disk)) <= lines + 20
+    (disk / "filler").unlink()
+    (tmp_path / "after_10").touch()
+    out, err = main.communicate(timeout=600)
+    finish(party)
+    assert main.returncode == party.returncode == 0, err
+    assert "collaborative" in out and "Traceback" not in err
+    shown = [
+        line.split(": ")[1].split()[0] for line in err.splitlines() if " coordinator: " in line
+    ]
+    # The checkpoint fails; a line of the records may still fit.
+    assert 1 <= shown.count("write_failed") == shown.count("write_recovered") <= 2
+    assert shown.count("epoch") == 12 and "finished" in shown
+
+
+@pytest.mark.parametrize(
+    "phase", ["waiting", "training", pytest.param("alone", marks=pytest.mark.slow)]
+)
 def test_a_stop_signal_ends_each_side_without_a_traceback(tmp_path: Path, phase: str) -> None:
     write(tmp_path)
+    (tmp_path / "coordinator.toml").write_text("min_parties = 2\n" + COORDINATOR)
     main = start(tmp_path, "coordinator", "coordinator.toml", code=HOLD)
     port = str(wait_for(tmp_path / "main", "listening", main)["address"]).rpartition(":")[2]
     write_parties(tmp_path, port)
@@ -237,6 +279,15 @@ def test_a_stop_signal_ends_each_side_without_a_traceback(tmp_path: Path, phase:
         assert party.returncode == 0 and main.returncode == 130
         return
     wait_until((tmp_path / "at_2").exists, main)
+    if phase == "alone":
+        # The coordinator waits for the party, and is interrupted 20 s after the signal.
+        party.kill()
+        (tmp_path / "after_2").touch()
+        wait_for(tmp_path / "main", "party_left", main)
+        main.send_signal(signal.SIGTERM)
+        finish(main)
+        assert main.returncode == 130
+        return
     main.send_signal(signal.SIGTERM)
     (tmp_path / "after_2").touch()
     finish(main)

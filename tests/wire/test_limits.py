@@ -125,7 +125,7 @@ def test_a_frame_is_rejected_by_its_header() -> None:
 
 
 def test_replies_are_bounded_by_the_shapes_of_their_requests() -> None:
-    limit = reply_limit(MAX, row_bytes=8 * 64)
+    limit = reply_limit(MAX, row_bytes=8 * 64, match_bytes=1000)
     handles, cue = torch.zeros(512, dtype=torch.int32), torch.zeros(512, 64)
     none = torch.zeros(0, dtype=torch.int32)
     embed = Embed(1, (), (), 0, True, ("plain", "masked"), handles)
@@ -134,12 +134,13 @@ def test_replies_are_bounded_by_the_shapes_of_their_requests() -> None:
         (Complete(1, 1, cue, torch.zeros(512, dtype=torch.bool)), 512 * 64 * 4),
         (Backward(1, Gradient(1, cue)), 512 * 64 * 4),
         (Begin(1, "run", 0, "", none), HELLO.rows),
+        (Match(1, b""), 1000),
         (Flush(1, (), (), -1), 0),
         (End(1, ""), 0),
         (Release(1, "", (), b""), 0),
     ):
         assert limit(request, HELLO) == needed + SMALL_BYTES, request
-    assert limit(Match(1, b""), HELLO) == MAX
+    assert reply_limit(MAX)(Match(1, b""), HELLO) == MAX
     assert reply_limit(MAX)(embed, HELLO) == MAX
     assert reply_limit(1000)(embed, HELLO) == 1000
 

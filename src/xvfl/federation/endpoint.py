@@ -323,7 +323,7 @@ class Endpoint:
         tensors = self._net.state_tensors(self.worker.name)
         # Without it training continues; a restart would begin from an older checkpoint.
         if self._writes.attempt(
-            lambda: self._store.save(self.run, step, tensors, self._last_update)
+            "checkpoint", lambda: self._store.save(self.run, step, tensors, self._last_update)
         ):
             self._checkpoint_step = step
 

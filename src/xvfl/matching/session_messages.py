@@ -65,6 +65,8 @@ MAX_ITEMS = {
     MessageKind.DONE: 0,
 }
 """Maximum number of items in a message; PART_SIZE for all other kinds."""
+MAX_MESSAGE_BYTES = HEADER.size + PART_SIZE * max(ITEM_BYTES.values())
+"""Size of the largest message."""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from xvfl.federation.split import Counters
 from xvfl.matching.alignment import CoordinatorAlignment
 from xvfl.methods import Method, protect_labels
 from xvfl.model.evaluation import EVALUATION, Evaluation, evaluate, federation_predictions
-from xvfl.model.run_dir import CHECKPOINT, MANIFEST, MODEL, RunDir
+from xvfl.model.run_dir import CHECKPOINT, MANIFEST, MODEL, RECORDS, RunDir
 from xvfl.service.config import CoordinatorConfig
 from xvfl.service.labeled_rows import LabeledRows
 from xvfl.service.log import FINISHED, LogFunction
@@ -269,7 +269,7 @@ class CoordinatorRun:
                 self.folder.save_tensors(CHECKPOINT, tensors, about)
                 self.federation.flush(save=step)
 
-        if self._writes.attempt(save):
+        if self._writes.attempt(CHECKPOINT, save):
             self._saved_step = step
             self.log({"event": "checkpoint", "step": step})
 
@@ -288,7 +288,7 @@ class CoordinatorRun:
             "seconds": round(time.monotonic() - self._started, 3),
         }
         self._unwritten.append(line)
-        self._writes.attempt(self._write_records)
+        self._writes.attempt(RECORDS, self._write_records)
         self.log({"event": "epoch", **line})
 
     def _write_records(self) -> None:
@@ -318,12 +318,12 @@ class CoordinatorRun:
         heads = self._heads(temperatures)
         heads.release(self.folder, federation, self.config.release_to, self.log)
         seed, outcome = self.config.train.random_state, self._outcome(absent)
-        for write in (
-            self._write_records,
-            lambda: self.folder.write_json(EVALUATION, evaluation.to_dict()),
-            lambda: heads.save(self.folder, federation.names, self.net, seed, outcome),
+        for file, write in (
+            (RECORDS, self._write_records),
+            (EVALUATION, lambda: self.folder.write_json(EVALUATION, evaluation.to_dict())),
+            (MODEL, lambda: heads.save(self.folder, federation.names, self.net, seed, outcome)),
         ):
-            self._writes.insist(write, self.config.timeouts.join)
+            self._writes.insist(file, write, self.config.timeouts.join)
         federation.end(FINISHED)
         self.log({"event": FINISHED, **outcome, "uninformed": uninformed_parties(federation)})
         self._finished = RunOutcome(step, evaluation, absent, uninformed_parties(federation))
@@ -370,9 +370,8 @@ class CoordinatorRun:
             stop,
             self.log,
         )
-        self._writes.attempt(
-            lambda: self.folder.write_json(MANIFEST, {**manifest, "uninformed": list(uninformed)})
-        )
+        changed = {**manifest, "uninformed": list(uninformed)}
+        self._writes.attempt(MANIFEST, lambda: self.folder.write_json(MANIFEST, changed))
         return replace(outcome, uninformed=uninformed, privacy=str(self.privacy or ""))
 
     def _party_batches(self) -> dict[str, int]:

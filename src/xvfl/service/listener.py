@@ -7,6 +7,7 @@ from pathlib import Path
 from xvfl.certs import PeerVerifier
 from xvfl.certs.proof import prover
 from xvfl.federation.build import default_widths
+from xvfl.matching.session_messages import MAX_MESSAGE_BYTES
 from xvfl.methods import method_spec
 from xvfl.service.config import CoordinatorConfig
 from xvfl.service.log import LogFunction
@@ -47,7 +48,8 @@ def listen(
 
 
 def _reply_limit(config: CoordinatorConfig) -> ReplyLimit:
-    """Bound replies by the widest embedding that this configuration can have, in float64."""
+    """Bound replies by the widest embedding of this configuration, in float64."""
     widths = [default_widths(image, config.net)[0] for image in (False, True)]
     branches = method_spec(config.loss.method).branches
-    return reply_limit(config.max_message_bytes, 8 * max(widths) * branches)
+    row_bytes = 8 * max(widths) * branches
+    return reply_limit(config.max_message_bytes, row_bytes, MAX_MESSAGE_BYTES)

@@ -11,29 +11,29 @@ RETRY_S = 5.0
 
 
 class WriteGuard:
-    """Writes files; logs one event when writing fails first, and one when it works again."""
+    """Writes files; logs one event when a file cannot be written, and one when it can again."""
 
     def __init__(self, log_event: Callable[[dict[str, Any]], None]) -> None:
-        self._log_event, self._failures = log_event, 0
+        self._log_event = log_event
+        self._failures: dict[str, int] = {}
 
-    def attempt(self, write: Callable[[], object]) -> bool:
-        """Write; return False if this fails."""
+    def attempt(self, file: str, write: Callable[[], object]) -> bool:
+        """Write a file; return False if this fails. `file` is its name in the log."""
         try:
             write()
         except (RunError, OSError) as error:
-            self._failures += 1
-            if self._failures == 1:
-                self._log_event({"event": "write_failed", "reason": str(error)})
+            self._failures[file] = self._failures.get(file, 0) + 1
+            if self._failures[file] == 1:
+                self._log_event({"event": "write_failed", "file": file, "reason": str(error)})
             return False
-        if self._failures:
-            failures, self._failures = self._failures, 0
-            self._log_event({"event": "write_recovered", "failed_writes": failures})
+        if failures := self._failures.pop(file, 0):
+            self._log_event({"event": "write_recovered", "file": file, "failures": failures})
         return True
 
-    def insist(self, write: Callable[[], object], timeout: float) -> None:
-        """Write; while this fails, try again for `timeout` seconds, then raise the error."""
+    def insist(self, file: str, write: Callable[[], object], timeout: float) -> None:
+        """Write a file; while this fails, try again for `timeout` seconds, then raise the error."""
         deadline = time.monotonic() + timeout
-        while not self.attempt(write):
+        while not self.attempt(file, write):
             if time.monotonic() > deadline:
                 write()
                 return

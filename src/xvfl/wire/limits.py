@@ -8,7 +8,18 @@ from collections.abc import Callable, Iterator
 
 from xvfl.errors import WireError
 from xvfl.wire import codec
-from xvfl.wire.messages import Backward, Begin, Complete, Embed, End, Flush, Hello, Message, Release
+from xvfl.wire.messages import (
+    Backward,
+    Begin,
+    Complete,
+    Embed,
+    End,
+    Flush,
+    Hello,
+    Match,
+    Message,
+    Release,
+)
 
 CHUNK_BYTES = 2**20
 """Largest gRPC message; a larger frame is sent in several."""
@@ -26,7 +37,9 @@ ReplyLimit = Callable[[Message, Hello], int]
 """Return the largest reply to a request, in bytes."""
 
 
-def reply_limit(max_bytes: int, row_bytes: int | None = None) -> ReplyLimit:
+def reply_limit(
+    max_bytes: int, row_bytes: int | None = None, match_bytes: int | None = None
+) -> ReplyLimit:
     """Return a function that bounds the reply to a request by the shapes of the request.
 
     Parameters
@@ -35,6 +48,8 @@ def reply_limit(max_bytes: int, row_bytes: int | None = None) -> ReplyLimit:
         Bound of every frame.
     row_bytes
         Bound of one row's embedding in one view; None if it is not known.
+    match_bytes
+        Bound of the body of `Matched`; None if it is not known.
     """
 
     def limit(request: Message, hello: Hello) -> int:
@@ -46,6 +61,8 @@ def reply_limit(max_bytes: int, row_bytes: int | None = None) -> ReplyLimit:
             needed = request.gradient.values.nbytes
         elif isinstance(request, Begin):
             needed = hello.rows
+        elif isinstance(request, Match) and match_bytes is not None:
+            needed = match_bytes
         elif isinstance(request, Flush | End | Release):
             needed = 0
         else:
