@@ -23,6 +23,7 @@ def test_public_names() -> None:
         "NetConfig",
         "PartyConfig",
         "PartyError",
+        "PrivacyConfig",
         "RunError",
         "TableOptions",
         "TrainConfig",

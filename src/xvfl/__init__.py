@@ -13,6 +13,7 @@ from xvfl.config import (
     LossConfig,
     NetConfig,
     PartyConfig,
+    PrivacyConfig,
     TableOptions,
     TrainConfig,
 )
@@ -59,6 +60,7 @@ __all__ = [
     "NetConfig",
     "PartyConfig",
     "PartyError",
+    "PrivacyConfig",
     "RunError",
     "TableOptions",
     "TrainConfig",
