@@ -189,3 +189,27 @@ def test_a_proof_needs_the_key_of_a_server_certificate_for_this_host(
     open_authority(folder).revoke(COORDINATOR)
     with pytest.raises(CertificateError, match="the coordinator: its certificate .* is revoked"):
         check(nonce, honest)
+
+
+def test_an_unexpected_error_ends_no_checks(folder: Path) -> None:
+    events: Events = []
+    peers = PeerVerifier(folder / "ca.crt", folder / "ca.crl")
+    failing = threading.Event()
+
+    def check(certificate: bytes) -> str:
+        if failing.is_set():
+            failing.clear()
+            raise OSError("the disk is gone")
+        return peers.check(certificate)
+
+    with run_server(
+        folder, ["p0"], log_event=events.append, identify=check, recheck=RECHECK_S
+    ) as server:
+        party = Party(folder, "p0", server.port, folder / "ca.crl")
+        wait_until(server.transports["p0"].hello)
+        failing.set()
+        wait_until(lambda: not failing.is_set())
+        open_authority(folder).revoke("p0")
+        wait_until(lambda: server.transports["p0"].connection is None)
+        party.stop()
+    assert "the disk is gone" in str(events)

@@ -12,7 +12,7 @@ from typing import Any
 
 import grpc
 
-from xvfl.errors import PartyError, RunError, WireError, XVFLError
+from xvfl.errors import CertificateError, PartyError, RunError, WireError, XVFLError
 from xvfl.wire import codec
 from xvfl.wire.limits import CHUNK_BYTES, RECHECK_S, SMALL_BYTES, FrameAssembler, split_frame
 from xvfl.wire.messages import Challenge, Hello, Proof
@@ -187,9 +187,11 @@ class PartyClient:
             await asyncio.sleep(self._recheck)
             try:
                 await loop.run_in_executor(None, self._check_proof, nonce, proof)
-            except XVFLError:
+            except Exception as error:
                 call.cancel()
-                raise
+                if isinstance(error, XVFLError):
+                    raise
+                raise CertificateError(f"the certificate cannot be checked ({error!r})") from error
 
 
 def _proof(frame: bytes) -> Proof:

@@ -229,10 +229,12 @@ class _Client(_Side):
             other = _Side()
             other.other = self
             await loop.create_unix_connection(lambda: other, sock=connection)
-        except OSError:
+        except OSError as error:
             if connection is not None:
                 connection.close()
             self.transport.abort()
+            message = "a connection was closed because it could not be forwarded"
+            loop.call_exception_handler({"message": message, "exception": error})
             return
         if self.transport.is_closing():
             other.transport.abort()

@@ -158,7 +158,11 @@ class CoordinatorServer:
     async def _repeat(self, seconds: float, action: Callable[[], Any]) -> None:
         while True:
             await asyncio.sleep(seconds)
-            await action()
+            try:
+                await action()
+            except Exception as error:
+                # An error must not end the checks of certificates.
+                self._drops.add({"event": "internal_error", "reason": repr(error)})
 
     async def _flush(self) -> None:
         for events in (self._rejections, self._drops):
