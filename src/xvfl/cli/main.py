@@ -3,11 +3,12 @@
 import os
 import sys
 import warnings
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
 
-from xvfl.cli import align_command, certificates, demo, runs, services
+from xvfl.cli import align_command, audit_command, certificates, demo, runs, services
 from xvfl.cli.output import INTERRUPTED, print_error
 from xvfl.errors import DataWarning, XVFLError
 from xvfl.version import VERSION
@@ -19,13 +20,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-PANELS = {
+PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     "Train and predict": (demo.demo, runs.init, runs.train, runs.evaluate, runs.predict),
     "Federation of processes": (
         services.coordinator,
         services.party,
         services.status,
         align_command.align,
+        audit_command.audit,
     ),
 }
 """The commands in the order of `xvfl --help`."""

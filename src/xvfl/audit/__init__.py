@@ -1,0 +1,1 @@
+"""Privacy audit: simulate a federation and measure what its participants can learn."""

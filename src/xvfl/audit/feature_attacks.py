@@ -1,0 +1,131 @@
+"""Attacks on features: decoders and inversion of embeddings.
+
+Shapes: m rows, d embedding width, p encoded columns stored as numbers.
+Inversion: Z. He, T. Zhang, R. Lee, Model inversion attacks against collaborative inference, 2019.
+"""
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+from xvfl.audit.scoring import FeatureScore, score_features
+from xvfl.nets import mlp
+from xvfl.nets.party_net import PartyNet
+from xvfl.primitives.rows import PartyTable
+
+RIDGE_PENALTIES = (1e-3, 1e-1, 1e1, 1e3)
+DECODER_STEPS, DECODER_WIDTH = 300, 128
+INVERSION_RATE = 0.05
+
+
+def decoder_attack(
+    vectors: Tensor, table: PartyTable, n_known: int, seed: int = 0
+) -> tuple[FeatureScore, Tensor]:
+    """Learn to decode features from vectors of known rows; decode the other rows.
+
+    Returns the score on the other rows, and the decoded values (m, p) of all rows. Of ridge
+    regression and a small net, the better for the attacker counts.
+    """
+    rng = torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(table), generator=rng)
+    known, rest = order[:n_known], order[n_known:]
+    x = _standardized(vectors)
+    values = fill_missing(table, known)
+    tries = [_ridge(x, values, known, penalty) for penalty in RIDGE_PENALTIES]
+    tries.append(_small_net(x, values, known, seed))
+    scores = [score_features(each[rest], table.take(rest)) for each in tries]
+    best = max(range(len(tries)), key=lambda i: (scores[i].r2 or 0) + (scores[i].accuracy or 0))
+    return scores[best], tries[best]
+
+
+def _standardized(x: Tensor) -> Tensor:
+    return (x - x.mean(0)) / x.std(0).clamp(min=1e-6)
+
+
+def fill_missing(table: PartyTable, known: Tensor) -> Tensor:
+    """Replace missing values by the mean of the known rows."""
+    values = table.values.flatten(1).double()
+    observed = _observed_columns(table)
+    weight = observed[known].double()
+    mean = (values[known] * weight).sum(0) / weight.sum(0).clamp(min=1)
+    return torch.where(observed, values, mean)
+
+
+def _observed_columns(table: PartyTable) -> Tensor:
+    """Expand the mask of raw features to the columns stored as numbers. (m, p)"""
+    if table.layout.image is not None:
+        return table.observed.repeat(1, table.layout.image[0])
+    at = torch.tensor(table.layout.feature_of_column[: table.layout.dense], dtype=torch.long)
+    return table.observed[:, at]
+
+
+def _ridge(x: Tensor, values: Tensor, known: Tensor, penalty: float) -> Tensor:
+    inputs, mean = x[known].double(), values[known].mean(0)
+    gram = inputs.T @ inputs + penalty * torch.eye(x.shape[1], dtype=torch.float64)
+    weights = torch.linalg.solve(gram, inputs.T @ (values[known] - mean))
+    decoded: Tensor = x.double() @ weights + mean
+    return decoded
+
+
+def _small_net(x: Tensor, values: Tensor, known: Tensor, seed: int) -> Tensor:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        net = mlp([x.shape[1], DECODER_WIDTH, values.shape[1]])
+    optimizer = torch.optim.AdamW(net.parameters(), 3e-3, weight_decay=1e-2)
+    inputs, targets = x[known].float(), values[known].float()
+    for _ in range(DECODER_STEPS):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(net(inputs), targets).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    with torch.no_grad():
+        decoded: Tensor = net(x.float()).double()
+    return decoded
+
+
+def invert(net: PartyNet, embeddings: Tensor, observed: Tensor, steps: int) -> Tensor:
+    """Search inputs whose embeddings by this net are the given ones; return their values (m, p).
+
+    The attacker is assumed to know which features are missing: `observed` (m, raw).
+    """
+    net = copy.deepcopy(net).requires_grad_(False).eval()
+    layout = net.layout
+    if layout.image is not None:
+        return _invert_images(net, embeddings.detach(), observed, steps)
+    given = net.spread(observed).to(embeddings.dtype)
+    flags = observed.to(embeddings.dtype)
+
+    def embed(x: Tensor, given: Tensor, flags: Tensor) -> Tensor:
+        E: Tensor = net.bottom(torch.cat([x * given, flags]).unsqueeze(0))[0]
+        return E
+
+    jacobian = torch.func.vmap(torch.func.jacfwd(embed))
+    embed_all = torch.func.vmap(embed)
+    x = torch.full((len(embeddings), layout.encoded), 0.5)
+    damping = torch.ones(len(x), 1, 1)
+    identity = torch.eye(layout.encoded)
+    error = embed_all(x, given, flags) - embeddings
+    # Levenberg and Marquardt's method, for each row.
+    for _ in range(steps):
+        J = jacobian(x, given, flags)
+        step = torch.linalg.solve(J.mT @ J + damping * identity, J.mT @ error.unsqueeze(2))
+        tried = (x - step.squeeze(2)).clamp(-0.1, 1.1)
+        new = embed_all(tried, given, flags) - embeddings
+        better = new.square().sum(1) < error.square().sum(1)
+        x = torch.where(better.unsqueeze(1), tried, x)
+        error = torch.where(better.unsqueeze(1), new, error)
+        damping = (damping * torch.where(better, 0.3, 4.0).view(-1, 1, 1)).clamp(1e-6, 1e6)
+    return x[:, : layout.dense]
+
+
+def _invert_images(net: PartyNet, embeddings: Tensor, observed: Tensor, steps: int) -> Tensor:
+    """Search images by gradient descent."""
+    assert net.layout.image is not None
+    raw = torch.zeros(len(embeddings), *net.layout.image, requires_grad=True)
+    optimizer = torch.optim.Adam([raw], INVERSION_RATE)
+    for _ in range(10 * steps):
+        optimizer.zero_grad()
+        error = net.embed(torch.sigmoid(raw), observed) - embeddings
+        error.square().sum().backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    return torch.sigmoid(raw.detach()).flatten(1)

@@ -1,0 +1,364 @@
+"""Run all attacks on two simulations: with the configured protection, and without any."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from xvfl.audit.active_attacks import ActiveResult, extract_rows, hijack
+from xvfl.audit.feature_attacks import decoder_attack, fill_missing, invert
+from xvfl.audit.findings import Finding, Key, Reached, combine
+from xvfl.audit.label_attacks import (
+    direction_attack,
+    model_completion,
+    norm_attack,
+    spectral_attack,
+)
+from xvfl.audit.scoring import FeatureScore, score_features
+from xvfl.audit.simulation import OFF, Scenario, Simulation, configured_protection, simulate
+from xvfl.audit.traffic import Channel, RowVectors, Traffic
+from xvfl.primitives.layout import any_image
+from xvfl.primitives.rows import PartyTable
+from xvfl.training.loop import Record, Trainer
+from xvfl.training.threads import limit_threads
+
+GRADIENT_ATTACKS = {
+    "norm": norm_attack,
+    "direction": direction_attack,
+    "spectral": spectral_attack,
+}
+Report = Callable[[str, float], None]
+"""Receives what is being done, and which share of it is done."""
+
+
+@dataclass(frozen=True)
+class AuditOptions:
+    """Strength of the attacks."""
+
+    n_labels: int = 40
+    """Labels that a party knows."""
+    n_rows: int = 200
+    """Rows whose features an attacker knows."""
+    draws: int = 10
+    """Draws of the known labels."""
+    inversion_rows: int = 32
+    inversion_steps: int = 100
+    hijack_steps: int = 400
+    extraction_rows: int = 64
+    max_rows: int = 2000
+    """Rows on which an attack is scored."""
+
+
+QUICK = AuditOptions(draws=3, inversion_rows=16, inversion_steps=40, hijack_steps=150, max_rows=500)
+
+
+@dataclass(frozen=True)
+class AuditResult:
+    """All findings, and what was simulated."""
+
+    findings: list[Finding]
+    about: dict[str, Any]
+
+
+def audit(
+    scenario: Scenario,
+    options: AuditOptions | None = None,
+    report: Report = lambda text, share: None,
+) -> AuditResult:
+    """Simulate the federation with and without protection and run every attack on both."""
+    with limit_threads(any_image(scenario.dataset.layouts), torch.device("cpu")):
+        return _audit(scenario, options or AuditOptions(), report)
+
+
+def _audit(scenario: Scenario, options: AuditOptions, report: Report) -> AuditResult:
+    started = time.monotonic()
+    protection = configured_protection(scenario.privacy)
+    reached: dict[str, dict[Key, Reached]] = {}
+    about: dict[str, Any] = {}
+    for each in (protection, OFF):
+        words = "configured protection" if each is protection else "no protection"
+
+        def on_record(record: Record, trainer: Trainer, words: str = words) -> None:
+            epochs = record.progress.epoch + record.progress.batch / trainer.batches_per_epoch
+            report(f"train with {words}", min(epochs / trainer.config.epochs, 1.0))
+
+        simulation = simulate(scenario, each, on_record)
+        attacks = Attacks(simulation, options)
+        reached[each.name] = attacks.run(
+            lambda text, share, words=words: report(f"{text} ({words})", share)  # type: ignore[misc]
+        )
+        about[each.name] = {
+            "protection": each.description,
+            "epochs": simulation.epochs,
+            "gradients_received": {
+                name: party.traffic.n_gradients for name, party in simulation.parties.items()
+            },
+        }
+    about |= {
+        "parties": {name: len(scenario.table(name)) for name in scenario.names},
+        "training_rows": len(scenario.dataset.train),
+        "classes": [str(each) for each in scenario.dataset.classes],
+        "known_labels": options.n_labels,
+        "known_rows": options.n_rows,
+        "seconds": round(time.monotonic() - started, 1),
+    }
+    return AuditResult(combine(reached[protection.name], reached[OFF.name]), about)
+
+
+class Attacks:
+    """All attacks on one simulation."""
+
+    def __init__(self, simulation: Simulation, options: AuditOptions) -> None:
+        self.simulation, self.options = simulation, options
+        self.scenario, self.protection = simulation.scenario, simulation.protection
+        self.found: dict[Key, Reached] = {}
+
+    def run(self, report: Report) -> dict[Key, Reached]:
+        """Run every attack by and on every party."""
+        names = self.scenario.names
+        steps: list[tuple[str, Callable[[str], None]]] = [
+            ("labels from gradients", self._gradients),
+            ("labels from cues and bottoms", self._model_completion),
+            ("features from embeddings", self._decoders),
+            ("features from cues", self._cues),
+            ("inversion with a known net", self._inversions),
+            ("extraction of single rows", self._extraction),
+            ("hijacked training", self._hijacking),
+        ]
+        for place, (text, step) in enumerate(steps):
+            for number, name in enumerate(names):
+                report(text, (place + number / len(names)) / len(steps))
+                step(name)
+        report("done", 1.0)
+        return self.found
+
+    def _gradients(self, name: str) -> None:
+        """Guess labels from the gradients of the first step, and from their mean over all steps."""
+        traffic = self.simulation.parties[name].traffic
+        own = self._own_features(name)
+        for when in ("single step", "all steps"):
+            vectors = _gradients(traffic, first=when == "single step")
+            y = self._labels(name, vectors.handles)
+            vectors, y = _labeled(vectors, y)
+            detail = "" if len(vectors) else "no gradient was received"
+            for attack, function in GRADIENT_ATTACKS.items():
+                value = function(vectors.values.numpy(), y.numpy()) if len(vectors) else 0.5
+                base = self._own_features_auc(name, own, function)
+                key = Key(f"gradient {attack}, {when}", name, "labels", "AUC")
+                self.found[key] = Reached(value, base, 0.5, detail)
+
+    def _own_features_auc(
+        self, name: str, own: RowVectors, function: Callable[..., float]
+    ) -> float:
+        rows, y = _labeled(own, self._labels(name, own.handles))
+        at = torch.arange(len(rows))[: self.options.max_rows]
+        return function(rows.values[at].numpy(), y[at].numpy())
+
+    def _model_completion(self, name: str) -> None:
+        """Train a classifier with a few labels on own features, own embeddings, received cues."""
+        party, own = self.simulation.parties[name], self._own_features(name)
+        table = self.scenario.table(name)
+        with torch.no_grad():
+            net = party.net.eval()
+            E = net.embed(net.encode(table), table.observed)
+        every = torch.arange(len(table))
+        baseline = self._completion_auc(name, own)
+        both = torch.cat([own.values, E], 1)
+        best = max(self._completion_auc(name, RowVectors(every, x)) for x in (E, both))
+        key = Key("model completion, own bottom", name, "labels", "AUC")
+        self.found[key] = Reached(best, baseline, 0.5)
+        cues = party.traffic.cues.last
+        if not len(cues):
+            return
+        restricted = RowVectors(cues.handles, own.values[cues.handles])
+        baseline = self._completion_auc(name, restricted)
+        both = torch.cat([restricted.values, cues.values], 1)
+        best = max(
+            self._completion_auc(name, RowVectors(cues.handles, x)) for x in (cues.values, both)
+        )
+        key = Key("model completion, received cues", name, "labels", "AUC")
+        self.found[key] = Reached(best, baseline, 0.5)
+        rows, y = _labeled(cues, self._labels(name, cues.handles))
+        rows_own, _ = _labeled(restricted, self._labels(name, cues.handles))
+        for attack, function in GRADIENT_ATTACKS.items():
+            at = slice(self.options.max_rows)
+            value = function(rows.values[at].numpy(), y[at].numpy())
+            base = function(rows_own.values[at].numpy(), y[at].numpy())
+            key = Key(f"cue {attack}", name, "labels", "AUC")
+            self.found[key] = Reached(value, base, 0.5)
+
+    def _completion_auc(self, name: str, vectors: RowVectors) -> float:
+        rows, y = _labeled(vectors, self._labels(name, vectors.handles))
+        n_known, draws = self.options.n_labels, self.options.draws
+        if len(rows) <= n_known:
+            return 0.5
+        at = slice(n_known + self.options.max_rows)
+        return model_completion(rows.values[at].numpy(), y[at].numpy(), n_known, draws)
+
+    def _decoders(self, name: str) -> None:
+        """Decode a party's features from what it sent, with some known rows."""
+        traffic = self.simulation.parties[name].traffic
+        channels = {"embeddings": traffic.embeddings, "completed embeddings": traffic.completions}
+        for title, channel in channels.items():
+            if not len(channel.last):
+                continue
+            vectors, table = self._scored_rows(name, channel)
+            labels = self._labels(name, vectors.handles)
+            one_hot = torch.nn.functional.one_hot(labels.clamp(min=0)).float()
+            score, _ = decoder_attack(vectors.values, table, self._n_known(table))
+            base, _ = decoder_attack(one_hot, table, self._n_known(table))
+            self._add(f"decoder, {title}", "coordinator", name, score, base)
+
+    def _cues(self, name: str) -> None:
+        """Decode the peers' features from the cues that a party receives."""
+        cues = self.simulation.parties[name].traffic.cues.last
+        own = self._own_features(name)
+        for peer in self.scenario.names:
+            at_peer = self.simulation.peer_handles(name, peer)[cues.handles]
+            shared = (at_peer >= 0).nonzero().flatten()[: self._n_scored()]
+            if peer == name or len(shared) < 20:
+                continue
+            table = self.scenario.table(peer).take(at_peer[shared])
+            known = self._n_known(table)
+            features = own.values[cues.handles[shared]]
+            both = torch.cat([features, cues.values[shared]], 1)
+            tries = [decoder_attack(x, table, known)[0] for x in (cues.values[shared], both)]
+            base, _ = decoder_attack(features, table, known)
+            best = max(tries, key=lambda each: (each.r2 or 0) + (each.accuracy or 0))
+            self._add("decoder, cues", name, peer, best, base)
+
+    def _inversions(self, name: str) -> None:
+        """Invert embeddings with the party's true net, and with one built from a guessed seed."""
+        options, scenario = self.options, self.scenario
+        party = self.simulation.parties[name]
+        table = scenario.table(name).take(torch.arange(options.inversion_rows))
+        with torch.no_grad():
+            net = party.net.eval()
+            E = net.embed(net.encode(table), table.observed)
+        found = score_features(invert(party.net, E, table.observed, options.inversion_steps), table)
+        base = self._label_baseline(name)
+        self._add("inversion, stolen net", "coordinator", name, found, base)
+        guess = scenario.first_net(name, self.protection, scenario.train.random_state)
+        first = _limited(party.traffic.embeddings.first, options.inversion_rows)
+        rows = scenario.table(name).take(first.handles)
+        inverted = invert(guess, first.values, rows.observed, options.inversion_steps)
+        score = score_features(inverted, rows)
+        self._add("inversion, guessed seed", "coordinator", name, score, base)
+        if len(scenario.names) != 2:
+            return
+        (peer,) = (each for each in scenario.names if each != name)
+        cues = _limited(self.simulation.parties[peer].traffic.cues.first, options.inversion_rows)
+        handles = self.simulation.peer_handles(peer, name)[cues.handles]
+        held = handles >= 0
+        if int(held.sum()) < 2:
+            return
+        rows = scenario.table(name).take(handles[held])
+        inverted = invert(guess, cues.values[held], rows.observed, options.inversion_steps)
+        score = score_features(inverted, rows)
+        own = self._own_features(peer)
+        at_peer = self.simulation.peer_handles(name, peer)
+        shared = (at_peer >= 0).nonzero().flatten()[: self._n_scored()]
+        rows = scenario.table(name).take(shared)
+        base, _ = decoder_attack(own.values[at_peer[shared]], rows, self._n_known(rows))
+        self._add("inversion of cues, guessed seed", peer, name, score, base)
+
+    def _extraction(self, name: str) -> None:
+        """Let a dishonest coordinator request single rows and unmatched rows."""
+        result = extract_rows(self.scenario, self.protection, name, self.options.extraction_rows)
+        base = self._label_baseline(name)
+        self._add("single rows", "coordinator", name, result.score, base, _refusals(result))
+
+    def _hijacking(self, name: str) -> None:
+        """Let a dishonest coordinator train the party's bottom to reveal its features."""
+        known = self._n_known(self.scenario.table(name))
+        steps = self.options.hijack_steps
+        result = hijack(self.scenario, self.protection, name, known, steps)
+        base = self._label_baseline(name)
+        self._add("hijacked training", "coordinator", name, result.score, base, _refusals(result))
+
+    def _label_baseline(self, name: str) -> FeatureScore:
+        """Score what the coordinator knows of features without embeddings: by the label alone."""
+        every = torch.arange(len(self.scenario.table(name)))
+        labels = self._labels(name, every)
+        rows = every[labels >= 0][: self._n_scored()]
+        table = self.scenario.table(name).take(rows)
+        one_hot = torch.nn.functional.one_hot(labels[rows]).float()
+        return decoder_attack(one_hot, table, self._n_known(table))[0]
+
+    def _add(
+        self,
+        attack: str,
+        attacker: str,
+        target: str,
+        score: FeatureScore,
+        base: FeatureScore,
+        detail: str = "",
+    ) -> None:
+        if score.r2 is not None:
+            key = Key(attack, attacker, target, "R²")
+            self.found[key] = Reached(score.r2, base.r2 or 0.0, 0.0, detail)
+        if score.accuracy is not None:
+            key, chance = Key(attack, attacker, target, "accuracy"), score.majority or 0.0
+            self.found[key] = Reached(score.accuracy, base.accuracy or chance, chance, detail)
+        key = Key(attack, attacker, target, "rows")
+        self.found[key] = Reached(score.rows_recovered, base.rows_recovered, 0.0, detail)
+
+    def _labels(self, name: str, handles: Tensor) -> Tensor:
+        return self.simulation.labels(name)[handles]
+
+    def _own_features(self, name: str) -> RowVectors:
+        """Return what a party has of each row: values, means for missing ones, and their marks."""
+        table = self.scenario.table(name)
+        hashed = [
+            torch.nn.functional.one_hot(codes, feature.buckets).float()
+            for codes, feature in zip(table.codes.T, table.layout.hashed, strict=True)
+        ]
+        parts = [fill_missing(table, torch.arange(len(table))).float(), *hashed]
+        if table.layout.image is None:
+            parts.append(table.observed.float())
+        return RowVectors(torch.arange(len(table)), torch.cat(parts, 1))
+
+    def _scored_rows(self, name: str, channel: Channel) -> tuple[RowVectors, PartyTable]:
+        vectors = _limited(channel.last, self._n_scored())
+        return vectors, self.scenario.table(name).take(vectors.handles)
+
+    def _n_scored(self) -> int:
+        return self.options.n_rows + self.options.max_rows
+
+    def _n_known(self, table: PartyTable) -> int:
+        return min(self.options.n_rows, len(table) // 2)
+
+
+def _gradients(traffic: Traffic, first: bool) -> RowVectors:
+    """Return the gradients of each row, those of embeddings and completions side by side."""
+    channels = (traffic.embedding_gradients, traffic.completion_gradients)
+    parts = [each.first if first else each.mean for each in channels]
+    parts = [each for each in parts if len(each)]
+    if not parts:
+        return RowVectors(torch.zeros(0, dtype=torch.long), torch.zeros(0, 1))
+    handles = parts[0].handles
+    columns = []
+    for part in parts:
+        place = torch.full((int(max(handles.max(), part.handles.max())) + 1,), -1)
+        place[part.handles] = torch.arange(len(part))
+        at = place[handles]
+        columns.append(part.values[at.clamp(min=0)] * (at >= 0).unsqueeze(1))
+    return RowVectors(handles, torch.cat(columns, 1))
+
+
+def _labeled(vectors: RowVectors, y: Tensor) -> tuple[RowVectors, Tensor]:
+    known = y >= 0
+    return RowVectors(vectors.handles[known], vectors.values[known]), y[known]
+
+
+def _limited(vectors: RowVectors, count: int) -> RowVectors:
+    return RowVectors(vectors.handles[:count], vectors.values[:count])
+
+
+def _refusals(result: ActiveResult) -> str:
+    if not result.n_rejected:
+        return f"{result.n_requests} requests, none refused"
+    return f"{result.n_rejected} of {result.n_requests} requests refused and logged"
