@@ -5,6 +5,7 @@ learning, CCS 2021; here with the features of a few known rows instead of a simi
 Shapes: m rows, d embedding width, p encoded columns.
 """
 
+import copy
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -12,7 +13,7 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor
 
-from xvfl.audit.feature_attacks import decoder_attack
+from xvfl.audit.feature_attacks import decoder_attack, jacobian
 from xvfl.audit.scoring import FeatureScore, score_features
 from xvfl.audit.simulation import RUN, Protection, Scenario, SimulatedParty
 from xvfl.nets.party_net import PartyNet
@@ -145,16 +146,16 @@ def _row_solver(net: PartyNet, cues: Tensor) -> Callable[[Tensor], Tensor]:
     With the completion X̃ of a cue, its Jacobian J, and the weight w of each column in the party's
     loss (0 where missing), a gradient is Jᵀ(w·X̃ − w·x): linear in w and in w·x.
     """
+    completer = copy.deepcopy(net.completer).requires_grad_(False).double()
 
-    def completed(cue: Tensor) -> Tensor:
-        x: Tensor = net.completer(cue.unsqueeze(0))[0].flatten()
+    def complete(cue: Tensor) -> Tensor:
+        x: Tensor = completer(cue).flatten(1)
         return x
 
-    blocks = []
-    for cue in cues:
-        J = torch.func.jacfwd(completed)(cue).detach().double().T
-        blocks.append(torch.cat([J * completed(cue).detach().double(), -J], 1))
-    inverse = torch.linalg.pinv(torch.cat(blocks))
+    cues = cues.double()
+    J = jacobian(complete, cues).mT
+    blocks = torch.cat([J * complete(cues).unsqueeze(1), -J], 2)
+    inverse = torch.linalg.pinv(blocks.flatten(0, 1))
 
     def solve(gradients: Tensor) -> Tensor:
         weight, weighted = (inverse @ gradients.double()).chunk(2)

@@ -5,6 +5,7 @@ Inversion: Z. He, T. Zhang, R. Lee, Model inversion attacks against collaborativ
 """
 
 import copy
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ from xvfl.primitives.rows import PartyTable
 RIDGE_PENALTIES = (1e-3, 1e-1, 1e1, 1e3)
 DECODER_STEPS, DECODER_WIDTH = 300, 128
 INVERSION_RATE = 0.05
+DIFFERENCE = 1e-5
 
 
 def decoder_attack(
@@ -83,39 +85,47 @@ def _small_net(x: Tensor, values: Tensor, known: Tensor, seed: int) -> Tensor:
     return decoded
 
 
+def jacobian(f: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Return the derivative of f at each row of x, by central differences. (m, outputs, inputs)
+
+    `x` (m, inputs) and the results of f are in double precision.
+    """
+    m, inputs = x.shape
+    moves = DIFFERENCE * torch.eye(inputs, dtype=x.dtype)
+    above, below = (f((x.unsqueeze(1) + sign * moves).flatten(0, 1)) for sign in (1, -1))
+    return ((above - below) / (2 * DIFFERENCE)).view(m, inputs, -1).mT
+
+
 def invert(net: PartyNet, embeddings: Tensor, observed: Tensor, steps: int) -> Tensor:
     """Search inputs whose embeddings by this net are the given ones; return their values (m, p).
 
     The attacker is assumed to know which features are missing: `observed` (m, raw).
     """
     net = copy.deepcopy(net).requires_grad_(False).eval()
-    layout = net.layout
-    if layout.image is not None:
+    if net.layout.image is not None:
         return _invert_images(net, embeddings.detach(), observed, steps)
-    given = net.spread(observed).to(embeddings.dtype)
-    flags = observed.to(embeddings.dtype)
+    net, target = net.double(), embeddings.detach().double()
 
-    def embed(x: Tensor, given: Tensor, flags: Tensor) -> Tensor:
-        E: Tensor = net.bottom(torch.cat([x * given, flags]).unsqueeze(0))[0]
-        return E
+    def embed(x: Tensor) -> Tensor:
+        return net.embed(x, observed.repeat_interleave(len(x) // len(observed), 0))
 
-    jacobian = torch.func.vmap(torch.func.jacfwd(embed))
-    embed_all = torch.func.vmap(embed)
-    x = torch.full((len(embeddings), layout.encoded), 0.5)
-    damping = torch.ones(len(x), 1, 1)
-    identity = torch.eye(layout.encoded)
-    error = embed_all(x, given, flags) - embeddings
+    x = torch.full((len(target), net.layout.encoded), 0.5, dtype=torch.float64)
+    damping = torch.ones(len(x), 1, 1, dtype=torch.float64)
+    identity = torch.eye(x.shape[1], dtype=torch.float64)
+    error = embed(x) - target
     # Levenberg and Marquardt's method, for each row.
     for _ in range(steps):
-        J = jacobian(x, given, flags)
+        J = jacobian(embed, x)
         step = torch.linalg.solve(J.mT @ J + damping * identity, J.mT @ error.unsqueeze(2))
         tried = (x - step.squeeze(2)).clamp(-0.1, 1.1)
-        new = embed_all(tried, given, flags) - embeddings
+        new = embed(tried) - target
         better = new.square().sum(1) < error.square().sum(1)
         x = torch.where(better.unsqueeze(1), tried, x)
         error = torch.where(better.unsqueeze(1), new, error)
         damping = (damping * torch.where(better, 0.3, 4.0).view(-1, 1, 1)).clamp(1e-6, 1e6)
-    return x[:, : layout.dense]
+        if bool((error.square().sum(1) < 1e-10).all()):
+            break
+    return x[:, : net.layout.dense].float()
 
 
 def _invert_images(net: PartyNet, embeddings: Tensor, observed: Tensor, steps: int) -> Tensor:

@@ -1,0 +1,75 @@
+"""Scenarios to audit. `python -m tests.audit.scenarios bank` prints every figure as a table."""
+
+import os
+import sys
+import warnings
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from sklearn.datasets import load_digits
+
+from xvfl.audit.findings import Finding
+from xvfl.audit.run_audit import audit
+from xvfl.audit.simulation import Scenario
+from xvfl.config import LossConfig, NetConfig, TableOptions, TrainConfig
+from xvfl.dataset.in_memory import prepare_in_memory
+from xvfl.dataset.prepare import PreparationPlan
+from xvfl.dataset.splits import Splits
+from xvfl.errors import DataWarning
+
+BANK = Path(os.environ.get("XVFL_DATA", "")) / "tabular" / "bank_full.parquet"
+BANK_PARTIES = {
+    "client": ["age", "job", "marital", "education", "default", "balance", "housing", "loan"],
+    "campaign": ["contact", "day", "month", "campaign", "pdays", "previous", "poutcome"],
+}
+needs_bank = pytest.mark.skipif(not BANK.is_file(), reason="XVFL_DATA holds no Bank Marketing")
+
+
+def bank(rows: int = 6000, epochs: int = 20) -> Scenario:
+    """Bank Marketing: a client takes a deposit or not."""
+    frame = pd.read_parquet(BANK).sample(rows, random_state=0)
+    frame.index = pd.Index([f"client {i}" for i in range(rows)])
+    frame["pdays"] = frame["pdays"].where(frame["pdays"] >= 0)
+    tables = {name: frame[columns] for name, columns in BANK_PARTIES.items()}
+    return _scenario(tables, frame["y"], epochs)
+
+
+def digits(rows: int = 1797, epochs: int = 20) -> Scenario:
+    """Scanned digits, half an image each."""
+    x, y = load_digits(return_X_y=True)
+    ids = pd.Index([f"digit {i}" for i in range(rows)])
+    images = x[:rows].reshape(rows, 8, 8) / 16
+    halves = {"left": images[:, :, :4], "right": images[:, :, 4:]}
+    tables = {
+        name: pd.DataFrame(half.reshape(rows, 32), ids, [f"pixel {j}" for j in range(32)])
+        for name, half in halves.items()
+    }
+    return _scenario(tables, pd.Series(y[:rows].astype(str), ids), epochs)
+
+
+def _scenario(tables: dict[str, pd.DataFrame], labels: pd.Series, epochs: int) -> Scenario:
+    options = {name: TableOptions(na_values=("unknown",)) for name in tables}
+    plan = PreparationPlan(options, Splits(0.0, 0.15, 0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataWarning)  # Constant pixels.
+        dataset = prepare_in_memory(tables, labels, plan)
+    train = TrainConfig(epochs=epochs, device="cpu")
+    return Scenario(dataset, NetConfig(), LossConfig(), train)
+
+
+def markdown(findings: list[Finding]) -> str:
+    """Format findings as a table."""
+    lines = ["| attack | attacker → target | metric | chance | own data | off | default |"]
+    lines.append("|---|---|---|---|---|---|---|")
+    for each in findings:
+        key = each.key
+        values = (each.chance, each.without_federation, each.unprotected, each.protected)
+        figures = " | ".join(f"{value:.3f}" for value in values)
+        lines.append(f"| {key.attack} | {key.attacker} → {key.target} | {key.metric} | {figures} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    result = audit({"bank": bank, "digits": digits}[sys.argv[1]]())
+    print(result.about, markdown(result.findings), sep="\n")
