@@ -47,6 +47,8 @@ class ActiveResult:
     n_rejected: int
     rejections: list[str]
     """Reasons in the party's log, each once."""
+    refused: bool
+    """The party refused the requests that the attack needs."""
 
 
 class DishonestCoordinator:
@@ -86,10 +88,11 @@ class DishonestCoordinator:
         )
         return reply.values[:, 0] if isinstance(reply, Embedded) else None
 
-    def result(self, score: FeatureScore) -> ActiveResult:
+    def result(self, score: FeatureScore, refused: bool) -> ActiveResult:
         """Summarize an attack."""
         reasons = self.party.rejections
-        return ActiveResult(score, self.n_requests, len(reasons), list(dict.fromkeys(reasons)))
+        distinct = list(dict.fromkeys(reasons))
+        return ActiveResult(score, self.n_requests, len(reasons), distinct, refused)
 
 
 def extract_rows(
@@ -107,13 +110,15 @@ def extract_rows(
     cues = torch.rand(CUES_PER_ROW, coordinator.width, generator=rng) * 2 - 1
     solve = _row_solver(scenario.first_net(party, protection, scenario.train.random_state), cues)
     coordinator.embed(torch.tensor([len(table)]))  # A row that was never matched.
+    refused = True
     predicted = torch.full((len(handles), table.values.flatten(1).shape[1]), 0.5)
     for place, handle in enumerate(handles):
         replies = [_cue_gradient(coordinator, handle, cue) for cue in cues]
         received = [each for each in replies if each is not None]
         if len(received) == len(cues):
+            refused = False
             predicted[place] = solve(torch.cat(received))[: predicted.shape[1]]
-    return coordinator.result(score_features(predicted, table.take(handles)))
+    return coordinator.result(score_features(predicted, table.take(handles)), refused)
 
 
 def _cue_gradient(coordinator: DishonestCoordinator, handle: Tensor, cue: Tensor) -> Tensor | None:
@@ -181,10 +186,12 @@ def hijack(
     code = torch.randn(values.shape[1], coordinator.width, generator=rng)
     code /= values.shape[1] ** 0.5
     pending: tuple[Gradient, ...] = ()
+    refused = False
     for _ in range(steps):
         picked = known[torch.randperm(len(known), generator=rng)[:HIJACK_BATCH]]
         E = coordinator.embed(picked, pending, HIJACK_RATE if pending else None)
         if E is None:
+            refused = True
             break
         wrong = E - (values[picked] - 0.5) @ code
         pending = (Gradient(coordinator.n_requests, (wrong / len(picked)).unsqueeze(1)),)
@@ -192,7 +199,7 @@ def hijack(
     blocks = [coordinator.embed(block, training=False) for block in _blocks(len(table))]
     E = torch.cat([each for each in blocks if each is not None])
     score, _ = decoder_attack(E, table, n_known)
-    return coordinator.result(score)
+    return coordinator.result(score, refused)
 
 
 def _blocks(n_rows: int) -> list[Tensor]:

@@ -40,6 +40,7 @@ dl{grid-template-columns:1fr;gap:0} dd{margin-bottom:.4rem}}
 tr,.box{break-inside:avoid} .tag{border:1px solid currentColor}}
 """
 TAGS = {
+    "refused": '<span class="tag">refused</span>',
     "blocked": '<span class="tag">nothing learned</span>',
     "no gain": '<span class="tag same">no gain</span>',
     "gain": '<span class="tag gain">learns something</span>',
@@ -129,7 +130,7 @@ def _section(section: Section, findings: Sequence[Finding]) -> str:
 def _line(finding: Finding) -> str:
     key = finding.key
     who = f"{key.attacker} → {key.target}"
-    detail = f"<small>{html.escape(finding.detail)}</small>" if finding.detail else ""
+    detail = f"<small>{html.escape(finding.detail)}</small>" if finding.refused else ""
     return f"""<tr><td class="wide"><b>{html.escape(key.attack)}</b>
 <small>{html.escape(TRIED[key.attack])}</small>
 <small>{html.escape(who)} · {METRIC_NAMES[key.metric]}, chance {finding.chance:.2f}</small></td>

@@ -106,6 +106,10 @@ def meaning(finding: Finding) -> str:
     if finding.detail.startswith("no gradient"):
         return "Nothing was received, so nothing can be learned from it."
     metric, verdict = finding.key.metric, finding.verdict
+    if verdict == "refused" and value > finding.chance:
+        return "The requests failed. The figure is what ordinary embeddings reveal."
+    if verdict == "refused":
+        return "The requests failed, and the attacker learns nothing."
     if verdict == "blocked":
         return "The attacker learns nothing."
     if verdict == "no gain":

@@ -16,7 +16,7 @@ from xvfl.nets.party_net import PartyNet
 from xvfl.primitives.rows import PartyTable
 
 RIDGE_PENALTIES = (1e-3, 1e-1, 1e1, 1e3)
-DECODER_STEPS, DECODER_WIDTH = 300, 128
+DECODER_STEPS, DECODER_WIDTH = 200, 128
 INVERSION_RATE = 0.05
 DIFFERENCE = 1e-5
 
@@ -37,7 +37,7 @@ def decoder_attack(
     tries = [_ridge(x, values, known, penalty) for penalty in RIDGE_PENALTIES]
     tries.append(_small_net(x, values, known, seed))
     scores = [score_features(each[rest], table.take(rest)) for each in tries]
-    best = max(range(len(tries)), key=lambda i: (scores[i].r2 or 0) + (scores[i].accuracy or 0))
+    best = max(range(len(tries)), key=lambda i: scores[i].total)
     return scores[best], tries[best]
 
 
@@ -74,7 +74,7 @@ def _small_net(x: Tensor, values: Tensor, known: Tensor, seed: int) -> Tensor:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         net = mlp([x.shape[1], DECODER_WIDTH, values.shape[1]])
-    optimizer = torch.optim.AdamW(net.parameters(), 3e-3, weight_decay=1e-2)
+    optimizer = torch.optim.AdamW(net.parameters(), 3e-3, weight_decay=1e-2, fused=True)
     inputs, targets = x[known].float(), values[known].float()
     for _ in range(DECODER_STEPS):
         optimizer.zero_grad()
@@ -112,12 +112,13 @@ def invert(net: PartyNet, embeddings: Tensor, observed: Tensor, steps: int) -> T
     x = torch.full((len(target), net.layout.encoded), 0.5, dtype=torch.float64)
     damping = torch.ones(len(x), 1, 1, dtype=torch.float64)
     identity = torch.eye(x.shape[1], dtype=torch.float64)
-    error = embed(x) - target
+    error, dense = embed(x) - target, net.layout.dense
     # Levenberg and Marquardt's method, for each row.
     for _ in range(steps):
         J = jacobian(embed, x)
         step = torch.linalg.solve(J.mT @ J + damping * identity, J.mT @ error.unsqueeze(2))
-        tried = (x - step.squeeze(2)).clamp(-0.1, 1.1)
+        tried = x - step.squeeze(2)
+        tried[:, :dense] = tried[:, :dense].clamp(-0.1, 1.1)
         new = embed(tried) - target
         better = new.square().sum(1) < error.square().sum(1)
         x = torch.where(better.unsqueeze(1), tried, x)
@@ -125,7 +126,7 @@ def invert(net: PartyNet, embeddings: Tensor, observed: Tensor, steps: int) -> T
         damping = (damping * torch.where(better, 0.3, 4.0).view(-1, 1, 1)).clamp(1e-6, 1e6)
         if bool((error.square().sum(1) < 1e-10).all()):
             break
-    return x[:, : net.layout.dense].float()
+    return x[:, :dense].float()
 
 
 def _invert_images(net: PartyNet, embeddings: Tensor, observed: Tensor, steps: int) -> Tensor:

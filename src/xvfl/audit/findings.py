@@ -24,6 +24,8 @@ class Reached:
     chance: float
     """What a guess without any data reaches."""
     detail: str = ""
+    refused: bool = False
+    """The target refused the attacker's requests; the value is what ordinary messages reveal."""
 
 
 @dataclass(frozen=True)
@@ -48,10 +50,13 @@ class Finding:
     unprotected: float
     protected: float
     detail: str
+    refused: bool = False
 
     @property
-    def verdict(self) -> Literal["blocked", "no gain", "gain"]:
+    def verdict(self) -> Literal["refused", "blocked", "no gain", "gain"]:
         """What the configured protection leaves to the attacker."""
+        if self.refused:
+            return "refused"
         if self.protected > max(self.chance, self.without_federation) + SMALL_GAIN:
             return "gain"
         helped = self.unprotected > self.protected + SMALL_GAIN
@@ -73,6 +78,7 @@ def combine(protected: dict[Key, Reached], unprotected: dict[Key, Reached]) -> l
             unprotected[key].value,
             each.value,
             each.detail,
+            each.refused,
         )
         for key, each in protected.items()
         if key in unprotected

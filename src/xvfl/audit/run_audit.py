@@ -19,7 +19,7 @@ from xvfl.audit.label_attacks import (
 )
 from xvfl.audit.scoring import FeatureScore, score_features
 from xvfl.audit.simulation import OFF, Scenario, Simulation, configured_protection, simulate
-from xvfl.audit.traffic import Channel, RowVectors, Traffic
+from xvfl.audit.traffic import RowVectors, Traffic
 from xvfl.primitives.layout import any_image
 from xvfl.primitives.rows import PartyTable
 from xvfl.training.loop import Record, Trainer
@@ -115,6 +115,7 @@ class Attacks:
         self.simulation, self.options = simulation, options
         self.scenario, self.protection = simulation.scenario, simulation.protection
         self.found: dict[Key, Reached] = {}
+        self._baselines: dict[str, FeatureScore] = {}
 
     def run(self, report: Report) -> dict[Key, Reached]:
         """Run every attack by and on every party."""
@@ -199,18 +200,24 @@ class Attacks:
         return model_completion(rows.values[at].numpy(), y[at].numpy(), n_known, draws)
 
     def _decoders(self, name: str) -> None:
-        """Decode a party's features from what it sent, with some known rows."""
+        """Decode a party's features from what it sent, with some known rows.
+
+        Of the last embedding of each row and its mean over all epochs, the better counts.
+        """
         traffic = self.simulation.parties[name].traffic
-        channels = {"embeddings": traffic.embeddings, "completed embeddings": traffic.completions}
-        for title, channel in channels.items():
-            if not len(channel.last):
-                continue
-            vectors, table = self._scored_rows(name, channel)
-            labels = self._labels(name, vectors.handles)
-            one_hot = torch.nn.functional.one_hot(labels.clamp(min=0)).float()
-            score, _ = decoder_attack(vectors.values, table, self._n_known(table))
-            base, _ = decoder_attack(one_hot, table, self._n_known(table))
-            self._add(f"decoder, {title}", "coordinator", name, score, base)
+        channels = {
+            "embeddings": (traffic.embeddings.last, traffic.embeddings.mean),
+            "completed embeddings": (traffic.completions.last,),
+        }
+        for title, recorded in channels.items():
+            tries = []
+            for vectors in (_limited(each, self._n_scored()) for each in recorded if len(each)):
+                table = self.scenario.table(name).take(vectors.handles)
+                tries.append(decoder_attack(vectors.values, table, self._n_known(table))[0])
+            if tries:
+                best = max(tries, key=lambda each: each.total)
+                base = self._label_baseline(name)
+                self._add(f"decoder, {title}", "coordinator", name, best, base)
 
     def _cues(self, name: str) -> None:
         """Decode the peers' features from the cues that a party receives."""
@@ -227,7 +234,7 @@ class Attacks:
             both = torch.cat([features, cues.values[shared]], 1)
             tries = [decoder_attack(x, table, known)[0] for x in (cues.values[shared], both)]
             base, _ = decoder_attack(features, table, known)
-            best = max(tries, key=lambda each: (each.r2 or 0) + (each.accuracy or 0))
+            best = max(tries, key=lambda each: each.total)
             self._add("decoder, cues", name, peer, best, base)
 
     def _inversions(self, name: str) -> None:
@@ -269,7 +276,7 @@ class Attacks:
         """Let a dishonest coordinator request single rows and unmatched rows."""
         result = extract_rows(self.scenario, self.protection, name, self.options.extraction_rows)
         base = self._label_baseline(name)
-        self._add("single rows", "coordinator", name, result.score, base, _refusals(result))
+        self._add("single rows", "coordinator", name, result.score, base, result)
 
     def _hijacking(self, name: str) -> None:
         """Let a dishonest coordinator train the party's bottom to reveal its features."""
@@ -277,16 +284,19 @@ class Attacks:
         steps = self.options.hijack_steps
         result = hijack(self.scenario, self.protection, name, known, steps)
         base = self._label_baseline(name)
-        self._add("hijacked training", "coordinator", name, result.score, base, _refusals(result))
+        self._add("hijacked training", "coordinator", name, result.score, base, result)
 
     def _label_baseline(self, name: str) -> FeatureScore:
         """Score what the coordinator knows of features without embeddings: by the label alone."""
+        if name in self._baselines:
+            return self._baselines[name]
         every = torch.arange(len(self.scenario.table(name)))
         labels = self._labels(name, every)
         rows = every[labels >= 0][: self._n_scored()]
         table = self.scenario.table(name).take(rows)
         one_hot = torch.nn.functional.one_hot(labels[rows]).float()
-        return decoder_attack(one_hot, table, self._n_known(table))[0]
+        self._baselines[name] = decoder_attack(one_hot, table, self._n_known(table))[0]
+        return self._baselines[name]
 
     def _add(
         self,
@@ -295,16 +305,19 @@ class Attacks:
         target: str,
         score: FeatureScore,
         base: FeatureScore,
-        detail: str = "",
+        active: ActiveResult | None = None,
     ) -> None:
+        detail, refused = ("", False) if active is None else (_refusals(active), active.refused)
         if score.r2 is not None:
             key = Key(attack, attacker, target, "R²")
-            self.found[key] = Reached(score.r2, base.r2 or 0.0, 0.0, detail)
+            self.found[key] = Reached(score.r2, base.r2 or 0.0, 0.0, detail, refused)
         if score.accuracy is not None:
             key, chance = Key(attack, attacker, target, "accuracy"), score.majority or 0.0
-            self.found[key] = Reached(score.accuracy, base.accuracy or chance, chance, detail)
+            self.found[key] = Reached(
+                score.accuracy, base.accuracy or chance, chance, detail, refused
+            )
         key = Key(attack, attacker, target, "rows")
-        self.found[key] = Reached(score.rows_recovered, base.rows_recovered, 0.0, detail)
+        self.found[key] = Reached(score.rows_recovered, base.rows_recovered, 0.0, detail, refused)
 
     def _labels(self, name: str, handles: Tensor) -> Tensor:
         return self.simulation.labels(name)[handles]
@@ -320,10 +333,6 @@ class Attacks:
         if table.layout.image is None:
             parts.append(table.observed.float())
         return RowVectors(torch.arange(len(table)), torch.cat(parts, 1))
-
-    def _scored_rows(self, name: str, channel: Channel) -> tuple[RowVectors, PartyTable]:
-        vectors = _limited(channel.last, self._n_scored())
-        return vectors, self.scenario.table(name).take(vectors.handles)
 
     def _n_scored(self) -> int:
         return self.options.n_rows + self.options.max_rows

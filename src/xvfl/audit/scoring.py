@@ -37,6 +37,11 @@ class FeatureScore:
     rows_recovered: float
     """Share of rows with every category correct and every number within 0.01."""
 
+    @property
+    def total(self) -> float:
+        """R² plus accuracy, to choose the better of two attacks."""
+        return (self.r2 or 0.0) + (self.accuracy or 0.0)
+
 
 def score_features(predicted: Tensor, table: PartyTable) -> FeatureScore:
     """Compare predicted values (m, dense) with a party's rows; only observed cells count."""
