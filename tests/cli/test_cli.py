@@ -41,6 +41,10 @@ HELP = {
     "party": (["CONFIG", "--quiet"], "xvfl party bank.toml"),
     "status": (["ADDRESS", "--json"], "xvfl status localhost:7480"),
     "align": (["CONFIG", "--party", "--wait"], "xvfl align bank.toml"),
+    "audit": (
+        ["PATH", "--out", "--rows", "--known-labels", "--known-rows", "--quick"],
+        "xvfl audit run.toml --out audit",
+    ),
 }
 
 
