@@ -26,6 +26,7 @@ from xvfl.wire.messages import (
     Matched,
     Release,
 )
+from xvfl.wire.server import MAX_LINES
 
 MAX = 2**28
 
@@ -167,3 +168,17 @@ def test_a_party_that_does_not_read_is_disconnected_when_the_coordinator_closes(
         transport.close()
         wait_until(lambda: transport.connection is not connection)
         hold.set()
+
+
+def test_a_party_that_reconnects_all_the_time_does_not_fill_the_log(authority: Path) -> None:
+    events: list[dict[str, Any]] = []
+    n_connections = 30
+    with run_server(authority, ["p0"], log_event=events.append) as server:
+        for _ in range(n_connections):
+            with run_client(authority, "p0", server.port, HELLO, echo):
+                wait_until(server.transports["p0"].hello)
+            wait_until(lambda: server.transports["p0"].connection is None)
+        assert len(events) <= MAX_LINES + 2
+    for kind in ("connected", "disconnected"):
+        counts = [each.get("count", 1) for each in events if each["event"] == kind]
+        assert sum(counts) == n_connections

@@ -7,7 +7,9 @@ again, the open request is sent again, and the party replies from its cache.
 import asyncio
 import tempfile
 import threading
+import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -17,7 +19,7 @@ import grpc
 
 from xvfl.errors import CertificateError, RunError, WireError, XVFLError
 from xvfl.wire import codec
-from xvfl.wire.event_summary import FLUSH_S, EventSummary, LogEvent
+from xvfl.wire.event_summary import FLUSH_S, INTERVAL_S, EventSummary, LogEvent
 from xvfl.wire.front import Front
 from xvfl.wire.grpc_transport import Connection, GrpcTransport
 from xvfl.wire.limits import (
@@ -36,6 +38,8 @@ from xvfl.wire.tls import METHOD, SERVICE, Tls, channel_options
 
 Prove = Callable[[bytes, bytes], tuple[bytes, bytes]]
 """Return the coordinator's certificate and its signature, for a nonce and a party's certificate."""
+MAX_LINES = 20
+"""Lines a minute about the connections of one party."""
 DROP_SUMMARY_S = HELLO_TIMEOUT_S + 10
 """Seconds of dropped connections in the first line about them: includes those that time out."""
 DUPLICATE = "another process of this party is already connected; stop one of them"
@@ -106,6 +110,7 @@ class CoordinatorServer:
         self.transports = {
             name: GrpcTransport(name, self._loop, limit, self._front.drop) for name in names
         }
+        self._recent: dict[str, deque[float]] = {name: deque(maxlen=MAX_LINES) for name in names}
         self._started: Future[int] = Future()
         self._stop = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="coordinator-server", daemon=True)
@@ -183,7 +188,7 @@ class CoordinatorServer:
             connection = Connection(stream, hello, certificate)
             transport.connect(connection)
             self._front.admit(peer)
-            self._log_event({"event": "connected", "party": name, "instance_id": hello.instance_id})
+            self._log_connection("connected", name, instance_id=hello.instance_id)
             while (chunk := await stream.read()) is not grpc.aio.EOF:
                 transport.receive(connection, chunk)
             if not connection.assembler.complete:
@@ -206,7 +211,7 @@ class CoordinatorServer:
             await stream.abort(grpc.StatusCode.INTERNAL, INTERNAL)
         finally:
             if connection is not None and self.transports[name].disconnect(connection):
-                self._log_event({"event": "disconnected", "party": name})
+                self._log_connection("disconnected", name)
             self._front.return_to_pending(peer)
 
     async def _accepted_name(self, certificate: bytes) -> str:
@@ -249,6 +254,15 @@ class CoordinatorServer:
                 self._reject(name, str(error), connection.stream.peer())
                 transport.fail_open_request("was disconnected: its certificate is not accepted")
                 transport.end(*_status(error))
+
+    def _log_connection(self, event: str, name: str, **details: str) -> None:
+        """Log a connection of a party; of a party that connects again and again, a summary."""
+        now, recent = time.monotonic(), self._recent[name]
+        if len(recent) == MAX_LINES and now < recent[0] + INTERVAL_S:
+            self._rejections.add({"event": event, "party": name})
+            return
+        recent.append(now)
+        self._log_event({"event": event, "party": name, **details})
 
     def _reject(self, name: str, reason: str, peer: str) -> None:
         event = {"event": "connection_rejected", "party": name, "reason": reason}
