@@ -1,7 +1,8 @@
-"""The share of the validation loss that each party explains: the loss with and without it."""
+"""Checks on validation rows: equal answers to equal requests, and the loss without each party."""
 
 from collections.abc import Iterator
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -14,6 +15,17 @@ MAX_ROWS = 1000
 """Validation rows, at most."""
 
 
+@torch.no_grad()
+def check_repeatability(method: Method, federation: ElasticFederation, rows: Rows) -> None:
+    """Request the embeddings of the same rows twice before training; noise differs."""
+    federation.train(False)
+    taken = rows.take(torch.arange(min(len(rows), MAX_ROWS), device=rows.device))
+    for _ in range(2):
+        federation.run_batch(
+            method, taken, lambda parties, _, batch: parties.embed(batch, ["plain"])
+        )
+
+
 def check_validation(method: Method, federation: ElasticFederation, rows: Rows) -> None:
     """Check at the end of an epoch whether a party makes the validation loss worse.
 
@@ -22,8 +34,10 @@ def check_validation(method: Method, federation: ElasticFederation, rows: Rows) 
     monitor = federation.monitor
     if monitor is None:
         return
-    harmful: dict[int, str] = {}
-    for party, with_party, without in _row_losses(method, federation, rows):
+    present, harmful = federation.present, dict[int, str]()
+    losses = list(_row_losses(method, federation, rows))
+    # If a party left meanwhile, the losses cannot be compared.
+    for party, with_party, without in losses if federation.present == present else ():
         reason = monitor.check_validation(federation.names[party], with_party, without)
         if reason is not None:
             harmful[party] = reason

@@ -1,6 +1,6 @@
 """Statistics of what each party sends, from which a poisoned or broken party can be recognized.
 
-Shapes: B rows, k parties, v views, d embedding width.
+Shapes: B rows, k parties, v views, d embedding width, m = min(d, MOMENT_WIDTH).
 """
 
 import math
@@ -15,6 +15,8 @@ STORED_SKETCHES = 256
 """Answers that a new answer is compared with."""
 RATE = 0.1
 """Weight of a new answer in the running statistics."""
+MOMENT_WIDTH = 64
+"""Coordinates of an embedding that moments and sketches use."""
 TINY = 1e-30
 
 
@@ -32,7 +34,7 @@ class AnswerStatistics:
     """(k,) root mean square of the deviation from the mean row, relative to `rms`; 0 if all rows
     are equal."""
     moment: Tensor
-    """(k, d, d) second moments of the first view, with Frobenius norm 1."""
+    """(k, m, m) second moments of the first m coordinates and the first view, with norm 1."""
 
 
 @torch.no_grad()
@@ -48,7 +50,8 @@ def answer_statistics(values: Tensor, counted: Tensor) -> AnswerStatistics:
     # The difference of two moments would lose small spreads to rounding.
     deviation = ((first - mean).square().mean(-1) * weight).sum(0).sqrt()
     level = (square[:, :, 0] * weight).sum(0).sqrt()
-    moment = torch.einsum("bkd,bke->kde", first, first)
+    part = first[..., :MOMENT_WIDTH].transpose(0, 1)
+    moment = part.mT @ part
     moment = moment / moment.flatten(1).norm(dim=1).clamp(min=TINY).view(-1, 1, 1)
     return AnswerStatistics(rows, rms, largest, deviation / level.clamp(min=TINY), moment)
 
@@ -60,7 +63,7 @@ def sketch(values: Tensor) -> Tensor | None:
     The scalar product of two sketches is the correlation of the answers. Answers in which few rows
     differ from the others have no sketch: they correlate by chance.
     """
-    rows = values[:SKETCH_ROWS]
+    rows = values[:SKETCH_ROWS, :MOMENT_WIDTH]
     if len(rows) < SKETCH_ROWS // 2:
         return None
     centered = rows - rows.mean(0)
@@ -69,7 +72,7 @@ def sketch(values: Tensor) -> Tensor | None:
     effective_rows = total.square() / square.square().sum().clamp(min=TINY)
     if float(effective_rows) < SKETCH_ROWS // 4:
         return None
-    result = values.new_zeros(SKETCH_ROWS * values.shape[1])
+    result = values.new_zeros(SKETCH_ROWS * rows.shape[1])
     flat = (centered / total.sqrt()).flatten()
     result[: len(flat)] = flat
     return result

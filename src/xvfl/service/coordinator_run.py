@@ -17,7 +17,7 @@ from xvfl.errors import ConfigError, RunError
 from xvfl.federation.build import build_method, choose_private_width, default_widths
 from xvfl.federation.elastic import ElasticFederation
 from xvfl.federation.party_monitor import PartyMonitor
-from xvfl.federation.party_share import check_validation
+from xvfl.federation.party_share import check_repeatability, check_validation
 from xvfl.federation.predict import Temperatures, calibrate, score
 from xvfl.federation.privacy_accounting import state_privacy
 from xvfl.federation.remote_party import RemoteParty
@@ -114,6 +114,7 @@ class CoordinatorRun:
             return self._deliver(self._finished, stop)
         if not self.trainer.progress.step:
             self._checkpoint()
+        check_repeatability(self.method, self.federation, self.validation)
         for record in self.trainer.run(self._score):
             progress = record.progress
             if record.kind == "epoch":
@@ -237,6 +238,7 @@ class CoordinatorRun:
             required = self.config.min_parties
         if self._finished is not None:
             restore_exclusions(federation, self._finished.absent)
+            federation.counters.update = self.folder.manifest()["update"]
             required = 0
         federation.wait_for(required)
 
@@ -333,6 +335,7 @@ class CoordinatorRun:
         """Describe who took part, for the manifest; before the end, nobody knows the outcome."""
         return {
             "step": self.trainer.progress.step,
+            "update": self.federation.counters.update,
             "participation": participation(self.federation),
             "absent": absent,
             "uninformed": list(self.federation.names),

@@ -1,0 +1,253 @@
+"""Federations on the digits and on Bank, one of whose parties sends poisoned values."""
+
+import json
+import os
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor
+
+from tests.federation.split_helpers import InMemoryCheckpoints
+from xvfl.config import LossConfig, NetConfig, PrivacyConfig, TableOptions, TrainConfig
+from xvfl.data.encoder import TableEncoder
+from xvfl.dataset.in_memory import to_party_table
+from xvfl.federation.build import build_method, build_parties, default_widths
+from xvfl.federation.elastic import ElasticFederation
+from xvfl.federation.endpoint import Endpoint, PartyRun
+from xvfl.federation.membership import RunTerms
+from xvfl.federation.party_monitor import AnomalyPolicy, PartyMonitor
+from xvfl.federation.party_share import check_repeatability, check_validation
+from xvfl.federation.party_worker import PartyWorker
+from xvfl.federation.predict import logits, score
+from xvfl.federation.remote_party import RemoteParty
+from xvfl.federation.run_settings import RunSettings
+from xvfl.methods import Method, method_spec
+from xvfl.primitives.rows import (
+    PartyTable,
+    Rows,
+    align_rows,
+    choose_full_threshold,
+    observation_levels,
+)
+from xvfl.training.loop import Trainer
+from xvfl.wire.in_process import InProcessTransport
+from xvfl.wire.messages import Completed, Embed, Embedded, Hello, Message
+
+BANK = Path("tabular") / "bank_full.parquet"
+BANK_PARTIES = {
+    "client": ["age", "job", "marital", "education", "default", "balance", "housing", "loan"],
+    "campaign": ["contact", "day", "month", "campaign", "pdays", "previous", "poutcome"],
+}
+BANK_ROWS = 6000
+NET, NO_GRADIENTS = NetConfig(embedding_dim=64, hidden_dim=64), PrivacyConfig("no_gradients")
+MISSING = 0.3
+"""Share of the rows in which a party misses half of its features."""
+
+
+def digits_tables() -> tuple[dict[str, pd.DataFrame], Tensor]:
+    """Split the images of the digits into a left and a right half."""
+    x, y = load_digits(return_X_y=True)
+    pixels = pd.DataFrame(x, columns=[f"p{i}" for i in range(64)])
+    left = [f"p{i}" for i in range(64) if i % 8 < 4]
+    return {"left": pixels[left], "right": pixels.drop(columns=left)}, torch.from_numpy(y).long()
+
+
+def bank_tables() -> tuple[dict[str, pd.DataFrame], Tensor]:
+    """Split 6,000 rows of Bank Marketing between two parties; skip the test without the data."""
+    path = Path(os.environ.get("XVFL_DATA", "")) / BANK
+    if not path.is_file():
+        pytest.skip(f"needs {BANK} in the folder of XVFL_DATA")
+    frame = pd.read_parquet(path).sample(BANK_ROWS, random_state=0).reset_index(drop=True)
+    y = torch.tensor((frame["y"] == "yes").to_list()).long()
+    return {name: frame[columns] for name, columns in BANK_PARTIES.items()}, y
+
+
+TABLES = {"digits": digits_tables, "bank": bank_tables}
+
+
+def encode_tables(frames: dict[str, pd.DataFrame], seed: int = 0) -> dict[str, PartyTable]:
+    """Encode each party's table, with features missing in some rows."""
+    rng = torch.Generator().manual_seed(seed)
+    tables = {}
+    for name, frame in frames.items():
+        some = (torch.rand(len(frame), 1, generator=rng) < MISSING).numpy()
+        cells = (torch.rand(*frame.shape, generator=rng) < 0.5).numpy()
+        frame = frame.astype(object).mask(some & cells).infer_objects()
+        frame = frame.loc[:, frame.nunique() > 1]
+        encoder = TableEncoder.fit(frame, TableOptions(), name)
+        tables[name] = to_party_table(encoder.layout, encoder.encode(frame))
+    return tables
+
+
+def times_1000(values: Tensor, old: Tensor) -> Tensor:
+    return 1000 * values
+
+
+def noise(values: Tensor, old: Tensor) -> Tensor:
+    """Send noise of the usual size."""
+    return values.square().mean().sqrt() * torch.randn_like(values)
+
+
+def constant(values: Tensor, old: Tensor) -> Tensor:
+    return values.square().mean().sqrt().expand_as(values).clone()
+
+
+def replay(values: Tensor, old: Tensor) -> Tensor:
+    """Send an old answer, repeated or cut to the number of rows and views."""
+    if values.dim() == 3 and old.shape[1] != values.shape[1]:
+        old = old[:, :1].expand(-1, values.shape[1], -1)
+    copies = -(-len(values) // len(old))
+    return torch.cat([old] * copies)[: len(values)].clone()
+
+
+ATTACKS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "times_1000": times_1000,
+    "noise": noise,
+    "constant": constant,
+    "replay": replay,
+}
+
+
+class PoisonedTransport(InProcessTransport):
+    """A party that replaces its embeddings and completed embeddings once an attack is on."""
+
+    def __init__(self, hello: Hello, handle: Callable[[bytes], bytes]) -> None:
+        super().__init__(hello, handle)
+        self.attack: Callable[[Tensor, Tensor], Tensor] | None = None
+        self._old: dict[type, Tensor] = {}
+
+    def request(self, message: Message) -> "Future[Message]":
+        future = super().request(message)
+        reply = future.result()
+        if not isinstance(reply, Embedded | Completed) or not len(reply.values):
+            return future
+        training = not isinstance(message, Embed) or message.training
+        if type(reply) not in self._old or (self.attack is None and training):
+            self._old[type(reply)] = reply.values
+        if self.attack is None:
+            return future
+        poisoned: Future[Message] = Future()
+        values = self.attack(reply.values, self._old[type(reply)])
+        poisoned.set_result(replace(reply, values=values))
+        return poisoned
+
+
+@dataclass
+class PoisonedRun:
+    """A federation with a monitor, and its rows."""
+
+    federation: ElasticFederation
+    method: Method
+    trainer: Trainer
+    transports: list[PoisonedTransport]
+    validation: Rows
+    test: Rows
+    events: list[dict[str, Any]]
+
+    def train(self, attack: str | None = None, start: int = 0, party: int = 1) -> "PoisonedRun":
+        """Train; from a step on, one party sends poisoned values."""
+        excluded = 0
+
+        def validate() -> float:
+            nonlocal excluded
+            check_validation(self.method, self.federation, self.validation)
+            now = sum(member.exclusion_reason is not None for member in self.federation.members)
+            if now > excluded:
+                excluded = now
+                self.trainer.forget_best()
+            return score(self.method, self.federation, self.validation)
+
+        if attack is not None and start == 0:
+            self.transports[party].attack = ATTACKS[attack]
+        check_repeatability(self.method, self.federation, self.validation)
+        steps = self.trainer.run(validate)
+        while True:
+            if attack is not None and self.trainer.progress.step >= start:
+                self.transports[party].attack = ATTACKS[attack]
+            if next(steps, None) is None:
+                break
+        if self.federation.best_weights_agree:
+            self.trainer.load_best()
+            self.federation.flush()
+        return self
+
+    def accuracy(self) -> float:
+        """Return the collaborative accuracy on the test rows that the first party observed."""
+        rows = self.test.take(self.test.seen[:, 0].nonzero().flatten())
+        out = logits(self.method, self.federation, rows, "collaborative", 0)
+        return float((out.argmax(1) == rows.y).float().mean())
+
+    def anomalies(self) -> list[dict[str, Any]]:
+        """Return the logged anomalies."""
+        return [event for event in self.events if event["event"] == "party_anomaly"]
+
+
+def make_run(
+    data: str,
+    epochs: int,
+    policy: AnomalyPolicy | None = "warn",
+    method_name: str = "xvfl+",
+    protection: PrivacyConfig = NO_GRADIENTS,
+    seed: int = 0,
+    net: NetConfig = NET,
+    learning_rate: float = 5e-3,
+) -> PoisonedRun:
+    """Build a federation of two parties in this process; policy None is without a monitor."""
+    frames, y = TABLES[data]()
+    tables = encode_tables(frames, seed)
+    train = TrainConfig(
+        epochs=epochs, batch_size=64, patience=0, device="cpu", learning_rate=learning_rate
+    )
+    loss, bounded = LossConfig(method=method_name), protection.bounded
+    width, hidden = default_widths(False, net, bounded)
+    net = NetConfig(embedding_dim=width, hidden_dim=hidden)
+    layouts = {name: table.layout for name, table in tables.items()}
+    nets = build_parties(layouts, net, loss, [seed], bounded=bounded)
+    method = build_method(len(tables), int(y.max()) + 1, False, net, loss, [seed])
+    weight = loss.reconstruction_weight
+    settings = RunSettings(method_name, net, train, weight, privacy=protection)
+    terms = RunTerms(
+        "run",
+        json.dumps(asdict(settings)),
+        width * method_spec(method_name).branches,
+        1,
+        join_timeout=20,
+        sends_gradients=protection.sends_gradients,
+    )
+    transports, levels = [], []
+    for name, table in tables.items():
+        worker = PartyWorker(name, nets[name], table, [seed], weight)
+        status = observation_levels(table.observed, choose_full_threshold(table.observed))
+        hello = Hello(0, name, False, len(table), "columns", "session")
+        end = Endpoint(
+            hello,
+            lambda settings, training, w=worker, s=status: PartyRun(w, s),  # type: ignore[misc]
+            InMemoryCheckpoints(),
+        )
+        transports.append(PoisonedTransport(hello, end.handle))
+        levels.append(status)
+    events: list[dict[str, Any]] = []
+    monitor = None if policy is None else PartyMonitor(policy, events.append)
+    parties = [RemoteParty(name, line) for name, line in zip(tables, transports, strict=True)]
+    federation = ElasticFederation(parties, terms, events.append, monitor)
+    federation.wait_for(len(parties))
+    rows = align_rows(torch.arange(len(y)).unsqueeze(1).expand(-1, len(tables)), levels, y)
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))
+    n_test, n_validation = len(rows) // 5, len(rows) // 6
+    training = order[n_test + n_validation :]
+    return PoisonedRun(
+        federation,
+        method,
+        Trainer(federation, method, rows.take(training), train),
+        transports,
+        rows.take(order[n_test : n_test + n_validation]),
+        rows.take(order[:n_test]),
+        events,
+    )

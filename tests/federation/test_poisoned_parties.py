@@ -1,0 +1,173 @@
+"""Poisoned values of a party are noticed within an epoch, and honest training is not."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import roc_auc_score
+
+from tests.federation.poisoned_parties import ATTACKS, PoisonedRun, make_run
+from xvfl.config import PrivacyConfig
+from xvfl.federation.party_monitor import MAX_CORRELATION, MAX_INCONSISTENCY, PartyMonitor
+from xvfl.federation.party_statistics import History, answer_statistics, inconsistency, sketch
+from xvfl.federation.predict import logits
+from xvfl.methods import METHODS
+
+pytestmark = pytest.mark.usefixtures("limited_threads")
+KINDS = {
+    "times_1000": {"scale"},
+    "noise": {"drift", "inconsistent"},
+    "constant": {"constant"},
+    "replay": {"repeat"},
+}
+"""How each attack may be noticed first."""
+SENDS_GRADIENTS = PrivacyConfig("off")
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["first step", "later"])
+@pytest.mark.parametrize("attack", ATTACKS)
+@pytest.mark.parametrize("data", ["digits", pytest.param("bank", marks=pytest.mark.slow)])
+def test_an_attack_is_noticed_within_an_epoch(data: str, attack: str, first: bool) -> None:
+    run = make_run(data, epochs=2 if first else 4, policy="leave_out")
+    start = 0 if first else 2 * run.trainer.batches_per_epoch + 3
+    run.train(attack, start)
+    (anomaly,) = run.anomalies()
+    name = run.federation.names[1]
+    assert anomaly["party"] == name and anomaly["kind"] in KINDS[attack]
+    assert anomaly["epoch"] == (1 if first else 3)
+    (excluded,) = [event for event in run.events if event["event"] == "party_excluded"]
+    assert excluded["party"] == name and anomaly["reason"] in excluded["reason"]
+    assert run.federation.present == (0,)
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_with_the_policy_warn_the_party_stays(attack: str) -> None:
+    run = make_run("digits", epochs=2).train(attack)
+    assert run.federation.present == (0, 1)
+    logged = [(event["party"], event["kind"], event["epoch"]) for event in run.anomalies()]
+    assert len(logged) == len(set(logged)) and {epoch for *_, epoch in logged} >= {1, 2}
+    assert {party for party, *_ in logged} == {"right"}
+    assert run.federation.monitor is not None
+    assert run.federation.monitor.counts == {"right": len(logged)}
+
+
+def test_clipping_limits_the_harm_of_a_wrong_scale() -> None:
+    clipped = make_run("digits", epochs=4, policy="clip", protection=SENDS_GRADIENTS)
+    harmed = make_run("digits", epochs=4, policy=None, protection=SENDS_GRADIENTS)
+    start = clipped.trainer.batches_per_epoch
+    clipped.train("times_1000", start)
+    assert clipped.accuracy() > harmed.train("times_1000", start).accuracy() + 0.1
+    assert {event["kind"] for event in clipped.anomalies()} == {"scale"}
+
+
+def auroc(run: PoisonedRun) -> float:
+    rows = run.test.take(run.test.seen[:, 0].nonzero().flatten())
+    out = logits(run.method, run.federation, rows, "collaborative", 0).softmax(1)
+    return float(roc_auc_score(rows.y, out[:, 1] if out.shape[1] == 2 else out, multi_class="ovr"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("data", "epochs", "protection"),
+    [("digits", 16, SENDS_GRADIENTS), ("bank", 8, PrivacyConfig("no_gradients"))],
+)
+def test_a_party_left_out_costs_no_more_than_its_absence(
+    data: str, epochs: int, protection: PrivacyConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    honest = make_run(data, epochs, "leave_out", protection=protection).train()
+    without = make_run(data, epochs, None, protection=protection)
+    without.federation.exclude(1, "for comparison")
+    baseline = without.train().accuracy()
+    later = epochs // 4 * honest.trainer.batches_per_epoch + 3
+    for attack in ATTACKS:
+        for start in (0, later):
+            left_out = make_run(data, epochs, "leave_out", protection=protection)
+            left_out.train(attack, start)
+            harmed = make_run(data, epochs, None, protection=protection).train(attack, start)
+            with capsys.disabled():
+                print(
+                    f"{data} {attack} from step {start}: left out {left_out.accuracy():.4f}, "
+                    f"without {baseline:.4f}, not detected {harmed.accuracy():.4f} "
+                    f"(AUROC {auroc(harmed):.4f}), honest {honest.accuracy():.4f} "
+                    f"(AUROC {auroc(honest):.4f})"
+                )
+            assert left_out.accuracy() >= baseline - 0.01
+            assert auroc(harmed) < auroc(honest) - 0.02
+
+
+@pytest.mark.parametrize("protection", [SENDS_GRADIENTS, PrivacyConfig("no_gradients")])
+@pytest.mark.parametrize(
+    ("data", "epochs"), [("digits", 2), pytest.param("bank", 10, marks=pytest.mark.slow)]
+)
+@pytest.mark.parametrize("method", METHODS)
+def test_honest_training_raises_no_alarm(
+    method: str, data: str, epochs: int, protection: PrivacyConfig
+) -> None:
+    run = make_run(data, epochs, "leave_out", method, protection).train()
+    assert run.anomalies() == [] and run.federation.present == (0, 1)
+
+
+def test_completions_from_poisoned_cues_are_not_blamed_on_the_honest_party() -> None:
+    run = make_run("digits", epochs=2, policy="warn").train("times_1000", start=5)
+    assert {event["party"] for event in run.anomalies()} == {"right"}
+
+
+def test_statistics_agree_with_numpy() -> None:
+    rng = torch.Generator().manual_seed(1)
+    values = torch.randn(40, 3, 2, 6, generator=rng) + 0.5
+    counted = torch.rand(40, 3, generator=rng) < 0.7
+    found = answer_statistics(values, counted)
+    for i in range(3):
+        x = values[:, i].numpy()[counted[:, i].numpy()]
+        first = x[:, 0]
+        assert int(found.rows[i]) == len(x)
+        assert math.isclose(float(found.rms[i]), np.sqrt((x**2).mean()), rel_tol=1e-5)
+        largest = max(np.sqrt((view**2).mean()) for row in x for view in row)
+        assert math.isclose(float(found.largest[i]), largest, rel_tol=1e-5)
+        moment = sum(np.outer(row, row) for row in first)
+        moment = moment / np.linalg.norm(moment)
+        assert np.allclose(found.moment[i], moment, atol=1e-5)
+        deviation = np.sqrt(((first - first.mean(0)) ** 2).mean())
+        spread = deviation / np.sqrt((first**2).mean())
+        # Rows that are not counted deviate by the mean, and have weight 0.
+        assert math.isclose(float(found.spread[i]), spread, rel_tol=1e-4)
+
+
+def test_a_repeated_batch_is_no_replay() -> None:
+    rng = torch.Generator().manual_seed(2)
+    history, answer = History(), sketch(torch.randn(64, 8, generator=rng))
+    other = sketch(torch.randn(64, 8, generator=rng))
+    assert answer is not None and other is not None
+    assert history.repeats(answer, 0)[0] < MAX_CORRELATION
+    assert history.repeats(answer, 0)[0] < MAX_CORRELATION
+    assert history.repeats(other, 1)[0] < MAX_CORRELATION
+    correlation, step = history.repeats(answer, 7)
+    assert correlation > MAX_CORRELATION and step == 0
+
+
+def test_answers_with_few_different_rows_have_no_sketch() -> None:
+    values = torch.zeros(64, 8)
+    values[3] = 1.0
+    assert sketch(values) is None and sketch(torch.randn(8, 8)) is None
+
+
+def test_inconsistency_of_noise_and_of_rounding() -> None:
+    values = torch.randn(100, 8, generator=torch.Generator().manual_seed(3))
+    assert inconsistency(values, values.bfloat16().float()) < 1e-4
+    assert inconsistency(values, values.roll(1, 0)) > MAX_INCONSISTENCY
+
+
+def test_a_party_that_restarts_has_no_history() -> None:
+    run = make_run("digits", epochs=1)
+    events: list[dict[str, object]] = []
+    monitor = PartyMonitor("warn", events.append)
+    run.federation.monitor = monitor
+    steps = run.trainer.run(lambda: 0.0)
+    for _ in range(3):
+        next(steps)
+    run.transports[1]._hello = replace(run.transports[1]._hello, instance_id="second")
+    assert any(name == "right" for name, _ in monitor._histories)
+    run.federation.wait_for(2)
+    assert not any(name == "right" for name, _ in monitor._histories)
