@@ -99,7 +99,7 @@ def events(folder: Path, kind: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("descriptors", "sockets", "megabytes", "frame"),
     [
-        pytest.param(200, 400, 16, 64, id="small"),
+        pytest.param(400, 800, 16, 64, id="small"),
         pytest.param(1024, 5_500, 240, 1_000, id="large", marks=pytest.mark.slow),
     ],
 )
