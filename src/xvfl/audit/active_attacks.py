@@ -34,6 +34,8 @@ from xvfl.wire.messages import (
 )
 
 CUES_PER_ROW = 4
+SOLVER_TOLERANCE = 1e-5
+"""Directions below it are lost in the float32 gradients."""
 HIJACK_BATCH, HIJACK_RATE = 64, 3e-3
 MIN_BATCH = 8
 
@@ -160,7 +162,7 @@ def _row_solver(net: PartyNet, cues: Tensor) -> Callable[[Tensor], Tensor]:
     cues = cues.double()
     J = jacobian(complete, cues).mT
     blocks = torch.cat([J * complete(cues).unsqueeze(1), -J], 2)
-    inverse = torch.linalg.pinv(blocks.flatten(0, 1))
+    inverse = torch.linalg.pinv(blocks.flatten(0, 1), rtol=SOLVER_TOLERANCE)
 
     def solve(gradients: Tensor) -> Tensor:
         weight, weighted = (inverse @ gradients.double()).chunk(2)

@@ -28,7 +28,8 @@ white-space:nowrap;background:#e7f4ec;color:#155c36}
 .box{background:var(--soft);border-left:4px solid #8ba0b5;padding:.6rem 1rem;margin:1rem 0;
 max-width:none} .box p{margin:.2rem 0}
 dl{display:grid;grid-template-columns:max-content 1fr;gap:.2rem 1rem;margin:.6rem 0}
-dt{color:var(--dim)} dd{margin:0} img{max-width:100%;height:auto}
+dt{color:var(--dim)} dd{margin:0} .plot img{width:100%;min-width:640px;height:auto}
+.plot{overflow-x:auto}
 @media(max-width:700px){
 body{padding:1.2rem .9rem} thead{display:none} table,tbody{display:block}
 tr{display:grid;grid-template-columns:repeat(3,1fr);border-bottom:1px solid var(--line);
@@ -110,13 +111,14 @@ def _image(plot: bytes | None) -> str:
         return ""
     data = base64.b64encode(plot).decode()
     text = "Each attack: own data, no protection, with protection"
-    return f'<p style="max-width:none"><img alt="{text}" src="data:image/png;base64,{data}"></p>'
+    return f'<div class="plot"><img alt="{text}" src="data:image/png;base64,{data}"></div>'
 
 
 def _section(section: Section, findings: Sequence[Finding]) -> str:
-    lines = "".join(
-        _line(each) for attack in section.attacks for each in findings if each.key.attack == attack
-    )
+    lines = ""
+    for attack in section.attacks:
+        of_attack = [each for each in findings if each.key.attack == attack]
+        lines += "".join(_line(each, first=place == 0) for place, each in enumerate(of_attack))
     if not lines:
         return ""
     return f"""<h2>{html.escape(section.title)}</h2><p>{html.escape(section.aim)}</p>
@@ -127,12 +129,12 @@ def _section(section: Section, findings: Sequence[Finding]) -> str:
 <div class="box"><p><b>What remains.</b> {html.escape(section.remains)}</p></div>"""
 
 
-def _line(finding: Finding) -> str:
+def _line(finding: Finding, first: bool) -> str:
     key = finding.key
+    tried = f"<small>{html.escape(TRIED[key.attack])}</small>" if first else ""
     who = f"{key.attacker} → {key.target}"
     detail = f"<small>{html.escape(finding.detail)}</small>" if finding.refused else ""
-    return f"""<tr><td class="wide"><b>{html.escape(key.attack)}</b>
-<small>{html.escape(TRIED[key.attack])}</small>
+    return f"""<tr><td class="wide"><b>{html.escape(key.attack)}</b>{tried}
 <small>{html.escape(who)} · {METRIC_NAMES[key.metric]}, chance {finding.chance:.2f}</small></td>
 <td class="n" data-name="own data">{finding.without_federation:.2f}</td>
 <td class="n" data-name="no protection">{finding.unprotected:.2f}</td>
