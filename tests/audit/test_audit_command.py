@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 from tests.command_line import run_xvfl
-from tests.small_tables import train, write_run_inputs
+from tests.small_tables import SOURCE, train, write_run_inputs
 from xvfl.audit.audit_page import page
 from xvfl.audit.descriptions import SECTIONS, TRIED
 from xvfl.audit.findings import Finding, Key, worst_by_attack
 from xvfl.audit.run_audit import AuditResult
+from xvfl.config import parse_config
 
 ABOUT = {
     "parties": {"<bank>": 10, "shop": 20},
@@ -51,6 +52,12 @@ def test_the_party_with_the_largest_gain_is_shown() -> None:
     ]
     (worst,) = worst_by_attack(findings)
     assert worst.key.attacker == "shop"
+
+
+def test_the_example_can_be_audited() -> None:
+    path = SOURCE.parent / "examples" / "two_parties" / "audit.toml"
+    config = parse_config(path.read_text(), str(path))
+    assert set(config.parties) == {"clinic", "laboratory"} and config.train.epochs == 30
 
 
 def test_paths_that_cannot_be_audited(tmp_path: Path) -> None:
