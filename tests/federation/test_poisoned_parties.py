@@ -24,6 +24,9 @@ KINDS = {
 }
 """How each attack may be noticed first."""
 SENDS_GRADIENTS = PrivacyConfig("off")
+CHANCE = 0.03
+"""Difference in accuracy of one run. One row of the digits' test set is 0.3 points, and runs that
+differ by a single batch differ by up to 1.7; the mean over all attacks has a smaller limit."""
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["first step", "later"])
@@ -81,6 +84,7 @@ def test_a_party_left_out_costs_no_more_than_its_absence(
     without.federation.exclude(1, "for comparison")
     baseline = without.train().accuracy()
     later = epochs // 4 * honest.trainer.batches_per_epoch + 3
+    accuracies: list[float] = []
     for attack in ATTACKS:
         for start in (0, later):
             left_out = make_run(data, epochs, "leave_out", protection=protection)
@@ -93,8 +97,10 @@ def test_a_party_left_out_costs_no_more_than_its_absence(
                     f"(AUROC {auroc(harmed):.4f}), honest {honest.accuracy():.4f} "
                     f"(AUROC {auroc(honest):.4f})"
                 )
-            assert left_out.accuracy() >= baseline - 0.01
+            accuracies.append(left_out.accuracy())
+            assert left_out.accuracy() >= baseline - CHANCE
             assert auroc(harmed) < auroc(honest) - 0.02
+    assert np.mean(accuracies) >= baseline - 0.01
 
 
 @pytest.mark.parametrize("protection", [SENDS_GRADIENTS, PrivacyConfig("no_gradients")])

@@ -15,6 +15,8 @@ from xvfl.primitives.rows import Rows
 MIN_CUE_SPREAD = 1e-2
 """Deviation of the cues from their mean, relative to their root mean square, from which the
 completions are expected to differ."""
+GRADIENT_INTERVAL = 10
+"""Steps between checks of gradients that are not sent."""
 
 
 class MonitoredSplit(SplitFederation):
@@ -32,12 +34,15 @@ class MonitoredSplit(SplitFederation):
         super().__init__(parties, width, counters, sends_gradients)
         self._monitor = monitor
         self._rows: Rows | None = None
+        self._tracks_gradients = False
         self._answers: list[tuple[AnswerKind, Tensor]] = []
         self._suspicious: frozenset[str] = frozenset()
         """Parties with unusual embeddings of the last batch."""
 
     def embed(self, rows: Rows, views: Sequence[View], needed: Tensor | None = None) -> Tensor:
         """Embed a batch at every party, and check the embeddings. (B, k, v, d)"""
+        step = int(rows.step)
+        self._tracks_gradients = self.training and step % GRADIENT_INTERVAL == 0
         embeddings = super().embed(rows, views, needed)
         self._rows, self._answers, self._suspicious = rows, [], frozenset()
         self._suspicious = self._check("embeddings", embeddings, embeddings.detach(), rows.seen)
@@ -62,8 +67,9 @@ class MonitoredSplit(SplitFederation):
         return torch.tensor(trusted, device=cues.device) & (spread > MIN_CUE_SPREAD)
 
     def _leaf(self, values: Tensor) -> Tensor:
-        """Track gradients for the monitor, also those that are not sent."""
-        return values.requires_grad_(self.training)
+        """Track gradients for the monitor in some steps, also if they are not sent."""
+        leaf = super()._leaf(values)
+        return leaf.requires_grad_() if self._tracks_gradients else leaf
 
     def backward(self, loss: Tensor) -> None:
         """Compute the gradients, and check those of the answers."""

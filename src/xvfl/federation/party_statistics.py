@@ -11,11 +11,11 @@ from torch import Tensor
 
 SKETCH_ROWS = 32
 """Rows of an answer that are compared with earlier answers."""
-STORED_SKETCHES = 256
+STORED_SKETCHES = 128
 """Answers that a new answer is compared with."""
 RATE = 0.1
 """Weight of a new answer in the running statistics."""
-MOMENT_WIDTH = 64
+MOMENT_WIDTH = 32
 """Coordinates of an embedding that moments and sketches use."""
 TINY = 1e-30
 
