@@ -35,7 +35,7 @@ def bank(rows: int = 6000, epochs: int = 20) -> Scenario:
     return _scenario(tables, frame["y"], epochs)
 
 
-def digits(rows: int = 1797, epochs: int = 20) -> Scenario:
+def digits(rows: int = 1797, epochs: int = 20, net: NetConfig | None = None) -> Scenario:
     """Scanned digits, half an image each."""
     x, y = load_digits(return_X_y=True)
     ids = pd.Index([f"digit {i}" for i in range(rows)])
@@ -45,17 +45,19 @@ def digits(rows: int = 1797, epochs: int = 20) -> Scenario:
         name: pd.DataFrame(half.reshape(rows, 32), ids, [f"pixel {j}" for j in range(32)])
         for name, half in halves.items()
     }
-    return _scenario(tables, pd.Series(y[:rows].astype(str), ids), epochs)
+    return _scenario(tables, pd.Series(y[:rows].astype(str), ids), epochs, net)
 
 
-def _scenario(tables: dict[str, pd.DataFrame], labels: pd.Series, epochs: int) -> Scenario:
+def _scenario(
+    tables: dict[str, pd.DataFrame], labels: pd.Series, epochs: int, net: NetConfig | None = None
+) -> Scenario:
     options = {name: TableOptions(na_values=("unknown",)) for name in tables}
     plan = PreparationPlan(options, Splits(0.0, 0.15, 0))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataWarning)  # Constant pixels.
         dataset = prepare_in_memory(tables, labels, plan)
     train = TrainConfig(epochs=epochs, device="cpu")
-    return Scenario(dataset, NetConfig(), LossConfig(), train)
+    return Scenario(dataset, net or NetConfig(), LossConfig(), train)
 
 
 def markdown(findings: list[Finding]) -> str:

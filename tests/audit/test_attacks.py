@@ -8,6 +8,7 @@ from tests.audit.scenarios import bank, digits, needs_bank
 from xvfl.audit.findings import Finding
 from xvfl.audit.run_audit import QUICK, AuditOptions, AuditResult, audit
 from xvfl.audit.simulation import Scenario
+from xvfl.config import NetConfig
 
 SMALL = AuditOptions(
     draws=5,
@@ -18,7 +19,7 @@ SMALL = AuditOptions(
     max_rows=200,
 )
 CASES: dict[str, tuple[Callable[[], Scenario], AuditOptions]] = {
-    "small digits": (lambda: digits(400, 2), SMALL),
+    "small digits": (lambda: digits(400, 2, NetConfig(64, 128)), SMALL),
     "digits": (digits, AuditOptions()),
     "bank": (bank, AuditOptions()),
 }
