@@ -15,7 +15,7 @@ STORED_SKETCHES = 128
 """Answers that a new answer is compared with."""
 RATE = 0.1
 """Weight of a new answer in the running statistics."""
-MOMENT_WIDTH = 32
+MOMENT_WIDTH = 64
 """Coordinates of an embedding that moments and sketches use."""
 TINY = 1e-30
 
