@@ -23,7 +23,9 @@ def test_a_row_has_a_budget_for_training_and_one_for_evaluation() -> None:
     ledger.count_embed(np.array([1, 2]), ["plain"], training=True)
     ledger.count_complete(ROWS, training=True)
     ledger.count_embed(ROWS, ["plain"], training=False)
-    assert ledger.usage()["row_requests_used"] == {"training": 4, "evaluation": 1}
+    usage = ledger.usage()
+    assert (usage["training_requests_used"], usage["evaluation_requests_used"]) == (4, 1)
+    assert usage["training_requests_allowed"] == SMALL.budget("training")
 
 
 def test_a_rejected_request_is_not_counted() -> None:

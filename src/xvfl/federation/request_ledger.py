@@ -193,12 +193,13 @@ class RequestLedger:
     def usage(self) -> dict[str, object]:
         """Return what was used of the limits, for monitoring."""
         highest = self._counts.max(1, initial=0).tolist()
-        used: dict[Use, int] = {"training": max(highest[:2]), "evaluation": max(highest[2:])}
         return {
             "runs_used": len(self._runs),
             "runs_allowed": self.limits.max_runs,
-            "row_requests_used": used,
-            "row_requests_allowed": {use: self.limits.budget(use) for use in used},
+            "training_requests_used": max(highest[:2]),
+            "training_requests_allowed": self.limits.budget("training"),
+            "evaluation_requests_used": max(highest[2:]),
+            "evaluation_requests_allowed": self.limits.budget("evaluation"),
             **self._privacy_usage(),
         }
 
