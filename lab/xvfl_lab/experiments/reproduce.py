@@ -21,9 +21,11 @@ from xvfl.errors import ConfigError, InputError, RunError, unknown
 from xvfl_lab.experiments import (
     boundary,
     confidence,
+    dp,
     label_protection,
     plot_boundary,
     plot_confidence,
+    plot_dp,
     plot_label_protection,
     plot_rounds,
     plots,
@@ -285,6 +287,12 @@ SPECIAL: dict[str, SpecialFigure] = {
         plot_label_protection.plot,
         "What parties can infer about labels from the gradients they receive, and the score of "
         "`xvfl+`, by label protection; mean of R_miss 0.5 and 0.9, five seeds.",
+    ),
+    "dp": SpecialFigure(
+        dp.make,
+        plot_dp.plot,
+        "Accuracy under differential privacy of each row, and the lower bound on ε that an attack "
+        "on a party's releases finds.",
     ),
 }
 

@@ -16,10 +16,11 @@ from torch import Tensor
 
 from xvfl import maths
 from xvfl.config import NO_PROTECTION, LossConfig, NetConfig, PrivacyConfig, TrainConfig
-from xvfl.federation.build import build_method, build_parties
+from xvfl.federation.build import build_method, build_parties, choose_private_width
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.predict import logits, predictable_rows
+from xvfl.federation.privacy_accounting import state_privacy
 from xvfl.methods import Method, Mode, protect_labels
 from xvfl.methods.xvfl import XVFL
 from xvfl.primitives.layout import any_image
@@ -91,8 +92,12 @@ class StackedRuns:
         configs: Sequence[RunConfig],
         device: torch.device = CPU,
         privacy: PrivacyConfig = NO_PROTECTION,
+        noise: bool = True,
     ) -> None:
-        """Sample rows and masks of every run and build the nets."""
+        """Sample rows and masks of every run and build the nets.
+
+        Without `noise`, differential privacy has everything but its noise.
+        """
         if len({each.shape for each in configs}) != 1:
             raise ValueError("runs of one stack may differ in seed, scenario and λ only")
         self.task, self.configs, one = task, tuple(configs), configs[0]
@@ -100,12 +105,18 @@ class StackedRuns:
         self.seeds = [each.seed for each in configs]
         self.run_rows = [RunRows(task, each) for each in configs]
         self._base = torch.cat([run.base for run in self.run_rows]).to(device)
-        nets = build_parties(task.layouts, one.net, one.loss, self.seeds, bounded=privacy.bounded)
+        self.net = choose_private_width(one.net, privacy)
+        nets = build_parties(task.layouts, self.net, one.loss, self.seeds, bounded=privacy.bounded)
+        self.statement = state_privacy(privacy, one.loss.method)
+        if self.statement is not None and not noise:
+            self.statement = self.statement.without_noise()
         self.method = self._method()
         self.method.heads.to(self.device)
         weight = one.loss.reconstruction_weight
         sides = [
-            PartyWorker(name, net.to(self.device), self._table(name, at), self.seeds, weight)
+            PartyWorker(
+                name, net.to(device), self._table(name, at), self.seeds, weight, self.statement
+            )
             for at, (name, net) in enumerate(nets.items())
         ]
         self.federation = FusedFederation(sides, privacy.sends_gradients)
@@ -162,7 +173,7 @@ class StackedRuns:
             len(layouts),
             classes,
             image,
-            one.net,
+            self.net,
             one.loss,
             self.seeds,
             bounded=self.privacy.bounded,
@@ -201,7 +212,8 @@ class StackedRuns:
         handles = torch.arange(len(seen), device=self.device).unsqueeze(1).expand(seen.shape)
         y = torch.from_numpy(self.task.y).to(self.device)[self._base]
         weight = torch.ones(len(y), device=self.device)
-        return Rows(handles, full, seen, y, weight, runs=len(self.run_rows))
+        rows = Rows(handles, full, seen, y, weight, runs=len(self.run_rows))
+        return rows if self.statement is None else rows.hide_missing()
 
 
 class RunRows:

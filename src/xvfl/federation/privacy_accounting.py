@@ -7,7 +7,7 @@ Without subsampling (sample rate 1) this covers every adjacency: only the sensit
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -47,6 +47,10 @@ class PrivacyStatement:
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON form."""
         return dict(vars(self))
+
+    def without_noise(self) -> "PrivacyStatement":
+        """Return the same releases without noise: no privacy, for a party alone and for tests."""
+        return replace(self, noise_multiplier=0.0, noise_std=0.0)
 
     def status(self) -> dict[str, Any]:
         """Return the entries of a status."""

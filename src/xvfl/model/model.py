@@ -192,7 +192,7 @@ class Model:
         seeds = [self.random_state]
         privacy = self.differential_privacy
         if privacy is not None and not self.adds_noise:
-            privacy = replace(privacy, noise_std=0.0)
+            privacy = privacy.without_noise()
         workers = [
             PartyWorker(
                 name,
