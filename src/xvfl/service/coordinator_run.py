@@ -62,7 +62,12 @@ class CoordinatorRun:
         """Wait for the parties and resume from the last checkpoint, if there is one."""
         self.config, self.folder, self.log = config, folder, log
         train, names = config.train, config.all_parties
-        splits = Splits(config.test_fraction, train.validation_fraction, train.random_state)
+        # A warm start keeps the secret: it must not train on the test rows of the earlier run.
+        earlier = RunDir(config.warm_start) if config.warm_start is not None else None
+        secret = load_secret(folder, earlier)
+        # The split depends on labels, and parties learn it: nobody else may know its seed.
+        split_seed = run_seed(secret, f"split {train.random_state}")
+        splits = Splits(config.test_fraction, train.validation_fraction, split_seed)
         labeled = LabeledRows.load(labels, alignment, names, splits)
         self.classes = labeled.classes
         saved, about = self._load_checkpoint()
@@ -76,7 +81,7 @@ class CoordinatorRun:
         net = choose_private_width(config.net, privacy)
         embedding_dim, hidden_dim = default_widths(image, net, privacy.bounded)
         self.net = replace(net, embedding_dim=embedding_dim, hidden_dim=hidden_dim)
-        seeds = [run_seed(load_secret(folder), self.name)]
+        seeds = [run_seed(secret, self.name)]
         self.method: Method = build_method(
             len(names), len(self.classes), image, self.net, config.loss, seeds
         )
