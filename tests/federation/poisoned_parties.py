@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import torch
 from sklearn.datasets import load_digits
 from torch import Tensor
 
+from tests.federation.poisoned_values import ATTACKS, Attack, Poisoner
 from tests.federation.split_helpers import InMemoryCheckpoints
 from xvfl.config import LossConfig, NetConfig, PrivacyConfig, TableOptions, TrainConfig
 from xvfl.data.encoder import TableEncoder
@@ -38,7 +39,7 @@ from xvfl.primitives.rows import (
 )
 from xvfl.training.loop import Trainer
 from xvfl.wire.in_process import InProcessTransport
-from xvfl.wire.messages import Completed, Embed, Embedded, Hello, Message
+from xvfl.wire.messages import Hello, Message
 
 BANK = Path("tabular") / "bank_full.parquet"
 BANK_PARTIES = {
@@ -86,56 +87,18 @@ def encode_tables(frames: dict[str, pd.DataFrame], seed: int = 0) -> dict[str, P
     return tables
 
 
-def times_1000(values: Tensor, old: Tensor) -> Tensor:
-    return 1000 * values
-
-
-def noise(values: Tensor, old: Tensor) -> Tensor:
-    """Send noise of the usual size."""
-    return values.square().mean().sqrt() * torch.randn_like(values)
-
-
-def constant(values: Tensor, old: Tensor) -> Tensor:
-    return values.square().mean().sqrt().expand_as(values).clone()
-
-
-def replay(values: Tensor, old: Tensor) -> Tensor:
-    """Send an old answer, repeated or cut to the number of rows and views."""
-    if values.dim() == 3 and old.shape[1] != values.shape[1]:
-        old = old[:, :1].expand(-1, values.shape[1], -1)
-    copies = -(-len(values) // len(old))
-    return torch.cat([old] * copies)[: len(values)].clone()
-
-
-ATTACKS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "times_1000": times_1000,
-    "noise": noise,
-    "constant": constant,
-    "replay": replay,
-}
-
-
 class PoisonedTransport(InProcessTransport):
     """A party that replaces its embeddings and completed embeddings once an attack is on."""
 
     def __init__(self, hello: Hello, handle: Callable[[bytes], bytes]) -> None:
         super().__init__(hello, handle)
-        self.attack: Callable[[Tensor, Tensor], Tensor] | None = None
-        self._old: dict[type, Tensor] = {}
+        self.attack: Attack | None = None
+        self._poisoner = Poisoner()
 
     def request(self, message: Message) -> "Future[Message]":
-        future = super().request(message)
-        reply = future.result()
-        if not isinstance(reply, Embedded | Completed) or not len(reply.values):
-            return future
-        training = not isinstance(message, Embed) or message.training
-        if type(reply) not in self._old or (self.attack is None and training):
-            self._old[type(reply)] = reply.values
-        if self.attack is None:
-            return future
         poisoned: Future[Message] = Future()
-        values = self.attack(reply.values, self._old[type(reply)])
-        poisoned.set_result(replace(reply, values=values))
+        reply = super().request(message).result()
+        poisoned.set_result(self._poisoner.reply(message, reply, self.attack))
         return poisoned
 
 

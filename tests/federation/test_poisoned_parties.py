@@ -8,7 +8,8 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
-from tests.federation.poisoned_parties import ATTACKS, PoisonedRun, make_run
+from tests.federation.poisoned_parties import PoisonedRun, make_run
+from tests.federation.poisoned_values import ATTACKS
 from xvfl.config import PrivacyConfig
 from xvfl.federation.party_monitor import MAX_CORRELATION, MAX_INCONSISTENCY, PartyMonitor
 from xvfl.federation.party_statistics import History, answer_statistics, inconsistency, sketch
