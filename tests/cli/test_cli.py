@@ -32,7 +32,7 @@ HELP = {
         "xvfl init run.toml --party bank=bank.csv",
     ),
     "train": (["CONFIG", "--out", "--resume"], "xvfl train run.toml --out run"),
-    "evaluate": (["RUN"], "xvfl evaluate run"),
+    "evaluate": (["RUN", "--compare"], "xvfl evaluate run --compare trees"),
     "predict": (
         ["RUN", "--input", "--output", "--mode", "--party", "--id"],
         "xvfl predict RUN --mode local --party shop --input shop=new.csv",

@@ -8,6 +8,7 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from xvfl.model.evaluation import Evaluation
+    from xvfl.model.tree_comparison import TreeComparison
 
 FINISHED_WITHOUT = 3
 """Exit code of a coordinator whose run finished without some of its parties."""
@@ -42,11 +43,36 @@ def print_evaluation(name: str, evaluation: "Evaluation") -> None:
     print_table(table)
 
 
+def print_trees(name: str, comparison: "TreeComparison") -> None:
+    """Print AUROC and accuracy of model and trees on the same rows, and the seconds of each."""
+    method, split = comparison.method, comparison.evaluation.split
+    title = f"{name}: {method} and trees (LightGBM), {split} rows"
+    sides = (method, "trees")
+    metrics = [f"{metric} {side}" for metric in ("AUROC", "accuracy") for side in sides]
+    table = new_table(title, ["trees", "party", "rows", *metrics, "seconds", "masks"])
+    for line in comparison.lines:
+        values = [
+            f"{of[metric]:.3f}" if of else "n/a"
+            for metric in ("auroc", "accuracy")
+            for of in (line.model_metrics, line.metrics)
+        ]
+        seconds = f"{line.seconds:.1f}"
+        table.add_row(line.way, line.party, str(line.rows), *values, seconds, line.masks)
+    print_table(table)
+    print(
+        f"{method} trained for {comparison.model_seconds:.1f} s. Seconds of trees are of two fits, "
+        "with and without random masks; the validation rows choose. `local` is compared with mode "
+        "local, the others with mode collaborative."
+    )
+
+
 def new_table(title: str, columns: list[str]) -> Table:
     """Make a table with names on the left and numbers on the right."""
     table = Table(title=title)
     for column in columns:
-        table.add_column(column, justify="left" if column in ("mode", "party") else "right")
+        table.add_column(
+            column, justify="left" if column in ("mode", "trees", "party") else "right"
+        )
     return table
 
 

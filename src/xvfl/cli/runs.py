@@ -1,12 +1,17 @@
 """`xvfl init`, `train`, `evaluate` and `predict`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from xvfl.cli.output import INTERRUPTED, print_error, print_evaluation
+from xvfl.cli.extras import require_extra
+from xvfl.cli.output import INTERRUPTED, print_error, print_evaluation, print_trees
 from xvfl.errors import InputError, unknown
+
+if TYPE_CHECKING:
+    from xvfl.model.run_dir import RunDir
+    from xvfl.model.tree_comparison import TreeComparison
 
 
 def init(
@@ -85,7 +90,13 @@ def train(
     )
 
 
-def evaluate(run: Annotated[Path, typer.Argument(help="A finished run folder.")]) -> None:
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="A finished run folder.")],
+    compare: Annotated[
+        str | None,
+        typer.Option(help="`trees`: also fit gradient-boosted trees on the same training rows."),
+    ] = None,
+) -> None:
     """Evaluate a run on its held-out rows, in every mode.
 
     `local`: one party alone. `assisted`: one party with missing features, helped by the
@@ -93,18 +104,38 @@ def evaluate(run: Annotated[Path, typer.Argument(help="A finished run folder.")]
     `collaborative`: all parties together. Writes evaluation.json and evaluation.png into the run
     folder.
 
-    xvfl evaluate run
+    --compare trees fits LightGBM on the run's training rows, with the same validation rows, and
+    tests it on the same held-out rows: one party alone, the mean of the parties' logits, and all
+    columns pooled in one place, without privacy.
+
+    xvfl evaluate run --compare trees
     """
     from xvfl.model.plots import NO_MATPLOTLIB, has_matplotlib, plot_evaluation
     from xvfl.model.run_dir import RunDir
     from xvfl.model.workflow import evaluate_run
 
-    result = evaluate_run(RunDir(run))
-    print_evaluation(str(run), result)
+    trees = []
+    if compare is None:
+        result = evaluate_run(RunDir(run))
+        print_evaluation(str(run), result)
+    else:
+        comparison = _compare(RunDir(run), compare)
+        result, trees = comparison.evaluation, comparison.lines
+        print_evaluation(str(run), result)
+        print_trees(str(run), comparison)
     if has_matplotlib():
-        plot_evaluation(result, run / "evaluation.png")
+        plot_evaluation(result, run / "evaluation.png", trees)
     else:
         print_error(NO_MATPLOTLIB)
+
+
+def _compare(folder: "RunDir", rival: str) -> "TreeComparison":
+    from xvfl.model.tree_comparison import compare_with_trees
+
+    if rival != "trees":
+        raise InputError(f"--compare: {unknown('rival', rival, ['trees'])}")
+    with require_extra("trees"):
+        return compare_with_trees(folder)
 
 
 def predict(

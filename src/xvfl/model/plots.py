@@ -11,12 +11,19 @@ import pandas as pd
 
 from xvfl.errors import RunError
 from xvfl.model.evaluation import Evaluation
+from xvfl.model.tree_comparison import TreeLine
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NO_MATPLOTLIB = "plots need matplotlib: pip install 'xvfl[plots]'"
-COLORS = {"local": "#d95f02", "assisted": "#7570b3", "peers": "#aaaaaa", "collaborative": "#1b9e77"}
+COLORS = {
+    "local": "#d95f02",
+    "assisted": "#7570b3",
+    "peers": "#aaaaaa",
+    "collaborative": "#1b9e77",
+    "trees": "#666666",
+}
 
 
 def has_matplotlib() -> bool:
@@ -48,17 +55,19 @@ def plot_training(records: Sequence[dict[str, Any]], path: Path) -> None:
     _save_figure(figure, path)
 
 
-def plot_evaluation(evaluation: Evaluation, path: Path) -> None:
-    """Plot balanced accuracy and AUROC of every prediction mode and party."""
+def plot_evaluation(evaluation: Evaluation, path: Path, trees: Sequence[TreeLine] = ()) -> None:
+    """Plot balanced accuracy and AUROC of every prediction mode and party, and of trees."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 3.4), layout="constrained")
+    bars = [
+        *((f"{line.mode} · {line.party}", line.metrics, line.mode) for line in evaluation.lines),
+        *((f"trees {line.way} · {line.party}", line.metrics, "trees") for line in trees),
+    ][::-1]
+    figure = Figure(figsize=(9, max(3.4, 0.3 * len(bars) + 0.9)), layout="constrained")
     axes = figure.subplots(1, 2, sharey=True)
-    lines = evaluation.lines[::-1]
-    names = [f"{line.mode} · {line.party}" for line in lines]
     for axis, metric in zip(axes, ("balanced_accuracy", "auroc"), strict=True):
-        values = [line.metrics[metric] for line in lines]
-        axis.barh(names, values, color=[COLORS[line.mode] for line in lines])
+        values = [metrics[metric] for _, metrics, _ in bars]
+        axis.barh([name for name, _, _ in bars], values, color=[COLORS[kind] for *_, kind in bars])
         for at, value in enumerate(values):
             axis.text(value, at, f" {value:.3f}", va="center", fontsize=8)
         axis.set(xlabel=metric.replace("_", " "), xlim=(0, 1.12))
