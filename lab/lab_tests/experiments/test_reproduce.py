@@ -144,7 +144,7 @@ def test_the_command_lists_and_refuses(tmp_path: Path) -> None:
     assert "tinyimagenet5" in error_of("reproduce", "overlap", "--dataset", "tinyimagenet")
     assert "cuda" in error_of("reproduce", "overlap", "--dataset", "bank", "--device", "gpu")
     new = tmp_path / "new"
-    assert "dp, report" in error_of("reproduce", "nothing", "--out", new)
+    assert "trees, report" in error_of("reproduce", "nothing", "--out", new)
     assert (
         "no complete figure" in error_of("reproduce", "report", "--out", new) and not new.exists()
     )

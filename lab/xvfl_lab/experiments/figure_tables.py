@@ -76,7 +76,10 @@ def table(results: Sequence[Result], axis: Axis, way: str, metric: str) -> list[
     return markdown_table(
         [axis.label, *map(position_text, positions)],
         (
-            [_bold(method), *(_cell(some, (method, way), metric) for some in positions.values())]
+            [
+                _bold(method),
+                *(mean_text(some, (method, way), metric) for some in positions.values()),
+            ]
             for method in methods_of(results)
         ),
     )
@@ -113,7 +116,8 @@ def level(some: Sequence[Result], way: Way, metric: str) -> Mean | None:
     return mean(mine, way, mine[0].config.rate, metric) if mine else None
 
 
-def _cell(some: Sequence[Result], way: Way, metric: str) -> str:
+def mean_text(some: Sequence[Result], way: Way, metric: str) -> str:
+    """Write mean ± deviation over the seeds at a position, in percent."""
     value = level(some, way, metric)
     if value is None:
         return "n/a"

@@ -72,6 +72,11 @@ class Job:
     config: RunConfig
     half_resolution: bool = False
 
+    @property
+    def run(self) -> RunConfig:
+        """The configuration that results report."""
+        return self.config
+
 
 def missing_rates(dataset: str, budget: Budget) -> list[Job]:
     """Every method at every missing rate, two parties (P1, P2, P4, P5)."""

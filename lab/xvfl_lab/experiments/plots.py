@@ -31,8 +31,10 @@ COLORS = {
     "iavfl": "#66a61e",
     "vanilla": "#999999",
     "standalone": "#444444",
+    "trees": "#1b9e77",
+    "trees pooled": "#a6761d",
 }
-MARKERS = dict(zip(COLORS, "os^vD<>x", strict=True))
+MARKERS = dict(zip(COLORS, "os^vD<>xPX", strict=True))
 TITLES = {
     "local": "local: a party alone",
     "assisted": "assisted by its peers",

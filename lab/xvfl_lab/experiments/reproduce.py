@@ -28,8 +28,10 @@ from xvfl_lab.experiments import (
     plot_dp,
     plot_label_protection,
     plot_rounds,
+    plot_trees,
     plots,
     rounds,
+    trees,
 )
 from xvfl_lab.experiments import figure_tables as tables
 from xvfl_lab.experiments.dispatch import task_of
@@ -38,8 +40,15 @@ from xvfl_lab.experiments.figure_plot import Plot, draw_once, save_picture
 from xvfl_lab.experiments.figures import FIGURES, Job, budget_for
 from xvfl_lab.experiments.run_store import RunStore, run_key
 from xvfl_lab.experiments.runner import Result
+from xvfl_lab.experiments.tree_runs import TREES, tree_jobs_beside
 from xvfl_lab.files import write_text
 from xvfl_lab.task import Task
+
+TREES_NOTE = (
+    "`trees` is LightGBM: one model a party in `local`, the mean of their logits in "
+    "`collaborative`, which needs labels at every party. `trees pooled` has all columns in one "
+    "place, without privacy. Computed by `xvfl-lab reproduce trees`."
+)
 
 
 @dataclass(frozen=True)
@@ -135,12 +144,16 @@ def write(request: Request) -> list[Path]:
 
 
 def load(request: Request, store: RunStore) -> tuple[list[Result], dict[str, Any]]:
-    """Return the stored results of a figure, and their description."""
+    """Return the stored results of a figure and of trees beside it, and their description."""
     jobs = request.jobs()
     results = store.get(jobs)
     if not results:
         raise ConfigError(f"{request.name}: has no runs yet; {request.command} computes them")
-    return results, describe(request, results, jobs, store)
+    about = describe(request, results, jobs, store)
+    if request.figure != "ablations":
+        beside = tree_jobs_beside(jobs)
+        results += trees.tree_store(request.out, request.dataset).get(beside)
+    return results, about
 
 
 def write_numbers(
@@ -235,6 +248,8 @@ def page(
         f"![{request.figure} on {request.dataset}]({picture})",
         "",
     ]
+    if TREES in tables.methods_of(results):
+        lines += [TREES_NOTE, ""]
     by_party = [way for way in results[0].metrics if way.startswith("local/")]
     for mode in (*tables.MODES, *(by_party if request.figure == "imbalance" else ())):
         if not any(mode in each.metrics for each in results):
@@ -293,6 +308,12 @@ SPECIAL: dict[str, SpecialFigure] = {
         plot_dp.plot,
         "Accuracy under differential privacy of each row, and the lower bound on ε that an attack "
         "on a party's releases finds.",
+    ),
+    "trees": SpecialFigure(
+        trees.make,
+        plot_trees.plot,
+        "Gradient-boosted trees (LightGBM) on the tables: a party alone, the mean of the parties' "
+        "logits, and all columns pooled, against `xvfl+` and `laser+mask`.",
     ),
 }
 

@@ -97,12 +97,15 @@ def _title(figure: str) -> str:
 
 
 def _special(name: str, record: dict[str, Any], out: Path, pages: Path) -> str:
-    """Lay out a figure that is not a grid of runs; draw it if its arrays are there."""
+    """Lay out a figure that is not a grid of runs, with its tables; draw it from its arrays."""
     picture = pages / name / f"{name}.png"
     if read(out / name, name) is not None:
         draw_once(out / name, name, SPECIAL[name].plot, picture)
     shown = f"![{_title(name)}]({name}/{name}.png)" if picture.exists() else ""
-    return _fill("special", name=name, caption=SPECIAL[name].caption, picture=shown, **record)
+    tables = out / name / f"{name}.md"
+    text = tables.read_text(encoding="utf-8") if tables.exists() else ""
+    caption = SPECIAL[name].caption
+    return _fill("special", name=name, caption=caption, picture=shown, tables=text, **record)
 
 
 def _fill(template: str, **parts: object) -> str:

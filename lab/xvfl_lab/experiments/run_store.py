@@ -12,7 +12,7 @@ from dataclasses import asdict
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from xvfl.errors import RunError
 from xvfl.primitives.metrics import METRICS
@@ -28,8 +28,24 @@ Config = dict[str, Any]
 """A job as a mapping, every field explicit."""
 
 
+class StoredJob(Protocol):
+    """A run on a data set: a dataclass whose fields decide the result."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    def __hash__(self) -> int: ...
+
+    @property
+    def run(self) -> RunConfig:
+        """The configuration that results report."""
+
+
+J = TypeVar("J", bound=StoredJob)
+EXAMPLE = Job("", 0, 0, 0, RunConfig("", 0.0, 0))
+
+
 @cache
-def run_key(job: Job) -> str:
+def run_key(job: StoredJob) -> str:
     """Hash the configuration of a run: every field, whether at its default or not."""
     return key_of(asdict(job))
 
@@ -46,9 +62,12 @@ def split_config(config: Config) -> tuple[Config, float, int]:
     What is left is the same for all rates and seeds of a method.
     """
     run = config["config"]
-    rate, seed, state = run["rate"], run["seed"], run["train"]["random_state"]
-    train = {**run["train"], "random_state": None if state == seed else state}
-    return {**config, "config": {**run, "rate": None, "seed": None, "train": train}}, rate, seed
+    rate, seed = run["rate"], run["seed"]
+    shared = {**run, "rate": None, "seed": None}
+    if "train" in run:
+        state = run["train"]["random_state"]
+        shared["train"] = {**run["train"], "random_state": None if state == seed else state}
+    return {**config, "config": shared}, rate, seed
 
 
 def join_config(shared: Config, rate: float, seed: int) -> Config:
@@ -62,9 +81,12 @@ def join_config(shared: Config, rate: float, seed: int) -> Config:
 class RunStore:
     """The results of one data set."""
 
-    def __init__(self, path: Path) -> None:
-        """Read the file; skip lines that are incomplete or neither configuration nor result."""
-        self.path = path
+    def __init__(self, path: Path, example: StoredJob = EXAMPLE) -> None:
+        """Read the file; skip lines that are incomplete or neither configuration nor result.
+
+        `example` is a job with the fields that the stored configurations must have.
+        """
+        self.path, self.example = path, example
         self.results: dict[str, dict[str, Any]] = {}
         self.configs: dict[str, Config] = {}
         for record in read_jsonl(path):
@@ -74,7 +96,7 @@ class RunStore:
                 self.configs[record["config_id"]] = record["config"]
         self._check_fields()
 
-    def missing(self, jobs: Iterable[Job], data: str = "") -> list[Job]:
+    def missing(self, jobs: Iterable[J], data: str = "") -> list[J]:
         """List the jobs without a result, or whose result is of other data than this digest."""
         return [job for job in jobs if not self._has(run_key(job), data)]
 
@@ -82,7 +104,7 @@ class RunStore:
         record = self.results.get(key)
         return record is not None and (not data or record.get("data", data) == data)
 
-    def add(self, job: Job, result: Result, hardware: str, data: str) -> None:
+    def add(self, job: StoredJob, result: Result, hardware: str, data: str) -> None:
         """Append a result, with the hardware it was computed on and a digest of its data."""
         metrics = {
             way: [round(values[metric], 5) for metric in METRICS]
@@ -110,7 +132,7 @@ class RunStore:
         self.results[key] = {**run, **about}
         append_jsonl(self.path, self.results[key])
 
-    def get(self, jobs: Iterable[Job]) -> list[Result]:
+    def get(self, jobs: Iterable[StoredJob]) -> list[Result]:
         """Return the results of those jobs that have one."""
         results = []
         for job in jobs:
@@ -120,13 +142,13 @@ class RunStore:
                     way: dict(zip(METRICS, values, strict=True))
                     for way, values in record["metrics"].items()
                 }
-                results.append(Result(job.config, metrics, record["seconds"], record["majority"]))
+                results.append(Result(job.run, metrics, record["seconds"], record["majority"]))
         return results
 
     def _check_fields(self) -> None:
         """Reject a file whose configurations have other fields than today's: it needs new keys."""
         old = any("config" not in record for record in self.results.values())
-        known = set(_names(asdict(Job("", 0, 0, 0, RunConfig("", 0.0, 0)))))
+        known = set(_names(asdict(self.example)))
         stored = {name for config in self.configs.values() for name in _names(config)}
         if old or (self.configs and stored != known):
             changed = ", ".join(sorted(stored ^ known)) if self.configs else "every option"

@@ -6,9 +6,10 @@ separately.
 """
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -24,6 +25,8 @@ from xvfl_lab.task import Task
 ZERO_FILL = " zero-filled"
 MIXED = " mixed"
 WHOLE = " whole"
+Pairs = list[tuple[Tensor, Tensor]]
+"""Logits and labels of every run, over some (row, party) pairs."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,11 @@ def test(stack: StackedRuns) -> list[dict[str, dict[str, float]]]:
     if isinstance(stack.method, XVFL):
         plain = XVFL(stack.method.heads, stack.method.weights, completing=False)
         ways |= predictions(stack, plain, ZERO_FILL)
+    return metrics_of(ways)
+
+
+def metrics_of(ways: Mapping[str, Pairs]) -> list[dict[str, dict[str, float]]]:
+    """Compute the metrics of every way, run by run."""
     with ThreadPoolExecutor() as pool:
         by_way = {
             name: pool.map(_metrics, *zip(*pairs, strict=True)) for name, pairs in ways.items()
@@ -71,30 +79,51 @@ def test(stack: StackedRuns) -> list[dict[str, dict[str, float]]]:
         return [dict(zip(by_way, of_run, strict=True)) for of_run in runs]
 
 
-Pairs = list[tuple[Tensor, Tensor]]
-"""Logits and labels of every run, over some (row, party) pairs."""
+@dataclass(frozen=True)
+class ScoredRows:
+    """What decides which predictions of the test rows count. Shapes: k parties, R runs, N rows."""
+
+    y: Tensor
+    """(R, N) class numbers."""
+    incomplete: Tensor
+    """(k, R, N) pairs that the scenario made incomplete."""
+    whole: Tensor
+    """(R, N) rows that are whole in the mixed test set."""
+    parties: tuple[str, ...]
+
+
+Predict = Callable[[Part, Mode, Iterable[int]], Tensor]
+"""Predicts a part's rows in a mode, by party and run. (k, R, N, C)"""
 
 
 def predictions(stack: StackedRuns, method: Method, suffix: str) -> dict[str, Pairs]:
-    """Predict the test rows in every mode."""
-    ways: dict[str, Pairs] = {}
+    """Predict the test rows of a method in every mode."""
     y = stack.rows("test").y.cpu().view(len(stack.seeds), -1)
     incomplete = stack.incomplete("test").movedim(2, 0)
-    mixed_aligned = mixed_rows(stack, y.shape[1])
-    for mode in sorted(method.modes):
+    whole = mixed_rows(stack.configs, y.shape[1])
+    rows = ScoredRows(y, incomplete, whole, tuple(stack.task.layouts))
+    return ways_of(rows, method.modes, partial(predict, stack, method), suffix)
+
+
+def ways_of(
+    rows: ScoredRows, modes: Iterable[Mode], predict: Predict, suffix: str = ""
+) -> dict[str, Pairs]:
+    """Select the predictions that count, by mode, party and kind of rows."""
+    ways: dict[str, Pairs] = {}
+    for mode in sorted(modes):
         name, together = mode + suffix, mode == "collaborative"
-        parties = range(1 if together else len(incomplete))
-        counted = torch.ones_like(incomplete[:1]) if together else incomplete
-        test = predict(stack, method, "test", mode, parties)
-        ways[name] = select(test, y, counted)
+        parties = range(1 if together else len(rows.incomplete))
+        counted = torch.ones_like(rows.incomplete[:1]) if together else rows.incomplete
+        test = predict("test", mode, parties)
+        ways[name] = select(test, rows.y, counted)
         if not together:
-            for i, party in enumerate(stack.task.layouts):
-                ways[f"{name}/{party}"] = select(test[i : i + 1], y, counted[i : i + 1])
+            for i, party in enumerate(rows.parties):
+                ways[f"{name}/{party}"] = select(test[i : i + 1], rows.y, counted[i : i + 1])
         if mode in ("local", "collaborative"):
-            whole = predict(stack, method, "whole", mode, parties)
-            mixed = torch.where((counted & ~mixed_aligned).unsqueeze(-1), test, whole)
-            for rows, out in ((WHOLE, whole), (MIXED, mixed)):
-                ways[name + rows] = select(out, y, torch.ones_like(counted))
+            whole = predict("whole", mode, parties)
+            mixed = torch.where((counted & ~rows.whole).unsqueeze(-1), test, whole)
+            for kind, out in ((WHOLE, whole), (MIXED, mixed)):
+                ways[name + kind] = select(out, rows.y, torch.ones_like(counted))
     return ways
 
 
@@ -113,13 +142,13 @@ def select(out: Tensor, y: Tensor, counted: Tensor) -> Pairs:
     return [(out[:, r][mine], y[:, r][mine]) for r, mine in enumerate(counted.unbind(1))]
 
 
-def mixed_rows(stack: StackedRuns, count: int) -> Tensor:
+def mixed_rows(configs: Sequence[RunConfig], count: int) -> Tensor:
     """Sample which test rows are whole in the mixed test set. (R, N)"""
     orders = [
-        torch.randperm(count, generator=named_generator("cpu", seed, "mixed"))
-        for seed in stack.seeds
+        torch.randperm(count, generator=named_generator("cpu", config.seed, "mixed"))
+        for config in configs
     ]
-    whole = [round(config.overlap * count) for config in stack.configs]
+    whole = [round(config.overlap * count) for config in configs]
     return torch.stack(orders) < torch.tensor(whole).unsqueeze(1)
 
 
