@@ -28,6 +28,7 @@ from xvfl_lab.experiments.dispatch import Load
 from xvfl_lab.experiments.figure_cache import FigureData, Progress, cached_figure, cached_part
 from xvfl_lab.experiments.runner import test
 from xvfl_lab.experiments.stacked_runs import RunConfig, StackedRuns, isolated
+from xvfl_lab.files import write_text
 from xvfl_lab.task import Task
 
 NAME = "label-protection"
@@ -69,7 +70,9 @@ def make(
                 figures.setdefault(dataset, {})[setting] = part
         return FigureData(figures, {})
 
-    return cached_figure(out, NAME, config, device, compute)
+    record = cached_figure(out, NAME, config, device, compute)
+    write_text(out / f"{NAME}.md", "\n".join(tables(record["figures"])) + "\n")
+    return record
 
 
 def run_config(rate: float, seed: int, epochs: int) -> RunConfig:
@@ -231,6 +234,29 @@ def summary(figures: dict[str, Any]) -> dict[str, dict[str, Any]]:
                 },
             }
     return table
+
+
+def tables(figures: dict[str, Any]) -> list[str]:
+    """Lay out the results in Markdown."""
+    columns = [*MODES, *ATTACKS]
+    lines = [
+        "Score in % (AUROC; for the digits accuracy), in brackets what the setting costs against "
+        "`off` ± standard error, then the AUROC of each label attack over all epochs; 0.5 is a "
+        "random guess:",
+        "",
+        "| data | setting | " + " | ".join(columns) + " |",
+        "|---|---|" + "--:|" * len(columns),
+    ]
+    for dataset, settings in figures.items():
+        for setting in settings:
+            row = summary({dataset: settings})[f"{dataset} {setting}"]
+            scores = [
+                f"{row[mode]:.1f} ({row['cost'][mode]:.2f} ± {row['error'][mode]:.2f})"
+                for mode in MODES
+            ]
+            leakage = [f"{row['leakage'][name]:.3f}" for name in ATTACKS]
+            lines.append(f"| {dataset} | {setting} | " + " | ".join([*scores, *leakage]) + " |")
+    return lines
 
 
 def _error(values: Sequence[float]) -> float:
