@@ -134,6 +134,11 @@ class NetConfig:
     base_channels: int = 32
     """Channels of the first residual block, a multiple of 8; later blocks have up to 8 times as
     many."""
+    number_embedding_dim: int = 0
+    """Size of the periodic embedding of each number of a table; 0 = none."""
+    members: int = 1
+    """Number of nets of each party and of heads, trained at once; predictions are averaged. More
+    than one needs tables, default nets and training in one process."""
 
     def __post_init__(self) -> None:
         size = "0 (automatic) or a positive integer"
@@ -142,6 +147,8 @@ class NetConfig:
         _require(self, "n_blocks", self.n_blocks >= 1, "at least 1")
         wide = self.base_channels > 0 and self.base_channels % 8 == 0
         _require(self, "base_channels", wide, "a multiple of 8")
+        _require(self, "number_embedding_dim", self.number_embedding_dim >= 0, "0 or more")
+        _require(self, "members", 1 <= self.members <= 64, "from 1 to 64")
 
 
 @dataclass(frozen=True)

@@ -101,6 +101,11 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Number of residual blocks in bottoms of images.
     base_channels : int, default=32
         Channels of the first residual block, a multiple of 8.
+    number_embedding_dim : int, default=0
+        Size of the periodic embedding of each number of a table. 0 means none.
+    members : int, default=1
+        Number of nets of each party and of heads, trained at once. Predictions are the mean of
+        their log-probabilities. More than one needs tables and default nets.
     epochs : int, default=60
         Maximum number of passes over the training rows.
     batch_size : int, default=0
@@ -268,6 +273,8 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         hidden_dim: int = 0,
         n_blocks: int = 4,
         base_channels: int = 32,
+        number_embedding_dim: int = 0,
+        members: int = 1,
         epochs: int = 60,
         batch_size: int = 0,
         optimizer: str = "adamw",

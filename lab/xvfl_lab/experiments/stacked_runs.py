@@ -22,6 +22,7 @@ from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.predict import logits, predictable_rows
 from xvfl.federation.privacy_accounting import state_privacy
 from xvfl.methods import Method, Mode, protect_labels
+from xvfl.methods.members import Members, member_seeds
 from xvfl.methods.xvfl import XVFL
 from xvfl.primitives.layout import any_image
 from xvfl.primitives.random import named_generator
@@ -115,7 +116,12 @@ class StackedRuns:
         weight = one.loss.reconstruction_weight
         sides = [
             PartyWorker(
-                name, net.to(device), self._table(name, at), self.seeds, weight, self.statement
+                name,
+                net.to(device),
+                self._table(name, at),
+                member_seeds(self.seeds, self.net.members),
+                weight,
+                self.statement,
             )
             for at, (name, net) in enumerate(nets.items())
         ]
@@ -178,11 +184,12 @@ class StackedRuns:
             self.seeds,
             bounded=self.privacy.bounded,
         )
-        if isinstance(method, XVFL):
+        inner = method.method if isinstance(method, Members) else method
+        if isinstance(inner, XVFL):
             pairs = [(each.loss.lambda1, each.loss.lambda2) for each in self.configs]
             if len(set(pairs)) > 1:
                 first, second = torch.tensor(pairs, dtype=torch.float64).T.to(self.device)
-                method.weights = replace(method.weights, lambda1=first, lambda2=second)
+                inner.weights = replace(inner.weights, lambda1=first, lambda2=second)
         return method
 
     def places(self, part: Part) -> list[Tensor]:

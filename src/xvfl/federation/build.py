@@ -11,8 +11,9 @@ from torch import nn
 
 from xvfl import nets
 from xvfl.config import COORDINATOR, LossConfig, NetConfig, PrivacyConfig
-from xvfl.errors import InputError
+from xvfl.errors import ConfigError, InputError
 from xvfl.methods import Method, MethodParts, method_spec
+from xvfl.methods.members import Members, member_seeds
 from xvfl.nets import NetOrBuilder
 from xvfl.nets.party_net import PartyNet
 from xvfl.nets.stacked import stack
@@ -36,11 +37,16 @@ def default_widths(image: bool, config: NetConfig, bounded: bool = False) -> tup
 
 
 def choose_private_width(config: NetConfig, privacy: PrivacyConfig) -> NetConfig:
-    """Set the default embedding width of differential privacy.
+    """Set the default embedding width of differential privacy, and check its number of members.
 
     The noise is the same for every number of an embedding of norm 1, so wide embeddings give a head
     more noise to fit, and hardly more signal.
     """
+    if privacy.epsilon is not None and config.members > 1:
+        raise ConfigError(
+            f"members: expected 1 with differential privacy, got {config.members}; every member "
+            "would be a release of its own"
+        )
     if privacy.epsilon is None or config.embedding_dim:
         return config
     return replace(config, embedding_dim=PRIVATE_WIDTH)
@@ -58,8 +64,9 @@ def build_parties(
     """Build the net of every party; each is initialized from its own random stream.
 
     Custom `bottoms` and `completers` replace the defaults. With several seeds, each net is a stack
-    of the nets of as many runs. `bounded` embeddings are in [-1, 1].
+    of the nets of as many runs, with all their members. `bounded` embeddings are in [-1, 1].
     """
+    _check_members(config, any_image(layouts), bool(bottoms or completers))
     d, hidden = default_widths(any_image(layouts), config, bounded)
     spec = method_spec(loss.method)
 
@@ -68,7 +75,14 @@ def build_parties(
         custom = (bottoms or {}).get(name)
         branches = [
             custom_net(custom, layout, d)
-            or nets.bottom(layout, d, hidden, config.n_blocks, config.base_channels)
+            or nets.bottom(
+                layout,
+                d,
+                hidden,
+                config.n_blocks,
+                config.base_channels,
+                config.number_embedding_dim,
+            )
             for _ in range(spec.branches)
         ]
         bottom = branches[0] if spec.branches == 1 else nets.ParallelBottoms(branches)
@@ -81,9 +95,20 @@ def build_parties(
         return PartyNet(layout, bottom, default)
 
     return {
-        name: cast(PartyNet, stack([build_one(name, layout, seed) for seed in seeds]))
+        name: cast(
+            PartyNet,
+            stack([build_one(name, layout, seed) for seed in member_seeds(seeds, config.members)]),
+        )
         for name, layout in layouts.items()
     }
+
+
+def _check_members(config: NetConfig, image: bool, custom: bool) -> None:
+    if config.members > 1 and (image or custom):
+        raise ConfigError(
+            f"members: expected 1 with {'images' if image else 'custom nets'}, got "
+            f"{config.members}; several members need tables and default nets"
+        )
 
 
 def build_method(
@@ -97,6 +122,8 @@ def build_method(
     bounded: bool = False,
 ) -> Method:
     """Build the method and its heads; with several seeds, heads are stacks for as many runs."""
+    _check_members(config, image, head is not None)
+    seeds = member_seeds(seeds, config.members)
     d, hidden = default_widths(image, config, bounded)
     counter = itertools.count()
 
@@ -115,7 +142,9 @@ def build_method(
         number = next(counter)
         return stack([build_head(number, width, seed) for seed in seeds])
 
-    return method_spec(loss.method).build(loss, MethodParts(new_head, n_parties, d, tuple(seeds)))
+    parts = MethodParts(new_head, n_parties, d, tuple(seeds))
+    method = method_spec(loss.method).build(loss, parts)
+    return method if config.members == 1 else Members(method, config.members)
 
 
 def custom_net(net: NetOrBuilder | None, *arguments: Any) -> nn.Module | None:

@@ -9,14 +9,16 @@ from xvfl.primitives.rows import Rows
 
 
 @torch.no_grad()
-def complete_rows(federation: FusedFederation, rows: Rows, party: int) -> Tensor:
+def complete_rows(federation: FusedFederation, rows: Rows, party: int, members: int = 1) -> Tensor:
     """Fill the missing features of a party's rows; observed features stay. (N, p)
 
     The cue is the mean embedding of the other parties that hold the row in full. Where there is
     none, it is the party's own embedding if the party observed any feature, else the mean embedding
-    of the parties that did (D2).
+    of the parties that did (D2). The result is the mean over members; vectors of hashed categories
+    are those of the first member, since each member has its own.
     """
     federation.train(False)
+    count, rows = len(rows), rows.repeat_for_members(members)
     worker = federation.workers[party]
     E = federation.embed(rows, ["plain"])[:, :, 0]
     cue, has_cue = maths.cues(E, maths.sources(rows.full, rows.seen))
@@ -26,4 +28,9 @@ def complete_rows(federation: FusedFederation, rows: Rows, party: int) -> Tensor
     x = worker.net.encode(table)
     cue = torch.where(use_own, E[:, party], cue[:, party])
     _, completed = worker.net.complete(x, table.observed, cue)
-    return maths.merge(x, completed, worker.net.spread(table.observed))
+    values = maths.merge(x, completed, worker.net.spread(table.observed))
+    by_member = values.view(members, count, *values.shape[1:])
+    if members == 1:
+        return values
+    dense = worker.net.layout.dense
+    return torch.cat([by_member.mean(0)[:, :dense], by_member[0][:, dense:]], 1)

@@ -178,7 +178,8 @@ class PartyWorker:
         return self._apply(self.net.bottom, x, used)
 
     def _apply(self, net: nn.Module, x: Tensor, used: Tensor | None) -> Tensor:
-        return apply_to_rows(partial(self.net.compute, net), used, x)
+        compute = partial(self.net.compute, net)
+        return apply_to_rows(compute, used, x, stacked=len(self.seeds))
 
     def _reconstruction_loss(self, completed: Tensor, n_copies: int) -> Tensor:
         """Mean squared error over the observed features of each run, summed over runs."""

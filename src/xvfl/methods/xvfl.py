@@ -99,7 +99,8 @@ class XVFL:
         needed = aligned.unsqueeze(1) | ~rows.full & has_cue
         E_ = federation.complete(cue, aligned, needed)
         inputs = maths.head_inputs(E, E_, rows.full, has_cue, self.join)
-        out, own_logits = self._apply_head((inputs, maths.used_mask(rows.full)), own)
+        used = maths.used_mask(rows.full)
+        out, own_logits = self._apply_head(rows.runs, (inputs, used), own)
         logits = maths.split_logits(out)
         l1, l2 = (_expand_to_rows(each, rows) for each in (w.lambda1, w.lambda2))
         terms = maths.overall(logits, rows.full, rows.y, l1, l2, stop_gradient=w.stop_gradient)
@@ -112,7 +113,7 @@ class XVFL:
         w = self.weights
         inputs = ablation_maths.head_inputs_uncompleted(E, rows.full, source, self.join)
         used = ablation_maths.used_mask_uncompleted(rows.full, source)
-        out, own_logits = self._apply_head((inputs, used), own)
+        out, own_logits = self._apply_head(rows.runs, (inputs, used), own)
         logits = ablation_maths.split_logits_uncompleted(out)
         full, seen = rows.full, rows.seen
         dsalign2 = maths.dsalign_joint(logits, full, w.stop_gradient)
@@ -122,11 +123,12 @@ class XVFL:
         }
         return terms, own_logits, ablation_maths.joint_logits_uncompleted(logits, full, seen)
 
-    def _apply_head(self, *inputs: HeadInputs) -> Sequence[Tensor]:
+    def _apply_head(self, stacked: int, *inputs: HeadInputs) -> Sequence[Tensor]:
         """Apply the head to all inputs of a step in one call."""
         x = torch.cat([each for each, _ in inputs], 1)
         used = torch.cat([each for _, each in inputs], 1) if self._skips_rows else None
-        out = apply_to_rows(self.heads, used, x.flatten(0, 1)).view(*x.shape[:2], -1)
+        out = apply_to_rows(self.heads, used, x.flatten(0, 1), stacked=stacked)
+        out = out.view(*x.shape[:2], -1)
         return torch.split(out, [each.shape[1] for each, _ in inputs], 1)
 
     def logits(self, federation: Federation, rows: Rows, mode: Mode, party: int) -> Tensor:
@@ -180,5 +182,5 @@ class XVFL:
 def _expand_to_rows(weight: float | Tensor, rows: Rows) -> float | Tensor:
     """Repeat each run's weight for its rows."""
     if isinstance(weight, Tensor):
-        return weight.to(rows.weight).unsqueeze(1).expand(-1, len(rows) // rows.runs).flatten()
+        return weight.to(rows.weight).repeat_interleave(len(rows) // len(weight))
     return weight

@@ -61,7 +61,9 @@ def _mix(given: pd.Series, completed: pd.Series, gaps: pd.Series) -> pd.Series:
 def _hash_embeddings(encoder: TableEncoder, net: PartyNet) -> dict[str, Floats]:
     weights = [cast(nn.Embedding, table).weight.detach() for table in net.vectors]
     names = [feature.name for feature in encoder.layout.hashed]
-    return {n: w.double().cpu().numpy() for n, w in zip(names, weights, strict=True)}
+    # Of several members, completed rows hold the vectors of the first.
+    first = [weight[0] if weight.dim() == 3 else weight for weight in weights]
+    return {n: w.double().cpu().numpy() for n, w in zip(names, first, strict=True)}
 
 
 def _fill_images(

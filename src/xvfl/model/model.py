@@ -20,6 +20,7 @@ from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.predict import Temperatures, logits, temperature_key
 from xvfl.federation.privacy_accounting import state_privacy
 from xvfl.methods import MODES, Method, Mode, require_mode
+from xvfl.methods.members import member_seeds
 from xvfl.model.completion import fill
 from xvfl.model.custom_nets import CustomNets, check_custom_nets
 from xvfl.model.prediction import (
@@ -101,8 +102,8 @@ class Model:
         net = next(iter(self.parties.values()))
         shape = net.layout.image or (net.layout.encoded,)
         with torch.no_grad():
-            observed = torch.ones(1, net.layout.raw, dtype=torch.bool)
-            return net.embed(torch.zeros(1, *shape), observed).shape[1]
+            observed = torch.ones(self.net.members, net.layout.raw, dtype=torch.bool)
+            return net.embed(torch.zeros(self.net.members, *shape), observed).shape[1]
 
     @property
     def modules(self) -> dict[str, nn.Module]:
@@ -181,7 +182,8 @@ class Model:
         chosen = list(ids) if ids is not None else encoded[party].ids
         rows, federation = self._rows(encoded, chosen)
         with torch.random.fork_rng(devices=[]):
-            values = complete_rows(federation, rows, given.index(party)).double().cpu().numpy()
+            completed = complete_rows(federation, rows, given.index(party), self.net.members)
+        values = completed.double().cpu().numpy()
         return fill(self.encoders[party], self.parties[party], sources[party], chosen, values)
 
     def federation(
@@ -189,7 +191,7 @@ class Model:
     ) -> FusedFederation:
         """Combine the parties' nets with their tables, on the device of the heads."""
         device = next(self.method.heads.parameters()).device
-        seeds = [self.random_state]
+        seeds = member_seeds([self.random_state], self.net.members)
         privacy = self.differential_privacy
         if privacy is not None and not self.adds_noise:
             privacy = privacy.without_noise()

@@ -7,6 +7,7 @@ from torch import nn
 from xvfl.nets.completers import Completer, ImageTrunk, NoCompleter
 from xvfl.nets.concat import ConcatHead, ParallelBottoms
 from xvfl.nets.mlp import mlp
+from xvfl.nets.numbers import NumberEmbeddings
 from xvfl.nets.resnet import ResidualBottom
 from xvfl.primitives.layout import Layout
 
@@ -27,14 +28,21 @@ NetOrBuilder = nn.Module | Callable[[Layout, int], nn.Module]
 """A custom net: a module, or a function of the party's layout and the embedding width d."""
 
 
-def bottom(layout: Layout, d: int, hidden: int, blocks: int, channels: int = 32) -> nn.Module:
+def bottom(
+    layout: Layout, d: int, hidden: int, blocks: int, channels: int = 32, number_dim: int = 0
+) -> nn.Module:
     """Build the default f_i: three layers for tables, residual blocks for images.
 
-    Its input is the encoded features, then one flag per raw feature (for images, one channel).
+    Its input is the encoded features, then one flag per raw feature (for images, one channel). With
+    `number_dim` > 0, the numbers of a table also have embeddings of this width.
     """
     if layout.image is not None:
         return ResidualBottom(layout.image[0] + 1, d, blocks, channels)
-    return mlp([layout.encoded + layout.raw, hidden, hidden, d])
+    width = layout.encoded + layout.raw
+    if not (number_dim and any(feature.kind == "numeric" for feature in layout.features)):
+        return mlp([width, hidden, hidden, d])
+    numbers = NumberEmbeddings(layout, number_dim)
+    return nn.Sequential(numbers, mlp([width + numbers.width, hidden, hidden, d]))
 
 
 def head(width: int, hidden: int, classes: int, image: bool) -> nn.Module:

@@ -2,7 +2,8 @@
 
 A loss needs only some of a batch's (row, party) pairs. A net that works row by row can skip the
 others without changing the result. Every row is computed where rows affect each other (batch
-statistics, dropout, stacked runs of equal size), and on a GPU, where shapes must be fixed.
+statistics, dropout), where stacked nets need different rows, and on a GPU, where shapes must be
+fixed.
 """
 
 from collections.abc import Callable
@@ -12,7 +13,9 @@ from torch import Tensor, nn
 from xvfl.nets.completers import Completer, ImageTrunk, NoCompleter, TypedOutput
 from xvfl.nets.concat import ConcatHead, ParallelBottoms
 from xvfl.nets.norm import GroupNorm
+from xvfl.nets.numbers import NumberEmbeddings
 from xvfl.nets.resnet import Block, ResidualBottom
+from xvfl.nets.stacked import StackedEmbedding, StackedLinear
 
 ROW_WISE: frozenset[type[nn.Module]] = frozenset(
     (
@@ -20,6 +23,7 @@ ROW_WISE: frozenset[type[nn.Module]] = frozenset(
         *(nn.Linear, nn.Embedding, nn.Conv2d, nn.GroupNorm, GroupNorm, nn.LayerNorm),
         *(nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Sigmoid, nn.Tanh),
         *(ConcatHead, ParallelBottoms, Block, ResidualBottom),
+        *(NumberEmbeddings, StackedEmbedding, StackedLinear),
         *(Completer, ImageTrunk, NoCompleter, TypedOutput),
     )
 )
@@ -38,16 +42,18 @@ def has_hooks(net: nn.Module) -> bool:
 
 
 def apply_to_rows(
-    function: Callable[..., Tensor], needed: Tensor | None, *inputs: Tensor
+    function: Callable[..., Tensor], needed: Tensor | None, *inputs: Tensor, stacked: int = 1
 ) -> Tensor:
     """Apply a function to the needed rows, with zeros elsewhere; None = all rows.
 
-    `needed` is bool, of any shape; each input has one row for each of its entries.
+    `needed` is bool, of any shape; each input has one row for each of its entries. Rows are skipped
+    if all `stacked` nets, whose rows follow each other, need the same ones.
     """
     if needed is None or needed.device.type != "cpu":
         return function(*inputs)
-    index = needed.flatten().nonzero().squeeze(1)
-    if len(index) == needed.numel():
+    by_net = needed.reshape(stacked, -1)
+    if bool(by_net[0].all()) or not bool((by_net == by_net[0]).all()):
         return function(*inputs)
+    index = needed.flatten().nonzero().squeeze(1)
     out = function(*(x.index_select(0, index) for x in inputs))
     return out.new_zeros(needed.numel(), *out.shape[1:]).index_copy(0, index, out)

@@ -12,6 +12,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from xvfl.nets.numbers import NumberEmbeddings
+
 
 class StackedLinear(nn.Module):
     """A linear layer of every run, each applied to its own rows."""
@@ -25,7 +27,7 @@ class StackedLinear(nn.Module):
         """Map (R·B, …, fan in) to (R·B, …, fan out)."""
         rows = x.reshape(len(self.weight), -1, x.shape[-1])
         out = torch.baddbmm(self.bias.unsqueeze(1), rows, self.weight.transpose(1, 2))
-        return out.view(*x.shape[:-1], -1)
+        return out.view(*x.shape[:-1], out.shape[-1])
 
 
 class StackedEmbedding(nn.Module):
@@ -46,6 +48,7 @@ class StackedEmbedding(nn.Module):
 STACKED: dict[type[nn.Module], Callable[[Sequence[Any]], nn.Module]] = {
     nn.Linear: StackedLinear,
     nn.Embedding: StackedEmbedding,
+    NumberEmbeddings: NumberEmbeddings.stack,
 }
 """The stacked layer for each type of layer with weights."""
 

@@ -152,6 +152,15 @@ class Rows:
         order = torch.stack(orders).to(self.device)
         return lambda start, stop: order[:, start:stop].flatten()
 
+    def repeat_for_members(self, members: int) -> "Rows":
+        """Repeat the rows of each run for each of its members, as if members were runs."""
+
+        def repeat(part: Tensor) -> Tensor:
+            by_run = part.view(self.runs, 1, len(self) // self.runs, *part.shape[1:])
+            return by_run.expand(-1, members, *by_run.shape[2:]).flatten(0, 2)
+
+        return replace(self._map(repeat, self.step), runs=self.runs * members)
+
     def select_parties(self, parties: Sequence[int]) -> "Rows":
         """Select the available parties; rows that none of them observed get weight 0."""
         at = list(parties)

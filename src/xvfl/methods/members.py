@@ -1,0 +1,56 @@
+"""Members: several nets of one model, trained at once on the same rows.
+
+Every party has one bottom and completer for each member, the coordinator one head. Members differ
+in their first weights and masks. The prediction is the mean of the members' log-probabilities.
+Shapes: R runs, M members, B rows, C classes.
+"""
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from xvfl.methods.base import Federation, Method, Mode
+from xvfl.primitives.rows import Rows
+from xvfl.primitives.seeding import derive_seed
+
+
+def member_seeds(seeds: Sequence[int], members: int) -> list[int]:
+    """Return the seeds of all members of each run; a single member has the seed of its run."""
+    if members == 1:
+        return list(seeds)
+    return [derive_seed(seed, "member", number) for seed in seeds for number in range(members)]
+
+
+class Members:
+    """A method whose nets are stacks of members.
+
+    Parameters
+    ----------
+    method
+        The method, with stacked heads.
+    members
+        Number of members of each run.
+    """
+
+    def __init__(self, method: Method, members: int) -> None:
+        self.method, self.members = method, members
+        self.heads, self.modes = method.heads, method.modes
+
+    def select_parties(self, parties: Sequence[int]) -> "Members":
+        """Return the method for a subset of the parties."""
+        return Members(self.method.select_parties(parties), self.members)
+
+    def loss(self, federation: Federation, rows: Rows) -> dict[str, Tensor]:
+        """Compute the mean loss of the members; its gradient is that of their sum."""
+        terms = self.method.loss(federation, rows.repeat_for_members(self.members))
+        return {
+            name: self.members * term - (self.members - 1) * term.detach()
+            for name, term in terms.items()
+        }
+
+    def logits(self, federation: Federation, rows: Rows, mode: Mode, party: int) -> Tensor:
+        """Compute the mean log-probabilities of the members. (B, C)"""
+        repeated = rows.repeat_for_members(self.members)
+        out = self.method.logits(federation, repeated, mode, party)
+        by_member = out.log_softmax(-1).view(rows.runs, self.members, -1, out.shape[-1])
+        return by_member.mean(1).flatten(0, 1)
