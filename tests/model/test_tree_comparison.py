@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 from tests.command_line import rejected_with, run_xvfl
 from tests.small_tables import CONFIG, is_png, make_tables, write_run_inputs
+from xvfl.dataset.in_memory import InMemoryDataset
 from xvfl.model.run_dir import RunDir
 from xvfl.model.tree_comparison import held_out_places, training_seconds, tree_rows
 from xvfl.model.workflow import open_dataset, open_run
@@ -64,6 +66,19 @@ def test_trees_train_and_test_on_the_rows_of_the_run(run: Path) -> None:
         for table, frame in zip(rows.tables, (bank, shop), strict=True):
             held = frame.loc[row].notna().tolist() if row in frame.index else [False] * 3
             assert table.observed[place].tolist() == held
+
+
+def test_unlabeled_rows_do_not_train_trees(run: Path) -> None:
+    folder = RunDir(run)
+    _, manifest, config = open_run(folder)
+    with open_dataset(config, Path(manifest["base_dir"]), folder) as dataset:
+        assert isinstance(dataset, InMemoryDataset)
+    unlabeled = dataset.train[::3]
+    y, weight = dataset.rows.y.clone(), dataset.rows.weight * 1.5
+    y[unlabeled], weight[unlabeled] = -1, 0.25
+    rows = tree_rows(replace(dataset, rows=replace(dataset.rows, y=y, weight=weight)))
+    assert sorted([*rows.train, *unlabeled.tolist()]) == dataset.train.tolist()
+    np.testing.assert_allclose(rows.weight[rows.train], 1.0)
 
 
 def test_tables_that_changed_are_rejected(run: Path, tmp_path: Path) -> None:

@@ -104,15 +104,18 @@ def compare_with_trees(folder: RunDir) -> TreeComparison:
 
 
 def tree_rows(dataset: InMemoryDataset) -> TreeRows:
-    """Convert a dataset to the rows of trees."""
+    """Convert a dataset to the rows of trees; unlabeled rows do not train."""
     rows = dataset.rows
+    train = dataset.train[rows.y[dataset.train] >= 0]
     tables = [
         TreeTable.from_party(table.take(rows.handles[:, party]))
         for party, table in enumerate(dataset.tables.values())
     ]
-    y, train, validation = (each.numpy() for each in (rows.y, dataset.train, dataset.validation))
-    weight = rows.weight.double().numpy()
-    return TreeRows(tables, y, weight, train, validation, len(dataset.classes))
+    weight = rows.weight.double() / rows.weight[train].double().mean()
+    y, weights, at, validation = (
+        each.numpy() for each in (rows.y, weight, train, dataset.validation)
+    )
+    return TreeRows(tables, y, weights, at, validation, len(dataset.classes))
 
 
 def held_out_places(dataset: InMemoryDataset, ids: Sequence[str]) -> np.ndarray[Any, Any]:
