@@ -145,6 +145,22 @@ def test_guidance_equals_the_twin(k: int, cross_completion: bool) -> None:
     agree(problem, replace(LAMBDAS, guidance=0.6, cross_completion=cross_completion))
 
 
+@pytest.mark.parametrize("cross_completion", [False, True])
+@pytest.mark.parametrize("k", range(2, 5))
+def test_unlabeled_rows_equal_the_twin(k: int, cross_completion: bool) -> None:
+    problem = make_problem([NUMBERS] * k, every_kind_of_row(k), seed=k)
+    y = problem.rows.y.clone()
+    y[::2] = -1
+    weight = torch.where(y < 0, 1.0, 2.0).double()
+    problem = replace(problem, rows=replace(problem.rows, y=y, weight=weight))
+    options = replace(EVERYTHING, guidance=0.6, cross_completion=cross_completion)
+    agree(problem, options)
+    none = replace(problem, rows=replace(problem.rows, y=torch.full_like(y, -1)))
+    terms, _ = fast(none, options)
+    assert terms["decision"].item() == 0 and terms["dsalign2"].item() > 0
+    agree(none, options)
+
+
 @pytest.mark.parametrize("concat", [False, True])
 @pytest.mark.parametrize("cross_completion", [False, True])
 @pytest.mark.parametrize("k", range(2, 5))

@@ -88,7 +88,9 @@ def joined(parts: dict[int, Tensor], k: int, concat: bool) -> Tensor:
 
 
 def cross_entropy(logits: Tensor, y: int) -> Tensor:
-    """ℓ of one row."""
+    """ℓ of one row; 0 for a row without label, −1."""
+    if y == -1:
+        return 0 * logits.sum()
     return -torch.log(torch.exp(logits[y]) / torch.exp(logits).sum())
 
 

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,7 +31,7 @@ from xvfl.dataset.in_memory import prepare_in_memory
 from xvfl.dataset.prepare import PreparationPlan
 from xvfl.dataset.splits import Splits
 from xvfl.errors import DataWarning, InputError
-from xvfl.methods import Mode
+from xvfl.methods import Mode, method_spec
 from xvfl.model.custom_nets import CustomNets
 from xvfl.model.fitting import TrainingPlan, fit
 from xvfl.model.model import Model
@@ -130,6 +131,8 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Epochs without a better validation score before training stops. 0 disables early stopping.
     class_weight : str, default=None
         `"balanced"` weights classes inversely to their frequency. None weights all rows equally.
+    use_unlabeled : bool, default=True
+        Train on rows without a label too, if the method can: `"xvfl+"` does.
     random_state : int, default=0
         Seed of all random numbers.
     device : {"auto", "cpu", "cuda"}, default="auto"
@@ -171,6 +174,9 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Total number of features of all parties: columns, and pixels of images.
     feature_names_in_ : dict of list of str
         Columns used, by party; empty for a party with images.
+    row_counts_ : dict of int
+        Number of rows by use: `"labeled"` and `"unlabeled"` training rows, `"validation"` and
+        `"test"`. Only after `fit`.
     history_ : list of dict
         Loss terms, validation score and time of each epoch.
     model_ : Model
@@ -287,6 +293,7 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         validation_fraction: float = 0.15,
         patience: int = 15,
         class_weight: str | None = None,
+        use_unlabeled: bool = True,
         random_state: int = 0,
         device: str = "auto",
         precision: str = "float32",
@@ -314,7 +321,10 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             .csv or .parquet file, `"sql:SELECT …"` executed by DuckDB, or `Images`. Two parties or
             more.
         y : Series, one-column DataFrame or tuple of (party, column)
-            Labels indexed by id, or the column of a party's table that contains them.
+            Labels indexed by id, or the column of a party's table that contains them. A row
+            without a label is one whose id is not in `y`, or whose label is missing (NaN, None or
+            NA). With `use_unlabeled`, `"xvfl+"` trains on these rows too; other methods leave them
+            out. -1 is a class like any other number.
 
         Returns
         -------
@@ -337,10 +347,13 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             kept then.
         """
         plan = self._plan()
-        sources, labels = self._sources_and_labels(X, y)
+        unlabeled = self.use_unlabeled and method_spec(plan.loss.method).uses_unlabeled
+        sources, labels = self._sources_and_labels(X, y, allow_missing=unlabeled)
         options = {name: _options(name, each) for name, each in (self.table_options or {}).items()}
         splits = Splits(0.0, self.validation_fraction, self.random_state)
-        preparation = PreparationPlan(options, splits, self.full_threshold, plan.train.class_weight)
+        preparation = PreparationPlan(
+            options, splits, self.full_threshold, plan.train.class_weight, unlabeled
+        )
         dataset = prepare_in_memory(sources, labels, preparation)
         with progress_bar(self.verbose) as on_progress:
             result = fit(dataset, plan, on_progress=on_progress)
@@ -350,6 +363,7 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             text = f"training was interrupted after {len(result.records)} epochs"
             warnings.warn(f"{text}; the best epoch is kept", DataWarning, stacklevel=2)
         self._set_model(result.model, result.records)
+        self.row_counts_ = asdict(result.rows)
         return self
 
     def predict(
@@ -673,11 +687,15 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return index
 
     def _sources_and_labels(
-        self, X: Mapping[str, Table], y: Any, min_classes: int = 2
+        self,
+        X: Mapping[str, Table],
+        y: Any,
+        min_classes: int = 2,
+        allow_missing: bool = False,
     ) -> tuple[dict[str, Source], pd.Series]:
         sources = self._read(X, min_rows=1 if min_classes > 1 else 0)
         if isinstance(y, tuple) and len(y) == 2:
-            return labels_of_party(sources, *y, min_classes=min_classes)
+            return labels_of_party(sources, *y, min_classes, allow_missing)
         if isinstance(y, pd.DataFrame) and y.shape[1] == 1:
             y = y.iloc[:, 0]
         if not isinstance(y, pd.Series):
@@ -685,7 +703,9 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 f"y: expected a Series indexed by id or (party, column), got {type(y).__name__}; "
                 "write pd.Series(labels, index=ids)"
             )
-        return sources, read_labels(y, where="y", min_classes=min_classes)
+        return sources, read_labels(
+            y, where="y", min_classes=min_classes, allow_missing=allow_missing
+        )
 
 
 def _ids_as_text(ids: Sequence[Any] | None) -> list[str] | None:

@@ -21,6 +21,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+UNLABELED = -1
+"""The class of a row without label."""
+
 
 def mean_over(E: Tensor, members: Tensor) -> Tensor:
     """Average E over the member parties of each row; zero where there is none. (B, d)"""
@@ -169,15 +172,16 @@ def split_logits(out: Tensor) -> Logits:
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
     """Cross-entropy ℓ of logits (B, …, C) against labels, unreduced. (B, …)
 
-    Labels y are classes (B,) or weights of the classes (B, C).
+    Labels y are classes (B,) or weights of the classes (B, C). Unlabeled rows, y = −1, count 0.
     """
     if y.dim() == 2:
         weights = y.view(len(y), *[1] * (logits.dim() - 2), -1)
         return -(weights * logits.log_softmax(-1)).sum(-1)
     target = y.view(-1, *[1] * (logits.dim() - 2)).expand(logits.shape[:-1])
-    return F.cross_entropy(logits.flatten(0, -2), target.flatten(), reduction="none").view(
-        target.shape
+    each = F.cross_entropy(
+        logits.flatten(0, -2), target.flatten(), ignore_index=UNLABELED, reduction="none"
     )
+    return each.view(target.shape)
 
 
 def decision_loss(logits: Logits, full: Tensor, y: Tensor) -> Tensor:

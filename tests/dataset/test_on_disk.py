@@ -265,7 +265,7 @@ def test_many_parties_are_matched_in_little_memory(
     folder = tmp_path / "places"
     folder.mkdir()
     found = placement.DiskPlacement(tables, folder)
-    match = found.match(find_labels(tables.labels, tables.labels.where))
+    match = found.match(find_labels(tables.labels, tables.labels.where), False)
     found.split({code: code for code in match.class_sizes}, SPLITS)
     assert found.sizes.total == rows
     places = [list(id_index.read_places(folder / f"places-p{i}.bin")) for i in (0, parties - 1)]
@@ -288,7 +288,9 @@ def test_validation_rows_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_labels_in_a_table_of_their_own(tmp_path: Path) -> None:
-    text = CONFIG.replace('party = "bank"\n', 'table = "labels.parquet"\nid_column = "customer"\n')
+    text = "use_unlabeled = false\n" + CONFIG.replace(
+        'party = "bank"\n', 'table = "labels.parquet"\nid_column = "customer"\n'
+    )
     config = write_parquet(tmp_path, text)
     bank, _, y = make_tables(ROWS)
     bank.reset_index().to_parquet(tmp_path / "bank.parquet")

@@ -37,5 +37,5 @@ def on_disk(stack: StackedRuns, device: torch.device) -> Iterator[DiskRows]:
             known.append(table.observed[: len(rows)].sum(1).int())
             raw.append(table.layout.raw)
         about = write("rows", torch.stack(known, 1).contiguous().numpy().view(np.uint8))
-        full_threshold, weights = (1.0,) * len(raw), (1.0,) * stack.task.classes
-        yield DiskRows(about, 0, len(rows), tuple(raw), full_threshold, weights, device)
+        full_threshold, weights = (1.0,) * len(raw), (1.0,) * (stack.task.classes + 1)
+        yield DiskRows(about, 0, len(rows), 0, tuple(raw), full_threshold, weights, device)

@@ -85,7 +85,7 @@ def train(
         print(result.model.differential_privacy)
     best = records[records[-1]["best_epoch"] - 1]
     print(
-        f"trained {len(records)} epochs, best: epoch {best['epoch']} "
+        f"trained {len(records)} epochs on {result.rows}, best: epoch {best['epoch']} "
         f"(validation log-loss {-best['score']:.4f}); next: xvfl evaluate {out}"
     )
 

@@ -31,7 +31,7 @@ def template(parties: Mapping[str, str], id_column: str, label_party: str, label
         '# Tables are .csv, .parquet or .npz (images) files, or "sql:SELECT …" (DuckDB). File',
         "# names are relative to the folder of this file. Commented keys show their defaults.",
         "",
-        *_commented(Config, ("test_fraction", "out_of_core")),
+        *_commented(Config, ("test_fraction", "use_unlabeled", "out_of_core")),
         "",
         "[labels]",
         f"column = {_toml(label)}",

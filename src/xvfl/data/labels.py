@@ -28,8 +28,12 @@ def read_labels(
     column: str | None = None,
     where: str = "labels",
     min_classes: int = 2,
+    allow_missing: bool = False,
 ) -> pd.Series:
-    """Read labels indexed by string ids, without missing ones; the index of a Series holds ids."""
+    """Read labels indexed by string ids, without missing ones; the index of a Series holds ids.
+
+    Missing labels give a warning, except with `allow_missing`.
+    """
     if isinstance(source, pd.Series):
         ids = parse_ids(single_level(source.index, where).to_series(), f"{where}, index")
         labels = pd.Series(source.array, index=ids, name=source.name)
@@ -40,21 +44,25 @@ def read_labels(
         if column is None:
             raise InputError(f"{where}: which column holds the labels? name the label column")
         labels = frame[require_label_column(column, frame.columns, where)]
-    find_labels([labels], where, min_classes)
+    find_labels([labels], where, min_classes, allow_missing)
     return plain_type(labels.dropna())
 
 
 def labels_of_party(
-    sources: Mapping[str, Source], party: str, column: str, min_classes: int = 2
+    sources: Mapping[str, Source],
+    party: str,
+    column: str,
+    min_classes: int = 2,
+    allow_missing: bool = False,
 ) -> tuple[dict[str, Source], pd.Series]:
-    """Split the label column off the table of the party that holds it."""
+    """Split the label column off the table of the party that holds it; see `read_labels`."""
     table = sources.get(party)
     if not isinstance(table, pd.DataFrame):
         raise InputError(f"labels: expected a table of party {party!r}, got {list(sources)}")
     where = f"labels of party {party!r}"
     cells = table[require_label_column(column, table.columns, where)]
     where += f", column {column!r}"
-    labels = read_labels(cells, where=where, min_classes=min_classes)
+    labels = read_labels(cells, where=where, min_classes=min_classes, allow_missing=allow_missing)
     return {**sources, party: table.drop(columns=[column])}, labels
 
 
@@ -80,7 +88,9 @@ class LabelValues:
         return without_categories(cells).map(position).fillna(-1).to_numpy(dtype=np.int64)
 
 
-def find_labels(chunks: Iterable[pd.Series], where: str, min_classes: int = 2) -> LabelValues:
+def find_labels(
+    chunks: Iterable[pd.Series], where: str, min_classes: int = 2, allow_missing: bool = False
+) -> LabelValues:
     """Find the distinct labels; warn about missing ones, reject what are not classes."""
     raw: dict[Any, None] = {}
     rows = labeled = 0
@@ -93,7 +103,7 @@ def find_labels(chunks: Iterable[pd.Series], where: str, min_classes: int = 2) -
                 f"{where}: expected classes, but there are more than {MAX_CLASSES} distinct "
                 "labels; bin them into classes first"
             )
-    if labeled < rows:
+    if labeled < rows and not allow_missing:
         text = f"{where}: left out {rows - labeled} of {rows} rows without a label"
         warnings.warn(text, DataWarning, stacklevel=4)
     distinct = plain_type(pd.Series(list(raw)))

@@ -22,7 +22,14 @@ from xvfl.dataset.prepare import (
     StoreRows,
     prepare,
 )
-from xvfl.dataset.splits import Parts, Splits, drop_unobserved, split
+from xvfl.dataset.splits import (
+    Parts,
+    RowCounts,
+    Splits,
+    count_classes,
+    drop_unobserved,
+    split,
+)
 from xvfl.primitives.layout import Layout
 from xvfl.primitives.rows import PartyTable, Rows, align_rows, observation_levels
 
@@ -33,7 +40,7 @@ class InMemoryDataset(Metadata):
 
     tables: dict[str, PartyTable]
     ids: list[str]
-    """Labeled ids that some party holds, in the labels' order."""
+    """Labeled ids that some party holds, in the labels' order, then unlabeled ids."""
     rows: Rows
     """The same rows, as the coordinator sees them."""
     train: Tensor
@@ -42,9 +49,15 @@ class InMemoryDataset(Metadata):
     """Row numbers of each part."""
 
     def class_prior(self) -> list[float]:
-        """Return the share of each class among the training rows."""
-        counts = torch.bincount(self.rows.y[self.train], minlength=len(self.classes))
-        return [float(count) / len(self.train) for count in counts]
+        """Return the share of each class among the labeled training rows."""
+        counts = count_classes(self.rows.y[self.train], len(self.classes))
+        return [float(count) / float(counts.sum()) for count in counts]
+
+    def row_counts(self) -> RowCounts:
+        """Count the rows of each part."""
+        labeled = int((self.rows.y[self.train] >= 0).sum())
+        unlabeled = len(self.train) - labeled
+        return RowCounts(labeled, unlabeled, len(self.validation), len(self.test))
 
     def training_rows(self, device: torch.device) -> Rows:
         """Return the rows to train on."""
@@ -99,18 +112,28 @@ class _InMemoryBackend:
         self._labels = labels
         self._stored: dict[str, tuple[Int64Array, PartyTable]] = {}
 
-    def match(self, values: LabelValues) -> IdMatch:
+    def match(self, values: LabelValues, unlabeled: bool) -> IdMatch:
         codes = values.codes(self._labels)
         index, codes = self._labels.index[codes >= 0], codes[codes >= 0]
         held = {name: index.isin(ids) for name, ids in self._ids.items()}
         matched = np.logical_or.reduce(list(held.values()))
         self._index, self._codes = index[matched], codes[matched]
         codes, sizes = np.unique(self._codes, return_counts=True)
+        if unlabeled:
+            self._add_unlabeled(index)
         shared = {name: int(mask.sum()) for name, mask in held.items()}
         return IdMatch(len(index), shared, dict(zip(codes.tolist(), sizes.tolist(), strict=True)))
 
+    def _add_unlabeled(self, labeled: pd.Index) -> None:
+        """Append the parties' ids without label, code −1."""
+        ids = pd.Index(np.concatenate([each.to_numpy() for each in self._ids.values()])).unique()
+        others = ids[~ids.isin(labeled)]
+        self._index = self._index.append(others)
+        self._codes = np.concatenate([self._codes, np.full(len(others), -1)])
+
     def split(self, numbers: Mapping[int, int], splits: Splits) -> "_InMemoryBackend":
-        number = np.full(max(numbers) + 1, -1, dtype=np.int64)
+        # Code −1, an unlabeled row, selects the last entry.
+        number = np.full(max(numbers) + 2, -1, dtype=np.int64)
         number[list(numbers)] = list(numbers.values())
         self._y = torch.from_numpy(number[self._codes])
         self._parts: Parts = split(self._y, splits)

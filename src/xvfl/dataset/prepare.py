@@ -40,6 +40,8 @@ class PreparationPlan:
     full_threshold: float | None = None
     """Observed share from which a row is full; None chooses it for each party."""
     class_weight: str = "none"
+    unlabeled: bool = False
+    """Whether rows without a label are training rows; otherwise they are left out."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class IdMatch:
 
 
 class Placement(Protocol):
-    """Assigns each row of the parties' tables a place among the labeled rows."""
+    """Assigns each row of the parties' tables a place among the rows of the federation."""
 
     def places(self, party: str) -> Iterator[Int64Array]:
         """Yield the places of each chunk of a party's table, −1 for rows that are not used."""
@@ -88,8 +90,8 @@ class Metadata:
 class Backend(Protocol[D]):
     """Matches, splits and stores rows, in memory or on disk."""
 
-    def match(self, values: LabelValues) -> IdMatch:
-        """Match the ids of the labels with those of the parties."""
+    def match(self, values: LabelValues, unlabeled: bool) -> IdMatch:
+        """Match the ids of the labels with those of the parties; optionally keep other ids."""
 
     def split(self, numbers: Mapping[int, int], splits: Splits) -> Placement:
         """Split the matched rows; `numbers` maps labels to class numbers."""
@@ -117,8 +119,8 @@ def prepare(
     for name in plan.options:
         if name not in tables:
             raise InputError(f"table options: {unknown('party', name, tables)}")
-    values = find_labels(labels, where)
-    match = backend.match(values)
+    values = find_labels(labels, where, allow_missing=plan.unlabeled)
+    match = backend.match(values, plan.unlabeled)
     _check_match(match, tables, labels)
     classes, numbers = encode_labels(values.plain.iloc[list(match.class_sizes)])
     class_numbers = dict(zip(match.class_sizes, numbers.tolist(), strict=True))

@@ -65,6 +65,8 @@ class MethodSpec:
     """Number of bottoms of each party; their embeddings are concatenated."""
     completes: bool = False
     """Whether parties need completers."""
+    uses_unlabeled: bool = False
+    """Whether the method trains on unlabeled rows, whose `Rows.y` is −1."""
     masked_views: int = 0
     """Number of masked views of a row that the method requests, for differential privacy."""
 
@@ -106,7 +108,7 @@ def _laser(config: LossConfig, parts: MethodParts) -> Method:
 
 
 METHODS: dict[str, MethodSpec] = {
-    "xvfl+": MethodSpec(_xvfl, completes=True),
+    "xvfl+": MethodSpec(_xvfl, completes=True, uses_unlabeled=True),
     "xvfl": MethodSpec(_xvfl, completes=True),
     "standalone": MethodSpec(lambda config, parts: Standalone(parts.heads(parts.width))),
     "vanilla": MethodSpec(lambda config, parts: Vanilla(parts.joint())),

@@ -54,13 +54,17 @@ class NoisyLabels:
         return {name: true[name] + noisy[name] - noisy[name].detach() for name in true}
 
     def noisy_labels(self, rows: Rows) -> Tensor:
-        """Add noise to one-hot labels; the classes of a row still sum to 1. (B, C)"""
+        """Add noise to one-hot labels; the classes of a row still sum to 1. (B, C)
+
+        Unlabeled rows get zeros, so that their cross-entropy is 0.
+        """
         uniform = self._rng.uniform_by_key(_row_keys(rows), 2 * self.n_classes)
         radius = (-2 * torch.log1p(-uniform[:, : self.n_classes])).sqrt()
         noise = radius * torch.cos(2 * torch.pi * uniform[:, self.n_classes :])
         centered = noise - noise.mean(1, keepdim=True)
-        one_hot = nn.functional.one_hot(rows.y, self.n_classes)
-        return one_hot.to(rows.weight.dtype) + self.std * centered.to(rows.weight.dtype)
+        one_hot = nn.functional.one_hot(rows.y.clamp(min=0), self.n_classes)
+        noisy = one_hot.to(rows.weight.dtype) + self.std * centered.to(rows.weight.dtype)
+        return noisy * (rows.y >= 0).unsqueeze(1)
 
     def logits(self, federation: Federation, rows: Rows, mode: Mode, party: int) -> Tensor:
         """Compute the logits of a batch."""

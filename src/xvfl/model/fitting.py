@@ -16,6 +16,7 @@ import torch
 from xvfl.config import NO_PROTECTION, LossConfig, NetConfig, PrivacyConfig, TrainConfig
 from xvfl.dataset.in_memory import InMemoryDataset
 from xvfl.dataset.on_disk.on_disk_dataset import OnDiskDataset
+from xvfl.dataset.splits import RowCounts
 from xvfl.errors import ConfigError, RunError
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.predict import calibrate, score
@@ -64,6 +65,7 @@ class FitResult:
 
     model: Model
     records: list[dict[str, Any]]
+    rows: RowCounts
     interrupted: bool
     diverged: bool
     """No epoch ended with a finite validation score."""
@@ -161,7 +163,8 @@ def _fit_once(
         model.temperatures = calibrate(model.method, federation, validation)
     for module in model.modules.values():
         module.to("cpu").eval()
-    return FitResult(model, records, interrupted, trainer.progress.best_epoch < 0)
+    diverged = trainer.progress.best_epoch < 0
+    return FitResult(model, records, dataset.row_counts(), interrupted, diverged)
 
 
 def can_capture(

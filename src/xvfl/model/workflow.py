@@ -3,6 +3,7 @@
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import chdir, closing, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from xvfl.dataset.on_disk.parquet_tables import ParquetTables, open_tables, trai
 from xvfl.dataset.prepare import PreparationPlan
 from xvfl.dataset.splits import Splits
 from xvfl.errors import InputError, ModeError, RunError, unknown
-from xvfl.methods import Mode
+from xvfl.methods import Mode, method_spec
 from xvfl.model.evaluation import EVALUATION, Chunk, Evaluation, evaluate, model_predictions
 from xvfl.model.fitting import (
     Dataset,
@@ -78,6 +79,7 @@ def train_run(
             "id_column": {
                 name: party.id_column for name, party in config.parties.items() if party.id_column
             },
+            "rows": asdict(result.rows),
             **_held_out(dataset, folder),
         }
         result.model.save(folder, extra)
@@ -102,13 +104,16 @@ def open_dataset(config: Config, base_dir: Path, folder: RunDir) -> Iterator[Dat
     options = {name: party.options for name, party in config.parties.items()}
     train = config.train
     splits = Splits(config.test_fraction, train.validation_fraction, train.random_state)
-    plan = PreparationPlan(options, splits, config.loss.full_threshold, train.class_weight)
+    unlabeled = config.use_unlabeled and method_spec(config.loss.method).uses_unlabeled
+    plan = PreparationPlan(
+        options, splits, config.loss.full_threshold, train.class_weight, unlabeled
+    )
     if trains_from_disk(config, base_dir):
         tables = open_run_tables(config, base_dir)
         with closing(prepare_cached(tables, plan, folder.path)) as rows:
             yield rows
     else:
-        yield prepare_in_memory(*read_run_tables(config, base_dir), plan)
+        yield prepare_in_memory(*read_run_tables(config, base_dir, unlabeled), plan)
 
 
 def open_run_tables(config: Config, base_dir: Path) -> ParquetTables:
@@ -119,8 +124,13 @@ def open_run_tables(config: Config, base_dir: Path) -> ParquetTables:
     return open_tables(parties, labels.party or own, labels.column, base_dir)
 
 
-def read_run_tables(config: Config, base_dir: Path) -> tuple[dict[str, Source], pd.Series]:
-    """Read the tables and labels of a configuration; file names are relative to `base_dir`."""
+def read_run_tables(
+    config: Config, base_dir: Path, allow_missing: bool = False
+) -> tuple[dict[str, Source], pd.Series]:
+    """Read the tables and labels of a configuration; file names are relative to `base_dir`.
+
+    Missing labels give a warning, except with `allow_missing`.
+    """
     with chdir(base_dir):
         sources = {
             name: read_source(party.table, party.id_column, name)
@@ -128,9 +138,15 @@ def read_run_tables(config: Config, base_dir: Path) -> tuple[dict[str, Source], 
         }
         labels = config.labels
         if labels.party is not None:
-            return labels_of_party(sources, labels.party, labels.column)
-        table = str(labels.table)
-        return sources, read_labels(table, id_column=labels.id_column, column=labels.column)
+            return labels_of_party(
+                sources, labels.party, labels.column, allow_missing=allow_missing
+            )
+        return sources, read_labels(
+            str(labels.table),
+            id_column=labels.id_column,
+            column=labels.column,
+            allow_missing=allow_missing,
+        )
 
 
 def read_source(table: str, id_column: str | None, party: str, min_rows: int = 1) -> Source:
@@ -166,7 +182,7 @@ def held_out_rows(
         with tempfile.TemporaryDirectory(prefix=".xvfl-", dir=folder.path) as space:
             yield held_out_chunks(tables, folder / held_out, model.classes, Path(space))
         return
-    sources, labels = read_run_tables(config, base_dir)
+    sources, labels = read_run_tables(config, base_dir, allow_missing=True)
     labels = labels[labels.isin(model.classes)]
     ids = [each for each in held_out if each in labels.index]
     if not ids:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from xvfl.primitives.layout import Layout
+from xvfl.primitives.mixed_order import Stream, epoch_size, labeled_share, mix
 from xvfl.primitives.random import named_generator
 
 
@@ -42,6 +43,10 @@ class RowSource(Protocol):
     @property
     def device(self) -> torch.device:
         """The device of the rows that `take` returns."""
+
+    @property
+    def epoch_size(self) -> int:
+        """Number of rows of an epoch of one run."""
 
     def take(self, index: Tensor, step: int | Tensor = 0) -> "Rows":
         """Select the rows at the index, as the batch of a step."""
@@ -137,17 +142,25 @@ class Rows:
         """The device of the rows."""
         return self.y.device
 
+    @property
+    def epoch_size(self) -> int:
+        """Number of rows of an epoch of one run; runs have the same number of labeled rows."""
+        labeled = int((self.y >= 0).sum())
+        return epoch_size(labeled // self.runs, (len(self) - labeled) // self.runs)
+
     def take(self, index: Tensor, step: int | Tensor = 0) -> "Rows":
         """Select the rows at the index, as the batch of a step."""
         return self._map(lambda part: part.index_select(0, index), step)
 
     def order(self, seeds: Sequence[int], epoch: int) -> Callable[[int, int], Tensor]:
-        """Shuffle the rows of each run; return a function of the start and stop of a batch."""
-        count = len(self) // len(seeds)
+        """Shuffle the rows of each run; return a function of the start and stop of a batch.
+
+        Each batch has the same share of labeled rows (`xvfl.primitives.mixed_order`).
+        """
+        labeled = (self.y.cpu() >= 0).view(len(seeds), -1)
+        count = labeled.shape[1]
         orders = [
-            torch.randperm(count, generator=named_generator("cpu", seed, "order", epoch))
-            + run * count
-            for run, seed in enumerate(seeds)
+            _shuffle(labeled[run], seed, epoch) + run * count for run, seed in enumerate(seeds)
         ]
         order = torch.stack(orders).to(self.device)
         return lambda start, stop: order[:, start:stop].flatten()
@@ -201,6 +214,23 @@ class Rows:
     def _map(self, f: Callable[[Tensor], Tensor], step: int | Tensor) -> "Rows":
         handles, full, seen = f(self.handles), f(self.full), f(self.seen)
         return Rows(handles, full, seen, f(self.y), f(self.weight), step, self.runs)
+
+
+def _shuffle(labeled: Tensor, seed: int, epoch: int) -> Tensor:
+    """Order the rows of an epoch. (N,)"""
+
+    def shuffled(rows: Tensor, *key: int | str) -> Stream:
+        rng = named_generator("cpu", seed, "order", epoch, *key)
+        order = rows[torch.randperm(len(rows), generator=rng)]
+        return lambda start, stop: order[start:stop]
+
+    count, some = len(labeled), labeled.nonzero().flatten()
+    if len(some) == count:
+        return shuffled(torch.arange(count))(0, count)
+    rest = (~labeled).nonzero().flatten()
+    sizes = len(some), len(rest)
+    mixed = mix(shuffled(some), shuffled(rest, "unlabeled"), labeled_share(*sizes))
+    return mixed(0, epoch_size(*sizes))
 
 
 def align_rows(handles: Tensor, levels: Sequence[Tensor], y: Tensor | None = None) -> Rows:

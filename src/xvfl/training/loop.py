@@ -82,8 +82,8 @@ class Trainer:
         self.progress = Progress()
         self.heads = federation.begin(config, method.heads)
         self.seeds = tuple(seeds) if seeds else (config.random_state,)
-        self.rows_per_run = len(rows) // len(self.seeds)
-        self.batch_size = min(config.batch_size_for(self.rows_per_run), self.rows_per_run)
+        self.epoch_size = rows.epoch_size
+        self.batch_size = min(config.batch_size_for(self.epoch_size), self.epoch_size)
         self.plan = PagePlan.default(
             self.batch_size, config.page_batch_size, config.page_probability
         )
@@ -99,7 +99,7 @@ class Trainer:
     @property
     def batches_per_epoch(self) -> int:
         """Steps of an epoch; the last partial batch is dropped."""
-        return self.rows_per_run // self.batch_size
+        return self.epoch_size // self.batch_size
 
     def run(self, validate: Callable[[], float]) -> Iterator[Record]:
         """Train until the last epoch or until the validation score stops improving."""

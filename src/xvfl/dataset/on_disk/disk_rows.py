@@ -12,8 +12,10 @@ from torch import Tensor
 
 from xvfl.dataset.on_disk.block_file import BlockFile, Bytes
 from xvfl.primitives.layout import Layout
+from xvfl.primitives.mixed_order import epoch_size, labeled_share, mix
 from xvfl.primitives.random import named_generator
 from xvfl.primitives.rows import PartyTable, Rows
+from xvfl.primitives.seeding import derive_seed
 
 BLOCK_BYTES = 1 << 16
 """Largest size of a block of the widest party."""
@@ -84,16 +86,23 @@ class DiskRows:
     start: int
     count: int
     """The rows from `start` to `start + count`."""
+    unlabeled: int
+    """Of these, the last ones."""
     raw: tuple[int, ...]
     """Raw features of each party."""
     full_threshold: tuple[float, ...]
     """Observed share from which a row is full, by party."""
-    class_weight: tuple[float, ...]
-    """Weight of each class in the loss."""
+    label_weight: tuple[float, ...]
+    """Weight of a row of each class in the loss; the last is that of unlabeled rows, class −1."""
     device: torch.device = torch.device("cpu")
 
     def __len__(self) -> int:
         return self.count
+
+    @property
+    def epoch_size(self) -> int:
+        """Number of rows of an epoch."""
+        return epoch_size(self.count - self.unlabeled, self.unlabeled)
 
     def take(self, index: Tensor, step: int | Tensor = 0) -> Rows:
         """Read the rows at the index as the batch of a step; their handles stay on the CPU."""
@@ -102,15 +111,26 @@ class DiskRows:
         y, observed = stored[:, 0].long(), stored[:, 1:]
         seen = observed > 0
         share = observed.float() / torch.tensor(self.raw, dtype=torch.float32)
-        weight = torch.tensor(self.class_weight)[y] * seen.any(1)
+        weight = torch.tensor(self.label_weight)[y] * seen.any(1)
         full = (share >= torch.tensor(self.full_threshold) - 1e-6) & seen
         handles = torch.where(observed >= 0, at.unsqueeze(1), -1)
         full, seen, y, weight = (_to_device(self.device, x) for x in (full, seen, y, weight))
         return Rows(handles, full, seen, y, weight, step)
 
     def order(self, seeds: Sequence[int], epoch: int) -> Callable[[int, int], Tensor]:
-        """Shuffle an epoch: the blocks of the file, then the rows of each window of blocks."""
-        return WindowOrder(self.count, self.file.block, seeds[0], epoch).rows
+        """Shuffle an epoch: the blocks of the file, then the rows of each window of blocks.
+
+        Each batch has the same share of labeled rows (`xvfl.primitives.mixed_order`).
+        """
+        seed, block = seeds[0], self.file.block
+        if not self.unlabeled:
+            return WindowOrder(self.count, block, seed, epoch).rows
+        count = self.count - self.unlabeled
+        half = WINDOW // 2
+        labeled = WindowOrder(count, block, seed, epoch, half)
+        other_seed = derive_seed(seed, "unlabeled")
+        unlabeled = WindowOrder(self.unlabeled, block, other_seed, epoch, half, count)
+        return mix(labeled.rows, unlabeled.rows, labeled_share(count, self.unlabeled))
 
 
 def _to_device(device: torch.device, x: Tensor) -> Tensor:
@@ -121,11 +141,21 @@ def _to_device(device: torch.device, x: Tensor) -> Tensor:
 class WindowOrder:
     """The order of one epoch, computed window by window."""
 
-    def __init__(self, count: int, block: int, seed: int, epoch: int) -> None:
+    def __init__(
+        self,
+        count: int,
+        block: int,
+        seed: int,
+        epoch: int,
+        window: int = WINDOW,
+        first: int = 0,
+    ) -> None:
+        """Order `count` rows from `first` on, with `window` blocks at a time."""
         self.count, self.block, self.seed, self.epoch = count, block, seed, epoch
+        self.first = first
         blocks = -(-count // block)
         rng = named_generator("cpu", seed, "order", epoch)
-        self.windows = torch.split(torch.randperm(blocks, generator=rng), WINDOW)
+        self.windows = torch.split(torch.randperm(blocks, generator=rng), window)
         short = blocks * block - count
         sizes = [
             len(window) * block - (short if bool((window == blocks - 1).any()) else 0)
@@ -143,7 +173,7 @@ class WindowOrder:
             end = min(stop, int(self.ends[at]))
             parts.append(self._window(at)[start - begin : end - begin])
             start = end
-        return torch.cat(parts)
+        return torch.cat(parts) + self.first if parts else torch.empty(0, dtype=torch.long)
 
     def _window(self, at: int) -> Tensor:
         if self._current[0] != at:

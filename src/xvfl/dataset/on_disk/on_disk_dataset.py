@@ -18,7 +18,7 @@ from xvfl.dataset.on_disk.block_file import BlockFile, read_rows
 from xvfl.dataset.on_disk.disk_rows import DiskRows, DiskTable, block_rows, row_bytes
 from xvfl.dataset.on_disk.placement import ROWS, SplitSizes
 from xvfl.dataset.prepare import Metadata
-from xvfl.dataset.splits import check_split, class_weights
+from xvfl.dataset.splits import RowCounts, check_split, label_weights
 from xvfl.primitives.rows import Rows
 from xvfl.system.files import atomic_write, flush_to_disk
 
@@ -34,15 +34,20 @@ class OnDiskDataset(Metadata):
     tables: dict[str, DiskTable]
     rows: BlockFile
     counts: NDArray[np.int64]
-    """Training rows of each class with any observed feature."""
+    """Labeled training rows of each class with any observed feature."""
 
     def class_prior(self) -> list[float]:
-        """Return the share of each class among the training rows."""
+        """Return the share of each class among the labeled training rows."""
         return [float(count) / float(self.counts.sum()) for count in self.counts]
+
+    def row_counts(self) -> RowCounts:
+        """Count the rows of each part."""
+        labeled = self.sizes.train - self.sizes.unlabeled
+        return RowCounts(labeled, self.sizes.unlabeled, self.sizes.validation, self.sizes.test)
 
     def training_rows(self, device: torch.device) -> DiskRows:
         """Return the rows to train on."""
-        return self._part(0, self.sizes.train, device)
+        return self._part(0, self.sizes.train, device, self.sizes.unlabeled)
 
     def validation_rows(self, device: torch.device) -> Rows:
         """Load the rows to validate on; their number is bounded."""
@@ -59,11 +64,11 @@ class OnDiskDataset(Metadata):
         for file in (self.rows, *(table.file for table in self.tables.values())):
             file.close()
 
-    def _part(self, start: int, count: int, device: torch.device) -> DiskRows:
+    def _part(self, start: int, count: int, device: torch.device, unlabeled: int = 0) -> DiskRows:
         raw = tuple(layout.raw for layout in self.layouts.values())
         thresholds = tuple(self.full_threshold[name] for name in self.layouts)
-        weights = tuple(class_weights(self.counts, self.class_weight).tolist())
-        return DiskRows(self.rows, start, count, raw, thresholds, weights, device)
+        weights = label_weights(self.counts, self.sizes.unlabeled, self.class_weight)
+        return DiskRows(self.rows, start, count, unlabeled, raw, thresholds, weights, device)
 
 
 def table_file(party: str) -> str:
@@ -109,7 +114,8 @@ def _count_classes(path: Path, metadata: Metadata, sizes: SplitSizes) -> NDArray
         place = np.arange(start, start + len(rows))
         start += len(rows)
         trains, tests = place < sizes.train, place >= sizes.train + sizes.validation
-        counts += np.bincount(rows[observed & trains, 0], minlength=len(counts))
+        y = rows[observed & trains, 0]
+        counts += np.bincount(y[y >= 0], minlength=len(counts))
         validation += int((observed & ~trains & ~tests).sum())
     check_split(counts, validation, unobserved)
     return counts

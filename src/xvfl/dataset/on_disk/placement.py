@@ -1,7 +1,7 @@
-"""Match and split labeled rows on disk: training rows come first, then validation, then test.
+"""Match and split rows on disk: training rows come first, then validation, then test.
 
-Rows are split class by class, in memory that does not grow with their number. At most
-`MAX_VALIDATION` rows validate; the rest of them train.
+Labeled rows are split class by class, in memory that does not grow with their number. At most
+`MAX_VALIDATION` rows validate; the rest of them train. Unlabeled rows are the last training rows.
 """
 
 from collections.abc import Iterator, Mapping
@@ -35,6 +35,8 @@ class SplitSizes:
     train: int
     validation: int
     test: int
+    unlabeled: int = 0
+    """Of the training rows, the last ones."""
 
     @property
     def total(self) -> int:
@@ -51,19 +53,23 @@ class DiskPlacement:
         self._index = IdIndex(folder)
         self.sizes = SplitSizes(0, 0, 0)
 
-    def match(self, values: LabelValues) -> IdMatch:
-        """Match the ids of the labels with those of the parties."""
+    def match(self, values: LabelValues, unlabeled: bool) -> IdMatch:
+        """Match the ids of the labels with those of the parties; optionally keep other ids."""
         self._insert(values)
+        self._select_ids(unlabeled)
         self._join()
-        labeled = self._index.count("matched")
+        labeled = self._index.count("matched", "code >= 0")
         shared = {
-            name: self._index.count("matched", f"r{i} >= 0")
+            name: self._index.count("matched", f"r{i} >= 0 AND code >= 0")
             for i, name in enumerate(self._tables.parties)
         }
         any_party = " OR ".join(f"r{i} >= 0" for i in range(len(shared)))
         self._index.run(f"DELETE FROM matched WHERE NOT ({any_party})")
-        counts = self._index.run("SELECT code, count(*) FROM matched GROUP BY code ORDER BY code")
-        return IdMatch(labeled, shared, dict(counts))
+        return IdMatch(labeled, shared, self._class_sizes())
+
+    def _class_sizes(self) -> dict[int, int]:
+        query = "SELECT code, count(*) FROM matched WHERE code >= 0 GROUP BY code ORDER BY code"
+        return dict(self._index.run(query))
 
     def split(self, numbers: Mapping[int, int], splits: Splits) -> "DiskPlacement":
         """Split the matched rows and write their classes, places and held-out ids."""
@@ -104,13 +110,29 @@ class DiskPlacement:
             for name, table in self._tables.parties.items()
         ]
 
+    def _select_ids(self, unlabeled: bool) -> None:
+        """Select the ids to match: table matched0 (row, id, code).
+
+        Rows beyond those of the label table are ids that only parties hold.
+        """
+        run = self._index.run
+        used = "true" if unlabeled else "code >= 0"
+        run(f"CREATE TABLE matched0 AS SELECT row, id, code FROM {self._labels} WHERE {used}")
+        offset = self._index.count(self._labels)
+        for name in self._parties if unlabeled else ():
+            run(
+                f"INSERT INTO matched0 SELECT row + {offset}, id, -1 FROM {name} t "
+                "WHERE NOT EXISTS (SELECT 1 FROM matched0 m WHERE m.id = t.id)"
+            )
+            offset += self._index.count(name)
+
     def _join(self) -> None:
-        """Join the parties' rows to the labels: table matched (row, code, r0, r1, …)."""
+        """Join the parties' rows to the ids: table matched (row, code, r0, r1, …)."""
         run, last = self._index.run, len(self._parties)
-        run(f"CREATE TABLE matched0 AS SELECT row, id, code FROM {self._labels} WHERE code >= 0")
+        label_rows = self._index.count(self._labels)
         # One join at a time: a join of all tables holds the ids of all of them in memory.
         for i, name in enumerate(self._parties):
-            row, join = "l.row", ""
+            row, join = f"CASE WHEN l.row < {label_rows} THEN l.row ELSE -1 END", ""
             if name != self._labels:
                 row, join = "coalesce(t.row, -1)", f"LEFT JOIN {name} t ON t.id = l.id"
             run(
@@ -122,18 +144,21 @@ class DiskPlacement:
 
     def _place(self, numbers: Mapping[int, int], splits: Splits) -> None:
         """Assign a place to every matched row; write its class to the coordinator's file."""
-        number = np.zeros(max(numbers) + 1, dtype=np.int32)
+        # Code −1, an unlabeled row, selects the last entry.
+        number = np.full(max(numbers) + 2, -1, dtype=np.int32)
         number[list(numbers)] = list(numbers.values())
-        counts = self._index.run("SELECT code, count(*) FROM matched GROUP BY code")
-        by_class = {int(number[code]): count for code, count in counts}
-        sizes = {y: _class_sizes(n, sum(by_class.values()), splits) for y, n in by_class.items()}
-        self.sizes = SplitSizes(*(sum(part) for part in zip(*sizes.values(), strict=True)))
+        by_class = {int(number[code]): count for code, count in self._class_sizes().items()}
+        labeled = sum(by_class.values())
+        sizes = {y: _split_sizes(n, labeled, splits) for y, n in by_class.items()}
+        train, validation, test = (sum(part) for part in zip(*sizes.values(), strict=True))
+        unlabeled = self._index.count("matched") - labeled
+        self.sizes = SplitSizes(train + unlabeled, validation, test, unlabeled)
         columns = [f"r{i}" for i in range(len(self._parties))]
         declared = ", ".join(f"{column} BIGINT" for column in columns)
         self._index.run(f"CREATE TABLE placed (place BIGINT, row BIGINT, {declared})")
         width = 1 + len(columns)
         writer = RowWriter(self._folder / ROWS, self.sizes.total, np.int32, width)
-        begins = np.array([0, self.sizes.train, self.sizes.train + self.sizes.validation])
+        begins = np.cumsum([0, train, unlabeled, validation])
         done = dict.fromkeys(sizes, 0)
         for chunk in self._index.stream("SELECT * FROM matched ORDER BY row"):
             y = number[chunk["code"]]
@@ -154,29 +179,32 @@ class DiskPlacement:
         self._index.run(f"COPY ({query}) TO '{path}' (FORMAT parquet)")
 
 
-def _class_sizes(count: int, total: int, splits: Splits) -> tuple[int, int, int]:
+def _split_sizes(count: int, total: int, splits: Splits) -> tuple[int, int, int]:
     train, validation, test = splits.sizes(count)
     limited = min(validation, max(1, MAX_VALIDATION * count // total))
     return train + validation - limited, limited, test
 
 
 def _parts(y: NDArray[Any], sizes: Sizes, done: dict[int, int], seed: int) -> Int64Array:
-    """Assign rows to a part: 0 trains, 1 validates, 2 tests; `done` counts the rows before."""
-    part = np.zeros(len(y), dtype=np.int64)
-    for label in np.unique(y).tolist():
+    """Assign rows to a part: 0 trains, 1 trains without label, 2 validates, 3 tests.
+
+    `done` counts the rows of each class before these.
+    """
+    part = (y < 0).astype(np.int64)
+    for label in np.unique(y[y >= 0]).tolist():
         mine = np.flatnonzero(y == label)
         order = torch.arange(done[label], done[label] + len(mine))
         done[label] += len(mine)
         shuffle = permute(order, sum(sizes[label]), seed, "split", label).numpy()
         _, validation, test = sizes[label]
-        part[mine] = np.select([shuffle < test, shuffle < test + validation], [2, 1], 0)
+        part[mine] = np.select([shuffle < test, shuffle < test + validation], [3, 2], 0)
     return part
 
 
 def _places(part: Int64Array, begins: Int64Array) -> Int64Array:
     """Assign the next places of their parts to rows; advance `begins`."""
     place = np.zeros(len(part), dtype=np.int64)
-    for which in range(3):
+    for which in range(len(begins)):
         mine = np.flatnonzero(part == which)
         place[mine] = begins[which] + np.arange(len(mine))
         begins[which] += len(mine)
