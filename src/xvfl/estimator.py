@@ -357,7 +357,7 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         dataset = prepare_in_memory(sources, labels, preparation)
         with progress_bar(self.verbose) as on_progress:
             result = fit(dataset, plan, on_progress=on_progress)
-        if result.interrupted and not result.records:
+        if result.interrupted and result.diverged:
             raise KeyboardInterrupt
         if result.interrupted:
             text = f"training was interrupted after {len(result.records)} epochs"

@@ -28,7 +28,7 @@ from xvfl.primitives.layout import any_image
 from xvfl.primitives.random import named_generator
 from xvfl.primitives.rows import PartyTable, Rows
 from xvfl.primitives.seeding import derive_seed
-from xvfl.training.loop import Trainer
+from xvfl.training.loop import Trainer, pretraining_epochs
 from xvfl.training.threads import limit_threads
 from xvfl_lab.scenarios import Kind, Scenario
 from xvfl_lab.task import Task
@@ -141,7 +141,8 @@ class StackedRuns:
         """Return a trainer of all runs."""
         rows, train = self.rows("train"), self.configs[0].train
         method = protect_labels(self.method, self.privacy, self.task.classes, self.seeds)
-        return Trainer(self.federation, method, rows, train, self.seeds, captured)
+        pretraining = pretraining_epochs(rows, self.configs[0].loss, train)
+        return Trainer(self.federation, method, rows, train, self.seeds, captured, pretraining)
 
     def train(self, on_epoch: Callable[[], None] = lambda: None) -> None:
         """Train all runs for the whole budget; load the last or the best weights."""
@@ -150,7 +151,7 @@ class StackedRuns:
         for record in trainer.run(lambda: float(trainer.progress.epoch)):
             if record.kind == "epoch":
                 on_epoch()
-                if best is not None:
+                if best is not None and record.progress.epoch > trainer.pretraining:
                     best.update()
         if best is not None:
             best.load()

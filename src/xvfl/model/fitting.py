@@ -28,7 +28,7 @@ from xvfl.nets.row_wise import has_hooks, row_wise
 from xvfl.primitives.layout import any_image
 from xvfl.primitives.rows import PartyTable, Rows, RowSource
 from xvfl.system.signals import STOP_SIGNALS, stop_on_signals
-from xvfl.training.loop import Record, Trainer
+from xvfl.training.loop import Record, Trainer, pretraining_epochs
 from xvfl.training.threads import limit_threads
 
 Dataset = InMemoryDataset | OnDiskDataset
@@ -68,7 +68,7 @@ class FitResult:
     rows: RowCounts
     interrupted: bool
     diverged: bool
-    """No epoch ended with a finite validation score."""
+    """No epoch ended with a finite validation score; those of pretraining have none."""
 
 
 ProgressCallback = Callable[[ProgressUpdate], None]
@@ -145,7 +145,10 @@ def _fit_once(
     method = protect_labels(
         model.method, plan.privacy, len(model.classes), [plan.train.random_state]
     )
-    trainer = Trainer(federation, method, rows, plan.train, cuda_graph=captured)
+    pretraining = pretraining_epochs(rows, plan.loss, plan.train)
+    trainer = Trainer(
+        federation, method, rows, plan.train, cuda_graph=captured, pretraining=pretraining
+    )
     recorder = RunRecorder(folder, trainer, _fingerprint(dataset, plan))
     if resume:
         recorder.resume()

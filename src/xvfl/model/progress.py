@@ -50,7 +50,10 @@ def progress_bar(
             if record.kind == "epoch":
                 loss = sum(v for k, v in record.values.items() if k != "score")
                 status = f"loss {loss:.3f}  validation log-loss {-record.values['score']:.3f}"
-                bar.update(task, status=f"{status} (best: epoch {progress.best_epoch + 1})")
+                best = (
+                    f"epoch {progress.best_epoch + 1}" if progress.best_epoch >= 0 else "none yet"
+                )
+                bar.update(task, status=f"{status} (best: {best})")
 
         yield show
 

@@ -48,6 +48,10 @@ class RowSource(Protocol):
     def epoch_size(self) -> int:
         """Number of rows of an epoch of one run."""
 
+    @property
+    def unlabeled_share(self) -> float:
+        """Share of the rows that have no label."""
+
     def take(self, index: Tensor, step: int | Tensor = 0) -> "Rows":
         """Select the rows at the index, as the batch of a step."""
 
@@ -147,6 +151,11 @@ class Rows:
         """Number of rows of an epoch of one run; runs have the same number of labeled rows."""
         labeled = int((self.y >= 0).sum())
         return epoch_size(labeled // self.runs, (len(self) - labeled) // self.runs)
+
+    @property
+    def unlabeled_share(self) -> float:
+        """Share of the rows that have no label."""
+        return int((self.y < 0).sum()) / max(len(self), 1)
 
     def take(self, index: Tensor, step: int | Tensor = 0) -> "Rows":
         """Select the rows at the index, as the batch of a step."""

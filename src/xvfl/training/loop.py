@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from xvfl.config import COORDINATOR, TrainConfig
+from xvfl.config import COORDINATOR, LossConfig, TrainConfig
 from xvfl.methods.base import Federation, Method
 from xvfl.primitives.random import named_generator
 from xvfl.primitives.rows import Rows, RowSource
@@ -62,6 +62,9 @@ class Trainer:
     seeds
         One seed for each run that is trained at once, with stacked nets and rows ordered run by
         run; by default the configured `random_state`.
+    pretraining
+        Number of first epochs in which the coordinator's loss has weight 0, so that the parties
+        train their nets by their own objectives alone; these epochs are not scored.
     cuda_graph
         Capture the step as a CUDA graph and replay it; applies to Adam and AdamW only.
     """
@@ -74,11 +77,13 @@ class Trainer:
         config: TrainConfig,
         seeds: Sequence[int] | None = None,
         cuda_graph: bool = False,
+        pretraining: int = 0,
     ) -> None:
         self.federation = federation
         self.method = method
         self.rows = rows
         self.config = config
+        self.pretraining = pretraining
         self.progress = Progress()
         self.heads = federation.begin(config, method.heads)
         self.seeds = tuple(seeds) if seeds else (config.random_state,)
@@ -107,7 +112,8 @@ class Trainer:
             order = self.rows.order(self.seeds, self.progress.epoch)
             while self.progress.batch < self.batches_per_epoch:
                 yield self._step(order)
-            yield self._end_epoch(validate())
+            pretrains = self.progress.epoch < self.pretraining
+            yield self._end_epoch(math.nan if pretrains else validate())
 
     def _step(self, order: Callable[[int, int], Tensor]) -> Record:
         at, step = self.progress.batch, self.progress.step
@@ -161,10 +167,16 @@ class Trainer:
             terms = method.loss(federation, rows)
             first, *rest = terms.values()
             total = sum(rest, first)
+            if self.pretraining:
+                total = total * self._loss_weight(rows.step)
             federation.backward(total * len(self.seeds) if len(self.seeds) > 1 else total)
             return {name: term.detach() for name, term in terms.items()}
 
         return self.federation.run_batch(self.method, rows, forward_backward)
+
+    def _loss_weight(self, step: int | Tensor) -> float | Tensor:
+        begun = step >= self.pretraining * self.batches_per_epoch
+        return begun.float() if isinstance(begun, Tensor) else float(begun)
 
     def _end_epoch(self, score: float) -> Record:
         values = {name: float(total) / self.batches_per_epoch for name, total in self._sums.items()}
@@ -173,7 +185,7 @@ class Trainer:
         if score > now.best_score:
             now = replace(now, best_score=score, best_epoch=now.epoch)
             self._update(WeightUpdate("save_best"))
-        epochs_since_best = now.epoch - now.best_epoch
+        epochs_since_best = now.epoch - max(now.best_epoch, self.pretraining - 1)
         stop = self.config.patience > 0 and epochs_since_best >= self.config.patience
         self.progress = replace(now, epoch=now.epoch + 1, batch=0, stopped=stop)
         return Record("epoch", self.progress, {**values, "score": score})
@@ -201,6 +213,20 @@ class Trainer:
         self._sums = {key: value.to(device) for key, value in strip_prefix(tensors, "sum/").items()}
         for name, net in self.optimized_nets.items():
             net.load_state_tensors(name, tensors)
+
+
+PRETRAINING_SHARE = 0.5
+"""Largest share of the epochs that pretrain."""
+
+
+def pretraining_epochs(rows: RowSource, loss: LossConfig, config: TrainConfig) -> int:
+    """Choose the epochs of pretraining: more, the more rows have no label.
+
+    Without reconstruction, parties have no objective of their own to pretrain with.
+    """
+    if not loss.reconstruction_weight:
+        return 0
+    return int(config.epochs * PRETRAINING_SHARE * rows.unlabeled_share)
 
 
 def learning_rate(step: int, total: int, config: TrainConfig) -> float:

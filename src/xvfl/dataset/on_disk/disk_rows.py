@@ -104,6 +104,11 @@ class DiskRows:
         """Number of rows of an epoch."""
         return epoch_size(self.count - self.unlabeled, self.unlabeled)
 
+    @property
+    def unlabeled_share(self) -> float:
+        """Share of the rows that have no label."""
+        return self.unlabeled / max(self.count, 1)
+
     def take(self, index: Tensor, step: int | Tensor = 0) -> Rows:
         """Read the rows at the index as the batch of a step; their handles stay on the CPU."""
         at = index.cpu() + self.start

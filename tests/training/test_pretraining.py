@@ -1,0 +1,64 @@
+"""Pretraining: the parties' nets learn first, without labels, if rows have no label."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.problems import NUMBERS, make_problem
+from xvfl.config import LossConfig, TrainConfig
+from xvfl.methods.xvfl import XVFL, XVFLWeights
+from xvfl.primitives.rows import Rows
+from xvfl.training.loop import Trainer, pretraining_epochs
+
+pytestmark = pytest.mark.usefixtures("limited_threads")
+LOSS = LossConfig()
+
+
+def few_labels(pretraining: int, epochs: int = 4, patience: int = 0) -> tuple[Trainer, Rows]:
+    problem = make_problem([NUMBERS] * 2, ["FF", "FP", "PF", "FF"] * 8, seed=0)
+    y = problem.rows.y.clone()
+    y[::2] = -1
+    rows = replace(problem.rows, y=y)
+    method = XVFL(problem.head, XVFLWeights(0.1, 0.1, 1.0, guidance=0.5))
+    config = TrainConfig(
+        epochs=epochs, batch_size=8, patience=patience, device="cpu", weight_decay=0.0
+    )
+    federation = problem.federation(reconstruction=0.3)
+    return Trainer(federation, method, rows, config, pretraining=pretraining), rows
+
+
+def test_heads_are_not_trained_before_the_parties_are() -> None:
+    trainer, _ = few_labels(pretraining=2)
+    heads = [each.detach().clone() for each in trainer.method.heads.parameters()]
+    net = trainer.federation.workers[0].net  # type: ignore[attr-defined]
+    bottom = [each.detach().clone() for each in net.parameters()]
+    scored = []
+    for record in trainer.run(lambda: scored.append(0) or 1.0):  # type: ignore[func-returns-value]
+        if record.kind != "epoch":
+            continue
+        now = list(trainer.method.heads.parameters())
+        moved = any(not torch.equal(a, b) for a, b in zip(heads, now, strict=True))
+        assert moved == (record.progress.epoch > 2)
+        assert math.isnan(record.values["score"]) == (record.progress.epoch <= 2)
+        assert any(not torch.equal(a, b) for a, b in zip(bottom, net.parameters(), strict=True))
+    assert len(scored) == 2 and trainer.progress.best_epoch == 2
+
+
+def test_patience_counts_from_the_end_of_pretraining() -> None:
+    trainer, _ = few_labels(pretraining=3, epochs=20, patience=2)
+    scores = iter([0.5, 0.4, 0.3, 0.2])
+    for _ in trainer.run(lambda: next(scores)):
+        pass
+    assert trainer.progress.epoch == 6 and trainer.progress.best_epoch == 3
+
+
+def test_the_more_rows_have_no_label_the_longer_is_pretraining() -> None:
+    _, rows = few_labels(0)
+    config = TrainConfig(epochs=60)
+    assert rows.unlabeled_share == 0.5
+    assert pretraining_epochs(rows, LOSS, config) == 15
+    assert pretraining_epochs(replace(rows, y=rows.y.clamp(min=0)), LOSS, config) == 0
+    assert pretraining_epochs(rows, LossConfig(reconstruction=0.0), config) == 0
+    assert pretraining_epochs(rows, LossConfig(method="laser"), config) == 0
