@@ -223,7 +223,7 @@ class TrainConfig:
     """Optimizer, schedule and validation."""
 
     epochs: int = 60
-    """Maximum number of passes over the training rows."""
+    """Maximum number of passes over the labeled training rows."""
     batch_size: int = 0
     """Rows per step; 0 = between 64 and 1024, for about 100 steps per epoch."""
     optimizer: Literal["sgd", "adam", "adamw", "page"] = "adamw"

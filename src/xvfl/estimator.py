@@ -108,7 +108,7 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Number of nets of each party and of heads, trained at once. Predictions are the mean of
         their log-probabilities. More than one needs tables and default nets.
     epochs : int, default=60
-        Maximum number of passes over the training rows.
+        Maximum number of passes over the labeled training rows.
     batch_size : int, default=0
         Rows per step. 0 chooses between 64 and 1024, for about 100 steps per epoch.
     optimizer : {"adamw", "adam", "sgd", "page"}, default="adamw"

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +69,8 @@ class TreeComparison:
 def compare_with_trees(folder: RunDir) -> TreeComparison:
     """Evaluate a run and trees of the same rows, and write evaluation.json.
 
-    The trees train on the run's training rows, choose the number of trees and between training
-    with and without masks by its validation rows, and are tested on its held-out rows.
+    The trees train on the run's labeled training rows, choose the number of trees and between
+    training with and without masks by its validation rows, and are tested on its held-out rows.
     """
     require_lightgbm()
     model, manifest, config = open_run(folder)
@@ -85,7 +85,8 @@ def compare_with_trees(folder: RunDir) -> TreeComparison:
     evaluation = evaluate_run(folder)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataWarning)  # the training reported them
-        with open_dataset(config, Path(manifest["base_dir"]), folder) as dataset:
+        labeled_only = replace(config, use_unlabeled=False)
+        with open_dataset(labeled_only, Path(manifest["base_dir"]), folder) as dataset:
             assert isinstance(dataset, InMemoryDataset)
     rows, held_out = tree_rows(dataset), held_out_places(dataset, manifest["held_out"])
     parties = list(dataset.tables)
