@@ -52,7 +52,7 @@ def make(
         figures: dict[str, Any] = {}
         for dataset in names:
             task = digits() if dataset == "digits" else load(dataset, 2)
-            epochs = 10 if quick else EPOCHS
+            epochs = 30 if quick else EPOCHS
             for setting, unlabeled in SETTINGS.items():
                 progress(f"{dataset}, {setting}")
                 runs = [run_config(dataset, seed, epochs) for seed in seeds]
