@@ -1,4 +1,4 @@
-"""The points the paper leaves open, one by one: each decision D1–D7 has tests that name it."""
+"""The points the paper leaves open, one by one: each decision D1–D8 has tests that name it."""
 
 import itertools
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tests import twin
 from tests.problems import IMAGE, MIXED, NUMBERS, D, Problem, make_problem
-from xvfl import nets
+from xvfl import maths, nets
 from xvfl.config import COORDINATOR, LossConfig, NetConfig, TableOptions
 from xvfl.data.encoder import TableEncoder
 from xvfl.data.images import ImageEncoder, Images
@@ -491,3 +491,40 @@ def test_D7_a_model_without_a_partys_table_is_the_model_of_the_others() -> None:
             FusedFederation(sides), ready.rows.select_parties([0, 2]), "collaborative", 0
         )
     np.testing.assert_allclose(said.proba, torch.softmax(out.double(), 1).numpy(), atol=1e-6)
+
+
+def assisted(holding: str, weights: XVFLWeights) -> tuple[Tensor, Tensor]:
+    """Return the assisted and the local logits of a row at the first of three parties."""
+    problem = make_problem([NUMBERS] * 3, [holding], seed=4)
+    for net in problem.parties:
+        net.eval()
+    method = XVFL(problem.head, weights)
+    both = (method.logits(problem.federation(), problem.rows, m, 0) for m in ("assisted", "local"))
+    return next(both), next(both)
+
+
+@pytest.mark.parametrize("holding", ["PP-", "P-P", "-PP", "PPP"])
+def test_D8_a_partial_peer_assists_where_no_party_is_full(holding: str) -> None:
+    with_peer, without = assisted(holding, XVFLWeights(0.1, 0.1, self_completion=1.0))
+    assert not torch.allclose(with_peer, without)
+    problem = make_problem([NUMBERS] * 3, [holding], seed=4)
+    full, seen = problem.rows.full, problem.rows.seen
+    assert maths.assistants(full, seen, 0, True).tolist() == [
+        [False, *(each == "P" for each in holding[1:])]
+    ]
+
+
+@pytest.mark.parametrize("holding", ["FP-", "P--", "P-E"])
+def test_D8_a_full_party_or_one_without_peers_predicts_alone(holding: str) -> None:
+    close(*assisted(holding, XVFLWeights(0.1, 0.1, self_completion=1.0)))
+
+
+def test_D8_a_full_peer_assists_without_partial_ones() -> None:
+    problem = make_problem([NUMBERS] * 3, ["PFP"], seed=4)
+    full, seen = problem.rows.full, problem.rows.seen
+    assert maths.assistants(full, seen, 0, True).tolist() == [[False, True, False]]
+
+
+@pytest.mark.parametrize("holding", ["PP-", "P-P"])
+def test_D8_the_paper_needs_a_full_peer(holding: str) -> None:
+    close(*assisted(holding, XVFLWeights(0.1, 0.1)))

@@ -203,7 +203,7 @@ def test_modes_by_default_and_by_name(model: XVFLClassifier) -> None:
     helped = model.predict_table(BOTH, mode="assisted", party="bank")
     assert set(helped["mode"]) == {"assisted", "local"}
     lonely = helped.index[helped["mode"] == "local"]
-    assert (helped.loc[lonely, "notes"] == "no full peer: local prediction").all()
+    assert (helped.loc[lonely, "notes"] == "no peer can assist: local prediction").all()
     pd.testing.assert_frame_equal(
         helped.loc[lonely].filter(like="proba"), alone.loc[lonely].filter(like="proba")
     )

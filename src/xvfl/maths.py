@@ -55,6 +55,15 @@ def sources(full: Tensor, seen: Tensor) -> Tensor:
     return torch.where(full.any(1, keepdim=True), full, seen)
 
 
+def assistants(full: Tensor, seen: Tensor, party: int, partial: bool) -> Tensor:
+    """Select the peers that assist a party with missing features; none if it is full. (B, k)
+
+    The paper's assistants are full. With `partial` (D8), they are the sources of the party's cue:
+    where no party is full, those that observed anything.
+    """
+    return others(sources(full, seen) if partial else full, party) & ~full[:, [party]]
+
+
 def cues(E: Tensor, source: Tensor) -> tuple[Tensor, Tensor]:
     """Average the sources other than i for each party i (eq. vfl_xcom_k_1, vfl_xcom_k_2).
 

@@ -225,7 +225,7 @@ def test_predict_says_how_each_answer_came_about(mode: str | None, kind: str, ru
     assert set(answers["mode"]) <= used[mode or "collaborative"]
     parties = {"bank"} if mode == "local" else {"bank", "bank+shop"}
     assert set(answers["parties"]) <= parties | ({"shop"} if mode is None else set())
-    alone = answers["notes"] == "no full peer: local prediction"
+    alone = answers["notes"] == "no peer can assist: local prediction"
     assert (alone == (answers["mode"] == "local")).all() or mode == "local"
 
 

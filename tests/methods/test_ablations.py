@@ -72,7 +72,8 @@ def test_side_by_side_everybody_keeps_its_place() -> None:
         made = both_ways(row, best[b], E_)
         blocks = twin.joined(dict(enumerate(made)), 3, concat=True)
         torch.testing.assert_close(together[b], method.heads(blocks))
-        peers = {i: E[i] for i in (0, 2) if row.full[i]}
+        helpers = row.full if any(row.full) else [any(part) for part in row.o]
+        peers = {i: E[i] for i in (0, 2) if helpers[i]}
         one = {1: made[1], **({} if row.full[1] else peers)} if peers else {1: best[b][1]}
         torch.testing.assert_close(assisted[b], method.heads(twin.joined(one, 3, concat=True)))
 
@@ -93,7 +94,8 @@ def test_assisted_decides_with_the_mean_of_its_completion_and_its_cue() -> None:
     assisted = method.logits(problem.federation(), problem.rows, "assisted", 1)
     parties, best = problem.twin_parties(), alone(problem, True)
     for b, (row, E) in enumerate(zip(problem.twin_rows(), embed_rows(problem), strict=True)):
-        peers = [E[i] for i in (0, 2) if row.full[i]]
+        helpers = row.full if any(row.full) else [any(part) for part in row.o]
+        peers = [E[i] for i in (0, 2) if helpers[i]]
         expected = best[b][1]
         if peers and not row.full[1]:
             made = both_ways(row, best[b], twin.cross_completed(parties, row, E))

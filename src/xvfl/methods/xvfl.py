@@ -147,19 +147,20 @@ class XVFL:
             E_ = maths.average_completions(E_, best, rows.seen)
         if mode == "collaborative":
             return self._apply_to(maths.filled(best, E_, rows.full, has_cue, self.join))
-        return self._assisted(E, best, E_, rows.full, party)
+        return self._assisted(rows, E, best, E_, party)
 
-    def _assisted(self, E: Tensor, best: Tensor, E_: Tensor, full: Tensor, party: int) -> Tensor:
-        """Compute assisted logits; local ones if the party is full or no other party is.
+    def _assisted(self, rows: Rows, E: Tensor, best: Tensor, E_: Tensor, party: int) -> Tensor:
+        """Compute assisted logits; local ones where no peer assists.
 
         The paper's prediction is h(Ẽ_i). With self completion, the head's input is the mean of Ẽ_i
-        and the embeddings that the cue averages, which is closest to the joint prediction.
+        and the embeddings that the cue averages (D8), which is closest to the joint prediction.
         """
-        peers = maths.others(full, party)
-        local = (full[:, party] | ~peers.any(1)).unsqueeze(-1)
+        full, partial = rows.full, self.weights.self_completion > 0
+        peers = maths.assistants(full, rows.seen, party, partial)
+        local = ~peers.any(1, keepdim=True)
         own = torch.zeros_like(full).index_fill(1, torch.tensor([party], device=full.device), True)
-        with_own = torch.where(own.unsqueeze(-1), E_, E)
-        if self.weights.self_completion:
+        if partial:
+            with_own = torch.where(own.unsqueeze(-1), E_, E)
             assisted = self.join.over(with_own, peers | own)
         else:
             assisted = self.join.alone(E_)[:, party]

@@ -282,7 +282,8 @@ class Model:
     def _info(self) -> ModelInfo:
         cross_completion = "assisted" in self.method.modes
         completes = cross_completion or self.loss.self_completion_weight > 0
-        return ModelInfo(self.classes, self.prior, completes, cross_completion)
+        partial_peers = self.loss.self_completion_weight > 0
+        return ModelInfo(self.classes, self.prior, completes, cross_completion, partial_peers)
 
     def _check_parties(self, names: Collection[str]) -> None:
         if not names:
@@ -306,5 +307,5 @@ class Model:
         requested = self.temperatures.get(temperature_key(request.mode, request.party or ""), 1.0)
         local = self.temperatures.get(temperature_key("local", request.party or ""), 1.0)
         temperatures = torch.full((len(rows), 1), requested, dtype=torch.float64)
-        alone = without_assistance(request, rows).cpu().unsqueeze(1)
+        alone = without_assistance(request, rows, self._info().partial_peers).cpu().unsqueeze(1)
         return torch.where(alone, local, temperatures)

@@ -20,7 +20,7 @@ from xvfl.primitives.rows import Rows
 
 Bools = NDArray[np.bool_]
 
-NO_FULL_PEER = "no full peer: local prediction"
+NO_PEER = "no peer can assist: local prediction"
 NOT_OBSERVED = "not observed by any party: class prior"
 
 
@@ -74,6 +74,8 @@ class ModelInfo:
     """Whether the method completes missing features."""
     cross_completion: bool
     """Whether it completes them from the embeddings of other parties."""
+    partial_peers: bool
+    """Whether peers that observe a row in part assist where no party observes it in full (D8)."""
 
 
 def row_ids(sources: Mapping[str, Source], given: Sequence[str], party: str | None) -> list[str]:
@@ -83,12 +85,13 @@ def row_ids(sources: Mapping[str, Source], given: Sequence[str], party: str | No
     return list(dict.fromkeys(each for name in given for each in source_ids(sources[name])))
 
 
-def without_assistance(request: PredictRequest, rows: Rows) -> Tensor:
-    """Return the rows of an assisted prediction that no full peer can assist. (n,)
+def without_assistance(request: PredictRequest, rows: Rows, partial_peers: bool) -> Tensor:
+    """Return the rows of an assisted prediction with missing features that no peer assists. (n,)
 
     The party predicts them locally.
     """
-    alone = ~maths.others(rows.full, request.index).any(1) & ~rows.full[:, request.index]
+    peers = maths.assistants(rows.full, rows.seen, request.index, partial_peers)
+    alone = ~peers.any(1) & ~rows.full[:, request.index]
     return alone if request.mode == "assisted" else alone.zero_()
 
 
@@ -106,16 +109,18 @@ def build_prediction(
     """
     observed: Bools = rows.seen.cpu().numpy()
     full: Bools = rows.full.cpu().numpy()
-    alone: Bools = without_assistance(request, rows).cpu().numpy()
-    contributors = _contributors(request, observed, full)
+    alone: Bools = without_assistance(request, rows, model.partial_peers).cpu().numpy()
+    peers = maths.assistants(rows.full, rows.seen, request.index, model.partial_peers)
+    assistants: Bools = peers.cpu().numpy()
+    contributors = _contributors(request, observed, full, assistants)
     prior = np.asarray(~(contributors & observed).any(1))
     mode = np.where(prior, "prior", np.where(alone, "local", request.mode))
     parties = _joined_names(list(encoded), contributors & ~prior[:, None])
     filled = ~full & (observed | model.cross_completion) & model.completes
     completed = _completed_share(request, filled, encoded, ids)
-    sent = _embeddings_sent(request, observed, full, model.cross_completion)
+    sent = _embeddings_sent(request, observed, full, assistants, model.cross_completion)
     notes = _encoding_notes(ids, encoded)
-    for flag, text in ((alone & ~prior, NO_FULL_PEER), (prior, NOT_OBSERVED)):
+    for flag, text in ((alone & ~prior, NO_PEER), (prior, NOT_OBSERVED)):
         for row in flag.nonzero()[0]:
             notes[row] = _join(notes[row], text)
     return Prediction(
@@ -138,34 +143,37 @@ def _joined_names(names: Sequence[str], marked: Bools) -> list[str]:
     return [texts[i] for i in which.reshape(-1).tolist()]
 
 
-def _contributors(request: PredictRequest, observed: Bools, full: Bools) -> Bools:
+def _contributors(
+    request: PredictRequest, observed: Bools, full: Bools, assistants: Bools
+) -> Bools:
     if request.mode == "collaborative":
         return observed
-    contributors = full.copy()
+    contributors = (full if request.mode == "peers" else assistants).copy()
     if request.mode == "local":
         contributors[:] = False
-    elif request.mode == "assisted":
-        contributors &= ~full[:, [request.index]]
     contributors[:, request.index] = observed[:, request.index] & (request.mode != "peers")
     return contributors
 
 
 def _embeddings_sent(
-    request: PredictRequest, observed: Bools, full: Bools, cross_completion: bool
+    request: PredictRequest,
+    observed: Bools,
+    full: Bools,
+    assistants: Bools,
+    cross_completion: bool,
 ) -> NDArray[np.int64]:
     """Count embeddings per row: each E up, and for each completed party a cue down and Ẽ up.
 
     In `assisted` the completed party keeps its Ẽ.
     """
     n_full, n_observed = (np.asarray(each.sum(1), dtype=np.int64) for each in (full, observed))
-    own_full = full[:, request.index]
-    n_peers = n_full - own_full
+    n_assistants = np.asarray(assistants.sum(1), dtype=np.int64)
     if request.mode == "local":
         return np.zeros(len(full), dtype=np.int64)
     if request.mode == "peers":
-        return n_peers
+        return n_full - full[:, request.index]
     if request.mode == "assisted":
-        return np.where(own_full | (n_peers == 0), 0, n_peers + 1)
+        return np.where(n_assistants == 0, 0, n_assistants + 1)
     if not cross_completion:
         return n_observed
     any_full = n_full > 0
