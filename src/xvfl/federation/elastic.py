@@ -79,6 +79,12 @@ class ElasticFederation:
         """Indices of the parties that take part."""
         return tuple(i for i, member in enumerate(self.members) if member.present)
 
+    @property
+    def excluded(self) -> frozenset[str]:
+        """Names of the parties that may not join again."""
+        members = self.members
+        return frozenset(m.party.name for m in members if m.exclusion_reason is not None)
+
     def wait_for(self, n_parties: int) -> tuple[int, ...]:
         """Let connected parties join; block until `n_parties` are present."""
         deadline = time.monotonic() + self.terms.join_timeout

@@ -1,0 +1,54 @@
+"""Records of the epochs of a run, in the run folder and in the log."""
+
+import time
+from typing import Any
+
+from xvfl.federation.elastic import ElasticFederation
+from xvfl.model.run_dir import RECORDS, RunDir
+from xvfl.service.log import LogFunction
+from xvfl.system.write_guard import WriteGuard
+from xvfl.training.loop import Record
+
+
+class EpochRecords:
+    """Writes a record after every epoch; keeps those that cannot be written yet."""
+
+    def __init__(
+        self, folder: RunDir, federation: ElasticFederation, writes: WriteGuard, log: LogFunction
+    ) -> None:
+        self._folder, self._federation, self._writes, self._log = folder, federation, writes, log
+        self._started = time.monotonic()
+        self._unwritten: list[dict[str, Any]] = []
+        self._batches = self._count_batches()
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the coordinator started or resumed the run."""
+        return time.monotonic() - self._started
+
+    def add(self, record: Record) -> None:
+        """Record an epoch."""
+        progress, federation = record.progress, self._federation
+        before, self._batches = self._batches, self._count_batches()
+        line = {
+            "kind": "epoch",
+            "epoch": progress.epoch,
+            "step": progress.step,
+            "best_epoch": progress.best_epoch + 1,
+            **record.values,
+            "parties": len(federation.present),
+            "batches": {name: n - before.get(name, 0) for name, n in self._batches.items()},
+            "seconds": round(self.seconds, 3),
+        }
+        self._unwritten.append(line)
+        self._writes.attempt(RECORDS, self.write)
+        self._log({"event": "epoch", **line})
+
+    def write(self) -> None:
+        """Append the records that are not in the file yet."""
+        while self._unwritten:
+            self._folder.append_record(self._unwritten[0])
+            del self._unwritten[0]
+
+    def _count_batches(self) -> dict[str, int]:
+        return {member.party.name: member.batches for member in self._federation.members}
