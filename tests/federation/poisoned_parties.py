@@ -12,7 +12,9 @@ import pandas as pd
 import pytest
 import torch
 from sklearn.datasets import load_digits
+from sklearn.metrics import roc_auc_score
 from torch import Tensor
+from xvfl_lab.datasets.physionet2012 import read_pack
 
 from tests.federation.poisoned_values import ATTACKS, Attack, Poisoner
 from tests.federation.split_helpers import InMemoryCheckpoints
@@ -47,7 +49,11 @@ BANK_PARTIES = {
     "campaign": ["contact", "day", "month", "campaign", "pdays", "previous", "poutcome"],
 }
 BANK_ROWS = 6000
+PHYSIONET = Path("clinical") / "physionet2012_wide.parquet"
+PHYSIONET_ROWS = 4000
 NET, NO_GRADIENTS = NetConfig(embedding_dim=64, hidden_dim=64), PrivacyConfig("no_gradients")
+LEAVE = "leave"
+"""In place of an attack: exclude the party."""
 MISSING = 0.3
 """Share of the rows in which a party misses half of its features."""
 
@@ -70,7 +76,23 @@ def bank_tables() -> tuple[dict[str, pd.DataFrame], Tensor]:
     return {name: frame[columns] for name, columns in BANK_PARTIES.items()}, y
 
 
-TABLES = {"digits": digits_tables, "bank": bank_tables}
+def physionet_tables() -> tuple[dict[str, pd.DataFrame], Tensor]:
+    """Split 4,000 stays of PhysioNet 2012 between two parties; skip the test without the data."""
+    path = Path(os.environ.get("XVFL_DATA", "")) / PHYSIONET
+    if not path.is_file():
+        pytest.skip(f"needs {PHYSIONET} in the folder of XVFL_DATA")
+    table = read_pack([path])
+    frame = table.frame.sample(PHYSIONET_ROWS, random_state=0)
+    y = torch.from_numpy(table.y[frame.index])
+    features = {c: c.partition("__")[0] for c in frame.columns}
+    frames = {
+        name: frame[[c for c in frame.columns if features[c] in own]].reset_index(drop=True)
+        for name, own in table.parties[2].items()
+    }
+    return frames, y
+
+
+TABLES = {"digits": digits_tables, "bank": bank_tables, "physionet2012": physionet_tables}
 
 
 def encode_tables(frames: dict[str, pd.DataFrame], seed: int = 0) -> dict[str, PartyTable]:
@@ -115,25 +137,26 @@ class PoisonedRun:
     events: list[dict[str, Any]]
 
     def train(self, attack: str | None = None, start: int = 0, party: int = 1) -> "PoisonedRun":
-        """Train; from a step on, one party sends poisoned values."""
-        excluded = 0
+        """Train; from a step on, one party sends poisoned values, or is excluded (`LEAVE`)."""
+        excluded = self.federation.excluded
 
         def validate() -> float:
             nonlocal excluded
             check_validation(self.method, self.federation, self.validation)
-            now = sum(member.exclusion_reason is not None for member in self.federation.members)
-            if now > excluded:
-                excluded = now
+            if self.federation.excluded != excluded:
+                excluded = self.federation.excluded
                 self.trainer.forget_best()
             return score(self.method, self.federation, self.validation)
 
         if attack is not None and start == 0:
-            self.transports[party].attack = ATTACKS[attack]
+            self.transports[party].attack = ATTACKS.get(attack)
         check_repeatability(self.method, self.federation, self.validation)
         steps = self.trainer.run(validate)
         while True:
-            if attack is not None and self.trainer.progress.step >= start:
-                self.transports[party].attack = ATTACKS[attack]
+            if self.trainer.progress.step == start and attack == LEAVE:
+                self.federation.exclude(party, "for comparison")
+            elif attack is not None and self.trainer.progress.step >= start:
+                self.transports[party].attack = ATTACKS.get(attack)
             if next(steps, None) is None:
                 break
         if self.federation.best_weights_agree:
@@ -143,9 +166,19 @@ class PoisonedRun:
 
     def accuracy(self) -> float:
         """Return the collaborative accuracy on the test rows that the first party observed."""
+        out, y = self._test_logits()
+        return float((out.argmax(1) == y).float().mean())
+
+    def auroc(self) -> float:
+        """Return the collaborative AUROC on these rows."""
+        out, y = self._test_logits()
+        scores = out.double().softmax(1)
+        binary = scores.shape[1] == 2
+        return float(roc_auc_score(y, scores[:, 1] if binary else scores, multi_class="ovr"))
+
+    def _test_logits(self) -> tuple[Tensor, Tensor]:
         rows = self.test.take(self.test.seen[:, 0].nonzero().flatten())
-        out = logits(self.method, self.federation, rows, "collaborative", 0)
-        return float((out.argmax(1) == rows.y).float().mean())
+        return logits(self.method, self.federation, rows, "collaborative", 0), rows.y
 
     def anomalies(self) -> list[dict[str, Any]]:
         """Return the logged anomalies."""

@@ -146,9 +146,12 @@ class PartyMonitor:
             first = values.detach()[counted[:, i], i, 0]
             history = self._histories.setdefault((name, kind), History())
             anomalies = self._check_one(name, kind, statistics, i, history)
-            if training and (answer := sketch(first)) is not None:
-                anomalies += _check_repeat(name, kind, *history.repeats(answer, step))
+            if (answer := sketch(first)) is not None and (training or kind == "embeddings"):
+                repeats = history.repeats(answer, step) if training else history.correlation(answer)
+                anomalies += _check_repeat(name, kind, *repeats)
             if not training and kind == "embeddings":
+                if answer is not None and name not in self._evaluated:
+                    history.store_evaluation(answer)
                 anomalies += self._check_consistency(name, first, handles[counted[:, i], i])
             if training and not anomalies:
                 self._update(history, statistics, i)
@@ -272,7 +275,8 @@ def describe(anomaly: Anomaly) -> str:
 def _check_repeat(name: str, kind: AnswerKind, correlation: float, step: int) -> list[Anomaly]:
     if correlation <= MAX_CORRELATION:
         return []
-    return [Anomaly(name, "repeat", f"its {kind} repeat those of step {step}, for other rows")]
+    earlier = f"step {step}, for other rows" if step >= 0 else "the validation rows"
+    return [Anomaly(name, "repeat", f"its {kind} repeat those of {earlier}")]
 
 
 def _others(rms: Tensor, i: int) -> float:

@@ -100,6 +100,7 @@ class History:
         """Running geometric mean of `rms`; decaying maximum of `largest`."""
         self._moment: Tensor | None = None
         self._sketches: Tensor | None = None
+        self._evaluated: Tensor | None = None
         self._steps = torch.full((STORED_SKETCHES,), -1)
         self._next = 0
 
@@ -124,14 +125,26 @@ class History:
     def repeats(self, answer: Tensor, step: int) -> tuple[float, int]:
         """Store a sketch; return the largest correlation with that of another step, and the step.
 
-        A batch that is repeated after a fault has the same step and the same answer.
+        A batch that is repeated after a fault has the same step and the same answer. Step -1 is the
+        last stored evaluation.
         """
+        correlation, repeated = self.correlation(answer, step)
+        if self._evaluated is not None and (value := float(self._evaluated @ answer)) > correlation:
+            correlation, repeated = value, -1
         if self._sketches is None:
             self._sketches = answer.new_zeros(STORED_SKETCHES, len(answer))
-        other = (self._steps >= 0) & (self._steps != step)
-        correlation = (self._sketches @ answer).masked_fill(~other, -1.0)
-        value, at = correlation.max(0)
-        repeated = int(self._steps[at])
         self._sketches[self._next], self._steps[self._next] = answer, step
         self._next = (self._next + 1) % STORED_SKETCHES
-        return float(value), repeated
+        return correlation, repeated
+
+    def correlation(self, answer: Tensor, step: int = -1) -> tuple[float, int]:
+        """Return the largest correlation of a sketch with that of another step, and the step."""
+        if self._sketches is None:
+            return -1.0, -1
+        other = (self._steps >= 0) & (self._steps != step)
+        value, at = (self._sketches @ answer).masked_fill(~other, -1.0).max(0)
+        return float(value), int(self._steps[at])
+
+    def store_evaluation(self, answer: Tensor) -> None:
+        """Store the sketch of an answer for validation rows, in place of the last one."""
+        self._evaluated = answer
