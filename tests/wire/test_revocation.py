@@ -1,8 +1,9 @@
-"""Revocation lists on both sides, read again while the other side is connected."""
+"""Revocation lists and expiry on both sides, checked again while the other side is connected."""
 
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from tests.wire.transport_helpers import (
     tls_files,
     wait_until,
 )
-from xvfl.certs import PeerVerifier, open_authority
+from xvfl.certs import PeerVerifier, create_authority, open_authority
 from xvfl.certs.proof import proof_checker, prover
 from xvfl.errors import CertificateError, PartyError
 from xvfl.wire.client import PartyClient
@@ -213,3 +214,35 @@ def test_an_unexpected_error_ends_no_checks(folder: Path) -> None:
         wait_until(lambda: server.transports["p0"].connection is None)
         party.stop()
     assert "the disk is gone" in str(events)
+
+
+@pytest.mark.parametrize("expiring", ["p0", COORDINATOR])
+def test_a_peer_whose_certificate_expires_is_disconnected(expiring: str, tmp_path: Path) -> None:
+    # A busy machine may need longer to connect than the first certificate is valid.
+    for seconds in (5, 30, 300):
+        folder, events = tmp_path / str(seconds), Events()
+        authority = create_authority(folder)
+        for name, hosts in (("p0", ()), (COORDINATOR, ("localhost",))):
+            created = datetime.now(UTC)
+            if name == expiring:
+                created += timedelta(seconds=seconds) - timedelta(days=1)
+            authority.issue(name, hosts, days=1, now=created)
+        peers = PeerVerifier(folder / "ca.crt", None)
+        with run_server(
+            folder, ["p0"], log_event=events.append, identify=peers.check, recheck=RECHECK_S
+        ) as server:
+            party = Party(folder, "p0", server.port, folder / "ca.crl")
+            wait_until(lambda events=events, party=party: events or party.events, 600)
+            if any(event["event"] == "connected" for event in events):
+                wait_until(lambda server=server: server.transports["p0"].connection is None, 600)
+                wait_until(lambda party=party: party.error or party.events, 600)
+                party.stop()
+                break
+            party.stop()
+    else:
+        pytest.fail("no connection before the certificate expired")
+    if expiring == "p0":
+        assert "does not accept this certificate: it is revoked, expired" in str(party.error)
+        assert "'p0': its certificate expired at" in str(events)
+    else:
+        assert "the coordinator: its certificate expired at" in str(party.events)

@@ -1,11 +1,13 @@
-"""Identify a peer by its certificate, and check the revocation list.
+"""Identify a peer by its certificate; check its dates and the revocation list.
 
-TLS checks signature, dates and purpose. gRPC does not read revocation lists, so this module does.
+TLS checks signature, dates and purpose when a peer connects. gRPC does not read revocation lists,
+and does not notice that the certificate of a connected peer expires, so this module checks both.
 """
 
 import threading
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -51,14 +53,17 @@ class PeerVerifier:
             self._read_again(self._path)
 
     def check(self, certificate_pem: bytes) -> str:
-        """Return the peer's name; raise if its certificate is revoked or of another authority."""
+        """Return the peer's name; raise if its certificate is not trusted (any more)."""
         certificate = parse_certificate(certificate_pem)
         name = _name(certificate)
         self.check_trusted(certificate, repr(name))
         return name
 
     def check_trusted(self, certificate: x509.Certificate, owner: str) -> None:
-        """Raise if a certificate is revoked or of another authority; `owner` is for the error."""
+        """Raise if a certificate is expired, revoked or of another authority.
+
+        `owner` is for the error.
+        """
         try:
             certificate.verify_directly_issued_by(self._authority)
         except (ValueError, TypeError, InvalidSignature) as error:
@@ -66,6 +71,11 @@ class PeerVerifier:
                 f"{owner}: its certificate is not signed by the authority in `ca_certificate`; "
                 "request one from that authority"
             ) from error
+        if certificate.not_valid_after_utc < datetime.now(UTC):
+            raise CertificateError(
+                f"{owner}: its certificate expired at {certificate.not_valid_after_utc:%F %T} UTC; "
+                "request a new one"
+            )
         with self._lock:
             self._refresh()
             revoked = certificate.serial_number in self._revoked

@@ -8,8 +8,8 @@ from xvfl.certs.proof import proof_checker
 from xvfl.federation.endpoint import Endpoint
 from xvfl.service.config import PartyProcessConfig
 from xvfl.service.log import LogFunction
-from xvfl.wire.client import CheckProof, PartyClient
-from xvfl.wire.messages import Hello, Proof
+from xvfl.wire.client import PartyClient
+from xvfl.wire.messages import Hello
 
 
 def connect_party(
@@ -20,6 +20,8 @@ def connect_party(
     reconnect_timeout: float,
 ) -> PartyClient:
     """Build the client that passes a coordinator's requests to an endpoint."""
+    revocation_list = Path(config.revocation_list) if config.revocation_list else None
+    peers = PeerVerifier(Path(config.tls.ca_certificate), revocation_list, log)
     return PartyClient(
         config.coordinator,
         config.tls,
@@ -29,16 +31,5 @@ def connect_party(
         log,
         config.max_message_bytes,
         reconnect_timeout,
-        _check_proof(config, log),
+        proof_checker(config.tls, config.coordinator, peers),
     )
-
-
-def _check_proof(config: PartyProcessConfig, log: LogFunction) -> CheckProof:
-    if config.revocation_list is None:
-        return _accept
-    peers = PeerVerifier(Path(config.tls.ca_certificate), Path(config.revocation_list), log)
-    return proof_checker(config.tls, config.coordinator, peers)
-
-
-def _accept(nonce: bytes, proof: Proof) -> None:
-    """Accept a coordinator that TLS accepts: this party has no revocation list."""

@@ -45,8 +45,8 @@ DROP_SUMMARY_S = HELLO_TIMEOUT_S + 10
 DUPLICATE = "another process of this party is already connected; stop one of them"
 UNLISTED = "this coordinator does not accept this certificate's name; ask its operator"
 NOT_TRUSTED = (
-    "the coordinator does not accept this certificate: it is revoked, or not issued by its CA; "
-    "request a new one"
+    "the coordinator does not accept this certificate: it is revoked, expired, or not issued by "
+    "its CA; request a new one"
 )
 INTERNAL = "internal error at the coordinator; see the coordinator's log"
 UNEXPECTED_END = f"the stream ended, or a message was larger than {CHUNK_BYTES} bytes"
@@ -243,7 +243,7 @@ class CoordinatorServer:
         return message
 
     async def _check_certificates(self) -> None:
-        """Disconnect parties whose certificate was revoked."""
+        """Disconnect parties whose certificate was revoked or has expired."""
         for name, transport in self.transports.items():
             connection = transport.connection
             if connection is None:
