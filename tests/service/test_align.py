@@ -2,11 +2,15 @@
 
 import json
 import os
+import secrets
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,14 +22,21 @@ from tests.small_tables import SOURCE, make_tables
 from tests.wire.transport_helpers import issue_certificates, open_transports, run_server
 from xvfl.errors import ConfigError, MatchingError, PartyError
 from xvfl.federation.endpoint import Endpoint
-from xvfl.matching import load_coordinator_alignment, load_party_alignment
+from xvfl.matching import (
+    coordinator_session,
+    load_coordinator_alignment,
+    load_party_alignment,
+    party_session,
+    session_checks,
+)
+from xvfl.service import log as service_log
 from xvfl.service.align import match_parties
 from xvfl.service.config import MatchingConfig, PartyProcessConfig, load_config
 from xvfl.service.log import read_log
-from xvfl.service.party_matching import matching_endpoint
+from xvfl.service.party_matching import SESSIONS, MatchingService, matching_endpoint
 from xvfl.wire import codec
 from xvfl.wire.in_process import InProcessTransport
-from xvfl.wire.messages import Begin, ErrorReply, Hello, Match
+from xvfl.wire.messages import Begin, ErrorReply, Hello, Match, Message
 
 COORDINATOR = """
 listen = "localhost:{port}"
@@ -255,6 +266,65 @@ def test_a_coordinator_that_starts_again_is_answered(tmp_path: Path) -> None:
     over = {"p0": InProcessTransport(end.hello, end.handle)}
     found = match_parties(over, LABELED, ["y"], config, tmp_path / "c.json")
     assert found.matches["p0"].session == load_party_alignment(tmp_path / "p0.json").match.session
+
+
+class RestartingTransport(InProcessTransport):
+    """A party that is restarted before one of the requests."""
+
+    def __init__(self, make_end: Callable[[], Endpoint], at: int, fails: bool) -> None:
+        self._make_end, self._at, self._fails, self._count = make_end, at, fails, 0
+        end = make_end()
+        super().__init__(end.hello, end.handle)
+
+    def request(self, message: Message) -> "Future[Message]":
+        self._count += 1
+        if self._count == self._at:
+            end = self._make_end()
+            super().__init__(end.hello, end.handle)
+            if self._fails:
+                lost: Future[Message] = Future()
+                lost.set_exception(PartyError("party 'p0' restarted", ("p0",)))
+                return lost
+        return super().request(message)
+
+
+@pytest.mark.parametrize("fails", [True, False], ids=["during a request", "between requests"])
+@pytest.mark.parametrize("at", [2, 3, 5])
+def test_a_party_that_restarts_is_matched_again(at: int, fails: bool, tmp_path: Path) -> None:
+    config, events = MatchingConfig(n_threads=1), list[Mapping[str, Any]]()
+
+    def make_end() -> Endpoint:
+        service = MatchingService(IDS, ["x"], config, tmp_path / "p0.json")
+        hello = Hello(0, secrets.token_hex(8), False, len(IDS), "", "")
+        return Endpoint(
+            hello,
+            lambda settings, training: pytest.fail("no run"),
+            InMemoryCheckpoints(),
+            handle_other=lambda message: service.reply(message),  # type: ignore[arg-type]
+        )
+
+    over = {"p0": RestartingTransport(make_end, at, fails)}
+    found = match_parties(over, LABELED, ["y"], config, tmp_path / "c.json", events.append)
+    assert (found.matches["p0"].handles >= 0).tolist() == [True, False, True]
+    assert found.matches["p0"].session == load_party_alignment(tmp_path / "p0.json").match.session
+    names = [event["event"] for event in events]
+    assert names == ["matching_started", "matching_interrupted", "matching_started", "matched"]
+    assert not (tmp_path / SESSIONS).exists(), "the unfinished session no longer counts"
+
+
+def test_long_matching_logs_its_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service_log, "PROGRESS_S", 0.0)
+    for module in (session_checks, coordinator_session, party_session):
+        monkeypatch.setattr(module, "PART_SIZE", 2)
+    config = MatchingConfig(n_threads=1)
+    events, own = list[Mapping[str, Any]](), list[Mapping[str, Any]]()
+    ids = [f"c{i}" for i in range(7)]
+    end = matching_endpoint(ids, ["x"], config, tmp_path / "p0.json", own.append)
+    over = {"p0": InProcessTransport(end.hello, end.handle)}
+    match_parties(over, ids, ["y"], config, tmp_path / "c.json", events.append)
+    for events_of_side in (events, own):
+        shares = [e["percent"] for e in events_of_side if e["event"] == "matching_progress"]
+        assert shares == sorted(shares) and shares[0] < 10 and shares[-1] == 100
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from xvfl.matching.session_checks import (
     SessionItems,
     check_count,
     check_message,
+    count_requests,
     parts,
     session_id,
 )
@@ -43,6 +44,8 @@ class CoordinatorMatch:
     """Session id, equal on both sides."""
 
 
+Progress = Callable[[int, int], None]
+"""Receives the number of answered requests and of all requests, without those at both ends."""
 Requests = Generator[MatchingMessage, MatchingMessage, CoordinatorMatch]
 Phase = Generator[MatchingMessage, MatchingMessage, None]
 """Yields requests and receives replies."""
@@ -58,15 +61,21 @@ class CoordinatorSession:
         self._rule, self._n_threads, self._max_ids = rule, n_threads, max_ids
         self._items = SessionItems()
         self._steps: Requests | None = self._requests()
+        self._n_requests = 0
 
-    def match(self, exchange: Exchange) -> CoordinatorMatch:
+    def match(
+        self, exchange: Exchange, progress: Progress = lambda done, total: None
+    ) -> CoordinatorMatch:
         """Run the session over a transport."""
         steps, self._steps = self._steps, None
         if steps is None:
             raise MatchingError("this session has already run; create a new one to match again")
-        request = next(steps)
+        request, done = next(steps), 0
         while True:
             reply = decode(exchange(request.encode()))
+            if 0 < done <= self._n_requests:
+                progress(done, self._n_requests)
+            done += 1
             try:
                 request = steps.send(reply)
             except StopIteration as ended:
@@ -81,6 +90,7 @@ class CoordinatorSession:
         welcome = check_message(reply, MessageKind.WELCOME, hello.session, reply.number, 1)
         check_count(welcome.number, self._max_ids, "the party")
         session = session_id(hello, welcome)
+        self._n_requests = count_requests(len(self._texts), welcome.number)
         with ThreadMap(self._n_threads) as threads:
             matches = yield from self._find_matches(session, threads, welcome.number)
             yield from self._serve(session, threads, welcome.number)

@@ -23,6 +23,12 @@ def parts(count: int) -> Iterator[tuple[int, slice, int]]:
         yield number, slice(start, start + size), size
 
 
+def count_requests(labeled_ids: int, party_ids: int) -> int:
+    """Return the requests of a session after HELLO, without those that list the matches."""
+    labeled, party = (-(-count // PART_SIZE) for count in (labeled_ids, party_ids))
+    return 2 * labeled + 3 * party
+
+
 def check_message(
     message: MatchingMessage,
     kind: MessageKind,

@@ -17,7 +17,13 @@ from xvfl.matching import (
     load_coordinator_alignment,
 )
 from xvfl.service.config import MatchingConfig
-from xvfl.service.log import MATCHED, MATCHING_STARTED, LogFunction
+from xvfl.service.log import (
+    MATCHED,
+    MATCHING_PROGRESS,
+    MATCHING_STARTED,
+    LogFunction,
+    ProgressLog,
+)
 from xvfl.wire.messages import End, ErrorReply, Match, Matched, Message
 from xvfl.wire.transport import Transport
 
@@ -94,14 +100,22 @@ def match_parties(
     """
     alignment = _existing_alignment(path, ids, columns, config.rule)
     for name, transport in transports.items():
-        _wait_for(name, transport, timeout_s)
         client = MatchingClient(name, transport)
-        log({"event": MATCHING_STARTED, "party": name, "labeled_ids": len(ids)})
-        session = CoordinatorSession(ids, config.rule, config.n_threads or None, config.max_ids)
-        try:
-            match = session.match(client)
-        except MatchingError as error:
-            raise MatchingError(f"matching with party {name!r}: {error}") from error
+        match = None
+        while match is None:
+            instance_id = _wait_for(name, transport, timeout_s)
+            log({"event": MATCHING_STARTED, "party": name, "labeled_ids": len(ids)})
+            session = CoordinatorSession(ids, config.rule, config.n_threads or None, config.max_ids)
+            progress = ProgressLog(log, {"event": MATCHING_PROGRESS, "party": name})
+            try:
+                match = session.match(client, progress)
+            except (MatchingError, PartyError) as error:
+                # A restarted party does not know the session: match again from the start.
+                hello = transport.hello()
+                same_process = hello is not None and hello.instance_id == instance_id
+                if isinstance(error, MatchingError) and same_process:
+                    raise MatchingError(f"matching with party {name!r}: {error}") from error
+                log({"event": "matching_interrupted", "party": name, "reason": str(error)})
         alignment = replace(alignment, matches={**alignment.matches, name: match})
         alignment.save(path)
         if end:
@@ -127,9 +141,10 @@ def _existing_alignment(
     return CoordinatorAlignment({}, rule, TableFingerprint.of(columns, ids))
 
 
-def _wait_for(name: str, transport: Transport, timeout_s: float) -> None:
+def _wait_for(name: str, transport: Transport, timeout_s: float) -> str:
+    """Wait until a party is connected and idle; return the id of its process."""
     deadline = time.monotonic() + timeout_s
-    while transport.hello() is None:
+    while (hello := transport.hello()) is None:
         if time.monotonic() > deadline:
             raise PartyError(
                 f"party {name!r} did not connect within {timeout_s:.0f} s; "
@@ -137,3 +152,4 @@ def _wait_for(name: str, transport: Transport, timeout_s: float) -> None:
                 (name,),
             )
         time.sleep(POLL_S)
+    return hello.instance_id

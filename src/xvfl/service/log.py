@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from xvfl.system.files import append_jsonl, read_jsonl
@@ -13,8 +14,11 @@ from xvfl.system.files import append_jsonl, read_jsonl
 LOG = "log.jsonl"
 FINISHED = "finished"
 """Event of a completed run; also the reason that the parties receive with `End`."""
-MATCHING_STARTED, MATCHED = "matching_started", "matched"
+MATCHING_STARTED, MATCHING_PROGRESS = "matching_started", "matching_progress"
+MATCHED = "matched"
 """Events of a matching session; `MATCHED` is also the reason in `End` if no training follows."""
+PROGRESS_S = 10.0
+"""Seconds between two events about the progress of a task."""
 LogFunction = Callable[[Mapping[str, Any]], None]
 """Log an event: a mapping with the key `event` and details."""
 
@@ -51,6 +55,19 @@ class EventLog:
                 print(
                     f"{now:%H:%M:%S} {self._process}: {event.get('event')} {rest}", file=sys.stderr
                 )
+
+
+class ProgressLog:
+    """Logs the progress of a task, at most once every `PROGRESS_S` seconds."""
+
+    def __init__(self, log: LogFunction, event: Mapping[str, Any]) -> None:
+        self._log, self._event, self._last = log, event, monotonic()
+
+    def __call__(self, done: int, total: int) -> None:
+        """Log the share that is done in percent."""
+        if (now := monotonic()) >= self._last + PROGRESS_S:
+            self._last = now
+            self._log({**self._event, "percent": 100 * done // total})
 
 
 def read_log(folder: Path) -> list[dict[str, Any]]:
