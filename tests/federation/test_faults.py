@@ -16,6 +16,7 @@ from tests.federation.elastic_helpers import (
     train_config,
 )
 from tests.federation.split_helpers import InMemoryCheckpoints
+from tests.wire.transport_helpers import wait_until
 from xvfl.errors import PartyError, RunError, WireError
 from xvfl.federation.elastic import ElasticFederation
 from xvfl.federation.endpoint import Endpoint
@@ -113,6 +114,24 @@ def test_a_party_that_refuses_to_begin_is_asked_again_a_few_times_only(
     assert [e["event"] for e in events if e.get("party") == "p1"] == [
         *["join_failed"] * MAX_REJECTIONS,
         "party_excluded",
+    ]
+
+
+def test_after_the_last_batch_a_party_that_failed_to_join_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("xvfl.federation.membership.BACKOFF_S", 0.01)
+    made, *_ = make_workers()
+    flaky = [FlakyTransport(make_endpoint(side, InMemoryCheckpoints())) for side in made]
+    left = iter(range(3))
+    refusing(flaky[1], lambda message: isinstance(message, Begin) and next(left, None) is not None)
+    events: list[dict[str, Any]] = []
+    peers = [RemoteParty(name, line) for name, line in zip(NAMES, flaky, strict=True)]
+    roster = ElasticFederation(peers, run_terms(train_config("adamw", epochs=1)), events.append)
+    wait_until(lambda: roster.wait_for(0) == (0, 1))
+    assert [e["event"] for e in events if e.get("party") == "p1"] == [
+        *["join_failed"] * 3,
+        "party_joined",
     ]
 
 

@@ -86,14 +86,17 @@ class ElasticFederation:
         return frozenset(m.party.name for m in members if m.exclusion_reason is not None)
 
     def wait_for(self, n_parties: int) -> tuple[int, ...]:
-        """Let connected parties join; block until `n_parties` are present."""
+        """Let connected parties join; block until `n_parties` are present.
+
+        With 0, for use after the last batch, a party that failed pauses for seconds, not batches.
+        """
         deadline = time.monotonic() + self.terms.join_timeout
         while True:
             for member in self.members:
                 if member.present and member.party.restarted():
                     # No request is open: the party fails no batch and need not pause.
                     self._leave(member, "it was restarted")
-                self._try_join(member, needed=len(self.present) < n_parties)
+                self._try_join(member, needed=not n_parties or len(self.present) < n_parties)
             if len(self.present) >= n_parties:
                 return self.present
             self._check_enough_left(n_parties)
