@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from xvfl.federation.party_monitor import AnswerKind, PartyMonitor
-from xvfl.federation.party_statistics import answer_statistics
+from xvfl.federation.party_statistics import spread
 from xvfl.federation.remote_party import RemoteParty
 from xvfl.federation.split import Counters, SplitFederation
 from xvfl.methods.base import View
@@ -63,8 +63,8 @@ class MonitoredSplit(SplitFederation):
         embeddings yield unusual completions at an honest party. (k,)
         """
         trusted = [not self._suspicious - {name} for name in self.names]
-        spread = answer_statistics(cues.detach().unsqueeze(2), counted).spread
-        return torch.tensor(trusted, device=cues.device) & (spread > MIN_CUE_SPREAD)
+        differ = spread(cues.detach(), counted) > MIN_CUE_SPREAD
+        return torch.tensor(trusted, device=cues.device) & differ
 
     def _leaf(self, values: Tensor) -> Tensor:
         """Track gradients for the monitor in some steps, also if they are not sent."""

@@ -45,15 +45,25 @@ def answer_statistics(values: Tensor, counted: Tensor) -> AnswerStatistics:
     square = values.square().mean(-1)
     rms = (square.mean(-1) * weight).sum(0).sqrt()
     largest = (square.amax(-1) * counted).amax(0).sqrt() if len(values) else torch.zeros_like(rms)
-    first = values[:, :, 0] * counted.unsqueeze(-1)
-    mean = (first * weight.unsqueeze(-1)).sum(0)
-    # The difference of two moments would lose small spreads to rounding.
-    deviation = ((first - mean).square().mean(-1) * weight).sum(0).sqrt()
-    level = (square[:, :, 0] * weight).sum(0).sqrt()
-    part = first[..., :MOMENT_WIDTH].transpose(0, 1)
+    first = values[:, :, 0]
+    part = (first[..., :MOMENT_WIDTH] * counted.unsqueeze(-1)).transpose(0, 1)
     moment = part.mT @ part
     moment = moment / moment.flatten(1).norm(dim=1).clamp(min=TINY).view(-1, 1, 1)
-    return AnswerStatistics(rows, rms, largest, deviation / level.clamp(min=TINY), moment)
+    return AnswerStatistics(rows, rms, largest, spread(first, counted), moment)
+
+
+@torch.no_grad()
+def spread(values: Tensor, counted: Tensor) -> Tensor:
+    """Compute the deviation of the counted rows (B, k) of (B, k, d) from their mean row. (k,)
+
+    It is the root mean square of the deviation, relative to that of the values.
+    """
+    weight = counted.to(values.dtype) / counted.sum(0).clamp(min=1)
+    mean = (values * weight.unsqueeze(-1)).sum(0)
+    # The difference of two moments would lose small spreads to rounding.
+    deviation = ((values - mean).square().mean(-1) * weight).sum(0).sqrt()
+    level = (values.square().mean(-1) * weight).sum(0).sqrt()
+    return deviation / level.clamp(min=TINY)
 
 
 @torch.no_grad()
