@@ -1,5 +1,6 @@
 """Progress bars for training and prediction, shown in a terminal or a notebook."""
 
+import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -49,11 +50,11 @@ def progress_bar(
             bar.update(task, completed=round(done, 1), total=update.epochs, description=label)
             if record.kind == "epoch":
                 loss = sum(v for k, v in record.values.items() if k != "score")
-                status = f"loss {loss:.3f}  validation log-loss {-record.values['score']:.3f}"
-                best = (
-                    f"epoch {progress.best_epoch + 1}" if progress.best_epoch >= 0 else "none yet"
-                )
-                bar.update(task, status=f"{status} (best: {best})")
+                score, best = record.values["score"], progress.best_epoch + 1
+                scored = f"validation log-loss {-score:.3f} (best: epoch {best})"
+                pretraining = math.isnan(score) and not best
+                status = "pretraining" if pretraining else f"loss {loss:.3f}  {scored}"
+                bar.update(task, status=status)
 
         yield show
 
