@@ -91,7 +91,11 @@ RENAMED = {
     "train.seed": "random_state",
 }  # fmt: skip
 """New names of options, by group and old name."""
-ADDED: dict[str, Any] = {"net.number_embedding_dim": 0, "net.members": 1}
+ADDED: dict[str, Any] = {
+    "net.seeing_completers": False,
+    "net.number_embedding_dim": 0,
+    "net.members": 1,
+}
 """Options that were added later, by group and name (`loss.name`): the value that these runs had."""
 
 

@@ -134,6 +134,8 @@ class NetConfig:
     base_channels: int = 32
     """Channels of the first residual block, a multiple of 8; later blocks have up to 8 times as
     many."""
+    seeing_completers: bool = False
+    """In `xvfl+`, completers also take the features that their party observes."""
     number_embedding_dim: int = 0
     """Size of the periodic embedding of each number of a table; 0 = none."""
     members: int = 1

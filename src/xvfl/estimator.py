@@ -102,6 +102,8 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Number of residual blocks in bottoms of images.
     base_channels : int, default=32
         Channels of the first residual block, a multiple of 8.
+    seeing_completers : bool, default=False
+        In `"xvfl+"`, completers also take the features that their party observes.
     number_embedding_dim : int, default=0
         Size of the periodic embedding of each number of a table. 0 means none.
     members : int, default=1
@@ -158,7 +160,8 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         flags to an embedding of size d.
     completers : dict of Module or callable, default=None
         Custom completers by party, in the same form. A completer maps a cue of size d to the
-        encoded columns.
+        encoded columns. If it has an attribute `sees_features` that is true, it also takes the
+        input of the bottom: the party's observed features and flags.
     head : Module, default=None
         Custom head. It maps an embedding of size d to one logit per class.
     verbose : bool or "auto", default="auto"
@@ -279,6 +282,7 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         hidden_dim: int = 0,
         n_blocks: int = 4,
         base_channels: int = 32,
+        seeing_completers: bool = False,
         number_embedding_dim: int = 0,
         members: int = 1,
         epochs: int = 60,

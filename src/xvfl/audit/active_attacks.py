@@ -151,12 +151,17 @@ def _row_solver(net: PartyNet, cues: Tensor) -> Callable[[Tensor], Tensor]:
     """Return a function from the gradients of all cues (cues·d,) to the features of a row (p,).
 
     With the completion X̃ of a cue, its Jacobian J, and the weight w of each column in the party's
-    loss (0 where missing), a gradient is Jᵀ(w·X̃ − w·x): linear in w and in w·x.
+    loss (0 where missing), a gradient is Jᵀ(w·X̃ − w·x): linear in w and in w·x. Of a completer that
+    sees features, the attacker assumes that it saw none.
     """
-    completer = copy.deepcopy(net.completer).requires_grad_(False).double()
+    net = copy.deepcopy(net).requires_grad_(False).double()
+    layout = net.layout
+    shape = layout.image or (layout.encoded,)
 
     def complete(cue: Tensor) -> Tensor:
-        x: Tensor = completer(cue).flatten(1)
+        nothing = torch.zeros(len(cue), layout.raw, dtype=torch.bool)
+        inputs = net.completer_inputs(cue.new_zeros(len(cue), *shape), nothing, cue)
+        x: Tensor = net.completer(*inputs).flatten(1)
         return x
 
     cues = cues.double()

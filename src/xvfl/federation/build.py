@@ -91,7 +91,8 @@ def build_parties(
         if not spec.completes:
             return PartyNet(layout, bottom, nets.NoCompleter())
         completer = custom_net((completers or {}).get(name), layout, d)
-        default = completer or nets.completer(layout, d, hidden, config.base_channels)
+        sees = config.seeing_completers and loss.self_completion_weight > 0
+        default = completer or nets.completer(layout, d, hidden, config.base_channels, sees)
         return PartyNet(layout, bottom, default)
 
     return {

@@ -90,12 +90,12 @@ class PartyWorker:
         rows = self.table.take(handles)
         self._x, self._observed, self._step = self.net.encode(rows), rows.observed, step
         self.objective = None
-        n_masks = max(views.count("masked"), views.count("self"))
+        n_masks = self._n_masks = max(views.count("masked"), views.count("self"))
         masked = [self._sample_mask(rows.observed, step, number) for number in range(n_masks)]
         masks = [rows.observed, *masked] if "plain" in views else masked
         used = self._used_copies(views, needed, n_masks)
         x = self.net.given(_repeat(self._x, len(masks)), _interleave(masks))
-        E = self._apply(self.net.bottom, x, used)
+        E = self._apply(self.net.bottom, used, x)
         if len(views) == len(masks) == 1 and "self" not in views:
             return E.unsqueeze(1)
         copies = E.view(len(handles), len(masks), E.shape[-1]).unbind(1)
@@ -117,13 +117,17 @@ class PartyWorker:
         """Embed the rows of the last `embed`, completed from a cue. (B, d)
 
         Rows with `replace_observed` (B,) take all features from the completer, also observed ones.
-        Where `needed` (B,) is False, the result is arbitrary.
+        A completer that sees features gets these rows with features dropped at random, and
+        completes the dropped ones. Where `needed` (B,) is False, the result is arbitrary.
         """
         if self.private is not None:
             raise WireError("Complete: not allowed with differential privacy")
         self._seed(self._step, "complete")
         used = needed.unsqueeze(1) if needed is not None and self.row_wise else None
-        observed = self._observed & ~replace_observed.unsqueeze(1)
+        kept = torch.zeros_like(self._observed)
+        if self.net.completer_sees:
+            kept = self._sample_mask(self._observed, self._step, self._n_masks)
+        observed = torch.where(replace_observed.unsqueeze(1), kept, self._observed)
         return self._complete(cue, observed, used, own_cue=False)
 
     def _seed(self, step: int | Tensor, purpose: str) -> None:
@@ -165,25 +169,33 @@ class PartyWorker:
         completer_used = used
         if used is not None and reconstructs:
             completer_used = used | self._observed.any(1, keepdim=True)
-        completed = self._apply(self.net.completer, cue, completer_used)
+        x = _repeat(self._x, n_copies)
+        inputs = self.net.completer_inputs(x, observed, cue)
+        completed = self._apply(self.net.completer, completer_used, *inputs)
         if reconstructs:
             reconstructed = completed
             if not own_cue and cue.requires_grad:
                 # The coordinator receives the gradient of the cue: keep this loss out of it.
-                reconstructed = self._apply(self.net.completer, cue.detach(), completer_used)
-            loss = self._reconstruction_loss(reconstructed, n_copies)
+                inputs = (cue.detach(), *inputs[1:])
+                reconstructed = self._apply(self.net.completer, completer_used, *inputs)
+            loss = self._reconstruction_loss(reconstructed, observed, n_copies)
             loss = self.reconstruction * n_copies * loss
             self.objective = loss if self.objective is None else self.objective + loss
-        x = self.net.merged(_repeat(self._x, n_copies), observed, completed)
-        return self._apply(self.net.bottom, x, used)
+        merged = self.net.merged(x, observed, completed)
+        return self._apply(self.net.bottom, used, merged)
 
-    def _apply(self, net: nn.Module, x: Tensor, used: Tensor | None) -> Tensor:
+    def _apply(self, net: nn.Module, used: Tensor | None, *inputs: Tensor) -> Tensor:
         compute = partial(self.net.compute, net)
-        return apply_to_rows(compute, used, x, stacked=len(self.seeds))
+        return apply_to_rows(compute, used, *inputs, stacked=len(self.seeds))
 
-    def _reconstruction_loss(self, completed: Tensor, n_copies: int) -> Tensor:
-        """Mean squared error over the observed features of each run, summed over runs."""
-        target = self.net.spread(_repeat(self._observed, n_copies)).expand_as(completed)
+    def _reconstruction_loss(self, completed: Tensor, visible: Tensor, n_copies: int) -> Tensor:
+        """Mean squared error over the observed features of each run, summed over runs.
+
+        A completer that sees features is judged by those that were hidden from it.
+        """
+        known = _repeat(self._observed, n_copies)
+        known = known & ~visible if self.net.completer_sees else known
+        target = self.net.spread(known).expand_as(completed)
         weight = target.to(completed.dtype)
         error = (completed - _repeat(self._x.detach(), n_copies)).square() * weight
         by_run = (len(self.seeds), -1)

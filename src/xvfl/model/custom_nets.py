@@ -54,12 +54,14 @@ def _check_party(name: str, net: PartyNet) -> int:
         embedded = net.eval().embed(torch.zeros(2, *shape), observed)
         if not net.completes:
             return embedded.shape[1]
-        completed = net.completer(embedded)
+        inputs = net.completer_inputs(torch.zeros(2, *shape), observed, embedded)
+        completed = net.completer(*inputs)
     except RuntimeError as error:
         raise InputError(
             f"party {name!r}: custom net does not fit: a bottom maps the {layout.encoded} encoded "
             f"columns and {layout.raw} observed flags (images: one more channel) to (rows, d), a "
-            f"completer maps (rows, d) to the encoded columns; {error}"
+            f"completer maps (rows, d), and with `sees_features` the bottom's input, to the "
+            f"encoded columns; {error}"
         ) from error
     if completed.shape[1:] != torch.Size(shape):
         raise InputError(

@@ -4,7 +4,14 @@ from collections.abc import Callable
 
 from torch import nn
 
-from xvfl.nets.completers import Completer, ImageTrunk, NoCompleter
+from xvfl.nets.completers import (
+    Completer,
+    ImageFusion,
+    ImageTrunk,
+    NoCompleter,
+    SeeingCompleter,
+    TableFusion,
+)
 from xvfl.nets.concat import ConcatHead, ParallelBottoms
 from xvfl.nets.mlp import mlp
 from xvfl.nets.numbers import NumberEmbeddings
@@ -18,6 +25,7 @@ __all__ = [
     "NoCompleter",
     "ParallelBottoms",
     "ResidualBottom",
+    "SeeingCompleter",
     "bottom",
     "completer",
     "head",
@@ -50,8 +58,14 @@ def head(width: int, hidden: int, classes: int, image: bool) -> nn.Module:
     return mlp([width, *[hidden] * (5 if image else 2), classes])
 
 
-def completer(layout: Layout, d: int, hidden: int, channels: int = 32) -> nn.Module:
+def completer(
+    layout: Layout, d: int, hidden: int, channels: int = 32, sees_features: bool = False
+) -> nn.Module:
     """Build the default XCom_i: a trunk by data kind, then outputs in each feature's range."""
+    if sees_features and layout.image is not None:
+        return SeeingCompleter(ImageFusion(d, layout.image, channels), layout)
+    if sees_features:
+        return SeeingCompleter(TableFusion(d, layout, hidden), layout)
     if layout.image is not None:
         return Completer(ImageTrunk(d, layout.image, 2 * channels), layout)
     return Completer(mlp([d, hidden, hidden, layout.encoded]), layout)

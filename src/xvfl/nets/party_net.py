@@ -28,6 +28,8 @@ class PartyNet(nn.Module):
         at = torch.tensor(layout.feature_of_column, dtype=torch.long)
         self.register_buffer("columns", at, persistent=False)
         self.completes = not isinstance(completer, NoCompleter)
+        self.completer_sees = bool(getattr(completer, "sees_features", False))
+        """Whether the completer also takes the party's observed features."""
         self.bf16 = False
         """Whether bottom and completer compute in bf16 on a GPU; everything else is float32."""
 
@@ -69,19 +71,25 @@ class PartyNet(nn.Module):
 
     def complete(self, x: Tensor, observed: Tensor, cue: Tensor) -> tuple[Tensor, Tensor]:
         """Complete rows from a cue; return Ẽ = f_i(x̂) (B, d) and the completer's X̃ (B, p)."""
-        completed = self.compute(self.completer, cue)
+        completed = self.compute(self.completer, *self.completer_inputs(x, observed, cue))
         return self.compute(self.bottom, self.merged(x, observed, completed)), completed
 
-    def compute(self, net: nn.Module, x: Tensor) -> Tensor:
+    def completer_inputs(self, x: Tensor, observed: Tensor, cue: Tensor) -> tuple[Tensor, ...]:
+        """Return what the completer takes: the cue, and the observed features if it sees them."""
+        return (cue, self.given(x, observed)) if self.completer_sees else (cue,)
+
+    def compute(self, net: nn.Module, *inputs: Tensor) -> Tensor:
         """Apply the bottom or the completer in the configured precision."""
         if not self.bf16:
-            return cast(Tensor, net(x))
+            return cast(Tensor, net(*inputs))
         # `net` is compiled, for the fixed shapes of training on a GPU alone.
-        run = net if self.training and x.is_cuda else net.forward
-        if not x.is_cuda:
-            return cast(Tensor, run(x))
-        if x.dim() == 4:
-            x = x.contiguous(memory_format=torch.channels_last)
+        first = inputs[0]
+        run = net if self.training and first.is_cuda else net.forward
+        if not first.is_cuda:
+            return cast(Tensor, run(*inputs))
+        formatted = [
+            x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x for x in inputs
+        ]
         with torch.autocast("cuda", torch.bfloat16, cache_enabled=False):
-            out = run(x)
-        return cast(Tensor, out.to(x.dtype))
+            out = run(*formatted)
+        return cast(Tensor, out.to(first.dtype))

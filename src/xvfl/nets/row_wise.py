@@ -10,7 +10,15 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from xvfl.nets.completers import Completer, ImageTrunk, NoCompleter, TypedOutput
+from xvfl.nets.completers import (
+    Completer,
+    ImageFusion,
+    ImageTrunk,
+    NoCompleter,
+    SeeingCompleter,
+    TableFusion,
+    TypedOutput,
+)
 from xvfl.nets.concat import ConcatHead, ParallelBottoms
 from xvfl.nets.norm import GroupNorm
 from xvfl.nets.numbers import NumberEmbeddings
@@ -24,6 +32,7 @@ ROW_WISE: frozenset[type[nn.Module]] = frozenset(
         *(nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Sigmoid, nn.Tanh),
         *(ConcatHead, ParallelBottoms, Block, ResidualBottom),
         *(NumberEmbeddings, StackedEmbedding, StackedLinear),
+        *(SeeingCompleter, ImageFusion, TableFusion),
         *(Completer, ImageTrunk, NoCompleter, TypedOutput),
     )
 )
