@@ -20,6 +20,7 @@ from xvfl_lab.experiments.figure_cache import FigureData, Progress, cached_figur
 from xvfl_lab.experiments.figure_tables import (
     JUDGED,
     RATE,
+    Standing,
     by_position,
     markdown_table,
     mean_text,
@@ -65,20 +66,19 @@ def make(
         require_lightgbm()
     except ModuleNotFoundError as error:
         raise ConfigError("trees: need LightGBM: pip install 'xvfl-lab[trees]'") from error
-    results = {}
     for dataset in DATASETS:
-        jobs = method_jobs(dataset, quick)
-        found = RunStore(out.parent / "runs" / f"{dataset}.jsonl").get(jobs)
-        trees = compute(tree_jobs_beside(jobs), tree_store(out.parent, dataset), load, progress)
-        results[dataset] = [*found, *trees]
+        jobs = tree_jobs_beside(method_jobs(dataset, quick))
+        compute(jobs, tree_store(out.parent, dataset), load, progress)
+    return write(out, quick)
+
+
+def write(out: Path, quick: bool) -> dict[str, Any]:
+    """Write numbers and tables from the stored runs, on the rates and seeds that trees have."""
+    results = {dataset: stored(out.parent, dataset, quick) for dataset in DATASETS}
 
     def summarize() -> FigureData:
-        seconds = sum(
-            each.seconds
-            for some in results.values()
-            for each in some
-            if each.config.name in (TREES, TREES_POOLED)
-        )
+        trees = (each for some in results.values() for each in some if _is_tree(each))
+        seconds = sum(each.seconds for each in trees)
         return FigureData({d: summary(d, some) for d, some in results.items()}, {}, seconds)
 
     config = {"runs": {dataset: _digest(some) for dataset, some in results.items()}}
@@ -88,6 +88,20 @@ def make(
     return record
 
 
+def stored(out: Path, dataset: str, quick: bool) -> list[Result]:
+    """Return the stored runs of trees, and of the methods on the same rates and seeds."""
+    jobs = method_jobs(dataset, quick)
+    trees = tree_store(out, dataset).get(tree_jobs_beside(jobs))
+    places = {(each.config.rate, each.config.seed) for each in trees}
+    methods = RunStore(out / "runs" / f"{dataset}.jsonl").get(jobs)
+    same = [each for each in methods if (each.config.rate, each.config.seed) in places]
+    return [*same, *trees]
+
+
+def _is_tree(result: Result) -> bool:
+    return result.config.name in (TREES, TREES_POOLED)
+
+
 def method_jobs(dataset: str, quick: bool) -> list[Job]:
     """List the runs of the methods that trees are compared with."""
     budget = budget_for(dataset, quick)
@@ -95,10 +109,8 @@ def method_jobs(dataset: str, quick: bool) -> list[Job]:
     return make_jobs(dataset, budget, rates=RATES, methods=METHODS)
 
 
-def compute(
-    jobs: Sequence[TreeJob], store: RunStore, load: Load, progress: Progress
-) -> list[Result]:
-    """Compute the runs that are not stored, and return the results of all."""
+def compute(jobs: Sequence[TreeJob], store: RunStore, load: Load, progress: Progress) -> None:
+    """Compute the runs that are not stored."""
     todo = store.missing(jobs)
     try:
         todo = store.missing(jobs, jobs[0].task(load).digest())
@@ -110,12 +122,12 @@ def compute(
         where = f"R_miss {run.rate:g}, seed {run.seed}"
         progress(f"{job.dataset}: {run.name}, {where} ({count} of {len(todo)})")
         execute_trees(job, store, load)
-    return store.get(jobs)
 
 
 def _digest(results: Sequence[Result]) -> str:
     """Hash the results, so that the figure is made again when one changes."""
-    return key_of({"runs": [[asdict(each.config), each.metrics] for each in results]})
+    runs = [[c.name, c.rate, c.seed, each.metrics] for each in results for c in [each.config]]
+    return key_of({"runs": runs})
 
 
 def summary(dataset: str, results: Sequence[Result]) -> dict[str, Any]:
@@ -129,14 +141,18 @@ def summary(dataset: str, results: Sequence[Result]) -> dict[str, Any]:
         "runs": len(results),
         "numbers": numbers(kept, RATE),
         "standings": [
-            {**asdict(each), "gap": vars(each.gap)}
-            for each in standing(results, metric_of(dataset), JUDGED)
+            {**asdict(each), "gap": vars(each.gap)} for each in _standings(dataset, results)
         ],
         "cpu_seconds": {
             name: round(_mean(each.seconds for each in results if each.config.name == name), 2)
             for name in (TREES, TREES_POOLED)
         },
     }
+
+
+def _standings(dataset: str, results: Sequence[Result]) -> list[Standing]:
+    every = standing(results, metric_of(dataset), JUDGED)
+    return [each for each in every if each.mode in MODES]
 
 
 def _mean(values: Iterable[float]) -> float:
@@ -148,13 +164,18 @@ def tables(dataset: str, results: Sequence[Result]) -> list[str]:
     """Lay out the runs of a data set in Markdown."""
     metric = metric_of(dataset)
     seeds = len({each.config.seed for each in results})
-    lines = [f"## {dataset}", "", f"{metric} in %, {seeds} seeds, test rows non-aligned.", ""]
+    lines = [
+        f"## {dataset}",
+        "",
+        f"AUROC in %, {seeds} seeds, test rows non-aligned.",
+        "",
+    ]
     names = {"local": "trees: of the party alone", "collaborative": "trees: mean of the logits"}
     for mode in MODES:
         lines += [f"**{mode}** ({names[mode]}):", "", *table(results, RATE, mode, metric)]
     lines += ["Trees that always train with, or without random masks:", ""]
     lines += _variants(results, metric)
-    compared = standing(results, metric, JUDGED)
+    compared = _standings(dataset, results)
     if compared:
         lines += ["Paired differences in points, mean of R_miss 0.5 and 0.9, ± standard error:", ""]
         lines += standing_table(compared)
@@ -169,8 +190,7 @@ def tables(dataset: str, results: Sequence[Result]) -> list[str]:
 
 def _variants(results: Sequence[Result], metric: str) -> list[str]:
     ways = ((TREES, "local"), (TREES, "collaborative"), (TREES_POOLED, "collaborative"))
-    trees = [each for each in results if each.config.name in (TREES, TREES_POOLED)]
-    positions = by_position(trees, RATE)
+    positions = by_position([each for each in results if _is_tree(each)], RATE)
     rows = [
         [
             f"{name}, {mode}{suffix}",
