@@ -100,7 +100,7 @@ def evaluate(
     """Evaluate a run on its held-out rows, in every mode.
 
     `local`: one party alone. `assisted`: one party with missing features, helped by the
-    embeddings of parties that hold the full row. `peers`: only those other parties.
+    embeddings of other parties. `peers`: only the other parties that hold the full row.
     `collaborative`: all parties together. Writes evaluation.json and evaluation.png into the run
     folder.
 
@@ -114,16 +114,13 @@ def evaluate(
     from xvfl.model.run_dir import RunDir
     from xvfl.model.workflow import evaluate_run
 
-    trees = []
-    if compare is None:
-        result = evaluate_run(RunDir(run))
-        print_evaluation(str(run), result)
-    else:
-        comparison = _compare(RunDir(run), compare)
-        result, trees = comparison.evaluation, comparison.lines
-        print_evaluation(str(run), result)
+    comparison = None if compare is None else _compare(RunDir(run), compare)
+    result = evaluate_run(RunDir(run)) if comparison is None else comparison.evaluation
+    print_evaluation(str(run), result)
+    if comparison is not None:
         print_trees(str(run), comparison)
     if has_matplotlib():
+        trees = () if comparison is None else comparison.lines
         plot_evaluation(result, run / "evaluation.png", trees)
     else:
         print_error(NO_MATPLOTLIB)

@@ -29,8 +29,8 @@ def complete_rows(federation: FusedFederation, rows: Rows, party: int, members: 
     cue = torch.where(use_own, E[:, party], cue[:, party])
     _, completed = worker.net.complete(x, table.observed, cue)
     values = maths.merge(x, completed, worker.net.spread(table.observed))
-    by_member = values.view(members, count, *values.shape[1:])
     if members == 1:
         return values
+    by_member = values.view(members, count, -1)
     dense = worker.net.layout.dense
     return torch.cat([by_member.mean(0)[:, :dense], by_member[0][:, dense:]], 1)

@@ -61,9 +61,7 @@ def stack(nets: Sequence[nn.Module]) -> nn.Module:
     if type(first) in STACKED:
         return STACKED[type(first)](nets)
     if next(first.parameters(recurse=False), None) is not None:
-        raise NotImplementedError(
-            f"{type(first).__name__} cannot be stacked; train one run at a time"
-        )
+        raise TypeError(f"{type(first).__name__} cannot be stacked; train one run at a time")
     stacked = copy.copy(first)
     stacked._modules = {
         name: stack([cast(nn.Module, net._modules[name]) for net in nets])

@@ -13,7 +13,7 @@ from torch import Tensor
 MIN_LABELED_SHARE = Fraction(1, 4)
 """Smallest share of labeled rows in a batch."""
 UNLABELED_WEIGHT = 3.0
-"""Weight of an unlabeled row in the loss; chosen on development rows (lab: `unlabeled`)."""
+"""Weight of an unlabeled row in the loss; chosen on development rows of three data sets."""
 
 Stream = Callable[[int, int], Tensor]
 """Returns the rows from a start to a stop of an order."""
