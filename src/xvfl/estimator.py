@@ -33,9 +33,11 @@ from xvfl.dataset.splits import Splits
 from xvfl.errors import DataWarning, InputError
 from xvfl.methods import Mode, method_spec
 from xvfl.model.custom_nets import CustomNets
+from xvfl.model.explain.explain_model import ExplainOptions, explain
+from xvfl.model.explain.explanation import Explanation
 from xvfl.model.fitting import TrainingPlan, fit
 from xvfl.model.model import Model
-from xvfl.model.progress import progress_bar
+from xvfl.model.progress import progress_bar, work_bar
 from xvfl.model.run_dir import RunDir
 from xvfl.nets import NetOrBuilder
 
@@ -568,6 +570,62 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         correct = predicted.loc[common].to_numpy() == labels.loc[common].to_numpy()
         weight = None if sample_weight is None else pd.Series(sample_weight, index=labels.index)
         return float(np.average(correct, weights=None if weight is None else weight.loc[common]))
+
+    def explain(
+        self,
+        X: Mapping[str, Table],
+        y: Any,
+        *,
+        metric: str = "auto",
+        rows: Literal["all", "shared"] = "all",
+        ids: Sequence[Any] | None = None,
+        n_repeats: int = 5,
+        n_samples: int = 300,
+        max_rows: int = 10_000,
+    ) -> Explanation:
+        """Explain the model: what parties and features are worth, and what completion changed.
+
+        Parties are compared on the same rows, by predictions of this model with every subset of
+        them; nothing is trained again. Give rows that were not used in training.
+
+        Parameters
+        ----------
+        X : dict of DataFrame, str, Path or Images
+            The tables of some or all parties, by party name.
+        y : Series, one-column DataFrame or tuple of (party, column)
+            Labels, as in `fit`.
+        metric : {"auto", "auroc", "accuracy", "log_loss"}, default="auto"
+            Metric of all figures. `"auto"` is AUROC for two classes and accuracy for more.
+        rows : {"all", "shared"}, default="all"
+            `"all"` labeled rows of the tables; or those that every party observes, which compares
+            columns without regard to who holds more rows.
+        ids : sequence, default=None
+            Rows whose completion to describe. By default those that completion changed most.
+        n_repeats : int, default=5
+            Permutations of each feature. 0 leaves out the importance of features.
+        n_samples : int, default=300
+            Bootstrap samples of rows for the 95 % intervals.
+        max_rows : int, default=10000
+            Of more rows, a random sample is used.
+
+        Returns
+        -------
+        Explanation
+            With the tables `parties`, `features` and `completed_cells`, `plot()`, `to_dict()` and
+            `save_html()`.
+
+        Raises
+        ------
+        InputError
+            If no labeled id occurs in the tables, or a parameter is invalid.
+        ModeError
+            If the method does not predict collaboratively.
+        """
+        check_is_fitted(self, "model_")
+        sources, labels = self._sources_and_labels(X, y, min_classes=1)
+        options = ExplainOptions(metric, rows, n_repeats, n_samples, max_rows, _ids_as_text(ids))
+        with work_bar("explaining", self.verbose) as report:
+            return explain(self.model_, sources, labels, options, report)
 
     def save(self, path: str | Path) -> None:
         """Write the model to a folder, as JSON and safetensors.

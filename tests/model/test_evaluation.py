@@ -68,7 +68,7 @@ def test_a_federation_gives_the_same_lines_without_calibration(
     ids = tables["bank"].index.intersection(tables["shop"].index)
     part = {name: table.loc[ids] for name, table in tables.items()}
     encoded = {name: encode(model.encoders[name], table) for name, table in part.items()}
-    rows, federation = model._rows(encoded, list(ids))
+    rows, federation = model.rows_of(encoded, list(ids))
     rows = replace(rows, y=torch.from_numpy(np.array([model.classes.index(c) for c in y[ids]])))
     from_model = lines_of(model, (part, y[ids]))
     from_federation = evaluate(federation_predictions(model.method, federation, rows), "test").lines

@@ -1,8 +1,6 @@
 """`xvfl audit`: attack a simulated federation with the operator's own tables."""
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -59,6 +57,7 @@ def audit(
     from xvfl.audit.run_audit import QUICK, AuditOptions
     from xvfl.audit.run_audit import audit as run_audit
     from xvfl.model.plots import NO_MATPLOTLIB, has_matplotlib
+    from xvfl.model.progress import work_bar
 
     scenario = load_scenario(
         path, min(rows, QUICK_ROWS) if quick else rows, QUICK_EPOCHS if quick else None
@@ -69,7 +68,7 @@ def audit(
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"--out {out}: cannot be created ({error.strerror})") from error
-    with _progress() as report:
+    with work_bar("audit") as report:
         result = run_audit(scenario, options, report)
     plot = None
     if has_matplotlib():
@@ -104,23 +103,6 @@ def _print_findings(name: str, result: "AuditResult") -> None:
             figures = [f"{value:.3f}" for value in values]
             table.add_row(each.key.attack, who, each.key.metric, *figures, each.verdict)
     print_table(table)
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[str, float], None]]:
-    """Show what is being done, on a terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    from xvfl.model.progress import is_interactive
-
-    if not is_interactive():
-        yield lambda text, share: None
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("audit", total=1.0)
-        yield lambda text, share: bar.update(task, description=text, completed=share)
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -21,7 +21,14 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 PANELS: dict[str, tuple[Callable[..., None], ...]] = {
-    "Train and predict": (demo.demo, runs.init, runs.train, runs.evaluate, runs.predict),
+    "Train and predict": (
+        demo.demo,
+        runs.init,
+        runs.train,
+        runs.evaluate,
+        runs.explain,
+        runs.predict,
+    ),
     "Federation of processes": (
         services.coordinator,
         services.party,

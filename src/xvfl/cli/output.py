@@ -8,6 +8,7 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from xvfl.model.evaluation import Evaluation
+    from xvfl.model.explain.explanation import Explanation
     from xvfl.model.tree_comparison import TreeComparison
 
 FINISHED_WITHOUT = 3
@@ -22,6 +23,9 @@ METRICS = {
     "ece": "ECE",
 }
 """The heading of each metric."""
+
+SHOWN_FEATURES = 10
+"""Number of features that `xvfl explain` prints."""
 
 
 def print_error(text: str) -> None:
@@ -64,6 +68,37 @@ def print_trees(name: str, comparison: "TreeComparison") -> None:
         "with and without random masks; the validation rows choose. `local` is compared with mode "
         "local, the others with mode collaborative."
     )
+
+
+def print_explanation(name: str, explanation: "Explanation") -> None:
+    """Print the worth of each party, and its most important features."""
+    metric, together = explanation.metric_name, explanation.together
+    title = (
+        f"{name}: {metric} of {explanation.n_rows} rows; {explanation.nobody:.3f} without parties"
+    )
+    columns = ["alone", "all but it", "it adds", "Shapley value", "95 % interval", "share"]
+    table = new_table(title, ["party", "rows", *columns])
+    for each in explanation.worth:
+        worth = each.shapley
+        values = (each.alone.value, each.without.value, each.adds.value, worth.value)
+        interval = f"{worth.low:.3f} to {worth.high:.3f}"
+        share = "n/a" if each.share is None else f"{100 * each.share.value:.0f} %"
+        figures = [f"{value:.3f}" for value in values]
+        table.add_row(each.party, str(each.rows), *figures, interval, share)
+    table.add_row("all", str(explanation.n_rows), f"{together.value:.3f}")
+    print_table(table)
+    if explanation.importances:
+        table = new_table("most important features", ["party", "feature", "importance"])
+        for feature in explanation.importances[:SHOWN_FEATURES]:
+            worth = feature.importance
+            interval = f"{worth.value:.3f} ({worth.low:.3f} to {worth.high:.3f})"
+            table.add_row(feature.party, feature.feature, interval)
+        print_table(table)
+    if effect := explanation.completion:
+        print(
+            f"completion changes {metric} of {effect.rows} rows with a gap from "
+            f"{effect.observed.value:.3f} to {effect.completed.value:.3f}"
+        )
 
 
 def new_table(title: str, columns: list[str]) -> Table:

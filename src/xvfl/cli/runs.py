@@ -1,4 +1,4 @@
-"""`xvfl init`, `train`, `evaluate` and `predict`."""
+"""`xvfl init`, `train`, `evaluate`, `explain` and `predict`."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -133,6 +133,57 @@ def _compare(folder: "RunDir", rival: str) -> "TreeComparison":
         raise InputError(f"--compare: {unknown('rival', rival, ['trees'])}")
     with require_extra("trees"):
         return compare_with_trees(folder)
+
+
+def explain(
+    run: Annotated[Path, typer.Argument(help="A finished run folder.")],
+    metric: Annotated[
+        str,
+        typer.Option(
+            help="auroc, accuracy or log_loss. Default: AUROC for two classes, else accuracy."
+        ),
+    ] = "auto",
+    shared: Annotated[
+        bool, typer.Option("--shared", help="Only rows that every party observes.")
+    ] = False,
+    id: Annotated[
+        list[str] | None,
+        typer.Option(help="A row whose completion to describe; repeat for more."),
+    ] = None,
+    repeats: Annotated[
+        int, typer.Option(help="Permutations of each feature; 0: no features.", min=0)
+    ] = 5,
+    rows: Annotated[
+        int, typer.Option(help="Largest number of rows; more are sampled.", min=10)
+    ] = 10_000,
+) -> None:
+    """Explain a run: what each party and feature is worth, and what completion changed.
+
+    Parties are compared on the same held-out rows, by predictions of the trained model with every
+    subset of them: each alone, all without it, and its Shapley value, with 95 % intervals. The
+    importance of a feature is the decrease of the metric when its cells are permuted. Writes
+    explanation.html, explanation.json and explanation.png into the run folder.
+
+    xvfl explain run
+    """
+    from xvfl.cli.output import print_explanation
+    from xvfl.model.explain.explain_model import ExplainOptions
+    from xvfl.model.plots import NO_MATPLOTLIB, has_matplotlib, save_figure
+    from xvfl.model.progress import work_bar
+    from xvfl.model.run_dir import RunDir
+    from xvfl.model.workflow import explain_run
+
+    options = ExplainOptions(
+        metric, "shared" if shared else "all", repeats, max_rows=rows, ids=id or None
+    )
+    with work_bar("explaining") as report:
+        result = explain_run(RunDir(run), options, report)
+    print_explanation(str(run), result)
+    if has_matplotlib():
+        save_figure(result.plot(), run / "explanation.png")
+    else:
+        print_error(NO_MATPLOTLIB)
+    print(f"wrote {run / 'explanation.html'} and {run / 'explanation.json'}")
 
 
 def predict(

@@ -40,6 +40,11 @@ class Members:
         """Return the method for a subset of the parties."""
         return Members(self.method.select_parties(parties), self.members)
 
+    def without_completion(self) -> "Members | None":
+        """Return the method with missing features zero-filled; None if it never completes them."""
+        build = getattr(self.method, "without_completion", None)
+        return None if build is None else Members(build(), self.members)
+
     def loss(self, federation: Federation, rows: Rows) -> dict[str, Tensor]:
         """Compute the mean loss of the members; its gradient is that of their sum."""
         terms = self.method.loss(federation, rows.repeat_for_members(self.members))

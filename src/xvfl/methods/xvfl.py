@@ -72,6 +72,10 @@ class XVFL:
         )
         return XVFL(heads, self.weights, self.completing)
 
+    def without_completion(self) -> "XVFL":
+        """Return the method with missing features zero-filled; it shares the weights."""
+        return XVFL(self.heads, self.weights, completing=False)
+
     def loss(self, federation: Federation, rows: Rows) -> dict[str, Tensor]:
         """Compute the terms decision, dsalign1, dsalign2 and, with self completion, self."""
         w = self.weights

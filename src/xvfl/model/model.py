@@ -124,7 +124,7 @@ class Model:
         given = [name for name in self.encoders if name in sources]
         encoded = {name: encode(self.encoders[name], sources[name]) for name in given}
         chosen = list(ids) if ids is not None else row_ids(sources, given, request.party)
-        rows, federation = self._rows(encoded, chosen)
+        rows, federation = self.rows_of(encoded, chosen)
         if request.party is not None:
             request = replace(request, index=given.index(request.party))
         with (
@@ -133,14 +133,14 @@ class Model:
         ):
             method = self.method.select_parties([list(self.encoders).index(name) for name in given])
             out = logits(method, federation, rows, request.mode, request.index)
-        proba = torch.softmax(out.double() / self._temperature(request, rows), -1).numpy()
+        proba = torch.softmax(out.double() / self.temperature(request, rows), -1).numpy()
         return build_prediction(request, rows, encoded, chosen, proba, self._info())
 
     def resolve_request(
         self, parties: Collection[str], mode: Mode | None, party: str | None
     ) -> PredictRequest:
         """Choose the defaults of mode and party, and check them against the given tables."""
-        self._check_parties(parties)
+        self.check_parties(parties)
         if mode is not None and mode not in (*MODES, "peers"):
             raise ModeError(unknown("mode", str(mode), (*MODES, "peers")))
         if party is not None and party not in self.encoders:
@@ -169,7 +169,7 @@ class Model:
         A row is completed from the parties that observe it in full. Without such a party it is
         completed from its own features if there are any, else from what other parties observe.
         """
-        self._check_parties(sources)
+        self.check_parties(sources)
         if "assisted" not in self.method.modes:
             raise ModeError(
                 f"method {self.loss.method!r} was trained without cross completion; to complete "
@@ -180,7 +180,7 @@ class Model:
         given = [name for name in self.encoders if name in sources]
         encoded = {name: encode(self.encoders[name], sources[name]) for name in given}
         chosen = list(ids) if ids is not None else encoded[party].ids
-        rows, federation = self._rows(encoded, chosen)
+        rows, federation = self.rows_of(encoded, chosen)
         with torch.random.fork_rng(devices=[]):
             completed = complete_rows(federation, rows, given.index(party), self.net.members)
         values = completed.double().cpu().numpy()
@@ -285,16 +285,18 @@ class Model:
         partial_peers = self.loss.self_completion_weight > 0
         return ModelInfo(self.classes, self.prior, completes, cross_completion, partial_peers)
 
-    def _check_parties(self, names: Collection[str]) -> None:
+    def check_parties(self, names: Collection[str]) -> None:
+        """Reject no table at all, and tables of unknown parties."""
         if not names:
             raise InputError(f"expected at least one party's table; parties: {list(self.encoders)}")
         for name in names:
             if name not in self.encoders:
                 raise InputError(unknown("party", name, self.encoders))
 
-    def _rows(
+    def rows_of(
         self, encoded: Mapping[str, Encoded], ids: Sequence[str]
     ) -> tuple[Rows, FusedFederation]:
+        """Look up ids in encoded tables; return the rows and the federation of their parties."""
         device = next(self.method.heads.parameters()).device
         tables = {n: to_party_table(self.encoders[n].layout, each) for n, each in encoded.items()}
         rows = rows_of_ids(ids, encoded, tables, self.full_threshold)
@@ -302,7 +304,7 @@ class Model:
             rows = rows.hide_missing()
         return rows.to(device), self.federation(tables)
 
-    def _temperature(self, request: PredictRequest, rows: Rows) -> Tensor:
+    def temperature(self, request: PredictRequest, rows: Rows) -> Tensor:
         """Return each row's temperature; local where no peer assists. (n, 1)"""
         requested = self.temperatures.get(temperature_key(request.mode, request.party or ""), 1.0)
         local = self.temperatures.get(temperature_key("local", request.party or ""), 1.0)

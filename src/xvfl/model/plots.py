@@ -52,7 +52,7 @@ def plot_training(records: Sequence[dict[str, Any]], path: Path) -> None:
     right.axvline(best, color="#888888", linestyle=":", label=f"best: {best}")
     right.set(xlabel="epoch", ylabel="validation log-loss")
     right.legend(frameon=False)
-    _save_figure(figure, path)
+    save_figure(figure, path)
 
 
 def plot_evaluation(evaluation: Evaluation, path: Path, trees: Sequence[TreeLine] = ()) -> None:
@@ -72,10 +72,11 @@ def plot_evaluation(evaluation: Evaluation, path: Path, trees: Sequence[TreeLine
             axis.text(value, at, f" {value:.3f}", va="center", fontsize=8)
         axis.set(xlabel=metric.replace("_", " "), xlim=(0, 1.12))
         axis.spines[["top", "right"]].set_visible(False)
-    _save_figure(figure, path)
+    save_figure(figure, path)
 
 
-def _save_figure(figure: "Figure", path: Path) -> None:
+def save_figure(figure: "Figure", path: Path) -> None:
+    """Write a figure to a file."""
     try:
         figure.savefig(path, dpi=130)
     except OSError as error:

@@ -69,3 +69,21 @@ def row_bar() -> Iterator[Callable[[int, int], None]]:
     with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task("rows", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@contextmanager
+def work_bar(
+    name: str, verbose: bool | Literal["auto"] = "auto"
+) -> Iterator[Callable[[str, float], None]]:
+    """Show what is being computed, and the finished share."""
+    if verbose is False or (verbose == "auto" and not is_interactive()):
+        yield lambda text, share: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task(name, total=1.0)
+
+        def show(text: str, share: float) -> None:
+            bar.update(task, description=f"{name}: {text}", completed=share)
+
+        yield show

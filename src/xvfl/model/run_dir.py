@@ -69,7 +69,7 @@ class RunDir:
 
     def write_json(self, name: str, data: Mapping[str, Any]) -> None:
         """Write a JSON file atomically; NaN and infinity become null."""
-        self.write_text(name, json.dumps(_finite(data), indent=1, ensure_ascii=False) + "\n")
+        self.write_text(name, json.dumps(finite_json(data), indent=1, ensure_ascii=False) + "\n")
 
     def read_json(self, name: str) -> dict[str, Any]:
         """Read a JSON file."""
@@ -124,7 +124,7 @@ class RunDir:
     def append_record(self, record: Mapping[str, Any]) -> None:
         """Append one line to the records."""
         try:
-            append_jsonl(self.path / RECORDS, _finite(record))
+            append_jsonl(self.path / RECORDS, finite_json(record))
         except OSError as error:
             raise RunError(
                 f"{self.path / RECORDS}: cannot be written ({error.strerror})"
@@ -183,10 +183,10 @@ class RunDir:
             ) from error
 
 
-def _finite(value: Any) -> Any:
+def finite_json(value: Any) -> Any:
     """Replace NaN and infinity, which JSON cannot represent, by None."""
     if isinstance(value, Mapping):
-        return {key: _finite(each) for key, each in value.items()}
+        return {key: finite_json(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(each) for each in value]
+        return [finite_json(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,12 +1,13 @@
 """Train from a configuration file, evaluate and predict from a run folder."""
 
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import chdir, closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import pandas as pd
 
 from xvfl.config import Config, parse_config
@@ -26,6 +27,8 @@ from xvfl.dataset.splits import Splits
 from xvfl.errors import InputError, ModeError, RunError, unknown
 from xvfl.methods import Mode, method_spec
 from xvfl.model.evaluation import EVALUATION, Chunk, Evaluation, evaluate, model_predictions
+from xvfl.model.explain.explain_model import ExplainOptions, Report, explain
+from xvfl.model.explain.explanation import EXPLANATION, Explanation
 from xvfl.model.fitting import (
     Dataset,
     FitResult,
@@ -37,6 +40,7 @@ from xvfl.model.fitting import (
 from xvfl.model.model import Model
 from xvfl.model.run_dir import CHECKPOINT, MANIFEST, RECORDS, RunDir
 from xvfl.model.stream_predict import PredictionSummary, Progress, predict_stream
+from xvfl.primitives.seeding import derive_seed
 
 CONFIG = "config.toml"
 ENCODER, BUNDLE = "encoder.json", "bundle"
@@ -159,12 +163,7 @@ def read_source(table: str, id_column: str | None, party: str, min_rows: int = 1
 def evaluate_run(folder: RunDir) -> Evaluation:
     """Evaluate a run on its held-out rows, in every mode, and write evaluation.json."""
     model, manifest, config = open_run(folder)
-    base_dir = Path(manifest["base_dir"])
-    if not base_dir.is_dir():
-        raise InputError(
-            f"{folder.path}: trained from tables in {base_dir}, which no longer exists; "
-            "restore them, or use `xvfl predict`"
-        )
+    _require_tables(folder, manifest)
     with held_out_rows(folder, model, manifest, config) as chunks:
         result = evaluate(model_predictions(model, chunks), manifest["held_out_split"])
     folder.write_json(EVALUATION, result.to_dict())
@@ -188,6 +187,51 @@ def held_out_rows(
     if not ids:
         raise no_held_out_rows(folder.path)
     yield [({name: take_ids(source, ids) for name, source in sources.items()}, labels.loc[ids])]
+
+
+def explain_run(folder: RunDir, options: ExplainOptions, report: Report) -> Explanation:
+    """Explain a run on its held-out rows, and write explanation.json and explanation.html."""
+    model, manifest, config = open_run(folder)
+    _require_tables(folder, manifest)
+    with held_out_rows(folder, model, manifest, config) as chunks:
+        sources, labels = sample_chunks(
+            chunks, options.max_rows, options.ids or (), model.random_state
+        )
+    result = explain(model, sources, labels, options, report)
+    folder.write_json(EXPLANATION, result.to_dict())
+    title = f"Explanation of {folder.path.resolve().name}"
+    folder.write_text("explanation.html", result.to_html(title))
+    return result
+
+
+def _require_tables(folder: RunDir, manifest: Mapping[str, Any]) -> None:
+    base_dir = Path(manifest["base_dir"])
+    if not base_dir.is_dir():
+        raise InputError(
+            f"{folder.path}: trained from tables in {base_dir}, which no longer exists; "
+            "restore them, or use `xvfl predict`"
+        )
+
+
+def sample_chunks(chunks: Iterable[Chunk], limit: int, kept: Collection[str], seed: int) -> Chunk:
+    """Combine chunks; of more rows than `limit`, keep a random sample and the rows in `kept`."""
+    rng = np.random.default_rng(derive_seed(seed, "sample of chunks"))
+    iterator = iter(chunks)
+    sources, labels = next(iterator)
+    keys = rng.random(len(labels))
+    for more, more_labels in iterator:
+        # Only frames come in several chunks.
+        sources = {
+            name: pd.concat([cast(pd.DataFrame, source), cast(pd.DataFrame, more[name])])
+            for name, source in sources.items()
+        }
+        labels = pd.concat([labels, more_labels])
+        keys = np.append(keys, rng.random(len(more_labels)))
+        chosen = np.argsort(keys)[:limit]
+        chosen = np.union1d(chosen, np.flatnonzero(labels.index.isin(list(kept))))
+        labels, keys = labels.iloc[chosen], keys[chosen]
+        sources = {name: take_ids(each, list(labels.index)) for name, each in sources.items()}
+    return sources, labels
 
 
 def predict_run(

@@ -1,0 +1,111 @@
+"""Metrics on bootstrap samples of rows, and their intervals.
+
+Shapes: n rows, C classes, S samples. Sample 0 has every row once, so that its metric is the value
+on the given rows. A greater metric is better.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xvfl.errors import InputError, unknown
+
+Floats = NDArray[np.floating[Any]]
+Ints = NDArray[np.integer[Any]]
+Bools = NDArray[np.bool_]
+LEVEL = 0.95
+"""Coverage of all intervals."""
+CHUNK = 50
+"""Samples that are computed at once; bounds the memory."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value and its 95 % bootstrap interval."""
+
+    value: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, samples: Floats) -> "Estimate":
+        """Build an estimate from the value of sample 0 and the quantiles of the others."""
+        value, others = float(samples[0]), samples[1:][np.isfinite(samples[1:])]
+        if not len(others):
+            return cls(value, float("nan"), float("nan"))
+        tail = (1 - LEVEL) / 2
+        low, high = np.quantile(others, [tail, 1 - tail])
+        return cls(value, float(low), float(high))
+
+    @property
+    def is_zero(self) -> bool:
+        """Whether the interval contains 0."""
+        return not (self.low > 0 or self.high < 0)
+
+
+def sample_rows(rows: int, samples: int, rng: np.random.Generator) -> NDArray[np.float32]:
+    """Count how often each row is in each of the samples, and once in sample 0. (S + 1, n)"""
+    counts = np.ones((samples + 1, rows), dtype=np.float32)
+    for each in counts[1:]:
+        each[:] = np.bincount(rng.integers(0, rows, rows), minlength=rows)
+    return counts
+
+
+def accuracy(proba: Floats, y: Ints, counts: Floats) -> Floats:
+    """Return the accuracy on each sample. (S,)"""
+    correct = (proba.argmax(1) == y).astype(np.float64)
+    return np.asarray(counts @ correct / counts.sum(1, dtype=np.float64))
+
+
+def log_loss(proba: Floats, y: Ints, counts: Floats) -> Floats:
+    """Return the mean log-likelihood of the true class on each sample. (S,)"""
+    likelihood = np.clip(proba[np.arange(len(y)), y].astype(np.float64), 1e-12, 1)
+    return np.asarray(counts @ np.log(likelihood) / counts.sum(1, dtype=np.float64))
+
+
+def auroc(proba: Floats, y: Ints, counts: Floats) -> Floats:
+    """Return the AUROC on each sample; for C > 2, the one-vs-rest mean of classes present. (S,)"""
+    present = [c for c in np.unique(y) if 0 < (y == c).sum() < len(y)]
+    if proba.shape[1] == 2:
+        present = [c for c in present if c == 1]
+    if not present:
+        return np.full(len(counts), np.nan)
+    each = np.stack([_binary_auroc(proba[:, c], y == c, counts) for c in present])
+    return np.asarray(each.mean(0))
+
+
+def _binary_auroc(score: Floats, positive: Bools, counts: Floats) -> Floats:
+    """Count pairs in order of the score; ties count half."""
+    order = np.argsort(score, kind="stable")
+    ordered, hits = score[order], positive[order]
+    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
+    parts = []
+    for at in range(0, len(counts), CHUNK):
+        drawn = counts[at : at + CHUNK][:, order].astype(np.float64)
+        of_hits, of_others = drawn * hits, drawn * ~hits
+        if len(starts) < len(score):
+            of_hits = np.add.reduceat(of_hits, starts, axis=1)
+            of_others = np.add.reduceat(of_others, starts, axis=1)
+        below = np.cumsum(of_others, axis=1)
+        pairs = (of_hits * (below - of_others / 2)).sum(1)
+        total = of_hits.sum(1) * below[:, -1]
+        parts.append(np.where(total > 0, pairs / np.maximum(total, 1), np.nan))
+    return np.concatenate(parts)
+
+
+Metric = Callable[[Floats, Ints, Floats], Floats]
+METRICS: dict[str, Metric] = {"auroc": auroc, "accuracy": accuracy, "log_loss": log_loss}
+METRIC_NAMES = {"auroc": "AUROC", "accuracy": "accuracy", "log_loss": "mean log-likelihood"}
+"""How each metric is called in tables and plots."""
+
+
+def choose_metric(name: str, classes: int) -> str:
+    """Resolve `auto`: AUROC for two classes, else accuracy."""
+    if name == "auto":
+        return "auroc" if classes == 2 else "accuracy"
+    if name not in METRICS:
+        raise InputError(f"metric: {unknown('metric', name, ['auto', *METRICS])}")
+    return name
