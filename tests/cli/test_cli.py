@@ -33,6 +33,7 @@ HELP = {
     ),
     "train": (["CONFIG", "--out", "--resume"], "xvfl train run.toml --out run"),
     "evaluate": (["RUN", "--compare"], "xvfl evaluate run --compare trees"),
+    "explain": (["RUN", "--metric", "--shared", "--id", "--repeats", "--rows"], "xvfl explain run"),
     "predict": (
         ["RUN", "--input", "--output", "--mode", "--party", "--id"],
         "xvfl predict RUN --mode local --party shop --input shop=new.csv",
