@@ -304,6 +304,11 @@ class PrivacyConfig:
         return self.label_protection in ("noise", "no_gradients")
 
     @property
+    def reconstruction_only(self) -> bool:
+        """Whether the parties train their nets by reconstruction alone."""
+        return not self.sends_gradients and self.epsilon is None
+
+    @property
     def sends_gradients(self) -> bool:
         """Whether the coordinator sends gradients to the parties."""
         return self.label_protection != "no_gradients"

@@ -201,12 +201,14 @@ def make_run(
     train = TrainConfig(
         epochs=epochs, batch_size=64, patience=0, device="cpu", learning_rate=learning_rate
     )
-    loss, bounded = LossConfig(method=method_name), protection.bounded
-    width, hidden = default_widths(False, net, bounded)
+    loss = LossConfig(method=method_name)
+    width, hidden = default_widths(False, net, protection)
     net = NetConfig(embedding_dim=width, hidden_dim=hidden)
     layouts = {name: table.layout for name, table in tables.items()}
-    nets = build_parties(layouts, net, loss, [seed], bounded=bounded)
-    method = build_method(len(tables), int(y.max()) + 1, False, net, loss, [seed])
+    nets = build_parties(layouts, net, loss, [seed], privacy=protection)
+    method = build_method(
+        len(tables), int(y.max()) + 1, False, net, loss, [seed], privacy=protection
+    )
     weight = loss.reconstruction_weight
     settings = RunSettings(method_name, net, train, weight, privacy=protection)
     terms = RunTerms(

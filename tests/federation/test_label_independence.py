@@ -22,7 +22,7 @@ from tests.federation.elastic_helpers import (
 from tests.federation.split_helpers import InMemoryCheckpoints
 from tests.federation.test_no_gradients import recorded_requests
 from tests.problems import CLASSES, SEED
-from xvfl.config import LossConfig
+from xvfl.config import LossConfig, PrivacyConfig
 from xvfl.federation.build import build_method, build_parties
 from xvfl.federation.elastic import ElasticFederation
 from xvfl.federation.party_worker import PartyWorker
@@ -34,6 +34,8 @@ from xvfl.training.loop import Trainer
 from xvfl.wire import codec
 from xvfl.wire.messages import Embed, Flush, Message
 
+NO_GRADIENTS = PrivacyConfig("no_gradients")
+
 pytestmark = pytest.mark.usefixtures("limited_threads")
 
 
@@ -42,8 +44,8 @@ def private_workers(privacy: PrivacyStatement) -> tuple[list[PartyWorker], Metho
     layouts = {name: table.layout for name, table in tables.items()}
     loss = LossConfig(method="laser+mask")
     with torch.random.fork_rng(devices=[]):
-        nets = build_parties(layouts, NET, loss, [SEED], bounded=True)
-        method = build_method(2, CLASSES, False, NET, loss, [SEED], bounded=True)
+        nets = build_parties(layouts, NET, loss, [SEED], privacy=NO_GRADIENTS)
+        method = build_method(2, CLASSES, False, NET, loss, [SEED], privacy=NO_GRADIENTS)
     workers = [PartyWorker(n, nets[n], tables[n], [SEED], 0.0, privacy) for n in tables]
     return workers, method
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from tests.problems import IMAGE, MIXED, NUMBERS
 from xvfl import XVFLClassifier, nets
-from xvfl.config import LossConfig, NetConfig
+from xvfl.config import LossConfig, NetConfig, PrivacyConfig
 from xvfl.dataset.in_memory import prepare_in_memory
 from xvfl.dataset.prepare import PreparationPlan
 from xvfl.dataset.splits import Splits
@@ -271,3 +271,22 @@ def test_other_misfits_are_named_too(own: dict[str, Any]) -> None:
     rest = (ready.classes, ready.class_prior(), NetConfig(6, 8), LossConfig(), 0)
     with pytest.raises(InputError):
         Model(ready.encoders, ready.full_threshold, *rest, CustomNets(**own))
+
+
+def test_an_adapted_head_maps_each_party_by_its_own_layer() -> None:
+    privacy = PrivacyConfig("no_gradients")
+    method = build_method(3, 2, False, NetConfig(), LossConfig(), [0], privacy=privacy)
+    head = method.heads
+    assert isinstance(head, nets.AdaptedHead)
+    E = torch.randn(5, 3, 2, 256, generator=RNG)
+    expected = [[head.adapters[i](E[row, i]) for i in range(3)] for row in range(5)]
+    adapted = head.adapt(E)
+    assert adapted.shape == (5, 3, 2, 64)
+    torch.testing.assert_close(adapted, torch.stack([torch.stack(row) for row in expected]))
+    torch.testing.assert_close(head.select_parties([2, 0]).adapt(E[:, [2, 0]]), adapted[:, [2, 0]])
+
+
+@pytest.mark.parametrize("privacy", [PrivacyConfig("off"), PrivacyConfig("noise")])
+def test_parties_that_receive_gradients_need_no_adapters(privacy: PrivacyConfig) -> None:
+    method = build_method(3, 2, False, NetConfig(), LossConfig(), [0], privacy=privacy)
+    assert not isinstance(method.heads, nets.AdaptedHead)

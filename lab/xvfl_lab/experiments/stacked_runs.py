@@ -107,7 +107,7 @@ class StackedRuns:
         self.run_rows = [RunRows(task, each) for each in configs]
         self._base = torch.cat([run.base for run in self.run_rows]).to(device)
         self.net = choose_private_width(one.net, privacy)
-        nets = build_parties(task.layouts, self.net, one.loss, self.seeds, bounded=privacy.bounded)
+        nets = build_parties(task.layouts, self.net, one.loss, self.seeds, privacy=privacy)
         self.statement = state_privacy(privacy, one.loss.method)
         if self.statement is not None and not noise:
             self.statement = self.statement.without_noise()
@@ -183,7 +183,7 @@ class StackedRuns:
             self.net,
             one.loss,
             self.seeds,
-            bounded=self.privacy.bounded,
+            privacy=self.privacy,
         )
         inner = method.method if isinstance(method, Members) else method
         if isinstance(inner, XVFL):

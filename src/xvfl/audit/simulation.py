@@ -137,7 +137,7 @@ class Scenario:
     def widths(self, protection: Protection) -> NetConfig:
         """Return the sizes of the nets, with defaults resolved."""
         image = any_image(self.dataset.layouts)
-        d, hidden = default_widths(image, self.net, protection.privacy.bounded)
+        d, hidden = default_widths(image, self.net, protection.privacy)
         return replace(self.net, embedding_dim=d, hidden_dim=hidden)
 
     def settings(self, protection: Protection) -> RunSettings:
@@ -154,10 +154,13 @@ class Scenario:
     def first_net(self, name: str, protection: Protection, seed: int) -> PartyNet:
         """Build a party's net with the first weights that a seed gives."""
         layouts = {name: self.table(name).layout}
-        bounded = protection.privacy.bounded
         with torch.random.fork_rng(devices=[]):
             nets = build_parties(
-                layouts, self.widths(protection), self.loss, [seed], bounded=bounded
+                layouts,
+                self.widths(protection),
+                self.loss,
+                [seed],
+                privacy=protection.privacy,
             )
         return nets[name]
 
@@ -248,7 +251,7 @@ def simulate(
             settings.net,
             scenario.loss,
             seeds,
-            bounded=protection.privacy.bounded,
+            privacy=protection.privacy,
         )
         federation.wait_for(len(parties))
         trained = protect_labels(method, protection.privacy, len(dataset.classes), seeds)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from xvfl import nets
-from xvfl.config import COORDINATOR, LossConfig, NetConfig, PrivacyConfig
+from xvfl.config import COORDINATOR, NO_PROTECTION, LossConfig, NetConfig, PrivacyConfig
 from xvfl.errors import ConfigError, InputError
 from xvfl.methods import Method, MethodParts, method_spec
 from xvfl.methods.members import Members, member_seeds
@@ -23,14 +23,18 @@ from xvfl.primitives.random import seed_modules
 CPU = torch.device("cpu")
 PRIVATE_WIDTH = 16
 """Default width of embeddings with differential privacy."""
+ADAPTED_WIDTHS = {False: 64, True: 256}
+"""Largest width of adapted embeddings, of tables and if a party has images."""
 
 
-def default_widths(image: bool, config: NetConfig, bounded: bool = False) -> tuple[int, int]:
+def default_widths(
+    image: bool, config: NetConfig, privacy: PrivacyConfig = NO_PROTECTION
+) -> tuple[int, int]:
     """Return embedding and hidden width; where the configuration has 0, the default applies.
 
     Bounded embeddings are wider, because bottoms are not trained to select what the label needs.
     """
-    wide = image or bounded
+    wide = image or privacy.bounded
     return config.embedding_dim or (256 if wide else 64), config.hidden_dim or (
         256 if wide else 128
     )
@@ -59,15 +63,15 @@ def build_parties(
     seeds: Sequence[int],
     bottoms: Mapping[str, NetOrBuilder] | None = None,
     completers: Mapping[str, NetOrBuilder] | None = None,
-    bounded: bool = False,
+    privacy: PrivacyConfig = NO_PROTECTION,
 ) -> dict[str, PartyNet]:
     """Build the net of every party; each is initialized from its own random stream.
 
     Custom `bottoms` and `completers` replace the defaults. With several seeds, each net is a stack
-    of the nets of as many runs, with all their members. `bounded` embeddings are in [-1, 1].
+    of the nets of as many runs, with all their members. Bounded embeddings are in [-1, 1].
     """
     _check_members(config, any_image(layouts), bool(bottoms or completers))
-    d, hidden = default_widths(any_image(layouts), config, bounded)
+    d, hidden = default_widths(any_image(layouts), config, privacy)
     spec = method_spec(loss.method)
 
     def build_one(name: str, layout: Layout, seed: int) -> PartyNet:
@@ -86,7 +90,7 @@ def build_parties(
             for _ in range(spec.branches)
         ]
         bottom = branches[0] if spec.branches == 1 else nets.ParallelBottoms(branches)
-        if bounded:
+        if privacy.bounded:
             bottom = nn.Sequential(bottom, nn.Tanh())
         if not spec.completes:
             return PartyNet(layout, bottom, nets.NoCompleter())
@@ -120,19 +124,20 @@ def build_method(
     loss: LossConfig,
     seeds: Sequence[int],
     head: nn.Module | None = None,
-    bounded: bool = False,
+    privacy: PrivacyConfig = NO_PROTECTION,
 ) -> Method:
     """Build the method and its heads; with several seeds, heads are stacks for as many runs."""
     _check_members(config, image, head is not None)
     seeds = member_seeds(seeds, config.members)
-    d, hidden = default_widths(image, config, bounded)
+    d, hidden = default_widths(image, config, privacy)
+    adapted = min(d, ADAPTED_WIDTHS[image]) if head is None else d
     counter = itertools.count()
 
     def build_head(number: int, width: int, seed: int) -> nn.Module:
         seed_modules(CPU, seed, COORDINATOR, "init", number)
         if head is None:
             return nets.head(width, hidden, n_classes, image)
-        if width != d:
+        if width not in (d, adapted):
             raise InputError(
                 f"custom nets: a custom head takes one embedding, and {loss.method} needs a head "
                 "over several concatenated embeddings; remove `head`"
@@ -143,7 +148,16 @@ def build_method(
         number = next(counter)
         return stack([build_head(number, width, seed) for seed in seeds])
 
-    parts = MethodParts(new_head, n_parties, d, tuple(seeds))
+    def build_adapter(number: int, seed: int) -> nn.Module:
+        seed_modules(CPU, seed, COORDINATOR, "adapter", number)
+        return nn.Linear(d, adapted)
+
+    def new_adapter() -> nn.Module:
+        number = next(counter)
+        return stack([build_adapter(number, seed) for seed in seeds])
+
+    adapter = new_adapter if privacy.reconstruction_only else None
+    parts = MethodParts(new_head, n_parties, d, tuple(seeds), adapter, adapted)
     method = method_spec(loss.method).build(loss, parts)
     return method if config.members == 1 else Members(method, config.members)
 

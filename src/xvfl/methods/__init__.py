@@ -15,7 +15,7 @@ from xvfl.methods.noisy_labels import NoisyLabels
 from xvfl.methods.standalone import Standalone
 from xvfl.methods.vanilla import Vanilla
 from xvfl.methods.xvfl import XVFL, XVFLWeights
-from xvfl.nets import ConcatHead
+from xvfl.nets import AdaptedHead, ConcatHead
 
 __all__ = [
     "METHODS",
@@ -45,10 +45,21 @@ class MethodParts:
     """Width d of an embedding."""
     seeds: tuple[int, ...]
     """One seed for each run that is trained at once."""
+    adapter: Callable[[], nn.Module] | None = None
+    """Build a new adapter of one party's embeddings; None if the parties receive gradients."""
+    adapted_width: int = 0
+    """Width of adapted embeddings."""
 
     def heads(self, width: int) -> nn.ModuleList:
         """Build one new head for each party."""
         return nn.ModuleList([self.head(width) for _ in range(self.parties)])
+
+    def shared(self) -> nn.Module:
+        """Build a new head over the mean of embeddings, with adapters where they are needed."""
+        if self.adapter is None:
+            return self.head(self.width)
+        adapters = [self.adapter() for _ in range(self.parties)]
+        return AdaptedHead(self.head(self.adapted_width), adapters)
 
     def joint(self) -> ConcatHead:
         """Build a new head over the concatenated embeddings of all parties."""
@@ -84,7 +95,7 @@ def _xvfl(config: LossConfig, parts: MethodParts) -> Method:
         config.guidance,
     )
     concat = config.aggregation == "concat"
-    return XVFL(parts.joint() if concat else parts.head(parts.width), weights)
+    return XVFL(parts.joint() if concat else parts.shared(), weights)
 
 
 def _iavfl(config: LossConfig, parts: MethodParts) -> Method:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from xvfl import maths
 from xvfl.methods import ablation_maths
 from xvfl.methods.base import Federation, Mode, View
-from xvfl.nets import ConcatHead
+from xvfl.nets import AdaptedHead, ConcatHead
 from xvfl.nets.row_wise import apply_to_rows, row_wise
 from xvfl.primitives.rows import Rows
 
@@ -49,7 +49,8 @@ class XVFL:
     Parameters
     ----------
     heads
-        The head h; with aggregation "concat", a `ConcatHead` over k·d numbers.
+        The head h; with aggregation "concat", a `ConcatHead` over k·d numbers. An `AdaptedHead`
+        also maps the parties' embeddings to a common space; cues are not mapped.
     weights
         Weights and switches of the loss.
     completing
@@ -67,9 +68,9 @@ class XVFL:
 
     def select_parties(self, parties: Sequence[int]) -> "XVFL":
         """Return the method for a subset of the parties; a `ConcatHead` gets zeros (D5, D7)."""
-        heads = (
-            self.heads.select_parties(parties) if isinstance(self.heads, ConcatHead) else self.heads
-        )
+        heads = self.heads
+        if isinstance(heads, ConcatHead | AdaptedHead):
+            heads = heads.select_parties(parties)
         return XVFL(heads, self.weights, self.completing)
 
     def without_completion(self) -> "XVFL":
@@ -84,7 +85,7 @@ class XVFL:
         seen = rows.seen.unsqueeze(2).expand(-1, -1, len(views))
         needed = torch.cat([source.unsqueeze(2), seen], 2)
         embeddings = federation.embed(rows, ["plain", *views], needed)
-        own = self.join.alone(embeddings[:, :, 1:]).flatten(1, 2), seen.flatten(1)
+        own = self.join.alone(self._adapt(embeddings[:, :, 1:])).flatten(1, 2), seen.flatten(1)
         row_losses = self._losses_completed if w.cross_completion else self._losses_uncompleted
         per_row, logits, joint = row_losses(federation, rows, source, embeddings[:, :, 0], own)
         if w.self_completion:
@@ -101,7 +102,7 @@ class XVFL:
         w, aligned = self.weights, rows.full.all(1)
         cue, has_cue = maths.cues(E.detach() if w.detach_cue else E, source)
         needed = aligned.unsqueeze(1) | ~rows.full & has_cue
-        E_ = federation.complete(cue, aligned, needed)
+        E, E_ = self._adapt(E), self._adapt(federation.complete(cue, aligned, needed))
         inputs = maths.head_inputs(E, E_, rows.full, has_cue, self.join)
         used = maths.used_mask(rows.full)
         out, own_logits = self._apply_head(rows.runs, (inputs, used), own)
@@ -114,7 +115,7 @@ class XVFL:
         self, federation: Federation, rows: Rows, source: Tensor, E: Tensor, own: HeadInputs
     ) -> RowLosses:
         """Compute the loss terms without cross completion."""
-        w = self.weights
+        w, E = self.weights, self._adapt(E)
         inputs = ablation_maths.head_inputs_uncompleted(E, rows.full, source, self.join)
         used = ablation_maths.used_mask_uncompleted(rows.full, source)
         out, own_logits = self._apply_head(rows.runs, (inputs, used), own)
@@ -138,15 +139,16 @@ class XVFL:
     def logits(self, federation: Federation, rows: Rows, mode: Mode, party: int) -> Tensor:
         """Compute the logits of a batch: local, assisted, collaborative or by peers. (B, C)"""
         if mode == "peers":
-            E = federation.embed(rows, ["plain"])[:, :, 0]
+            E = self._adapt(federation.embed(rows, ["plain"])[:, :, 0])
             return self._apply_to(self.join.over(E, maths.others(rows.full, party)))
-        E, best = self._embed_completed(federation, rows)
+        embedded, best = self._embed_completed(federation, rows)
+        E, best = self._adapt(embedded), self._adapt(best)
         if mode == "local":
             return self._apply_to(self.join.alone(best)[:, party])
         if not (self.completing and self.weights.cross_completion):
             return self._apply_to(self.join.over(best, rows.seen))
-        cue, has_cue = maths.cues(E, maths.sources(rows.full, rows.seen))
-        E_ = federation.complete(cue, torch.zeros_like(rows.full[:, 0]))
+        cue, has_cue = maths.cues(embedded, maths.sources(rows.full, rows.seen))
+        E_ = self._adapt(federation.complete(cue, torch.zeros_like(rows.full[:, 0])))
         if self.weights.self_completion:
             E_ = maths.average_completions(E_, best, rows.seen)
         if mode == "collaborative":
@@ -178,6 +180,9 @@ class XVFL:
             return E, E
         E, own = federation.embed(rows, ["plain", "self"]).unbind(2)
         return E, torch.where(rows.full.unsqueeze(-1), E, own)
+
+    def _adapt(self, E: Tensor) -> Tensor:
+        return self.heads.adapt(E) if isinstance(self.heads, AdaptedHead) else E
 
     def _apply_to(self, x: Tensor) -> Tensor:
         logits: Tensor = self.heads(x)

@@ -77,7 +77,7 @@ class Model:
                 seeds,
                 custom_nets.bottoms,
                 custom_nets.completers,
-                privacy.bounded,
+                privacy,
             )
             self.method: Method = build_method(
                 len(layouts),
@@ -87,7 +87,7 @@ class Model:
                 loss,
                 seeds,
                 custom_nets.head,
-                privacy.bounded,
+                privacy,
             )
         check_custom_nets(self.parties, self.method, len(self.classes), custom_nets)
 

@@ -12,13 +12,14 @@ from xvfl.nets.completers import (
     SeeingCompleter,
     TableFusion,
 )
-from xvfl.nets.concat import ConcatHead, ParallelBottoms
+from xvfl.nets.concat import AdaptedHead, ConcatHead, ParallelBottoms
 from xvfl.nets.mlp import mlp
 from xvfl.nets.numbers import NumberEmbeddings
 from xvfl.nets.resnet import ResidualBottom
 from xvfl.primitives.layout import Layout
 
 __all__ = [
+    "AdaptedHead",
     "Completer",
     "ConcatHead",
     "NetOrBuilder",

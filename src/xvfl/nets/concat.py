@@ -1,4 +1,4 @@
-"""Concatenated embeddings: several bottoms of one party, or all parties under one head."""
+"""Modules over several embeddings: bottoms of one party, heads over several parties."""
 
 from collections.abc import Sequence
 from typing import cast
@@ -40,4 +40,29 @@ class ConcatHead(nn.Module):
             by_party = dict(zip(self.available, blocks, strict=True))
             empty = torch.zeros_like(blocks[0])
             x = torch.cat([by_party.get(i, empty) for i in range(self.parties)], -1)
+        return cast(Tensor, self.head(x))
+
+
+class AdaptedHead(nn.Module):
+    """A head with one adapter per party, a layer that maps its embeddings to a common space.
+
+    Without gradients, the parties' bottoms do not learn a common space. Adapters belong to the
+    coordinator and are trained with the head.
+    """
+
+    def __init__(self, head: nn.Module, adapters: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.head = head
+        self.adapters = nn.ModuleList(adapters)
+
+    def select_parties(self, parties: Sequence[int]) -> "AdaptedHead":
+        """Return this head for a subset of its parties; weights are shared."""
+        return AdaptedHead(self.head, [self.adapters[i] for i in parties])
+
+    def adapt(self, E: Tensor) -> Tensor:
+        """Apply each party's adapter to its embeddings: (B, k, …, d) to (B, k, …, n)."""
+        return torch.stack([adapter(E[:, i]) for i, adapter in enumerate(self.adapters)], 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Compute logits from combined adapted embeddings. (…, C)"""
         return cast(Tensor, self.head(x))

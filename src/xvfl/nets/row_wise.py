@@ -19,7 +19,7 @@ from xvfl.nets.completers import (
     TableFusion,
     TypedOutput,
 )
-from xvfl.nets.concat import ConcatHead, ParallelBottoms
+from xvfl.nets.concat import AdaptedHead, ConcatHead, ParallelBottoms
 from xvfl.nets.norm import GroupNorm
 from xvfl.nets.numbers import NumberEmbeddings
 from xvfl.nets.resnet import Block, ResidualBottom
@@ -30,7 +30,7 @@ ROW_WISE: frozenset[type[nn.Module]] = frozenset(
         *(nn.Sequential, nn.ModuleList, nn.Identity, nn.Flatten),
         *(nn.Linear, nn.Embedding, nn.Conv2d, nn.GroupNorm, GroupNorm, nn.LayerNorm),
         *(nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Sigmoid, nn.Tanh),
-        *(ConcatHead, ParallelBottoms, Block, ResidualBottom),
+        *(AdaptedHead, ConcatHead, ParallelBottoms, Block, ResidualBottom),
         *(NumberEmbeddings, StackedEmbedding, StackedLinear),
         *(SeeingCompleter, ImageFusion, TableFusion),
         *(Completer, ImageTrunk, NoCompleter, TypedOutput),

@@ -75,10 +75,12 @@ class CoordinatorRun:
             raise ConfigError("warm_start: expected none with `privacy.epsilon`")
         net = choose_private_width(config.net, privacy)
         image = any(images.values())
-        embedding_dim, hidden_dim = default_widths(image, net, privacy.bounded)
+        embedding_dim, hidden_dim = default_widths(image, net, privacy)
         net = replace(net, embedding_dim=embedding_dim, hidden_dim=hidden_dim)
         seeds, n_classes = [run_seed(secret, name)], len(labeled.classes)
-        self.method: Method = build_method(len(names), n_classes, image, net, config.loss, seeds)
+        self.method: Method = build_method(
+            len(names), n_classes, image, net, config.loss, seeds, privacy=privacy
+        )
         warm = str(json.loads(about["settings"])["warm"]) if saved else self._warm_start()
         terms = make_terms(config, net, labeled, name, warm)
         self.monitor = PartyMonitor(config.on_anomaly, log)

@@ -105,11 +105,10 @@ class PartyService:
         table = to_party_table(encoder.layout, rows)
         loss = LossConfig(method=settings.method)
         seeds = [run_seed(load_secret(self.inputs.folder), settings.run)]
-        bounded = settings.privacy.bounded
-        net = build_parties({name: encoder.layout}, settings.net, loss, seeds, bounded=bounded)[
-            name
-        ]
-        privacy = state_privacy(settings.privacy, settings.method)
+        nets = build_parties(
+            {name: encoder.layout}, settings.net, loss, seeds, privacy=settings.privacy
+        )
+        net, privacy = nets[name], state_privacy(settings.privacy, settings.method)
         worker = PartyWorker(
             name,
             net.to(device),
