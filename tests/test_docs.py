@@ -36,6 +36,17 @@ def test_the_python_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert (tmp_path / "model" / "manifest.json").is_file()
 
 
+def test_the_page_on_explanations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "explain.md").read_text(encoding="utf-8")
+    for code in PYTHON.findall(page):
+        exec(compile(code, "docs/explain.md", "exec"), {})
+    assert "shapley" in capsys.readouterr().out
+    assert (tmp_path / "explanation.html").is_file()
+
+
 def _toml(page: str) -> list[str]:
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     return [dedent(code) for code in re.findall(r"```toml\n(.*?)```", text, re.DOTALL)]

@@ -1,19 +1,28 @@
 """Evaluation: the same lines from whole tables, from chunks, and from a federation."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 
-from tests.small_tables import make_tables
+from tests.small_tables import is_png, make_tables
 from xvfl import XVFLClassifier
 from xvfl.data.sources import encode
 from xvfl.errors import PartyError
 from xvfl.model import evaluation as evaluation_module
-from xvfl.model.evaluation import Line, evaluate, federation_predictions, model_predictions
+from xvfl.model.evaluation import (
+    Evaluation,
+    Line,
+    evaluate,
+    federation_predictions,
+    model_predictions,
+)
 from xvfl.model.model import Model
+from xvfl.model.plots import comparable_groups, plot_evaluation
 from xvfl.primitives.metrics import all_metrics, majority_rate
 
 Trained = tuple[Model, dict[str, pd.DataFrame], pd.Series]
@@ -88,3 +97,46 @@ def test_a_federation_gives_the_same_lines_without_calibration(
         (line.mode, line.party) for line in from_model
     ]
     assert all(line.rows == 0 and line.metrics == {} for line in missing)
+
+
+def test_modes_are_compared_on_the_same_rows(trained: Trained) -> None:
+    model, tables, y = trained
+    halves = [
+        ({name: t.loc[t.index.intersection(ids)] for name, t in tables.items()}, y[ids])
+        for ids in (y.index[:70], y.index[70:])
+    ]
+    for chunks in ([(tables, y)], halves):
+        result = evaluate(model_predictions(model, chunks), "test")
+        assert [each.party for each in result.same_rows] == ["bank", "shop"]
+        for each in result.same_rows:
+            ids = tables[each.party].index
+            assert each.rows == len(ids) and list(each.metrics) == [
+                "local",
+                "assisted",
+                "collaborative",
+            ]
+            numbers = pd.Categorical(y[ids], categories=model.classes).codes
+            for mode, metrics in each.metrics.items():
+                party = None if mode == "collaborative" else each.party
+                slow = model.predict(tables, mode, party, list(ids)).proba  # type: ignore[arg-type]
+                assert metrics == pytest.approx(all_metrics(slow, numbers), abs=1e-6)
+        data = json.loads(json.dumps(result.to_dict()))
+        assert Evaluation.from_dict(data).to_dict()["same_rows"] == data["same_rows"]
+
+
+def test_the_chart_compares_only_lines_with_the_same_rows(trained: Trained, tmp_path: Path) -> None:
+    model, tables, y = trained
+    result = evaluate(model_predictions(model, [(tables, y)]), "test")
+    groups = comparable_groups(result)
+    assert [group.title for group in groups] == [
+        "120 rows of bank",
+        "100 rows of shop",
+        "all 120 rows",
+    ]
+    assert [name for name, *_ in groups[1].bars] == ["local", "assisted", "collaborative"]
+    by_line = {(line.mode, line.party): line.metrics for line in result.lines}
+    assert groups[1].bars[0][1] == by_line["local", "shop"]
+    # The collaborative bar beside the shop's is of the shop's rows, not of all.
+    assert groups[1].bars[2][1] != by_line["collaborative", "all"]
+    plot_evaluation(result, tmp_path / "chart.png")
+    assert is_png(tmp_path / "chart.png")

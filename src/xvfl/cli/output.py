@@ -45,6 +45,23 @@ def print_evaluation(name: str, evaluation: "Evaluation") -> None:
             values.append(f"{line.bytes_per_row:.0f}")
         table.add_row(line.mode, line.party, str(line.rows), *values or [line.reason])
     print_table(table)
+    _print_same_rows(evaluation)
+
+
+def _print_same_rows(evaluation: "Evaluation") -> None:
+    """Print the modes on the same rows, if the lines have different rows."""
+    if len({line.rows for line in evaluation.lines if line.metrics}) < 2:
+        return
+    modes = list(dict.fromkeys(mode for each in evaluation.same_rows for mode in each.metrics))
+    if len(modes) < 2:
+        return
+    table = new_table("compare modes on the same rows: AUROC", ["party", "rows", *modes])
+    table.columns[0].header = "rows of"
+    for each in evaluation.same_rows:
+        metrics = [each.metrics.get(mode) for mode in modes]
+        values = [f"{of['auroc']:.3f}" if of else "n/a" for of in metrics]
+        table.add_row(each.party, str(each.rows), *values)
+    print_table(table)
 
 
 def print_trees(name: str, comparison: "TreeComparison") -> None:

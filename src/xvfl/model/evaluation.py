@@ -6,7 +6,7 @@ the wire (`federation_predictions`).
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -47,6 +47,8 @@ class Predictions:
     reason: str = ""
     parties: tuple[str, ...] = ()
     """The parties whose embeddings the predictions use; empty if unknown."""
+    index: NDArray[np.int64] | None = None
+    """(n,) the place of each row among the rows of the chunk."""
 
 
 ChunkPredictions = tuple[NDArray[np.int64], Iterable[Predictions]]
@@ -70,12 +72,25 @@ class Line:
 
 
 @dataclass(frozen=True)
+class SameRows:
+    """Metrics of several modes on the same rows: those that one party predicts locally."""
+
+    party: str
+    rows: int
+    metrics: dict[str, dict[str, float]]
+    """By mode: `local` and `assisted` of the party, and `collaborative`."""
+
+
+@dataclass(frozen=True)
 class Evaluation:
     """Metrics in every mode, and the rate of the majority class for comparison."""
 
     split: str
     majority: float
     lines: list[Line]
+    """Each on all rows that its mode can predict; different lines have different rows."""
+    same_rows: list[SameRows] = field(default_factory=list)
+    """For comparisons of modes: one entry for each party."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON form."""
@@ -84,7 +99,10 @@ class Evaluation:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Evaluation":
         """Restore an evaluation from its JSON form."""
-        return cls(data["split"], data["majority"], [Line(**line) for line in data["lines"]])
+        # Evaluations of version 0.2 have no comparison on the same rows.
+        same_rows = [SameRows(**each) for each in data.get("same_rows", [])]
+        lines = [Line(**line) for line in data["lines"]]
+        return cls(data["split"], data["majority"], lines, same_rows)
 
 
 def evaluate(chunks: Iterable[ChunkPredictions], split: str) -> Evaluation:
@@ -104,13 +122,18 @@ def evaluate(chunks: Iterable[ChunkPredictions], split: str) -> Evaluation:
     """
     y: list[NDArray[np.int64]] = []
     collected: dict[tuple[str, str], list[Predictions]] = {}
+    rows = 0
     for targets, predictions in chunks:
         y.append(targets)
         for each in predictions:
+            index = None if each.index is None else each.index + rows
+            each = replace(each, index=index)
             collected.setdefault((each.mode, each.party), []).append(each)
+        rows += len(targets)
     lines = [_line(*key, each) for key, each in collected.items()]
     lines.sort(key=lambda line: ORDER.index(line.mode))
-    return Evaluation(split, majority_rate(np.concatenate(y)), lines)
+    same_rows = _same_rows(collected, np.concatenate(y))
+    return Evaluation(split, majority_rate(np.concatenate(y)), lines, same_rows)
 
 
 def model_predictions(model: Model, chunks: Iterable[Chunk]) -> Iterator[ChunkPredictions]:
@@ -150,7 +173,7 @@ def federation_predictions(
             if mode == "collaborative" and parties != federation.names:
                 name = "+".join(parties)
             y = rows.y[index].cpu().numpy()
-            yield Predictions(mode, name, proba, y, parties=parties)
+            yield Predictions(mode, name, proba, y, parties=parties, index=index.cpu().numpy())
 
     yield rows.y.cpu().numpy(), predict()
 
@@ -168,11 +191,12 @@ def _modes(model: Model, sources: Mapping[str, Source]) -> Iterator[tuple[Mode, 
 def _predict(model: Model, chunk: Chunk, mode: Mode, party: str | None) -> Predictions:
     sources, labels = chunk
     prediction = model.predict(sources, mode, party)
-    index = pd.Index(prediction.ids).get_indexer(labels.index)
-    index = index[index >= 0]
-    y = _class_numbers(labels.loc[[prediction.ids[i] for i in index]], model)
+    found = pd.Index(prediction.ids).get_indexer(labels.index)
+    places = np.flatnonzero(found >= 0)
+    y = _class_numbers(labels.iloc[places], model)
     row_bytes = prediction.n_embeddings_sent * (model.embedding_dim * 4)
-    return Predictions(mode, party or ALL, prediction.proba[index], y, row_bytes)
+    proba = prediction.proba[found[places]]
+    return Predictions(mode, party or ALL, proba, y, row_bytes, index=places)
 
 
 def _class_numbers(labels: pd.Series, model: Model) -> NDArray[np.int64]:
@@ -189,3 +213,34 @@ def _line(mode: str, party: str, chunks: list[Predictions]) -> Line:
     bytes_per_row = round(float(np.concatenate(known).mean()), 1) if known else None
     parties = tuple(name for name in chunks[0].parties if all(name in c.parties for c in chunks))
     return Line(mode, party, len(y), bytes_per_row, all_metrics(proba, y), parties=parties)
+
+
+def _same_rows(
+    collected: Mapping[tuple[str, str], list[Predictions]], y: NDArray[np.int64]
+) -> list[SameRows]:
+    """Compare modes on the rows that each party predicts locally."""
+    result = []
+    for mode, party in collected:
+        rows = _places(collected[mode, party])
+        if mode != "local" or not len(rows):
+            continue
+        metrics = {}
+        for other, name in (("local", party), ("assisted", party), ("collaborative", ALL)):
+            chunks = collected.get((other, name), [])
+            places = _places(chunks)
+            if len(np.intersect1d(places, rows)) < len(rows):
+                continue
+            chosen = np.isin(places, rows)
+            proba = np.concatenate([each.proba for each in chunks if each.proba is not None])
+            metrics[other] = all_metrics(proba[chosen], y[places[chosen]])
+        result.append(SameRows(party, len(rows), metrics))
+    return result
+
+
+def _places(chunks: Iterable[Predictions]) -> NDArray[np.int64]:
+    """Join the places of the rows of all chunks; none if a chunk has no predictions."""
+    places = [each.index for each in chunks]
+    known = [each for each in places if each is not None]
+    if not known or len(known) < len(places):
+        return np.empty(0, dtype=np.int64)
+    return np.concatenate(known)

@@ -30,7 +30,7 @@ h3{font-size:1rem;margin:1.4rem 0 .3rem}
 .cells code{display:inline-block;background:var(--soft);border-radius:3px;padding:.1rem .4rem;
 margin:0 .3rem .25rem 0;overflow-wrap:anywhere}
 @media(max-width:700px){td.bars{grid-column:1/-1;width:auto;padding:.3rem 0}
-td.two{grid-column:span 2} td.cells{padding-top:.4rem}}
+td.two{grid-column:span 2} td.cells{padding-top:.4rem} .moved{white-space:normal}}
 """
 
 
@@ -72,7 +72,7 @@ def _parties(explanation: Explanation) -> str:
     for each in sorted(explanation.worth, key=lambda each: -each.shapley.value):
         share = "" if each.share is None else _percent(each.share)
         lines += f"""<tr><td class="wide"><b>{html.escape(each.party)}</b>
-<small>observes {each.rows:,} of the rows</small></td>
+<small>{each.rows:,} rows</small></td>
 <td class="n" data-name="alone">{_cell(each.alone)}</td>
 <td class="n" data-name="all but it">{_cell(each.without)}</td>
 <td class="n" data-name="it adds">{_cell(each.adds, sign=True)}</td>
@@ -166,6 +166,7 @@ def _reading(explanation: Explanation) -> str:
 <dl><dt>{explanation.metric_name}</dt><dd>{metric}</dd>
 <dt>alone, all but it</dt><dd>The metric of the trained model when only this party, or every
 party but this one, takes part.</dd>
+<dt>rows</dt><dd>Of the explained rows, those of which the party observes something.</dd>
 <dt>it adds</dt><dd>All parties together, less all but this one. Parties with the same information
 add little each, although one of them is needed.</dd>
 <dt>Shapley value</dt><dd>The mean increase of the metric when the party joins some of the others,
