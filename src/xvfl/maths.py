@@ -14,7 +14,7 @@ free of branches on data, so that it can be captured, batched and compared with 
 Entries of E and E_ that no term needs may hold anything finite.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -131,6 +131,17 @@ def average_completions(E_: Tensor, own: Tensor, seen: Tensor) -> Tensor:
     Part of xvfl+, not of the paper. A party that observed nothing of the row has no own cue.
     """
     return torch.where(seen.unsqueeze(-1), (E_ + own) / 2, E_)
+
+
+def pool_decisions(decisions: Tensor, weights: Sequence[float] | Tensor) -> Tensor:
+    """Add decisions, log-probabilities (B, n, C), with weights (D9). (B, C)
+
+    The weights are n numbers, or (R, n) for the rows of R runs. Part of xvfl+, not of the paper.
+    """
+    w = torch.as_tensor(weights, dtype=decisions.dtype, device=decisions.device)
+    if w.dim() == 2:
+        w = w.repeat_interleave(len(decisions) // len(w), 0)
+    return (decisions * w.unsqueeze(-1)).sum(1)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,9 @@ from xvfl_lab.experiments.stacked_runs import RunConfig, StackedRuns
 from xvfl_lab.task import Task
 
 from xvfl.config import LossConfig, NetConfig, TrainConfig
+from xvfl.federation.predict import logits
 from xvfl.methods import METHODS
+from xvfl.methods.pooling import decision_weights
 from xvfl.primitives.layout import Feature, Layout
 
 LAYOUTS = {
@@ -148,3 +150,35 @@ def test_test_rows_never_train_and_validation_is_apart() -> None:
     assert parts["test"] == set(range(0, 160, 4))
     assert not parts["train"] & parts["validation"] and not parts["train"] & parts["test"]
     assert len(parts["train"]) + len(parts["validation"]) == 120
+
+
+@pytest.mark.parametrize("members", [1, 2])
+def test_each_run_is_calibrated_as_it_would_be_alone(members: int) -> None:
+    """Weights of decisions are chosen run by run, by each run's validation rows (D9)."""
+    task, chosen = small_task(700), False
+    todo = [
+        replace(
+            each,
+            net=replace(each.net, members=members),
+            train=replace(each.train, epochs=1),
+            weights="calibrated",
+        )
+        for each in configs("xvfl+")
+    ]
+    stack = StackedRuns(task, todo)
+    stack.train()
+    together = decision_weights(stack.method)
+    for run, config in enumerate(todo):
+        alone = StackedRuns(task, [config])
+        alone.train()
+        weights = decision_weights(alone.method)
+        assert weights.keys() <= together.keys()
+        for key, of_runs in together.items():
+            default = [0.0, 1.0, 0.0] if key == "collaborative" else [0.0, 1.0]
+            assert torch.as_tensor(of_runs)[run].tolist() == weights.get(key, default)
+            chosen |= key in weights
+        mode, party = ("local", 0) if run else ("collaborative", 0)
+        out = logits(stack.method, stack.federation, stack.rows("test"), mode, party).chunk(3)
+        expected = logits(alone.method, alone.federation, alone.rows("test"), mode, party)
+        torch.testing.assert_close(out[run].softmax(-1), expected.softmax(-1), atol=1e-4, rtol=0)
+    assert chosen

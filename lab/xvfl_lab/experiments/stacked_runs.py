@@ -17,6 +17,7 @@ from torch import Tensor
 from xvfl import maths
 from xvfl.config import NO_PROTECTION, LossConfig, NetConfig, PrivacyConfig, TrainConfig
 from xvfl.federation.build import build_method, build_parties, choose_private_width
+from xvfl.federation.calibration import fit_decision_weights
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.predict import logits, predictable_rows
@@ -53,8 +54,9 @@ class RunConfig:
     net: NetConfig = NetConfig()
     loss: LossConfig = LossConfig()
     train: TrainConfig = TrainConfig()
-    weights: Literal["last", "best"] = "best"
-    """Test the weights of the last epoch, or of the best epoch on held-out validation rows."""
+    weights: Literal["last", "best", "calibrated"] = "best"
+    """Test the weights of the last epoch, or of the best epoch on held-out validation rows.
+    `calibrated`: of the best epoch, and `xvfl+` weighs its decisions as these rows say (D9)."""
     kind: Kind = "uniform"
     """Which features are missing (`xvfl_lab.scenarios.Scenario`)."""
     imbalance: float | None = None
@@ -147,7 +149,8 @@ class StackedRuns:
     def train(self, on_epoch: Callable[[], None] = lambda: None) -> None:
         """Train all runs for the whole budget; load the last or the best weights."""
         trainer = self.trainer(captured=self.device.type == "cuda")
-        best = BestWeights(self) if self.configs[0].weights == "best" else None
+        weights = self.configs[0].weights
+        best = BestWeights(self) if weights != "last" else None
         for record in trainer.run(lambda: float(trainer.progress.epoch)):
             if record.kind == "epoch":
                 on_epoch()
@@ -155,6 +158,8 @@ class StackedRuns:
                     best.update()
         if best is not None:
             best.load()
+        if weights == "calibrated":
+            fit_decision_weights(self.method, self.federation, self.rows("validation"))
 
     @torch.no_grad()
     def score(self) -> Tensor:
@@ -269,7 +274,7 @@ def split_rows(task: Task, config: RunConfig) -> dict[Part, Tensor]:
     else:
         fixed = torch.from_numpy(task.test)
         rest, test = order[~fixed[order]], fixed.nonzero().flatten()
-    fraction = config.train.validation_fraction if config.weights == "best" else 0.0
+    fraction = config.train.validation_fraction if config.weights != "last" else 0.0
     count = round(len(rest) * fraction)
     return {"train": rest[count:], "validation": rest[:count], "test": test, "whole": test}
 
@@ -287,10 +292,11 @@ class BestWeights:
         """Score the current weights; store them for the runs that improved."""
         score = self.stack.score()
         better = score > self.score
+        of_net = better.repeat_interleave(self.stack.net.members)
         self.score = torch.where(better, score, self.score)
         for stored, net in zip(self.states, self.stack.nets, strict=True):
             for key, current in net.state_dict().items():
-                of_run = better.view(-1, *[1] * (current.dim() - 1))
+                of_run = of_net.view(-1, *[1] * (current.dim() - 1))
                 stored[key] = torch.where(of_run, current, stored[key])
 
     def load(self) -> None:

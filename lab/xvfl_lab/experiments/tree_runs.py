@@ -97,7 +97,7 @@ def tree_jobs_beside(jobs: Iterable[Job]) -> list[TreeJob]:
     made = []
     for job in jobs:
         c = job.config
-        fraction = c.train.validation_fraction if c.weights == "best" else 0.0
+        fraction = c.train.validation_fraction if c.weights != "last" else 0.0
         scenario = (c.rate, c.seed, c.overlap, c.kind, c.imbalance, fraction)
         rows = (job.dataset, job.parties, job.train_rows, job.test_rows)
         made += [TreeJob(*rows, TreeRun(name, *scenario)) for name in (TREES, TREES_POOLED)]

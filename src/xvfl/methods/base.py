@@ -19,6 +19,12 @@ other than the requesting one, reported as a baseline for `assisted`."""
 
 MODES: tuple[Mode, ...] = ("local", "assisted", "collaborative")
 
+
+def mode_key(mode: Mode, party: str) -> str:
+    """Return the key of a mode and party; collaborative prediction has no party."""
+    return mode if mode == "collaborative" else f"{mode}/{party}"
+
+
 View = Literal["plain", "masked", "self"]
 """What a party embeds: `plain`, a row as observed; `masked`, with features dropped at random, in
 training only; `self`, the masked row completed from its own embedding."""

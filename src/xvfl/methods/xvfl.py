@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from xvfl import maths
 from xvfl.methods import ablation_maths
-from xvfl.methods.base import Federation, Mode, View
+from xvfl.methods.base import Federation, Mode, View, mode_key
 from xvfl.nets import AdaptedHead, ConcatHead
 from xvfl.nets.row_wise import apply_to_rows, row_wise
 from xvfl.primitives.rows import Rows
@@ -39,6 +39,10 @@ HeadInputs = tuple[Tensor, Tensor]
 """Inputs of the head (B, s, n), and which of them a loss term uses (B, s)."""
 RowLosses = tuple[dict[str, Tensor], Tensor, Tensor]
 """Loss terms of each row, logits of the parties' own views (B, s, C), and joint logits (B, C)."""
+DecisionWeights = dict[str, Sequence[float] | Tensor]
+"""Weights of decisions by `mode_key`: n numbers, or (R, n) for R runs."""
+COMPLETED = (0.0, 1.0)
+"""Weights of the observed and the completed decision where validation has chosen no others."""
 ALL_MODES = frozenset[Mode](("local", "assisted", "collaborative", "peers"))
 MODES_WITHOUT_COMPLETION = frozenset[Mode](("local", "collaborative"))
 
@@ -65,13 +69,22 @@ class XVFL:
         self.join = ablation_maths.AGGREGATIONS[weights.aggregation]
         with_cues = ALL_MODES if weights.cross_completion else ALL_MODES - {"assisted"}
         self.modes: frozenset[Mode] = with_cues if completing else MODES_WITHOUT_COMPLETION
+        self.decision_weights: DecisionWeights = {}
+        """Weights of the `decisions` of a mode and party; without them, rows are completed."""
+
+    @property
+    def pools(self) -> bool:
+        """Whether `decisions` may be weighed; the paper's method only completes."""
+        return self.completing and self.weights.self_completion > 0
 
     def select_parties(self, parties: Sequence[int]) -> "XVFL":
         """Return the method for a subset of the parties; a `ConcatHead` gets zeros (D5, D7)."""
         heads = self.heads
         if isinstance(heads, ConcatHead | AdaptedHead):
             heads = heads.select_parties(parties)
-        return XVFL(heads, self.weights, self.completing)
+        method = XVFL(heads, self.weights, self.completing)
+        method.decision_weights = self.decision_weights
+        return method
 
     def without_completion(self) -> "XVFL":
         """Return the method with missing features zero-filled; it shares the weights."""
@@ -141,22 +154,51 @@ class XVFL:
         if mode == "peers":
             E = self._adapt(federation.embed(rows, ["plain"])[:, :, 0])
             return self._apply_to(self.join.over(E, maths.others(rows.full, party)))
-        embedded, best = self._embed_completed(federation, rows)
-        E, best = self._adapt(embedded), self._adapt(best)
+        weights = self.decision_weights.get(mode_key(mode, federation.names[party]))
+        if weights is not None:
+            return maths.pool_decisions(self.decisions(federation, rows, mode, party), weights)
+        embedded = self._embed(federation, rows)
+        return self._apply_to(self._completed_input(federation, rows, embedded, mode, party))
+
+    def decisions(self, federation: Federation, rows: Rows, mode: Mode, party: int) -> Tensor:
+        """Compute the decisions of a mode that `decision_weights` weigh (D9). (B, n, C)
+
+        Log-probabilities of the row as observed and completed; in mode "collaborative" also the sum
+        of those of the parties that observed any of it.
+        """
+        embedded, names = self._embed(federation, rows), federation.names
         if mode == "local":
-            return self._apply_to(self.join.alone(best)[:, party])
+            return self._own_decisions(embedded, party)
+        E, completed = embedded.E, self._completed_input(federation, rows, embedded, mode, party)
+        if mode == "collaborative":
+            own = [self._local_decision(embedded, i, name) for i, name in enumerate(names)]
+            total = (torch.stack(own, 1) * rows.seen.unsqueeze(-1)).sum(1, keepdim=True)
+            return torch.cat([self._decide(self.join.over(E, rows.seen), completed), total], 1)
+        peers = maths.assistants(rows.full, rows.seen, party, partial=True)
+        observed = self.join.over(E, peers | _only(party, rows.seen) & rows.seen)
+        local = self._local_decision(embedded, party, names[party]).unsqueeze(1)
+        assisted = self._decide(observed, completed)
+        return torch.where(peers.any(1).view(-1, 1, 1), assisted, local)
+
+    def _completed_input(
+        self, federation: Federation, rows: Rows, embedded: "_Embedded", mode: Mode, party: int
+    ) -> Tensor:
+        """Compute the input of the head in a mode, with missing features completed. (B, n)"""
+        best = embedded.completed
+        if mode == "local":
+            return self.join.alone(best)[:, party]
         if not (self.completing and self.weights.cross_completion):
-            return self._apply_to(self.join.over(best, rows.seen))
-        cue, has_cue = maths.cues(embedded, maths.sources(rows.full, rows.seen))
+            return self.join.over(best, rows.seen)
+        cue, has_cue = maths.cues(embedded.sent, maths.sources(rows.full, rows.seen))
         E_ = self._adapt(federation.complete(cue, torch.zeros_like(rows.full[:, 0])))
         if self.weights.self_completion:
             E_ = maths.average_completions(E_, best, rows.seen)
         if mode == "collaborative":
-            return self._apply_to(maths.filled(best, E_, rows.full, has_cue, self.join))
-        return self._assisted(rows, E, best, E_, party)
+            return maths.filled(best, E_, rows.full, has_cue, self.join)
+        return self._assisted_input(rows, embedded, E_, party)
 
-    def _assisted(self, rows: Rows, E: Tensor, best: Tensor, E_: Tensor, party: int) -> Tensor:
-        """Compute assisted logits; local ones where no peer assists.
+    def _assisted_input(self, rows: Rows, embedded: "_Embedded", E_: Tensor, party: int) -> Tensor:
+        """Compute the input of assisted prediction; that of local where no peer assists.
 
         The paper's prediction is h(Ẽ_i). With self completion, the head's input is the mean of Ẽ_i
         and the embeddings that the cue averages (D8), which is closest to the joint prediction.
@@ -164,22 +206,39 @@ class XVFL:
         full, partial = rows.full, self.weights.self_completion > 0
         peers = maths.assistants(full, rows.seen, party, partial)
         local = ~peers.any(1, keepdim=True)
-        own = torch.zeros_like(full).index_fill(1, torch.tensor([party], device=full.device), True)
         if partial:
-            with_own = torch.where(own.unsqueeze(-1), E_, E)
+            own = _only(party, full)
+            with_own = torch.where(own.unsqueeze(-1), E_, embedded.E)
             assisted = self.join.over(with_own, peers | own)
         else:
             assisted = self.join.alone(E_)[:, party]
-        return self._apply_to(torch.where(local, self.join.alone(best)[:, party], assisted))
+        return torch.where(local, self.join.alone(embedded.completed)[:, party], assisted)
 
-    def _embed_completed(self, federation: Federation, rows: Rows) -> tuple[Tensor, Tensor]:
-        """Embed rows as observed, and with self completion where they are not full. (B, k, d)"""
+    def _local_decision(self, embedded: "_Embedded", party: int, name: str) -> Tensor:
+        """Compute the log-probabilities of local prediction. (B, C)"""
+        weights = self.decision_weights.get(mode_key("local", name), COMPLETED)
+        return maths.pool_decisions(self._own_decisions(embedded, party), weights)
+
+    def _own_decisions(self, embedded: "_Embedded", party: int) -> Tensor:
+        both = (embedded.E, embedded.completed)
+        return self._decide(*(self.join.alone(each)[:, party] for each in both))
+
+    def _decide(self, observed: Tensor, completed: Tensor) -> Tensor:
+        """Compute the log-probabilities of both inputs. (B, 2, C)"""
+        x = torch.stack([observed, completed], 1)
+        return self._apply_to(x.flatten(0, 1)).view(*x.shape[:2], -1).log_softmax(-1)
+
+    def _embed(self, federation: Federation, rows: Rows) -> "_Embedded":
+        """Embed rows as observed, and with self completion where they are not full."""
         has_completers = self.weights.cross_completion or self.weights.self_completion > 0
         if not (self.completing and has_completers):
-            E = federation.embed(rows, ["plain"])[:, :, 0]
-            return E, E
-        E, own = federation.embed(rows, ["plain", "self"]).unbind(2)
-        return E, torch.where(rows.full.unsqueeze(-1), E, own)
+            sent = federation.embed(rows, ["plain"])[:, :, 0]
+            E = self._adapt(sent)
+            return _Embedded(sent, E, E)
+        sent, own = federation.embed(rows, ["plain", "self"]).unbind(2)
+        E = self._adapt(sent)
+        completed = torch.where(rows.full.unsqueeze(-1), E, self._adapt(own))
+        return _Embedded(sent, E, completed)
 
     def _adapt(self, E: Tensor) -> Tensor:
         return self.heads.adapt(E) if isinstance(self.heads, AdaptedHead) else E
@@ -187,6 +246,23 @@ class XVFL:
     def _apply_to(self, x: Tensor) -> Tensor:
         logits: Tensor = self.heads(x)
         return logits
+
+
+@dataclass(frozen=True)
+class _Embedded:
+    """Embeddings of rows for prediction, (B, k, d)."""
+
+    sent: Tensor
+    """As the parties send them; cues average them."""
+    E: Tensor
+    """As the head takes them: the rows as observed."""
+    completed: Tensor
+    """As the head takes them: with self completion where a row is not full."""
+
+
+def _only(party: int, like: Tensor) -> Tensor:
+    """Mark one party in every row. (B, k)"""
+    return torch.zeros_like(like).index_fill(1, torch.tensor([party], device=like.device), True)
 
 
 def _expand_to_rows(weight: float | Tensor, rows: Rows) -> float | Tensor:

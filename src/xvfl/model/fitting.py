@@ -18,8 +18,9 @@ from xvfl.dataset.in_memory import InMemoryDataset
 from xvfl.dataset.on_disk.on_disk_dataset import OnDiskDataset
 from xvfl.dataset.splits import RowCounts
 from xvfl.errors import ConfigError, RunError
+from xvfl.federation.calibration import calibrate
 from xvfl.federation.fused import FusedFederation
-from xvfl.federation.predict import calibrate, score
+from xvfl.federation.predict import score
 from xvfl.methods import protect_labels
 from xvfl.model.custom_nets import CustomNets
 from xvfl.model.model import Model

@@ -14,13 +14,16 @@ from xvfl.data.sources import Encoder, Source, encode
 from xvfl.dataset.in_memory import rows_of_ids, to_party_table
 from xvfl.errors import InputError, ModeError, RunError, unknown
 from xvfl.federation.build import build_method, build_parties, choose_private_width
+from xvfl.federation.calibration import Temperatures
 from xvfl.federation.complete_rows import complete_rows
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party_worker import PartyWorker
-from xvfl.federation.predict import Temperatures, logits, temperature_key
+from xvfl.federation.predict import logits
 from xvfl.federation.privacy_accounting import state_privacy
 from xvfl.methods import MODES, Method, Mode, require_mode
+from xvfl.methods.base import mode_key
 from xvfl.methods.members import member_seeds
+from xvfl.methods.pooling import decision_weights
 from xvfl.model.completion import fill
 from xvfl.model.custom_nets import CustomNets, check_custom_nets
 from xvfl.model.prediction import (
@@ -232,6 +235,7 @@ class Model:
             "prior": self.prior,
             "full_threshold": self.full_threshold,
             "temperatures": self.temperatures,
+            "decision_weights": decision_weights(self.method),
             "net": asdict(self.net),
             "loss": asdict(self.loss),
             "privacy": asdict(self.privacy),
@@ -267,6 +271,8 @@ class Model:
                 build(PrivacyConfig, manifest.get("privacy", asdict(NO_PROTECTION)), MANIFEST),
             )
             model.temperatures = manifest["temperatures"]
+            # Runs before version 0.3 have none.
+            decision_weights(model.method).update(manifest.get("decision_weights", {}))
             model.adds_noise = "bundle" not in manifest
             tensors, _ = folder.load_tensors(MODEL)
             for holder, module in model.modules.items():
@@ -306,8 +312,8 @@ class Model:
 
     def temperature(self, request: PredictRequest, rows: Rows) -> Tensor:
         """Return each row's temperature; local where no peer assists. (n, 1)"""
-        requested = self.temperatures.get(temperature_key(request.mode, request.party or ""), 1.0)
-        local = self.temperatures.get(temperature_key("local", request.party or ""), 1.0)
+        requested = self.temperatures.get(mode_key(request.mode, request.party or ""), 1.0)
+        local = self.temperatures.get(mode_key("local", request.party or ""), 1.0)
         temperatures = torch.full((len(rows), 1), requested, dtype=torch.float64)
         alone = without_assistance(request, rows, self._info().partial_peers).cpu().unsqueeze(1)
         return torch.where(alone, local, temperatures)

@@ -9,10 +9,11 @@ from torch import Tensor
 
 from xvfl.config import NetConfig
 from xvfl.errors import RunError
+from xvfl.federation.calibration import Temperatures, calibrate
 from xvfl.federation.elastic import ElasticFederation
-from xvfl.federation.predict import Temperatures, calibrate
 from xvfl.federation.privacy_accounting import PrivacyStatement
 from xvfl.methods import Method
+from xvfl.methods.pooling import decision_weights
 from xvfl.model.evaluation import EVALUATION, Evaluation, evaluate, federation_predictions
 from xvfl.model.run_dir import MANIFEST, MODEL, RECORDS, RunDir
 from xvfl.primitives.rows import Rows
@@ -82,6 +83,7 @@ class RunCompletion:
         """Inform parties that come back, for a while; write who was not informed."""
         manifest = self.folder.manifest()
         heads, release_to = self._heads(manifest["temperatures"]), self.config.release_to
+        decision_weights(self.method).update(manifest.get("decision_weights", {}))
 
         def release(names: list[str]) -> None:
             chosen = [name for name in names if name in release_to]

@@ -8,10 +8,12 @@ from torch import Tensor
 
 from xvfl.config import LossConfig, NetConfig
 from xvfl.errors import PartyError
+from xvfl.federation.calibration import Temperatures
 from xvfl.federation.elastic import ElasticFederation
-from xvfl.federation.predict import Temperatures, temperature_key
 from xvfl.federation.remote_party import request_all
-from xvfl.methods.base import Method
+from xvfl.methods.base import Method, mode_key
+from xvfl.methods.pooling import decision_weights
+from xvfl.methods.xvfl import DecisionWeights
 from xvfl.model.run_dir import FORMAT, MANIFEST, MODEL, RunDir
 from xvfl.service.log import LogFunction
 from xvfl.service.release import load_signing_key, sign_head
@@ -47,7 +49,7 @@ class TrainedHeads:
             "net": asdict(net),
             "random_state": seed,
             **outcome,
-            **self._manifest(self.temperatures),
+            **self._manifest(self.temperatures, decision_weights(self.method)),
         }
         with folder.transaction():
             folder.save_tensors(MODEL, self.method.heads.state_dict(), {})
@@ -66,9 +68,10 @@ class TrainedHeads:
             if name not in parties:
                 continue
             member = federation.members[index]
-            local = temperature_key("local", name)
+            local, weights = mode_key("local", name), decision_weights(self.method)
             temperatures = {local: self.temperatures.get(local, 1.0)}
-            manifest = {**self._manifest(temperatures), "party": name}
+            own_weights = {key: each for key, each in weights.items() if key == local}
+            manifest = {**self._manifest(temperatures, own_weights), "party": name}
             federation.counters.request_id += 1
             turn = federation.counters.request_id
             message = sign_head(signing_key, turn, self.method, index, manifest)
@@ -80,11 +83,14 @@ class TrainedHeads:
             except (PartyError, ValueError) as error:
                 log({"event": "release_failed", "party": name, "reason": str(error)})
 
-    def _manifest(self, temperatures: Temperatures) -> dict[str, Any]:
+    def _manifest(
+        self, temperatures: Temperatures, decision_weights: DecisionWeights
+    ) -> dict[str, Any]:
         return {
             "run": self.run,
             "classes": self.classes,
             "prior": self.prior.tolist(),
             "temperatures": temperatures,
+            "decision_weights": decision_weights,
             "loss": asdict(self.loss),
         }

@@ -1,0 +1,146 @@
+"""Fit the weights of decisions and the temperatures on validation rows. Needs torch only.
+
+Shapes: R runs, N rows of a run, n decisions, m candidates, C classes.
+"""
+
+from contextlib import suppress
+
+import torch
+from torch import Tensor
+
+from xvfl import maths
+from xvfl.errors import PartyError
+from xvfl.federation.predict import all_decisions, logits, mode_party_pairs, predictable_rows
+from xvfl.methods.base import Method, Mode, mode_key
+from xvfl.methods.pooling import pooling_method
+from xvfl.primitives.rows import Rows
+from xvfl.training.protocols import ReachableFederation
+
+Temperatures = dict[str, float]
+"""One temperature for each mode and party, by `mode_key`."""
+MIN_ROWS = 20
+"""Fewest validation rows for a temperature."""
+MIN_ROWS_TO_POOL = 50
+"""Fewest validation rows for the weights of decisions."""
+SHARES = (1.0, 0.75, 0.5, 0.25, 0.0)
+"""Candidates for the share of the completed decision."""
+OWN_WEIGHTS = (0.0, 0.25, 0.5, 1.0, 2.0)
+"""Candidates for the weight of the parties' own decisions in collaborative prediction."""
+SCALES = (0.05, 20.0)
+"""Range of the inverse temperature."""
+
+
+def candidate_weights(mode: Mode) -> Tensor:
+    """List the weights of decisions to choose from, the default first. (m, n)"""
+    shares = [(1 - share, share) for share in SHARES]
+    if mode != "collaborative":
+        return torch.tensor(shares)
+    return torch.tensor([(*pair, own) for own in OWN_WEIGHTS for pair in shares])
+
+
+def calibrate(method: Method, federation: ReachableFederation, rows: Rows) -> Temperatures:
+    """Fit the weights of decisions in place, then a temperature for every mode and party."""
+    fit_decision_weights(method, federation, rows)
+    temperatures = {}
+    for mode, party in mode_party_pairs(method, federation):
+        index = predictable_rows(rows, mode, party).nonzero().flatten()
+        name = federation.names[party]
+        if len(index) >= MIN_ROWS:
+            with suppress(PartyError):
+                out = logits(method, federation, rows.take(index), mode, party).unsqueeze(0)
+                y, counted = rows.y[index].cpu().unsqueeze(0), torch.ones(1, len(index))
+                scale = fit_scale(out.double(), y, counted.double()).item()
+                temperatures[mode_key(mode, name)] = 1 / scale
+    return temperatures
+
+
+def fit_decision_weights(method: Method, federation: ReachableFederation, rows: Rows) -> None:
+    """Choose the weights of a method's decisions on validation rows, in place (D9).
+
+    Rows of several runs are calibrated run by run. Local prediction comes first, because
+    the other modes use its weights.
+    """
+    pooling = pooling_method(method)
+    if pooling is None:
+        return
+    pooling.decision_weights.clear()
+    for mode, party in mode_party_pairs(method, federation):
+        counted = predictable_rows(rows, mode, party)
+        if mode == "peers" or int(counted.sum()) < MIN_ROWS_TO_POOL:
+            continue
+        some = rows.take(counted.nonzero().flatten()) if rows.runs == 1 else rows
+        with suppress(PartyError):
+            out = all_decisions(method, federation, some, mode, party, some.device)
+            chosen = choose_weights(
+                out.view(some.runs, -1, *out.shape[1:]),
+                some.y.view(some.runs, -1),
+                predictable_rows(some, mode, party).view(some.runs, -1),
+                candidate_weights(mode),
+            )
+            default = candidate_weights(mode)[0].to(chosen)
+            if not torch.equal(chosen, default.expand_as(chosen)):
+                key = mode_key(mode, federation.names[party])
+                pooling.decision_weights[key] = chosen if rows.runs > 1 else chosen[0].tolist()
+
+
+def choose_weights(decisions: Tensor, y: Tensor, counted: Tensor, candidates: Tensor) -> Tensor:
+    """Choose the candidate with the smallest log-loss, each at its own temperature. (R, n)
+
+    A candidate must improve on the first one by more than one standard error of the mean
+    difference; without such a candidate, or in a run with fewer than `MIN_ROWS_TO_POOL` rows, the
+    first one is chosen.
+
+    Parameters
+    ----------
+    decisions : Tensor of shape (R, N, n, C)
+        Log-probabilities.
+    y : Tensor of shape (R, N)
+        Class numbers.
+    counted : Tensor of shape (R, N), dtype bool
+        The rows to use.
+    candidates : Tensor of shape (m, n)
+        Weights of the decisions.
+    """
+    decisions, weight = decisions.double(), (counted & (y >= 0)).double()
+    candidates = candidates.to(decisions)
+    count = weight.sum(1)
+
+    def losses(weights: Tensor) -> Tensor:
+        out = maths.pool_decisions(decisions.flatten(0, 1), weights).view(*y.shape, -1)
+        scaled = out * fit_scale(out, y, weight).view(-1, 1, 1)
+        return maths.cross_entropy(scaled.flatten(0, 1), y.flatten()).view(y.shape) * weight
+
+    default = losses(candidates[0])
+    chosen = candidates[:1].repeat(len(y), 1)
+    lowest = default.sum(1)
+    for candidate in candidates[1:]:
+        loss = losses(candidate)
+        better, gain = loss.sum(1) < lowest, default - loss
+        mean = gain.sum(1) / count
+        variance = ((gain - mean.unsqueeze(1)).square() * weight).sum(1) / (count - 1)
+        significant = (mean > (variance / count).sqrt()) & (count >= MIN_ROWS_TO_POOL)
+        chosen = torch.where((better & significant).unsqueeze(1), candidate, chosen)
+        lowest = torch.where(better & significant, loss.sum(1), lowest)
+    return chosen
+
+
+def fit_scale(logits: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+    """Minimize the log-loss of softmax(scale · logits), which is convex in the scale. (R,)
+
+    Parameters
+    ----------
+    logits : Tensor of shape (R, N, C)
+        Logits.
+    y : Tensor of shape (R, N)
+        Class numbers.
+    weight : Tensor of shape (R, N)
+        Weights of the rows.
+    """
+    low, high = (logits.new_full((len(logits),), value).log() for value in SCALES)
+    target = logits.gather(-1, y.clamp(min=0).unsqueeze(-1)).squeeze(-1)
+    for _ in range(40):
+        middle = (low + high) / 2
+        proba = (logits * middle.exp().view(-1, 1, 1)).softmax(-1)
+        slope = (((proba * logits).sum(-1) - target) * weight).sum(1)
+        low, high = torch.where(slope < 0, middle, low), torch.where(slope < 0, high, middle)
+    return ((low + high) / 2).exp()

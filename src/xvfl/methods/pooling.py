@@ -1,0 +1,35 @@
+"""Decisions that a method pools with fitted weights (D9), also those of members.
+
+Shapes: B rows, n decisions, C classes.
+"""
+
+from torch import Tensor
+
+from xvfl.methods.base import Federation, Method, Mode
+from xvfl.methods.members import Members
+from xvfl.methods.xvfl import XVFL, DecisionWeights
+from xvfl.primitives.rows import Rows
+
+
+def pooling_method(method: Method) -> XVFL | None:
+    """Return the method that pools decisions, or that of the members; None for other methods."""
+    inner = method.method if isinstance(method, Members) else method
+    return inner if isinstance(inner, XVFL) and inner.pools else None
+
+
+def decision_weights(method: Method) -> DecisionWeights:
+    """Return the weights of a method's decisions, which may be changed; empty for other methods."""
+    pooling = pooling_method(method)
+    return {} if pooling is None else pooling.decision_weights
+
+
+def decisions(method: Method, federation: Federation, rows: Rows, mode: Mode, party: int) -> Tensor:
+    """Compute the decisions of a mode, averaged over members. (B, n, C)"""
+    pooling = pooling_method(method)
+    if pooling is None:
+        raise TypeError(f"expected a method that pools decisions, got {type(method).__name__}")
+    if not isinstance(method, Members):
+        return pooling.decisions(federation, rows, mode, party)
+    repeated = rows.repeat_for_members(method.members)
+    out = pooling.decisions(federation, repeated, mode, party)
+    return out.view(rows.runs, method.members, -1, *out.shape[1:]).mean(1).flatten(0, 1)
