@@ -3,6 +3,7 @@
 Shapes: R runs, N rows of a run, n decisions, m candidates, C classes.
 """
 
+from collections.abc import Iterator
 from contextlib import suppress
 
 import torch
@@ -40,47 +41,55 @@ def candidate_weights(mode: Mode) -> Tensor:
 
 def calibrate(method: Method, federation: ReachableFederation, rows: Rows) -> Temperatures:
     """Fit the weights of decisions in place, then a temperature for every mode and party."""
-    fit_decision_weights(method, federation, rows)
     temperatures = {}
-    for mode, party in mode_party_pairs(method, federation):
-        index = predictable_rows(rows, mode, party).nonzero().flatten()
-        name = federation.names[party]
-        if len(index) >= MIN_ROWS:
-            with suppress(PartyError):
-                out = logits(method, federation, rows.take(index), mode, party).unsqueeze(0)
-                y, counted = rows.y[index].cpu().unsqueeze(0), torch.ones(1, len(index))
-                scale = fit_scale(out.double(), y, counted.double()).item()
-                temperatures[mode_key(mode, name)] = 1 / scale
+    for key, out, y, counted in _fit_every_mode(method, federation, rows):
+        scale = fit_scale(out.double(), y, counted.double())
+        temperatures[key] = 1 / scale.item()
     return temperatures
 
 
 def fit_decision_weights(method: Method, federation: ReachableFederation, rows: Rows) -> None:
     """Choose the weights of a method's decisions on validation rows, in place (D9).
 
-    Rows of several runs are calibrated run by run. Local prediction comes first, because
-    the other modes use its weights.
+    Rows of several runs are calibrated run by run.
+    """
+    for _ in _fit_every_mode(method, federation, rows):
+        pass
+
+
+def _fit_every_mode(
+    method: Method, federation: ReachableFederation, rows: Rows
+) -> Iterator[tuple[str, Tensor, Tensor, Tensor]]:
+    """Choose the weights of decisions mode by mode: local first, because others use its weights.
+
+    Yields the key of the mode and party, the logits with these weights (R, N, C), the labels and
+    which rows count (R, N).
     """
     pooling = pooling_method(method)
-    if pooling is None:
-        return
-    pooling.decision_weights.clear()
+    if pooling is not None:
+        pooling.decision_weights.clear()
     for mode, party in mode_party_pairs(method, federation):
         counted = predictable_rows(rows, mode, party)
-        if mode == "peers" or int(counted.sum()) < MIN_ROWS_TO_POOL:
-            continue
         some = rows.take(counted.nonzero().flatten()) if rows.runs == 1 else rows
+        if len(some) < MIN_ROWS:
+            continue
+        key, device = mode_key(mode, federation.names[party]), some.device
+        y = some.y.view(some.runs, -1)
+        counted = predictable_rows(some, mode, party).view(y.shape)
         with suppress(PartyError):
-            out = all_decisions(method, federation, some, mode, party, some.device)
-            chosen = choose_weights(
-                out.view(some.runs, -1, *out.shape[1:]),
-                some.y.view(some.runs, -1),
-                predictable_rows(some, mode, party).view(some.runs, -1),
-                candidate_weights(mode),
-            )
-            default = candidate_weights(mode)[0].to(chosen)
-            if not torch.equal(chosen, default.expand_as(chosen)):
-                key = mode_key(mode, federation.names[party])
-                pooling.decision_weights[key] = chosen if rows.runs > 1 else chosen[0].tolist()
+            if pooling is None or mode == "peers":
+                out = logits(method, federation, some, mode, party, device)
+            else:
+                decisions = all_decisions(method, federation, some, mode, party, device)
+                by_run = decisions.view(*y.shape, *decisions.shape[1:])
+                chosen = choose_weights(by_run, y, counted, candidate_weights(mode))
+                out = maths.pool_decisions(decisions, chosen)
+                if not torch.equal(
+                    chosen, candidate_weights(mode)[:1].to(chosen).expand_as(chosen)
+                ):
+                    weights = chosen if rows.runs > 1 else chosen[0].tolist()
+                    pooling.decision_weights[key] = weights
+            yield key, out.view(*y.shape, -1), y, counted
 
 
 def choose_weights(decisions: Tensor, y: Tensor, counted: Tensor, candidates: Tensor) -> Tensor:
