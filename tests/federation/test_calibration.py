@@ -151,7 +151,7 @@ def fit(tables: dict[str, pd.DataFrame], y: pd.Series, **options: Any) -> XVFLCl
 
 def validation(model: XVFLClassifier, tables: dict[str, pd.DataFrame], y: pd.Series) -> Any:
     encoded = {name: encode(model.model_.encoders[name], each) for name, each in tables.items()}
-    rows, federation = model.model_._rows(encoded, list(y.index))
+    rows, federation = model.model_.rows_of(encoded, list(y.index))
     return replace(rows, y=torch.tensor(y.to_numpy())), federation
 
 
