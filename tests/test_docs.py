@@ -16,6 +16,7 @@ PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("default:.*rows have no observed feature:xvfl.errors.DataWarning")
 def test_the_tutorial(tmp_path: Path) -> None:
     script = runpy.run_path(str(ROOT / "scripts" / "tutorial.py"))
     page = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")

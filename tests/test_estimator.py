@@ -238,21 +238,53 @@ def test_each_party_decides_with_its_own_head(method: str) -> None:
 def test_any_cell_may_be_missing(model: XVFLClassifier) -> None:
     rng = np.random.default_rng(1)
     bank = BANK.mask(rng.random(BANK.shape) < 0.6)
-    answers = model.predict_table({"bank": bank, "shop": SHOP})
-    assert answers.filter(like="proba").notna().all(axis=None)
-    assert answers["completed"].between(0, 1).all()
     empty = bank.isna().all(axis=1) & ~bank.index.isin(SHOP.index)
     assert empty.any()
+    with pytest.warns(DataWarning, match=f"{empty.sum()} of 120 rows have no observed feature"):
+        answers = model.predict_table({"bank": bank, "shop": SHOP})
+    assert answers.filter(like="proba").notna().all(axis=None)
+    assert answers["completed"].between(0, 1).all()
     assert set(answers.loc[empty.to_numpy(), "mode"]) == {"prior"}
 
 
 def test_ids_choose_the_rows(model: XVFLClassifier) -> None:
     ids = ["c050", "c003", "stranger"]
-    answers = model.predict_table(BOTH, ids=ids)
+    with pytest.warns(DataWarning, match=r"1 of 3 rows have an id .* none .* \('stranger'\)"):
+        answers = model.predict_table(BOTH, ids=ids)
     assert answers.index.tolist() == ids
-    assert answers.loc["stranger", "notes"] == "not observed by any party: class prior"
+    assert answers.loc["stranger", ["mode", "notes"]].tolist() == [
+        "prior",
+        "id not in the tables used: class prior",
+    ]
+    with pytest.warns(DataWarning, match=r"1 of 3 ids are in no given table \('stranger'\)"):
+        assert model.complete(BOTH, "bank", ids).index.tolist() == ids
     every = model.predict_proba(BOTH)
     pd.testing.assert_frame_equal(model.predict_proba(BOTH, ids=ids[:2]), every.loc[ids[:2]])
+
+
+def test_the_overlap_is_counted_and_shown(
+    model: XVFLClassifier, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shared = len(SHOP)
+    assert model.overlap_.index.tolist() == ["bank", "shop", "all parties"]
+    assert model.overlap_.drop(columns="full").to_dict("list") == {
+        "rows": [ROWS, shared, ROWS],
+        "shared": [shared, shared, shared],
+        "labeled": [ROWS, shared, ROWS],
+    }
+    assert capsys.readouterr().err == ""
+    small(epochs=1, verbose=True).fit(BOTH, Y)
+    assert "rows by party" in (shown := capsys.readouterr().err) and "all parties" in shown
+
+
+def test_near_misses_of_ids_are_told_at_fit() -> None:
+    numbered = {name: table.set_axis(range(len(table))) for name, table in BOTH.items()}
+    padded = numbered["shop"].rename(lambda each: f"{each:04d}" if each < 60 else str(each))
+    with pytest.warns(DataWarning, match=r"60 ids differ only in leading zeros \('0' and '0000'"):
+        fitted = small(epochs=1).fit(
+            {"bank": numbered["bank"], "shop": padded}, Y.set_axis(range(ROWS))
+        )
+    assert fitted.overlap_.loc["all parties", "rows"] == ROWS + 60
 
 
 def test_numbers_as_ids() -> None:

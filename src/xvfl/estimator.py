@@ -25,7 +25,7 @@ from xvfl.config import (
 from xvfl.data.frames import read_table
 from xvfl.data.images import Images
 from xvfl.data.labels import labels_of_party, read_labels
-from xvfl.data.sources import Source
+from xvfl.data.sources import Source, source_ids
 from xvfl.data.text import as_text
 from xvfl.dataset.in_memory import prepare_in_memory
 from xvfl.dataset.prepare import PreparationPlan
@@ -37,8 +37,9 @@ from xvfl.model.explain.explain_model import ExplainOptions, explain
 from xvfl.model.explain.explanation import Explanation
 from xvfl.model.fitting import TrainingPlan, fit
 from xvfl.model.model import Model
-from xvfl.model.progress import progress_bar, work_bar
+from xvfl.model.progress import progress_bar, show_overlap, work_bar
 from xvfl.model.run_dir import RunDir
+from xvfl.model.stream_predict import PredictionSummary
 from xvfl.nets import NetOrBuilder
 
 Table = Any
@@ -182,6 +183,10 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     row_counts_ : dict of int
         Number of rows by use: `"labeled"` and `"unlabeled"` training rows, `"validation"` and
         `"test"`. Only after `fit`.
+    overlap_ : DataFrame
+        Number of rows of each party and of all parties: `rows` of the table, `shared` with another
+        party, `labeled`, and `full` at the party. For all parties: different ids, ids that two
+        parties or more hold, labeled ids, and rows that are full at every party. Only after `fit`.
     history_ : list of dict
         Loss terms, validation score and time of each epoch.
     model_ : Model
@@ -361,6 +366,7 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             options, splits, self.full_threshold, plan.train.class_weight, unlabeled
         )
         dataset = prepare_in_memory(sources, labels, preparation)
+        show_overlap(dataset.overlap(), self.verbose)
         with progress_bar(self.verbose) as on_progress:
             result = fit(dataset, plan, on_progress=on_progress)
         if result.interrupted and result.diverged:
@@ -370,6 +376,7 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             warnings.warn(f"{text}; the best epoch is kept", DataWarning, stacklevel=2)
         self._set_model(result.model, result.records)
         self.row_counts_ = asdict(result.rows)
+        self.overlap_ = pd.DataFrame.from_dict(result.overlap, orient="index")
         return self
 
     def predict(
@@ -467,9 +474,9 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         -------
         DataFrame
             Indexed by id, with the columns `prediction`; `proba_CLASS` for each class; `mode`, the
-            mode used (`prior` for a row that no party observes); `parties`, the contributing
-            parties joined by `+`; `completed`, the share of features that were completed; and
-            `notes` on unusual values, such as an unknown category.
+            mode used (`prior` for a row without observed features or with an unknown id);
+            `parties`, the contributing parties joined by `+`; `completed`, the share of features
+            that were completed; and `notes` on unusual values, such as an unknown category.
 
         Raises
         ------
@@ -477,9 +484,17 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             If the method does not support the mode, or a table that the mode needs is not given.
         InputError
             If a table cannot be used.
+
+        Warns
+        -----
+        DataWarning
+            If rows have no observed feature or an unknown id; their prediction is the class prior.
         """
         check_is_fitted(self, "model_")
         table = self.model_.predict(self._read(X), mode, party, _ids_as_text(ids)).frame()
+        summary = PredictionSummary()
+        summary.add(table)
+        summary.warn()
         return table.set_axis(self._original_ids(X, table.index))
 
     def complete(
@@ -513,6 +528,7 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self, "model_")
         sources, rows = self._read(X), _ids_as_text(ids)
+        _warn_unknown(sources, rows or ())
         tables: dict[str, Any] = {}
         for name in sources if party is None else [party]:
             table = self.model_.complete(sources, name, rows)
@@ -777,6 +793,18 @@ def _ids_as_text(ids: Sequence[Any] | None) -> list[str] | None:
         raise InputError(f"ids: expected a list of ids, got the text {ids!r}; write [{ids!r}]")
     texts: list[str] = as_text(pd.Series(list(ids), dtype=object)).str.strip().tolist()
     return texts
+
+
+def _warn_unknown(sources: Mapping[str, Source], ids: Sequence[str]) -> None:
+    unknown = set(ids).difference(*(source_ids(source) for source in sources.values()))
+    if unknown:
+        named = ", ".join(map(repr, sorted(unknown)[:2]))
+        warnings.warn(
+            f"ids: {len(unknown):,} of {len(ids):,} ids are in no given table ({named}); their "
+            "values are completed without any observed feature: check the ids",
+            DataWarning,
+            stacklevel=3,
+        )
 
 
 def ids_by_text(table: Table, column: str | None) -> dict[str, Any]:

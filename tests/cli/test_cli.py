@@ -156,6 +156,28 @@ def test_train_writes_a_whole_folder(run: Path) -> None:
     assert [record["epoch"] for record in records] == [1, 2, 3]
 
 
+def test_train_shows_how_the_tables_overlap(tmp_path: Path) -> None:
+    path = write_run_inputs(tmp_path)
+    shop = pd.read_parquet(tmp_path / "shop.parquet")
+    shop["customer"] = shop["customer"].str.replace("c1", "C1")
+    shop.to_parquet(tmp_path / "shop.parquet", index=False)
+    said = run_xvfl("train", path, "--out", tmp_path / "run")
+    assert said.code == 0
+    assert (
+        "warning: party 'bank' and party 'shop': 20 ids differ only in upper and lower case "
+        "('c100' and 'C100', 'c101' and 'C101'), so they do not match; use one case" in said.err
+    )
+    lines = [line.split("│")[1:-1] for line in said.out.splitlines() if line.startswith("│")]
+    cells = {line[0].strip(): [int(each) for each in line[1:]] for line in lines}
+    assert {name: each[:3] for name, each in cells.items()} == {
+        "bank": [120, 80, 120],
+        "shop": [100, 80, 80],
+        "all parties": [140, 80, 120],
+    }
+    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
+    assert {name: list(each.values()) for name, each in manifest["overlap"].items()} == cells
+
+
 def test_evaluate_measures_every_mode(run: Path) -> None:
     said = run_xvfl("evaluate", run)
     assert said.code == 0 and said.err == ""

@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from xvfl.cli.extras import require_extra
-from xvfl.cli.output import INTERRUPTED, print_error, print_evaluation, print_trees
+from xvfl.cli.output import (
+    INTERRUPTED,
+    print_error,
+    print_evaluation,
+    print_table,
+    print_trees,
+)
 from xvfl.errors import InputError, unknown
 
 if TYPE_CHECKING:
@@ -62,14 +68,21 @@ def train(
     """
     from xvfl.config import read_config
     from xvfl.model.plots import NO_MATPLOTLIB, has_matplotlib, plot_training
-    from xvfl.model.progress import progress_bar
+    from xvfl.model.progress import overlap_table, progress_bar
     from xvfl.model.run_dir import RunDir
     from xvfl.model.workflow import train_run
 
     text = read_config(config)
     folder = RunDir(out)
     with progress_bar("auto") as on_progress:
-        result = train_run(config, text, folder, resume, on_progress)
+        result = train_run(
+            config,
+            text,
+            folder,
+            resume,
+            on_progress,
+            lambda overlap: print_table(overlap_table(overlap)),
+        )
     if result is None:
         print(f"{out}: already finished; see `xvfl evaluate {out}`")
         return

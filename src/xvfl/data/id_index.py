@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xvfl.data.ids import duplicate_ids
+from xvfl.data.near_ids import IdSample
 from xvfl.data.parquet import CHUNK_ROWS, ParquetTable
 from xvfl.errors import InputError
 
@@ -81,6 +82,17 @@ class IdIndex:
     def count(self, table: str, condition: str = "true") -> int:
         """Count the rows of a database table."""
         return int(self.run(f"SELECT count(*) FROM {table} WHERE {condition}")[0][0])
+
+    def sample_unmatched(self, table: str, other: str, size: int) -> IdSample:
+        """Sample the ids of a database table that another one does not have."""
+        rows = self.count(table)
+        sampled = f"SELECT id FROM {table} USING SAMPLE reservoir({size} ROWS) REPEATABLE (0)"
+        self.run(f"CREATE TABLE sampled AS {sampled if rows > size else f'SELECT id FROM {table}'}")
+        # The join of a small and a large table needs memory for the small one only.
+        query = f"SELECT s.id FROM sampled s JOIN {other} o ON o.id = s.id"
+        ids = self.run(f"SELECT id FROM sampled WHERE id NOT IN ({query})")
+        self.run("DROP TABLE sampled")
+        return IdSample([each for (each,) in ids], min(1.0, size / max(rows, 1)))
 
     def stream(self, query: str) -> Iterator[dict[str, NDArray[Any]]]:
         """Run a query; yield its result in chunks, as columns."""

@@ -13,7 +13,9 @@ from torch import Tensor
 
 from xvfl.data.encoded import Encoded
 from xvfl.data.labels import LabelValues
+from xvfl.data.near_ids import IdSample, sample_ids
 from xvfl.data.sources import Source, source_ids
+from xvfl.dataset.overlap import ALL_PARTIES, LABELS, Overlap, add_full_rows
 from xvfl.dataset.prepare import (
     IdMatch,
     Int64Array,
@@ -66,6 +68,12 @@ class InMemoryDataset(Metadata):
     def validation_rows(self, device: torch.device) -> Rows:
         """Return the rows to validate on."""
         return self.rows.to(device).take(self.validation.to(device))
+
+    def overlap(self) -> Overlap:
+        """Count the rows of each party: all, shared, labeled and full."""
+        full = dict(zip(self.tables, self.rows.full.sum(0).tolist(), strict=True))
+        every = int(self.rows.full.all(1).sum())
+        return add_full_rows(self.id_overlap, {**full, ALL_PARTIES: every})
 
     def fingerprint(self) -> str:
         """Return a hash of the rows, their labels and their split."""
@@ -121,8 +129,31 @@ class _InMemoryBackend:
         codes, sizes = np.unique(self._codes, return_counts=True)
         if unlabeled:
             self._add_unlabeled(index)
-        shared = {name: int(mask.sum()) for name, mask in held.items()}
-        return IdMatch(len(index), shared, dict(zip(codes.tolist(), sizes.tolist(), strict=True)))
+        class_sizes = dict(zip(codes.tolist(), sizes.tolist(), strict=True))
+        named = {LABELS: index, **self._ids}
+
+        def unmatched(name: str, other: str, size: int) -> IdSample:
+            return sample_ids(named[name], named[other], size)
+
+        return IdMatch(
+            len(index), class_sizes, self._overlap({**held, ALL_PARTIES: matched}), unmatched
+        )
+
+    def _overlap(self, labeled: Mapping[str, NDArray[np.bool_]]) -> Overlap:
+        """Count rows; `labeled` tells which labeled rows a party holds, or any party."""
+        codes, ids = pd.factorize(np.concatenate([each.to_numpy() for each in self._ids.values()]))
+        shared = np.bincount(codes) > 1
+        by_party = np.split(codes, np.cumsum([len(each) for each in self._ids.values()])[:-1])
+        overlap = {
+            name: {
+                "rows": len(own),
+                "shared": int(shared[own].sum()),
+                "labeled": int(labeled[name].sum()),
+            }
+            for name, own in zip(self._ids, by_party, strict=True)
+        }
+        total = {"rows": len(ids), "shared": int(shared.sum())}
+        return {**overlap, ALL_PARTIES: {**total, "labeled": int(labeled[ALL_PARTIES].sum())}}
 
     def _add_unlabeled(self, labeled: pd.Index) -> None:
         """Append the parties' ids without label, code −1."""

@@ -21,6 +21,7 @@ from xvfl.data.column_stats import FitLimits
 from xvfl.data.encoded import Encoded
 from xvfl.data.labels import LabelValues, encode_labels, find_labels
 from xvfl.data.sources import Encoder, Source, encode, fit_encoder, source_ids, take_rows
+from xvfl.dataset.overlap import Overlap, Unmatched, warn_near_misses, warn_small_overlap
 from xvfl.dataset.splits import Splits
 from xvfl.errors import DataWarning, InputError, unknown
 from xvfl.primitives.layout import Layout
@@ -46,14 +47,15 @@ class PreparationPlan:
 
 @dataclass(frozen=True)
 class IdMatch:
-    """How many labeled rows the parties hold."""
+    """How the ids of the parties and the labels match."""
 
     labeled: int
     """Labeled rows."""
-    shared: Mapping[str, int]
-    """Of these, the rows that each party holds."""
     class_sizes: Mapping[int, int]
     """Of these, the rows that any party holds, by label; labels without rows are left out."""
+    overlap: Overlap
+    """Rows of each party, shared and labeled."""
+    unmatched: Unmatched
 
 
 class Placement(Protocol):
@@ -80,6 +82,8 @@ class Metadata:
     full_threshold: dict[str, float]
     """Observed share from which a row is full, by party."""
     class_weight: str
+    id_overlap: Overlap
+    """Rows of each party, shared and labeled."""
 
     @property
     def layouts(self) -> dict[str, Layout]:
@@ -121,6 +125,7 @@ def prepare(
             raise InputError(f"table options: {unknown('party', name, tables)}")
     values = find_labels(labels, where, allow_missing=plan.unlabeled)
     match = backend.match(values, plan.unlabeled)
+    warn_near_misses(match.overlap, match.labeled, match.unmatched)
     _check_match(match, tables, labels)
     classes, numbers = encode_labels(values.plain.iloc[list(match.class_sizes)])
     class_numbers = dict(zip(match.class_sizes, numbers.tolist(), strict=True))
@@ -133,7 +138,8 @@ def prepare(
         rows = torch.from_numpy(_encode_table(table, placement, name, encoder, store))
         encoders[name] = encoder
         thresholds[name] = plan.full_threshold or full_threshold_from_counts(rows)
-    return backend.dataset(Metadata(classes, encoders, thresholds, plan.class_weight))
+    metadata = Metadata(classes, encoders, thresholds, plan.class_weight, match.overlap)
+    return backend.dataset(metadata)
 
 
 def check_party_names(names: Collection[str]) -> None:
@@ -156,13 +162,14 @@ def no_shared_ids(party: str, details: str) -> InputError:
 def _check_match(
     match: IdMatch, tables: Mapping[str, Iterable[Source]], labels: Iterable[pd.Series]
 ) -> None:
-    for name, shared in match.shared.items():
-        if not shared:
+    for name in tables:
+        if not match.overlap[name]["labeled"]:
             raise no_shared_ids(
                 name,
                 f" (its first id is {_first_id(tables[name])!r}, the labels' first is "
                 f"{_first_id(labels)!r}); check that both use the same id column",
             )
+    warn_small_overlap(match.overlap, match.labeled)
     unmatched = match.labeled - sum(match.class_sizes.values())
     if unmatched:
         text = f"{unmatched} of {match.labeled} labeled ids are held by no party and were dropped"

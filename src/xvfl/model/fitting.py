@@ -16,6 +16,7 @@ import torch
 from xvfl.config import NO_PROTECTION, LossConfig, NetConfig, PrivacyConfig, TrainConfig
 from xvfl.dataset.in_memory import InMemoryDataset
 from xvfl.dataset.on_disk.on_disk_dataset import OnDiskDataset
+from xvfl.dataset.overlap import Overlap
 from xvfl.dataset.splits import RowCounts
 from xvfl.errors import ConfigError, RunError
 from xvfl.federation.calibration import calibrate
@@ -67,6 +68,7 @@ class FitResult:
     model: Model
     records: list[dict[str, Any]]
     rows: RowCounts
+    overlap: Overlap
     interrupted: bool
     diverged: bool
     """No epoch ended with a finite validation score; those of pretraining have none."""
@@ -168,7 +170,7 @@ def _fit_once(
     for module in model.modules.values():
         module.to("cpu").eval()
     diverged = trainer.progress.best_epoch < 0
-    return FitResult(model, records, dataset.row_counts(), interrupted, diverged)
+    return FitResult(model, records, dataset.row_counts(), dataset.overlap(), interrupted, diverged)
 
 
 def can_capture(

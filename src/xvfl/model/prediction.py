@@ -22,6 +22,7 @@ Bools = NDArray[np.bool_]
 
 NO_PEER = "no peer can assist: local prediction"
 NOT_OBSERVED = "not observed by any party: class prior"
+UNKNOWN_ID = "id not in the tables used: class prior"
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,9 @@ def build_prediction(
     completed = _completed_share(request, filled, encoded, ids)
     sent = _embeddings_sent(request, observed, full, assistants, model.cross_completion)
     notes = _encoding_notes(ids, encoded)
-    for flag, text in ((alone & ~prior, NO_PEER), (prior, NOT_OBSERVED)):
+    unknown = prior & (rows.handles.cpu().numpy() < 0).all(1)
+    remarks = ((alone & ~prior, NO_PEER), (prior & ~unknown, NOT_OBSERVED), (unknown, UNKNOWN_ID))
+    for flag, text in remarks:
         for row in flag.nonzero()[0]:
             notes[row] = _join(notes[row], text)
     return Prediction(

@@ -15,13 +15,31 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.table import Table
 
+from xvfl.dataset.overlap import COLUMNS, Overlap
 from xvfl.model.fitting import ProgressCallback, ProgressUpdate
 
 
 def is_interactive() -> bool:
     """Return whether standard error is a terminal, or this is a notebook."""
     return sys.stderr.isatty() or "ipykernel" in sys.modules
+
+
+def overlap_table(overlap: Overlap) -> Table:
+    """Make a table of the rows of each party: all, shared, labeled and full."""
+    table = Table("party", title="rows by party")
+    for column in COLUMNS:
+        table.add_column(column, justify="right")
+    for name, counts in overlap.items():
+        table.add_row(name, *(f"{counts[column]:,}" for column in COLUMNS))
+    return table
+
+
+def show_overlap(overlap: Overlap, verbose: bool | Literal["auto"]) -> None:
+    """Print the rows of each party on standard error, where a progress bar would be shown."""
+    if verbose is True or (verbose == "auto" and is_interactive()):
+        Console(stderr=True).print(overlap_table(overlap))
 
 
 @contextmanager

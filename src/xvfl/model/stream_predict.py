@@ -2,6 +2,7 @@
 
 import errno
 import tempfile
+import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -12,9 +13,10 @@ import pandas as pd
 from xvfl.data.join import join_tables, prefetch
 from xvfl.data.parquet import ParquetTable
 from xvfl.data.table_writer import TableWriter
-from xvfl.errors import InputError
+from xvfl.errors import DataWarning, InputError
 from xvfl.methods import Mode
 from xvfl.model.model import Model
+from xvfl.model.prediction import NOT_OBSERVED, UNKNOWN_ID
 
 Progress = Callable[[int, int], None]
 """Called with the number of finished rows and the total."""
@@ -27,12 +29,38 @@ class PredictionSummary:
     rows: int = 0
     with_notes: int = 0
     modes: Counter[str] = field(default_factory=Counter)
+    not_observed: Counter[str] = field(default_factory=Counter)
+    """Rows that were predicted without any observed feature, by note."""
+    examples: dict[str, list[str]] = field(default_factory=dict)
+    """First ids of these rows, by note."""
 
     def add(self, frame: pd.DataFrame) -> None:
         """Count the rows of a table of predictions."""
         self.rows += len(frame)
         self.with_notes += int((frame["notes"] != "").sum())
         self.modes.update(frame["mode"].tolist())
+        notes = frame["notes"][frame["mode"] == "prior"]
+        for note in (NOT_OBSERVED, UNKNOWN_ID):
+            ids = notes.index[[note in each for each in notes]]
+            self.not_observed[note] += len(ids)
+            self.examples[note] = [*self.examples.get(note, []), *map(str, ids[:2])][:2]
+
+    def warn(self) -> None:
+        """Warn about rows that were predicted without any observed feature."""
+        reasons = {
+            UNKNOWN_ID: "rows have an id that is in none of the tables used",
+            NOT_OBSERVED: "rows have no observed feature at the parties used",
+        }
+        for note, reason in reasons.items():
+            if self.not_observed[note]:
+                ids = ", ".join(map(repr, self.examples[note]))
+                warnings.warn(
+                    f"{self.not_observed[note]:,} of {self.rows:,} {reason} ({ids}); their "
+                    "prediction is the class prior, mode 'prior': check the ids and tables, or "
+                    "leave these rows out",
+                    DataWarning,
+                    stacklevel=3,
+                )
 
 
 def predict_stream(

@@ -1,7 +1,7 @@
 """Train from a configuration file, evaluate and predict from a run folder."""
 
 import tempfile
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import chdir, closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -22,6 +22,7 @@ from xvfl.dataset.on_disk.cache import prepare_cached, remove_cache, save_held_o
 from xvfl.dataset.on_disk.held_out import held_out_chunks, no_held_out_rows
 from xvfl.dataset.on_disk.on_disk_dataset import OnDiskDataset
 from xvfl.dataset.on_disk.parquet_tables import ParquetTables, open_tables, trains_from_disk
+from xvfl.dataset.overlap import Overlap
 from xvfl.dataset.prepare import PreparationPlan
 from xvfl.dataset.splits import Splits
 from xvfl.errors import InputError, ModeError, RunError, unknown
@@ -48,9 +49,17 @@ ENCODER, BUNDLE = "encoder.json", "bundle"
 
 
 def train_run(
-    config_path: Path, text: str, folder: RunDir, resume: bool, on_progress: ProgressCallback
+    config_path: Path,
+    text: str,
+    folder: RunDir,
+    resume: bool,
+    on_progress: ProgressCallback,
+    on_overlap: Callable[[Overlap], None] = lambda overlap: None,
 ) -> FitResult | None:
-    """Train into a folder; return None if the run to resume is already finished."""
+    """Train into a folder; return None if the run to resume is already finished.
+
+    `on_overlap` is called with the rows of each party before training starts, not when it resumes.
+    """
     config = parse_config(text, str(config_path))
     if folder.has(MANIFEST) and resume:
         folder.manifest()
@@ -68,6 +77,7 @@ def train_run(
     with open_dataset(config, base_dir, folder) as dataset:
         folder.create()
         if not folder.has(CHECKPOINT):
+            on_overlap(dataset.overlap())
             folder.write_text(CONFIG, text)
         plan = TrainingPlan(
             config.net,
@@ -84,6 +94,7 @@ def train_run(
                 name: party.id_column for name, party in config.parties.items() if party.id_column
             },
             "rows": asdict(result.rows),
+            "overlap": result.overlap,
             **_held_out(dataset, folder),
         }
         result.model.save(folder, extra)
@@ -266,12 +277,14 @@ def predict_run(
             name: open_parquet(Path(table), ids[name], f"party {name!r}")
             for name, table in inputs.items()
         }
-        return predict_stream(model, tables, mode, party, output, progress)
-    sources = {name: read_source(each, ids[name], name, 0) for name, each in inputs.items()}
-    frame = model.predict(sources, mode, party).frame()
-    write_table(frame, output)
-    summary = PredictionSummary()
-    summary.add(frame)
+        summary = predict_stream(model, tables, mode, party, output, progress)
+    else:
+        sources = {name: read_source(each, ids[name], name, 0) for name, each in inputs.items()}
+        frame = model.predict(sources, mode, party).frame()
+        write_table(frame, output)
+        summary = PredictionSummary()
+        summary.add(frame)
+    summary.warn()
     return summary
 
 

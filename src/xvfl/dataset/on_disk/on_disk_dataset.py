@@ -17,6 +17,7 @@ from xvfl.data.encoder import encoder_from_dict
 from xvfl.dataset.on_disk.block_file import BlockFile, read_rows
 from xvfl.dataset.on_disk.disk_rows import DiskRows, DiskTable, block_rows, row_bytes
 from xvfl.dataset.on_disk.placement import ROWS, SplitSizes
+from xvfl.dataset.overlap import ALL_PARTIES, Overlap, add_full_rows
 from xvfl.dataset.prepare import Metadata
 from xvfl.dataset.splits import RowCounts, check_split, label_weights
 from xvfl.primitives.rows import Rows
@@ -35,6 +36,8 @@ class OnDiskDataset(Metadata):
     rows: BlockFile
     counts: NDArray[np.int64]
     """Labeled training rows of each class with any observed feature."""
+    full: dict[str, int]
+    """Full rows, by party and of all parties."""
 
     def class_prior(self) -> list[float]:
         """Return the share of each class among the labeled training rows."""
@@ -54,6 +57,10 @@ class OnDiskDataset(Metadata):
         rows = self._part(self.sizes.train, self.sizes.validation, torch.device("cpu"))
         loaded = rows.take(torch.arange(self.sizes.validation))
         return loaded.take(loaded.seen.any(1).nonzero().flatten()).to(device)
+
+    def overlap(self) -> Overlap:
+        """Count the rows of each party: all, shared, labeled and full."""
+        return add_full_rows(self.id_overlap, self.full)
 
     def fingerprint(self) -> str:
         """Return a hash of the rows, their labels and their split."""
@@ -92,7 +99,7 @@ def open_on_disk(folder: Path) -> OnDiskDataset:
     sizes, digest = SplitSizes(**data.pop("sizes")), data.pop("digest")
     encoders = {name: encoder_from_dict(each) for name, each in data.pop("encoders").items()}
     metadata = Metadata(encoders=encoders, **data)
-    counts = _count_classes(folder / ROWS, metadata, sizes)
+    counts, full = _count_rows(folder / ROWS, metadata, sizes)
     block = block_rows(list(metadata.layouts.values()))
     tables = {
         name: DiskTable(layout, BlockFile(folder / table_file(name), row_bytes(layout), block))
@@ -100,16 +107,30 @@ def open_on_disk(folder: Path) -> OnDiskDataset:
     }
     rows = BlockFile(folder / ROWS, 4 * (1 + len(encoders)), block)
     return OnDiskDataset(
-        **vars(metadata), sizes=sizes, digest=digest, tables=tables, rows=rows, counts=counts
+        **vars(metadata),
+        sizes=sizes,
+        digest=digest,
+        tables=tables,
+        rows=rows,
+        counts=counts,
+        full=full,
     )
 
 
-def _count_classes(path: Path, metadata: Metadata, sizes: SplitSizes) -> NDArray[np.int64]:
-    """Count the training rows of each class; check the split."""
+def _count_rows(
+    path: Path, metadata: Metadata, sizes: SplitSizes
+) -> tuple[NDArray[np.int64], dict[str, int]]:
+    """Count the training rows of each class, and the full rows of each party; check the split."""
     counts = np.zeros(len(metadata.classes), dtype=np.int64)
+    full = np.zeros(len(metadata.encoders) + 1, dtype=np.int64)
+    raw = np.array([layout.raw for layout in metadata.layouts.values()], dtype=np.float32)
+    thresholds = [metadata.full_threshold[name] for name in metadata.layouts]
+    least = np.array(thresholds, dtype=np.float32) - np.float32(1e-6)
     unobserved = validation = start = 0
     for rows in read_rows(path, 1 + len(metadata.encoders)):
         observed = (rows[:, 1:] > 0).any(1)
+        full_rows = (rows[:, 1:] / raw >= least) & (rows[:, 1:] > 0)
+        full += [*full_rows.sum(0), full_rows.all(1).sum()]
         unobserved += int((~observed).sum())
         place = np.arange(start, start + len(rows))
         start += len(rows)
@@ -118,4 +139,4 @@ def _count_classes(path: Path, metadata: Metadata, sizes: SplitSizes) -> NDArray
         counts += np.bincount(y[y >= 0], minlength=len(counts))
         validation += int((observed & ~trains & ~tests).sum())
     check_split(counts, validation, unobserved)
-    return counts
+    return counts, dict(zip([*metadata.encoders, ALL_PARTIES], full.tolist(), strict=True))

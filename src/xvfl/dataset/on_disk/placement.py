@@ -4,7 +4,7 @@ Labeled rows are split class by class, in memory that does not grow with their n
 `MAX_VALIDATION` rows validate; the rest of them train. Unlabeled rows are the last training rows.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 
 from xvfl.data.id_index import IdIndex, Int64Array, read_places
 from xvfl.data.labels import LabelValues
+from xvfl.data.near_ids import IdSample
 from xvfl.dataset.on_disk.block_file import RowWriter
 from xvfl.dataset.on_disk.parquet_tables import ParquetTables
+from xvfl.dataset.overlap import ALL_PARTIES, LABELS, Overlap
 from xvfl.dataset.prepare import IdMatch
 from xvfl.dataset.splits import Splits
 from xvfl.primitives.random import permute
@@ -56,16 +58,37 @@ class DiskPlacement:
     def match(self, values: LabelValues, unlabeled: bool) -> IdMatch:
         """Match the ids of the labels with those of the parties; optionally keep other ids."""
         self._insert(values)
-        self._select_ids(unlabeled)
+        self._select_ids()
         self._join()
         labeled = self._index.count("matched", "code >= 0")
-        shared = {
-            name: self._index.count("matched", f"r{i} >= 0 AND code >= 0")
-            for i, name in enumerate(self._tables.parties)
+        held = [f"r{i} >= 0" for i in range(len(self._parties))]
+        unused = f"NOT ({' OR '.join(held)})"
+        self._index.run(f"DELETE FROM matched WHERE {unused}")
+        overlap = self._overlap(held)
+        if not unlabeled:
+            self._index.run("DELETE FROM matched WHERE code < 0")
+        return IdMatch(labeled, self._class_sizes(), overlap, self._unmatched)
+
+    def _overlap(self, held: Sequence[str]) -> Overlap:
+        """Count the rows of each party; `held` are conditions on the rows of each."""
+        several = f"({' + '.join(f'({each})::INTEGER' for each in held)}) > 1"
+        names = [*self._tables.parties, ALL_PARTIES]
+        return {
+            name: {
+                "rows": self._index.count("matched", own),
+                "shared": self._index.count("matched", f"{own} AND {several}"),
+                "labeled": self._index.count("matched", f"{own} AND code >= 0"),
+            }
+            for name, own in zip(names, [*held, "true"], strict=True)
         }
-        any_party = " OR ".join(f"r{i} >= 0" for i in range(len(shared)))
-        self._index.run(f"DELETE FROM matched WHERE NOT ({any_party})")
-        return IdMatch(labeled, shared, self._class_sizes())
+
+    def _unmatched(self, name: str, other: str, size: int) -> IdSample:
+        """Sample the ids of a table that another table does not have."""
+        tables = {
+            LABELS: self._labels,
+            **dict(zip(self._tables.parties, self._parties, strict=True)),
+        }
+        return self._index.sample_unmatched(tables[name], tables[other], size)
 
     def _class_sizes(self) -> dict[int, int]:
         query = "SELECT code, count(*) FROM matched WHERE code >= 0 GROUP BY code ORDER BY code"
@@ -110,16 +133,15 @@ class DiskPlacement:
             for name, table in self._tables.parties.items()
         ]
 
-    def _select_ids(self, unlabeled: bool) -> None:
-        """Select the ids to match: table matched0 (row, id, code).
+    def _select_ids(self) -> None:
+        """Select the ids of all tables: table matched0 (row, id, code).
 
         Rows beyond those of the label table are ids that only parties hold.
         """
         run = self._index.run
-        used = "true" if unlabeled else "code >= 0"
-        run(f"CREATE TABLE matched0 AS SELECT row, id, code FROM {self._labels} WHERE {used}")
+        run(f"CREATE TABLE matched0 AS SELECT row, id, code FROM {self._labels}")
         offset = self._index.count(self._labels)
-        for name in self._parties if unlabeled else ():
+        for name in self._parties:
             run(
                 f"INSERT INTO matched0 SELECT row + {offset}, id, -1 FROM {name} t "
                 "WHERE NOT EXISTS (SELECT 1 FROM matched0 m WHERE m.id = t.id)"

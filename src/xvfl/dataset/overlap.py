@@ -1,0 +1,74 @@
+"""How the rows of the parties and the labels overlap, and warnings about ids that hardly match."""
+
+import warnings
+from collections.abc import Callable, Mapping
+from itertools import combinations
+
+from xvfl.data.near_ids import SAMPLE_SIZES, IdSample, find_near_misses
+from xvfl.errors import DataWarning
+
+Overlap = dict[str, dict[str, int]]
+"""Counts of rows by party and for `ALL_PARTIES`: the `COLUMNS`."""
+COLUMNS = {
+    "rows": "rows of the table; of all parties: different ids",
+    "shared": "rows that another party holds too",
+    "labeled": "rows with a label",
+    "full": "rows used for training, validation or test that are full; of all parties: full at "
+    "every party",
+}
+ALL_PARTIES = "all parties"
+"""A party's name has no space."""
+LABELS = "labels"
+MIN_SHARE = 0.01
+"""A smaller share of common ids is suspicious."""
+
+Unmatched = Callable[[str, str, int], IdSample]
+"""Samples the ids of one table, of at most so many, that another table does not have."""
+
+
+def add_full_rows(overlap: Overlap, full: Mapping[str, int]) -> Overlap:
+    """Add the numbers of full rows, by party and for all parties."""
+    return {name: {**counts, "full": full[name]} for name, counts in overlap.items()}
+
+
+def warn_near_misses(overlap: Overlap, labels: int, unmatched: Unmatched) -> None:
+    """Warn about ids that differ only in spelling; `labels` is the number of labeled rows."""
+    parties = [name for name in overlap if name != ALL_PARTIES]
+    inside = any(overlap[name]["labeled"] == labels for name in parties)
+    for first, second in combinations(parties if inside else [LABELS, *parties], 2):
+        left, right = (
+            unmatched(*pair, size)
+            for pair, size in zip(((first, second), (second, first)), SAMPLE_SIZES, strict=True)
+        )
+        for near_miss in find_near_misses(left, right):
+            _warn(f"{_title(first)} and {_title(second)}: {near_miss}")
+
+
+def warn_small_overlap(overlap: Overlap, labels: int) -> None:
+    """Warn about parties that share hardly any id with the labels, or with the other parties."""
+    for name in overlap:
+        if name != ALL_PARTIES:
+            rows, others = overlap[name]["rows"], _rows_of_others(overlap, name)
+            _check_share(name, "labeled", overlap[name]["labeled"], rows, labels)
+            _check_share(name, "held by another party", overlap[name]["shared"], rows, others)
+
+
+def _rows_of_others(overlap: Overlap, party: str) -> int:
+    return max(each["rows"] for name, each in overlap.items() if name not in (party, ALL_PARTIES))
+
+
+def _check_share(party: str, what: str, common: int, rows: int, others: int) -> None:
+    possible = min(rows, others)
+    if common < MIN_SHARE * possible:
+        _warn(
+            f"party {party!r}: only {common:,} of {rows:,} rows are {what}, {possible:,} could be; "
+            "check that the id columns hold the same ids, written alike"
+        )
+
+
+def _title(name: str) -> str:
+    return LABELS if name == LABELS else f"party {name!r}"
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, DataWarning, stacklevel=5)
