@@ -15,7 +15,7 @@ from tests.command_line import run_xvfl
 from tests.small_tables import is_png, make_tables, train, write_run_inputs
 from xvfl import Images, XVFLClassifier
 from xvfl.data.sources import encode
-from xvfl.errors import InputError, ModeError
+from xvfl.errors import DataWarning, InputError, ModeError
 from xvfl.model.explain.bootstrap import METRICS, Estimate, sample_rows
 from xvfl.model.explain.coalitions import coalitions
 from xvfl.model.explain.explain_model import ExplainOptions, explain
@@ -161,9 +161,10 @@ def test_worth_of_parties_is_measured_on_the_same_rows(
     assert frame["rows"].tolist() == [len(table) for table in HELD_OUT.values()]
     proba = classifier.predict_proba(HELD_OUT, ids=list(TEST))["yes"]
     assert explanation.together.value == pytest.approx(roc_auc_score(Y[TEST] == "yes", proba))
-    alone = classifier.predict_proba(
-        {"shop": HELD_OUT["shop"]}, mode="collaborative", ids=list(TEST)
-    )["yes"]
+    with pytest.warns(DataWarning, match="50 of 300 rows have an id that is in none of the tables"):
+        alone = classifier.predict_proba(
+            {"shop": HELD_OUT["shop"]}, mode="collaborative", ids=list(TEST)
+        )["yes"]
     assert frame.loc["shop", "alone"] == pytest.approx(roc_auc_score(Y[TEST] == "yes", alone))
     assert explanation.nobody == 0.5
     assert frame["shapley"].sum() == pytest.approx(explanation.together.value - 0.5)
