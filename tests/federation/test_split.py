@@ -7,18 +7,23 @@ import torch
 from torch import Tensor
 
 from tests.federation.split_helpers import (
+    HOLDINGS,
+    LAYOUTS,
     begin_run,
     make_endpoints,
     make_federation,
     make_small_method,
     settings_json,
 )
-from tests.problems import SEED, Problem
+from tests.problems import SEED, Problem, make_problem
 from tests.wire.transport_helpers import TRANSPORTS, open_transports
+from xvfl.federation.calibration import calibrate
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party_worker import PartyWorker
+from xvfl.federation.predict import logits, predictable_rows
 from xvfl.federation.split import SplitFederation
-from xvfl.methods import METHODS, Method
+from xvfl.methods import METHODS, Method, Mode
+from xvfl.methods.pooling import decision_weights
 from xvfl.training.optimizer import WeightUpdate
 
 TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-12}
@@ -87,3 +92,34 @@ def test_gradients_are_the_fused_ones(
     with open_transports(kind, made.names, ends, authority) as found:
         split = begin_run(found, made.names, settings_json(), branches)
         assert_equal(split_gradients(made, method, split), expected, TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("mode", ["local", "assisted", "collaborative"])
+def test_D9_pooled_decisions_are_the_fused_ones(mode: Mode, authority: Path) -> None:
+    made = make_federation(3, torch.float64)
+    method = make_small_method(made, "xvfl+")
+    decision_weights(method).update(
+        {
+            "local/p0": [0.25, 0.75],
+            "local/p1": [1.0, 0.0],
+            "assisted/p1": [0.5, 0.5],
+            "collaborative": [0.25, 0.75, 0.5],
+        }
+    )
+    rows = made.rows.take(predictable_rows(made.rows, mode, 1).nonzero().flatten())
+    expected = logits(method, made.federation(), rows, mode, 1)
+    with open_transports("memory", made.names, make_endpoints(made), authority) as found:
+        split = begin_run(found, made.names, settings_json())
+        torch.testing.assert_close(logits(method, split, rows, mode, 1), expected)
+
+
+def test_D9_calibration_of_a_federation_is_that_of_one_process(authority: Path) -> None:
+    made = make_problem(LAYOUTS[:3], [each[:3] for each in HOLDINGS * 12])
+    found = []
+    method = make_small_method(made, "xvfl+")
+    with open_transports("memory", made.names, make_endpoints(made), authority) as lines:
+        for federation in (made.federation(), begin_run(lines, made.names, settings_json())):
+            temperatures = calibrate(method, federation, made.rows)
+            found.append((temperatures, dict(decision_weights(method))))
+    assert found[0][1] == found[1][1] and found[0][1]
+    assert found[0][0] == pytest.approx(found[1][0])

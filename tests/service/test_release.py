@@ -3,24 +3,34 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from xvfl.config import LossConfig
+from tests import small_tables
+from xvfl import XVFLClassifier
+from xvfl.config import LossConfig, TableOptions, TrainConfig
 from xvfl.errors import ConfigError, RunError, WireError
+from xvfl.federation.run_settings import RunSettings
 from xvfl.methods import MethodParts, method_spec
+from xvfl.methods.pooling import load_decision_weights
+from xvfl.model.model import Model
 from xvfl.model.run_dir import RunDir
-from xvfl.service.config import load_coordinator_config
+from xvfl.service.config import MatchingConfig, load_coordinator_config
 from xvfl.service.coordinator_service import CoordinatorService
+from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.release import (
     PRIVATE_KEY,
     PUBLIC_KEY,
     check_releasable,
+    install_release,
     load_signing_key,
     sign_head,
     verify_release,
 )
+from xvfl.service.trained_heads import TrainedHeads
 from xvfl.wire.messages import Release
 
 
@@ -101,3 +111,50 @@ def test_heads_that_no_party_could_use_alone_are_not_promised(method: str) -> No
     with pytest.raises(ConfigError, match="no party can use it alone"):
         check_releasable(LossConfig(method=method), ["shop"])  # type: ignore[arg-type]
     check_releasable(LossConfig(method=method), [])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("with_weights", [True, False])
+def test_D9_a_released_model_predicts_as_the_simulator(tmp_path: Path, with_weights: bool) -> None:
+    """Heads of version 0.2 are released without weights of decisions."""
+    bank, shop, y = small_tables.make_tables()
+    both = {"bank": bank, "shop": shop}
+    options: dict[str, Any] = {"embedding_dim": 8, "hidden_dim": 16, "full_threshold": 1.0}
+    model = XVFLClassifier(epochs=2, device="cpu", **options).fit(both, y).model_
+    load_decision_weights(model.method, {"local/bank": [0.75, 0.25], "local/shop": [1, 0]})
+    heads = TrainedHeads(
+        "r", model.method, model.classes, torch.tensor(model.prior), model.temperatures, model.loss
+    )
+    manifest = heads.party_manifest("bank")
+    assert manifest["decision_weights"] == {"local/bank": [0.75, 0.25]}
+    if not with_weights:
+        del manifest["decision_weights"]
+        load_decision_weights(model.method, {})
+    message = sign_head(load_signing_key(RunDir(tmp_path)), 7, model.method, 0, manifest)
+    state = RunDir(tmp_path / "state")
+    inputs = PartyInputs(
+        "bank",
+        bank,
+        TableOptions(),
+        state,
+        MatchingConfig(),
+        release_key=tmp_path / PUBLIC_KEY,
+    )
+    settings = RunSettings("xvfl+", model.net, TrainConfig())
+    net, threshold = model.parties["bank"], model.full_threshold["bank"]
+    bundle = install_release(message, inputs, model.encoders["bank"], settings, net, threshold)
+    expected = model.predict({"bank": bank}, "local", "bank").proba
+    found = Model.load(bundle).predict({"bank": bank}, "local", "bank").proba
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+def test_D9_wrong_weights_of_decisions_are_rejected() -> None:
+    parts = MethodParts(lambda width: torch.nn.Linear(width, 3), 2, 4, (0,))
+    method = method_spec("xvfl+").build(LossConfig(), parts)
+    wrong: list[dict[str, Any]] = [
+        {"local/a": [1.0]},
+        {"collaborative": [0.0, 1.0]},
+        {"local/a": [0.0, float("nan")]},
+    ]
+    for each in wrong:
+        with pytest.raises(RunError, match="expected [23] numbers, got"):
+            load_decision_weights(method, each)

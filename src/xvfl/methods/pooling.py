@@ -3,8 +3,12 @@
 Shapes: B rows, n decisions, C classes.
 """
 
+import math
+from collections.abc import Mapping, Sequence
+
 from torch import Tensor
 
+from xvfl.errors import RunError
 from xvfl.methods.base import Federation, Method, Mode
 from xvfl.methods.members import Members
 from xvfl.methods.xvfl import XVFL, DecisionWeights
@@ -21,6 +25,20 @@ def decision_weights(method: Method) -> DecisionWeights:
     """Return the weights of a method's decisions, which may be changed; empty for other methods."""
     pooling = pooling_method(method)
     return {} if pooling is None else pooling.decision_weights
+
+
+def load_decision_weights(method: Method, stored: Mapping[str, Sequence[float]]) -> None:
+    """Replace the weights of a method's decisions by stored ones; raise if they do not fit."""
+    weights = decision_weights(method)
+    weights.clear()
+    for key, values in stored.items():
+        expected = 3 if key == "collaborative" else 2
+        if len(values) != expected or not all(math.isfinite(each) for each in values):
+            raise RunError(
+                f"decision_weights of {key!r}: expected {expected} numbers, got {values!r}; train "
+                "the model again"
+            )
+        weights[key] = list(values)
 
 
 def decisions(method: Method, federation: Federation, rows: Rows, mode: Mode, party: int) -> Tensor:

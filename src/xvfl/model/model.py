@@ -23,7 +23,7 @@ from xvfl.federation.privacy_accounting import state_privacy
 from xvfl.methods import MODES, Method, Mode, require_mode
 from xvfl.methods.base import mode_key
 from xvfl.methods.members import member_seeds
-from xvfl.methods.pooling import decision_weights
+from xvfl.methods.pooling import decision_weights, load_decision_weights
 from xvfl.model.completion import fill
 from xvfl.model.custom_nets import CustomNets, check_custom_nets
 from xvfl.model.prediction import (
@@ -272,7 +272,7 @@ class Model:
             )
             model.temperatures = manifest["temperatures"]
             # Runs before version 0.3 have none.
-            decision_weights(model.method).update(manifest.get("decision_weights", {}))
+            load_decision_weights(model.method, manifest.get("decision_weights", {}))
             model.adds_noise = "bundle" not in manifest
             tensors, _ = folder.load_tensors(MODEL)
             for holder, module in model.modules.items():

@@ -27,7 +27,7 @@ from xvfl.data.sources import Encoder
 from xvfl.errors import ConfigError, RunError, WireError, XVFLError
 from xvfl.federation.run_settings import RunSettings
 from xvfl.methods.base import Method
-from xvfl.methods.pooling import decision_weights
+from xvfl.methods.pooling import load_decision_weights
 from xvfl.model.model import Model
 from xvfl.model.run_dir import RunDir
 from xvfl.model.workflow import BUNDLE
@@ -103,7 +103,7 @@ def install_release(
         head = dict(zip(manifest["tensors"], message.tensors, strict=True))
         model.method.heads.load_state_dict(head)
         model.temperatures = manifest["temperatures"]
-        decision_weights(model.method).update(manifest.get("decision_weights", {}))
+        load_decision_weights(model.method, manifest.get("decision_weights", {}))
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         if isinstance(error, XVFLError):
             raise

@@ -13,7 +13,7 @@ from xvfl.federation.calibration import Temperatures, calibrate
 from xvfl.federation.elastic import ElasticFederation
 from xvfl.federation.privacy_accounting import PrivacyStatement
 from xvfl.methods import Method
-from xvfl.methods.pooling import decision_weights
+from xvfl.methods.pooling import load_decision_weights
 from xvfl.model.evaluation import EVALUATION, Evaluation, evaluate, federation_predictions
 from xvfl.model.run_dir import MANIFEST, MODEL, RECORDS, RunDir
 from xvfl.primitives.rows import Rows
@@ -83,7 +83,7 @@ class RunCompletion:
         """Inform parties that come back, for a while; write who was not informed."""
         manifest = self.folder.manifest()
         heads, release_to = self._heads(manifest["temperatures"]), self.config.release_to
-        decision_weights(self.method).update(manifest.get("decision_weights", {}))
+        load_decision_weights(self.method, manifest.get("decision_weights", {}))
 
         def release(names: list[str]) -> None:
             chosen = [name for name in names if name in release_to]

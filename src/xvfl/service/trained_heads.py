@@ -68,12 +68,9 @@ class TrainedHeads:
             if name not in parties:
                 continue
             member = federation.members[index]
-            local, weights = mode_key("local", name), decision_weights(self.method)
-            temperatures = {local: self.temperatures.get(local, 1.0)}
-            own_weights = {key: each for key, each in weights.items() if key == local}
-            manifest = {**self._manifest(temperatures, own_weights), "party": name}
             federation.counters.request_id += 1
             turn = federation.counters.request_id
+            manifest = self.party_manifest(name)
             message = sign_head(signing_key, turn, self.method, index, manifest)
             try:
                 if not member.present:
@@ -82,6 +79,13 @@ class TrainedHeads:
                 log({"event": "released", "party": name})
             except (PartyError, ValueError) as error:
                 log({"event": "release_failed", "party": name, "reason": str(error)})
+
+    def party_manifest(self, name: str) -> dict[str, Any]:
+        """Return what a party needs besides the head to predict alone."""
+        local, weights = mode_key("local", name), decision_weights(self.method)
+        temperatures = {local: self.temperatures.get(local, 1.0)}
+        own_weights = {key: each for key, each in weights.items() if key == local}
+        return {**self._manifest(temperatures, own_weights), "party": name}
 
     def _manifest(
         self, temperatures: Temperatures, decision_weights: DecisionWeights
