@@ -239,6 +239,7 @@ class ElasticFederation:
             self.terms.width,
             self.counters,
             self.terms.sends_gradients,
+            self.terms.members,
         )
         if self.monitor is None:
             return SplitFederation(*arguments)

@@ -3,7 +3,8 @@
 Every request is validated before it has any effect. An invalid request, or an unexpected exception,
 yields an error reply. The last reply is cached: a request that is sent again gets the same reply
 and has no second effect.
-Shapes: B rows of a batch, H of them held by the party, v views, d embedding width.
+Shapes: B rows of a batch, H of them held by the party, v views, M members, d embedding width of a
+member; a message has the members of a row side by side, M·d numbers (`member_rows`).
 """
 
 import threading
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from xvfl.errors import MatchingError, WireError, XVFLError
 from xvfl.federation.checkpoint_store import CheckpointStore
+from xvfl.federation.member_rows import join_members, split_members
 from xvfl.federation.message_checks import (
     check_handles,
     check_instructions,
@@ -265,6 +267,7 @@ class Endpoint:
 
     def _embed(self, message: Embed) -> Embedded:
         worker = self.worker
+        members = len(worker.seeds)
         gradients = self._check_pending(message.gradients, message.instructions)
         check_handles(message.handles, len(worker.table))
         check_views(message.views, worker.net.completes)
@@ -280,7 +283,8 @@ class Endpoint:
         held = (handles >= 0).nonzero().flatten()
         worker.net.train(message.training)
         with torch.set_grad_enabled(message.training):
-            output = worker.embed(handles, cast(tuple[View, ...], message.views), message.step)
+            views, repeated = cast(tuple[View, ...], message.views), handles.repeat(members)
+            output = join_members(worker.embed(repeated, views, message.step), members)
         sent = SentTensor(output, handles, held, training=message.training)
         self._sent.add(message.request_id, sent)
         return Embedded(message.request_id, self._last_update, self._packer.pack(output[held]))
@@ -298,7 +302,10 @@ class Endpoint:
         self._ledger.count_complete(held_rows, training)
         cue = cue.to(embedding.output.device).requires_grad_(training)
         with torch.set_grad_enabled(training):
-            output = worker.complete(cue, message.replace_observed.to(cue.device))
+            members = len(worker.seeds)
+            replaced = message.replace_observed.to(cue.device).repeat(members)
+            completed = worker.complete(split_members(cue, members), replaced)
+            output = join_members(completed, members)
         sent = SentTensor(output, embedding.handles, None, cue, training)
         self._sent.add(message.request_id, sent)
         return Completed(message.request_id, self._packer.pack(output))

@@ -29,7 +29,7 @@ class RunTerms:
     settings: str
     """JSON of `RunSettings`."""
     width: int
-    """Width of a party's embedding of one row and view."""
+    """Width of an embedding: of one party, row, view and member."""
     min_parties: int
     """Parties needed to continue."""
     training: Mapping[str, Tensor] = field(default_factory=dict)
@@ -42,6 +42,8 @@ class RunTerms:
     """Number of matched rows of each party, where it is known."""
     sends_gradients: bool = True
     """Whether gradients are sent to the parties; the same as in the settings."""
+    members: int = 1
+    """Number of members; the same as in the settings."""
 
 
 @dataclass

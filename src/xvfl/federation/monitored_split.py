@@ -29,9 +29,10 @@ class MonitoredSplit(SplitFederation):
         width: int,
         counters: Counters,
         sends_gradients: bool = True,
+        members: int = 1,
     ) -> None:
         """Take the monitor; the other arguments are those of `SplitFederation`."""
-        super().__init__(parties, width, counters, sends_gradients)
+        super().__init__(parties, width, counters, sends_gradients, members)
         self._monitor = monitor
         self._rows: Rows | None = None
         self._tracks_gradients = False
@@ -39,20 +40,20 @@ class MonitoredSplit(SplitFederation):
         self._suspicious: frozenset[str] = frozenset()
         """Parties with unusual embeddings of the last batch."""
 
-    def embed(self, rows: Rows, views: Sequence[View], needed: Tensor | None = None) -> Tensor:
-        """Embed a batch at every party, and check the embeddings. (B, k, v, d)"""
+    def _request_embeddings(self, rows: Rows, views: Sequence[View]) -> Tensor:
+        """Request the embeddings of a batch, and check them. (B, k, v, M·d)"""
         step = int(rows.step)
         self._tracks_gradients = self.training and step % GRADIENT_INTERVAL == 0
-        embeddings = super().embed(rows, views, needed)
+        embeddings = super()._request_embeddings(rows, views)
         self._rows, self._answers, self._suspicious = rows, [], frozenset()
         self._suspicious = self._check("embeddings", embeddings, embeddings.detach(), rows.seen)
         return embeddings
 
-    def complete(
-        self, cues: Tensor, replace_observed: Tensor, needed: Tensor | None = None
+    def _request_completions(
+        self, cues: Tensor, replace_observed: Tensor, needed: Tensor | None
     ) -> Tensor:
-        """Complete the last batch, and check the completed embeddings. (B, k, d)"""
-        completed = super().complete(cues, replace_observed, needed)
+        """Request the completed embeddings of the last batch, and check them. (B, k, M·d)"""
+        completed = super()._request_completions(cues, replace_observed, needed)
         values, counted = completed.detach().unsqueeze(2), cues.detach().abs().sum(-1) > 0
         counted = counted if needed is None else counted & needed
         self._check("completed embeddings", completed, values, counted & self._usual(cues, counted))

@@ -22,7 +22,11 @@ def check_repeatability(method: Method, federation: ElasticFederation, rows: Row
     taken = rows.take(torch.arange(min(len(rows), MAX_ROWS), device=rows.device))
     for _ in range(2):
         federation.run_batch(
-            method, taken, lambda parties, _, batch: parties.embed(batch, ["plain"])
+            method,
+            taken,
+            lambda parties, _, batch: parties.embed(
+                batch.repeat_for_members(federation.terms.members), ["plain"]
+            ),
         )
 
 

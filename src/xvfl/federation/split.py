@@ -5,7 +5,10 @@ graph. `backward` computes the gradients of the leaves and visits the calls in r
 gradients of completed embeddings are sent to the parties, which reply with the gradients of the
 cues; these continue into the embeddings. The gradients of embeddings and the weight update are sent
 with the next `embed`, or with `flush`. With label protection `no_gradients`, no gradient is sent.
-Shapes: B rows, k parties, v views, d embedding width; H_i rows of the batch held by party i.
+A message has each row once, with the embeddings of all members side by side; leaves, cues and
+gradients have this form. The method gets and gives the rows of each member (`member_rows`).
+Shapes: B rows, k parties, v views, M members, d embedding width of a member; H_i rows of the batch
+held by party i.
 """
 
 from collections.abc import Sequence
@@ -16,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from xvfl.config import TrainConfig
+from xvfl.federation.member_rows import join_members, split_members
 from xvfl.federation.remote_party import RemoteParty, request_all
 from xvfl.methods.base import BatchFunction, Method, View
 from xvfl.primitives.rows import Rows
@@ -67,10 +71,12 @@ class SplitFederation:
         width: int,
         counters: Counters | None = None,
         sends_gradients: bool = True,
+        members: int = 1,
     ) -> None:
-        """Take parties with embeddings of this width, in the order of the rows' columns."""
+        """Take parties in the order of the rows' columns; `width` is that of a member."""
         self.parties = tuple(parties)
-        self.width = width
+        self.members = members
+        self.message_width = members * width
         self.counters = counters or Counters()
         self.sends_gradients = sends_gradients
         self.optimized_nets: dict[str, OptimizedNet] = {}
@@ -91,7 +97,12 @@ class SplitFederation:
         self.training = on
 
     def embed(self, rows: Rows, views: Sequence[View], needed: Tensor | None = None) -> Tensor:
-        """Embed a batch at every party, in each view; `needed` is ignored. (B, k, v, d)"""
+        """Embed a batch at every party, in each view; `needed` is ignored. (M·B, k, v, d)"""
+        assert rows.runs == self.members
+        return split_members(self._request_embeddings(rows.first_run(), views), self.members)
+
+    def _request_embeddings(self, rows: Rows, views: Sequence[View]) -> Tensor:
+        """Request the embeddings of a batch. (B, k, v, M·d)"""
         request_id, handles = self._next_request_id(), rows.handles.cpu().int()
         step, names = int(rows.step), tuple(views)
         requests = []
@@ -104,7 +115,7 @@ class SplitFederation:
         replies = request_all(self.parties, requests, Embedded)
         embeddings = []
         for party, reply, at in zip(self.parties, replies, held, strict=True):
-            shape = (len(at), len(views), self.width)
+            shape = (len(at), len(views), self.message_width)
             values = party.unpack("embeddings", reply.values, shape, rows.weight.dtype)
             values = values.to(rows.y.device)
             embeddings.append(values.new_zeros(len(rows), *shape[1:]).index_copy(0, at, values))
@@ -115,7 +126,19 @@ class SplitFederation:
     def complete(
         self, cues: Tensor, replace_observed: Tensor, needed: Tensor | None = None
     ) -> Tensor:
-        """Embed the last batch, completed from each party's cue. (B, k, d)"""
+        """Embed the last batch, completed from each party's cue. (M·B, k, d)"""
+        cues = join_members(cues, self.members)
+        # The masks depend on the rows alone: they are the same for every member.
+        count = len(cues)
+        completed = self._request_completions(
+            cues, replace_observed[:count], None if needed is None else needed[:count]
+        )
+        return split_members(completed, self.members)
+
+    def _request_completions(
+        self, cues: Tensor, replace_observed: Tensor, needed: Tensor | None
+    ) -> Tensor:
+        """Request the embeddings of the last batch, completed from cues (B, k, M·d)."""
         request_id = self._next_request_id()
         embedded = next(call for call in reversed(self._calls) if call.cues is None)
         requests = [
@@ -125,7 +148,7 @@ class SplitFederation:
             for i, party in enumerate(self.parties)
         ]
         replies = request_all(self.parties, requests, Completed)
-        shape = (len(cues), self.width)
+        shape = (len(cues), self.message_width)
         completed = [
             party.unpack("completed embeddings", reply.values, shape, cues.dtype)
             for party, reply in zip(self.parties, replies, strict=True)
@@ -195,7 +218,7 @@ class SplitFederation:
         request_id = self._next_request_id()
         requests = [Backward(request_id, each) for each in gradients]
         replies = request_all(self.parties, requests, CueGradient)
-        shape = (len(cues), self.width)
+        shape = (len(cues), self.message_width)
         values = [
             party.unpack("cue gradient", reply.values, shape, cues.dtype)
             for party, reply in zip(self.parties, replies, strict=True)

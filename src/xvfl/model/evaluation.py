@@ -194,7 +194,7 @@ def _predict(model: Model, chunk: Chunk, mode: Mode, party: str | None) -> Predi
     found = pd.Index(prediction.ids).get_indexer(labels.index)
     places = np.flatnonzero(found >= 0)
     y = _class_numbers(labels.iloc[places], model)
-    row_bytes = prediction.n_embeddings_sent * (model.embedding_dim * 4)
+    row_bytes = prediction.n_embeddings_sent * (model.net.members * model.embedding_dim * 4)
     proba = prediction.proba[found[places]]
     return Predictions(mode, party or ALL, proba, y, row_bytes, index=places)
 

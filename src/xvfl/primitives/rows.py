@@ -183,6 +183,13 @@ class Rows:
 
         return replace(self._map(repeat, self.step), runs=self.runs * members)
 
+    def first_run(self) -> "Rows":
+        """Select the rows of the first run."""
+        if self.runs == 1:
+            return self
+        count = len(self) // self.runs
+        return replace(self._map(lambda part: part[:count], self.step), runs=1)
+
     def select_parties(self, parties: Sequence[int]) -> "Rows":
         """Select the available parties; rows that none of them observed get weight 0."""
         at = list(parties)

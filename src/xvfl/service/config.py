@@ -170,11 +170,6 @@ class CoordinatorConfig:
             raise ConfigError(
                 f"max_pending_connections: expected 1 or more, got {self.max_pending_connections}"
             )
-        if self.net.members != 1:
-            raise ConfigError(
-                f"net.members: expected 1 in a federation, got {self.net.members}; several members "
-                "would multiply every message"
-            )
         if self.checkpoint_interval < 1:
             raise ConfigError(
                 f"checkpoint_interval: expected 1 or more, got {self.checkpoint_interval}"

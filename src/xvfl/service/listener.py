@@ -48,8 +48,8 @@ def listen(
 
 
 def _reply_limit(config: CoordinatorConfig) -> ReplyLimit:
-    """Bound replies by the widest embedding of this configuration, in float64."""
+    """Bound replies by the widest embeddings of this configuration, in float64."""
     widths = [default_widths(image, config.net)[0] for image in (False, True)]
     branches = method_spec(config.loss.method).branches
-    row_bytes = 8 * max(widths) * branches
+    row_bytes = 8 * max(widths) * branches * config.net.members
     return reply_limit(config.max_message_bytes, row_bytes, MAX_MESSAGE_BYTES)

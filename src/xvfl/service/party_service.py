@@ -20,13 +20,14 @@ from xvfl.data.sources import (
 )
 from xvfl.dataset.in_memory import to_party_table
 from xvfl.errors import WireError
-from xvfl.federation.build import build_parties
+from xvfl.federation.build import build_parties, choose_private_width
 from xvfl.federation.endpoint import Endpoint, PartyRun
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.privacy_accounting import state_privacy
 from xvfl.federation.request_ledger import RequestLedger
 from xvfl.federation.run_settings import RunSettings
 from xvfl.matching.alignment import PartyAlignment, load_party_alignment
+from xvfl.methods.members import member_seeds
 from xvfl.model.fitting import choose_device
 from xvfl.model.workflow import ENCODER
 from xvfl.primitives.rows import FULL, choose_full_threshold, observation_levels
@@ -105,15 +106,16 @@ class PartyService:
         table = to_party_table(encoder.layout, rows)
         loss = LossConfig(method=settings.method)
         seeds = [run_seed(load_secret(self.inputs.folder), settings.run)]
+        net_config = choose_private_width(settings.net, settings.privacy)
         nets = build_parties(
-            {name: encoder.layout}, settings.net, loss, seeds, privacy=settings.privacy
+            {name: encoder.layout}, net_config, loss, seeds, privacy=settings.privacy
         )
         net, privacy = nets[name], state_privacy(settings.privacy, settings.method)
         worker = PartyWorker(
             name,
             net.to(device),
             table.to(device),
-            seeds,
+            member_seeds(seeds, net_config.members),
             settings.reconstruction,
             privacy,
         )

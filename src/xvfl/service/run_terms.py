@@ -44,6 +44,7 @@ def make_terms(
         settings.payload,
         labeled.matched_rows(),
         privacy.sends_gradients,
+        net.members,
     )
 
 

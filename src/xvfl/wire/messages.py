@@ -1,7 +1,8 @@
 """The messages between coordinator and parties.
 
 The coordinator sends requests, a party replies; a reply carries the id of its request.
-Shapes: B rows of the batch, H ≤ B of them held by the party, v views, d embedding width.
+Shapes: B rows of the batch, H ≤ B of them held by the party, v views, M members, d embedding width
+of a member.
 """
 
 from dataclasses import dataclass
@@ -81,7 +82,7 @@ class Gradient:
     tensor_id: int
     """Id of the request that the tensor replied to."""
     values: Tensor
-    """(H, v, d) for `Embedded`, (B, d) for `Completed`."""
+    """(H, v, M·d) for `Embedded`, (B, M·d) for `Completed`."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ class Embedded:
     request_id: int
     last_update: int
     values: Tensor
-    """(H, v, d)"""
+    """(H, v, M·d)"""
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ class Complete:
     tensor_id: int
     """Request id of the `Embed`."""
     cue: Tensor
-    """(B, d)"""
+    """(B, M·d)"""
     replace_observed: Tensor
     """(B,) bool: rows whose observed features are replaced as well."""
 
@@ -128,7 +129,7 @@ class Completed:
 
     request_id: int
     values: Tensor
-    """(B, d)"""
+    """(B, M·d)"""
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,7 @@ class CueGradient:
 
     request_id: int
     values: Tensor
-    """(B, d)"""
+    """(B, M·d)"""
 
 
 @dataclass(frozen=True)

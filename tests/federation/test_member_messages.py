@@ -1,0 +1,217 @@
+"""Members in a federation: one row in a message, with the embeddings of all members."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.federation.elastic_helpers import make_endpoint
+from tests.federation.split_helpers import InMemoryCheckpoints
+from tests.methods.test_every_method import EVERY, named
+from tests.methods.test_members import NET, federation_of
+from tests.problems import CLASSES, SEED, split_digits
+from xvfl.config import LossConfig, TrainConfig
+from xvfl.federation.build import build_method, build_parties
+from xvfl.federation.elastic import ElasticFederation
+from xvfl.federation.endpoint import Endpoint, PartyRun
+from xvfl.federation.fused import FusedFederation
+from xvfl.federation.member_rows import join_members, split_members
+from xvfl.federation.membership import RunTerms
+from xvfl.federation.party_monitor import PartyMonitor
+from xvfl.federation.party_share import check_repeatability
+from xvfl.federation.party_worker import PartyWorker
+from xvfl.federation.predict import logits, predictable_rows
+from xvfl.federation.remote_party import RemoteParty
+from xvfl.federation.request_ledger import RequestLedger, RequestLimits
+from xvfl.federation.run_settings import RunSettings
+from xvfl.federation.split import SplitFederation
+from xvfl.methods import METHODS, Method
+from xvfl.methods.members import member_seeds
+from xvfl.primitives.rows import Rows
+from xvfl.training.loop import Trainer
+from xvfl.training.optimizer import WeightUpdate
+from xvfl.wire import codec
+from xvfl.wire.in_process import InProcessTransport
+from xvfl.wire.messages import Backward, Begin, Complete, Embed, Embedded
+from xvfl.wire.payload import Payload
+
+M = 3
+CONFIG = replace(NET, members=M)
+
+
+def test_rows_of_members_are_placed_side_by_side() -> None:
+    rows, views, width = 4, 2, 5
+    by_member = torch.randn(M * rows, views, width)
+    message = join_members(by_member, M)
+    assert message.shape == (rows, views, M * width)
+    for member in range(M):
+        for row in range(rows):
+            for view in range(views):
+                for column in range(width):
+                    value = by_member[member * rows + row, view, column]
+                    assert message[row, view, member * width + column] == value
+    torch.testing.assert_close(split_members(message, M), by_member, rtol=0, atol=0)
+    assert join_members(by_member[:0], M).shape == (0, views, M * width)
+    assert split_members(message[:0], M).shape == (0, views, width)
+    assert join_members(by_member, 1) is by_member and split_members(message, 1) is message
+
+
+class RecordingTransport(InProcessTransport):
+    """Records the requests and their replies."""
+
+    def __init__(self, end: Endpoint) -> None:
+        super().__init__(end.hello, self.handle)
+        self.end, self.messages = end, list[tuple[Any, Any]]()
+
+    def handle(self, frame: bytes) -> bytes:
+        reply = self.end.handle(frame)
+        self.messages.append((codec.decode(frame), codec.decode(reply)))
+        return reply
+
+
+def settings_json(loss: LossConfig, train: TrainConfig, payload: Payload = "float32") -> str:
+    settings = RunSettings(
+        loss.method, CONFIG, train, loss.reconstruction_weight, payload=payload, run="run"
+    )
+    return json.dumps(asdict(settings))
+
+
+def split_of(
+    workers: Sequence[PartyWorker], loss: LossConfig, sends_gradients: bool
+) -> tuple[SplitFederation, list[RecordingTransport]]:
+    """Put workers behind endpoints that request each row at most once."""
+    lines = []
+    for worker in workers:
+        end = make_endpoint(worker, InMemoryCheckpoints())
+        ledger = RequestLedger(RequestLimits(min_rows=4, accept_gradients=True), len(worker.table))
+        status = torch.full((len(worker.table),), 2, dtype=torch.uint8)
+        run = PartyRun(worker, status, ledger)
+        end._start_run = lambda settings, training, run=run: run  # type: ignore[misc]
+        lines.append(RecordingTransport(end))
+    width = NET.embedding_dim * METHODS[loss.method].branches
+    parties = [RemoteParty(w.name, line) for w, line in zip(workers, lines, strict=True)]
+    split = SplitFederation(parties, width, None, sends_gradients, M)
+    text = settings_json(loss, TrainConfig(optimizer="sgd"))
+    for line in lines:
+        line.request(Begin(1, "run", 0, text, torch.zeros(0, dtype=torch.int32))).result()
+    split.counters.request_id = 1
+    return split, lines
+
+
+def take_gradients(method: Method, workers: Sequence[PartyWorker]) -> list[Tensor]:
+    found = []
+    for net in (*(worker.net for worker in workers), method.heads):
+        for weight in net.parameters():
+            found.append(torch.zeros_like(weight) if weight.grad is None else weight.grad)
+            weight.grad = None
+    return found
+
+
+@pytest.mark.parametrize("sends_gradients", [True, False])
+@pytest.mark.parametrize("loss", EVERY, ids=named)
+def test_gradients_are_the_fused_ones(loss: LossConfig, sends_gradients: bool) -> None:
+    method, fused, rows = federation_of(loss, CONFIG, [SEED])
+    fused.sends_gradients = sends_gradients
+    fused.train(True)
+    fused.backward(torch.stack(list(method.loss(fused, rows).values())).sum())
+    expected = take_gradients(method, fused.workers)
+    split, lines = split_of(fused.workers, loss, sends_gradients)
+    split.train(True)
+    split.backward(torch.stack(list(method.loss(split, rows).values())).sum())
+    split.update(WeightUpdate("save_best"))  # Sends the last gradients.
+    split.flush()
+    for found, value in zip(take_gradients(method, fused.workers), expected, strict=True):
+        torch.testing.assert_close(found, value, rtol=1e-9, atol=1e-12)
+    width = M * NET.embedding_dim * METHODS[loss.method].branches
+    for i, line in enumerate(lines):
+        for request, reply in line.messages:
+            if isinstance(request, Embed):
+                held = int((rows.handles[:, i] >= 0).sum())
+                assert torch.equal(request.handles, rows.handles[:, i].int())
+                assert isinstance(reply, Embedded)
+                assert reply.values.shape == (held, len(request.views), width)
+            if isinstance(request, Complete):
+                assert request.cue.shape == reply.values.shape == (len(rows), width)
+                assert request.replace_observed.shape == (len(rows),)
+            assert sends_gradients or not isinstance(request, Backward)
+
+
+@pytest.mark.parametrize("loss", EVERY, ids=named)
+def test_predictions_are_the_fused_ones(loss: LossConfig) -> None:
+    method, fused, rows = federation_of(loss, CONFIG, [SEED])
+    split, _ = split_of(fused.workers, loss, sends_gradients=True)
+    for mode in method.modes:
+        for party in range(2):
+            expected = logits(method, fused, rows, mode, party)
+            found = logits(method, split, rows, mode, party)
+            rows_of_mode = predictable_rows(rows, mode, party)
+            torch.testing.assert_close(found[rows_of_mode], expected[rows_of_mode])
+
+
+def digits_with_members() -> tuple[list[PartyWorker], Method, Rows]:
+    tables, rows = split_digits(240)
+    loss, config = LossConfig(), replace(CONFIG, embedding_dim=8, hidden_dim=16)
+    layouts = {
+        name: table.layout for name, table in zip(("p0", "p1"), tables.values(), strict=True)
+    }
+    with torch.random.fork_rng(devices=[]):
+        nets = build_parties(layouts, config, loss, [SEED])
+        method = build_method(2, CLASSES, False, config, loss, [SEED])
+    weight, seeds = loss.reconstruction_weight, member_seeds([SEED], M)
+    each = zip(layouts, tables.values(), strict=True)
+    return [PartyWorker(n, nets[n], table, seeds, weight) for n, table in each], method, rows
+
+
+def train_split(
+    payload: Payload, sends_gradients: bool
+) -> tuple[list[Tensor], ElasticFederation, Method, Rows, PartyMonitor]:
+    workers, method, rows = digits_with_members()
+    ends = [make_endpoint(worker, InMemoryCheckpoints()) for worker in workers]
+    parties = [
+        RemoteParty(end.hello.instance_id[:2], InProcessTransport(end.hello, end.handle))
+        for end in ends
+    ]
+    text = settings_json(LossConfig(), TRAIN, payload)
+    terms = RunTerms("run", text, 8, 2, payload=payload, sends_gradients=sends_gradients, members=M)
+    monitor = PartyMonitor("leave_out")
+    federation = ElasticFederation(parties, terms, monitor=monitor)
+    federation.wait_for(2)
+    check_repeatability(method, federation, rows)
+    for _ in (trainer := Trainer(federation, method, rows, TRAIN)).run(lambda: 0.0):
+        pass
+    federation.flush()
+    assert trainer.progress.step
+    return weights(workers, method), federation, method, rows, monitor
+
+
+TRAIN = TrainConfig(epochs=6, batch_size=40, learning_rate=5e-3, patience=0, random_state=SEED)
+
+
+def weights(workers: Sequence[PartyWorker], method: Method) -> list[Tensor]:
+    nets = [*(worker.net for worker in workers), method.heads]
+    return [weight.detach().clone() for net in nets for weight in net.parameters()]
+
+
+@pytest.mark.parametrize("sends_gradients", [True, False])
+def test_monitored_training_is_the_fused_one(sends_gradients: bool) -> None:
+    workers, method, rows = digits_with_members()
+    fused = FusedFederation(workers, sends_gradients)
+    for _ in Trainer(fused, method, rows, TRAIN).run(lambda: 0.0):
+        pass
+    expected = weights(workers, method)
+    found, *_, monitor = train_split("float32", sends_gradients)
+    assert not monitor.counts and set(monitor.rms) == {"p0", "p1"}
+    for each, value in zip(found, expected, strict=True):
+        torch.testing.assert_close(each, value, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("payload", ["bf16", "fp16", "int8"])
+def test_members_learn_with_compressed_payloads(payload: Payload) -> None:
+    _, federation, method, rows, monitor = train_split(payload, sends_gradients=True)
+    found = logits(method, federation, rows, "collaborative", 0).argmax(1)
+    assert float((found == rows.y).double().mean()) > 0.8
+    assert not monitor.counts
