@@ -12,7 +12,7 @@ def join_members(x: Tensor, members: int) -> Tensor:
     """Place the members of a row side by side: (M·B, …, d) to (B, …, M·d)."""
     if members == 1:
         return x
-    by_member = x.unflatten(0, (members, len(x) // members))
+    by_member = x.reshape(members, len(x) // members, *x.shape[1:])
     return by_member.movedim(0, -2).flatten(-2)
 
 
@@ -20,5 +20,5 @@ def split_members(x: Tensor, members: int) -> Tensor:
     """Place the rows of the members one after the other: (B, …, M·d) to (M·B, …, d)."""
     if members == 1:
         return x
-    by_member = x.unflatten(-1, (members, x.shape[-1] // members))
+    by_member = x.reshape(*x.shape[:-1], members, x.shape[-1] // members)
     return by_member.movedim(-2, 0).flatten(0, 1)
