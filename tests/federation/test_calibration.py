@@ -239,3 +239,17 @@ def test_other_methods_get_temperatures_alone() -> None:
     temperatures = calibrate(method, federation, many)
     assert set(temperatures) >= {"local/p0", "local/p1", "collaborative"}
     assert decision_weights(method) == {}
+
+
+def test_D9_a_row_predicted_as_observed_counts_no_completed_features(
+    calibrated: XVFLClassifier, tables: tuple[dict[str, pd.DataFrame], pd.Series]
+) -> None:
+    both, method = tables[0], calibrated.model_.method
+    shares = {}
+    for weights in ([1.0, 0.0], [0.75, 0.25]):
+        decision_weights(method)["local/bank"] = weights
+        table = calibrated.predict_table(both, mode="local", party="bank")
+        shares[weights[1]] = table["completed"].to_numpy()
+    missing = both["bank"].isna().to_numpy().mean(1)
+    np.testing.assert_allclose(shares[0.25], missing)
+    assert (shares[0.0] == 0).all()

@@ -147,7 +147,7 @@ def fit_scale(logits: Tensor, y: Tensor, weight: Tensor) -> Tensor:
     """
     low, high = (logits.new_full((len(logits),), value).log() for value in SCALES)
     target = logits.gather(-1, y.clamp(min=0).unsqueeze(-1)).squeeze(-1)
-    for _ in range(40):
+    for _ in range(20):
         middle = (low + high) / 2
         proba = (logits * middle.exp().view(-1, 1, 1)).softmax(-1)
         slope = (((proba * logits).sum(-1) - target) * weight).sum(1)

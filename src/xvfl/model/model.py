@@ -24,6 +24,7 @@ from xvfl.methods import MODES, Method, Mode, require_mode
 from xvfl.methods.base import mode_key
 from xvfl.methods.members import member_seeds
 from xvfl.methods.pooling import decision_weights, load_decision_weights
+from xvfl.methods.xvfl import COMPLETED
 from xvfl.model.completion import fill
 from xvfl.model.custom_nets import CustomNets, check_custom_nets
 from xvfl.model.prediction import (
@@ -137,7 +138,7 @@ class Model:
             method = self.method.select_parties([list(self.encoders).index(name) for name in given])
             out = logits(method, federation, rows, request.mode, request.index)
         proba = torch.softmax(out.double() / self.temperature(request, rows), -1).numpy()
-        return build_prediction(request, rows, encoded, chosen, proba, self._info())
+        return build_prediction(request, rows, encoded, chosen, proba, self._info(request))
 
     def resolve_request(
         self, parties: Collection[str], mode: Mode | None, party: str | None
@@ -285,11 +286,19 @@ class Model:
             raise RunError(f"{folder.path}: its weights do not fit its nets ({error})") from error
         return model
 
-    def _info(self) -> ModelInfo:
+    def _info(self, request: PredictRequest) -> ModelInfo:
         cross_completion = "assisted" in self.method.modes
-        completes = cross_completion or self.loss.self_completion_weight > 0
         partial_peers = self.loss.self_completion_weight > 0
-        return ModelInfo(self.classes, self.prior, completes, cross_completion, partial_peers)
+        weights = decision_weights(self.method)
+        completing_modes = [
+            mode
+            for mode in MODES
+            if (cross_completion or partial_peers)
+            and any(weights.get(mode_key(mode, request.party or ""), COMPLETED)[1:])
+        ]
+        return ModelInfo(
+            self.classes, self.prior, completing_modes, cross_completion, partial_peers
+        )
 
     def check_parties(self, names: Collection[str]) -> None:
         """Reject no table at all, and tables of unknown parties."""
@@ -315,5 +324,9 @@ class Model:
         requested = self.temperatures.get(mode_key(request.mode, request.party or ""), 1.0)
         local = self.temperatures.get(mode_key("local", request.party or ""), 1.0)
         temperatures = torch.full((len(rows), 1), requested, dtype=torch.float64)
-        alone = without_assistance(request, rows, self._info().partial_peers).cpu().unsqueeze(1)
+        alone = (
+            without_assistance(request, rows, self.loss.self_completion_weight > 0)
+            .cpu()
+            .unsqueeze(1)
+        )
         return torch.where(alone, local, temperatures)

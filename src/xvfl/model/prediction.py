@@ -3,7 +3,7 @@
 Shapes: n rows, k parties, C classes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,8 +71,8 @@ class ModelInfo:
 
     classes: Sequence[Any]
     prior: Sequence[float]
-    completes: bool
-    """Whether the method completes missing features."""
+    completing_modes: Collection[Mode]
+    """Modes whose prediction uses completed features."""
     cross_completion: bool
     """Whether it completes them from the embeddings of other parties."""
     partial_peers: bool
@@ -117,7 +117,8 @@ def build_prediction(
     prior = np.asarray(~(contributors & observed).any(1))
     mode = np.where(prior, "prior", np.where(alone, "local", request.mode))
     parties = _joined_names(list(encoded), contributors & ~prior[:, None])
-    filled = ~full & (observed | model.cross_completion) & model.completes
+    completes = np.isin(mode, list(model.completing_modes))[:, None]
+    filled = ~full & (observed | model.cross_completion) & completes
     completed = _completed_share(request, filled, encoded, ids)
     sent = _embeddings_sent(request, observed, full, assistants, model.cross_completion)
     notes = _encoding_notes(ids, encoded)
