@@ -45,15 +45,15 @@ def slow_choice(decisions: Tensor, y: Tensor, candidates: Tensor) -> list[float]
         return best
 
     default = losses(candidates[0].tolist())
-    chosen, lowest = candidates[0].tolist(), sum(default)
-    for candidate in candidates.tolist()[1:]:
-        found = losses(candidate)
-        gains = [a - b for a, b in zip(default, found, strict=True)]
-        mean = sum(gains) / len(gains)
-        deviation = math.sqrt(sum((g - mean) ** 2 for g in gains) / (len(gains) - 1))
-        if mean > deviation / math.sqrt(len(gains)) and sum(found) < lowest:
-            chosen, lowest = candidate, sum(found)
-    return chosen
+    best, chosen = min(((losses(each), each) for each in candidates.tolist()), key=_total)
+    gains = [a - b for a, b in zip(default, best, strict=True)]
+    mean = sum(gains) / len(gains)
+    deviation = math.sqrt(sum((g - mean) ** 2 for g in gains) / (len(gains) - 1))
+    return chosen if mean > deviation / math.sqrt(len(gains)) else candidates[0].tolist()
+
+
+def _total(pair: tuple[list[float], list[float]]) -> float:
+    return sum(pair[0])
 
 
 def sample_decisions(rows: int, signal: list[float], seed: int) -> tuple[Tensor, Tensor]:

@@ -95,9 +95,8 @@ def _fit_every_mode(
 def choose_weights(decisions: Tensor, y: Tensor, counted: Tensor, candidates: Tensor) -> Tensor:
     """Choose the candidate with the smallest log-loss, each at its own temperature. (R, n)
 
-    A candidate must improve on the first one by more than one standard error of the mean
-    difference; without such a candidate, or in a run with fewer than `MIN_ROWS_TO_POOL` rows, the
-    first one is chosen.
+    The first candidate is chosen unless the best one improves on it by more than one standard error
+    of the mean difference, and in a run with fewer than `MIN_ROWS_TO_POOL` rows.
 
     Parameters
     ----------
@@ -120,17 +119,16 @@ def choose_weights(decisions: Tensor, y: Tensor, counted: Tensor, candidates: Te
         return maths.cross_entropy(scaled.flatten(0, 1), y.flatten()).view(y.shape) * weight
 
     default = losses(candidates[0])
-    chosen = candidates[:1].repeat(len(y), 1)
-    lowest = default.sum(1)
+    chosen, best = candidates[:1].repeat(len(y), 1), default
     for candidate in candidates[1:]:
         loss = losses(candidate)
-        better, gain = loss.sum(1) < lowest, default - loss
-        mean = gain.sum(1) / count
-        variance = ((gain - mean.unsqueeze(1)).square() * weight).sum(1) / (count - 1)
-        significant = (mean > (variance / count).sqrt()) & (count >= MIN_ROWS_TO_POOL)
-        chosen = torch.where((better & significant).unsqueeze(1), candidate, chosen)
-        lowest = torch.where(better & significant, loss.sum(1), lowest)
-    return chosen
+        better = (loss.sum(1) < best.sum(1)).unsqueeze(1)
+        chosen, best = torch.where(better, candidate, chosen), torch.where(better, loss, best)
+    gain = default - best
+    mean = gain.sum(1) / count
+    variance = ((gain - mean.unsqueeze(1)).square() * weight).sum(1) / (count - 1)
+    significant = (mean > (variance / count).sqrt()) & (count >= MIN_ROWS_TO_POOL)
+    return torch.where(significant.unsqueeze(1), chosen, candidates[:1])
 
 
 def fit_scale(logits: Tensor, y: Tensor, weight: Tensor) -> Tensor:
