@@ -40,7 +40,7 @@ from xvfl.wire.in_process import InProcessTransport
 from xvfl.wire.messages import Hello
 from xvfl.wire.payload import Packer, Payload
 
-NET = NetConfig(embedding_dim=64, hidden_dim=128)
+NET = NetConfig(embedding_dim=64, hidden_dim=128, members=1)
 MODES = ("local", "assisted", "collaborative")
 DATA: dict[str, tuple[Callable[[], Task], str]] = {
     "digits": (digits, "accuracy"),

@@ -42,7 +42,7 @@ from xvfl.wire.server import CoordinatorServer
 from xvfl.wire.tls import Tls, channel_options
 
 PARTIES, WARM = ("left", "right"), 15
-NET = NetConfig(embedding_dim=64, hidden_dim=128)
+NET = NetConfig(embedding_dim=64, hidden_dim=128, members=1)
 
 
 def stack(train: TrainConfig) -> StackedRuns:

@@ -140,7 +140,7 @@ class NetConfig:
     """Size of the periodic embedding of each number of a table; 0 = none."""
     members: int = 1
     """Number of nets of each party and of heads, trained at once; predictions are averaged. More
-    than one needs tables, default nets and training in one process."""
+    than one needs tables and default nets; it multiplies the embeddings in every message."""
 
     def __post_init__(self) -> None:
         size = "0 (automatic) or a positive integer"

@@ -1,11 +1,13 @@
 """Each attack on small data with a known answer."""
 
+from typing import cast
+
 import numpy as np
 import pytest
 import torch
 
 from tests.problems import MIXED, make_problem
-from xvfl.audit.feature_attacks import decoder_attack, invert, jacobian
+from xvfl.audit.feature_attacks import decoder_attack, embed_rows, invert, jacobian
 from xvfl.audit.label_attacks import (
     direction_attack,
     model_completion,
@@ -13,6 +15,8 @@ from xvfl.audit.label_attacks import (
     spectral_attack,
 )
 from xvfl.audit.scoring import class_auc, score_features
+from xvfl.nets.party_net import PartyNet
+from xvfl.nets.stacked import stack
 
 RNG = np.random.default_rng(0)
 Y = RNG.integers(2, size=400)
@@ -63,20 +67,25 @@ def test_a_decoder_reads_a_linear_code_and_nothing_from_noise() -> None:
     assert (noise.r2 or 0) < 0.1
 
 
-def test_a_known_net_is_inverted_and_another_is_not() -> None:
-    problems = [make_problem([MIXED], ["F"] * 6 + ["P"] * 2, seed) for seed in (0, 1)]
-    table = problems[0].tables[0]
-    nets = []
-    for problem in problems:
-        net = problem.parties[0]
-        torch.manual_seed(len(nets))
-        net.bottom = torch.nn.Sequential(
-            torch.nn.Linear(net.layout.encoded + net.layout.raw, 40), torch.nn.Tanh()
-        ).double()
-        nets.append(net)
-    E = nets[0].embed(nets[0].encode(table), table.observed)
-    assert (score_features(invert(nets[0], E, table.observed, 100), table).r2 or 0) > 0.99
-    assert (score_features(invert(nets[1], E, table.observed, 100), table).r2 or 0) < 0.2
+def smooth_net(seed: int) -> PartyNet:
+    net = make_problem([MIXED], ["F"], seed).parties[0]
+    torch.manual_seed(seed)
+    bottom = torch.nn.Linear(net.layout.encoded + net.layout.raw, 40)
+    net.bottom = torch.nn.Sequential(bottom, torch.nn.Tanh()).double()
+    return net
+
+
+@pytest.mark.parametrize("members", [1, 3])
+def test_a_known_net_is_inverted_and_another_is_not(members: int) -> None:
+    table = make_problem([MIXED], ["F"] * 6 + ["P"] * 2).tables[0]
+    single = [smooth_net(seed) for seed in range(2 * members)]
+    net, other = (cast(PartyNet, stack(each)) for each in (single[:members], single[members:]))
+    E = embed_rows(net, table, members)
+    alone = [each.embed(each.encode(table), table.observed) for each in single[:members]]
+    torch.testing.assert_close(E, torch.cat(alone, 1))
+    found, wrong = (invert(each, E, table.observed, 100, members) for each in (net, other))
+    assert (score_features(found, table).r2 or 0) > 0.99
+    assert (score_features(wrong, table).r2 or 0) < 0.2
 
 
 def test_differences_are_derivatives() -> None:

@@ -20,6 +20,7 @@ SMALL = AuditOptions(
 )
 CASES: dict[str, tuple[Callable[[], Scenario], AuditOptions]] = {
     "small digits": (lambda: digits(400, 2, NetConfig(64, 128)), SMALL),
+    "members": (lambda: digits(400, 2, NetConfig(32, 64, members=2)), SMALL),
     "digits": (digits, AuditOptions()),
     "bank": (bank, AuditOptions()),
 }
@@ -29,6 +30,7 @@ CASES: dict[str, tuple[Callable[[], Scenario], AuditOptions]] = {
     scope="module",
     params=[
         "small digits",
+        "members",
         pytest.param("digits", marks=pytest.mark.slow),
         pytest.param("bank", marks=[pytest.mark.slow, needs_bank]),
     ],

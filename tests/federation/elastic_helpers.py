@@ -26,7 +26,7 @@ from xvfl.training.loop import Trainer
 from xvfl.wire.in_process import InProcessTransport
 from xvfl.wire.messages import Begin, Hello, Message
 
-NET, LOSS, ROWS = NetConfig(embedding_dim=8, hidden_dim=16), LossConfig(), 240
+NET, LOSS, ROWS = NetConfig(embedding_dim=8, hidden_dim=16, members=1), LossConfig(), 240
 NAMES = ("p0", "p1")
 
 

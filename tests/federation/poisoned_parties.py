@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from xvfl.federation.predict import logits, score
 from xvfl.federation.remote_party import RemoteParty
 from xvfl.federation.run_settings import RunSettings
 from xvfl.methods import Method, method_spec
+from xvfl.methods.members import member_seeds
 from xvfl.primitives.rows import (
     PartyTable,
     Rows,
@@ -51,7 +52,8 @@ BANK_PARTIES = {
 BANK_ROWS = 6000
 PHYSIONET = Path("clinical") / "physionet2012_wide.parquet"
 PHYSIONET_ROWS = 4000
-NET, NO_GRADIENTS = NetConfig(embedding_dim=64, hidden_dim=64), PrivacyConfig("no_gradients")
+NET = NetConfig(embedding_dim=64, hidden_dim=64, members=1)
+NO_GRADIENTS = PrivacyConfig("no_gradients")
 LEAVE = "leave"
 """In place of an attack: exclude the party."""
 MISSING = 0.3
@@ -203,7 +205,7 @@ def make_run(
     )
     loss = LossConfig(method=method_name)
     width, hidden = default_widths(False, net, protection)
-    net = NetConfig(embedding_dim=width, hidden_dim=hidden)
+    net = replace(net, embedding_dim=width, hidden_dim=hidden)
     layouts = {name: table.layout for name, table in tables.items()}
     nets = build_parties(layouts, net, loss, [seed], privacy=protection)
     method = build_method(
@@ -218,10 +220,11 @@ def make_run(
         1,
         join_timeout=20,
         sends_gradients=protection.sends_gradients,
+        members=net.members,
     )
     transports, levels = [], []
     for name, table in tables.items():
-        worker = PartyWorker(name, nets[name], table, [seed], weight)
+        worker = PartyWorker(name, nets[name], table, member_seeds([seed], net.members), weight)
         status = observation_levels(table.observed, choose_full_threshold(table.observed))
         hello = Hello(0, name, False, len(table), "columns", "session")
         end = Endpoint(

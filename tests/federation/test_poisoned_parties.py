@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.federation.poisoned_parties import LEAVE, NO_GRADIENTS, PoisonedRun, make_run
+from tests.federation.poisoned_parties import LEAVE, NET, NO_GRADIENTS, PoisonedRun, make_run
 from tests.federation.poisoned_values import ATTACKS
 from xvfl.config import PrivacyConfig
 from xvfl.federation.party_monitor import MAX_CORRELATION, MAX_INCONSISTENCY, PartyMonitor
@@ -39,6 +39,15 @@ def test_an_attack_is_noticed_within_an_epoch(data: str, attack: str, first: boo
     (excluded,) = [event for event in run.events if event["event"] == "party_excluded"]
     assert excluded["party"] == name and anomaly["reason"] in excluded["reason"]
     assert run.federation.present == (0,)
+
+
+@pytest.mark.parametrize("attack", [None, *ATTACKS])
+def test_an_attack_on_several_members_is_noticed(attack: str | None) -> None:
+    run = make_run("digits", epochs=3, policy="leave_out", net=replace(NET, members=3))
+    run.train(attack, run.trainer.batches_per_epoch + 3)
+    kinds = {(event["party"], event["kind"]) for event in run.anomalies()}
+    assert kinds <= {("right", kind) for kind in KINDS.get(attack or "", set())}
+    assert run.federation.present == ((0, 1) if attack is None else (0,))
 
 
 @pytest.mark.parametrize("attack", ATTACKS)

@@ -2,7 +2,7 @@
 
 Hijacking: D. Pasquini, G. Ateniese, M. Bernaschi, Unleashing the tiger: inference attacks on split
 learning, CCS 2021; here with the features of a few known rows instead of a similar public table.
-Shapes: m rows, d embedding width, p encoded columns.
+Shapes: m rows, M members, d embedding width of a member, p encoded columns.
 """
 
 import copy
@@ -16,6 +16,7 @@ from torch import Tensor
 from xvfl.audit.feature_attacks import decoder_attack, jacobian
 from xvfl.audit.scoring import FeatureScore, score_features
 from xvfl.audit.simulation import RUN, Protection, Scenario, SimulatedParty
+from xvfl.federation.member_rows import split_members
 from xvfl.nets.party_net import PartyNet
 from xvfl.primitives.random import named_generator
 from xvfl.wire.messages import (
@@ -65,7 +66,7 @@ class DishonestCoordinator:
         handles = torch.zeros(0, dtype=torch.int32)
         reply = self.send(lambda number: Begin(number, RUN, 0, settings, handles))
         assert isinstance(reply, Ready), reply
-        self.width = scenario.widths(protection).embedding_dim
+        self.width = scenario.net.members * scenario.widths(protection).embedding_dim
 
     def send(self, request: Callable[[int], Message]) -> Message:
         """Send a request with the next request id."""
@@ -79,7 +80,7 @@ class DishonestCoordinator:
         rate: float | None = None,
         training: bool = True,
     ) -> Tensor | None:
-        """Request embeddings, with gradients of the last ones; None if refused. (m, d)"""
+        """Request embeddings, with gradients of the last ones; None if refused. (m, M·d)"""
         instructions: tuple[Instruction, ...] = ()
         if rate is not None:
             self._last_update += 1
@@ -110,7 +111,8 @@ def extract_rows(
     handles = torch.arange(min(n_rows, len(table)))
     rng = named_generator("cpu", "extraction")
     cues = torch.rand(CUES_PER_ROW, coordinator.width, generator=rng) * 2 - 1
-    solve = _row_solver(scenario.first_net(party, protection, scenario.train.random_state), cues)
+    net = scenario.first_net(party, protection, scenario.train.random_state)
+    solve = _row_solver(net, cues, scenario.net.members)
     coordinator.embed(torch.tensor([len(table)]))  # A row that was never matched.
     refused = True
     predicted = torch.full((len(handles), table.values.flatten(1).shape[1]), 0.5)
@@ -119,7 +121,7 @@ def extract_rows(
         received = [each for each in replies if each is not None]
         if len(received) == len(cues):
             refused = False
-            predicted[place] = solve(torch.cat(received))[: predicted.shape[1]]
+            predicted[place] = solve(torch.stack(received))[: predicted.shape[1]]
     return coordinator.result(score_features(predicted, table.take(handles)), refused)
 
 
@@ -147,12 +149,13 @@ def _cue_gradient(coordinator: DishonestCoordinator, handle: Tensor, cue: Tensor
     return None
 
 
-def _row_solver(net: PartyNet, cues: Tensor) -> Callable[[Tensor], Tensor]:
-    """Return a function from the gradients of all cues (cues·d,) to the features of a row (p,).
+def _row_solver(net: PartyNet, cues: Tensor, members: int) -> Callable[[Tensor], Tensor]:
+    """Return a function from the gradients of all cues (cues, M·d) to the features of a row (p,).
 
     With the completion X̃ of a cue, its Jacobian J, and the weight w of each column in the party's
     loss (0 where missing), a gradient is Jᵀ(w·X̃ − w·x): linear in w and in w·x. Of a completer that
-    sees features, the attacker assumes that it saw none.
+    sees features, the attacker assumes that it saw none. Each member gives a system of its own; the
+    result is the mean of the solutions.
     """
     net = copy.deepcopy(net).requires_grad_(False).double()
     layout = net.layout
@@ -164,14 +167,16 @@ def _row_solver(net: PartyNet, cues: Tensor) -> Callable[[Tensor], Tensor]:
         x: Tensor = net.completer(*inputs).flatten(1)
         return x
 
-    cues = cues.double()
+    cues = split_members(cues.double(), members)
     J = jacobian(complete, cues).mT
     blocks = torch.cat([J * complete(cues).unsqueeze(1), -J], 2)
-    inverse = torch.linalg.pinv(blocks.flatten(0, 1), rtol=SOLVER_TOLERANCE)
+    systems = blocks.view(members, -1, blocks.shape[-1])
+    inverse = torch.linalg.pinv(systems, rtol=SOLVER_TOLERANCE)
 
     def solve(gradients: Tensor) -> Tensor:
-        weight, weighted = (inverse @ gradients.double()).chunk(2)
-        x: Tensor = (weighted / weight.clamp(min=1e-12)).float()
+        by_member = split_members(gradients.double(), members).view(members, -1, 1)
+        weight, weighted = (inverse @ by_member).squeeze(2).chunk(2, 1)
+        x: Tensor = (weighted / weight.clamp(min=1e-12)).mean(0).float()
         return x
 
     return solve

@@ -1,6 +1,6 @@
 """Attacks on features: decoders and inversion of embeddings.
 
-Shapes: m rows, d embedding width, p encoded columns stored as numbers.
+Shapes: m rows, M members, d embedding width of a member, p encoded columns stored as numbers.
 Inversion: Z. He, T. Zhang, R. Lee, Model inversion attacks against collaborative inference, 2019.
 """
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from xvfl.audit.scoring import FeatureScore, score_features
+from xvfl.federation.member_rows import join_members, split_members
 from xvfl.nets import mlp
 from xvfl.nets.party_net import PartyNet
 from xvfl.primitives.rows import PartyTable
@@ -96,23 +97,41 @@ def jacobian(f: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     return ((above - below) / (2 * DIFFERENCE)).view(m, inputs, -1).mT
 
 
-def invert(net: PartyNet, embeddings: Tensor, observed: Tensor, steps: int) -> Tensor:
+@torch.no_grad()
+def embed_rows(net: PartyNet, rows: PartyTable, members: int) -> Tensor:
+    """Embed rows as a party does, with the embeddings of all members side by side. (m, M·d)"""
+    net = net.eval()
+    repeated = rows.take(torch.arange(len(rows)).repeat(members))
+    return join_members(net.embed(net.encode(repeated), repeated.observed), members)
+
+
+def invert(
+    net: PartyNet, embeddings: Tensor, observed: Tensor, steps: int, members: int = 1
+) -> Tensor:
     """Search inputs whose embeddings by this net are the given ones; return their values (m, p).
 
-    The attacker is assumed to know which features are missing: `observed` (m, raw).
+    The attacker is assumed to know which features are missing: `observed` (m, raw). The values are
+    the same for all members, whose embeddings (m, M·d) are side by side; each member has its own
+    vectors of hashed categories.
     """
     net = copy.deepcopy(net).requires_grad_(False).eval()
     if net.layout.image is not None:
         return _invert_images(net, embeddings.detach(), observed, steps)
     net, target = net.double(), embeddings.detach().double()
 
-    def embed(x: Tensor) -> Tensor:
-        return net.embed(x, observed.repeat_interleave(len(x) // len(observed), 0))
+    dense = net.layout.dense
 
-    x = torch.full((len(target), net.layout.encoded), 0.5, dtype=torch.float64)
+    def embed(x: Tensor) -> Tensor:
+        given = observed.repeat_interleave(len(x) // len(observed), 0).repeat(members, 1)
+        vectors = split_members(x[:, dense:], members)
+        by_member = torch.cat([x[:, :dense].repeat(members, 1), vectors], 1)
+        return join_members(net.embed(by_member, given), members)
+
+    width = dense + members * (net.layout.encoded - dense)
+    x = torch.full((len(target), width), 0.5, dtype=torch.float64)
     damping = torch.ones(len(x), 1, 1, dtype=torch.float64)
     identity = torch.eye(x.shape[1], dtype=torch.float64)
-    error, dense = embed(x) - target, net.layout.dense
+    error = embed(x) - target
     # Levenberg and Marquardt's method, for each row.
     for _ in range(steps):
         J = jacobian(embed, x)

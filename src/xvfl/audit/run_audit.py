@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from xvfl.audit.active_attacks import ActiveResult, extract_rows, hijack
-from xvfl.audit.feature_attacks import decoder_attack, fill_missing, invert
+from xvfl.audit.feature_attacks import decoder_attack, embed_rows, fill_missing, invert
 from xvfl.audit.findings import Finding, Key, Reached, combine
 from xvfl.audit.label_attacks import (
     direction_attack,
@@ -162,9 +162,7 @@ class Attacks:
         """Train a classifier with a few labels on own features, own embeddings, received cues."""
         party, own = self.simulation.parties[name], self._own_features(name)
         table = self.scenario.table(name)
-        with torch.no_grad():
-            net = party.net.eval()
-            E = net.embed(net.encode(table), table.observed)
+        E = embed_rows(party.net, table, self.scenario.net.members)
         every = torch.arange(len(table))
         baseline = self._completion_auc(name, own)
         both = torch.cat([own.values, E], 1)
@@ -242,16 +240,15 @@ class Attacks:
         options, scenario = self.options, self.scenario
         party = self.simulation.parties[name]
         table = scenario.table(name).take(torch.arange(options.inversion_rows))
-        with torch.no_grad():
-            net = party.net.eval()
-            E = net.embed(net.encode(table), table.observed)
-        found = score_features(invert(party.net, E, table.observed, options.inversion_steps), table)
+        E = embed_rows(party.net, table, self.scenario.net.members)
+        steps, members = options.inversion_steps, scenario.net.members
+        found = score_features(invert(party.net, E, table.observed, steps, members), table)
         base = self._label_baseline(name)
         self._add("inversion, stolen net", "coordinator", name, found, base)
         guess = scenario.first_net(name, self.protection, scenario.train.random_state)
         first = _limited(party.traffic.embeddings.first, options.inversion_rows)
         rows = scenario.table(name).take(first.handles)
-        inverted = invert(guess, first.values, rows.observed, options.inversion_steps)
+        inverted = invert(guess, first.values, rows.observed, steps, members)
         score = score_features(inverted, rows)
         self._add("inversion, guessed seed", "coordinator", name, score, base)
         if len(scenario.names) != 2:
@@ -263,7 +260,7 @@ class Attacks:
         if int(held.sum()) < 2:
             return
         rows = scenario.table(name).take(handles[held])
-        inverted = invert(guess, cues.values[held], rows.observed, options.inversion_steps)
+        inverted = invert(guess, cues.values[held], rows.observed, steps, members)
         score = score_features(inverted, rows)
         own = self._own_features(peer)
         at_peer = self.simulation.peer_handles(name, peer)

@@ -29,6 +29,7 @@ from xvfl.federation.remote_party import RemoteParty
 from xvfl.federation.request_ledger import UNLIMITED, RequestLedger, RequestLimits
 from xvfl.federation.run_settings import RunSettings
 from xvfl.methods import method_spec, protect_labels
+from xvfl.methods.members import member_seeds
 from xvfl.nets.party_net import PartyNet
 from xvfl.primitives.layout import any_image
 from xvfl.primitives.rows import PartyTable, Rows, observation_levels
@@ -179,7 +180,8 @@ class Scenario:
             seed = self.party_seed(name, protection)
             net = self.first_net(name, protection, seed)
             worker_type = PartyWorker if protection.private_seeds else UnprotectedWorker
-            worker = worker_type(name, net, table, [seed], settings.reconstruction)
+            seeds = member_seeds([seed], settings.net.members)
+            worker = worker_type(name, net, table, seeds, settings.reconstruction)
             levels = observation_levels(table.observed, self.dataset.full_threshold[name])
             return PartyRun(worker, levels, RequestLedger(protection.limits, len(table)))
 
@@ -240,6 +242,7 @@ def simulate(
         settings.net.embedding_dim * method_spec(scenario.loss.method).branches,
         len(parties),
         sends_gradients=protection.privacy.sends_gradients,
+        members=settings.net.members,
     )
     remote = [RemoteParty(name, party.transport) for name, party in parties.items()]
     federation = ElasticFederation(remote, terms)

@@ -16,7 +16,7 @@ STORED_SKETCHES = 128
 RATE = 0.1
 """Weight of a new answer in the running statistics."""
 MOMENT_WIDTH = 64
-"""Coordinates of an embedding that moments and sketches use."""
+"""Coordinates of an embedding that moments and sketches use, evenly spaced over all members."""
 TINY = 1e-30
 
 
@@ -34,7 +34,7 @@ class AnswerStatistics:
     """(k,) root mean square of the deviation from the mean row, relative to `rms`; 0 if all rows
     are equal."""
     moment: Tensor
-    """(k, m, m) second moments of the first m coordinates and the first view, with norm 1."""
+    """(k, m, m) second moments of m coordinates of the first view, with norm 1."""
 
 
 @torch.no_grad()
@@ -46,10 +46,18 @@ def answer_statistics(values: Tensor, counted: Tensor) -> AnswerStatistics:
     rms = (square.mean(-1) * weight).sum(0).sqrt()
     largest = (square.amax(-1) * counted).amax(0).sqrt() if len(values) else torch.zeros_like(rms)
     first = values[:, :, 0]
-    part = (first[..., :MOMENT_WIDTH] * counted.unsqueeze(-1)).transpose(0, 1)
+    part = (_select_columns(first) * counted.unsqueeze(-1)).transpose(0, 1)
     moment = part.mT @ part
     moment = moment / moment.flatten(1).norm(dim=1).clamp(min=TINY).view(-1, 1, 1)
     return AnswerStatistics(rows, rms, largest, spread(first, counted), moment)
+
+
+def _select_columns(values: Tensor) -> Tensor:
+    """Select m evenly spaced coordinates. (…, d) to (…, m)"""
+    width = values.shape[-1]
+    if width <= MOMENT_WIDTH:
+        return values
+    return values[..., torch.arange(MOMENT_WIDTH, device=values.device) * width // MOMENT_WIDTH]
 
 
 @torch.no_grad()
@@ -73,7 +81,7 @@ def sketch(values: Tensor) -> Tensor | None:
     The scalar product of two sketches is the correlation of the answers. Answers in which few rows
     differ from the others have no sketch: they correlate by chance.
     """
-    rows = values[:SKETCH_ROWS, :MOMENT_WIDTH]
+    rows = _select_columns(values[:SKETCH_ROWS])
     if len(rows) < SKETCH_ROWS // 2:
         return None
     centered = rows - rows.mean(0)
