@@ -127,8 +127,8 @@ TABLES: dict[str, tuple[Spoil, list[str]]] = {
         ["party 'bank'", "bank.csv", "file not found", "check the path"],
     ),
     "table of another kind": (
-        config("shop.parquet", "shop.xlsx"),
-        ["party 'shop'", "shop.xlsx", ".csv or .parquet", "convert the file"],
+        config("shop.parquet", "shop.xls"),
+        ["party 'shop'", "shop.xls", ".csv.gz, .parquet, .xlsx", "convert the file"],
     ),
     "not really parquet": (
         lambda folder: (folder / "shop.parquet").write_text("nonsense"),

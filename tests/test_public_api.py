@@ -31,6 +31,7 @@ def test_public_names() -> None:
         "XVFLClassifier",
         "XVFLError",
         "__version__",
+        "describe",
     ]
     assert dir(xvfl) == xvfl.__all__
     assert all(getattr(xvfl, name) is not None for name in xvfl.__all__)

@@ -33,6 +33,7 @@ from xvfl.version import VERSION as __version__
 
 if TYPE_CHECKING:
     from xvfl.data.images import Images
+    from xvfl.dataset.inspection import describe
     from xvfl.estimator import XVFLClassifier
     from xvfl.methods import Federation, Method
 
@@ -41,6 +42,7 @@ _MODULE_OF = {
     "Images": "xvfl.data.images",
     "Method": "xvfl.methods",
     "XVFLClassifier": "xvfl.estimator",
+    "describe": "xvfl.dataset.inspection",
 }
 """Names that are imported on first use."""
 
@@ -68,6 +70,7 @@ __all__ = [
     "XVFLClassifier",
     "XVFLError",
     "__version__",
+    "describe",
 ]
 
 

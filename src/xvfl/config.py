@@ -16,6 +16,14 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from xvfl.errors import ConfigError, unknown
 
 Scaling = Literal["auto", "minmax", "quantile"]
+KINDS = {
+    "number": 'a number; "number:," has a decimal comma',
+    "category": "a category",
+    "date": 'a date; "date:%d/%m/%Y" has this format',
+    "duration": 'a duration, such as "1:30:00" or "90 min"',
+    "identifier": "not a feature: ignored and never completed",
+}
+"""Kinds of columns."""
 METHOD_NAMES = ["xvfl+", "xvfl", "standalone", "vanilla", "iavfl", "fedcvt", "laser", "laser+mask"]
 """Names of all methods; `xvfl.methods.register_method` adds to them."""
 
@@ -80,8 +88,13 @@ class TableOptions:
     is not a number is an error. Ignored for datetime columns."""
     drop: tuple[str, ...] = ()
     """Columns to ignore."""
+    kinds: dict[str, str] | None = None
+    """Kind by column, where `xvfl inspect` shows a wrong one: `number`, `category`, `date`,
+    `duration` or `identifier` (ignored). `number:,` has a decimal comma, `date:%d/%m/%Y` a
+    format."""
     na_values: tuple[str, ...] = ()
-    """Values to treat as missing, in addition to empty cells, for example "unknown" or "-1"."""
+    """Values to treat as missing, for example "unknown" or "-1", in addition to empty cells and
+    to "NA", "N/A", "NaN", "None", "null" and their variants."""
     scaling: Scaling = "auto"
     """Scaling of numbers to [0, 1]: `minmax`, `quantile`, or `auto` to choose for each column."""
     one_hot_max_size: int = 64
@@ -92,6 +105,26 @@ class TableOptions:
     def __post_init__(self) -> None:
         _require(self, "one_hot_max_size", self.one_hot_max_size >= 1, "at least 1")
         _require(self, "hash_embedding_dim", self.hash_embedding_dim >= 1, "at least 1")
+        for column, given in (self.kinds or {}).items():
+            kind, colon, detail = given.partition(":")
+            if kind not in KINDS or (colon and kind not in ("number", "date")):
+                raise ConfigError(f"kinds: column {column!r}: {unknown('kind', given, KINDS)}")
+            if kind == "number" and colon and detail not in (".", ","):
+                raise ConfigError(
+                    f"kinds: column {column!r}: expected number:. or number:, got {given!r}"
+                )
+
+    def kind_of(self, column: str) -> tuple[str, str]:
+        """Return the kind that was set for a column and its detail; '' for none."""
+        for kind, columns in (
+            ("category", self.categorical),
+            ("number", self.numeric),
+            ("identifier", self.drop),
+        ):
+            if column in columns:
+                return kind, ""
+        kind, _, detail = (self.kinds or {}).get(column, "").partition(":")
+        return kind, detail
 
 
 @dataclass(frozen=True)

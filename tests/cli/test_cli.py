@@ -27,6 +27,10 @@ def test_version() -> None:
 
 HELP = {
     "demo": (["--out", "--seeds", "--rates", "--workers"], "xvfl demo --seeds 5"),
+    "inspect": (
+        ["TABLES", "--id", "--label", "--kind", "--json"],
+        "xvfl inspect bank.csv shop.parquet --id customer --label churned",
+    ),
     "init": (
         ["--party", "--id", "--label", "--label-party", "--force"],
         "xvfl init run.toml --party bank=bank.csv",

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xvfl.config import TableOptions
-from xvfl.data.column_stats import STREAMING_LIMITS, FitLimits
 from xvfl.data.encoder import TableEncoder
+from xvfl.data.value_stats import STREAMING_LIMITS, FitLimits
 from xvfl.errors import DataWarning, InputError
 
 

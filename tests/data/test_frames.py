@@ -28,15 +28,28 @@ def refusal(source: object, id_column: str | None = "key") -> str:
     return message
 
 
-@pytest.mark.parametrize("kind", ["csv", "parquet", "sql", "pandas", "polars", "index"])
+KINDS = ["csv", "semicolon", "tab", "gzip", "excel", "parquet", "sql", "pandas", "polars", "lazy"]
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "arrow", "index"])
 def test_every_source_gives_the_same_table(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     FRAME.to_csv("t.csv", index=False)
+    FRAME.to_csv("semicolon.csv", index=False, sep=";")
+    FRAME.to_csv("tab.csv", index=False, sep="\t")
+    FRAME.to_csv("t.csv.gz", index=False)
+    FRAME.to_excel("t.xlsx", index=False)
     FRAME.to_parquet("t.parquet")
     source = {
         "csv": tmp_path / "t.csv",
+        "semicolon": "semicolon.csv",
+        "tab": "tab.csv",
+        "gzip": "t.csv.gz",
+        "excel": tmp_path / "t.xlsx",
+        "lazy": pl.from_pandas(FRAME).lazy(),
+        "arrow": pa.Table.from_pandas(FRAME),
         "parquet": "t.parquet",
         "sql": "sql:select * from 't.csv'",
         "pandas": FRAME,
@@ -77,7 +90,11 @@ def test_integer_float_and_text_ids_agree(numbers: list[int]) -> None:
 
 def test_files_are_refused_by_name(tmp_path: Path) -> None:
     assert refusal(tmp_path / "no.csv").endswith("no.csv: file not found; check the path")
-    assert "ending in .csv or .parquet, but got '.xlsx'" in refusal("t.xlsx")
+    assert "ending in .csv, .csv.gz, .parquet, .xlsx, but got '.xls'" in refusal("t.xls")
+    (tmp_path / "t.xlsx").write_text("nonsense")
+    assert "cannot be read as Excel (" in refusal(tmp_path / "t.xlsx")
+    (tmp_path / "t.csv.gz").write_text("nonsense")
+    assert "cannot be read as CSV (Not a gzipped file" in refusal(tmp_path / "t.csv.gz")
     (tmp_path / "t.parquet").write_text("nonsense")
     assert "cannot be read as Parquet (" in refusal(tmp_path / "t.parquet")
     (tmp_path / "t.csv").write_text("")
@@ -99,7 +116,15 @@ def test_a_bad_query_is_refused() -> None:
 def test_a_source_without_index_needs_an_id_column() -> None:
     for source in ("t.csv", "sql:select 1", pl.DataFrame({"x": [1]})):
         assert "name the id column" in refusal(source, None)
-    assert "but got builtins.dict" in refusal({"key": [1]})
+    for source, message in [
+        ({"key": [1]}, "but got builtins.dict; make a table of it: pd.DataFrame(columns"),
+        (np.zeros((2, 2)), "but got numpy.ndarray; name its columns and rows: pd.DataFrame("),
+        (FRAME["age"], "but got pandas.Series; a table of one column is series.to_frame()"),
+        (pl.Series([1]), "but got polars.Series; a table of one column is series.to_frame()"),
+        ([[1, 2]], "but got builtins.list; make a table of it"),
+        (7, "but got builtins.int; convert it to one of these"),
+    ]:
+        assert message in refusal(source, None)
     assert "2 levels" in refusal(pd.DataFrame({"x": [1]}, index=[[1], [2]]), None)
 
 
@@ -122,6 +147,25 @@ def test_empty_and_ambiguous_tables_are_refused(tmp_path: Path) -> None:
     table = pa.table([pa.array([1]), pa.array([2]), pa.array([3])], names=["key", "x", "x"])
     pq.write_table(table, tmp_path / "t.parquet")
     assert "'x' occurs again" in refusal(tmp_path / "t.parquet")
+
+
+def test_codes_with_leading_zeros_stay_text(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("key,zip,age,share,month\n1,01234,5,0.5,01\n2,90210,37,12.25,12\n3,,9,,\n")
+    table = read_table(path, id_column="key", party="p")
+    assert table["zip"].tolist()[:2] == ["01234", "90210"] and table["zip"].isna().iloc[2]
+    assert table["month"].tolist()[:2] == ["01", "12"]
+    assert table["age"].tolist() == [5, 37, 9] and table["share"].tolist()[:2] == [0.5, 12.25]
+
+
+def test_the_first_sheet_of_a_book_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "t.xlsx"
+    with pd.ExcelWriter(path) as book:
+        FRAME.assign(key=["01", "02", "03"]).to_excel(book, sheet_name="people", index=False)
+        FRAME.to_excel(book, sheet_name="more", index=False)
+    with pytest.warns(DataWarning, match="file .*t.xlsx: read the first of 2 sheets, 'people'"):
+        table = read_table(path, id_column="key", party="bank")
+    assert table.index.tolist() == ["01", "02", "03"]
 
 
 def labels_of(values: object, **options: object) -> pd.Series:
@@ -153,6 +197,13 @@ def test_missing_labels_are_left_out_with_a_count() -> None:
     with pytest.warns(DataWarning, match="labels: left out 1 of 3 rows without a label"):
         labels = labels_of([1.0, None, 0.0])
     assert labels.tolist() == [1, 0] and labels.index.tolist() == ["0", "2"]
+
+
+def test_labels_that_read_missing_are_told(tmp_path: Path) -> None:
+    y = pd.Series(["a", "N/A", "b", "", "a", "None"])
+    with pytest.warns(DataWarning, match="3 labels such as '' and 'N/A' are read as missing; re"):
+        labels = read_labels(y, where="y", allow_missing=True)
+    assert labels.tolist() == ["a", "b", "a"]
 
 
 def test_labels_may_be_a_series_or_a_file(tmp_path: Path) -> None:

@@ -8,7 +8,15 @@ from typing import Annotated, Any
 
 import typer
 
-from xvfl.cli import align_command, audit_command, certificates, demo, runs, services
+from xvfl.cli import (
+    align_command,
+    audit_command,
+    certificates,
+    demo,
+    inspect_command,
+    runs,
+    services,
+)
 from xvfl.cli.output import INTERRUPTED, print_error
 from xvfl.errors import DataWarning, XVFLError
 from xvfl.version import VERSION
@@ -23,6 +31,7 @@ app = typer.Typer(
 PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     "Train and predict": (
         demo.demo,
+        inspect_command.inspect,
         runs.init,
         runs.train,
         runs.evaluate,

@@ -14,6 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from pandas.api import types
 
+from xvfl.data.number_text import parse_durations, write_numbers
 from xvfl.data.parse import observed_text, parse_dates, parse_numbers
 from xvfl.data.scaling import Floats, Scale
 from xvfl.primitives.layout import Feature
@@ -50,6 +51,11 @@ class NumberCodec:
     scale: Scale
     whole: bool
     """All training values were integers: decode to integers."""
+    decimal: str = ""
+    """Decimal mark of numbers that are texts, such as "$1,234"; '' for plain numbers."""
+    prefix: str = ""
+    suffix: str = ""
+    """Currency or percent sign of these texts."""
 
     @property
     def feature(self) -> Feature:
@@ -58,7 +64,7 @@ class NumberCodec:
 
     def encode(self, cells: pd.Series, party: str) -> EncodedColumn:
         """Scale the numbers."""
-        numbers = parse_numbers(cells, party)
+        numbers = parse_numbers(cells, party, self.decimal)
         observed = ~np.isnan(numbers)
         values = np.where(observed, self.scale.apply(numbers), 0.0).astype(np.float32)
         notes = _range_notes(self.name, self.scale, numbers)
@@ -67,7 +73,43 @@ class NumberCodec:
     def decode(self, encoded: Floats, vectors: Mapping[str, Floats]) -> pd.Series:
         """Invert the scaling; round if the training values were integers."""
         numbers = self.scale.invert(encoded[:, 0])
+        if self.decimal:
+            rounded = np.rint(numbers) if self.whole else numbers
+            return write_numbers(rounded, self.whole, self.decimal, self.prefix, self.suffix)
         return pd.Series(np.rint(numbers).astype(np.int64) if self.whole else numbers)
+
+
+@dataclass(frozen=True)
+class DurationCodec:
+    """A duration: its seconds, scaled to [0, 1]."""
+
+    name: str
+    scale: Scale
+    text: bool
+    """The training values were texts: decode to texts such as "1:30:00"."""
+
+    @property
+    def feature(self) -> Feature:
+        """The column's entry in the layout."""
+        return Feature(self.name, "numeric", 1)
+
+    def encode(self, cells: pd.Series, party: str) -> EncodedColumn:
+        """Scale the seconds; a text that is no duration counts as missing."""
+        seconds = parse_durations(cells)
+        observed = ~np.isnan(seconds)
+        values = np.where(observed, self.scale.apply(seconds), 0.0).astype(np.float32)
+        notes = _range_notes(self.name, self.scale, seconds)
+        unreadable = cells.notna().to_numpy(dtype=bool) & ~observed
+        notes[f"unreadable duration in {self.name}"] = unreadable
+        return EncodedColumn(values[:, None], observed, notes)
+
+    def decode(self, encoded: Floats, vectors: Mapping[str, Floats]) -> pd.Series:
+        """Decode to durations in whole seconds."""
+        seconds = np.rint(self.scale.invert(encoded[:, 0])).astype(np.int64)
+        if not self.text:
+            return pd.Series(pd.to_timedelta(seconds, unit="s"))
+        clocks = [f"{s // 3600}:{s // 60 % 60:02d}:{s % 60:02d}" for s in seconds.tolist()]
+        return pd.Series(clocks, dtype="str")
 
 
 @dataclass(frozen=True)
@@ -205,10 +247,11 @@ class HashedCodec:
         return _restore_type(self.vocabulary, self.type).take(word[nearest]).reset_index(drop=True)
 
 
-Codec = NumberCodec | DateCodec | CategoryCodec | HashedCodec
+Codec = NumberCodec | DurationCodec | DateCodec | CategoryCodec | HashedCodec
 """Encodes one column of cells, and decodes it."""
 CODECS: dict[str, type[Codec]] = {
     "number": NumberCodec,
+    "duration": DurationCodec,
     "date": DateCodec,
     "category": CategoryCodec,
     "hashed": HashedCodec,

@@ -1,32 +1,28 @@
-"""Statistics of a table's columns, collected chunk by chunk, and the codecs built from them.
+"""Statistics of a table's columns, and the codecs built from them."""
 
-Types, ranges, categories and counts are exact. With limits, memory is bounded: quantiles come from
-a uniform sample, and the rarest categories of a column with very many are forgotten.
-"""
-
-from collections import Counter
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from pandas.api import types
 
-from xvfl.config import Scaling, TableOptions
+from xvfl.config import TableOptions
 from xvfl.data.codecs import (
-    DAY,
-    MAX_EXACT_INTEGER,
-    CategoryCodec,
     Codec,
-    DateCodec,
-    HashedCodec,
+    DurationCodec,
     NumberCodec,
-    ValueType,
-    to_epoch_seconds,
-    value_type,
+)
+from xvfl.data.number_text import (
+    COMMA,
+    POINT,
+    POINT_CURRENCIES,
+    affixes,
+    parse_durations,
+    parse_number_texts,
 )
 from xvfl.data.parse import (
+    DATE_LIKE,
     ISO,
     MIN_DATE_FRACTION,
     candidate_date_formats,
@@ -34,197 +30,143 @@ from xvfl.data.parse import (
     parse_dates,
     parse_numbers,
 )
-from xvfl.data.scaling import Floats, Scale, fit_scale
+from xvfl.data.scaling import Floats
+from xvfl.data.value_stats import CategoryStats, DateStats, FitLimits, NumericStats
 from xvfl.errors import InputError
-from xvfl.primitives.seeding import derive_seed
 
-
-@dataclass(frozen=True)
-class FitLimits:
-    """Bounds on the memory of a fit; without limits every statistic is exact."""
-
-    sample_size: int | None = None
-    """Values of a column from which its quantiles are computed."""
-    max_categories: int | None = None
-    """Distinct values counted per column; beyond that, the rarer half is forgotten."""
-
-
-STREAMING_LIMITS = FitLimits(sample_size=32_768, max_categories=200_000)
-"""For tables larger than memory."""
-
-
-def sampling_keys(rows: int, chunk: int) -> Floats:
-    """Generate a random key for each row of a chunk."""
-    return np.random.default_rng(derive_seed("quantiles", chunk)).random(rows)
-
-
-class NumericStats:
-    """Range, integrality and a uniform sample of numbers."""
-
-    def __init__(self, sample_size: int | None) -> None:
-        self.low, self.high, self.count = np.inf, -np.inf, 0
-        self.integral = True
-        self._sample_size = sample_size
-        self._values: list[Floats] = []
-        self._keys: list[Floats] = []
-        self._max_key = np.inf
-
-    def add(self, values: Floats, keys: Floats) -> None:
-        """Add numbers, NaN where missing; the values with the smallest keys are the sample."""
-        observed = ~np.isnan(values)
-        present = values[observed]
-        if not len(present):
-            return
-        self.count += len(present)
-        self.low = min(self.low, float(present.min()))
-        self.high = max(self.high, float(present.max()))
-        self.integral &= bool(np.all(np.trunc(present) == present))
-        if self._sample_size is None:
-            self._values.append(present)
-            return
-        sampled = keys[observed] < self._max_key
-        self._values.append(present[sampled])
-        self._keys.append(keys[observed][sampled])
-        if sum(map(len, self._keys)) > 2 * self._sample_size:
-            self._shrink(self._sample_size)
-
-    def _shrink(self, size: int) -> None:
-        """Keep the values with the smallest keys."""
-        values, keys = np.concatenate(self._values), np.concatenate(self._keys)
-        if len(keys) > size:
-            smallest = np.argpartition(keys, size)[:size]
-            values, keys = values[smallest], keys[smallest]
-            self._max_key = float(keys.max())
-        self._values, self._keys = [values], [keys]
-
-    def uninformative(self) -> str:
-        """Return why the numbers carry no information, '' if they do."""
-        return _uninformative(0 if not self.count else 1 if self.low == self.high else 2)
-
-    def scale(self, scaling: Scaling) -> Scale:
-        """Fit the scale on the sample, with the exact range."""
-        if self._sample_size is not None:
-            self._shrink(self._sample_size)
-        values = np.concatenate(self._values)
-        ends = [] if len(values) == self.count else [self.low, self.high]
-        return fit_scale(np.concatenate([values, ends]), scaling)
-
-    def exact_integers(self) -> bool:
-        """Tell whether all are integers that a float64 represents exactly."""
-        largest = max(abs(self.low), abs(self.high))
-        return self.integral and bool(largest < MAX_EXACT_INTEGER)
-
-
-class CategoryStats:
-    """Counts of each distinct text, and the types of the values."""
-
-    def __init__(self, max_categories: int | None) -> None:
-        self.counts: Counter[str] = Counter()
-        self.types: set[ValueType] = set()
-        self.all_boolean = True
-        self._max_categories = max_categories
-
-    def add(self, cells: pd.Series, distinct: pd.Index, counts: NDArray[np.int64]) -> None:
-        """Add non-missing cells, whose distinct texts occur so often."""
-        if not len(cells):
-            return
-        self.all_boolean &= types.infer_dtype(cells, skipna=True) == "boolean"
-        self.types.add(value_type(cells))
-        self.counts.update(dict(zip(distinct.tolist(), counts.tolist(), strict=True)))
-        limit = self._max_categories
-        if limit is not None and len(self.counts) > limit:
-            self.counts = Counter(dict(self.counts.most_common(limit // 2)))
-
-    @property
-    def type(self) -> ValueType:
-        """The narrowest type of all values."""
-        if len(self.types) == 1:
-            return next(iter(self.types))
-        return "float" if self.types == {"int", "float"} else "str"
-
-    def codec(self, name: str, options: TableOptions) -> Codec | str:
-        """Build the codec, or return why the column carries no information."""
-        if len(self.counts) > options.one_hot_max_size:
-            width = options.hash_embedding_dim
-            return HashedCodec.from_counts(name, self.counts, width, self.type)
-        reason = _uninformative(len(self.counts))
-        return reason or CategoryCodec(name, tuple(sorted(self.counts)), self.type)
-
-
-class DateStats:
-    """Cells parsed as dates of one format."""
-
-    def __init__(self, date_format: str, sample_size: int | None) -> None:
-        self.format, self.parsed = date_format, 0
-        self.seconds, self.has_time = NumericStats(sample_size), False
-        self.zone: str | None = None
-        self.unit: Any = "us"
-
-    def add(self, dates: pd.Series, keys: Floats, codes: NDArray[np.int64] | None) -> None:
-        """Add dates, or distinct dates and the position of each cell's date among them."""
-        seconds = to_epoch_seconds(dates)
-        self.has_time |= bool(np.any(seconds[~np.isnan(seconds)] % DAY != 0))
-        cells = seconds if codes is None else seconds[codes]
-        self.parsed += int((~np.isnan(cells)).sum())
-        self.seconds.add(cells, keys)
-
-    def codec(self, name: str, options: TableOptions) -> Codec | str:
-        """Build the codec, or return why the column carries no information."""
-        if reason := self.seconds.uninformative():
-            return reason
-        scale = self.seconds.scale(options.scaling)
-        return DateCodec(name, scale, self.has_time, self.format, self.zone, self.unit)
+MIN_IDENTIFIER_ROWS, MIN_IDENTIFIER_SHARE = 50, 0.95
+"""A text column with this share of distinct values is an identifier."""
+MAX_SHOWN_WORDS = 1000
+"""Distinct texts kept to describe a column."""
 
 
 class ColumnStats:
-    """Statistics of one column for every type it may turn out to have."""
+    """Statistics of one column for every kind it may turn out to have."""
 
     def __init__(self, name: str, options: TableOptions, party: str, limits: FitLimits) -> None:
         self.name, self.options, self.party, self.limits = name, options, party, limits
+        self.kind, self.detail = options.kind_of(name)
         self.numbers: NumericStats | None = None
+        self.text_numbers = {mark: NumericStats(limits.sample_size) for mark in (POINT, COMMA)}
+        self.affixes: set[tuple[str, str]] = set()
+        self.durations: NumericStats | None = None
         self.categories = CategoryStats(limits.max_categories)
         self.dates: dict[str, DateStats] | None = None
-        self.is_category = name in options.categorical
-        self.texts = self.date_like = 0
+        self.is_category = self.kind in ("category", "identifier")
+        self.rows = self.observed = self.texts = self.date_like = 0
         self.all_numeric = True
+        self.widths: set[int] = set()
+        self.leading_zeros = False
+        self.words: list[str] = []
+        """The first distinct texts."""
         self._error: InputError | None = None
 
     def add(self, cells: pd.Series, keys: Floats) -> None:
         """Add the cells of a chunk, NA where missing, each with its sampling key."""
+        self.rows += len(cells)
+        self.observed += int(cells.notna().sum())
         dtype = cells.dtype
-        is_date = types.is_datetime64_any_dtype(dtype)
-        numeric = self.name in self.options.numeric and not is_date
+        is_date, is_duration = (dtype.kind == kind for kind in "Mm")
+        numeric = self.kind == "number" and not is_date and not is_duration
         categorical = types.is_bool_dtype(dtype) or isinstance(dtype, pd.CategoricalDtype)
-        self.is_category |= categorical and not numeric
+        self.is_category |= categorical and not self.kind
         if self.is_category:
             self._add_categories(cells)
-        elif numeric or types.is_numeric_dtype(dtype):
+        elif is_duration or self.kind == "duration":
+            self.durations = self.durations or NumericStats(self.limits.sample_size)
+            self.durations.add(parse_durations(cells), keys)
+            self.texts += 0 if is_duration else int(cells.notna().sum())
+        elif types.is_numeric_dtype(dtype) and self.kind != "date":
             self._add_numbers(cells, keys)
         elif is_date:
             self._add_dates(cells, keys)
+        elif numeric and categorical:
+            self._add_numbers(cells, keys)
         else:
             self._add_texts(cells, keys)
 
     def codec(self) -> Codec | str:
-        """Infer the column's type; build its codec, or return why it carries no information."""
-        if not self.is_category and self.texts and not self.categories.all_boolean:
-            if self.all_numeric:
-                if self._error is not None:
-                    raise self._error
-                return self._number_codec()
-            if self.date_like >= MIN_DATE_FRACTION * self.texts:
-                for dates in (self.dates or {}).values():
-                    if dates.parsed >= MIN_DATE_FRACTION * self.texts:
-                        return dates.codec(self.name, self.options)
+        """Infer the column's kind; build its codec, or return why it is left out."""
+        if self.kind == "identifier":
+            return "identifier"
+        if self.durations is not None:
+            reason = self.durations.uninformative()
+            scale = None if reason else self.durations.scale(self.options.scaling)
+            return reason if scale is None else DurationCodec(self.name, scale, self.texts > 0)
+        boolean = self.categories.all_boolean and not self.kind
+        if not self.is_category and self.texts and not boolean:
+            found = self._text_codec()
+            if found is not None:
+                return found
         elif not self.is_category and not self.texts:
             if self.numbers is not None:
-                return self._number_codec()
+                return self._number_codec(self.numbers)
             if self.dates:
                 return self.dates[ISO].codec(self.name, self.options)
+        if self.is_identifier:
+            return f"identifier: {self.categories.distinct:,} different texts"
         return self.categories.codec(self.name, self.options)
 
-    def _number_codec(self) -> Codec | str:
-        numbers = self.numbers or NumericStats(None)
+    @property
+    def is_identifier(self) -> bool:
+        """Whether the column is text and almost every value differs, as in an e-mail address."""
+        enough = self.texts >= MIN_IDENTIFIER_ROWS and not self.is_category
+        return enough and self.categories.distinct >= MIN_IDENTIFIER_SHARE * self.texts
+
+    @property
+    def has_codes(self) -> bool:
+        """Whether the texts are digits of one length, some with leading zeros, as in 01234."""
+        return self.all_numeric and self.leading_zeros and len(self.widths) == 1
+
+    @property
+    def date_formats(self) -> list[str]:
+        """The formats in which most cells are dates, the one with most dates first."""
+        least = MIN_DATE_FRACTION * self.texts
+        if self.kind != "date" and self.date_like < least:
+            return []
+        formats = [each for each in (self.dates or {}).values() if each.parsed >= least]
+        return [each.format for each in sorted(formats, key=lambda each: -each.parsed)]
+
+    @property
+    def decimal_marks(self) -> list[str]:
+        """The decimal marks with which all texts are numbers, such as "$1,234" or "12,5"."""
+        if len(self.affixes) != 1:
+            return []
+        samples = [each.sample() for each in self.text_numbers.values()]
+        same = len(samples) == 2 and np.array_equal(samples[0], samples[1])
+        return [POINT] if same else list(self.text_numbers)
+
+    def _text_codec(self) -> Codec | str | None:
+        """Build the codec of texts that are numbers or dates; None if they are neither."""
+        forced = self.kind == "number"
+        if self.all_numeric and (forced or not self.has_codes) and self.kind != "date":
+            if self._error is not None:
+                raise self._error
+            return self._number_codec(self.numbers or NumericStats(None))
+        if self.has_codes and not self.kind:
+            return None
+        formats = self.date_formats
+        if formats and not forced and self.dates is not None:
+            return self.dates[formats[0]].codec(self.name, self.options)
+        marks = [self.detail] if self.detail in self.decimal_marks else self.decimal_marks
+        (prefix, suffix), *_ = self.affixes or {("", "")}
+        if len(marks) > 1 and (forced or prefix in set(POINT_CURRENCIES)):
+            marks = [POINT]
+        if len(marks) == 1 and self.kind != "date":
+            codec = self._number_codec(self.text_numbers[marks[0]])
+            if isinstance(codec, str):
+                return codec
+            return replace(codec, decimal=marks[0], prefix=prefix, suffix=suffix)
+        if forced and self._error is not None:
+            raise self._error
+        if self.kind == "date":
+            raise InputError(
+                f"party {self.party!r}, column {self.name!r}: expected dates, but "
+                f"{self.words[0]!r} and others are not; check the format in `kinds`"
+            )
+        return None
+
+    def _number_codec(self, numbers: NumericStats) -> NumberCodec | str:
         if reason := numbers.uninformative():
             return reason
         scale = numbers.scale(self.options.scaling)
@@ -248,6 +190,7 @@ class ColumnStats:
         codes, distinct = pd.factorize(texts)
         counts = np.bincount(codes, minlength=len(distinct))
         self.categories.add(cells[observed], distinct, counts)
+        self.words = [*self.words, *distinct[: MAX_SHOWN_WORDS - len(self.words)]]
         return codes, distinct, observed
 
     def _add_texts(self, cells: pd.Series, keys: Floats) -> None:
@@ -256,21 +199,41 @@ class ColumnStats:
             return
         self.texts += len(codes)
         words = pd.Series(distinct, dtype="str")
-        self.date_like += int(words.str.contains("[-/:]").to_numpy(dtype=bool)[codes].sum())
+        self.date_like += int(words.str.contains(DATE_LIKE).to_numpy(dtype=bool)[codes].sum())
         if self.all_numeric:
             numbers = pd.to_numeric(words.str.strip(), errors="coerce")
             self.all_numeric = not bool(numbers.isna().any())
         if self.all_numeric:
+            stripped = words.str.strip()
+            self.leading_zeros |= bool(stripped.str.fullmatch(r"0\d+").any())
+            self.widths.update(stripped.str.len().unique().tolist())
+        if self.all_numeric or self.kind == "number":
             try:
                 self._add_numbers(cells, keys)
             except InputError as error:
                 self._error = self._error or error
+        self._add_text_numbers(words, codes, keys[observed])
         if self.dates is None:
-            formats = candidate_date_formats(str(distinct[codes[0]]))
+            first = str(distinct[codes[0]])
+            formats = (
+                [self.detail]
+                if self.kind == "date" and self.detail
+                else candidate_date_formats(first)
+            )
             self.dates = {each: DateStats(each, self.limits.sample_size) for each in formats}
         for date_format, dates in self.dates.items():
             dates.add(parse_dates(words, date_format), keys[observed], codes)
 
-
-def _uninformative(distinct: int) -> str:
-    return {0: "all values missing", 1: "constant"}.get(distinct, "")
+    def _add_text_numbers(self, words: pd.Series, codes: NDArray[np.int64], keys: Floats) -> None:
+        """Add texts such as "$1,234"; forget a decimal mark with which a text is no number."""
+        for mark in list(self.text_numbers):
+            # Most columns of words are recognized by the first of them.
+            values = parse_number_texts(words[:1], mark)
+            if not np.isnan(values).any():
+                values = parse_number_texts(words, mark)
+            if np.isnan(values).any():
+                del self.text_numbers[mark]
+            else:
+                self.text_numbers[mark].add(values[codes], keys)
+        if self.text_numbers:
+            self.affixes.update(map(affixes, words))

@@ -6,6 +6,7 @@ Shapes: n rows; dense, hashed, raw and encoded as the layout counts them.
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,13 @@ from numpy.typing import NDArray
 
 from xvfl.config import TableOptions
 from xvfl.data.codecs import Bools, Codec, DateCodec, codec_from_dict, codec_to_dict
-from xvfl.data.column_stats import ColumnStats, FitLimits, sampling_keys
+from xvfl.data.column_stats import ColumnStats
 from xvfl.data.encoded import Encoded
 from xvfl.data.images import ImageEncoder
-from xvfl.data.parse import ISO, describe_table, mask_missing
+from xvfl.data.parse import ISO, NA_TEXTS, describe_table, mask_missing
+from xvfl.data.schema import summarize
 from xvfl.data.text import as_text
+from xvfl.data.value_stats import FitLimits, sampling_keys
 from xvfl.errors import DataWarning, InputError, unknown
 from xvfl.primitives.layout import Layout
 
@@ -112,17 +115,7 @@ class TableEncoder:
         limits: FitLimits | None = None,
     ) -> "TableEncoder":
         """Fit on training rows that arrive in chunks; `limits` bound the memory."""
-        limits, where = limits or FitLimits(), ""
-        columns: dict[str, ColumnStats] = {}
-        for number, frame in enumerate(chunks):
-            if not number:
-                where = describe_table(frame, party)
-                _check_options(frame.columns, options, party, where)
-                names = [name for name in frame.columns if name not in options.drop]
-                columns = {name: ColumnStats(name, options, party, limits) for name in names}
-            keys = sampling_keys(len(frame), number)
-            for name, column in columns.items():
-                column.add(mask_missing(frame[name], options.na_values), keys)
+        columns, where = collect_stats(chunks, options, party, limits)
         fitted = {name: column.codec() for name, column in columns.items()}
         codecs = [each for each in fitted.values() if not isinstance(each, str)]
         left_out = {name: each for name, each in fitted.items() if isinstance(each, str)}
@@ -131,10 +124,11 @@ class TableEncoder:
                 f"{where}: expected at least one column with two different values, but found none "
                 f"in {len(fitted)}; check the table and the columns dropped"
             )
-        if left_out:
-            reasons = ", ".join(f"{name!r} ({reason})" for name, reason in left_out.items())
-            warnings.warn(f"{where}: left out {reasons}", DataWarning, stacklevel=3)
-        return cls(party, codecs, options.na_values, left_out)
+        _warn_left_out(where, left_out, options)
+        for name, column in columns.items():
+            for doubt in summarize(column, fitted[name]).warnings:
+                warnings.warn(f"{where}, column {name!r}: {doubt}", DataWarning, stacklevel=3)
+        return cls(party, codecs, (*NA_TEXTS, *options.na_values), left_out)
 
     def encode(self, frame: pd.DataFrame) -> Encoded:
         """Encode rows.
@@ -239,6 +233,28 @@ class TableEncoder:
             )
 
 
+def collect_stats(
+    chunks: Iterable[pd.DataFrame],
+    options: TableOptions,
+    party: str,
+    limits: FitLimits | None = None,
+) -> tuple[dict[str, ColumnStats], str]:
+    """Collect the statistics of each column, and the name of the table for messages."""
+    limits, where = limits or FitLimits(), ""
+    columns: dict[str, ColumnStats] = {}
+    na_values = (*NA_TEXTS, *options.na_values)
+    for number, frame in enumerate(chunks):
+        if not number:
+            where = describe_table(frame, party)
+            _check_options(frame.columns, options, party, where)
+            names = [name for name in frame.columns if name not in options.drop]
+            columns = {name: ColumnStats(name, options, party, limits) for name in names}
+        keys = sampling_keys(len(frame), number)
+        for name, column in columns.items():
+            column.add(mask_missing(frame[name], na_values), keys)
+    return columns, where
+
+
 def encoder_from_dict(data: Mapping[str, Any]) -> TableEncoder | ImageEncoder:
     """Build a table or image encoder from its JSON form."""
     if data["type"] not in ENCODERS:
@@ -255,15 +271,31 @@ ENCODERS: dict[str, type[TableEncoder | ImageEncoder]] = {
 def _check_options(
     columns: Sequence[str] | pd.Index, options: TableOptions, party: str, where: str
 ) -> None:
-    """Reject options with unknown columns, or with one column of two types."""
-    for name in (*options.categorical, *options.numeric, *options.drop):
+    """Reject options with unknown columns, or with one column of two kinds."""
+    kinds = options.kinds or {}
+    for name in (*options.categorical, *options.numeric, *options.drop, *kinds):
         if name not in columns:
             raise InputError(f"{where}: {unknown('column', name, columns)}")
-    both = sorted(set(options.categorical) & set(options.numeric))
-    if both:
-        raise InputError(
-            f"party {party!r}: column {both[0]!r} is named both as categorical and as numeric; "
-            "keep one of the two"
+    given = {"categorical": options.categorical, "numeric": options.numeric, "kinds": kinds}
+    for (first, names), (second, others) in combinations(given.items(), 2):
+        both = sorted(set(names) & set(others))
+        if both:
+            raise InputError(
+                f"party {party!r}: column {both[0]!r} is named both in `{first}` and in "
+                f"`{second}`; keep one of the two"
+            )
+
+
+def _warn_left_out(where: str, left_out: Mapping[str, str], options: TableOptions) -> None:
+    reasons = {
+        name: reason for name, reason in left_out.items() if name not in (options.kinds or {})
+    }
+    if reasons:
+        text = ", ".join(f"{name!r} ({reason})" for name, reason in reasons.items())
+        identifiers = any(reason.startswith("identifier") for reason in reasons.values())
+        remedy = '; to use an identifier, set its kind to "category" in `kinds`'
+        warnings.warn(
+            f"{where}: left out {text}{remedy if identifiers else ''}", DataWarning, stacklevel=4
         )
 
 

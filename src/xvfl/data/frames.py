@@ -1,8 +1,5 @@
 """Read tables of any source as pandas frames indexed by string ids."""
 
-import warnings
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -10,15 +7,27 @@ import pandas as pd
 
 from xvfl.data.ids import parse_ids, require_id_column
 from xvfl.data.parse import WHERE
+from xvfl.data.table_files import SUFFIXES, error_reason, read_file, reject_duplicate_columns
 from xvfl.errors import InputError, unknown
 
 if TYPE_CHECKING:
     import polars
+    import pyarrow
 
-TableSource: TypeAlias = "str | Path | pd.DataFrame | polars.DataFrame"
-"""A .csv or .parquet path, `sql:` and a DuckDB query, or a pandas or polars frame."""
+TableSource: TypeAlias = (
+    "str | Path | pd.DataFrame | polars.DataFrame | polars.LazyFrame | pyarrow.Table"
+)
+"""A path (`SUFFIXES`), `sql:` and a DuckDB query, a pandas or polars frame, or an Arrow table."""
 
 SQL = "sql:"
+HINTS = {
+    "numpy.ndarray": "name its columns and rows: pd.DataFrame(array, columns=names, index=ids)",
+    "builtins.dict": "make a table of it: pd.DataFrame(columns, index=ids)",
+    "builtins.list": "make a table of it: pd.DataFrame(rows, columns=names, index=ids)",
+    "pandas.Series": "a table of one column is series.to_frame()",
+    "polars.Series": "a table of one column is series.to_frame()",
+}
+"""What to do with objects that are not tables, by type."""
 
 
 def read_table(
@@ -30,8 +39,8 @@ def read_table(
 
     Parameters
     ----------
-    source : str, Path, pandas.DataFrame or polars.DataFrame
-        A .csv or .parquet file, ``"sql:"`` and a DuckDB query, or a frame.
+    source : str, Path, pandas.DataFrame, polars.DataFrame, polars.LazyFrame or pyarrow.Table
+        A .csv, .csv.gz, .parquet or .xlsx file, ``"sql:"`` and a DuckDB query, or a table.
     id_column : str or None
         The column with the ids. None takes them from the index of a pandas frame.
     party : str
@@ -72,6 +81,16 @@ def read_frame(source: Any, id_column: str | None, where: str, min_rows: int = 1
     return indexed
 
 
+def read_without_ids(source: Any, where: str) -> pd.DataFrame:
+    """Read a table of which no column holds ids."""
+    if not isinstance(source, str | Path):
+        return _to_pandas(source, where)
+    where = f"{where}, {describe_source(source)}"
+    if isinstance(source, str) and source.startswith(SQL):
+        return _query(source.removeprefix(SQL), where)
+    return read_file(Path(source), "", where)
+
+
 def index_by_id(
     frame: pd.DataFrame, id_column: str | None, own_index: bool, where: str, start: int = 0
 ) -> pd.DataFrame:
@@ -92,77 +111,40 @@ def _load(source: Any, id_column: str | None, where: str) -> tuple[pd.DataFrame,
     """Return the raw frame, its name for messages, and whether its index may hold the ids."""
     if isinstance(source, pd.DataFrame):
         return source, where, True
-    id_column = require_id_column(id_column, where)
     if isinstance(source, str | Path):
+        id_column = require_id_column(id_column, where)
         where = f"{where}, {describe_source(source)}"
         if isinstance(source, str) and source.startswith(SQL):
             return _query(source.removeprefix(SQL), where), where, False
-        return _read_file(Path(source), id_column, where), where, True
-    kind = type(source)
-    if kind.__module__.partition(".")[0] == "polars" and kind.__name__ == "DataFrame":
-        return source.to_pandas(), where, False
+        return read_file(Path(source), id_column, where), where, True
+    frame = _to_pandas(source, where)
+    require_id_column(id_column, where)
+    return frame, where, False
+
+
+def _to_pandas(source: Any, where: str) -> pd.DataFrame:
+    """Convert a polars frame or an Arrow table."""
+    name = type_name(source)
+    if name == "polars.LazyFrame":
+        source = source.collect()
+    if name in ("polars.DataFrame", "polars.LazyFrame", "pyarrow.Table", "pyarrow.RecordBatch"):
+        frame: pd.DataFrame = source.to_pandas()
+        return frame
+    hint = HINTS.get(name, "convert it to one of these")
     raise InputError(
-        f"{where}: expected a .csv or .parquet path, 'sql:' and a query, or a pandas or polars "
-        f"DataFrame, but got {kind.__module__}.{kind.__name__}; convert it to one of these"
+        f"{where}: expected a {', '.join(SUFFIXES)} path, 'sql:' and a query, a pandas or polars "
+        f"frame, or an Arrow table, but got {name}; {hint}"
     )
+
+
+def type_name(value: object) -> str:
+    """Return the package and the name of a value's type, such as polars.DataFrame."""
+    return f"{type(value).__module__.partition('.')[0]}.{type(value).__name__}"
 
 
 def describe_source(source: Any) -> str:
     """Name a file or query for messages."""
     return "SQL query" if str(source).startswith(SQL) else f"file {source}"
-
-
-def _read_file(path: Path, id_column: str, where: str) -> pd.DataFrame:
-    is_csv = path.suffix.lower() == ".csv"
-    if not is_csv and path.suffix.lower() != ".parquet":
-        raise InputError(
-            f"{where}: expected a name ending in .csv or .parquet, "
-            f"but got {path.suffix or 'none'!r}; convert the file"
-        )
-    require_file(path, where)
-    with read_errors(path, where):
-        return _read_csv(path, id_column, where) if is_csv else _read_parquet(path, where)
-
-
-def require_file(path: Path, where: str) -> None:
-    """Reject a path that is not a file."""
-    if not path.is_file():
-        raise InputError(f"{where}: file not found; check the path")
-
-
-@contextmanager
-def read_errors(path: Path, where: str) -> Iterator[None]:
-    """Convert errors while reading a file to `InputError`."""
-    try:
-        yield
-    except InputError:
-        raise
-    except (OSError, ValueError, pd.errors.ParserWarning) as error:
-        kind = "CSV" if path.suffix.lower() == ".csv" else "Parquet"
-        raise InputError(
-            f"{where}: cannot be read as {kind} ({_reason(error)}); check the file's content"
-        ) from error
-
-
-def _read_csv(path: Path, id_column: str, where: str) -> pd.DataFrame:
-    header = pd.read_csv(
-        path, header=None, nrows=1, dtype=str, keep_default_na=False, encoding="utf-8-sig"
-    )
-    reject_duplicate_columns(header.iloc[0], where)
-    with warnings.catch_warnings():
-        # Otherwise rows longer than the header silently shift by one column.
-        warnings.simplefilter("error", pd.errors.ParserWarning)
-        text = {id_column: "str"}
-        return pd.read_csv(
-            path, dtype=text, index_col=False, low_memory=False, encoding="utf-8-sig"
-        )
-
-
-def _read_parquet(path: Path, where: str) -> pd.DataFrame:
-    import pyarrow.parquet
-
-    reject_duplicate_columns(pyarrow.parquet.read_schema(path).names, where)
-    return pd.read_parquet(path)
 
 
 def _query(query: str, where: str) -> pd.DataFrame:
@@ -178,7 +160,9 @@ def _query(query: str, where: str) -> pd.DataFrame:
             reject_duplicate_columns([str(part[0]) for part in result.description or []], where)
             return result.df()
         except duckdb.Error as error:
-            raise InputError(f"{where}: failed ({_reason(error)}); correct the query") from error
+            raise InputError(
+                f"{where}: failed ({error_reason(error)}); correct the query"
+            ) from error
 
 
 def _raw_ids(frame: pd.DataFrame, id_column: str | None, own_index: bool, where: str) -> pd.Series:
@@ -197,21 +181,3 @@ def single_level(index: pd.Index, where: str) -> pd.Index:
             "join them into one id column and name it"
         )
     return index
-
-
-def reject_duplicate_columns(names: Iterable[Any], where: str) -> None:
-    """Reject two columns of one name."""
-    columns = pd.Series([str(name) for name in names], dtype="str")
-    duplicates = sorted(set(columns[columns.duplicated()]))
-    if duplicates:
-        raise InputError(
-            f"{where}: expected each column name once, but {', '.join(map(repr, duplicates))} "
-            "occurs again; rename or remove the duplicate columns"
-        )
-
-
-def _reason(error: BaseException) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

@@ -14,8 +14,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from xvfl.data.encoded import Encoded
-from xvfl.data.frames import require_file
 from xvfl.data.ids import parse_ids
+from xvfl.data.table_files import require_file
 from xvfl.errors import InputError, unknown
 from xvfl.primitives.layout import Layout
 

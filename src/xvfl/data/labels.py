@@ -1,6 +1,7 @@
 """Read labels, find the classes and number them."""
 
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ from pandas.api import types
 
 from xvfl.data.frames import TableSource, describe_source, read_frame, single_level
 from xvfl.data.ids import parse_ids
+from xvfl.data.parse import NA_TEXTS
 from xvfl.data.sources import Source
 from xvfl.errors import DataWarning, InputError, unknown
 
@@ -19,6 +21,8 @@ MAX_CLASSES = 100_000
 """More distinct labels than this are rejected."""
 MAX_FLOAT_CLASSES = 50
 """A float label with more distinct values than this may be a regression target."""
+MAX_INTEGER_CLASSES = 50
+"""More classes that are integers than this may be a regression target."""
 
 
 def read_labels(
@@ -44,8 +48,8 @@ def read_labels(
         if column is None:
             raise InputError(f"{where}: which column holds the labels? name the label column")
         labels = frame[require_label_column(column, frame.columns, where)]
-    find_labels([labels], where, min_classes, allow_missing)
-    return plain_type(labels.dropna())
+    values = find_labels([labels], where, min_classes, allow_missing)
+    return plain_type(labels[values.codes(labels) >= 0])
 
 
 def labels_of_party(
@@ -94,8 +98,13 @@ def find_labels(
     """Find the distinct labels; warn about missing ones, reject what are not classes."""
     raw: dict[Any, None] = {}
     rows = labeled = 0
+    masked: Counter[str] = Counter()
     for cells in chunks:
         present = without_categories(cells).dropna()
+        if not types.is_numeric_dtype(present.dtype):
+            missing = present.isin(["", *NA_TEXTS])
+            masked.update(present[missing].tolist())
+            present = present[~missing]
         rows, labeled = rows + len(cells), labeled + len(present)
         raw |= dict.fromkeys(present.drop_duplicates().tolist())
         if len(raw) > MAX_CLASSES:
@@ -103,6 +112,10 @@ def find_labels(
                 f"{where}: expected classes, but there are more than {MAX_CLASSES} distinct "
                 "labels; bin them into classes first"
             )
+    if masked:
+        named = " and ".join(map(repr, sorted(masked)[:2]))
+        text = f"{where}: {masked.total()} labels such as {named} are read as missing"
+        warnings.warn(f"{text}; rename the class if it is one", DataWarning, stacklevel=4)
     if labeled < rows and not allow_missing:
         text = f"{where}: left out {rows - labeled} of {rows} rows without a label"
         warnings.warn(text, DataWarning, stacklevel=4)
@@ -120,6 +133,18 @@ def find_labels(
             "looks like a regression target; bin it into classes first"
         )
     return LabelValues(list(raw), distinct)
+
+
+def warn_many_classes(values: LabelValues, where: str) -> None:
+    """Warn if the labels are so many integers that they may be a regression target."""
+    labels = values.plain
+    if types.is_integer_dtype(labels.dtype) and len(labels) > MAX_INTEGER_CLASSES:
+        warnings.warn(
+            f"{where}: {len(labels)} classes, the integers {labels.min()} to {labels.max()}, look "
+            "like a number; bin them into classes, or write them as text if they are classes",
+            DataWarning,
+            stacklevel=4,
+        )
 
 
 def encode_labels(labels: pd.Series) -> tuple[list[Any], NDArray[np.int64]]:

@@ -8,8 +8,9 @@ from typing import Any
 
 import pandas as pd
 
-from xvfl.data.frames import index_by_id, read_errors, reject_duplicate_columns, require_file
+from xvfl.data.frames import index_by_id
 from xvfl.data.ids import require_id_column
+from xvfl.data.table_files import read_errors, reject_duplicate_columns, require_file
 from xvfl.errors import InputError, unknown
 
 CHUNK_ROWS = 32_768

@@ -9,12 +9,20 @@ from numpy.typing import NDArray
 from pandas.api import types
 from pandas.tseries.api import guess_datetime_format
 
+from xvfl.data.number_text import parse_number_texts
 from xvfl.data.text import as_text
 from xvfl.errors import InputError
 
 ISO = "ISO8601"
+DATE_LIKE = r"[-/:]|^\s*\d{1,2}\.\d{1,2}\.\d{2,4}"
+"""Found in every text that is a date."""
 MIN_DATE_FRACTION = 0.95
 """Fraction of a text column's cells that must parse as dates for a date column."""
+NA_TEXTS = (
+    *("#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN"),
+    *("<NA>", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null"),
+)
+"""Texts that count as missing in every source, as in `pandas.read_csv`; empty texts do, too."""
 MAX_MAGNITUDE = 1e300
 """Larger numbers count as infinite: their range would overflow."""
 WHERE = "where"
@@ -28,13 +36,12 @@ def describe_table(table: pd.DataFrame | pd.Series, party: str) -> str:
 
 def mask_missing(cells: pd.Series, na_values: Sequence[str]) -> pd.Series:
     """Replace empty texts and `na_values` by NA; numbers compare as numbers."""
-    if types.is_bool_dtype(cells.dtype) or types.is_datetime64_any_dtype(cells.dtype):
+    if types.is_bool_dtype(cells.dtype) or cells.dtype.kind in "mM":
         return cells
     if types.is_numeric_dtype(cells.dtype):
-        if not na_values:
-            return cells
-        marks = pd.to_numeric(pd.Series(list(na_values)), errors="coerce").dropna().tolist()
-        return cells.mask(cells.isin(marks))
+        numbers = pd.to_numeric(pd.Series(list(na_values), dtype="str"), errors="coerce")
+        marks = numbers.dropna().tolist()
+        return cells.mask(cells.isin(marks)) if marks else cells
     observed, texts = observed_text(cells)
     hit = np.zeros(len(cells), dtype=bool)
     hit[observed] = texts.str.strip().isin(["", *(mark.strip() for mark in na_values)])
@@ -47,15 +54,21 @@ def observed_text(cells: pd.Series) -> tuple[NDArray[np.bool_], pd.Series]:
     return observed, as_text(cells[observed])
 
 
-def parse_numbers(cells: pd.Series, party: str) -> NDArray[np.float64]:
-    """Parse cells as finite numbers, NaN where missing; raise if a cell is not a number."""
+def parse_numbers(cells: pd.Series, party: str, decimal: str = "") -> NDArray[np.float64]:
+    """Parse cells as finite numbers, NaN where missing; raise if a cell is not a number.
+
+    With a decimal mark, texts may have thousands separators, a currency or a percent sign.
+    """
     numbers, unreadable = np.full(len(cells), np.nan), np.zeros(len(cells), dtype=bool)
     if types.is_numeric_dtype(cells.dtype):
         numbers = cells.to_numpy(dtype=np.float64, na_value=np.nan)
     else:
         observed, texts = observed_text(cells)
         texts = texts.str.strip()
-        parsed = pd.to_numeric(texts, errors="coerce")
+        if decimal:
+            parsed = pd.Series(parse_number_texts(texts, decimal), index=texts.index)
+        else:
+            parsed = pd.to_numeric(texts, errors="coerce")
         numbers[observed] = parsed.to_numpy(dtype=np.float64, na_value=np.nan)
         unreadable[observed] = (parsed.isna() & (texts != "")).to_numpy(dtype=bool)
     _reject(cells, unreadable, party, "correct it, leave it empty, or add it to `na_values`")

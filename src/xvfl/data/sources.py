@@ -9,10 +9,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from xvfl.config import TableOptions
-from xvfl.data.column_stats import FitLimits
 from xvfl.data.encoded import Encoded
 from xvfl.data.encoder import TableEncoder
 from xvfl.data.images import ImageEncoder, Images
+from xvfl.data.value_stats import FitLimits
 from xvfl.errors import InputError
 
 Source = pd.DataFrame | Images

@@ -15,7 +15,7 @@ from xvfl.data.encoded import Encoded
 from xvfl.data.labels import LabelValues
 from xvfl.data.near_ids import IdSample, sample_ids
 from xvfl.data.sources import Source, source_ids
-from xvfl.dataset.overlap import ALL_PARTIES, LABELS, Overlap, add_full_rows
+from xvfl.dataset.overlap import ALL_PARTIES, LABELS, Overlap, add_full_rows, count_overlap
 from xvfl.dataset.prepare import (
     IdMatch,
     Int64Array,
@@ -135,25 +135,9 @@ class _InMemoryBackend:
         def unmatched(name: str, other: str, size: int) -> IdSample:
             return sample_ids(named[name], named[other], size)
 
-        return IdMatch(
-            len(index), class_sizes, self._overlap({**held, ALL_PARTIES: matched}), unmatched
-        )
-
-    def _overlap(self, labeled: Mapping[str, NDArray[np.bool_]]) -> Overlap:
-        """Count rows; `labeled` tells which labeled rows a party holds, or any party."""
-        codes, ids = pd.factorize(np.concatenate([each.to_numpy() for each in self._ids.values()]))
-        shared = np.bincount(codes) > 1
-        by_party = np.split(codes, np.cumsum([len(each) for each in self._ids.values()])[:-1])
-        overlap = {
-            name: {
-                "rows": len(own),
-                "shared": int(shared[own].sum()),
-                "labeled": int(labeled[name].sum()),
-            }
-            for name, own in zip(self._ids, by_party, strict=True)
-        }
-        total = {"rows": len(ids), "shared": int(shared.sum())}
-        return {**overlap, ALL_PARTIES: {**total, "labeled": int(labeled[ALL_PARTIES].sum())}}
+        labeled = {n: int(mask.sum()) for n, mask in {**held, ALL_PARTIES: matched}.items()}
+        overlap = count_overlap(self._ids, labeled)
+        return IdMatch(len(index), class_sizes, overlap, unmatched)
 
     def _add_unlabeled(self, labeled: pd.Index) -> None:
         """Append the parties' ids without label, code −1."""
@@ -177,6 +161,10 @@ class _InMemoryBackend:
 
     def is_training(self, places: Int64Array) -> NDArray[np.bool_]:
         return self._training[places] & (places >= 0)
+
+    def class_numbers(self, places: Int64Array) -> Int64Array:
+        numbers: Int64Array = self._y.numpy()[places]
+        return numbers
 
     def storage(self, party: str, layout: Layout) -> StoreRows:
         def store(places: Int64Array, encoded: Encoded) -> None:

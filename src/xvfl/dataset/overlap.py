@@ -4,6 +4,9 @@ import warnings
 from collections.abc import Callable, Mapping
 from itertools import combinations
 
+import numpy as np
+import pandas as pd
+
 from xvfl.data.near_ids import SAMPLE_SIZES, IdSample, find_near_misses
 from xvfl.errors import DataWarning
 
@@ -24,6 +27,21 @@ MIN_SHARE = 0.01
 
 Unmatched = Callable[[str, str, int], IdSample]
 """Samples the ids of one table, of at most so many, that another table does not have."""
+
+
+def count_overlap(ids: Mapping[str, pd.Index], labeled: Mapping[str, int]) -> Overlap:
+    """Count the rows of each table and the shared ones; `labeled` by table and for all."""
+    codes, distinct = pd.factorize(np.concatenate([each.to_numpy() for each in ids.values()]))
+    shared = np.bincount(codes) > 1
+    by_table = np.split(codes, np.cumsum([len(each) for each in ids.values()])[:-1])
+    counts = {
+        name: (len(own), int(shared[own].sum())) for name, own in zip(ids, by_table, strict=True)
+    }
+    counts[ALL_PARTIES] = len(distinct), int(shared.sum())
+    return {
+        name: {"rows": rows, "shared": common, "labeled": labeled.get(name, 0)}
+        for name, (rows, common) in counts.items()
+    }
 
 
 def add_full_rows(overlap: Overlap, full: Mapping[str, int]) -> Overlap:

@@ -17,10 +17,13 @@ import torch
 from numpy.typing import NDArray
 
 from xvfl.config import COORDINATOR, TableOptions
-from xvfl.data.column_stats import FitLimits
 from xvfl.data.encoded import Encoded
-from xvfl.data.labels import LabelValues, encode_labels, find_labels
+from xvfl.data.encoder import TableEncoder
+from xvfl.data.label_leaks import MAX_ROWS, find_label_leaks
+from xvfl.data.labels import LabelValues, encode_labels, find_labels, warn_many_classes
+from xvfl.data.parse import describe_table
 from xvfl.data.sources import Encoder, Source, encode, fit_encoder, source_ids, take_rows
+from xvfl.data.value_stats import FitLimits
 from xvfl.dataset.overlap import Overlap, Unmatched, warn_near_misses, warn_small_overlap
 from xvfl.dataset.splits import Splits
 from xvfl.errors import DataWarning, InputError, unknown
@@ -66,6 +69,9 @@ class Placement(Protocol):
 
     def is_training(self, places: Int64Array) -> NDArray[np.bool_]:
         """Tell which places are training rows."""
+
+    def class_numbers(self, places: Int64Array) -> Int64Array:
+        """Return the class number at each place, −1 for unlabeled rows."""
 
 
 StoreRows = Callable[[Int64Array, Encoded], None]
@@ -124,6 +130,7 @@ def prepare(
         if name not in tables:
             raise InputError(f"table options: {unknown('party', name, tables)}")
     values = find_labels(labels, where, allow_missing=plan.unlabeled)
+    warn_many_classes(values, where)
     match = backend.match(values, plan.unlabeled)
     warn_near_misses(match.overlap, match.labeled, match.unmatched)
     _check_match(match, tables, labels)
@@ -134,6 +141,7 @@ def prepare(
     for name, table in tables.items():
         training = _training_chunks(table, placement, name)
         encoder = fit_encoder(training, plan.options.get(name, TableOptions()), name, limits)
+        _warn_label_leaks(table, placement, name, encoder)
         store = backend.storage(name, encoder.layout)
         rows = torch.from_numpy(_encode_table(table, placement, name, encoder, store))
         encoders[name] = encoder
@@ -185,6 +193,20 @@ def _training_chunks(table: Iterable[Source], placement: Placement, party: str) 
         training = placement.is_training(places)
         if training.any():
             yield take_rows(chunk, training)
+
+
+def _warn_label_leaks(
+    table: Iterable[Source], placement: Placement, party: str, encoder: Encoder
+) -> None:
+    """Warn about columns that repeat the label in the first chunk with training rows."""
+    for chunk, places in zip(table, placement.places(party), strict=True):
+        training = np.flatnonzero(placement.is_training(places))[:MAX_ROWS]
+        if isinstance(chunk, pd.DataFrame) and isinstance(encoder, TableEncoder) and len(training):
+            where = describe_table(chunk, party)
+            used = chunk.iloc[training][encoder.columns]
+            for name, leak in find_label_leaks(used, placement.class_numbers(places[training])):
+                warnings.warn(f"{where}, column {name!r}: {leak}", DataWarning, stacklevel=4)
+            return
 
 
 def _encode_table(

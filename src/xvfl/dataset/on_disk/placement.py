@@ -112,6 +112,12 @@ class DiskPlacement:
         """Tell which places are training rows."""
         return (places >= 0) & (places < self.sizes.train)
 
+    def class_numbers(self, places: Int64Array) -> Int64Array:
+        """Return the class number at each place, −1 for unlabeled rows."""
+        width = 1 + len(self._tables.parties)
+        rows = np.memmap(self._folder / ROWS, dtype=np.int32, mode="r").reshape(-1, width)
+        return np.asarray(rows[places, 0], dtype=np.int64)
+
     def close(self) -> None:
         """Remove the database."""
         self._index.close()

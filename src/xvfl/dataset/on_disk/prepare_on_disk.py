@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from xvfl.data.column_stats import STREAMING_LIMITS
 from xvfl.data.encoded import Encoded
 from xvfl.data.id_index import Int64Array
+from xvfl.data.value_stats import STREAMING_LIMITS
 from xvfl.dataset.on_disk.block_file import RowWriter, read_rows
 from xvfl.dataset.on_disk.disk_rows import row_bytes, to_bytes
 from xvfl.dataset.on_disk.on_disk_dataset import (

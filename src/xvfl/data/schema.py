@@ -1,0 +1,163 @@
+"""How a column is read: its kind, its encoding, and warnings where the kind is doubtful.
+
+Everything comes from the statistics with which the encoder is fitted.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from xvfl.data.codecs import (
+    CategoryCodec,
+    Codec,
+    DateCodec,
+    DurationCodec,
+    HashedCodec,
+    NumberCodec,
+)
+from xvfl.data.column_stats import ColumnStats
+from xvfl.data.number_text import COMMA, POINT, looks_like_duration, parse_number
+from xvfl.data.parse import ISO
+from xvfl.data.value_stats import NumericStats
+
+CODE_NAMES = re.compile(
+    r"(^|[^a-z])(zip|zip_?code|postal|post_?code|plz|phone|ssn|sku|code|id)($|[^a-z])"
+)
+"""Names of columns whose integers are codes, in lower case, with words separated by _."""
+MIN_ROWS = 50
+"""Columns with fewer values are not judged by their distribution."""
+MIN_CODES = 20
+HASH_RANGE = 2.0**30
+"""Integers spread evenly over a larger range are hashes."""
+MAX_OFF_CENTER = 0.1
+"""Evenly spread values have their median in the middle, up to this share of their range."""
+MIN_DENSITY = 0.5
+"""Smallest number of different integers per unit of their range in a column of row numbers."""
+
+
+@dataclass(frozen=True)
+class ColumnSummary:
+    """How a column is read."""
+
+    name: str
+    kind: str
+    """number, date, duration, category, identifier, empty or constant."""
+    missing: float
+    """Share of missing cells."""
+    distinct: int
+    """Number of distinct values; in large tables of numbers, of a sample."""
+    encoding: str
+    examples: tuple[str, ...]
+    """At most two values."""
+    warnings: tuple[str, ...]
+    """What may be wrong, and what to do."""
+
+
+def summarize(column: ColumnStats, codec: Codec | str) -> ColumnSummary:
+    """Describe a column by its statistics and its codec, or the reason why it has none."""
+    kind, encoding = _kind(codec)
+    missing = 1 - column.observed / max(column.rows, 1)
+    numbers = column.numbers or column.durations
+    distinct = column.categories.distinct
+    if not distinct and numbers is not None:
+        distinct = len(np.unique(numbers.sample()))
+    elif not distinct and column.dates:
+        distinct = len(np.unique(column.dates[ISO].seconds.sample()))
+    examples = tuple(_examples(column))
+    doubts = () if column.kind else tuple(_doubts(column, codec))
+    return ColumnSummary(column.name, kind, missing, distinct, encoding, examples, doubts)
+
+
+def _kind(codec: Codec | str) -> tuple[str, str]:
+    if isinstance(codec, str):
+        kind = {"all values missing": "empty"}.get(codec, codec.partition(":")[0])
+        return kind, "not used"
+    if isinstance(codec, CategoryCodec):
+        return "category", f"one-hot, {len(codec.values)} columns"
+    if isinstance(codec, HashedCodec):
+        return "category", f"hashed, {codec.buckets:,} buckets"
+    scaling = "quantiles" if len(codec.scale.knots) > 2 else "min-max"
+    if isinstance(codec, DateCodec):
+        form = "" if codec.format == ISO else f", format {codec.format}"
+        return "date", f"time and calendar, {codec.feature.width} columns{form}"
+    if isinstance(codec, DurationCodec):
+        return "duration", f"seconds, {scaling}"
+    mark = {POINT: ", from text", COMMA: ", from text with decimal comma"}
+    return "number", f"{scaling}{mark.get(codec.decimal, '')}"
+
+
+def _examples(column: ColumnStats) -> Iterator[str]:
+    yield from (column.words[:2])
+    if not column.words and column.numbers is not None:
+        yield from (f"{each:g}" for each in column.numbers.sample()[:2])
+
+
+def _doubts(column: ColumnStats, codec: Codec | str) -> Iterator[str]:
+    """Find what may be wrong with the kind of a column."""
+    plain = isinstance(codec, NumberCodec) and not codec.decimal
+    if plain and column.numbers is not None and column.numbers.integral:
+        yield from _code_doubts(column, column.numbers)
+    if isinstance(codec, CategoryCodec | HashedCodec) and column.texts:
+        yield from _text_doubts(column)
+    if isinstance(codec, DateCodec) and column.texts:
+        yield from _date_doubts(column, codec.format)
+
+
+def _code_doubts(column: ColumnStats, numbers: NumericStats) -> Iterator[str]:
+    values = numbers.sample()
+    shown = _shown([f"{each:.0f}" for each in values[:2]])
+    remedy = '; set its kind to "category", or to "identifier" to ignore it in `kinds`'
+    distinct = np.unique(values)
+    if len(distinct) < MIN_CODES or numbers.count < MIN_ROWS:
+        return
+    spread = numbers.high - numbers.low
+    off_center = abs(float(np.median(distinct)) - (numbers.low + numbers.high) / 2)
+    name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", column.name).lower()
+    if CODE_NAMES.search(name):
+        yield f"integers such as {shown} are read as a number, but the name says codes{remedy}"
+    elif spread >= HASH_RANGE and off_center < MAX_OFF_CENTER * spread:
+        yield f"integers such as {shown} look like hashes, but are read as a number{remedy}"
+    elif len(distinct) == len(values) and numbers.count >= MIN_DENSITY * (spread + 1):
+        yield f"integers such as {shown} all differ, as row numbers or ids do{remedy}"
+
+
+def _text_doubts(column: ColumnStats) -> Iterator[str]:
+    words = column.words
+    shown = _shown(words)
+    if column.has_codes:
+        return
+    numeric = [each for each in words if any(parse_number(each, mark) is not None for mark in ".,")]
+    if len(column.decimal_marks) > 1:
+        yield (
+            f"texts such as {shown} are numbers with thousands separators or with a decimal comma; "
+            f'set the kind to "number:." or "number:," in `kinds`'
+        )
+    elif looks_like_duration(words):
+        yield (
+            f"texts such as {shown} are durations or times of day, but are read as categories; "
+            f'set the kind to "duration" in `kinds`'
+        )
+    elif len(words) >= MIN_CODES and len(numeric) >= 0.9 * len(words):
+        others = [each for each in words if each not in numeric] or numeric
+        yield (
+            f"most texts are numbers such as {_shown(numeric)}, but not {_shown(others)}, so they "
+            f"are read as categories; correct these cells, or add them to `na_values`"
+        )
+
+
+def _date_doubts(column: ColumnStats, chosen: str) -> Iterator[str]:
+    others = [each for each in column.date_formats if each not in (ISO, chosen)]
+    if chosen == ISO or not others or column.dates is None:
+        return
+    if column.dates[others[0]].parsed == column.dates[chosen].parsed:
+        yield (
+            f"dates such as {_shown(column.words)} "
+            f"are read as {chosen}, but {others[0]} fits as well; "
+            f'set the kind to "date:{chosen}" or "date:{others[0]}" in `kinds`'
+        )
+
+
+def _shown(words: list[str]) -> str:
+    return " and ".join(map(repr, words[:2]))

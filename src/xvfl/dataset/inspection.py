@@ -1,0 +1,199 @@
+"""Describe tables before training: how each column is read, and how the tables overlap."""
+
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from xvfl.config import TableOptions, build
+from xvfl.data.encoder import collect_stats
+from xvfl.data.frames import TableSource, read_table, read_without_ids
+from xvfl.data.label_leaks import MAX_ROWS, find_label_leaks
+from xvfl.data.labels import find_labels, warn_many_classes
+from xvfl.data.near_ids import IdSample, sample_ids
+from xvfl.data.parquet import is_parquet, open_parquet
+from xvfl.data.schema import ColumnSummary, summarize
+from xvfl.data.value_stats import STREAMING_LIMITS
+from xvfl.dataset.overlap import Overlap, count_overlap, warn_near_misses, warn_small_overlap
+from xvfl.errors import DataWarning, InputError
+
+
+@dataclass
+class Inspection:
+    """How the columns of tables are read, and how the tables overlap."""
+
+    columns: dict[str, list[ColumnSummary]] = field(default_factory=dict)
+    """By table."""
+    rows: dict[str, int] = field(default_factory=dict)
+    overlap: Overlap = field(default_factory=dict)
+    """Rows of each table, and shared ones; empty without ids, or with one table."""
+    warnings: list[str] = field(default_factory=list)
+    """About ids and labels."""
+
+    def frame(self) -> pd.DataFrame:
+        """Return one row for each column."""
+        rows = [
+            {"party": name, **asdict(each), "warnings": "; ".join(each.warnings)}
+            for name, columns in self.columns.items()
+            for each in columns
+        ]
+        frame = pd.DataFrame(rows).rename(columns={"name": "column"})
+        return frame.set_index(["party", "column"]).drop(columns="examples")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-serializable form."""
+        columns = {name: [asdict(each) for each in own] for name, own in self.columns.items()}
+        return {
+            "rows": self.rows,
+            "columns": columns,
+            "overlap": self.overlap,
+            "warnings": self.warnings,
+        }
+
+
+def describe(
+    tables: "TableSource | Mapping[str, TableSource]",
+    *,
+    id_column: str | Mapping[str, str] | None = None,
+    label: str | None = None,
+    table_options: Mapping[str, TableOptions | Mapping[str, Any]] | None = None,
+) -> pd.DataFrame:
+    """Describe how the columns of tables are read, and what may be wrong.
+
+    Parameters
+    ----------
+    tables : dict of tables, or one table
+        A pandas or polars frame, an Arrow table, the name of a .csv, .csv.gz, .parquet or .xlsx
+        file, or ``"sql:SELECT …"``; several by party name.
+    id_column : str or dict of str, default=None
+        Name of the id column, for all tables or by table. It is not described.
+    label : str, default=None
+        Name of the label column, to find columns that repeat it.
+    table_options : dict of TableOptions, default=None
+        How to read the columns, by table.
+
+    Returns
+    -------
+    DataFrame
+        Indexed by party and column, with the columns `kind`, `missing` (share of missing cells),
+        `distinct` (number of distinct values), `encoding` and `warnings`.
+
+    Raises
+    ------
+    InputError
+        If a table cannot be read.
+
+    Warns
+    -----
+    DataWarning
+        If ids of two tables differ only in spelling, or hardly any id occurs in both.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from xvfl import describe
+    >>> frame = pd.DataFrame({"age": [20, 41, None], "price": ["$5", "$1,200", "$30"]})
+    >>> describe({"bank": frame})[["kind", "missing", "encoding"]].round(2)
+                    kind  missing            encoding
+    party column
+    bank  age     number     0.33             min-max
+          price   number     0.00  min-max, from text
+    """
+    given = tables if isinstance(tables, Mapping) else {"table": tables}
+    options = {
+        name: each if isinstance(each, TableOptions) else build(TableOptions, each, name)
+        for name, each in (table_options or {}).items()
+    }
+    ids = {n: id_column.get(n) if isinstance(id_column, Mapping) else id_column for n in given}
+    inspection = inspect_tables(given, ids, label, options)
+    for text in inspection.warnings:
+        warnings.warn(text, DataWarning, stacklevel=2)
+    return inspection.frame()
+
+
+def inspect_tables(
+    tables: Mapping[str, Any],
+    id_columns: Mapping[str, str | None],
+    label: str | None = None,
+    options: Mapping[str, TableOptions] | None = None,
+) -> Inspection:
+    """Describe tables; Parquet files with an id column are read in chunks."""
+    found = Inspection()
+    ids: dict[str, pd.Index] = {}
+    labeled = label is None
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", DataWarning)
+        for name, source in tables.items():
+            table = _Table(_chunks(source, id_columns[name], name), label)
+            own = (options or {}).get(name, TableOptions())
+            columns, _ = collect_stats(table, own, name, STREAMING_LIMITS)
+            leaks = table.label_leaks(f"table {name!r}")
+            found.columns[name] = [
+                _with_warning(summarize(each, each.codec()), leaks.get(each.name))
+                for each in columns.values()
+            ]
+            index = table.ids()
+            found.rows[name], labeled = len(index), labeled or bool(table.labels)
+            if id_columns[name] is not None or isinstance(source, pd.DataFrame):
+                ids[name] = index
+        if not labeled:
+            raise InputError(f"label column {label!r}: in none of the tables; check the name")
+        if len(ids) > 1:
+            found.overlap = count_overlap(ids, {})
+            warn_near_misses(
+                found.overlap, 0, lambda name, other, size: _unmatched(ids, name, other, size)
+            )
+            warn_small_overlap(found.overlap, 0)
+    found.warnings = [str(each.message) for each in caught]
+    return found
+
+
+class _Table:
+    """The chunks of a table without its label column; keeps ids, labels and the first rows."""
+
+    def __init__(self, chunks: Iterator[pd.DataFrame], label: str | None) -> None:
+        self._chunks, self._label = chunks, label
+        self._ids: list[pd.Index] = []
+        self._first = pd.DataFrame()
+        self.labels: list[pd.Series] = []
+
+    def __iter__(self) -> Iterator[pd.DataFrame]:
+        for chunk in self._chunks:
+            self._ids.append(chunk.index)
+            features = chunk.drop(columns=self._label, errors="ignore") if self._label else chunk
+            if self._label in chunk.columns:
+                self.labels.append(chunk[self._label])
+                self._first = self._first if len(self._first) else features.iloc[:MAX_ROWS]
+            yield features
+
+    def ids(self) -> pd.Index:
+        return self._ids[0].append(self._ids[1:]) if self._ids else pd.Index([])
+
+    def label_leaks(self, where: str) -> dict[str, str]:
+        """Find the columns that repeat the label; warn about labels that are no classes."""
+        if not self.labels:
+            return {}
+        values = find_labels(self.labels, f"{where}, label {self._label!r}", allow_missing=True)
+        warn_many_classes(values, f"{where}, label {self._label!r}")
+        codes = values.codes(self.labels[0])[: len(self._first)]
+        return dict(find_label_leaks(self._first, codes))
+
+
+def _chunks(source: Any, id_column: str | None, name: str) -> Iterator[pd.DataFrame]:
+    if is_parquet(source) and id_column is not None:
+        yield from open_parquet(Path(source), id_column, f"table {name!r}")
+    elif id_column is None and not isinstance(source, pd.DataFrame):
+        yield read_without_ids(source, f"table {name!r}")
+    else:
+        yield read_table(source, id_column=id_column, party=name)
+
+
+def _with_warning(summary: ColumnSummary, text: str | None) -> ColumnSummary:
+    return summary if text is None else replace(summary, warnings=(*summary.warnings, text))
+
+
+def _unmatched(ids: Mapping[str, pd.Index], name: str, other: str, size: int) -> IdSample:
+    return sample_ids(ids[name], ids[other], size)
