@@ -332,7 +332,8 @@ def test_one_party_is_not_enough() -> None:
 def test_labels_at_a_party_and_an_id_column_beside_a_column_named_id() -> None:
     bank = BANK.assign(churned=Y, id=range(ROWS)).reset_index()
     tables = {"bank": bank, "shop": SHOP.reset_index()}
-    fitted = small(id_column="customer").fit(tables, ("bank", "churned"))
+    with pytest.warns(DataWarning, match="column 'id': integers .* but the name says codes"):
+        fitted = small(id_column="customer").fit(tables, ("bank", "churned"))
     assert fitted.feature_names_in_["bank"] == ["age", "balance", "job", "id"]
     assert fitted.score(tables, ("bank", "churned")) == fitted.score(tables, Y)
     with pytest.raises(InputError, match="unknown label column 'churn': did you mean 'churned'"):
