@@ -14,7 +14,7 @@ from tests.federation.split_helpers import InMemoryCheckpoints
 from tests.methods.test_every_method import EVERY, named
 from tests.methods.test_members import NET, federation_of
 from tests.problems import CLASSES, SEED, split_digits
-from xvfl.config import LossConfig, TrainConfig
+from xvfl.config import LossConfig, PrivacyConfig, TrainConfig
 from xvfl.federation.build import build_method, build_parties
 from xvfl.federation.elastic import ElasticFederation
 from xvfl.federation.endpoint import Endpoint, PartyRun
@@ -29,7 +29,7 @@ from xvfl.federation.remote_party import RemoteParty
 from xvfl.federation.request_ledger import RequestLedger, RequestLimits
 from xvfl.federation.run_settings import RunSettings
 from xvfl.federation.split import SplitFederation
-from xvfl.methods import METHODS, Method
+from xvfl.methods import METHODS, Method, protect_labels
 from xvfl.methods.members import member_seeds
 from xvfl.primitives.rows import Rows
 from xvfl.training.loop import Trainer
@@ -102,13 +102,33 @@ def split_of(
     return split, lines
 
 
-def take_gradients(method: Method, workers: Sequence[PartyWorker]) -> list[Tensor]:
+def gradients(
+    method: Method,
+    federation: FusedFederation | SplitFederation,
+    fused: FusedFederation,
+    rows: Rows,
+) -> list[Tensor]:
+    """Compute and clear the gradients of all weights."""
+    federation.train(True)
+    federation.backward(torch.stack(list(method.loss(federation, rows).values())).sum())
+    if isinstance(federation, SplitFederation):
+        federation.update(WeightUpdate("save_best"))  # Sends the last gradients.
+        federation.flush()
     found = []
-    for net in (*(worker.net for worker in workers), method.heads):
+    for net in (*(worker.net for worker in fused.workers), method.heads):
         for weight in net.parameters():
             found.append(torch.zeros_like(weight) if weight.grad is None else weight.grad)
             weight.grad = None
     return found
+
+
+def test_noisy_labels_give_the_fused_gradients() -> None:
+    method, fused, rows = federation_of(LossConfig(), CONFIG, [SEED])
+    method = protect_labels(method, PrivacyConfig("noise"), CLASSES, [SEED])
+    expected = gradients(method, fused, fused, rows)
+    split, _ = split_of(fused.workers, LossConfig(), sends_gradients=True)
+    for found, value in zip(gradients(method, split, fused, rows), expected, strict=True):
+        torch.testing.assert_close(found, value, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("sends_gradients", [True, False])
@@ -116,15 +136,9 @@ def take_gradients(method: Method, workers: Sequence[PartyWorker]) -> list[Tenso
 def test_gradients_are_the_fused_ones(loss: LossConfig, sends_gradients: bool) -> None:
     method, fused, rows = federation_of(loss, CONFIG, [SEED])
     fused.sends_gradients = sends_gradients
-    fused.train(True)
-    fused.backward(torch.stack(list(method.loss(fused, rows).values())).sum())
-    expected = take_gradients(method, fused.workers)
+    expected = gradients(method, fused, fused, rows)
     split, lines = split_of(fused.workers, loss, sends_gradients)
-    split.train(True)
-    split.backward(torch.stack(list(method.loss(split, rows).values())).sum())
-    split.update(WeightUpdate("save_best"))  # Sends the last gradients.
-    split.flush()
-    for found, value in zip(take_gradients(method, fused.workers), expected, strict=True):
+    for found, value in zip(gradients(method, split, fused, rows), expected, strict=True):
         torch.testing.assert_close(found, value, rtol=1e-9, atol=1e-12)
     width = M * NET.embedding_dim * METHODS[loss.method].branches
     for i, line in enumerate(lines):

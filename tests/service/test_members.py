@@ -1,28 +1,36 @@
 """Several members in processes over mutual TLS: train, resume after kills, evaluate, release."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from tests.command_line import run_xvfl
 from tests.service.test_service import SHOP, start, wait_for
 from xvfl.certs import create_authority
-from xvfl.config import LossConfig, NetConfig, PrivacyConfig, build
+from xvfl.config import LossConfig, NetConfig, PrivacyConfig, TrainConfig, build
 from xvfl.data.frames import read_table
 from xvfl.data.labels import read_labels
 from xvfl.dataset.splits import Splits
+from xvfl.federation.run_settings import RunSettings
 from xvfl.matching.alignment import load_coordinator_alignment
 from xvfl.methods.pooling import decision_weights
 from xvfl.model.evaluation import evaluate, model_predictions
 from xvfl.model.model import Model
 from xvfl.model.run_dir import MODEL, RunDir
+from xvfl.service.config import load_party_config
 from xvfl.service.labeled_rows import LabeledRows
 from xvfl.service.log import read_log
+from xvfl.service.party_inputs import PartyInputs
+from xvfl.service.party_service import PartyService
 from xvfl.service.secret import load_secret, run_seed
+from xvfl.wire import codec
+from xvfl.wire.messages import Begin, ErrorReply
 
 MEMBERS, PARTIES, ROWS = 3, ("bank", "shop"), 200
 COORDINATOR = """\
@@ -74,7 +82,7 @@ def write_files(folder: Path) -> None:
     ids = [f"c{i:03}" for i in range(ROWS)]
     x = rng.normal(size=(ROWS, 4))
     churned = np.where(x[:, 0] + x[:, 2] > 0, "yes", "no")
-    x = np.where(rng.random(x.shape) < 0.1, np.nan, x)
+    x[:, [0, 2]] = np.where(rng.random((ROWS, 2)) < 0.1, np.nan, x[:, [0, 2]])
     codes = [f"k{i % 80}" for i in range(ROWS)]
     bank = pd.DataFrame({"customer": ids, "income": x[:, 0], "age": x[:, 1], "code": codes})
     shop = pd.DataFrame({"customer": ids, "spent": x[:, 2], "visits": x[:, 3]})
@@ -133,6 +141,23 @@ def one_process_evaluation(folder: Path, model: Model) -> list[dict[str, Any]]:
     return lines
 
 
+def private_run_of_members(folder: Path) -> tuple[object, list[dict[str, Any]]]:
+    """Let a coordinator begin a run that combines members with differential privacy."""
+    events: list[dict[str, Any]] = []
+    inputs = PartyInputs.load(
+        "shop", load_party_config(folder / "shop.toml"), RunDir(folder / "shop")
+    )
+    settings = RunSettings(
+        "laser",
+        NetConfig(embedding_dim=16, hidden_dim=16, members=2),
+        TrainConfig(),
+        privacy=PrivacyConfig(epsilon=8.0).resolve(federated=True),
+    )
+    begin = Begin(1, "private", 0, json.dumps(asdict(settings)), torch.zeros(0, dtype=torch.int32))
+    reply = PartyService(inputs, events.append).endpoint.handle(codec.encode(begin))
+    return codec.decode(reply), events
+
+
 def test_members_train_resume_evaluate_and_predict(tmp_path: Path) -> None:
     write_files(tmp_path)
     log = tmp_path / "main"
@@ -182,3 +207,6 @@ def test_members_train_resume_evaluate_and_predict(tmp_path: Path) -> None:
         found = pd.read_csv(out).set_index("id")
         columns = ["proba_no", "proba_yes"]
         np.testing.assert_allclose(found[columns], expected.loc[found.index, columns], atol=1e-5)
+    reply, party_log = private_run_of_members(tmp_path)
+    assert isinstance(reply, ErrorReply) and "ConfigError" in reply.text
+    assert any("members: expected 1 with differential" in str(e.get("reason")) for e in party_log)

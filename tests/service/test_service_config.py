@@ -6,6 +6,8 @@ import pytest
 
 from xvfl.errors import ConfigError
 from xvfl.service.config import CoordinatorConfig, load_coordinator_config
+from xvfl.service.coordinator_service import CoordinatorService
+from xvfl.service.run_terms import check_message_size
 
 COORDINATOR = """\
 listen = "127.0.0.1:0"
@@ -34,6 +36,25 @@ def test_the_payload_is_float32_unless_another_is_named(tmp_path: Path) -> None:
     assert read(tmp_path, "").payload == "float32"
     assert read(tmp_path, "", "page").payload == "float32"
     assert read(tmp_path, 'payload = "int8"').payload == "int8"
+
+
+def test_members_whose_embeddings_exceed_a_message_are_rejected(tmp_path: Path) -> None:
+    text = (
+        "max_message_bytes = 10_000_000\n{payload}\n[net]\nembedding_dim = 256\nmembers = {members}"
+    )
+    few = read(tmp_path, text.format(payload="", members=2))
+    check_message_size(few, few.net, 3000)
+    many = read(tmp_path, text.format(payload="", members=4))
+    with pytest.raises(ConfigError, match="max_message_bytes: expected 16777216 or more"):
+        check_message_size(many, many.net, 3000)
+    small = read(tmp_path, text.format(payload='payload = "bf16"', members=4))
+    check_message_size(small, small.net, 3000)
+
+
+def test_members_are_rejected_with_differential_privacy(tmp_path: Path) -> None:
+    config = read(tmp_path, "[net]\nmembers = 2\n[privacy]\nepsilon = 1.0")
+    with pytest.raises(ConfigError, match="members: expected 1 with differential privacy, got 2"):
+        CoordinatorService(config, show=False)
 
 
 def test_an_unknown_payload_is_rejected(tmp_path: Path) -> None:

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 
 from xvfl.config import NetConfig
-from xvfl.errors import RunError
+from xvfl.errors import ConfigError, RunError
 from xvfl.federation.membership import RunTerms
+from xvfl.federation.predict import BATCH
 from xvfl.federation.remote_party import RemoteParty
 from xvfl.federation.run_settings import RunSettings
 from xvfl.methods import method_spec
@@ -15,12 +16,15 @@ from xvfl.service.config import CoordinatorConfig
 from xvfl.service.labeled_rows import LabeledRows
 
 POLL_S = 0.05
+NUMBER_BYTES = {"float32": 4, "bf16": 2, "fp16": 2, "int8": 1}
+"""Bytes of a number in each payload."""
 
 
 def make_terms(
     config: CoordinatorConfig, net: NetConfig, labeled: LabeledRows, run: str, warm: str
 ) -> RunTerms:
     """Collect the settings that every party receives, and what its replies must match."""
+    check_message_size(config, net, len(labeled.parts[0]))
     privacy = config.privacy.resolve(federated=True)
     settings = RunSettings(
         config.loss.method,
@@ -46,6 +50,19 @@ def make_terms(
         privacy.sends_gradients,
         net.members,
     )
+
+
+def check_message_size(config: CoordinatorConfig, net: NetConfig, training_rows: int) -> None:
+    """Reject settings with which the embeddings of a batch do not fit into a message."""
+    loss, branches = config.loss, method_spec(config.loss.method).branches
+    views = 1 + 2 * loss.n_masks if loss.self_completion_weight else 1
+    rows = max(config.train.batch_size_for(training_rows) * views, BATCH * min(views, 2))
+    size = rows * net.members * net.embedding_dim * branches * NUMBER_BYTES[config.payload]
+    if size > config.max_message_bytes:
+        raise ConfigError(
+            f"max_message_bytes: expected {size} or more for the embeddings of a batch, got "
+            f"{config.max_message_bytes}; lower net.members, net.embedding_dim or train.batch_size"
+        )
 
 
 def image_parties(
