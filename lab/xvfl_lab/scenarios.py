@@ -97,8 +97,10 @@ def incomplete_parties(rows: int, parties: int, overlap: float, rng: torch.Gener
     """Sample who is incomplete in which row. (N, k)
 
     round(overlap · N) rows are aligned; in each other row a uniformly sampled non-empty proper
-    subset of the parties is incomplete.
+    subset of the parties is incomplete. A party alone is never incomplete.
     """
+    if parties == 1:
+        return torch.zeros(rows, 1, dtype=torch.bool)
     subsets = [s for s in itertools.product([False, True], repeat=parties) if 0 < sum(s) < parties]
     choices = torch.tensor(subsets)
     incomplete = choices[torch.randint(len(choices), (rows,), generator=rng)]

@@ -23,10 +23,12 @@ from xvfl_lab.experiments import (
     confidence,
     dp,
     label_protection,
+    party_worth,
     plot_boundary,
     plot_confidence,
     plot_dp,
     plot_label_protection,
+    plot_party_worth,
     plot_rounds,
     plot_trees,
     plot_unlabeled,
@@ -310,6 +312,12 @@ SPECIAL: dict[str, SpecialFigure] = {
         plot_unlabeled.plot,
         "`xvfl+` with 500 labels, 1,000 on CIFAR-10: what the rows without a label add; R_miss "
         "0.5, five seeds.",
+    ),
+    "party-worth": SpecialFigure(
+        party_worth.make,
+        plot_party_worth.plot,
+        "Shapley values of four parties: by predictions of one model of `xvfl+` with subsets of "
+        "the parties, as `xvfl explain` computes them, and by models trained on each subset.",
     ),
     "dp": SpecialFigure(
         dp.make,
