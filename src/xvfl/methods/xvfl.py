@@ -41,8 +41,8 @@ RowLosses = tuple[dict[str, Tensor], Tensor, Tensor]
 """Loss terms of each row, logits of the parties' own views (B, s, C), and joint logits (B, C)."""
 DecisionWeights = dict[str, Sequence[float] | Tensor]
 """Weights of decisions by `mode_key`: n numbers, or (R, n) for R runs."""
-COMPLETED = (0.0, 1.0)
-"""Weights of the observed and the completed decision where validation has chosen no others."""
+COMPLETED, OBSERVED = (0.0, 1.0), (1.0, 0.0)
+"""Weights of the observed and the completed decision that use one of them alone."""
 ALL_MODES = frozenset[Mode](("local", "assisted", "collaborative", "peers"))
 MODES_WITHOUT_COMPLETION = frozenset[Mode](("local", "collaborative"))
 
@@ -70,7 +70,8 @@ class XVFL:
         with_cues = ALL_MODES if weights.cross_completion else ALL_MODES - {"assisted"}
         self.modes: frozenset[Mode] = with_cues if completing else MODES_WITHOUT_COMPLETION
         self.decision_weights: DecisionWeights = {}
-        """Weights of the `decisions` of a mode and party; without them, rows are completed."""
+        """Weights of the `decisions` of a mode and party; others have the `default_weights`."""
+        self.default_weights = COMPLETED
 
     @property
     def pools(self) -> bool:
@@ -84,11 +85,22 @@ class XVFL:
             heads = heads.select_parties(parties)
         method = XVFL(heads, self.weights, self.completing)
         method.decision_weights = self.decision_weights
+        method.default_weights = self.default_weights
         return method
 
     def without_completion(self) -> "XVFL":
-        """Return the method with missing features zero-filled; it shares the weights."""
-        return XVFL(self.heads, self.weights, completing=False)
+        """Return the method for predictions of observed features alone; it shares the weights.
+
+        Pooled decisions stay pooled: the weight of the completed one goes to the observed one.
+        """
+        if not (self.pools and "collaborative" in self.decision_weights):
+            return XVFL(self.heads, self.weights, completing=False)
+        method = XVFL(self.heads, self.weights)
+        method.default_weights = OBSERVED
+        for key, weights in self.decision_weights.items():
+            observed, completed, *others = (float(weight) for weight in weights)
+            method.decision_weights[key] = (observed + completed, 0.0, *others)
+        return method
 
     def loss(self, federation: Federation, rows: Rows) -> dict[str, Tensor]:
         """Compute the terms decision, dsalign1, dsalign2 and, with self completion, self."""
@@ -216,7 +228,7 @@ class XVFL:
 
     def _local_decision(self, embedded: "_Embedded", party: int, name: str) -> Tensor:
         """Compute the log-probabilities of local prediction. (B, C)"""
-        weights = self.decision_weights.get(mode_key("local", name), COMPLETED)
+        weights = self.decision_weights.get(mode_key("local", name), self.default_weights)
         return maths.pool_decisions(self._own_decisions(embedded, party), weights)
 
     def _own_decisions(self, embedded: "_Embedded", party: int) -> Tensor:

@@ -16,6 +16,8 @@ from xvfl.model.explain.explanation import FilledCell, RowChange
 from xvfl.model.model import Model
 
 Floats = NDArray[np.float64]
+SMALLEST_CHANGE = 1e-6
+"""Rows whose probabilities changed less count as unchanged."""
 
 
 def largest_changes(
@@ -24,7 +26,7 @@ def largest_changes(
     """Return the rows with a gap whose probabilities changed most, the largest change first."""
     change = np.where(gaps, np.abs(completed - observed).sum(1), -1.0)
     order = np.argsort(-change, kind="stable")[:count]
-    return [int(row) for row in order if gaps[row]]
+    return [int(row) for row in order if change[row] > SMALLEST_CHANGE]
 
 
 def row_changes(
