@@ -11,6 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from pandas.api.types import is_string_dtype
 from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
@@ -25,14 +26,22 @@ from xvfl.config import (
 from xvfl.data.frames import read_table
 from xvfl.data.images import Images
 from xvfl.data.labels import labels_of_party, read_labels
-from xvfl.data.sources import Source, source_ids
+from xvfl.data.party_frame import (
+    is_party_frame,
+    labels_of_frame,
+    split_frame,
+    weights_by_id,
+)
+from xvfl.data.sources import Source, source_ids, take_ids
 from xvfl.data.text import as_text
-from xvfl.dataset.in_memory import prepare_in_memory
+from xvfl.dataset.in_memory import InMemoryDataset, prepare_in_memory
 from xvfl.dataset.prepare import PreparationPlan
+from xvfl.dataset.row_weights import weigh_rows
 from xvfl.dataset.splits import Splits
 from xvfl.errors import DataWarning, InputError
 from xvfl.methods import Mode, method_spec
 from xvfl.model.custom_nets import CustomNets
+from xvfl.model.decision_rule import check_threshold, class_factors, predicted_classes
 from xvfl.model.explain.explain_model import ExplainOptions, explain
 from xvfl.model.explain.explanation import Explanation
 from xvfl.model.fitting import TrainingPlan, fit
@@ -44,6 +53,10 @@ from xvfl.nets import NetOrBuilder
 
 Table = Any
 """A pandas or polars DataFrame, a file name, "sql:…", or `Images`."""
+Tables = Mapping[str, Table] | pd.DataFrame
+"""Tables by party, or one DataFrame whose columns are (party, column) pairs."""
+MIN_ROWS = 20
+"""Fewer validation rows than this say nothing about predictions that are all of one class."""
 
 
 class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -134,12 +147,13 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Share of the rows held out for early stopping and calibration.
     patience : int, default=15
         Epochs without a better validation score before training stops. 0 disables early stopping.
-    class_weight : str, default=None
-        `"balanced"` weights classes inversely to their frequency. None weights all rows equally.
+    class_weight : dict or "balanced", default=None
+        Weights of the classes in the loss, by class. `"balanced"` weights classes inversely to
+        their frequency. None weights all rows equally.
     use_unlabeled : bool, default=True
         Train on rows without a label too, if the method can: `"xvfl+"` does.
-    random_state : int, default=0
-        Seed of all random numbers.
+    random_state : int, RandomState or None, default=0
+        Seed of all random numbers; None draws one.
     device : {"auto", "cpu", "cuda"}, default="auto"
         Device for training. `"auto"` is a GPU if there is one.
     precision : {"float32", "bf16"}, default="float32"
@@ -167,6 +181,14 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         input of the bottom: the party's observed features and flags.
     head : Module, default=None
         Custom head. It maps an embedding of size d to one logit per class.
+    threshold : {"balanced_accuracy", "f1"} or float, default=None
+        How `predict` chooses the class. By default the most probable one, which rare classes
+        seldom are. With two classes: the probability from which the second one is predicted, or
+        the metric that this threshold maximizes on validation rows. With more classes,
+        `"balanced_accuracy"` divides probabilities by the class frequencies. Probabilities do not
+        change.
+    warm_start : bool, default=False
+        Continue from the weights, encoders and classes of the previous `fit`.
     verbose : bool or "auto", default="auto"
         Show a progress bar. `"auto"` shows it in a terminal or a notebook.
 
@@ -303,9 +325,9 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         page_probability: float | None = None,
         validation_fraction: float = 0.15,
         patience: int = 15,
-        class_weight: str | None = None,
+        class_weight: Mapping[Any, float] | str | None = None,
         use_unlabeled: bool = True,
-        random_state: int = 0,
+        random_state: int | np.random.RandomState | None = 0,
         device: str = "auto",
         precision: str = "float32",
         label_protection: str = "auto",
@@ -315,6 +337,8 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         bottoms: Mapping[str, NetOrBuilder] | None = None,
         completers: Mapping[str, NetOrBuilder] | None = None,
         head: nn.Module | None = None,
+        threshold: float | str | None = None,
+        warm_start: bool = False,
         verbose: bool | Literal["auto"] = "auto",
     ) -> None:
         # scikit-learn expects an attribute for each parameter, unchanged.
@@ -322,7 +346,12 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         del parameters["self"]
         self.__dict__.update(parameters)
 
-    def fit(self, X: Mapping[str, Table], y: Any) -> "XVFLClassifier":
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = tags.input_tags.categorical = tags.input_tags.string = True
+        return tags
+
+    def fit(self, X: Tables, y: Any, sample_weight: Any = None) -> "XVFLClassifier":
         """Train on the tables of the parties and the labels.
 
         Parameters
@@ -330,12 +359,17 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         X : dict of DataFrame, str, Path or Images
             The table of each party, by party name: a pandas or polars DataFrame, the name of a
             .csv or .parquet file, `"sql:SELECT …"` executed by DuckDB, or `Images`. Two parties or
-            more.
+            more. Or one DataFrame indexed by id with (party, column) columns, as
+            `pd.concat(tables, axis=1)` builds it; tools of scikit-learn can select its rows.
         y : Series, one-column DataFrame or tuple of (party, column)
             Labels indexed by id, or the column of a party's table that contains them. A row
             without a label is one whose id is not in `y`, or whose label is missing (NaN, None or
             NA). With `use_unlabeled`, `"xvfl+"` trains on these rows too; other methods leave them
-            out. -1 is a class like any other number.
+            out. -1 is a class like any other number. With one DataFrame as `X`, also an array in
+            the order of its rows.
+        sample_weight : array of shape (n_labels,) or Series, default=None
+            Weight of each label in the loss: in the order of `y`, or indexed by id. Only ratios
+            matter. Validation rows count equally.
 
         Returns
         -------
@@ -354,18 +388,34 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Warns
         -----
         DataWarning
-            If columns or rows are ignored, or if Ctrl-C stops training; the best epoch so far is
-            kept then.
+            If columns or rows are ignored, if all validation rows are predicted to be of one class,
+            or if Ctrl-C stops training; the best epoch so far is kept then.
         """
+        check_threshold(self.threshold)
         plan = self._plan()
+        previous = plan.initial
         unlabeled = self.use_unlabeled and method_spec(plan.loss.method).uses_unlabeled
         sources, labels = self._sources_and_labels(X, y, allow_missing=unlabeled)
         options = {name: _options(name, each) for name, each in (self.table_options or {}).items()}
-        splits = Splits(0.0, self.validation_fraction, self.random_state)
+        splits = Splits(0.0, self.validation_fraction, plan.train.random_state)
         preparation = PreparationPlan(
-            options, splits, self.full_threshold, plan.train.class_weight, unlabeled
+            options,
+            splits,
+            self.full_threshold,
+            plan.train.class_weight,
+            unlabeled,
+            None if previous is None else previous.encoders,
         )
         dataset = prepare_in_memory(sources, labels, preparation)
+        if previous is not None and dataset.classes != previous.classes:
+            raise InputError(
+                f"warm_start: expected the classes of the previous fit, {previous.classes}, got "
+                f"{dataset.classes}; fit a new model"
+            )
+        by_class = self.class_weight if isinstance(self.class_weight, Mapping) else None
+        if sample_weight is not None or by_class is not None:
+            by_id = None if sample_weight is None else self._weights(X, y, sample_weight)
+            dataset = weigh_rows(dataset, by_id, by_class)
         show_overlap(dataset.overlap(), self.verbose)
         with progress_bar(self.verbose) as on_progress:
             result = fit(dataset, plan, on_progress=on_progress)
@@ -374,6 +424,7 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if result.interrupted:
             text = f"training was interrupted after {len(result.records)} epochs"
             warnings.warn(f"{text}; the best epoch is kept", DataWarning, stacklevel=2)
+        self._choose_threshold(result.model, sources, dataset)
         self._set_model(result.model, result.records)
         self.row_counts_ = asdict(result.rows)
         self.overlap_ = pd.DataFrame.from_dict(result.overlap, orient="index")
@@ -381,11 +432,11 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict(
         self,
-        X: Mapping[str, Table],
+        X: Tables,
         mode: Mode | None = None,
         party: str | None = None,
         ids: Sequence[Any] | None = None,
-    ) -> pd.Series:
+    ) -> Any:
         """Predict the class of each row.
 
         Parameters
@@ -404,7 +455,7 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Returns
         -------
         Series of shape (n_rows,)
-            Classes, indexed by id.
+            Classes, indexed by id. With one DataFrame as `X`, an array in the order of its rows.
 
         Raises
         ------
@@ -413,15 +464,16 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         InputError
             If a table cannot be used.
         """
-        return self.predict_table(X, mode, party, ids)["prediction"]
+        prediction = self.predict_table(X, mode, party, ids)["prediction"]
+        return prediction.to_numpy() if is_party_frame(X) else prediction
 
     def predict_proba(
         self,
-        X: Mapping[str, Table],
+        X: Tables,
         mode: Mode | None = None,
         party: str | None = None,
         ids: Sequence[Any] | None = None,
-    ) -> pd.DataFrame:
+    ) -> Any:
         """Predict calibrated class probabilities of each row.
 
         Parameters
@@ -438,7 +490,8 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Returns
         -------
         DataFrame of shape (n_rows, n_classes)
-            Probabilities, indexed by id. The columns are `classes_`.
+            Probabilities, indexed by id. The columns are `classes_`. With one DataFrame as `X`, an
+            array in the order of its rows.
 
         Raises
         ------
@@ -448,11 +501,46 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             If a table cannot be used.
         """
         table, classes = self.predict_table(X, mode, party, ids), self.model_.classes
-        return table[[f"proba_{each}" for each in classes]].set_axis(classes, axis=1)
+        proba = table[[f"proba_{each}" for each in classes]].set_axis(classes, axis=1)
+        return proba.to_numpy() if is_party_frame(X) else proba
+
+    def predict_log_proba(
+        self,
+        X: Tables,
+        mode: Mode | None = None,
+        party: str | None = None,
+        ids: Sequence[Any] | None = None,
+    ) -> Any:
+        """Predict the logarithms of the class probabilities of each row.
+
+        Parameters
+        ----------
+        X : dict of DataFrame, str, Path or Images
+            The tables of some or all parties, by party name.
+        mode : str, default=None
+            Prediction mode; see `predict`.
+        party : str, default=None
+            The predicting party; see `predict`.
+        ids : sequence, default=None
+            Ids of the rows to predict; see `predict`.
+
+        Returns
+        -------
+        DataFrame of shape (n_rows, n_classes)
+            As `predict_proba`.
+
+        Raises
+        ------
+        ModeError
+            If the method does not support the mode, or a table that the mode needs is not given.
+        InputError
+            If a table cannot be used.
+        """
+        return np.log(self.predict_proba(X, mode, party, ids))
 
     def predict_table(
         self,
-        X: Mapping[str, Table],
+        X: Tables,
         mode: Mode | None = None,
         party: str | None = None,
         ids: Sequence[Any] | None = None,
@@ -491,6 +579,8 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             If rows have no observed feature or an unknown id; their prediction is the class prior.
         """
         check_is_fitted(self, "model_")
+        if ids is None and isinstance(X, pd.DataFrame):
+            ids = list(X.index)
         table = self.model_.predict(self._read(X), mode, party, _ids_as_text(ids)).frame()
         summary = PredictionSummary()
         summary.add(table)
@@ -498,7 +588,7 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return table.set_axis(self._original_ids(X, table.index))
 
     def complete(
-        self, X: Mapping[str, Table], party: str | None = None, ids: Sequence[Any] | None = None
+        self, X: Tables, party: str | None = None, ids: Sequence[Any] | None = None
     ) -> Any:
         """Fill missing values of the tables, in their own columns and units.
 
@@ -539,7 +629,7 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def score(
         self,
-        X: Mapping[str, Table],
+        X: Tables,
         y: Any,
         mode: Mode | None = None,
         party: str | None = None,
@@ -589,7 +679,7 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def explain(
         self,
-        X: Mapping[str, Table],
+        X: Tables,
         y: Any,
         *,
         metric: str = "auto",
@@ -723,11 +813,44 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             name: list(getattr(encoder, "columns", [])) for name, encoder in model.encoders.items()
         }
 
+    def _choose_threshold(
+        self, model: Model, sources: Mapping[str, Source], dataset: InMemoryDataset
+    ) -> None:
+        """Choose the class factors by validation rows; warn if all get the same class."""
+        ids = [dataset.ids[place] for place in dataset.validation.tolist()]
+        rows = {name: take_ids(source, ids) for name, source in sources.items()}
+        y = dataset.rows.y[dataset.validation].numpy()
+        collaborative = "collaborative" in model.method.modes
+        party = None if collaborative else next(iter(rows))
+        mode: Mode = "collaborative" if collaborative else "local"
+        proba = model.predict(rows, mode, party, ids).proba
+        model.class_factors = class_factors(self.threshold, proba, y, model.prior)
+        numbers = predicted_classes(proba, model.class_factors)
+        if len(np.unique(numbers)) == 1 and len(np.unique(y)) > 1 and len(y) >= MIN_ROWS:
+            warnings.warn(
+                f"all {len(y)} validation rows are predicted as {model.classes[numbers[0]]!r}; for "
+                "a rare class set threshold='balanced_accuracy' or class_weight='balanced', "
+                "otherwise train for more epochs or check the columns",
+                DataWarning,
+                stacklevel=3,
+            )
+
+    def _weights(self, X: Tables, y: Any, sample_weight: Any) -> pd.Series:
+        """Index the sample weights by id."""
+        if isinstance(X, pd.DataFrame):
+            return weights_by_id(sample_weight, X.index)
+        if isinstance(y, tuple):
+            return weights_by_id(sample_weight, source_ids(self._read({y[0]: X[y[0]]})[y[0]]))
+        return weights_by_id(sample_weight, y.index)
+
     def _plan(self) -> TrainingPlan:
         """Build and check the configuration from the parameters."""
         given = self.get_params(deep=False)
         given = {k: v.item() if isinstance(v, np.generic) else v for k, v in given.items()}
-        given["class_weight"] = given["class_weight"] or "none"
+        if given["class_weight"] is None or isinstance(given["class_weight"], Mapping):
+            given["class_weight"] = "none"
+        if given["random_state"] is None or isinstance(self.random_state, np.random.RandomState):
+            given["random_state"] = int(check_random_state(self.random_state).randint(2**31 - 1))
         for name in ("lambda1", "lambda2"):
             if isinstance(given[name], Sequence | np.ndarray) and not isinstance(given[name], str):
                 given[name] = tuple(given[name])
@@ -738,13 +861,19 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         nets = CustomNets(self.bottoms, self.completers, self.head)
         names = PrivacyConfig.__dataclass_fields__
         privacy = build(PrivacyConfig, {k: given[k] for k in names}, "XVFLClassifier")
-        return TrainingPlan(net, loss, train, nets, privacy.resolve(federated=False))
+        initial = getattr(self, "model_", None) if self.warm_start else None
+        return TrainingPlan(net, loss, train, nets, privacy.resolve(federated=False), initial)
 
-    def _read(self, X: Mapping[str, Table], min_rows: int = 0) -> dict[str, Source]:
+    def _read(self, X: Tables, min_rows: int = 0) -> dict[str, Source]:
+        if isinstance(X, pd.DataFrame) and is_party_frame(X):
+            return {
+                name: read_table(table, id_column=None, party=name, min_rows=min_rows)
+                for name, table in split_frame(X).items()
+            }
         if not isinstance(X, Mapping):
             raise InputError(
                 f"expected a dictionary of parties and tables, got {type(X).__name__}; "
-                'write {"bank": bank_frame, "shop": shop_frame}'
+                'write {"bank": bank_frame, "shop": shop_frame}, or pd.concat of it with axis=1'
             )
         return {
             name: table
@@ -756,22 +885,27 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _id_column(self, party: str) -> str | None:
         return self.id_column.get(party) if isinstance(self.id_column, Mapping) else self.id_column
 
-    def _original_ids(self, X: Mapping[str, Table], ids: pd.Index) -> pd.Index:
+    def _original_ids(self, X: Tables, ids: pd.Index) -> pd.Index:
         """Return ids with the type they have in the tables: 7 instead of "7"."""
         original: dict[str, Any] = {}
-        for name, table in X.items():
-            original |= ids_by_text(table, self._id_column(name))
+        if isinstance(X, pd.DataFrame):
+            original = ids_by_text(pd.DataFrame(index=X.index), None)
+        else:
+            for name, table in X.items():
+                original |= ids_by_text(table, self._id_column(name))
         index: pd.Index = pd.Index([original.get(each, each) for each in ids], name="id")
         return index
 
     def _sources_and_labels(
         self,
-        X: Mapping[str, Table],
+        X: Tables,
         y: Any,
         min_classes: int = 2,
         allow_missing: bool = False,
     ) -> tuple[dict[str, Source], pd.Series]:
         sources = self._read(X, min_rows=1 if min_classes > 1 else 0)
+        if isinstance(X, pd.DataFrame) and not isinstance(y, tuple):
+            y = labels_of_frame(X, y)
         if isinstance(y, tuple) and len(y) == 2:
             return labels_of_party(sources, *y, min_classes, allow_missing)
         if isinstance(y, pd.DataFrame) and y.shape[1] == 1:

@@ -46,6 +46,8 @@ class PreparationPlan:
     class_weight: str = "none"
     unlabeled: bool = False
     """Whether rows without a label are training rows; otherwise they are left out."""
+    encoders: Mapping[str, Encoder] | None = None
+    """Encoders to use; None fits them on the training rows."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,10 @@ def prepare(
     encoders, thresholds = {}, {}
     for name, table in tables.items():
         training = _training_chunks(table, placement, name)
-        encoder = fit_encoder(training, plan.options.get(name, TableOptions()), name, limits)
+        if plan.encoders is None:
+            encoder = fit_encoder(training, plan.options.get(name, TableOptions()), name, limits)
+        else:
+            encoder = plan.encoders[name]
         _warn_label_leaks(table, placement, name, encoder)
         store = backend.storage(name, encoder.layout)
         rows = torch.from_numpy(_encode_table(table, placement, name, encoder, store))

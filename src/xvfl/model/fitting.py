@@ -48,6 +48,8 @@ class TrainingPlan:
     train: TrainConfig
     custom_nets: CustomNets | None = None
     privacy: PrivacyConfig = NO_PROTECTION
+    initial: Model | None = None
+    """A trained model of the same nets whose weights are the first ones (warm start)."""
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,8 @@ def _fit_once(
         plan.custom_nets,
         plan.privacy,
     )
+    if plan.initial is not None:
+        _copy_weights(plan.initial, model)
     for module in model.modules.values():
         module.to(device)
     federation = model.federation(dataset.tables, plan.loss.reconstruction_weight)
@@ -171,6 +175,17 @@ def _fit_once(
         module.to("cpu").eval()
     diverged = trainer.progress.best_epoch < 0
     return FitResult(model, records, dataset.row_counts(), dataset.overlap(), interrupted, diverged)
+
+
+def _copy_weights(source: Model, target: Model) -> None:
+    try:
+        for name, module in target.modules.items():
+            module.load_state_dict(source.modules[name].state_dict())
+    except (KeyError, RuntimeError) as error:
+        raise ConfigError(
+            "warm_start: expected nets of the same parties and sizes as before; fit a new model, "
+            "or restore the parameters"
+        ) from error
 
 
 def can_capture(

@@ -72,6 +72,8 @@ class Model:
         """Whether differential privacy adds noise; a party that predicts alone needs none."""
         self.has_custom_nets = custom_nets.any()
         self.temperatures: Temperatures = {}
+        self.class_factors: list[float] | None = None
+        """Factors of the probabilities that decide the predicted class; None: the largest one."""
         layouts, seeds = self.layouts, [random_state]
         with torch.random.fork_rng(devices=[]):
             self.parties = build_parties(
@@ -236,6 +238,7 @@ class Model:
             "prior": self.prior,
             "full_threshold": self.full_threshold,
             "temperatures": self.temperatures,
+            "class_factors": self.class_factors,
             "decision_weights": decision_weights(self.method),
             "net": asdict(self.net),
             "loss": asdict(self.loss),
@@ -272,6 +275,7 @@ class Model:
                 build(PrivacyConfig, manifest.get("privacy", asdict(NO_PROTECTION)), MANIFEST),
             )
             model.temperatures = manifest["temperatures"]
+            model.class_factors = manifest.get("class_factors")
             # Runs before version 0.3 have none.
             load_decision_weights(model.method, manifest.get("decision_weights", {}))
             model.adds_noise = "bundle" not in manifest
@@ -297,7 +301,12 @@ class Model:
             and any(weights.get(mode_key(mode, request.party or ""), COMPLETED)[1:])
         ]
         return ModelInfo(
-            self.classes, self.prior, completing_modes, cross_completion, partial_peers
+            self.classes,
+            self.prior,
+            completing_modes,
+            cross_completion,
+            partial_peers,
+            self.class_factors,
         )
 
     def check_parties(self, names: Collection[str]) -> None:

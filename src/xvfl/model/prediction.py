@@ -16,6 +16,7 @@ from xvfl import maths
 from xvfl.data.encoded import Encoded
 from xvfl.data.sources import Source, source_ids
 from xvfl.methods import Mode
+from xvfl.model.decision_rule import predicted_classes
 from xvfl.primitives.rows import Rows
 
 Bools = NDArray[np.bool_]
@@ -43,10 +44,13 @@ class Prediction:
     """(n,) embeddings sent between organizations."""
     notes: list[str]
     """Remarks on unusual values; '' if there are none."""
+    class_factors: Sequence[float] | None = None
+    """Factors of the probabilities that decide the predicted class; None for the largest one."""
 
     def frame(self) -> pd.DataFrame:
         """Return a table: prediction, probabilities, mode, parties, completed share, notes."""
-        labels = np.asarray(self.classes, dtype=object)[self.proba.argmax(1)]
+        numbers = predicted_classes(self.proba, self.class_factors)
+        labels = np.asarray(self.classes, dtype=object)[numbers]
         columns: dict[str, Any] = {"prediction": pd.Series(labels).infer_objects().to_numpy()}
         for i, label in enumerate(self.classes):
             columns[f"proba_{label}"] = self.proba[:, i]
@@ -77,6 +81,7 @@ class ModelInfo:
     """Whether it completes them from the embeddings of other parties."""
     partial_peers: bool
     """Whether peers that observe a row in part assist where no party observes it in full (D8)."""
+    class_factors: Sequence[float] | None = None
 
 
 def row_ids(sources: Mapping[str, Source], given: Sequence[str], party: str | None) -> list[str]:
@@ -136,6 +141,7 @@ def build_prediction(
         np.where(prior, 0.0, completed),
         np.where(prior, 0, sent),
         notes,
+        model.class_factors,
     )
 
 

@@ -1,0 +1,253 @@
+"""scikit-learn's tools with one frame of (party, column) columns, weights and thresholds."""
+
+import io
+import warnings
+from pathlib import Path
+
+import joblib
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.inspection import permutation_importance
+from sklearn.metrics import balanced_accuracy_score, f1_score
+from sklearn.model_selection import GridSearchCV, cross_val_score, train_test_split
+
+from tests.small_tables import make_tables
+from xvfl import DataWarning, XVFLClassifier
+from xvfl.errors import ConfigError, InputError
+from xvfl.model.decision_rule import class_factors, predicted_classes
+
+BANK, SHOP, Y = make_tables(200)
+BOTH = {"bank": BANK, "shop": SHOP}
+FRAME = pd.concat(BOTH, axis=1)
+
+
+def small(**more: object) -> XVFLClassifier:
+    """Make a small model."""
+    options: dict[str, object] = {
+        "embedding_dim": 8,
+        "hidden_dim": 16,
+        "batch_size": 32,
+        "epochs": 8,
+        "learning_rate": 1e-2,
+        "device": "cpu",
+        "verbose": False,
+    }
+    return XVFLClassifier(**{**options, **more})  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def model() -> XVFLClassifier:
+    return small(epochs=20).fit(FRAME, Y)
+
+
+@pytest.mark.filterwarnings("ignore:all .* validation rows")
+def test_five_tools_work_on_one_frame() -> None:
+    train, test, y_train, y_test = train_test_split(FRAME, Y, stratify=Y, random_state=0)
+    assert train.columns.equals(FRAME.columns) and len(train) == 150
+    scores = cross_val_score(small(epochs=20), train, y_train, cv=3, scoring="roc_auc")
+    assert scores.shape == (3,) and scores.mean() > 0.8
+    search = GridSearchCV(small(epochs=20), {"learning_rate": [1e-4, 1e-2]}, cv=2).fit(
+        train, y_train
+    )
+    assert search.best_params_ == {"learning_rate": 1e-2}
+    assert search.score(test, y_test) > 0.75
+    assert set(search.predict(test)) <= {"no", "yes"}
+    calibrated = CalibratedClassifierCV(small(epochs=20), cv=2).fit(train, y_train)
+    proba = calibrated.predict_proba(test)
+    assert proba.shape == (50, 2) and np.allclose(proba.sum(1), 1)
+    assert (calibrated.classes_[proba.argmax(1)] == y_test).mean() > 0.75
+    importance = permutation_importance(
+        search.best_estimator_, test, y_test, n_repeats=2, random_state=0
+    )
+    assert importance.importances_mean.shape == (6,)
+    by_column = dict(zip(FRAME.columns, importance.importances_mean, strict=True))
+    assert max(by_column, key=lambda each: by_column[each]) in {
+        ("bank", "balance"),
+        ("bank", "age"),
+        ("shop", "visits"),
+        ("shop", "basket"),
+    }
+
+
+def test_a_frame_gives_the_model_and_the_answers_of_tables(model: XVFLClassifier) -> None:
+    same = small(epochs=20).fit(BOTH, Y)
+    by_id = same.predict_proba(BOTH)
+    order = FRAME.index[::-1]
+    array = model.predict_proba(FRAME.loc[order])
+    assert isinstance(array, np.ndarray)
+    np.testing.assert_allclose(array, by_id.loc[order].to_numpy(), atol=1e-6)
+    assert (model.predict(FRAME.loc[order]) == same.predict(BOTH).loc[order]).all()
+    np.testing.assert_allclose(model.predict_log_proba(FRAME), np.log(model.predict_proba(FRAME)))
+    log = same.predict_log_proba(BOTH)
+    assert log.index.equals(by_id.index) and log.columns.tolist() == ["no", "yes"]
+    assert model.score(FRAME, Y) == model.score(FRAME, Y.to_numpy()) == same.score(BOTH, Y)
+    table = model.predict_table(FRAME.iloc[:30], mode="assisted", party="bank")
+    assert table.index.tolist() == FRAME.index[:30].tolist()
+    assert model.complete(FRAME, "bank").isna().sum().sum() == 0
+    assert model.explain(FRAME, Y, n_repeats=0, n_samples=5).worth[1].rows == len(SHOP)
+
+
+def test_arrays_of_labels_have_the_order_of_the_rows() -> None:
+    shuffled = FRAME.sample(frac=1, random_state=0)
+    by_position = small(epochs=2).fit(shuffled, Y[shuffled.index].to_numpy())
+    by_id = small(epochs=2).fit(shuffled, Y[shuffled.index])
+    np.testing.assert_array_equal(
+        by_position.predict_proba(shuffled), by_id.predict_proba(shuffled)
+    )
+    numbered = FRAME.reset_index(drop=True)
+    assert small(epochs=1).fit(numbered, Y.to_numpy()).predict(numbered).shape == (200,)
+
+
+def test_wrong_frames() -> None:
+    with pytest.raises(InputError, match="one label for each of the 200 rows of X"):
+        small().fit(FRAME, Y.to_numpy()[:10])
+    with pytest.raises(InputError, match=r"expected the ids of X as its index.*y\.to_numpy"):
+        small().fit(FRAME, Y.reset_index(drop=True))
+    with pytest.raises(InputError, match="expected each id once"):
+        small().fit(pd.concat([FRAME, FRAME]), np.tile(Y, 2))
+    with pytest.raises(InputError, match="expected a dictionary of parties and tables, got Data"):
+        small().fit(BANK, Y)
+    with pytest.raises(InputError, match="expected two parties or more"):
+        small().fit(FRAME[["bank"]], Y)
+
+
+def test_rows_without_any_value_get_the_class_prior(model: XVFLClassifier) -> None:
+    empty = FRAME.iloc[:3].copy()
+    empty.iloc[1] = np.nan
+    with pytest.warns(DataWarning, match="1 of 3 rows have no observed feature"):
+        proba = model.predict_proba(empty)
+    np.testing.assert_allclose(proba[1], model.model_.prior)
+
+
+def test_joblib_round_trip(model: XVFLClassifier) -> None:
+    buffer = io.BytesIO()
+    joblib.dump(model, buffer)
+    buffer.seek(0)
+    again = joblib.load(buffer)
+    np.testing.assert_array_equal(again.predict_proba(FRAME), model.predict_proba(FRAME))
+    assert again.get_params() == model.get_params()
+
+
+def weights_of(model: XVFLClassifier) -> np.ndarray:
+    return np.concatenate(
+        [
+            p.detach().numpy().ravel()
+            for net in model.model_.modules.values()
+            for p in net.parameters()
+        ]
+    )
+
+
+@pytest.mark.filterwarnings("ignore:all .* validation rows")
+def test_sample_weights() -> None:
+    plain = weights_of(small(epochs=2).fit(BOTH, Y))
+    twos = np.full(len(Y), 2.0)
+    np.testing.assert_allclose(weights_of(small(epochs=2).fit(BOTH, Y, twos)), plain, atol=1e-6)
+    weight = np.where(Y == "yes", 3.0, 1.0)
+    weighted = weights_of(small(epochs=2).fit(BOTH, Y, weight))
+    assert np.abs(weighted - plain).max() > 1e-3
+    by_id = pd.Series(weight, index=Y.index).sample(frac=1, random_state=0)
+    for given, X, y in (
+        (by_id, BOTH, Y),
+        (weight, FRAME, Y.to_numpy()),
+        (weight, {**BOTH, "bank": BANK.assign(churned=Y)}, ("bank", "churned")),
+    ):
+        np.testing.assert_array_equal(weights_of(small(epochs=2).fit(X, y, given)), weighted)
+    classes = weights_of(small(epochs=2, class_weight={"yes": 3}).fit(BOTH, Y))
+    np.testing.assert_array_equal(classes, weighted)
+    for wrong, message in (
+        (np.ones(3), "one weight for each of the 200 labels"),
+        (np.full(200, -1.0), "at least 0"),
+        (np.zeros(200), "one above 0"),
+    ):
+        with pytest.raises(InputError, match=message):
+            small().fit(BOTH, Y, wrong)
+    with pytest.raises(InputError, match="class_weight: unknown class 'maybe'"):
+        small(class_weight={"maybe": 2}).fit(BOTH, Y)
+
+
+def test_a_class_of_weight_zero_is_not_learned() -> None:
+    with pytest.warns(DataWarning, match="validation rows are predicted as 'no'"):
+        model = small(epochs=12, class_weight={"yes": 0}).fit(BOTH, Y)
+    assert (model.predict(BOTH) == "no").mean() > 0.95
+
+
+@pytest.mark.filterwarnings("ignore:all .* validation rows")
+def test_random_state_none_draws_a_seed() -> None:
+    first, second = (weights_of(small(epochs=1, random_state=None).fit(BOTH, Y)) for _ in range(2))
+    assert not np.array_equal(first, second)
+    state = [small(epochs=1, random_state=np.random.RandomState(3)) for _ in range(2)]
+    np.testing.assert_array_equal(*(weights_of(each.fit(BOTH, Y)) for each in state))
+
+
+def test_warm_start_continues() -> None:
+    model = small(epochs=3, warm_start=True, learning_rate=1e-3).fit(BOTH, Y)
+    first, start = model.history_[-1]["score"], weights_of(model)
+    model.set_params(learning_rate=1e-9, epochs=1).fit(BOTH, Y)
+    np.testing.assert_allclose(weights_of(model), start, atol=1e-5)
+    model.set_params(learning_rate=1e-2, epochs=5).fit(BOTH, Y)
+    assert model.history_[-1]["score"] > first
+    # New rows are encoded as before, also if their range differs.
+    encoder = model.model_.encoders["bank"]
+    model.fit({"bank": BANK.iloc[:150], "shop": SHOP}, Y.iloc[:150])
+    assert model.model_.encoders["bank"] is encoder
+    with pytest.raises(InputError, match="warm_start: expected the classes of the previous fit"):
+        model.fit(BOTH, Y.map({"yes": 1, "no": 0}))
+    with pytest.raises(ConfigError, match="warm_start: expected nets of the same parties"):
+        model.set_params(hidden_dim=32).fit(BOTH, Y)
+
+
+def rare() -> tuple[dict[str, pd.DataFrame], pd.Series]:
+    """Make tables in which 8 % of the rows are of the class `yes`."""
+    bank, shop, _ = make_tables(800, seed=1)
+    rng = np.random.default_rng(0)
+    score = bank["balance"] + 80 * rng.normal(size=len(bank))
+    return {"bank": bank, "shop": shop}, pd.Series(
+        np.where(score > score.quantile(0.92), "yes", "no"), index=bank.index
+    )
+
+
+def test_a_threshold_chosen_by_validation_finds_a_rare_class(tmp_path: Path) -> None:
+    tables, y = rare()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataWarning)
+        plain = small(epochs=10).fit(tables, y)
+    chosen = small(epochs=10, threshold="balanced_accuracy").fit(tables, y)
+    pd.testing.assert_frame_equal(chosen.predict_proba(tables), plain.predict_proba(tables))
+    answers = [each.predict(tables)[y.index] for each in (plain, chosen)]
+    assert balanced_accuracy_score(y, answers[1]) > balanced_accuracy_score(y, answers[0]) + 0.1
+    chosen.save(tmp_path / "model")
+    loaded = XVFLClassifier.load(tmp_path / "model")
+    pd.testing.assert_series_equal(loaded.predict(tables), chosen.predict(tables))
+    fixed = small(epochs=10, threshold=0.2).fit(tables, y)
+    expected = np.where(fixed.predict_proba(tables)["yes"] > 0.2, "yes", "no")
+    assert (fixed.predict(tables) == expected).all()
+
+
+def test_thresholds_are_the_best_of_all() -> None:
+    rng = np.random.default_rng(0)
+    y = (rng.random(300) < 0.15).astype(int)
+    score = np.clip(0.2 * y + rng.random(300) * 0.5, 0, 1).round(2)
+    proba = np.stack([1 - score, score], 1)
+    criteria = {"balanced_accuracy": balanced_accuracy_score, "f1": f1_score}
+    for name, metric in criteria.items():
+        factors = class_factors(name, proba, y, [0.85, 0.15])
+        assert factors is not None
+        best = max(metric(y, score > t) for t in np.linspace(0, 1, 201) + 0.0025)
+        assert metric(y, predicted_classes(proba, factors)) == pytest.approx(best)
+    several = rng.dirichlet([8, 1, 1], 500)
+    classes = np.array([rng.choice(3, p=each) for each in several])
+    factors = class_factors("balanced_accuracy", several, classes, [0.8, 0.1, 0.1])
+    assert balanced_accuracy_score(classes, predicted_classes(several, factors)) > (
+        balanced_accuracy_score(classes, several.argmax(1))
+    )
+    with pytest.raises(ConfigError, match="for 3 classes, got 'f1'"):
+        class_factors("f1", several, classes, [0.8, 0.1, 0.1])
+
+
+@pytest.mark.parametrize("wrong", ["recall", 0, 1.5, True, [0.5]])
+def test_wrong_thresholds(wrong: object) -> None:
+    with pytest.raises(ConfigError, match="threshold: "):
+        small(threshold=wrong).fit(BOTH, Y)
