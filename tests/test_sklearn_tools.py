@@ -1,7 +1,6 @@
 """scikit-learn's tools with one frame of (party, column) columns, weights and thresholds."""
 
 import io
-import warnings
 from pathlib import Path
 
 import joblib
@@ -42,7 +41,6 @@ def model() -> XVFLClassifier:
     return small(epochs=20).fit(FRAME, Y)
 
 
-@pytest.mark.filterwarnings("ignore:all .* validation rows")
 def test_five_tools_work_on_one_frame() -> None:
     train, test, y_train, y_test = train_test_split(FRAME, Y, stratify=Y, random_state=0)
     assert train.columns.equals(FRAME.columns) and len(train) == 150
@@ -140,7 +138,6 @@ def weights_of(model: XVFLClassifier) -> np.ndarray:
     )
 
 
-@pytest.mark.filterwarnings("ignore:all .* validation rows")
 def test_sample_weights() -> None:
     plain = weights_of(small(epochs=2).fit(BOTH, Y))
     twos = np.full(len(Y), 2.0)
@@ -174,7 +171,6 @@ def test_a_class_of_weight_zero_is_not_learned() -> None:
     assert (model.predict(BOTH) == "no").mean() > 0.95
 
 
-@pytest.mark.filterwarnings("ignore:all .* validation rows")
 def test_random_state_none_draws_a_seed() -> None:
     first, second = (weights_of(small(epochs=1, random_state=None).fit(BOTH, Y)) for _ in range(2))
     assert not np.array_equal(first, second)
@@ -211,9 +207,7 @@ def rare() -> tuple[dict[str, pd.DataFrame], pd.Series]:
 
 def test_a_threshold_chosen_by_validation_finds_a_rare_class(tmp_path: Path) -> None:
     tables, y = rare()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DataWarning)
-        plain = small(epochs=10).fit(tables, y)
+    plain = small(epochs=10).fit(tables, y)
     chosen = small(epochs=10, threshold="balanced_accuracy").fit(tables, y)
     pd.testing.assert_frame_equal(chosen.predict_proba(tables), plain.predict_proba(tables))
     answers = [each.predict(tables)[y.index] for each in (plain, chosen)]
