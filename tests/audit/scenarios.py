@@ -1,8 +1,12 @@
-"""Scenarios to audit. `python -m tests.audit.scenarios bank` prints every figure as a table."""
+"""Scenarios to audit. `python -m tests.audit.scenarios bank` prints every figure as a table.
+
+`python -m tests.audit.scenarios members` compares what a decoder reads from one and three members.
+"""
 
 import os
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -10,8 +14,8 @@ import pytest
 from sklearn.datasets import load_digits
 
 from xvfl.audit.findings import Finding
-from xvfl.audit.run_audit import audit
-from xvfl.audit.simulation import Scenario
+from xvfl.audit.run_audit import Attacks, AuditOptions, audit
+from xvfl.audit.simulation import Scenario, configured_protection, simulate
 from xvfl.config import LossConfig, NetConfig, TableOptions, TrainConfig
 from xvfl.dataset.in_memory import prepare_in_memory
 from xvfl.dataset.prepare import PreparationPlan
@@ -72,6 +76,23 @@ def markdown(findings: list[Finding]) -> str:
     return "\n".join(lines)
 
 
+def decoder_figures(members: int) -> list[str]:
+    """Decode the features of 3,000 rows of Bank Marketing from the embeddings of all members."""
+    scenario = bank(3000, 10)
+    scenario = replace(scenario, net=replace(scenario.net, members=members))
+    simulation = simulate(scenario, configured_protection(scenario.privacy))
+    attacks = Attacks(simulation, AuditOptions(max_rows=1000))
+    for name in scenario.names:
+        attacks._decoders(name)
+    return [
+        f"{members} members, {key.attack}, {key.target}, {key.metric}: {found.value:.3f}"
+        for key, found in attacks.found.items()
+    ]
+
+
 if __name__ == "__main__":
+    if sys.argv[1] == "members":
+        print(*decoder_figures(1), *decoder_figures(3), sep="\n")
+        sys.exit()
     result = audit({"bank": bank, "digits": digits}[sys.argv[1]]())
     print(result.about, markdown(result.findings), sep="\n")

@@ -38,6 +38,7 @@ from xvfl.service.run_records import EpochRecords
 from xvfl.service.run_status import RunStatus
 from xvfl.service.run_terms import image_parties, make_terms
 from xvfl.service.secret import load_secret, run_seed
+from xvfl.service.trained_heads import place_adapters
 from xvfl.system.write_guard import WriteGuard
 from xvfl.training.loop import Trainer
 
@@ -175,10 +176,12 @@ class CoordinatorRun:
         if self.config.warm_start is None:
             return ""
         folder = RunDir(self.config.warm_start)
-        run = str(folder.manifest()["run"])
-        tensors, _ = folder.load_tensors(MODEL)
+        manifest, (tensors, _) = folder.manifest(), folder.load_tensors(MODEL)
+        run, heads = str(manifest["run"]), self.method.heads
         try:
-            self.method.heads.load_state_dict(tensors)
+            heads.load_state_dict(
+                place_adapters(heads, tensors, manifest["parties"], self.config.all_parties)
+            )
         except RuntimeError as error:
             raise RunError(
                 f"warm_start: the heads in {folder.path} do not fit this run ({error}); use a run "

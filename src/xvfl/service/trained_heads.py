@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from xvfl.config import LossConfig, NetConfig
 from xvfl.errors import PartyError
@@ -15,8 +15,10 @@ from xvfl.methods.base import Method, mode_key
 from xvfl.methods.pooling import decision_weights
 from xvfl.methods.xvfl import DecisionWeights
 from xvfl.model.run_dir import FORMAT, MANIFEST, MODEL, RunDir
+from xvfl.nets import AdaptedHead
 from xvfl.service.log import LogFunction
 from xvfl.service.release import load_signing_key, sign_head
+from xvfl.training.optimizer import strip_prefix
 from xvfl.version import VERSION
 from xvfl.wire.messages import Done
 
@@ -98,3 +100,21 @@ class TrainedHeads:
             "decision_weights": decision_weights,
             "loss": asdict(self.loss),
         }
+
+
+def place_adapters(
+    heads: nn.Module, saved: Mapping[str, Tensor], earlier: Sequence[str], names: Sequence[str]
+) -> dict[str, Tensor]:
+    """Return saved weights of heads, with the adapters of the parties of an `earlier` run by name.
+
+    A party that was not in it keeps the adapter that it has in `heads`.
+    """
+    if not isinstance(heads, AdaptedHead):
+        return dict(saved)
+    placed = {key: value for key, value in saved.items() if not key.startswith("adapters.")}
+    for place, (name, adapter) in enumerate(zip(names, heads.adapters, strict=True)):
+        weights: Mapping[str, Tensor] = adapter.state_dict()
+        if name in earlier:
+            weights = strip_prefix(saved, f"adapters.{list(earlier).index(name)}.")
+        placed |= {f"adapters.{place}.{key}": value for key, value in weights.items()}
+    return placed
