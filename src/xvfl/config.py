@@ -132,7 +132,8 @@ class PartyConfig:
     """The table of one party."""
 
     table: str
-    """A .csv or .parquet file, an .npz file of images, or "sql:SELECT …", executed by DuckDB."""
+    """A .csv, .csv.gz, .parquet or .xlsx file, an .npz file of images, or "sql:SELECT …", executed
+    by DuckDB."""
     id_column: str | None = None
     """Name of the id column."""
     options: TableOptions = TableOptions()

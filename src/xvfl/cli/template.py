@@ -28,8 +28,8 @@ def template(parties: Mapping[str, str], id_column: str, label_party: str, label
     """Return a configuration file with the required keys, and all others commented out."""
     lines = [
         "# Configuration of a training run. Train with:  xvfl train THIS_FILE --out RUN",
-        '# Tables are .csv, .parquet or .npz (images) files, or "sql:SELECT …" (DuckDB). File',
-        "# names are relative to the folder of this file. Commented keys show their defaults.",
+        '# Tables are .csv, .csv.gz, .parquet, .xlsx or .npz (images) files, or "sql:SELECT …".',
+        "# File names are relative to the folder of this file. Commented keys show their defaults.",
         "",
         *_commented(Config, ("test_fraction", "use_unlabeled", "out_of_core")),
         "",

@@ -1,6 +1,7 @@
-"""Find columns that repeat or determine the label; they are rarely known at prediction."""
+"""Find columns that repeat the label; they are rarely known at prediction."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,7 +14,7 @@ MAX_VALUES = 64
 
 
 def find_label_leaks(frame: pd.DataFrame, y: NDArray[np.int64]) -> Iterator[tuple[str, str]]:
-    """Yield each column of which every value belongs to one class, and a message.
+    """Yield each column whose values, or gaps, tell the class, and a message.
 
     `y` are the class numbers of the rows, −1 for none.
     """
@@ -25,23 +26,22 @@ def find_label_leaks(frame: pd.DataFrame, y: NDArray[np.int64]) -> Iterator[tupl
             continue
         observed = codes >= 0
         # A column may repeat the label by its values, or by which of its cells are missing.
-        if _determines(codes[observed], classes[observed]) or _determines(codes + 1, classes):
+        if _repeats(codes[observed], classes[observed]) or _repeats(observed, classes):
             shown = " and ".join(repr(str(each)) for each in values[:2])
             yield (
                 str(name),
-                f"each value, such as {shown}, belongs to one class in all {len(rows):,} rows "
-                "checked, so it repeats the label; ignore it unless it is known at prediction "
+                f"each value, such as {shown}, or each gap belongs to one class in all "
+                f"{len(rows):,} rows checked, so it repeats the label; ignore it unless "
+                "it is known at prediction "
                 '(kind "identifier" in `kinds`)',
             )
 
 
-def _determines(codes: NDArray[np.int64], classes: NDArray[np.int64]) -> bool:
-    """Tell whether each code has rows of one class only, and at least two classes occur."""
+def _repeats(codes: NDArray[Any], classes: NDArray[np.int64]) -> bool:
+    """Tell whether codes, not more than classes, have rows of one class each."""
     distinct = len(np.unique(codes))
-    if len(codes) < max(MIN_ROWS, MIN_ROWS_PER_VALUE * distinct) or distinct < 2:
-        return False
     sizes = np.unique(classes, return_counts=True)[1]
-    if len(sizes) < 2 or sizes.min() < MIN_ROWS_PER_CLASS:
+    if not 2 <= distinct <= len(sizes) or len(codes) < max(MIN_ROWS, MIN_ROWS_PER_VALUE * distinct):
         return False
-    pairs = len(np.unique(np.stack([codes, classes]), axis=1).T)
-    return pairs == distinct
+    pairs = np.unique(np.stack([codes.astype(np.int64), classes]), axis=1).shape[1]
+    return bool(sizes.min() >= MIN_ROWS_PER_CLASS and pairs == distinct)
