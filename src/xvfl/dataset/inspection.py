@@ -96,11 +96,8 @@ def describe(
     >>> import pandas as pd
     >>> from xvfl import describe
     >>> frame = pd.DataFrame({"age": [20, 41, None], "price": ["$5", "$1,200", "$30"]})
-    >>> describe({"bank": frame})[["kind", "missing", "encoding"]].round(2)
-                    kind  missing            encoding
-    party column
-    bank  age     number     0.33             min-max
-          price   number     0.00  min-max, from text
+    >>> describe({"bank": frame})["kind"].to_dict()
+    {('bank', 'age'): 'number', ('bank', 'price'): 'number'}
     """
     given = tables if isinstance(tables, Mapping) else {"table": tables}
     options = {
