@@ -72,6 +72,7 @@ def fast(problem: Problem, options: twin.Options) -> tuple[dict[str, Tensor], di
         options.cross_completion,
         "concat" if options.concat else "mean",
         guidance=options.guidance,
+        joint_masks=options.joint_masks,
     )
     federation = problem.federation(options.reconstruction)
     terms = XVFL(problem.head, weights).loss(federation, problem.rows)
@@ -135,6 +136,35 @@ def test_self_completion_and_reconstruction_equal_the_twin(k: int) -> None:
     problem = make_problem([NUMBERS] * k, every_kind_of_row(k), seed=k)
     agree(problem, EVERYTHING)
     agree(problem, replace(LAMBDAS, reconstruction=0.3))
+
+
+@pytest.mark.parametrize("joint_masks", [False, True])
+@pytest.mark.parametrize("k", range(2, 6))
+def test_a_step_without_completion_equals_the_twin(k: int, joint_masks: bool) -> None:
+    problem = make_problem([NUMBERS] * k, every_kind_of_row(k), seed=k)
+    options = replace(EVERYTHING, guidance=0.6, joint_masks=joint_masks)
+    masked = replace(problem, rows=replace(problem.rows, completing=False))
+    terms, gradients = fast(masked, options)
+    expected = twin.masked_loss(
+        problem.twin_parties(), problem.head, problem.twin_rows(), options, drawn_masks(problem)
+    )
+    zero = torch.zeros((), dtype=torch.float64)
+    same(terms, {"self": expected.detach(), "dsalign1": zero, "objectives": zero})
+    expected.backward()
+    same(gradients, problem.gradients())
+
+
+@pytest.mark.parametrize("k", range(2, 6))
+def test_joint_masks_can_be_switched_off(k: int) -> None:
+    problem = make_problem([NUMBERS] * k, every_kind_of_row(k), seed=k)
+    agree(problem, replace(EVERYTHING, guidance=0.6, joint_masks=False))
+
+
+def test_without_self_completion_every_step_completes() -> None:
+    problem = make_problem([NUMBERS] * 2, TWO)
+    masked = replace(problem, rows=replace(problem.rows, completing=False))
+    for actual, expected in zip(fast(masked, LAMBDAS), fast(problem, LAMBDAS), strict=True):
+        same(actual, expected)
 
 
 @pytest.mark.parametrize("cross_completion", [False, True])

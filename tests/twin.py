@@ -51,6 +51,7 @@ class Options:
     detach_cue: bool = False
     cross_completion: bool = True
     concat: bool = False
+    joint_masks: bool = True
 
 
 @dataclass(frozen=True)
@@ -226,7 +227,7 @@ def loss(
 
     Self completion counts a party's decision on each masked copy of a row, before and after it
     completes the copy from its own embedding; guidance holds the same decisions to what all parties
-    together say.
+    together say. With joint masks, all parties also decide together, from each copy of each.
     """
     sums: list[list[Tensor]] = [[], [], [], [], []]
     for b, row in enumerate(rows):
@@ -242,15 +243,12 @@ def loss(
         alone, guided = [], []
         if options.self_completion:
             said = together(head, row, E, E_, options).detach()
-            for i, party in enumerate(parties):
-                for mask in masks[b][i] if any(row.o[i]) else []:
-                    cue, _, after = self_completed(party, row.x[i], mask)
-                    for out in (head(joined({i: each}, k, concat)) for each in (cue, after)):
-                        alone.append(cross_entropy(out, row.y))
-                        guided += [
-                            math.exp(log) * cross_entropy(out, c)
-                            for c, log in enumerate(said.log_softmax(-1).tolist())
-                        ]
+            for out in copies(parties, head, row, options, masks[b]):
+                alone.append(cross_entropy(out, row.y))
+                guided += [
+                    math.exp(log) * cross_entropy(out, c)
+                    for c, log in enumerate(said.log_softmax(-1).tolist())
+                ]
         found = (decided, first, second, total(alone), total(guided))
         for terms, term in zip(sums, found, strict=True):
             terms.append(row.weight * term)
@@ -266,6 +264,48 @@ def loss(
             for i in range(len(parties))
         ],
     )
+
+
+def copies(
+    parties: Sequence[Party],
+    head: Head,
+    row: Row,
+    options: Options,
+    masks: Sequence[list[list[bool]]],
+    completing: bool = True,
+) -> list[Tensor]:
+    """Every decision from masked copies of a row, before and (if completing) after completion."""
+    seen, k = [i for i in range(len(parties)) if any(row.o[i])], len(parties)
+    found = []
+    for copy in range(len(masks[0])):
+        made = {i: self_completed(parties[i], row.x[i], masks[i][copy]) for i in seen}
+        for kind in (0, 2) if completing else (0,):
+            embedded = {i: each[kind] for i, each in made.items()}
+            groups = [{i: each} for i, each in embedded.items()]
+            groups += [embedded] if options.joint_masks and embedded else []
+            found += [head(joined(group, k, options.concat)) for group in groups]
+    return found
+
+
+def masked_loss(
+    parties: Sequence[Party],
+    head: Head,
+    rows: Sequence[Row],
+    options: Options,
+    masks: Sequence[Sequence[list[list[bool]]]],
+) -> Tensor:
+    """The loss of a step that completes nothing."""
+    sums = [
+        row.weight
+        * total(
+            [
+                cross_entropy(out, row.y)
+                for out in copies(parties, head, row, options, masks[b], completing=False)
+            ]
+        )
+        for b, row in enumerate(rows)
+    ]
+    return options.self_completion * total(sums) / len(rows)
 
 
 def reconstruction(

@@ -95,6 +95,8 @@ ADDED: dict[str, Any] = {
     "net.seeing_completers": False,
     "net.number_embedding_dim": 0,
     "net.members": 1,
+    "loss.joint_masks": False,
+    "train.completion_interval": 1,
 }
 """Options that were added later, by group and name (`loss.name`): the value that these runs had."""
 

@@ -159,10 +159,11 @@ class NetConfig:
     """Sizes of the default nets."""
 
     embedding_dim: int = 0
-    """Size d of the embeddings; 0 = 64 for tables, 256 if a party has images."""
+    """Size d of the embeddings; 0 = 32 with several members, else 64 for tables and 256 if a party
+    has images."""
     hidden_dim: int = 0
-    """Size of hidden layers in heads, bottoms of tables and completers; 0 = 128 for tables, 256 if
-    a party has images."""
+    """Size of hidden layers in heads, bottoms of tables and completers; 0 = 64 with several
+    members, else 128 for tables and 256 if a party has images."""
     n_blocks: int = 4
     """Number of residual blocks in bottoms of images."""
     base_channels: int = 32
@@ -170,11 +171,13 @@ class NetConfig:
     many."""
     seeing_completers: bool = False
     """In `xvfl+`, completers also take the features that their party observes."""
-    number_embedding_dim: int = 0
-    """Size of the periodic embedding of each number of a table; 0 = none."""
-    members: int = 1
+    number_embedding_dim: int | None = None
+    """Size of the periodic embedding of each number of a table; 0 = none; by default 8 with several
+    members, else 0."""
+    members: int = 0
     """Number of nets of each party and of heads, trained at once; predictions are averaged. More
-    than one needs tables and default nets; it multiplies the embeddings in every message."""
+    than one needs tables and default nets, and multiplies the embeddings in every message. 0 = 4
+    for tables with default nets in one process without privacy options, else 1."""
 
     def __post_init__(self) -> None:
         size = "0 (automatic) or a positive integer"
@@ -183,8 +186,8 @@ class NetConfig:
         _require(self, "n_blocks", self.n_blocks >= 1, "at least 1")
         wide = self.base_channels > 0 and self.base_channels % 8 == 0
         _require(self, "base_channels", wide, "a multiple of 8")
-        _require(self, "number_embedding_dim", self.number_embedding_dim >= 0, "0 or more")
-        _require(self, "members", 1 <= self.members <= 64, "from 1 to 64")
+        _require(self, "number_embedding_dim", (self.number_embedding_dim or 0) >= 0, "0 or more")
+        _require(self, "members", 0 <= self.members <= 64, "0 (automatic) or from 1 to 64")
 
 
 @dataclass(frozen=True)
@@ -204,8 +207,9 @@ class LossConfig:
     """Weight of the self-completion loss of `xvfl+`: each party predicts alone from masked copies
     of a row, before and after completion. 0 = the loss of `xvfl`; `n_masks`, `guidance` and
     `reconstruction` then have no effect."""
-    n_masks: int = 2
-    """Number of masked copies of each row per step in self completion, 1 to 31."""
+    n_masks: int = 0
+    """Number of masked copies of each row per step in self completion, up to 31; 0 = 1 with several
+    members, which draw a mask each, else 2."""
     guidance: float = 0.5
     """Weight of the joint prediction (soft label) against the true label in the targets of masked
     copies, 0 to 1."""
@@ -217,6 +221,9 @@ class LossConfig:
     """Do not propagate gradients through cues; saves one message per step."""
     cross_completion: bool = True
     """Complete missing features from the embeddings of other parties; false = an ablation."""
+    joint_masks: bool = True
+    """In self completion, also predict from the masked copies of all parties together; false = an
+    ablation."""
     aggregation: Literal["mean", "concat"] = "mean"
     """How X-VFL combines the embeddings of the parties: their mean, or, as an ablation, their
     concatenation."""
@@ -228,6 +235,10 @@ class LossConfig:
     """Share of observed features from which a row counts as full at a party, at most 1 (the
     paper's definition); by default the largest share that at least half of the party's rows
     reach."""
+
+    def resolve(self, members: int = 1) -> "LossConfig":
+        """Replace automatic values, for a number of members."""
+        return replace(self, n_masks=self.n_masks or (1 if members > 1 else 2))
 
     @property
     def self_completion_weight(self) -> float:
@@ -249,23 +260,28 @@ class LossConfig:
         for name in ("guidance", "distillation_alpha"):
             _require(self, name, 0 <= getattr(self, name) <= 1, "a share from 0 to 1")
         _require(self, "distillation_temperature", self.distillation_temperature > 0, "above 0")
-        _require(self, "n_masks", 1 <= self.n_masks <= 31, "from 1 to 31")
+        _require(self, "n_masks", 0 <= self.n_masks <= 31, "0 (automatic) or from 1 to 31")
         reachable = self.full_threshold is None or 0 < self.full_threshold <= 1
         _require(self, "full_threshold", reachable, "above 0, at most 1")
+
+
+MIN_STEPS = 800
+"""Steps that the automatic number of epochs of several members has at least."""
 
 
 @dataclass(frozen=True)
 class TrainConfig:
     """Optimizer, schedule and validation."""
 
-    epochs: int = 60
-    """Maximum number of passes over the labeled training rows."""
+    epochs: int = 0
+    """Maximum number of passes over the labeled training rows; 0 = with several members 16, or as
+    many as 800 steps need, else 60."""
     batch_size: int = 0
     """Rows per step; 0 = between 64 and 1024, for about 100 steps per epoch."""
     optimizer: Literal["sgd", "adam", "adamw", "page"] = "adamw"
     """Optimizer; `page` is the paper's variance-reduced method PAGE."""
-    learning_rate: float = 2e-3
-    """Initial learning rate η."""
+    learning_rate: float = 0.0
+    """Initial learning rate η; 0 = 4e-3 with several members, else 2e-3."""
     schedule: Literal["constant", "cosine"] = "cosine"
     """Learning rate schedule."""
     momentum: float = 0.9
@@ -282,6 +298,9 @@ class TrainConfig:
     """Epochs without a better validation score before training stops; 0 = no early stopping."""
     class_weight: Literal["none", "balanced"] = "none"
     """`balanced` weights classes inversely to their frequency."""
+    completion_interval: int = 0
+    """`xvfl+` completes features in every n-th step; the other steps train on masked copies alone.
+    0 = 4 with several members, else 1."""
     random_state: int = 0
     """Seed of all random numbers; makes runs on one machine reproducible, bit for bit on a CPU."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -290,9 +309,12 @@ class TrainConfig:
     """Precision of the parties' nets on a GPU; `bf16` speeds up images."""
 
     def __post_init__(self) -> None:
-        _require(self, "epochs", self.epochs >= 1, "at least 1")
+        _require(self, "epochs", self.epochs >= 0, "0 (automatic) or more")
         _require(self, "batch_size", self.batch_size >= 0, "0 (by the number of rows) or more")
-        _require(self, "learning_rate", self.learning_rate > 0, "above 0")
+        _require(self, "learning_rate", self.learning_rate >= 0, "0 (automatic) or above")
+        _require(
+            self, "completion_interval", self.completion_interval >= 0, "0 (automatic) or more"
+        )
         _require(self, "momentum", 0 <= self.momentum < 1, "from 0 to below 1")
         _require(self, "weight_decay", self.weight_decay >= 0, "0 or more")
         held_out = 0 < self.validation_fraction < 1
@@ -301,6 +323,26 @@ class TrainConfig:
         small, p = self.page_batch_size, self.page_probability
         _require(self, "page_batch_size", small is None or small >= 1, "at least 1")
         _require(self, "page_probability", p is None or 0 < p <= 1, "above 0, at most 1")
+
+    def resolve(
+        self, members: int = 1, rows: int = 0, reconstruction_only: bool = False
+    ) -> "TrainConfig":
+        """Replace automatic values, for a number of members and of labeled training rows.
+
+        Parties that train by reconstruction alone need it in every step, and more steps.
+        """
+        several = members > 1 and not reconstruction_only
+        interval = 4 if several and self.optimizer != "page" else 1
+        epochs = 60
+        if several:
+            steps = max(rows // self.batch_size_for(rows), 1)
+            epochs = max(16, math.ceil(MIN_STEPS / steps))
+        return replace(
+            self,
+            epochs=self.epochs or epochs,
+            learning_rate=self.learning_rate or (4e-3 if several else 2e-3),
+            completion_interval=self.completion_interval or interval,
+        )
 
     def batch_size_for(self, rows: int) -> int:
         """Return the batch size for this number of training rows."""
@@ -336,6 +378,11 @@ class PrivacyConfig:
     def bounded(self) -> bool:
         """Whether embeddings are bounded to [-1, 1]."""
         return self.label_protection in ("noise", "no_gradients")
+
+    @property
+    def protects(self) -> bool:
+        """Whether labels or features are protected."""
+        return self.bounded or self.epsilon is not None
 
     @property
     def reconstruction_only(self) -> bool:

@@ -85,8 +85,9 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Weight of the self-completion loss of `"xvfl+"`: each party predicts alone from masked
         copies of a row, before and after completion. 0 is the loss of `"xvfl"`; `n_masks`,
         `guidance` and `reconstruction` then have no effect.
-    n_masks : int, default=2
-        Number of masked copies of each row per step in self completion, 1 to 31.
+    n_masks : int, default=0
+        Number of masked copies of each row per step in self completion, up to 31. 0 means 1 with
+        several members, which draw a mask each, else 2.
     stop_gradient : bool, default=False
         Do not propagate gradients through the targets of DSAlign₁ and DSAlign₂.
     detach_cue : bool, default=False
@@ -98,6 +99,9 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Weight of the reconstruction loss: completers reproduce observed features.
     cross_completion : bool, default=True
         Complete missing features from the embeddings of other parties. False is an ablation.
+    joint_masks : bool, default=True
+        In self completion, also predict from the masked copies of all parties together. False is
+        an ablation.
     aggregation : {"mean", "concat"}, default="mean"
         How X-VFL combines the embeddings of the parties: their mean, or, as an ablation, their
         concatenation.
@@ -110,29 +114,33 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         paper's definition). By default the largest share that at least half of the party's rows
         reach.
     embedding_dim : int, default=0
-        Size d of the embeddings. 0 means 64 for tables and 256 if a party has images.
+        Size d of the embeddings. 0 means 32 with several members, else 64 for tables and 256 if a
+        party has images.
     hidden_dim : int, default=0
-        Size of hidden layers in heads, bottoms of tables and completers. 0 means 128 for tables
-        and 256 if a party has images.
+        Size of hidden layers in heads, bottoms of tables and completers. 0 means 64 with several
+        members, else 128 for tables and 256 if a party has images.
     n_blocks : int, default=4
         Number of residual blocks in bottoms of images.
     base_channels : int, default=32
         Channels of the first residual block, a multiple of 8.
     seeing_completers : bool, default=False
         In `"xvfl+"`, completers also take the features that their party observes.
-    number_embedding_dim : int, default=0
-        Size of the periodic embedding of each number of a table. 0 means none.
-    members : int, default=1
+    number_embedding_dim : int, default=None
+        Size of the periodic embedding of each number of a table. 0 means none. By default 8 with
+        several members, else 0.
+    members : int, default=0
         Number of nets of each party and of heads, trained at once. Predictions are the mean of
-        their log-probabilities. More than one needs tables and default nets.
-    epochs : int, default=60
-        Maximum number of passes over the labeled training rows.
+        their log-probabilities. More than one needs tables and default nets. 0 means 4 where that
+        is possible and labels and features are not protected, else 1.
+    epochs : int, default=0
+        Maximum number of passes over the labeled training rows. 0 means, with several members, 16
+        or as many as 800 steps need, else 60.
     batch_size : int, default=0
         Rows per step. 0 chooses between 64 and 1024, for about 100 steps per epoch.
     optimizer : {"adamw", "adam", "sgd", "page"}, default="adamw"
         Optimizer. `"page"` is the paper's variance-reduced method PAGE.
-    learning_rate : float, default=0.002
-        Initial learning rate η.
+    learning_rate : float, default=0.0
+        Initial learning rate η. 0 means 0.004 with several members, else 0.002.
     schedule : {"cosine", "constant"}, default="cosine"
         Learning rate schedule.
     momentum : float, default=0.9
@@ -152,6 +160,9 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         their frequency. None weights all rows equally.
     use_unlabeled : bool, default=True
         Train on rows without a label too, if the method can: `"xvfl+"` does.
+    completion_interval : int, default=0
+        `"xvfl+"` completes features in every n-th step; the other steps train on masked copies
+        alone. 0 means 4 with several members, else 1.
     random_state : int, RandomState or None, default=0
         Seed of all random numbers; None draws one.
     device : {"auto", "cpu", "cuda"}, default="auto"
@@ -297,12 +308,13 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         lambda1: float | Sequence[float] = 0.1,
         lambda2: float | Sequence[float] = 0.1,
         self_completion: float = 1.0,
-        n_masks: int = 2,
+        n_masks: int = 0,
         stop_gradient: bool = False,
         detach_cue: bool = False,
         guidance: float = 0.5,
         reconstruction: float = 0.3,
         cross_completion: bool = True,
+        joint_masks: bool = True,
         aggregation: str = "mean",
         distillation_alpha: float = 0.5,
         distillation_temperature: float = 2.0,
@@ -312,12 +324,12 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         n_blocks: int = 4,
         base_channels: int = 32,
         seeing_completers: bool = False,
-        number_embedding_dim: int = 0,
-        members: int = 1,
-        epochs: int = 60,
+        number_embedding_dim: int | None = None,
+        members: int = 0,
+        epochs: int = 0,
         batch_size: int = 0,
         optimizer: str = "adamw",
-        learning_rate: float = 2e-3,
+        learning_rate: float = 0.0,
         schedule: str = "cosine",
         momentum: float = 0.9,
         weight_decay: float = 1e-2,
@@ -327,6 +339,7 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         patience: int = 15,
         class_weight: Mapping[Any, float] | str | None = None,
         use_unlabeled: bool = True,
+        completion_interval: int = 0,
         random_state: int | np.random.RandomState | None = 0,
         device: str = "auto",
         precision: str = "float32",

@@ -227,11 +227,12 @@ def dsalign_joint(logits: PartyLogits, full: Tensor, stop_gradient: bool = False
 
 
 def self_completion_loss(logits: Tensor, seen: Tensor, y: Tensor) -> Tensor:
-    """Sum each party's loss on masked copies of a row: Σ ℓ(h(cue)) + ℓ(h(f_i(x̂_i))). (B,)
+    """Sum the losses on masked copies of a row: Σ ℓ(h(cue)) + ℓ(h(f_i(x̂_i))). (B,)
 
     Part of xvfl+, not of the paper. A cue is f_i(masked x_i), and x̂_i is completed from it.
     `logits` (B, k·v, C) holds v predictions of each party; a party that observed nothing of the row
-    is left out.
+    is left out. The predictions of all parties together, from the mean of their embeddings of
+    copies, count as those of one more party.
     """
     each = cross_entropy(logits, y).view(*seen.shape, -1)
     return (each.sum(-1) * seen).sum(1)

@@ -21,7 +21,7 @@ from tests.federation.split_helpers import InMemoryCheckpoints
 from xvfl.config import LossConfig, NetConfig, PrivacyConfig, TableOptions, TrainConfig
 from xvfl.data.encoder import TableEncoder
 from xvfl.dataset.in_memory import to_party_table
-from xvfl.federation.build import build_method, build_parties, default_widths
+from xvfl.federation.build import build_method, build_parties, resolve_net
 from xvfl.federation.elastic import ElasticFederation
 from xvfl.federation.endpoint import Endpoint, PartyRun
 from xvfl.federation.membership import RunTerms
@@ -204,8 +204,7 @@ def make_run(
         epochs=epochs, batch_size=64, patience=0, device="cpu", learning_rate=learning_rate
     )
     loss = LossConfig(method=method_name)
-    width, hidden = default_widths(False, net, protection)
-    net = replace(net, embedding_dim=width, hidden_dim=hidden)
+    net = resolve_net(net, False, protection)
     layouts = {name: table.layout for name, table in tables.items()}
     nets = build_parties(layouts, net, loss, [seed], privacy=protection)
     method = build_method(
@@ -216,7 +215,7 @@ def make_run(
     terms = RunTerms(
         "run",
         json.dumps(asdict(settings)),
-        width * method_spec(method_name).branches,
+        net.embedding_dim * method_spec(method_name).branches,
         1,
         join_timeout=20,
         sends_gradients=protection.sends_gradients,

@@ -23,7 +23,7 @@ from tests.federation.test_split import assert_equal, gradients, split_gradients
 from tests.problems import SEED, D, Problem
 from xvfl.config import NetConfig, PrivacyConfig, TrainConfig
 from xvfl.errors import ConfigError, PartyError, WireError
-from xvfl.federation.build import choose_private_width
+from xvfl.federation.build import resolve_net
 from xvfl.federation.endpoint import Endpoint, PartyRun
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party_worker import PartyWorker
@@ -250,8 +250,8 @@ def test_configuration_is_checked() -> None:
             PrivacyConfig(**wrong)
     with pytest.raises(ConfigError, match="expected label_protection 'no_gradients', got 'noise'"):
         PrivacyConfig("noise", epsilon=1.0)
-    assert choose_private_width(NetConfig(), PRIVATE).embedding_dim == 16
-    assert choose_private_width(NetConfig(8), PRIVATE).embedding_dim == 8
+    assert resolve_net(NetConfig(), False, PRIVATE).embedding_dim == 16
+    assert resolve_net(NetConfig(8), False, PRIVATE).embedding_dim == 8
 
 
 def test_a_party_limits_epsilon_over_its_runs(tmp_path: Path) -> None:

@@ -171,6 +171,7 @@ def parties(k: int) -> tuple[dict[str, pd.DataFrame], pd.Series]:
 
 def classifier(method: str, epochs: int = 1) -> XVFLClassifier:
     return XVFLClassifier(
+        members=1,
         method=method,
         epochs=epochs,
         batch_size=16,

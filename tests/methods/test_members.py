@@ -14,7 +14,7 @@ from tests.problems import CLASSES, NUMBERS, make_problem
 from xvfl import XVFLClassifier
 from xvfl.config import LossConfig, NetConfig, PrivacyConfig
 from xvfl.errors import ConfigError
-from xvfl.federation.build import build_method, build_parties, choose_private_width
+from xvfl.federation.build import build_method, build_parties, resolve_net
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.methods.base import Method
@@ -24,7 +24,7 @@ from xvfl.nets.stacked import StackedLinear, stack
 from xvfl.primitives.layout import Feature, Layout
 from xvfl.primitives.rows import Rows
 
-NET = NetConfig(embedding_dim=4, hidden_dim=6, number_embedding_dim=3)
+NET = NetConfig(embedding_dim=4, hidden_dim=6, number_embedding_dim=3, members=1)
 RUN_SEEDS = (5, 6)
 
 
@@ -137,7 +137,7 @@ def test_members_are_refused_where_they_cannot_be_built() -> None:
     with pytest.raises(ConfigError, match="members: expected 1 with custom nets"):
         build_parties(layouts, NetConfig(members=2), LossConfig(), [0], {"p": torch.nn.Identity()})
     with pytest.raises(ConfigError, match="members: expected 1 with differential privacy"):
-        choose_private_width(NetConfig(members=2), PrivacyConfig(epsilon=1.0))
+        resolve_net(NetConfig(members=2), False, PrivacyConfig(epsilon=1.0))
 
 
 def test_a_classifier_with_members_predicts_completes_and_loads(tmp_path: Path) -> None:

@@ -65,6 +65,7 @@ def fitted() -> tuple[XVFLClassifier, dict[str, pd.DataFrame], pd.Series]:
     bank = pd.DataFrame({"a": y + 0.1 * noise[:, 0], "b": noise[:, 1]}, index=index)
     shop = pd.DataFrame({"c": noise[:, 0], "d": 0.1 * noise[:, 1] - y}, index=index)
     classifier = XVFLClassifier(
+        members=1,
         method="standalone",
         epochs=1,
         batch_size=16,

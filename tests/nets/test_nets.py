@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from xvfl.dataset.in_memory import prepare_in_memory
 from xvfl.dataset.prepare import PreparationPlan
 from xvfl.dataset.splits import Splits
 from xvfl.errors import InputError, RunError
-from xvfl.federation.build import build_method, build_parties, default_widths
+from xvfl.federation.build import build_method, build_parties, resolve_net
 from xvfl.model.custom_nets import CustomNets
 from xvfl.model.model import Model
 from xvfl.model.run_dir import RunDir
@@ -134,11 +135,28 @@ def test_no_net_looks_at_the_other_rows_of_a_batch(name: str, training: bool) ->
     assert all(map(torch.equal, before, net.buffers()))
 
 
-def test_default_widths_follow_the_data_kind() -> None:
-    assert default_widths(False, NetConfig()) == (64, 128)
-    assert default_widths(True, NetConfig()) == (256, 256)
-    assert default_widths(True, NetConfig(embedding_dim=5)) == (5, 256)
-    assert default_widths(False, NetConfig(hidden_dim=6)) == (64, 6)
+def test_default_sizes_follow_the_data_kind_and_the_members() -> None:
+    def sizes(image: bool, **given: int) -> tuple[int, int]:
+        net = resolve_net(NetConfig(**given), image)
+        return net.embedding_dim, net.hidden_dim
+
+    assert sizes(False) == (64, 128)
+    assert sizes(True) == (256, 256)
+    assert sizes(True, embedding_dim=5) == (5, 256)
+    assert sizes(False, hidden_dim=6) == (64, 6)
+    assert sizes(False, members=3) == (32, 64)
+
+
+def test_automatic_values_are_replaced_once() -> None:
+    several = resolve_net(NetConfig(), False, several_members=True)
+    assert (several.members, several.number_embedding_dim) == (4, 8)
+    one = resolve_net(NetConfig(), False)
+    assert (one.members, one.number_embedding_dim) == (1, 0)
+    assert resolve_net(NetConfig(number_embedding_dim=0), False, several_members=True) == replace(
+        several, number_embedding_dim=0
+    )
+    assert resolve_net(several, False) == several
+    assert resolve_net(one, False, several_members=True) == one
 
 
 @pytest.mark.parametrize("layouts", [{"a": NUMBERS, "b": MIXED}, {"a": NUMBERS, "b": IMAGE}])

@@ -21,6 +21,10 @@ TABLES = ("bank", "avazu", "physionet2012", "mimic3")
 IMAGES = ("cifar10", "utkface", "tinyimagenet5")
 
 
+ONE_MEMBER = NetConfig(members=1, number_embedding_dim=0)
+SEVERAL_MEMBERS = NetConfig(32, 64, number_embedding_dim=8, members=4)
+
+
 @dataclass(frozen=True)
 class Budget:
     """Rows, epochs and seeds of a data set, the same for every method."""
@@ -36,7 +40,8 @@ class Budget:
     """R_miss of the figure over missing rates."""
     batch_size: int = 0
     learning_rate: float = 2e-3
-    net: NetConfig = NetConfig()
+    net: NetConfig = ONE_MEMBER
+    joint_masks: bool = True
     precision: Literal["float32", "bf16"] = "float32"
     half_resolution: bool = False
     """Images at half their height and width."""
@@ -45,13 +50,20 @@ class Budget:
 
 
 FULL: dict[str, Budget] = {
-    **dict.fromkeys(TABLES, Budget(0, 0, 20, 5, RATES, more_seeds=5)),
-    "cifar10": Budget(16_000, 4_000, 20, 3, SOME_RATES, 200, 5e-4, precision="bf16"),
-    "utkface": Budget(0, 0, 16, 3, SOME_RATES, 200, 5e-4, precision="bf16"),
-    "tinyimagenet5": Budget(0, 0, 60, 5, SOME_RATES, 200, 5e-4, precision="bf16"),
+    **dict.fromkeys(TABLES, Budget(0, 0, 16, 5, RATES, 0, 4e-3, SEVERAL_MEMBERS, more_seeds=5)),
+    "cifar10": Budget(16_000, 4_000, 20, 3, SOME_RATES, 200, 5e-4, ONE_MEMBER, False, "bf16"),
+    "utkface": Budget(0, 0, 16, 3, SOME_RATES, 200, 5e-4, ONE_MEMBER, False, "bf16"),
+    "tinyimagenet5": Budget(0, 0, 60, 5, SOME_RATES, 200, 5e-4, ONE_MEMBER, False, "bf16"),
 }
-"""Budgets of the published results."""
-SMALL = NetConfig(embedding_dim=32, hidden_dim=64, n_blocks=2, base_channels=8)
+"""Budgets of the published results; those of images are of version 0.1.0."""
+SMALL = NetConfig(
+    embedding_dim=32,
+    hidden_dim=64,
+    n_blocks=2,
+    base_channels=8,
+    members=1,
+    number_embedding_dim=0,
+)
 QUICK: dict[str, Budget] = {
     **dict.fromkeys(TABLES, Budget(4_000, 2_000, 6, 2, SOME_RATES, 128)),
     **dict.fromkeys(
@@ -126,7 +138,8 @@ ABLATIONS: dict[str, dict[str, object]] = {
     "without self completion": {"self_completion": 0.0},
     "without guidance": {"guidance": 0.0},
     "without reconstruction": {"reconstruction": 0.0},
-    "one masked copy": {"n_masks": 1},
+    "without joint masks": {"joint_masks": False},
+    "two masked copies": {"n_masks": 2},
     "concatenation": {"aggregation": "concat"},
 }
 
@@ -191,10 +204,12 @@ def make_jobs(
     chosen = methods or [m for m in METHODS if parties == 2 or m != "fedcvt"]
     train = TrainConfig(epochs=budget.epochs, batch_size=budget.batch_size, patience=0)
     train = replace(train, learning_rate=budget.learning_rate, precision=budget.precision)
+    train = train.resolve(budget.net.members)
     shared = RunConfig("", 0.0, 0, overlap, budget.net, kind=kind, imbalance=imbalance)
     configs: list[RunConfig] = []
     for method in chosen:
-        options = LossConfig(method=method, **(loss or {}))  # type: ignore[arg-type]
+        changes = {"joint_masks": budget.joint_masks, **(loss or {})}
+        options = LossConfig(method=method, **changes).resolve(budget.net.members)  # type: ignore[arg-type]
         of_method = replace(shared, name=name or method, loss=options)
         for seed in range(budget.seeds):
             of_seed = replace(of_method, seed=seed, train=replace(train, random_state=seed))

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from xvfl.federation.predict import logits
 from xvfl.methods.base import Method, Mode
-from xvfl.methods.xvfl import XVFL
+from xvfl.methods.pooling import without_completion
 from xvfl.primitives.metrics import all_metrics, majority_rate
 from xvfl.primitives.random import named_generator
 from xvfl_lab.experiments.stacked_runs import CPU, Part, RunConfig, StackedRuns, isolated
@@ -63,8 +63,8 @@ def run_many(task: Task, configs: Sequence[RunConfig], device: torch.device = CP
 def test(stack: StackedRuns) -> list[dict[str, dict[str, float]]]:
     """Measure every mode on the test rows; X-VFL also without completion."""
     ways = predictions(stack, stack.method, "")
-    if isinstance(stack.method, XVFL):
-        plain = XVFL(stack.method.heads, stack.method.weights, completing=False)
+    plain = without_completion(stack.method)
+    if plain is not None:
         ways |= predictions(stack, plain, ZERO_FILL)
     return metrics_of(ways)
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from xvfl import maths
 from xvfl.config import NO_PROTECTION, LossConfig, NetConfig, PrivacyConfig, TrainConfig
-from xvfl.federation.build import build_method, build_parties, choose_private_width
+from xvfl.federation.build import build_method, build_parties, resolve_net
 from xvfl.federation.calibration import fit_decision_weights
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party_worker import PartyWorker
@@ -108,7 +108,7 @@ class StackedRuns:
         self.seeds = [each.seed for each in configs]
         self.run_rows = [RunRows(task, each) for each in configs]
         self._base = torch.cat([run.base for run in self.run_rows]).to(device)
-        self.net = choose_private_width(one.net, privacy)
+        self.net = resolve_net(one.net, any_image(task.layouts), privacy)
         nets = build_parties(task.layouts, self.net, one.loss, self.seeds, privacy=privacy)
         self.statement = state_privacy(privacy, one.loss.method)
         if self.statement is not None and not noise:

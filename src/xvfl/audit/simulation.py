@@ -19,7 +19,7 @@ from xvfl.config import (
     TrainConfig,
 )
 from xvfl.dataset.in_memory import InMemoryDataset
-from xvfl.federation.build import build_method, build_parties, default_widths
+from xvfl.federation.build import build_method, build_parties, resolve_net
 from xvfl.federation.elastic import ElasticFederation
 from xvfl.federation.endpoint import Endpoint, PartyRun
 from xvfl.federation.membership import RunTerms
@@ -138,8 +138,7 @@ class Scenario:
     def widths(self, protection: Protection) -> NetConfig:
         """Return the sizes of the nets, with defaults resolved."""
         image = any_image(self.dataset.layouts)
-        d, hidden = default_widths(image, self.net, protection.privacy)
-        return replace(self.net, embedding_dim=d, hidden_dim=hidden)
+        return resolve_net(self.net, image, protection.privacy)
 
     def settings(self, protection: Protection) -> RunSettings:
         """Return the settings that the coordinator sends to every party."""

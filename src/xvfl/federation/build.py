@@ -21,39 +21,44 @@ from xvfl.primitives.layout import Layout, any_image
 from xvfl.primitives.random import seed_modules
 
 CPU = torch.device("cpu")
+DEFAULT_MEMBERS = 4
 PRIVATE_WIDTH = 16
 """Default width of embeddings with differential privacy."""
 ADAPTED_WIDTHS = {False: 64, True: 256}
 """Largest width of adapted embeddings, of tables and if a party has images."""
 
 
-def default_widths(
-    image: bool, config: NetConfig, privacy: PrivacyConfig = NO_PROTECTION
-) -> tuple[int, int]:
-    """Return embedding and hidden width; where the configuration has 0, the default applies.
+def resolve_net(
+    config: NetConfig,
+    image: bool,
+    privacy: PrivacyConfig = NO_PROTECTION,
+    several_members: bool = False,
+) -> NetConfig:
+    """Replace automatic values of the nets' sizes; an automatic number of members is 1 or 4.
 
     Bounded embeddings are wider, because bottoms are not trained to select what the label needs.
-    """
-    wide = image or privacy.bounded
-    return config.embedding_dim or (256 if wide else 64), config.hidden_dim or (
-        256 if wide else 128
-    )
-
-
-def choose_private_width(config: NetConfig, privacy: PrivacyConfig) -> NetConfig:
-    """Set the default embedding width of differential privacy, and check its number of members.
-
-    The noise is the same for every number of an embedding of norm 1, so wide embeddings give a head
-    more noise to fit, and hardly more signal.
+    Those with differential privacy are narrow: their noise is the same for every number of an
+    embedding of norm 1, so wide embeddings give a head more noise to fit, and hardly more signal.
     """
     if privacy.epsilon is not None and config.members > 1:
         raise ConfigError(
             f"members: expected 1 with differential privacy, got {config.members}; every member "
             "would be a release of its own"
         )
-    if privacy.epsilon is None or config.embedding_dim:
-        return config
-    return replace(config, embedding_dim=PRIVATE_WIDTH)
+    members = config.members or (DEFAULT_MEMBERS if several_members else 1)
+    d, hidden = (32, 64) if members > 1 else (64, 128)
+    if image or privacy.bounded:
+        d, hidden = 256, 256
+    if privacy.epsilon is not None:
+        d = PRIVATE_WIDTH
+    number = config.number_embedding_dim
+    return replace(
+        config,
+        members=members,
+        embedding_dim=config.embedding_dim or d,
+        hidden_dim=config.hidden_dim or hidden,
+        number_embedding_dim=(8 if members > 1 else 0) if number is None else number,
+    )
 
 
 def build_parties(
@@ -70,8 +75,9 @@ def build_parties(
     Custom `bottoms` and `completers` replace the defaults. With several seeds, each net is a stack
     of the nets of as many runs, with all their members. Bounded embeddings are in [-1, 1].
     """
+    config = resolve_net(config, any_image(layouts), privacy)
     _check_members(config, any_image(layouts), bool(bottoms or completers))
-    d, hidden = default_widths(any_image(layouts), config, privacy)
+    d, hidden = config.embedding_dim, config.hidden_dim
     spec = method_spec(loss.method)
 
     def build_one(name: str, layout: Layout, seed: int) -> PartyNet:
@@ -85,7 +91,7 @@ def build_parties(
                 hidden,
                 config.n_blocks,
                 config.base_channels,
-                config.number_embedding_dim,
+                config.number_embedding_dim or 0,
             )
             for _ in range(spec.branches)
         ]
@@ -127,9 +133,10 @@ def build_method(
     privacy: PrivacyConfig = NO_PROTECTION,
 ) -> Method:
     """Build the method and its heads; with several seeds, heads are stacks for as many runs."""
+    config = resolve_net(config, image, privacy)
     _check_members(config, image, head is not None)
     seeds = member_seeds(seeds, config.members)
-    d, hidden = default_widths(image, config, privacy)
+    d, hidden = config.embedding_dim, config.hidden_dim
     adapted = min(d, ADAPTED_WIDTHS[image]) if head is None else d
     counter = itertools.count()
 

@@ -91,8 +91,9 @@ def _xvfl(config: LossConfig, parts: MethodParts) -> Method:
         config.detach_cue,
         config.cross_completion,
         config.aggregation,
-        config.n_masks,
+        config.resolve().n_masks,
         config.guidance,
+        config.joint_masks,
     )
     concat = config.aggregation == "concat"
     return XVFL(parts.joint() if concat else parts.shared(), weights)

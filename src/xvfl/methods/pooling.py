@@ -51,3 +51,10 @@ def decisions(method: Method, federation: Federation, rows: Rows, mode: Mode, pa
     repeated = rows.repeat_for_members(method.members)
     out = pooling.decisions(federation, repeated, mode, party)
     return out.view(rows.runs, method.members, -1, *out.shape[1:]).mean(1).flatten(0, 1)
+
+
+def without_completion(method: Method) -> Method | None:
+    """Return the method without completion of missing features; None if it never completes."""
+    build = getattr(method, "without_completion", None)
+    result: Method | None = None if build is None else build()
+    return result

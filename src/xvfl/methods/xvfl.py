@@ -33,6 +33,7 @@ class XVFLWeights:
     aggregation: str = "mean"
     n_masks: int = 2
     guidance: float = 0.0
+    joint_masks: bool = True
 
 
 HeadInputs = tuple[Tensor, Tensor]
@@ -103,22 +104,61 @@ class XVFL:
         return method
 
     def loss(self, federation: Federation, rows: Rows) -> dict[str, Tensor]:
-        """Compute the terms decision, dsalign1, dsalign2 and, with self completion, self."""
+        """Compute the terms decision, dsalign1, dsalign2 and, with self completion, self.
+
+        With self completion, a step that is not `completing` has only masked copies in the term
+        self, and no other term.
+        """
+        if self.weights.self_completion and not rows.completing:
+            per_row = {"self": self._masked_losses(federation, rows)}
+        else:
+            per_row = self._completing_losses(federation, rows)
+        return {name: (term * rows.weight).mean() for name, term in per_row.items()}
+
+    def _masked_losses(self, federation: Federation, rows: Rows) -> Tensor:
+        """Compute the loss of masked copies of each row. (B,)"""
+        w = self.weights
+        needed = rows.seen.unsqueeze(2).expand(-1, -1, w.n_masks)
+        embeddings = federation.embed(rows, ["masked"] * w.n_masks, needed)
+        copies = self._copies(self._adapt(embeddings), rows.seen)
+        (logits,) = self._apply_head(rows.runs, copies)
+        return w.self_completion * maths.self_completion_loss(
+            logits, self._deciding(rows.seen), rows.y
+        )
+
+    def _completing_losses(self, federation: Federation, rows: Rows) -> dict[str, Tensor]:
+        """Compute all terms of each row. (B,)"""
         w = self.weights
         views: list[View] = ["masked", "self"] * w.n_masks if w.self_completion else []
         source = maths.sources(rows.full, rows.seen) if w.cross_completion else rows.seen
         seen = rows.seen.unsqueeze(2).expand(-1, -1, len(views))
         needed = torch.cat([source.unsqueeze(2), seen], 2)
         embeddings = federation.embed(rows, ["plain", *views], needed)
-        own = self.join.alone(self._adapt(embeddings[:, :, 1:])).flatten(1, 2), seen.flatten(1)
+        copies = self._copies(self._adapt(embeddings[:, :, 1:]), rows.seen)
         row_losses = self._losses_completed if w.cross_completion else self._losses_uncompleted
-        per_row, logits, joint = row_losses(federation, rows, source, embeddings[:, :, 0], own)
+        terms, logits, joint = row_losses(federation, rows, source, embeddings[:, :, 0], copies)
         if w.self_completion:
-            loss = maths.self_completion_loss(logits, rows.seen, rows.y)
+            deciding = self._deciding(rows.seen)
+            loss = maths.self_completion_loss(logits, deciding, rows.y)
             if w.guidance:
-                loss = torch.lerp(loss, maths.guidance_loss(logits, joint, rows.seen), w.guidance)
-            per_row["self"] = w.self_completion * loss
-        return {name: (term * rows.weight).mean() for name, term in per_row.items()}
+                loss = torch.lerp(loss, maths.guidance_loss(logits, joint, deciding), w.guidance)
+            terms["self"] = w.self_completion * loss
+        return terms
+
+    def _copies(self, E: Tensor, seen: Tensor) -> HeadInputs:
+        """Return the head inputs of copies E (B, k, v, d): of each party, and of all together."""
+        inputs, n_copies = self.join.alone(E), E.shape[2]
+        if self.weights.joint_masks and n_copies:
+            together = torch.stack([self.join.over(copy, seen) for copy in E.unbind(2)], 1)
+            inputs = torch.cat([inputs, together.unsqueeze(1)], 1)
+        used = self._deciding(seen).unsqueeze(2).expand(-1, -1, n_copies)
+        return inputs.flatten(1, 2), used.flatten(1)
+
+    def _deciding(self, seen: Tensor) -> Tensor:
+        """Return which parties predict from copies, the last being all together. (B, k + 1)"""
+        if not self.weights.joint_masks:
+            return seen
+        return torch.cat([seen, seen.any(1, keepdim=True)], 1)
 
     def _losses_completed(
         self, federation: Federation, rows: Rows, source: Tensor, E: Tensor, own: HeadInputs

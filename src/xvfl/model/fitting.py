@@ -19,6 +19,7 @@ from xvfl.dataset.on_disk.on_disk_dataset import OnDiskDataset
 from xvfl.dataset.overlap import Overlap
 from xvfl.dataset.splits import RowCounts
 from xvfl.errors import ConfigError, RunError
+from xvfl.federation.build import resolve_net
 from xvfl.federation.calibration import calibrate
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.predict import score
@@ -50,6 +51,14 @@ class TrainingPlan:
     privacy: PrivacyConfig = NO_PROTECTION
     initial: Model | None = None
     """A trained model of the same nets whose weights are the first ones (warm start)."""
+
+    def resolve(self, image: bool, rows: int) -> "TrainingPlan":
+        """Replace automatic values, for tables or images and a number of labeled training rows."""
+        custom = self.custom_nets is not None and self.custom_nets.any()
+        several = not (image or custom or self.privacy.protects)
+        net = resolve_net(self.net, image, self.privacy, several)
+        train = self.train.resolve(net.members, rows, self.privacy.reconstruction_only)
+        return replace(self, net=net, loss=self.loss.resolve(net.members), train=train)
 
 
 @dataclass(frozen=True)
@@ -92,6 +101,7 @@ def fit(
     resumed, SIGTERM does the same.
     """
     on_progress = on_progress or (lambda update: None)
+    plan = plan.resolve(any_image(dataset.layouts), dataset.row_counts().labeled)
     signals = STOP_SIGNALS if folder is not None else (signal.SIGINT,)
     with (
         stop_on_signals(signals) as stop,

@@ -13,7 +13,7 @@ from xvfl.data.encoder import encoder_from_dict
 from xvfl.data.sources import Encoder, Source, encode
 from xvfl.dataset.in_memory import rows_of_ids, to_party_table
 from xvfl.errors import InputError, ModeError, RunError, unknown
-from xvfl.federation.build import build_method, build_parties, choose_private_width
+from xvfl.federation.build import build_method, build_parties, resolve_net
 from xvfl.federation.calibration import Temperatures
 from xvfl.federation.complete_rows import complete_rows
 from xvfl.federation.fused import FusedFederation
@@ -64,7 +64,7 @@ class Model:
         self.full_threshold = dict(full_threshold)
         self.classes = list(classes)
         self.prior = list(prior)
-        net = choose_private_width(net, privacy)
+        net = resolve_net(net, any_image(self.layouts), privacy)
         self.net, self.loss, self.random_state = net, loss, random_state
         self.privacy = privacy
         self.differential_privacy = state_privacy(privacy, loss.method)

@@ -128,6 +128,8 @@ class Rows:
         The training step; it seeds the random numbers of the batch.
     runs : int, default=1
         The number of stacked runs: the first N/runs rows belong to run 0, and so on.
+    completing : bool, default=True
+        Whether a training step on this batch completes features.
     """
 
     handles: Tensor
@@ -137,6 +139,7 @@ class Rows:
     weight: Tensor
     step: int | Tensor = 0
     runs: int = 1
+    completing: bool = True
 
     def __len__(self) -> int:
         return len(self.y)
@@ -228,8 +231,15 @@ class Rows:
         return self._map(lambda part: part.to(device), self.step)
 
     def _map(self, f: Callable[[Tensor], Tensor], step: int | Tensor) -> "Rows":
-        handles, full, seen = f(self.handles), f(self.full), f(self.seen)
-        return Rows(handles, full, seen, f(self.y), f(self.weight), step, self.runs)
+        return replace(
+            self,
+            handles=f(self.handles),
+            full=f(self.full),
+            seen=f(self.seen),
+            y=f(self.y),
+            weight=f(self.weight),
+            step=step,
+        )
 
 
 def _shuffle(labeled: Tensor, seed: int, epoch: int) -> Tensor:

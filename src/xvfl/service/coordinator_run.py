@@ -12,7 +12,7 @@ from torch import Tensor
 
 from xvfl.dataset.splits import Splits
 from xvfl.errors import ConfigError, RunError
-from xvfl.federation.build import build_method, choose_private_width, default_widths
+from xvfl.federation.build import build_method, resolve_net
 from xvfl.federation.elastic import ElasticFederation
 from xvfl.federation.party_monitor import PartyMonitor
 from xvfl.federation.party_share import check_repeatability, check_validation
@@ -74,10 +74,11 @@ class CoordinatorRun:
         statement = state_privacy(privacy, config.loss.method)
         if statement is not None and config.warm_start is not None:
             raise ConfigError("warm_start: expected none with `privacy.epsilon`")
-        net = choose_private_width(config.net, privacy)
         image = any(images.values())
-        embedding_dim, hidden_dim = default_widths(image, net, privacy)
-        net = replace(net, embedding_dim=embedding_dim, hidden_dim=hidden_dim)
+        net = resolve_net(config.net, image, privacy)
+        count = len(labeled.parts[0])
+        train = train.resolve(net.members, count, privacy.reconstruction_only)
+        self.config = config = replace(config, train=train, loss=config.loss.resolve(net.members))
         seeds, n_classes = [run_seed(secret, name)], len(labeled.classes)
         self.method: Method = build_method(
             len(names), n_classes, image, net, config.loss, seeds, privacy=privacy

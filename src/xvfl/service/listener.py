@@ -6,7 +6,7 @@ from pathlib import Path
 
 from xvfl.certs import PeerVerifier
 from xvfl.certs.proof import prover
-from xvfl.federation.build import default_widths
+from xvfl.federation.build import resolve_net
 from xvfl.matching.session_messages import MAX_MESSAGE_BYTES
 from xvfl.methods import method_spec
 from xvfl.service.config import CoordinatorConfig
@@ -49,7 +49,7 @@ def listen(
 
 def _reply_limit(config: CoordinatorConfig) -> ReplyLimit:
     """Bound replies by the widest embeddings of this configuration, in float64."""
-    widths = [default_widths(image, config.net)[0] for image in (False, True)]
+    nets = [resolve_net(config.net, image) for image in (False, True)]
     branches = method_spec(config.loss.method).branches
-    row_bytes = 8 * max(widths) * branches * config.net.members
+    row_bytes = 8 * branches * max(net.embedding_dim * net.members for net in nets)
     return reply_limit(config.max_message_bytes, row_bytes, MAX_MESSAGE_BYTES)

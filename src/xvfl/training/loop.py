@@ -7,6 +7,7 @@ and resumed from its state ends with identical weights.
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -84,7 +85,7 @@ class Trainer:
         self.federation = federation
         self.method = method
         self.rows = rows
-        self.config = config
+        self.config = config = config.resolve()
         self.pretraining = pretraining
         self.progress = Progress()
         self.heads = federation.begin(config, method.heads)
@@ -95,7 +96,11 @@ class Trainer:
             self.batch_size, config.page_batch_size, config.page_probability
         )
         self._sums: dict[str, Tensor] = {}
-        self._graph_step: CudaGraphStep | None = None
+        """Of each term of the loss: the sum over the steps of this epoch that have it, and their
+        number. (2,)"""
+        self._interval = 1 if rows.unlabeled_share else config.completion_interval
+        self._graph_steps: dict[bool, CudaGraphStep] = {}
+        """The captured step, with and without completion."""
         self._use_graph = cuda_graph and config.optimizer in ("adam", "adamw")
 
     @property
@@ -125,22 +130,25 @@ class Trainer:
         self.federation.train(True)
         if not self.method.heads.training:
             self.method.heads.train()
+        completing = step % self._interval == 0
+        train_batch = partial(self._train_batch, completing)
         if self._use_graph:
-            self._graph_step = self._graph_step or CudaGraphStep(index, rate)
-            terms = self._graph_step(self._train_batch, index, step, rate)
+            if completing not in self._graph_steps:
+                self._graph_steps[completing] = CudaGraphStep(index, rate)
+            terms = self._graph_steps[completing](train_batch, index, step, rate)
         else:
-            terms = self._train_batch(index, step, rate)
+            terms = train_batch(index, step, rate)
         for name, value in terms.items():
-            total = self._sums.get(name)
-            self._sums[name] = value.clone() if total is None else total + value
+            counted = torch.stack([value, torch.ones_like(value)])
+            self._sums[name] = self._sums[name] + counted if name in self._sums else counted
         self.progress = replace(self.progress, batch=at + 1, step=step + 1)
         return Record("step", self.progress, {"lr": rate})
 
     def _train_batch(
-        self, index: Tensor, step: int | Tensor, rate: float | Tensor
+        self, completing: bool, index: Tensor, step: int | Tensor, rate: float | Tensor
     ) -> dict[str, Tensor]:
         if self.config.optimizer != "page":
-            terms = self._backward(self.rows.take(index, step))
+            terms = self._backward(replace(self.rows.take(index, step), completing=completing))
             self._update(WeightUpdate("step", rate))
             return terms
         refresh = step == 0 or self._flip_coin(int(step))
@@ -182,7 +190,8 @@ class Trainer:
         return begun.float() if isinstance(begun, Tensor) else float(begun)
 
     def _end_epoch(self, score: float) -> Record:
-        values = {name: float(total) / self.batches_per_epoch for name, total in self._sums.items()}
+        totals = {name: each.tolist() for name, each in self._sums.items()}
+        values = {name: total / count for name, (total, count) in totals.items()}
         self._sums = {}
         now = self.progress
         if score > now.best_score:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from xvfl.data.sources import Source, encode, source_ids, take_ids
 from xvfl.errors import InputError, unknown
 from xvfl.methods import require_mode
+from xvfl.methods.pooling import without_completion
 from xvfl.model.explain.bootstrap import METRICS, Estimate, Floats, choose_metric, sample_rows
 from xvfl.model.explain.coalitions import Coalitions, coalitions
 from xvfl.model.explain.explanation import (
@@ -29,7 +30,6 @@ from xvfl.model.explain.variants import (
     PermutedFeatures,
     Variant,
     VariantPredictor,
-    without_completion,
 )
 from xvfl.model.model import Model
 from xvfl.primitives.seeding import derive_seed

@@ -17,7 +17,8 @@ from torch import Tensor
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.predict import BATCH
-from xvfl.methods import Method, View
+from xvfl.methods import View
+from xvfl.methods.pooling import without_completion
 from xvfl.model.model import Model
 from xvfl.model.prediction import PredictRequest
 from xvfl.primitives.layout import Layout, any_image
@@ -198,10 +199,3 @@ def _spread(which: Tensor, layout: Layout) -> Tensor:
         return which.view(layout.image[1:])
     of_column = torch.tensor(layout.feature_of_column[: layout.dense], dtype=torch.long)
     return which[of_column]
-
-
-def without_completion(method: Method) -> Method | None:
-    """Return the method without completion of missing features; None if it never completes."""
-    build = getattr(method, "without_completion", None)
-    result: Method | None = None if build is None else build()
-    return result
