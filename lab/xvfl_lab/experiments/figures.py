@@ -42,15 +42,21 @@ class Budget:
     learning_rate: float = 2e-3
     net: NetConfig = ONE_MEMBER
     joint_masks: bool = True
+    """Of `xvfl+`."""
     precision: Literal["float32", "bf16"] = "float32"
     half_resolution: bool = False
     """Images at half their height and width."""
     more_seeds: int = 0
     """Additional seeds of the figures over missing rates."""
+    weights: Literal["best", "calibrated"] = "best"
+    """Whether validation rows also weigh the decisions of `xvfl+` (D9)."""
 
 
+TABLE_BUDGET = Budget(
+    0, 0, 16, 5, RATES, 0, 4e-3, SEVERAL_MEMBERS, more_seeds=5, weights="calibrated"
+)
 FULL: dict[str, Budget] = {
-    **dict.fromkeys(TABLES, Budget(0, 0, 16, 5, RATES, 0, 4e-3, SEVERAL_MEMBERS, more_seeds=5)),
+    **dict.fromkeys(TABLES, TABLE_BUDGET),
     "cifar10": Budget(16_000, 4_000, 20, 3, SOME_RATES, 200, 5e-4, ONE_MEMBER, False, "bf16"),
     "utkface": Budget(0, 0, 16, 3, SOME_RATES, 200, 5e-4, ONE_MEMBER, False, "bf16"),
     "tinyimagenet5": Budget(0, 0, 60, 5, SOME_RATES, 200, 5e-4, ONE_MEMBER, False, "bf16"),
@@ -205,7 +211,8 @@ def make_jobs(
     train = TrainConfig(epochs=budget.epochs, batch_size=budget.batch_size, patience=0)
     train = replace(train, learning_rate=budget.learning_rate, precision=budget.precision)
     train = train.resolve(budget.net.members)
-    shared = RunConfig("", 0.0, 0, overlap, budget.net, kind=kind, imbalance=imbalance)
+    shared = RunConfig("", 0.0, 0, overlap, budget.net, weights=budget.weights, kind=kind)
+    shared = replace(shared, imbalance=imbalance)
     configs: list[RunConfig] = []
     for method in chosen:
         changes = {"joint_masks": budget.joint_masks, **(loss or {})}

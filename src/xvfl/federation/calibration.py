@@ -23,8 +23,8 @@ MIN_ROWS = 20
 """Fewest validation rows for a temperature."""
 MIN_ROWS_TO_POOL = 50
 """Fewest validation rows for the weights of decisions."""
-SHARES = (1.0, 0.75, 0.5, 0.25, 0.0)
-"""Candidates for the share of the completed decision."""
+SHARES = (0.5, 0.75, 1.0, 0.25, 0.0)
+"""Candidates for the share of the completed decision, the default first."""
 OWN_WEIGHTS = (0.0, 0.25, 0.5, 1.0, 2.0)
 """Candidates for the weight of the parties' own decisions in collaborative prediction."""
 SCALES = (0.05, 20.0)
@@ -84,11 +84,8 @@ def _fit_every_mode(
                 by_run = decisions.view(*y.shape, *decisions.shape[1:])
                 chosen = choose_weights(by_run, y, counted, candidate_weights(mode))
                 out = maths.pool_decisions(decisions, chosen)
-                if not torch.equal(
-                    chosen, candidate_weights(mode)[:1].to(chosen).expand_as(chosen)
-                ):
-                    weights = chosen if rows.runs > 1 else chosen[0].tolist()
-                    pooling.decision_weights[key] = weights
+                weights = chosen if rows.runs > 1 else chosen[0].tolist()
+                pooling.decision_weights[key] = weights
             yield key, out.view(*y.shape, -1), y, counted
 
 
