@@ -23,7 +23,7 @@ def load_scenario(path: Path, max_rows: int, max_epochs: int | None = None) -> S
             'table = "sql:SELECT * FROM … USING SAMPLE 10000 ROWS"'
         )
     sources, labels = read_run_tables(config, base_dir)
-    train = config.train
+    train = config.train.resolve()
     if len(labels) > max_rows:
         labels = labels.sample(max_rows, random_state=train.random_state)
     options = {name: party.options for name, party in config.parties.items()}

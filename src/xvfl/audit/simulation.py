@@ -119,12 +119,13 @@ class Scenario:
 
     @classmethod
     def of(cls, config: Config, dataset: InMemoryDataset) -> "Scenario":
-        """Take the settings of a configuration; of several λ, the first."""
+        """Take the settings of a configuration, as in a federation; of several λ, the first."""
         loss = replace(
             config.loss, lambda1=_first(config.loss.lambda1), lambda2=_first(config.loss.lambda2)
         )
-        train = replace(config.train, device="cpu", precision="float32")
-        return cls(dataset, config.net, loss, train, config.privacy)
+        train = replace(config.train.resolve(), device="cpu", precision="float32")
+        net = replace(config.net, members=config.net.members or 1)
+        return cls(dataset, net, loss, train, config.privacy)
 
     @property
     def names(self) -> list[str]:

@@ -20,7 +20,7 @@ from xvfl.data.sources import (
 )
 from xvfl.dataset.in_memory import to_party_table
 from xvfl.errors import WireError
-from xvfl.federation.build import build_parties, choose_private_width
+from xvfl.federation.build import build_parties, resolve_net
 from xvfl.federation.endpoint import Endpoint, PartyRun
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.privacy_accounting import state_privacy
@@ -106,7 +106,8 @@ class PartyService:
         table = to_party_table(encoder.layout, rows)
         loss = LossConfig(method=settings.method)
         seeds = [run_seed(load_secret(self.inputs.folder), settings.run)]
-        net_config = choose_private_width(settings.net, settings.privacy)
+        image = encoder.layout.image is not None
+        net_config = resolve_net(settings.net, image, settings.privacy)
         nets = build_parties(
             {name: encoder.layout}, net_config, loss, seeds, privacy=settings.privacy
         )
