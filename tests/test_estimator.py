@@ -61,8 +61,8 @@ def test_parameters_are_scikit_learns(model: XVFLClassifier) -> None:
     assert is_classifier(model) and "epochs=30" in repr(model)
     with pytest.raises(ValueError, match="Invalid parameter 'epoch'"):
         fresh.set_params(epoch=1)
-    with pytest.raises(ConfigError, match="epochs: expected at least 1"):
-        small(epochs=0).fit(BOTH, Y)
+    with pytest.raises(ConfigError, match=r"epochs: expected 0 \(automatic\) or more, got -1"):
+        small(epochs=-1).fit(BOTH, Y)
     with pytest.raises(ConfigError, match="unknown method 'xvlf'"):
         small(method="xvlf").fit(BOTH, Y)
 
@@ -156,12 +156,34 @@ def test_a_loaded_run_has_its_history(tmp_path: Path) -> None:
 
 
 def test_the_number_of_masked_copies_is_a_parameter() -> None:
-    one, two = (small(n_masks=count, epochs=1).fit(BOTH, Y) for count in (1, 2))
+    one, two = (small(n_masks=n, members=1, epochs=1).fit(BOTH, Y) for n in (1, 2))
     assert (one.model_.loss.n_masks, two.model_.loss.n_masks) == (1, 2)
     ratio = two.history_[0]["self"] / one.history_[0]["self"]
     assert ratio == pytest.approx(2, rel=0.2), "each copy counts as much as the only one"
-    with pytest.raises(ConfigError, match="masks: expected from 1 to 31, got 0"):
-        small(n_masks=0).fit(BOTH, Y)
+    with pytest.raises(
+        ConfigError, match=r"n_masks: expected 0 \(automatic\) or from 1 to 31, got"
+    ):
+        small(n_masks=32).fit(BOTH, Y)
+
+
+def test_tables_have_four_members_unless_labels_are_protected() -> None:
+    several = XVFLClassifier(epochs=1).fit(BOTH, Y)
+    assert (several.model_.net.members, several.model_.net.number_embedding_dim) == (4, 8)
+    assert (several.model_.net.embedding_dim, several.model_.loss.n_masks) == (32, 1)
+    protected = XVFLClassifier(epochs=1, label_protection="no_gradients").fit(BOTH, Y)
+    assert (protected.model_.net.members, protected.model_.net.number_embedding_dim) == (1, 0)
+    assert (protected.model_.net.embedding_dim, protected.model_.loss.n_masks) == (256, 2)
+    assert several.get_params()["members"] == 0
+
+
+def test_automatic_epochs_give_small_tables_enough_steps() -> None:
+    def epochs(rows: int, **given: int) -> int:
+        return TrainConfig(**given).resolve(4, rows).epochs
+
+    assert [epochs(rows) for rows in (100, 1_000, 3_000, 30_000, 300_000)] == [60, 54, 18, 16, 16]
+    assert epochs(1_000, epochs=7) == 7
+    assert TrainConfig().resolve(1, 1_000).epochs == 60
+    assert TrainConfig().resolve(4, 1_000, reconstruction_only=True).epochs == 60
 
 
 def test_numpy_parameters_as_a_grid_gives_them() -> None:
@@ -218,7 +240,7 @@ def test_modes_by_default_and_by_name(model: XVFLClassifier) -> None:
 @pytest.mark.parametrize("method", ["standalone", "laser"])
 def test_each_party_decides_with_its_own_head(method: str) -> None:
     """Alone or beside others, a party of a method with one head a party uses its own."""
-    fitted = small(method=method, epochs=20, learning_rate=1e-2).fit(BOTH, Y)
+    fitted = small(method=method, epochs=20, learning_rate=1e-2, members=1).fit(BOTH, Y)
     assert fitted.score({"shop": SHOP}, Y) > 0.8
     net, head = fitted.model_.parties["shop"].eval(), fitted.model_.method.heads[1]  # type: ignore[index]
     from xvfl.data.sources import encode

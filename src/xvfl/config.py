@@ -266,7 +266,7 @@ class LossConfig:
 
 
 MIN_STEPS = 800
-"""Steps that the automatic number of epochs of several members has at least."""
+"""Steps for which the automatic number of epochs of several members is increased."""
 
 
 @dataclass(frozen=True)
@@ -274,8 +274,8 @@ class TrainConfig:
     """Optimizer, schedule and validation."""
 
     epochs: int = 0
-    """Maximum number of passes over the labeled training rows; 0 = with several members 16, or as
-    many as 800 steps need, else 60."""
+    """Maximum number of passes over the labeled training rows; 0 = with several members 16 to 60,
+    for at least 800 steps, else 60."""
     batch_size: int = 0
     """Rows per step; 0 = between 64 and 1024, for about 100 steps per epoch."""
     optimizer: Literal["sgd", "adam", "adamw", "page"] = "adamw"
@@ -336,7 +336,7 @@ class TrainConfig:
         epochs = 60
         if several:
             steps = max(rows // self.batch_size_for(rows), 1)
-            epochs = max(16, math.ceil(MIN_STEPS / steps))
+            epochs = min(max(16, math.ceil(MIN_STEPS / steps)), epochs)
         return replace(
             self,
             epochs=self.epochs or epochs,

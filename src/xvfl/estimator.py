@@ -134,7 +134,7 @@ class XVFLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         is possible and labels and features are not protected, else 1.
     epochs : int, default=0
         Maximum number of passes over the labeled training rows. 0 means, with several members, 16
-        or as many as 800 steps need, else 60.
+        to 60, for at least 800 steps, else 60.
     batch_size : int, default=0
         Rows per step. 0 chooses between 64 and 1024, for about 100 steps per epoch.
     optimizer : {"adamw", "adam", "sgd", "page"}, default="adamw"

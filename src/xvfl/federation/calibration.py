@@ -13,6 +13,7 @@ from xvfl import maths
 from xvfl.errors import PartyError
 from xvfl.federation.predict import all_decisions, logits, mode_party_pairs, predictable_rows
 from xvfl.methods.base import Method, Mode, mode_key
+from xvfl.methods.members import Members
 from xvfl.methods.pooling import pooling_method
 from xvfl.primitives.rows import Rows
 from xvfl.training.protocols import ReachableFederation
@@ -23,17 +24,23 @@ MIN_ROWS = 20
 """Fewest validation rows for a temperature."""
 MIN_ROWS_TO_POOL = 50
 """Fewest validation rows for the weights of decisions."""
-SHARES = (0.5, 0.75, 1.0, 0.25, 0.0)
-"""Candidates for the share of the completed decision, the default first."""
+SHARES = (1.0, 0.75, 0.5, 0.25, 0.0)
+"""Candidates for the share of the completed decision."""
 OWN_WEIGHTS = (0.0, 0.25, 0.5, 1.0, 2.0)
 """Candidates for the weight of the parties' own decisions in collaborative prediction."""
 SCALES = (0.05, 20.0)
 """Range of the inverse temperature."""
 
 
-def candidate_weights(mode: Mode) -> Tensor:
-    """List the weights of decisions to choose from, the default first. (m, n)"""
-    shares = [(1 - share, share) for share in SHARES]
+def candidate_weights(mode: Mode, several_members: bool = False) -> Tensor:
+    """List the weights of decisions to choose from, the default first. (m, n)
+
+    Several members complete in few of their steps, so their default is the mean of the row as
+    observed and completed.
+    """
+    default = 0.5 if several_members else 1.0
+    ordered = sorted(SHARES, key=lambda share: share != default)
+    shares = [(1 - share, share) for share in ordered]
     if mode != "collaborative":
         return torch.tensor(shares)
     return torch.tensor([(*pair, own) for own in OWN_WEIGHTS for pair in shares])
@@ -82,10 +89,13 @@ def _fit_every_mode(
             else:
                 decisions = all_decisions(method, federation, some, mode, party, device)
                 by_run = decisions.view(*y.shape, *decisions.shape[1:])
-                chosen = choose_weights(by_run, y, counted, candidate_weights(mode))
+                candidates = candidate_weights(mode, isinstance(method, Members))
+                chosen = choose_weights(by_run, y, counted, candidates)
                 out = maths.pool_decisions(decisions, chosen)
-                weights = chosen if rows.runs > 1 else chosen[0].tolist()
-                pooling.decision_weights[key] = weights
+                completed = candidate_weights(mode)[:1].to(chosen)
+                if not torch.equal(chosen, completed.expand_as(chosen)):
+                    weights = chosen if rows.runs > 1 else chosen[0].tolist()
+                    pooling.decision_weights[key] = weights
             yield key, out.view(*y.shape, -1), y, counted
 
 

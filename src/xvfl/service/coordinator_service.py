@@ -9,7 +9,7 @@ import torch
 
 from xvfl.data.labels import read_labels
 from xvfl.errors import WireError
-from xvfl.federation.build import choose_private_width
+from xvfl.federation.build import resolve_net
 from xvfl.federation.remote_party import AdaptiveTimeout, RemoteParty
 from xvfl.federation.split import Counters
 from xvfl.matching.alignment import CoordinatorAlignment, load_coordinator_alignment
@@ -32,7 +32,8 @@ class CoordinatorService:
     def __init__(self, config: CoordinatorConfig, show: bool = True) -> None:
         """Load the labels and the state folder; create the release key if it is missing."""
         check_releasable(config.loss, config.release_to)
-        choose_private_width(config.net, config.privacy)
+        # Reject members that privacy does not allow before the parties connect.
+        resolve_net(config.net, False, config.privacy)
         self.config = config
         self.folder = RunDir(config.state_dir).create()
         # Create release.pub now: parties need it before training ends.
