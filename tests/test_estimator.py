@@ -160,9 +160,7 @@ def test_the_number_of_masked_copies_is_a_parameter() -> None:
     assert (one.model_.loss.n_masks, two.model_.loss.n_masks) == (1, 2)
     ratio = two.history_[0]["self"] / one.history_[0]["self"]
     assert ratio == pytest.approx(2, rel=0.2), "each copy counts as much as the only one"
-    with pytest.raises(
-        ConfigError, match=r"n_masks: expected 0 \(automatic\) or from 1 to 31, got"
-    ):
+    with pytest.raises(ConfigError, match=r"n_masks: expected 0 \(automatic\) or from 1 to 31"):
         small(n_masks=32).fit(BOTH, Y)
 
 

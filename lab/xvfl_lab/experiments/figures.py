@@ -53,7 +53,7 @@ class Budget:
 
 
 TABLE_BUDGET = Budget(
-    0, 0, 16, 5, RATES, 0, 4e-3, SEVERAL_MEMBERS, more_seeds=5, weights="calibrated"
+    0, 0, 16, 5, (0.0, 0.5, 0.9), 0, 4e-3, SEVERAL_MEMBERS, more_seeds=5, weights="calibrated"
 )
 FULL: dict[str, Budget] = {
     **dict.fromkeys(TABLES, TABLE_BUDGET),
