@@ -213,7 +213,10 @@ CONFIGS: dict[str, tuple[Spoil, list[str]]] = {
         config("[labels]", "loss = 3\n[labels]"),
         ["loss: expected a table ([section]), got 3"],
     ),
-    "a bad value": (config("epochs = 3", "epochs = 0"), ["epochs: expected at least 1, got 0"]),
+    "a bad value": (
+        config("epochs = 3", "epochs = -1"),
+        ["epochs: expected 0 (automatic) or more, got -1"],
+    ),
     "a bad share": (
         config("[labels]", "test_fraction = 1.5\n[labels]"),
         ["test_fraction: expected a share"],

@@ -115,7 +115,7 @@ def test_init_shows_every_default(tmp_path: Path) -> None:
         assert all(field_docs(cls).values()), "every field is explained"
     assert all(
         doc in " ".join(text.split())
-        for doc in ["Maximum number of passes over the labeled training rows."]
+        for doc in ["Maximum number of passes over the labeled training rows; 0 ="]
     )
 
 

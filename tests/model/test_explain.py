@@ -252,9 +252,15 @@ def test_images_are_explained_by_patches() -> None:
     pixels[:, 5] = np.where(rng.random((120, 1)) < 0.3, np.nan, pixels[:, 5])
     tables = {"camera": Images(pixels, ids), "shop": pd.DataFrame({"x": rng.random(120)}, ids)}
     model = XVFLClassifier(
-        epochs=6, embedding_dim=16, n_blocks=1, base_channels=8, device="cpu", verbose=False
+        epochs=15,
+        learning_rate=5e-3,
+        embedding_dim=16,
+        n_blocks=1,
+        base_channels=8,
+        device="cpu",
+        verbose=False,
     ).fit(tables, y)
-    result = model.explain(tables, y, n_samples=20, n_repeats=2)
+    result = model.explain(tables, y, n_samples=60, n_repeats=2)
     assert result.metric == "accuracy" and result.nobody == pytest.approx(1 / 3, abs=0.01)
     assert result.importances[0].feature == "rows 0–1, columns 0–1"
     assert sum(each.party == "camera" for each in result.importances) == 16

@@ -13,7 +13,7 @@ import pytest
 import torch
 from xvfl_lab.experiments import boundary, confidence, rounds
 from xvfl_lab.experiments.figure_cache import read_record
-from xvfl_lab.experiments.figures import FIGURES, FULL, PUBLISHED
+from xvfl_lab.experiments.figures import FIGURES, FULL, PUBLISHED, Budget
 from xvfl_lab.experiments.run_store import RunStore, key_of, run_key
 
 from xvfl.errors import RunError
@@ -96,7 +96,8 @@ def test_old_runs_are_found_under_their_new_keys(
     with pytest.raises(RunError, match=r"rekey_runs\.py"):
         RunStore(path)
     main(script, monkeypatch, tmp_path)
-    jobs = FIGURES["missing-rates"]("bank", FULL["bank"])
+    old = Budget(0, 0, 20, 5, (0.0, 0.1, 0.3), joint_masks=False, more_seeds=5)
+    jobs = FIGURES["missing-rates"]("bank", old)
     found = {
         (each.config.name, each.config.rate): each.metrics["local"]["accuracy"]
         for each in RunStore(path).get(jobs)

@@ -180,5 +180,5 @@ def test_each_run_is_calibrated_as_it_would_be_alone(members: int) -> None:
         mode, party = ("local", 0) if run else ("collaborative", 0)
         out = logits(stack.method, stack.federation, stack.rows("test"), mode, party).chunk(3)
         expected = logits(alone.method, alone.federation, alone.rows("test"), mode, party)
-        torch.testing.assert_close(out[run].softmax(-1), expected.softmax(-1), atol=1e-4, rtol=0)
+        torch.testing.assert_close(out[run].softmax(-1), expected.softmax(-1), atol=1e-3, rtol=0)
     assert chosen

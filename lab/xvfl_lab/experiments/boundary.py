@@ -23,6 +23,7 @@ from xvfl_lab.datasets.digits import digits
 from xvfl_lab.experiments.compare import Difference
 from xvfl_lab.experiments.dispatch import Load
 from xvfl_lab.experiments.figure_cache import FigureData, Progress, cached_figure
+from xvfl_lab.experiments.figures import ONE_MEMBER
 from xvfl_lab.experiments.stacked_runs import RunConfig, StackedRuns, isolated
 from xvfl_lab.task import Task
 
@@ -30,8 +31,8 @@ NAME = "boundary"
 WEIGHTS = (0.0, 0.1, 10.0)
 """λ1 = λ2: off, the default, a hundred times the default."""
 RATE = 0.5
-TRAIN = TrainConfig(epochs=40, batch_size=128, learning_rate=5e-3, patience=0, device="cpu")
-DRAWN = NetConfig(embedding_dim=2)
+TRAIN = TrainConfig(40, 128, learning_rate=5e-3, patience=0, device="cpu").resolve()
+DRAWN = replace(ONE_MEMBER, embedding_dim=2)
 GRID = 240
 """Grid points along a side of the picture."""
 MARGIN = 0.08
@@ -83,7 +84,7 @@ def make(
     """Train with every weight over the same seeds, and once more for the picture."""
     seeds = range(2 if quick else 5)
     train = replace(TRAIN, epochs=10) if quick else TRAIN
-    wide = {w: [run_config(w, seed, NetConfig(), train) for seed in seeds] for w in WEIGHTS}
+    wide = {w: [run_config(w, seed, ONE_MEMBER, train) for seed in seeds] for w in WEIGHTS}
     flat = {w: [run_config(w, 0, DRAWN, train)] for w in WEIGHTS}
     config = {
         "data": "digits",
@@ -95,7 +96,7 @@ def make(
 
 def run_config(weight: float, seed: int, net: NetConfig, train: TrainConfig) -> RunConfig:
     """Configure a run of the paper's loss with λ1 = λ2 = weight."""
-    loss = LossConfig(method="xvfl", lambda1=weight, lambda2=weight)
+    loss = LossConfig(method="xvfl", lambda1=weight, lambda2=weight, joint_masks=False).resolve()
     train = replace(train, random_state=seed)
     return RunConfig("xvfl", RATE, seed, net=net, loss=loss, train=train, weights="last")
 

@@ -14,7 +14,6 @@ from xvfl.methods import METHODS
 from xvfl_lab.experiments.stacked_runs import RunConfig
 from xvfl_lab.scenarios import KINDS, Kind
 
-RATES = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
 SOME_RATES = (0.0, 0.5, 0.9, 1.0)
 OURS = "xvfl+"
 TABLES = ("bank", "avazu", "physionet2012", "mimic3")

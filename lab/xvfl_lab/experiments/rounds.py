@@ -24,6 +24,7 @@ from xvfl_lab.datasets.digits import digits
 from xvfl_lab.experiments.convergence import REPETITIONS, SMOOTH, STEP_SIZES
 from xvfl_lab.experiments.dispatch import Load
 from xvfl_lab.experiments.figure_cache import FigureData, Progress, cached_figure, cached_part
+from xvfl_lab.experiments.figures import ONE_MEMBER
 from xvfl_lab.experiments.known_problem import Estimate, run_page, run_sgd
 from xvfl_lab.experiments.stacked_runs import RunConfig, StackedRuns, isolated
 from xvfl_lab.task import Task
@@ -112,7 +113,9 @@ def run_config(algorithm: Algorithm, step: float, seed: int, b: int) -> RunConfi
     train = replace(
         plain, optimizer=algorithm, batch_size=batch, learning_rate=step, random_state=seed
     )
-    return RunConfig("xvfl", 0.5, seed, loss=LossConfig(method="xvfl"), train=train, weights="last")
+    loss = LossConfig(method="xvfl", joint_masks=False).resolve()
+    plain_run = RunConfig("xvfl", 0.5, seed, net=ONE_MEMBER, loss=loss, weights="last")
+    return replace(plain_run, train=train.resolve())
 
 
 Key = tuple[Algorithm, float]

@@ -124,13 +124,17 @@ class Scenario:
             config.loss, lambda1=_first(config.loss.lambda1), lambda2=_first(config.loss.lambda2)
         )
         train = replace(config.train.resolve(), device="cpu", precision="float32")
-        net = replace(config.net, members=config.net.members or 1)
-        return cls(dataset, net, loss, train, config.privacy)
+        return cls(dataset, config.net, loss, train, config.privacy)
 
     @property
     def names(self) -> list[str]:
         """Names of the parties."""
         return list(self.dataset.tables)
+
+    @property
+    def members(self) -> int:
+        """Number of members, as in a federation."""
+        return self.net.members or 1
 
     def table(self, name: str) -> PartyTable:
         """Return a party's encoded rows."""

@@ -52,12 +52,14 @@ def resolve_net(
     if privacy.epsilon is not None:
         d = PRIVATE_WIDTH
     number = config.number_embedding_dim
+    if number is None:
+        number = 8 if members > 1 and not privacy.protects else 0
     return replace(
         config,
         members=members,
         embedding_dim=config.embedding_dim or d,
         hidden_dim=config.hidden_dim or hidden,
-        number_embedding_dim=(8 if members > 1 else 0) if number is None else number,
+        number_embedding_dim=number,
     )
 
 

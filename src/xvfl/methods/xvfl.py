@@ -278,7 +278,8 @@ class XVFL:
     def _decide(self, observed: Tensor, completed: Tensor) -> Tensor:
         """Compute the log-probabilities of both inputs. (B, 2, C)"""
         x = torch.stack([observed, completed], 1)
-        return self._apply_to(x.flatten(0, 1)).view(*x.shape[:2], -1).log_softmax(-1)
+        out = self._apply_to(x.flatten(0, 1))
+        return out.view(*x.shape[:2], out.shape[-1]).log_softmax(-1)
 
     def _embed(self, federation: Federation, rows: Rows) -> "_Embedded":
         """Embed rows as observed, and with self completion where they are not full."""

@@ -54,7 +54,7 @@ def make_terms(
 
 def check_message_size(config: CoordinatorConfig, net: NetConfig, training_rows: int) -> None:
     """Reject settings with which the embeddings of a batch do not fit into a message."""
-    loss, branches = config.loss, method_spec(config.loss.method).branches
+    loss, branches = config.loss.resolve(net.members), method_spec(config.loss.method).branches
     views = 1 + 2 * loss.n_masks if loss.self_completion_weight else 1
     rows = max(config.train.batch_size_for(training_rows) * views, BATCH * min(views, 2))
     size = rows * net.members * net.embedding_dim * branches * NUMBER_BYTES[config.payload]
