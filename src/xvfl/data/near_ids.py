@@ -94,7 +94,9 @@ def sample_ids(ids: pd.Index, other: pd.Index, size: int) -> IdSample:
     if len(ids) > size:
         share = size / len(ids)
         ids = ids[np.random.default_rng(0).choice(len(ids), size, replace=False)]
-    return IdSample(ids[~ids.isin(other)].tolist(), share)
+    # `isin` takes twenty times as long for text.
+    missing = other.unique().get_indexer(ids) < 0
+    return IdSample(ids[missing].tolist(), share)
 
 
 def find_near_misses(left: IdSample, right: IdSample) -> list[NearMiss]:
