@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 SAMPLE_SIZES = 10_000, 200_000
 """Largest numbers of ids of the two tables that are compared."""
@@ -88,15 +89,19 @@ class NearMiss:
         )
 
 
+def is_in(ids: pd.Index, other: pd.Index) -> NDArray[np.bool_]:
+    """Return which ids another table has; for text, `Index.isin` takes twenty times as long."""
+    found: NDArray[np.bool_] = other.unique().get_indexer(ids) >= 0
+    return found
+
+
 def sample_ids(ids: pd.Index, other: pd.Index, size: int) -> IdSample:
     """Sample the ids that another table does not have."""
     share = 1.0
     if len(ids) > size:
         share = size / len(ids)
         ids = ids[np.random.default_rng(0).choice(len(ids), size, replace=False)]
-    # `isin` takes twenty times as long for text.
-    missing = other.unique().get_indexer(ids) < 0
-    return IdSample(ids[missing].tolist(), share)
+    return IdSample(ids[~is_in(ids, other)].tolist(), share)
 
 
 def find_near_misses(left: IdSample, right: IdSample) -> list[NearMiss]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from xvfl.data.encoded import Encoded
 from xvfl.data.labels import LabelValues
-from xvfl.data.near_ids import IdSample, sample_ids
+from xvfl.data.near_ids import IdSample, is_in, sample_ids
 from xvfl.data.sources import Source, source_ids
 from xvfl.dataset.overlap import ALL_PARTIES, LABELS, Overlap, add_full_rows, count_overlap
 from xvfl.dataset.prepare import (
@@ -123,7 +123,7 @@ class _InMemoryBackend:
     def match(self, values: LabelValues, unlabeled: bool) -> IdMatch:
         codes = values.codes(self._labels)
         index, codes = self._labels.index[codes >= 0], codes[codes >= 0]
-        held = {name: index.isin(ids) for name, ids in self._ids.items()}
+        held = {name: is_in(index, ids) for name, ids in self._ids.items()}
         matched = np.logical_or.reduce(list(held.values()))
         self._index, self._codes = index[matched], codes[matched]
         codes, sizes = np.unique(self._codes, return_counts=True)
@@ -142,7 +142,7 @@ class _InMemoryBackend:
     def _add_unlabeled(self, labeled: pd.Index) -> None:
         """Append the parties' ids without label, code −1."""
         ids = pd.Index(np.concatenate([each.to_numpy() for each in self._ids.values()])).unique()
-        others = ids[~ids.isin(labeled)]
+        others = ids[~is_in(ids, labeled)]
         self._index = self._index.append(others)
         self._codes = np.concatenate([self._codes, np.full(len(others), -1)])
 
