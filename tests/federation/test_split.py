@@ -1,5 +1,6 @@
 """The central test: a cut federation computes the fused one's gradients, whatever carries it."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,16 @@ def test_gradients_are_the_fused_ones(
     with open_transports(kind, made.names, ends, authority) as found:
         split = begin_run(found, made.names, settings_json(), branches)
         assert_equal(split_gradients(made, method, split), expected, TOLERANCE[dtype])
+
+
+def test_gradients_of_a_step_without_completion_are_the_fused_ones(authority: Path) -> None:
+    made = make_federation(3, torch.float64)
+    made = replace(made, rows=replace(made.rows, completing=False))
+    method = make_small_method(made, "xvfl+")
+    expected = fused_gradients(made, method, 0.7)
+    with open_transports("memory", made.names, make_endpoints(made, 0.7), authority) as found:
+        split = begin_run(found, made.names, settings_json())
+        assert_equal(split_gradients(made, method, split), expected, TOLERANCE[torch.float64])
 
 
 @pytest.mark.parametrize("mode", ["local", "assisted", "collaborative"])
