@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from xvfl_lab.datasets.digits import digits
 from xvfl_lab.experiments.runner import Result, run_many
 from xvfl_lab.experiments.stacked_runs import RunConfig, StackedRuns
 from xvfl_lab.task import Task
@@ -182,3 +183,12 @@ def test_each_run_is_calibrated_as_it_would_be_alone(members: int) -> None:
         expected = logits(alone.method, alone.federation, alone.rows("test"), mode, party)
         torch.testing.assert_close(out[run].softmax(-1), expected.softmax(-1), atol=1e-3, rtol=0)
     assert chosen
+
+
+def test_calibrated_runs_of_a_stack_are_also_tested_without_completion() -> None:
+    train = TrainConfig(epochs=1, batch_size=256)
+    net = NetConfig(embedding_dim=8, hidden_dim=16, members=2)
+    runs = [RunConfig("xvfl+", 0.5, seed, net=net, train=train) for seed in (0, 1)]
+    results = run_many(digits(), [replace(run, weights="calibrated") for run in runs])
+    for result in results:
+        assert {"local zero-filled", "collaborative zero-filled"} <= result.metrics.keys()

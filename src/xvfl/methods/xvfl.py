@@ -99,8 +99,9 @@ class XVFL:
         method = XVFL(self.heads, self.weights)
         method.default_weights = OBSERVED
         for key, weights in self.decision_weights.items():
-            observed, completed, *others = (float(weight) for weight in weights)
-            method.decision_weights[key] = (observed + completed, 0.0, *others)
+            pair, others = torch.as_tensor(weights).tensor_split([2], -1)
+            observed = torch.stack([pair.sum(-1), torch.zeros_like(pair[..., 0])], -1)
+            method.decision_weights[key] = torch.cat([observed, others], -1)
         return method
 
     def loss(self, federation: Federation, rows: Rows) -> dict[str, Tensor]:

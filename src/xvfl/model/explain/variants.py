@@ -95,7 +95,7 @@ class CachedFederation:
 
     def backward(self, loss: Tensor) -> None:
         """Nothing is trained here."""
-        raise NotImplementedError
+        raise TypeError("a federation of cached embeddings cannot be trained")
 
 
 class VariantPredictor:
