@@ -65,8 +65,8 @@ def model_of(ready: InMemoryDataset) -> Model:
     return Model(
         ready.encoders,
         ready.full_threshold,
-        ready.classes,
-        ready.class_prior(),
+        ready.task,
+        ready.prior(),
         net,
         LossConfig(),
         0,
@@ -185,11 +185,11 @@ def test_D2_rows_observed_nowhere_get_the_class_prior_flagged() -> None:
     said = [model.predict(asked, "collaborative")]
     said += [model.predict(asked, mode, "shop") for mode in ("local", "assisted")]
     for each in said:
-        np.testing.assert_allclose(each.proba[1], model.prior)
+        np.testing.assert_allclose(each.values[1], model.prior)
         assert each.mode[1] == "prior" and each.parties[1] == "" and each.completed[1] == 0
         assert "not observed by any party: class prior" in each.notes[1]
         assert each.mode[0] == each.mode[2] != "prior" and each.notes[0] == each.notes[2] == ""
-        assert not np.allclose(each.proba[0], model.prior)
+        assert not np.allclose(each.values[0], model.prior)
 
 
 # D3: missing is per raw feature, and never a zero.
@@ -263,7 +263,7 @@ def test_D4_a_folder_without_the_head_cannot_predict(tmp_path: Path) -> None:
     folder = RunDir(tmp_path / "model")
     model_of(prepared(sources, labels)).save(folder)
     alone = Model.load(folder).predict({"shop": sources["shop"]}, "local", "shop")
-    assert alone.proba.shape == (40, 2)
+    assert alone.values.shape == (40, 2)
     tensors, about = folder.load_tensors(MODEL)
     kept = {k: v for k, v in tensors.items() if not k.startswith(f"{COORDINATOR}/")}
     assert 0 < len(kept) < len(tensors)
@@ -289,7 +289,7 @@ def test_D5_any_subset_of_parties_predicts_together(who: tuple[str, ...]) -> Non
         embedded.append(net.embed(torch.from_numpy(encoded.values), given))
     head = model.method.heads
     expected = torch.softmax(head(torch.stack(embedded).mean(0)).double(), 1)
-    np.testing.assert_allclose(said.proba, expected.detach().numpy(), atol=1e-6)
+    np.testing.assert_allclose(said.values, expected.detach().numpy(), atol=1e-6)
 
 
 @pytest.mark.parametrize("who", [s for r in (1, 2, 3) for s in itertools.combinations(NAMES, r)])
@@ -299,8 +299,8 @@ def test_D5_any_subset_of_parties_predicts_rows_with_gaps(who: tuple[str, ...]) 
     given = {name: sources[name].iloc[i : i + 20] for i, name in enumerate(who)}
     said = model.predict(given, "collaborative")
     assert len(said.ids) == 19 + len(who)
-    assert np.isfinite(said.proba).all() and (said.proba > 0).all()
-    np.testing.assert_allclose(said.proba.sum(1), 1)
+    assert np.isfinite(said.values).all() and (said.values > 0).all()
+    np.testing.assert_allclose(said.values.sum(1), 1)
 
 
 # D6: a row counts as full when enough of it is there.
@@ -491,7 +491,7 @@ def test_D7_a_model_without_a_partys_table_is_the_model_of_the_others() -> None:
         out = model.method.logits(
             FusedFederation(sides), ready.rows.select_parties([0, 2]), "collaborative", 0
         )
-    np.testing.assert_allclose(said.proba, torch.softmax(out.double(), 1).numpy(), atol=1e-6)
+    np.testing.assert_allclose(said.values, torch.softmax(out.double(), 1).numpy(), atol=1e-6)
 
 
 def assisted(holding: str, weights: XVFLWeights) -> tuple[Tensor, Tensor]:

@@ -22,7 +22,8 @@ from sklearn.base import clone, is_classifier
 from sklearn.exceptions import NotFittedError
 from torch import nn
 
-import xvfl.estimator
+import xvfl.estimator.classifier
+import xvfl.estimator.regressor
 from tests.small_tables import ROWS, make_tables, train, write_run_inputs
 from xvfl import DataWarning, Images, TableOptions, XVFLClassifier
 from xvfl.cli.template import field_docs
@@ -112,7 +113,7 @@ def test_parameters_are_described_as_in_the_configuration(section: type) -> None
 
 
 def test_the_examples_run() -> None:
-    results = doctest.testmod(xvfl.estimator)
+    results = doctest.testmod(xvfl.estimator.classifier)
     assert results.failed == 0 and results.attempted > 10
 
 
@@ -592,7 +593,7 @@ def test_ctrl_c_keeps_the_best_epoch_or_stops(step: int) -> None:
         yield interrupt_at(step)
 
     before = signal.getsignal(signal.SIGINT)
-    with mock.patch("xvfl.estimator.progress_bar", bar):
+    with mock.patch("xvfl.estimator.base_estimator.progress_bar", bar):
         if step == 1:
             with pytest.raises(KeyboardInterrupt):
                 small().fit(BOTH, Y)

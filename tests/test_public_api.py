@@ -30,14 +30,15 @@ def test_public_names() -> None:
         "WireError",
         "XVFLClassifier",
         "XVFLError",
+        "XVFLRegressor",
         "__version__",
         "describe",
     ]
     assert dir(xvfl) == xvfl.__all__
     assert all(getattr(xvfl, name) is not None for name in xvfl.__all__)
     assert all(getattr(xvfl, name).__doc__ for name in xvfl.__all__ if name != "__version__")
-    with pytest.raises(AttributeError, match="no attribute 'XVFLRegressor'"):
-        xvfl.XVFLRegressor  # noqa: B018
+    with pytest.raises(AttributeError, match="no attribute 'XVFLRanker'"):
+        xvfl.XVFLRanker  # noqa: B018
 
 
 def test_every_error_has_one_base_class() -> None:

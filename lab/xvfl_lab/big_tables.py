@@ -152,7 +152,7 @@ def _prepared(folder: Path) -> OnDiskDataset:
 
 
 def _model(prepared: OnDiskDataset) -> Model:
-    about = (prepared.encoders, prepared.full_threshold, prepared.classes, prepared.class_prior())
+    about = (prepared.encoders, prepared.full_threshold, prepared.task, prepared.prior())
     return Model(*about, NetConfig(), LossConfig(), 0)
 
 

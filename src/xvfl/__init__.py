@@ -34,7 +34,7 @@ from xvfl.version import VERSION as __version__
 if TYPE_CHECKING:
     from xvfl.data.images import Images
     from xvfl.dataset.inspection import describe
-    from xvfl.estimator import XVFLClassifier
+    from xvfl.estimator import XVFLClassifier, XVFLRegressor
     from xvfl.methods import Federation, Method
 
 _MODULE_OF = {
@@ -42,6 +42,7 @@ _MODULE_OF = {
     "Images": "xvfl.data.images",
     "Method": "xvfl.methods",
     "XVFLClassifier": "xvfl.estimator",
+    "XVFLRegressor": "xvfl.estimator",
     "describe": "xvfl.dataset.inspection",
 }
 """Names that are imported on first use."""
@@ -69,6 +70,7 @@ __all__ = [
     "WireError",
     "XVFLClassifier",
     "XVFLError",
+    "XVFLRegressor",
     "__version__",
     "describe",
 ]

@@ -16,6 +16,8 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from xvfl.errors import ConfigError, unknown
 
 Scaling = Literal["auto", "minmax", "quantile"]
+TaskKind = Literal["classification", "regression"]
+"""What a model predicts: a class or a number."""
 KINDS = {
     "number": 'a number; "number:," has a decimal comma',
     "category": "a category",
@@ -152,6 +154,8 @@ class LabelsConfig:
     """Name of the id column of that table."""
     party: str | None = None
     """The party whose table contains the label column; instead of `table`."""
+    task: TaskKind = "classification"
+    """What to predict: `classification`, the class of a row, or `regression`, a number."""
 
 
 @dataclass(frozen=True)
@@ -410,6 +414,15 @@ class PrivacyConfig:
 NO_PROTECTION = PrivacyConfig("off")
 
 
+def require_no_class_weight(task: TaskKind, train: TrainConfig) -> None:
+    """Reject weights of classes where the label is a number."""
+    if task == "regression" and train.class_weight != "none":
+        raise ConfigError(
+            f"train.class_weight: expected 'none' with labels.task = 'regression', got "
+            f"{train.class_weight!r}; numbers have no classes"
+        )
+
+
 @dataclass(frozen=True)
 class Config:
     """Configuration of a training run in one process, as `xvfl train` reads it from TOML."""
@@ -443,6 +456,7 @@ class Config:
         _require(self, "labels", one_place, "either `table` or `party`")
         if self.labels.party is not None and self.labels.party not in self.parties:
             raise ConfigError(f"labels.party: {unknown('party', self.labels.party, self.parties)}")
+        require_no_class_weight(self.labels.task, self.train)
 
 
 SECTIONS: dict[str, type] = {

@@ -22,7 +22,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 UNLABELED = -1
-"""The class of a row without label."""
+"""The class of a row without label; a number that is the label of no row is NaN."""
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""A loss of outputs (B, …, C) against labels (B,), or against other outputs, unreduced. (B, …)"""
 
 
 def mean_over(E: Tensor, members: Tensor) -> Tensor:
@@ -204,13 +206,32 @@ def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
     return each.view(target.shape)
 
 
-def decision_loss(logits: Logits, full: Tensor, y: Tensor) -> Tensor:
+def soft_cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
+    """Cross-entropy of logits against the probabilities of target logits, both (B, …, C). (B, …)"""
+    return -(target.softmax(-1) * logits.log_softmax(-1)).sum(-1)
+
+
+def squared_error(out: Tensor, y: Tensor) -> Tensor:
+    """Squared error ℓ of numbers (B, …, 1) against labels (B,), unreduced. (B, …)
+
+    Part of the extension to regression, not of the paper. Unlabeled rows, y = NaN, count 0.
+    """
+    labels = y.view(-1, *[1] * (out.dim() - 2))
+    return (out.squeeze(-1) - labels.nan_to_num()).square() * ~labels.isnan()
+
+
+def is_labeled(y: Tensor) -> Tensor:
+    """Return which labels are known, of classes or of numbers. (B,)"""
+    return ~y.isnan() if y.is_floating_point() else y >= 0
+
+
+def decision_loss(logits: Logits, full: Tensor, y: Tensor, loss: Loss = cross_entropy) -> Tensor:
     """Sum the decision terms of each row (eq. l_ce_aligned_non_aligned_k, with D1 and D2). (B,)"""
     aligned = full.all(1)
-    own = (cross_entropy(logits.own, y) * full).sum(1)
-    joint = cross_entropy(logits.joint, y) * (full.sum(1) >= 2)
-    swap = cross_entropy(logits.swapped, y).sum(1) * aligned
-    fill = cross_entropy(logits.filled, y) * ~aligned
+    own = (loss(logits.own, y) * full).sum(1)
+    joint = loss(logits.joint, y) * (full.sum(1) >= 2)
+    swap = loss(logits.swapped, y).sum(1) * aligned
+    fill = loss(logits.filled, y) * ~aligned
     return own + joint + swap + fill
 
 
@@ -226,7 +247,9 @@ def dsalign_joint(logits: PartyLogits, full: Tensor, stop_gradient: bool = False
     return (logits.own - target.unsqueeze(1)).square().mean(-1).sum(1) * full.all(1)
 
 
-def self_completion_loss(logits: Tensor, seen: Tensor, y: Tensor) -> Tensor:
+def self_completion_loss(
+    logits: Tensor, seen: Tensor, y: Tensor, loss: Loss = cross_entropy
+) -> Tensor:
     """Sum the losses on masked copies of a row: Σ ℓ(h(cue)) + ℓ(h(f_i(x̂_i))). (B,)
 
     Part of xvfl+, not of the paper. A cue is f_i(masked x_i), and x̂_i is completed from it.
@@ -234,7 +257,7 @@ def self_completion_loss(logits: Tensor, seen: Tensor, y: Tensor) -> Tensor:
     is left out. The predictions of all parties together, from the mean of their embeddings of
     copies, count as those of one more party.
     """
-    each = cross_entropy(logits, y).view(*seen.shape, -1)
+    each = loss(logits, y).view(*seen.shape, -1)
     return (each.sum(-1) * seen).sum(1)
 
 
@@ -243,14 +266,15 @@ def joint_logits(logits: Logits, full: Tensor) -> Tensor:
     return torch.where(full.all(1, keepdim=True), logits.joint, logits.filled)
 
 
-def guidance_loss(logits: Tensor, joint: Tensor, seen: Tensor) -> Tensor:
-    """Sum the cross-entropy of masked copies against the joint prediction as soft label. (B,)
+def guidance_loss(
+    logits: Tensor, joint: Tensor, seen: Tensor, distance: Loss = soft_cross_entropy
+) -> Tensor:
+    """Sum the distance of masked copies from the joint prediction as soft label. (B,)
 
     Part of xvfl+, not of the paper. `logits` as in `self_completion_loss`; no gradient flows into
     the joint logits (B, C).
     """
-    target = joint.detach().softmax(-1).unsqueeze(1)
-    each = -(target * logits.log_softmax(-1)).sum(-1).view(*seen.shape, -1)
+    each = distance(logits, joint.detach().unsqueeze(1)).view(*seen.shape, -1)
     return (each.sum(-1) * seen).sum(1)
 
 
@@ -262,13 +286,14 @@ def overall(
     lambda2: float | Tensor,
     *,
     stop_gradient: bool = False,
+    loss: Loss = cross_entropy,
 ) -> dict[str, Tensor]:
     """Compute the three weighted losses of each row; the loss is their sum (eq. overall_k). (B,)
 
     λ1 and λ2 are numbers, or one for each row. (B,)
     """
     return {
-        "decision": decision_loss(logits, full, y),
+        "decision": decision_loss(logits, full, y, loss),
         "dsalign1": lambda1 * dsalign_completed(logits, full, stop_gradient),
         "dsalign2": lambda2 * dsalign_joint(logits, full, stop_gradient),
     }

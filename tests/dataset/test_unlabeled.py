@@ -57,11 +57,11 @@ def test_unlabeled_rows_train_and_only_labeled_ones_validate_and_test(
         assert counts.unlabeled == ROWS - LABELED
         assert counts.labeled + counts.validation + counts.test == LABELED
         assert bool((each.validation_rows(CPU).y >= 0).all())
-        assert sum(each.class_prior()) == pytest.approx(1)
+        assert sum(each.prior()) == pytest.approx(1)
     assert str(memory.row_counts()) == "40 labeled and 240 unlabeled rows"
     assert bool((memory.rows.y[memory.test] >= 0).all())
     assert disk.row_counts() == memory.row_counts()
-    assert disk.class_prior() == pytest.approx(memory.class_prior())
+    assert disk.prior() == pytest.approx(memory.prior())
     rows = disk.training_rows(CPU)
     rows_in_memory = memory.training_rows(CPU)
     assert rows.epoch_size == rows_in_memory.epoch_size == 4 * TRAIN

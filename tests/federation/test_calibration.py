@@ -22,11 +22,11 @@ from xvfl.federation.calibration import (
     candidate_weights,
     choose_weights,
     fit_decision_weights,
-    fit_scale,
 )
 from xvfl.federation.predict import logits
 from xvfl.methods.pooling import decision_weights
 from xvfl.primitives.rows import Rows
+from xvfl.primitives.task import CLASSIFICATION
 
 
 def log_loss(out: Tensor, y: int, scale: float) -> float:
@@ -82,7 +82,7 @@ def test_the_scale_minimizes_the_log_loss_of_each_run() -> None:
     decisions, y = sample_decisions(80, [1.0, 3.0], 0)
     out = torch.stack([decisions[:, 0] * 3, decisions[:, 1] / 2])
     both, weight = torch.stack([y, y]), torch.ones(2, 80, dtype=torch.float64)
-    for run, scale in enumerate(fit_scale(out, both, weight).tolist()):
+    for run, scale in enumerate(CLASSIFICATION.fit_scale(out, both, weight).tolist()):
         at = [
             sum(log_loss(row, int(c), s) for row, c in zip(out[run], y, strict=True))
             for s in (scale * 0.99, scale, scale * 1.01)

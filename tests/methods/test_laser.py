@@ -203,7 +203,7 @@ def test_every_party_predicts_alone_with_its_own_head() -> None:
     values, observed = torch.from_numpy(encoded.values), torch.from_numpy(encoded.observed)
     out = model.method.heads[1](model.parties["p1"].embed(values, observed)).double()
     expected = torch.softmax(out / model.temperatures.get("local/p1", 1.0), 1)
-    np.testing.assert_allclose(said.proba, expected.detach().numpy(), atol=1e-6)
+    np.testing.assert_allclose(said.values, expected.detach().numpy(), atol=1e-6)
 
 
 def test_two_of_three_parties_predict_together() -> None:

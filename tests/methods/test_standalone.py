@@ -101,4 +101,4 @@ def test_every_party_predicts_with_its_own_head(party: str, at: int) -> None:
     values, observed = torch.from_numpy(encoded.values), torch.from_numpy(encoded.observed)
     out = model.method.heads[at](model.parties[party].embed(values, observed)).double()
     expected = torch.softmax(out / model.temperatures.get(f"local/{party}", 1.0), 1)
-    np.testing.assert_allclose(said.proba, expected.detach().numpy(), atol=1e-6)
+    np.testing.assert_allclose(said.values, expected.detach().numpy(), atol=1e-6)

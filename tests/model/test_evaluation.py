@@ -54,7 +54,7 @@ def test_a_line_has_the_metrics_of_its_predictions(trained: Trained) -> None:
     for line in result.lines:
         party = None if line.party == "all" else line.party
         prediction = model.predict(tables, line.mode, party)  # type: ignore[arg-type]
-        assert line.metrics == all_metrics(prediction.proba, numbers[prediction.ids].to_numpy())
+        assert line.metrics == all_metrics(prediction.values, numbers[prediction.ids].to_numpy())
         assert line.rows == len(prediction.ids) and line.reason == ""
 
 
@@ -118,7 +118,7 @@ def test_modes_are_compared_on_the_same_rows(trained: Trained) -> None:
             numbers = pd.Categorical(y[ids], categories=model.classes).codes
             for mode, metrics in each.metrics.items():
                 party = None if mode == "collaborative" else each.party
-                slow = model.predict(tables, mode, party, list(ids)).proba  # type: ignore[arg-type]
+                slow = model.predict(tables, mode, party, list(ids)).values  # type: ignore[arg-type]
                 assert metrics == pytest.approx(all_metrics(slow, numbers), abs=1e-6)
         data = json.loads(json.dumps(result.to_dict()))
         assert Evaluation.from_dict(data).to_dict()["same_rows"] == data["same_rows"]

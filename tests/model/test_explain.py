@@ -73,7 +73,7 @@ def test_subsets_are_predicted_as_the_model_does(options: dict[str, object]) -> 
     for size in (1, 2, 3):
         for subset in itertools.combinations(range(3), size):
             tables = {names[party]: HELD_OUT[names[party]] for party in subset}
-            slow = model.predict(tables, "collaborative", ids=list(TEST)).proba
+            slow = model.predict(tables, "collaborative", ids=list(TEST)).values
             np.testing.assert_allclose(predictor.predict(Variant(subset)), slow, atol=1e-6)
     np.testing.assert_allclose(predictor.predict(Variant(()))[0], model.prior)
 
@@ -95,7 +95,7 @@ def test_permuted_features_are_those_of_a_permuted_table(
             permuted=PermutedFeatures(0, (names.index(column),), torch.from_numpy(order)),
         )
     )
-    slow = model.predict({**HELD_OUT, "bank": permuted}, "collaborative", ids=list(TEST)).proba
+    slow = model.predict({**HELD_OUT, "bank": permuted}, "collaborative", ids=list(TEST)).values
     np.testing.assert_allclose(fast, slow, atol=1e-6)
     assert np.abs(fast - predictor.predict(Variant((0, 1, 2)))).max() > 1e-4
 
@@ -108,7 +108,7 @@ def test_metrics_of_samples_are_those_of_repeated_rows() -> None:
         y = rng.integers(0, classes, 60)
         counts = sample_rows(60, 5, rng)
         assert (counts[0] == 1).all() and (counts.sum(1) == 60).all()
-        for name, metric in METRICS.items():
+        for name, metric in METRICS["classification"].items():
             values = metric(proba, y, counts)
             for value, count in zip(values, counts, strict=True):
                 rows = np.repeat(np.arange(60), count.astype(int))

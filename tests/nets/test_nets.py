@@ -243,7 +243,7 @@ def test_a_users_modules_and_builders_take_the_place_of_the_defaults(tmp_path: P
     with pytest.raises(RunError, match="custom nets"):
         Model.load(folder)
     again = Model.load(folder, CustomNets(**mine)).predict(sources)
-    np.testing.assert_array_equal(again.proba, said.to_numpy())
+    np.testing.assert_array_equal(again.values, said.to_numpy())
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ def test_a_users_modules_and_builders_take_the_place_of_the_defaults(tmp_path: P
 def test_a_misfitting_net_is_named_before_training(own: dict[str, Any], message: str) -> None:
     sources, labels = frames()
     ready = prepare_in_memory(sources, labels, PreparationPlan({}, Splits(0.0, 0.2, 0)))
-    rest = (ready.classes, ready.class_prior(), NetConfig(6, 8), LossConfig(), 0)
+    rest = (ready.task, ready.prior(), NetConfig(6, 8), LossConfig(), 0)
     with pytest.raises(InputError, match=message):
         Model(ready.encoders, ready.full_threshold, *rest, CustomNets(**own))
     with pytest.raises(InputError, match=message):
@@ -286,7 +286,7 @@ def test_a_misfitting_net_is_named_before_training(own: dict[str, Any], message:
 def test_other_misfits_are_named_too(own: dict[str, Any]) -> None:
     sources, labels = frames()
     ready = prepare_in_memory(sources, labels, PreparationPlan({}, Splits(0.0, 0.2, 0)))
-    rest = (ready.classes, ready.class_prior(), NetConfig(6, 8), LossConfig(), 0)
+    rest = (ready.task, ready.prior(), NetConfig(6, 8), LossConfig(), 0)
     with pytest.raises(InputError):
         Model(ready.encoders, ready.full_threshold, *rest, CustomNets(**own))
 

@@ -121,9 +121,7 @@ def test_D9_a_released_model_predicts_as_the_simulator(tmp_path: Path, with_weig
     options: dict[str, Any] = {"embedding_dim": 8, "hidden_dim": 16, "full_threshold": 1.0}
     model = XVFLClassifier(epochs=2, device="cpu", **options).fit(both, y).model_
     load_decision_weights(model.method, {"local/bank": [0.75, 0.25], "local/shop": [1, 0]})
-    heads = TrainedHeads(
-        "r", model.method, model.classes, torch.tensor(model.prior), model.temperatures, model.loss
-    )
+    heads = TrainedHeads("r", model.method, model.task, model.prior, model.temperatures, model.loss)
     manifest = heads.party_manifest("bank")
     assert manifest["decision_weights"] == {"local/bank": [0.75, 0.25]}
     if not with_weights:
@@ -142,8 +140,8 @@ def test_D9_a_released_model_predicts_as_the_simulator(tmp_path: Path, with_weig
     settings = RunSettings("xvfl+", model.net, TrainConfig())
     net, threshold = model.parties["bank"], model.full_threshold["bank"]
     bundle = install_release(message, inputs, model.encoders["bank"], settings, net, threshold)
-    expected = model.predict({"bank": bank}, "local", "bank").proba
-    found = Model.load(bundle).predict({"bank": bank}, "local", "bank").proba
+    expected = model.predict({"bank": bank}, "local", "bank").values
+    found = Model.load(bundle).predict({"bank": bank}, "local", "bank").values
     np.testing.assert_allclose(found, expected, atol=1e-12)
 
 

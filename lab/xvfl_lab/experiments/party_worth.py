@@ -193,7 +193,7 @@ def subset_scores(stack: StackedRuns, subset: tuple[int, ...], metric: str) -> F
         seen = chosen.seen.any(1).cpu().view(rows.runs, -1, 1)
         proba = torch.where(seen, out.softmax(-1).view(*y.shape, -1), proba)
     counts = sample_rows(y.shape[1], SAMPLES, np.random.default_rng(0))
-    score = METRICS[metric]
+    score = METRICS["classification"][metric]
     return np.stack([score(*each, counts) for each in zip(proba.numpy(), y, strict=True)])
 
 

@@ -22,6 +22,11 @@ def load_scenario(path: Path, max_rows: int, max_epochs: int | None = None) -> S
             f"{path}: the audit reads tables into memory, and these are too large; audit a sample: "
             'table = "sql:SELECT * FROM … USING SAMPLE 10000 ROWS"'
         )
+    if config.labels.task == "regression":
+        raise InputError(
+            f"{path}: the audit simulates attacks on classes, got labels.task = 'regression'; bin "
+            "the label into classes to audit the same tables"
+        )
     sources, labels = read_run_tables(config, base_dir)
     train = config.train.resolve()
     if len(labels) > max_rows:

@@ -69,7 +69,9 @@ def _align_coordinator(config: "CoordinatorConfig", names: list[str] | None, wai
         if name not in config.parties:
             raise InputError(f"--party: {unknown('party', name, config.parties)}")
     given, path = config.labels, Path(config.state_dir) / ALIGNMENT
-    labels = read_labels(given.table, id_column=given.id_column, column=given.column)
+    labels = read_labels(
+        given.table, id_column=given.id_column, column=given.column, task=given.task
+    )
     ids, columns = list(labels.index), [given.column]
     with listen(config, _print_event) as server:
         transports = {name: server.transports[name] for name in names or config.parties}

@@ -1,6 +1,7 @@
 """Output of the commands: error messages, exit code, tables."""
 
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -16,13 +17,18 @@ FINISHED_WITHOUT = 3
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""
 METRICS = {
-    "accuracy": "accuracy",
-    "balanced_accuracy": "balanced",
-    "auroc": "AUROC",
-    "nll": "NLL",
-    "ece": "ECE",
+    "classification": {
+        "accuracy": "accuracy",
+        "balanced_accuracy": "balanced",
+        "auroc": "AUROC",
+        "nll": "NLL",
+        "ece": "ECE",
+    },
+    "regression": {"r2": "R²", "rmse": "RMSE", "mae": "MAE"},
 }
-"""The heading of each metric."""
+"""The heading of each metric, by task."""
+COMPARED = {"classification": ("auroc", "accuracy"), "regression": ("r2", "rmse")}
+"""The metrics of comparisons; the first one compares modes."""
 
 SHOWN_FEATURES = 10
 """Number of features that `xvfl explain` prints."""
@@ -35,12 +41,14 @@ def print_error(text: str) -> None:
 
 def print_evaluation(name: str, evaluation: "Evaluation") -> None:
     """Print one line for each mode and party; a missing line shows its reason."""
-    title = f"{name}: {evaluation.split} rows; majority class {evaluation.majority:.3f}"
-    columns = ["mode", "party", "rows", *METRICS.values()]
+    metrics, title = METRICS[evaluation.task], f"{name}: {evaluation.split} rows"
+    if evaluation.majority is not None:
+        title += f"; majority class {evaluation.majority:.3f}"
+    columns = ["mode", "party", "rows", *metrics.values()]
     has_bytes = any(line.bytes_per_row is not None for line in evaluation.lines)
     table = new_table(title, [*columns, "bytes/row"] if has_bytes else columns)
     for line in evaluation.lines:
-        values = [f"{line.metrics[metric]:.3f}" for metric in METRICS if line.metrics]
+        values = [_figure(line.metrics, metric) for metric in metrics if line.metrics]
         if line.bytes_per_row is not None:
             values.append(f"{line.bytes_per_row:.0f}")
         table.add_row(line.mode, line.party, str(line.rows), *values or [line.reason])
@@ -55,26 +63,28 @@ def _print_same_rows(evaluation: "Evaluation") -> None:
     modes = list(dict.fromkeys(mode for each in evaluation.same_rows for mode in each.metrics))
     if len(modes) < 2:
         return
-    table = new_table("compare modes on the same rows: AUROC", ["party", "rows", *modes])
+    metric = COMPARED[evaluation.task][0]
+    heading = f"compare modes on the same rows: {METRICS[evaluation.task][metric]}"
+    table = new_table(heading, ["party", "rows", *modes])
     table.columns[0].header = "rows of"
     for each in evaluation.same_rows:
-        metrics = [each.metrics.get(mode) for mode in modes]
-        values = [f"{of['auroc']:.3f}" if of else "n/a" for of in metrics]
+        values = [_figure(each.metrics.get(mode), metric) for mode in modes]
         table.add_row(each.party, str(each.rows), *values)
     print_table(table)
 
 
 def print_trees(name: str, comparison: "TreeComparison") -> None:
-    """Print AUROC and accuracy of model and trees on the same rows, and the seconds of each."""
+    """Print two metrics of model and trees on the same rows, and the seconds of each."""
     method, split = comparison.method, comparison.evaluation.split
+    task = comparison.evaluation.task
     title = f"{name}: {method} and trees (LightGBM), {split} rows"
     sides = (method, "trees")
-    metrics = [f"{metric} {side}" for metric in ("AUROC", "accuracy") for side in sides]
+    metrics = [f"{METRICS[task][metric]} {side}" for metric in COMPARED[task] for side in sides]
     table = new_table(title, ["trees", "party", "rows", *metrics, "seconds", "masks"])
     for line in comparison.lines:
         values = [
-            f"{of[metric]:.3f}" if of else "n/a"
-            for metric in ("auroc", "accuracy")
+            _figure(of, metric)
+            for metric in COMPARED[task]
             for of in (line.model_metrics, line.metrics)
         ]
         seconds = f"{line.seconds:.1f}"
@@ -85,6 +95,13 @@ def print_trees(name: str, comparison: "TreeComparison") -> None:
         "with and without random masks; the validation rows choose. `local` is compared with mode "
         "local, the others with mode collaborative."
     )
+
+
+def _figure(metrics: Mapping[str, float] | None, metric: str) -> str:
+    """Write a metric; errors in the units of a label have four digits."""
+    if not metrics:
+        return "n/a"
+    return f"{metrics[metric]:.4g}" if metric in ("rmse", "mae") else f"{metrics[metric]:.3f}"
 
 
 def print_explanation(name: str, explanation: "Explanation") -> None:

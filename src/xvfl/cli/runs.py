@@ -91,7 +91,7 @@ def train(
         raise typer.Exit(INTERRUPTED)
     records = [each for each in folder.records() if each["kind"] == "epoch"]
     if has_matplotlib():
-        plot_training(records, folder / "curves.png")
+        plot_training(records, folder / "curves.png", result.model.task.score_name)
     else:
         print_error(NO_MATPLOTLIB)
     if result.model.differential_privacy is not None:
@@ -99,7 +99,8 @@ def train(
     best = records[records[-1]["best_epoch"] - 1]
     print(
         f"trained {len(records)} epochs on {result.rows}, best: epoch {best['epoch']} "
-        f"(validation log-loss {-best['score']:.4f}); next: xvfl evaluate {out}"
+        f"(validation {result.model.task.score_name} {-best['score']:.4f}); next: xvfl evaluate "
+        f"{out}"
     )
 
 
@@ -153,7 +154,8 @@ def explain(
     metric: Annotated[
         str,
         typer.Option(
-            help="auroc, accuracy or log_loss. Default: AUROC for two classes, else accuracy."
+            help="auroc, accuracy or log_loss; for regression r2, squared_error or absolute_error. "
+            "Default: AUROC for two classes, accuracy for more, R² for numbers."
         ),
     ] = "auto",
     shared: Annotated[
@@ -225,10 +227,10 @@ def predict(
 ) -> None:
     """Predict the rows of new tables, with any features missing.
 
-    The output has one line per row: the prediction, calibrated probabilities, the mode used, the
-    parties that contributed, the fraction of completed features, and notes (an unseen category, a
-    value far outside the training range, a row without any observed feature). Parquet files of any
-    size are streamed.
+    The output has one line per row: the prediction, calibrated probabilities of classes, the mode
+    used, the parties that contributed, the fraction of completed features, and notes (an unseen
+    category, a value far outside the training range, a row without any observed feature). Parquet
+    files of any size are streamed.
 
     xvfl predict RUN --mode local --party shop --input shop=new.csv --output answers.csv
     """

@@ -55,7 +55,7 @@ class IdIndex:
     ) -> str:
         """Insert ids, each with a code; reject duplicate ids."""
         name, start = f"t{self._tables}", 0
-        self.run(f"CREATE TABLE {name} (row BIGINT, id VARCHAR, code INTEGER)")
+        self.run(f"CREATE TABLE {name} (row BIGINT, id VARCHAR, code BIGINT)")
         for ids, codes in chunks:
             rows = np.arange(start, start + len(ids))
             start += len(ids)

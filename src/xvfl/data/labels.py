@@ -1,4 +1,4 @@
-"""Read labels, find the classes and number them."""
+"""Read labels; find the classes and number them. Numbers are read by `xvfl.data.targets`."""
 
 import warnings
 from collections import Counter
@@ -11,10 +11,12 @@ import pandas as pd
 from numpy.typing import NDArray
 from pandas.api import types
 
+from xvfl.config import TaskKind
 from xvfl.data.frames import TableSource, describe_source, read_frame, single_level
 from xvfl.data.ids import parse_ids
 from xvfl.data.parse import NA_TEXTS
 from xvfl.data.sources import Source
+from xvfl.data.targets import find_targets, parse_targets
 from xvfl.errors import DataWarning, InputError, unknown
 
 MAX_CLASSES = 100_000
@@ -23,6 +25,10 @@ MAX_FLOAT_CLASSES = 50
 """A float label with more distinct values than this may be a regression target."""
 MAX_INTEGER_CLASSES = 50
 """More classes that are integers than this may be a regression target."""
+REGRESSION_HINT = (
+    'use XVFLRegressor (task = "regression" in a configuration file) to predict numbers, or bin '
+    "them into classes"
+)
 
 
 def read_labels(
@@ -33,10 +39,11 @@ def read_labels(
     where: str = "labels",
     min_classes: int = 2,
     allow_missing: bool = False,
+    task: TaskKind = "classification",
 ) -> pd.Series:
     """Read labels indexed by string ids, without missing ones; the index of a Series holds ids.
 
-    Missing labels give a warning, except with `allow_missing`.
+    Missing labels give a warning, except with `allow_missing`. Labels of regression are numbers.
     """
     if isinstance(source, pd.Series):
         ids = parse_ids(single_level(source.index, where).to_series(), f"{where}, index")
@@ -48,6 +55,9 @@ def read_labels(
         if column is None:
             raise InputError(f"{where}: which column holds the labels? name the label column")
         labels = frame[require_label_column(column, frame.columns, where)]
+    if task == "regression":
+        find_targets([labels], where, min_classes, allow_missing)
+        return parse_targets(labels, where).dropna()
     values = find_labels([labels], where, min_classes, allow_missing)
     return plain_type(labels[values.codes(labels) >= 0])
 
@@ -58,6 +68,7 @@ def labels_of_party(
     column: str,
     min_classes: int = 2,
     allow_missing: bool = False,
+    task: TaskKind = "classification",
 ) -> tuple[dict[str, Source], pd.Series]:
     """Split the label column off the table of the party that holds it; see `read_labels`."""
     table = sources.get(party)
@@ -66,7 +77,9 @@ def labels_of_party(
     where = f"labels of party {party!r}"
     cells = table[require_label_column(column, table.columns, where)]
     where += f", column {column!r}"
-    labels = read_labels(cells, where=where, min_classes=min_classes, allow_missing=allow_missing)
+    labels = read_labels(
+        cells, where=where, min_classes=min_classes, allow_missing=allow_missing, task=task
+    )
     return {**sources, party: table.drop(columns=[column])}, labels
 
 
@@ -85,6 +98,12 @@ class LabelValues:
     """As the table has them."""
     plain: pd.Series
     """As int, float, bool or str."""
+    stratum = "code"
+    """SQL expression of the stratum of a code: rows are split class by class."""
+
+    def strata(self, codes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the codes: rows are split class by class."""
+        return codes
 
     def codes(self, cells: pd.Series) -> NDArray[np.int64]:
         """Return the position of each cell's label, −1 where missing."""
@@ -110,7 +129,7 @@ def find_labels(
         if len(raw) > MAX_CLASSES:
             raise InputError(
                 f"{where}: expected classes, but there are more than {MAX_CLASSES} distinct "
-                "labels; bin them into classes first"
+                f"labels; {REGRESSION_HINT}"
             )
     if masked:
         named = " and ".join(map(repr, sorted(masked)[:2]))
@@ -130,7 +149,7 @@ def find_labels(
     if is_float and len(distinct) > max(MAX_FLOAT_CLASSES, labeled / 2):
         raise InputError(
             f"{where}: expected classes, but {len(distinct)} distinct numbers in {labeled} rows "
-            "looks like a regression target; bin it into classes first"
+            f"looks like a regression target; {REGRESSION_HINT}"
         )
     return LabelValues(list(raw), distinct)
 
@@ -141,7 +160,7 @@ def warn_many_classes(values: LabelValues, where: str) -> None:
     if types.is_integer_dtype(labels.dtype) and len(labels) > MAX_INTEGER_CLASSES:
         warnings.warn(
             f"{where}: {len(labels)} classes, the integers {labels.min()} to {labels.max()}, look "
-            "like a number; bin them into classes, or write them as text if they are classes",
+            f"like a number; {REGRESSION_HINT}, or write them as text if they are classes",
             DataWarning,
             stacklevel=4,
         )

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 
 import numpy as np
@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from xvfl.data.encoded import Encoded
-from xvfl.data.labels import LabelValues
 from xvfl.data.near_ids import IdSample, is_in, sample_ids
 from xvfl.data.sources import Source, source_ids
+from xvfl.data.targets import TargetValues
 from xvfl.dataset.overlap import ALL_PARTIES, LABELS, Overlap, add_full_rows, count_overlap
 from xvfl.dataset.prepare import (
     IdMatch,
@@ -22,6 +22,7 @@ from xvfl.dataset.prepare import (
     Metadata,
     PreparationPlan,
     StoreRows,
+    Values,
     prepare,
 )
 from xvfl.dataset.splits import (
@@ -34,6 +35,7 @@ from xvfl.dataset.splits import (
 )
 from xvfl.primitives.layout import Layout
 from xvfl.primitives.rows import PartyTable, Rows, align_rows, observation_levels
+from xvfl.primitives.task import Regression
 
 
 @dataclass(frozen=True)
@@ -50,14 +52,16 @@ class InMemoryDataset(Metadata):
     test: Tensor
     """Row numbers of each part."""
 
-    def class_prior(self) -> list[float]:
-        """Return the share of each class among the labeled training rows."""
-        counts = count_classes(self.rows.y[self.train], len(self.classes))
+    def prior(self) -> list[float]:
+        """Return the share of each class, or the mean number, of the labeled training rows."""
+        if isinstance(self.task, Regression):
+            return [self.task.mean]
+        counts = count_classes(self.rows.y[self.train], self.task.n_outputs)
         return [float(count) / float(counts.sum()) for count in counts]
 
     def row_counts(self) -> RowCounts:
         """Count the rows of each part."""
-        labeled = int((self.rows.y[self.train] >= 0).sum())
+        labeled = int(self.rows.labeled[self.train].sum())
         unlabeled = len(self.train) - labeled
         return RowCounts(labeled, unlabeled, len(self.validation), len(self.test))
 
@@ -120,16 +124,17 @@ class _InMemoryBackend:
         self._labels = labels
         self._stored: dict[str, tuple[Int64Array, PartyTable]] = {}
 
-    def match(self, values: LabelValues, unlabeled: bool) -> IdMatch:
+    def match(self, values: Values, unlabeled: bool) -> IdMatch:
+        self._values = values
         codes = values.codes(self._labels)
         index, codes = self._labels.index[codes >= 0], codes[codes >= 0]
         held = {name: is_in(index, ids) for name, ids in self._ids.items()}
         matched = np.logical_or.reduce(list(held.values()))
         self._index, self._codes = index[matched], codes[matched]
-        codes, sizes = np.unique(self._codes, return_counts=True)
+        strata, sizes = np.unique(values.strata(self._codes), return_counts=True)
         if unlabeled:
             self._add_unlabeled(index)
-        class_sizes = dict(zip(codes.tolist(), sizes.tolist(), strict=True))
+        class_sizes = dict(zip(strata.tolist(), sizes.tolist(), strict=True))
         named = {LABELS: index, **self._ids}
 
         def unmatched(name: str, other: str, size: int) -> IdSample:
@@ -150,7 +155,7 @@ class _InMemoryBackend:
         # Code −1, an unlabeled row, selects the last entry.
         number = np.full(max(numbers) + 2, -1, dtype=np.int64)
         number[list(numbers)] = list(numbers.values())
-        self._y = torch.from_numpy(number[self._codes])
+        self._y = torch.from_numpy(number[self._values.strata(self._codes)])
         self._parts: Parts = split(self._y, splits)
         self._training: NDArray[np.bool_] = np.zeros(len(self._y), dtype=bool)
         self._training[self._parts[0].numpy()] = True
@@ -162,9 +167,13 @@ class _InMemoryBackend:
     def is_training(self, places: Int64Array) -> NDArray[np.bool_]:
         return self._training[places] & (places >= 0)
 
-    def class_numbers(self, places: Int64Array) -> Int64Array:
-        numbers: Int64Array = self._y.numpy()[places]
-        return numbers
+    def label_codes(self, places: Int64Array) -> Int64Array:
+        numbers = isinstance(self._values, TargetValues)
+        codes: Int64Array = (self._codes if numbers else self._y.numpy())[places]
+        return codes
+
+    def training_codes(self) -> Iterator[Int64Array]:
+        yield self.label_codes(self._parts[0].numpy())
 
     def storage(self, party: str, layout: Layout) -> StoreRows:
         def store(places: Int64Array, encoded: Encoded) -> None:
@@ -180,7 +189,12 @@ class _InMemoryBackend:
             handles[places, i] = torch.arange(len(table))
             levels.append(observation_levels(table.observed, metadata.full_threshold[name]))
         rows = align_rows(handles, levels, self._y)
-        rows, (train, validation, test) = drop_unobserved(rows, self._parts, metadata.class_weight)
+        task, class_weight = metadata.task, metadata.class_weight
+        rows, (train, validation, test) = drop_unobserved(
+            rows, self._parts, class_weight, task.min_classes
+        )
+        if isinstance(task, Regression) and isinstance(self._values, TargetValues):
+            rows = replace(rows, y=task.standardize(self._values.numbers(self._codes)))
         return InMemoryDataset(
             **vars(metadata),
             tables=tables,

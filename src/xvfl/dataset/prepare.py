@@ -16,19 +16,21 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from xvfl.config import COORDINATOR, TableOptions
+from xvfl.config import COORDINATOR, TableOptions, TaskKind
 from xvfl.data.encoded import Encoded
 from xvfl.data.encoder import TableEncoder
 from xvfl.data.label_leaks import MAX_ROWS, find_label_leaks
 from xvfl.data.labels import LabelValues, encode_labels, find_labels, warn_many_classes
 from xvfl.data.parse import describe_table
 from xvfl.data.sources import Encoder, Source, encode, fit_encoder, source_ids, take_rows
+from xvfl.data.targets import TargetValues, find_target_leaks, find_targets, moments
 from xvfl.data.value_stats import FitLimits
 from xvfl.dataset.overlap import Overlap, Unmatched, warn_near_misses, warn_small_overlap
 from xvfl.dataset.splits import Splits
 from xvfl.errors import DataWarning, InputError, unknown
 from xvfl.primitives.layout import Layout
 from xvfl.primitives.rows import full_threshold_from_counts
+from xvfl.primitives.task import Classification, Regression, Task
 
 Int64Array = NDArray[np.int64]
 D = TypeVar("D", covariant=True)
@@ -48,6 +50,12 @@ class PreparationPlan:
     """Whether rows without a label are training rows; otherwise they are left out."""
     encoders: Mapping[str, Encoder] | None = None
     """Encoders to use; None fits them on the training rows."""
+    task: TaskKind = "classification"
+    """What the labels are: classes or numbers."""
+
+
+Values = LabelValues | TargetValues
+"""The values of the labels: distinct classes, or numbers."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +65,8 @@ class IdMatch:
     labeled: int
     """Labeled rows."""
     class_sizes: Mapping[int, int]
-    """Of these, the rows that any party holds, by label; labels without rows are left out."""
+    """Of these, the rows that any party holds, by stratum: by label, or 0 for all numbers; labels
+    without rows are left out."""
     overlap: Overlap
     """Rows of each party, shared and labeled."""
     unmatched: Unmatched
@@ -72,8 +81,11 @@ class Placement(Protocol):
     def is_training(self, places: Int64Array) -> NDArray[np.bool_]:
         """Tell which places are training rows."""
 
-    def class_numbers(self, places: Int64Array) -> Int64Array:
-        """Return the class number at each place, −1 for unlabeled rows."""
+    def label_codes(self, places: Int64Array) -> Int64Array:
+        """Return the class number, or the code of the number, at each place; −1 for none."""
+
+    def training_codes(self) -> Iterator[Int64Array]:
+        """Yield `label_codes` of all training rows, in chunks."""
 
 
 StoreRows = Callable[[Int64Array, Encoded], None]
@@ -84,14 +96,19 @@ StoreRows = Callable[[Int64Array, Encoded], None]
 class Metadata:
     """What a dataset has besides its rows."""
 
-    classes: list[Any]
-    """The labels, in the order of their numbers."""
+    task: Task
+    """What the labels are: the classes, or how numbers are standardized."""
     encoders: dict[str, Encoder]
     full_threshold: dict[str, float]
     """Observed share from which a row is full, by party."""
     class_weight: str
     id_overlap: Overlap
     """Rows of each party, shared and labeled."""
+
+    @property
+    def classes(self) -> list[Any]:
+        """The labels of classes, in the order of their numbers; empty for numbers."""
+        return self.task.classes
 
     @property
     def layouts(self) -> dict[str, Layout]:
@@ -102,11 +119,11 @@ class Metadata:
 class Backend(Protocol[D]):
     """Matches, splits and stores rows, in memory or on disk."""
 
-    def match(self, values: LabelValues, unlabeled: bool) -> IdMatch:
+    def match(self, values: Values, unlabeled: bool) -> IdMatch:
         """Match the ids of the labels with those of the parties; optionally keep other ids."""
 
     def split(self, numbers: Mapping[int, int], splits: Splits) -> Placement:
-        """Split the matched rows; `numbers` maps labels to class numbers."""
+        """Split the matched rows; `numbers` maps strata to class numbers."""
 
     def storage(self, party: str, layout: Layout) -> StoreRows:
         """Open the storage of a party's encoded rows."""
@@ -131,14 +148,11 @@ def prepare(
     for name in plan.options:
         if name not in tables:
             raise InputError(f"table options: {unknown('party', name, tables)}")
-    values = find_labels(labels, where, allow_missing=plan.unlabeled)
-    warn_many_classes(values, where)
+    values = _find_values(labels, where, plan)
     match = backend.match(values, plan.unlabeled)
     warn_near_misses(match.overlap, match.labeled, match.unmatched)
     _check_match(match, tables, labels)
-    classes, numbers = encode_labels(values.plain.iloc[list(match.class_sizes)])
-    class_numbers = dict(zip(match.class_sizes, numbers.tolist(), strict=True))
-    placement = backend.split(class_numbers, plan.splits)
+    placement, task = _split(backend, values, match, plan.splits)
     encoders, thresholds = {}, {}
     for name, table in tables.items():
         training = _training_chunks(table, placement, name)
@@ -146,13 +160,36 @@ def prepare(
             encoder = fit_encoder(training, plan.options.get(name, TableOptions()), name, limits)
         else:
             encoder = plan.encoders[name]
-        _warn_label_leaks(table, placement, name, encoder)
+        _warn_label_leaks(table, placement, name, encoder, values)
         store = backend.storage(name, encoder.layout)
         rows = torch.from_numpy(_encode_table(table, placement, name, encoder, store))
         encoders[name] = encoder
         thresholds[name] = plan.full_threshold or full_threshold_from_counts(rows)
-    metadata = Metadata(classes, encoders, thresholds, plan.class_weight, match.overlap)
+    metadata = Metadata(task, encoders, thresholds, plan.class_weight, match.overlap)
     return backend.dataset(metadata)
+
+
+def _find_values(labels: Iterable[pd.Series], where: str, plan: PreparationPlan) -> Values:
+    if plan.task == "regression":
+        return find_targets(labels, where, allow_missing=plan.unlabeled)
+    values = find_labels(labels, where, allow_missing=plan.unlabeled)
+    warn_many_classes(values, where)
+    return values
+
+
+def _split(
+    backend: Backend[D], values: Values, match: IdMatch, splits: Splits
+) -> tuple[Placement, Task]:
+    """Split the matched rows class by class, or all together for numbers."""
+    if isinstance(values, TargetValues):
+        placement = backend.split(dict.fromkeys(match.class_sizes, 0), splits)
+        _, mean, std = moments(map(values.numbers, placement.training_codes()))
+        if not std > 0:
+            raise InputError("expected two different labels or more among the training rows")
+        return placement, Regression(mean, std)
+    classes, numbers = encode_labels(values.plain.iloc[list(match.class_sizes)])
+    class_numbers = dict(zip(match.class_sizes, numbers.tolist(), strict=True))
+    return backend.split(class_numbers, splits), Classification(classes)
 
 
 def check_party_names(names: Collection[str]) -> None:
@@ -201,7 +238,7 @@ def _training_chunks(table: Iterable[Source], placement: Placement, party: str) 
 
 
 def _warn_label_leaks(
-    table: Iterable[Source], placement: Placement, party: str, encoder: Encoder
+    table: Iterable[Source], placement: Placement, party: str, encoder: Encoder, values: Values
 ) -> None:
     """Warn about columns that repeat the label in the first chunk with training rows."""
     for chunk, places in zip(table, placement.places(party), strict=True):
@@ -209,7 +246,12 @@ def _warn_label_leaks(
         if isinstance(chunk, pd.DataFrame) and isinstance(encoder, TableEncoder) and len(training):
             where = describe_table(chunk, party)
             used = chunk.iloc[training][encoder.columns]
-            for name, leak in find_label_leaks(used, placement.class_numbers(places[training])):
+            codes = placement.label_codes(places[training])
+            if isinstance(values, TargetValues):
+                leaks = find_target_leaks(used, values.numbers(codes))
+            else:
+                leaks = find_label_leaks(used, codes)
+            for name, leak in leaks:
                 warnings.warn(f"{where}, column {name!r}: {leak}", DataWarning, stacklevel=4)
             return
 

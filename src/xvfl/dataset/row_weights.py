@@ -21,19 +21,20 @@ def weigh_rows(
     Rows and classes without a weight have weight 1. The mean over the labeled training rows stays
     the same, so that only ratios of weights matter.
     """
-    rows, labeled = dataset.rows, dataset.rows.y >= 0
+    rows, labeled = dataset.rows, dataset.rows.labeled
     factor = torch.ones(len(rows), dtype=torch.float64)
     if sample_weight is not None:
         by_id = sample_weight.reindex(dataset.ids).fillna(1.0).to_numpy()
         factor = torch.where(labeled, torch.from_numpy(by_id.copy()), factor)
     if class_weight is not None:
-        of_class = torch.ones(len(dataset.classes) + 1, dtype=torch.float64)
+        classes = dataset.task.classes
+        of_class = torch.ones(len(classes) + 1, dtype=torch.float64)
         for label, weight in class_weight.items():
-            if label not in dataset.classes:
-                raise InputError(f"class_weight: {unknown('class', str(label), dataset.classes)}")
+            if label not in classes:
+                raise InputError(f"class_weight: {unknown('class', str(label), classes)}")
             if not weight >= 0:
                 raise InputError(f"class_weight: expected at least 0, got {weight} for {label!r}")
-            of_class[dataset.classes.index(label)] = weight
+            of_class[classes.index(label)] = weight
         # Class −1, of unlabeled rows, selects the last entry.
         factor = factor * of_class[rows.y]
     training = dataset.train[labeled[dataset.train]]

@@ -68,12 +68,17 @@ def split(y: Tensor, splits: Splits) -> Parts:
     return train, validation, test
 
 
-def drop_unobserved(rows: Rows, parts: Parts, class_weight: str) -> tuple[Rows, Parts]:
-    """Drop rows without any observed feature from the parts; weight the others."""
+def drop_unobserved(
+    rows: Rows, parts: Parts, class_weight: str, min_classes: int = 2
+) -> tuple[Rows, Parts]:
+    """Drop rows without any observed feature from the parts; weight the others.
+
+    Rows with numbers are rows of one class, 0.
+    """
     observed = rows.seen.any(1)
     train, validation, test = (part[observed[part]] for part in parts)
     counts = count_classes(rows.y[train], int(rows.y.max()) + 1)
-    check_split(counts, len(validation), int((~observed).sum()))
+    check_split(counts, len(validation), int((~observed).sum()), min_classes)
     unlabeled = len(train) - int(counts.sum())
     weights = torch.tensor(label_weights(counts, unlabeled, class_weight))
     return replace(rows, weight=weights[rows.y]), (train, validation, test)
@@ -85,7 +90,9 @@ def count_classes(y: Tensor, classes: int) -> NDArray[np.int64]:
     return counts
 
 
-def check_split(train: NDArray[np.int64], validation: int, unobserved: int) -> None:
+def check_split(
+    train: NDArray[np.int64], validation: int, unobserved: int, min_classes: int = 2
+) -> None:
     """Warn about rows without observed features; reject a split that cannot be trained on.
 
     `train` counts the training rows of each class.
@@ -97,8 +104,9 @@ def check_split(train: NDArray[np.int64], validation: int, unobserved: int) -> N
             DataWarning,
             stacklevel=4,
         )
-    if int((train > 0).sum()) < 2:
-        raise InputError("expected two classes or more among the training rows; add rows")
+    if int((train > 0).sum()) < min_classes:
+        expected = "two classes or more" if min_classes > 1 else "labeled rows"
+        raise InputError(f"expected {expected} among the training rows; add rows")
     if not validation:
         raise InputError(
             "the validation set is empty: `validation_fraction` rounds to 0 rows in every class; "

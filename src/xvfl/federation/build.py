@@ -12,13 +12,14 @@ from torch import nn
 from xvfl import nets
 from xvfl.config import COORDINATOR, NO_PROTECTION, LossConfig, NetConfig, PrivacyConfig
 from xvfl.errors import ConfigError, InputError
-from xvfl.methods import Method, MethodParts, method_spec
+from xvfl.methods import METHODS, Method, MethodParts, method_spec
 from xvfl.methods.members import Members, member_seeds
 from xvfl.nets import NetOrBuilder
 from xvfl.nets.party_net import PartyNet
 from xvfl.nets.stacked import stack
 from xvfl.primitives.layout import Layout, any_image
 from xvfl.primitives.random import seed_modules
+from xvfl.primitives.task import CLASSIFICATION, Task
 
 CPU = torch.device("cpu")
 DEFAULT_MEMBERS = 4
@@ -126,15 +127,19 @@ def _check_members(config: NetConfig, image: bool, custom: bool) -> None:
 
 def build_method(
     n_parties: int,
-    n_classes: int,
+    n_outputs: int,
     image: bool,
     config: NetConfig,
     loss: LossConfig,
     seeds: Sequence[int],
     head: nn.Module | None = None,
     privacy: PrivacyConfig = NO_PROTECTION,
+    task: Task = CLASSIFICATION,
 ) -> Method:
-    """Build the method and its heads; with several seeds, heads are stacks for as many runs."""
+    """Build the method and its heads; with several seeds, heads are stacks for as many runs.
+
+    Heads have one output for each class, or one for a number.
+    """
     config = resolve_net(config, image, privacy)
     _check_members(config, image, head is not None)
     seeds = member_seeds(seeds, config.members)
@@ -145,7 +150,7 @@ def build_method(
     def build_head(number: int, width: int, seed: int) -> nn.Module:
         seed_modules(CPU, seed, COORDINATOR, "init", number)
         if head is None:
-            return nets.head(width, hidden, n_classes, image)
+            return nets.head(width, hidden, n_outputs, image)
         if width not in (d, adapted):
             raise InputError(
                 f"custom nets: a custom head takes one embedding, and {loss.method} needs a head "
@@ -166,9 +171,15 @@ def build_method(
         return stack([build_adapter(number, seed) for seed in seeds])
 
     adapter = new_adapter if privacy.reconstruction_only else None
-    parts = MethodParts(new_head, n_parties, d, tuple(seeds), adapter, adapted)
-    method = method_spec(loss.method).build(loss, parts)
-    return method if config.members == 1 else Members(method, config.members)
+    parts = MethodParts(new_head, n_parties, d, tuple(seeds), adapter, adapted, task)
+    spec = method_spec(loss.method)
+    if task.kind == "regression" and not spec.regression:
+        numbers = ", ".join(name for name, each in METHODS.items() if each.regression)
+        raise ConfigError(
+            f"method {loss.method!r} predicts classes only; for regression choose one of {numbers}"
+        )
+    method = spec.build(loss, parts)
+    return method if config.members == 1 else Members(method, config.members, task)
 
 
 def custom_net(net: NetOrBuilder | None, *arguments: Any) -> nn.Module | None:

@@ -1,6 +1,7 @@
 """Fit the weights of decisions and the temperatures on validation rows. Needs torch only.
 
-Shapes: R runs, N rows of a run, n decisions, m candidates, C classes.
+Outputs are divided by a temperature. For numbers this is a least-squares fit of their spread.
+Shapes: R runs, N rows of a run, n decisions, m candidates, C outputs.
 """
 
 from collections.abc import Iterator
@@ -9,13 +10,14 @@ from contextlib import suppress
 import torch
 from torch import Tensor
 
-from xvfl import maths
 from xvfl.errors import PartyError
 from xvfl.federation.predict import all_decisions, logits, mode_party_pairs, predictable_rows
+from xvfl.maths import is_labeled
 from xvfl.methods.base import Method, Mode, mode_key
 from xvfl.methods.members import Members
 from xvfl.methods.pooling import pooling_method
 from xvfl.primitives.rows import Rows
+from xvfl.primitives.task import CLASSIFICATION, Task
 from xvfl.training.protocols import ReachableFederation
 
 Temperatures = dict[str, float]
@@ -28,8 +30,6 @@ SHARES = (1.0, 0.75, 0.5, 0.25, 0.0)
 """Candidates for the share of the completed decision."""
 OWN_WEIGHTS = (0.0, 0.25, 0.5, 1.0, 2.0)
 """Candidates for the weight of the parties' own decisions in collaborative prediction."""
-SCALES = (0.05, 20.0)
-"""Range of the inverse temperature."""
 
 
 def candidate_weights(mode: Mode, several_members: bool = False) -> Tensor:
@@ -46,11 +46,13 @@ def candidate_weights(mode: Mode, several_members: bool = False) -> Tensor:
     return torch.tensor([(*pair, own) for own in OWN_WEIGHTS for pair in shares])
 
 
-def calibrate(method: Method, federation: ReachableFederation, rows: Rows) -> Temperatures:
+def calibrate(
+    method: Method, federation: ReachableFederation, rows: Rows, task: Task = CLASSIFICATION
+) -> Temperatures:
     """Fit the weights of decisions in place, then a temperature for every mode and party."""
     temperatures = {}
-    for key, out, y, counted in _fit_every_mode(method, federation, rows):
-        scale = fit_scale(out.double(), y, counted.double())
+    for key, out, y, counted in _fit_every_mode(method, federation, rows, task):
+        scale = task.fit_scale(out.double(), y, counted.double())
         temperatures[key] = 1 / scale.item()
     return temperatures
 
@@ -60,12 +62,12 @@ def fit_decision_weights(method: Method, federation: ReachableFederation, rows: 
 
     Rows of several runs are calibrated run by run.
     """
-    for _ in _fit_every_mode(method, federation, rows):
+    for _ in _fit_every_mode(method, federation, rows, CLASSIFICATION):
         pass
 
 
 def _fit_every_mode(
-    method: Method, federation: ReachableFederation, rows: Rows
+    method: Method, federation: ReachableFederation, rows: Rows, task: Task
 ) -> Iterator[tuple[str, Tensor, Tensor, Tensor]]:
     """Choose the weights of decisions mode by mode: local first, because others use its weights.
 
@@ -90,8 +92,8 @@ def _fit_every_mode(
                 decisions = all_decisions(method, federation, some, mode, party, device)
                 by_run = decisions.view(*y.shape, *decisions.shape[1:])
                 candidates = candidate_weights(mode, isinstance(method, Members))
-                chosen = choose_weights(by_run, y, counted, candidates)
-                out = maths.pool_decisions(decisions, chosen)
+                chosen = choose_weights(by_run, y, counted, candidates, task)
+                out = task.pool(decisions, chosen)
                 completed = candidate_weights(mode)[:1].to(chosen)
                 if not torch.equal(chosen, completed.expand_as(chosen)):
                     weights = chosen if rows.runs > 1 else chosen[0].tolist()
@@ -99,8 +101,14 @@ def _fit_every_mode(
             yield key, out.view(*y.shape, -1), y, counted
 
 
-def choose_weights(decisions: Tensor, y: Tensor, counted: Tensor, candidates: Tensor) -> Tensor:
-    """Choose the candidate with the smallest log-loss, each at its own temperature. (R, n)
+def choose_weights(
+    decisions: Tensor,
+    y: Tensor,
+    counted: Tensor,
+    candidates: Tensor,
+    task: Task = CLASSIFICATION,
+) -> Tensor:
+    """Choose the candidate with the smallest loss, each at its own temperature. (R, n)
 
     The first candidate is chosen unless the best one improves on it by more than one standard error
     of the mean difference, and in a run with fewer than `MIN_ROWS_TO_POOL` rows.
@@ -108,22 +116,24 @@ def choose_weights(decisions: Tensor, y: Tensor, counted: Tensor, candidates: Te
     Parameters
     ----------
     decisions : Tensor of shape (R, N, n, C)
-        Log-probabilities.
+        Log-probabilities, or numbers.
     y : Tensor of shape (R, N)
-        Class numbers.
+        Class numbers, or standardized numbers.
     counted : Tensor of shape (R, N), dtype bool
         The rows to use.
     candidates : Tensor of shape (m, n)
         Weights of the decisions.
+    task : Task, default=CLASSIFICATION
+        What is predicted.
     """
-    decisions, weight = decisions.double(), (counted & (y >= 0)).double()
+    decisions, weight = decisions.double(), (counted & is_labeled(y)).double()
     candidates = candidates.to(decisions)
     count = weight.sum(1)
 
     def losses(weights: Tensor) -> Tensor:
-        out = maths.pool_decisions(decisions.flatten(0, 1), weights).view(*y.shape, -1)
-        scaled = out * fit_scale(out, y, weight).view(-1, 1, 1)
-        return maths.cross_entropy(scaled.flatten(0, 1), y.flatten()).view(y.shape) * weight
+        out = task.pool(decisions.flatten(0, 1), weights).view(*y.shape, -1)
+        scaled = out * task.fit_scale(out, y, weight).view(-1, 1, 1)
+        return task.loss(scaled.flatten(0, 1), y.flatten()).view(y.shape) * weight
 
     default = losses(candidates[0])
     chosen, best = candidates[:1].repeat(len(y), 1), default
@@ -136,25 +146,3 @@ def choose_weights(decisions: Tensor, y: Tensor, counted: Tensor, candidates: Te
     variance = ((gain - mean.unsqueeze(1)).square() * weight).sum(1) / (count - 1)
     significant = (mean > (variance / count).sqrt()) & (count >= MIN_ROWS_TO_POOL)
     return torch.where(significant.unsqueeze(1), chosen, candidates[:1])
-
-
-def fit_scale(logits: Tensor, y: Tensor, weight: Tensor) -> Tensor:
-    """Minimize the log-loss of softmax(scale · logits), which is convex in the scale. (R,)
-
-    Parameters
-    ----------
-    logits : Tensor of shape (R, N, C)
-        Logits.
-    y : Tensor of shape (R, N)
-        Class numbers.
-    weight : Tensor of shape (R, N)
-        Weights of the rows.
-    """
-    low, high = (logits.new_full((len(logits),), value).log() for value in SCALES)
-    target = logits.gather(-1, y.clamp(min=0).unsqueeze(-1)).squeeze(-1)
-    for _ in range(20):
-        middle = (low + high) / 2
-        proba = (logits * middle.exp().view(-1, 1, 1)).softmax(-1)
-        slope = (((proba * logits).sum(-1) - target) * weight).sum(1)
-        low, high = torch.where(slope < 0, middle, low), torch.where(slope < 0, high, middle)
-    return ((low + high) / 2).exp()

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from xvfl.federation.elastic import ElasticFederation
 from xvfl.federation.predict import logits
 from xvfl.methods.base import Method
 from xvfl.primitives.rows import Rows
+from xvfl.primitives.task import CLASSIFICATION, Task
 
 MAX_ROWS = 1000
 """Validation rows, at most."""
@@ -30,7 +30,9 @@ def check_repeatability(method: Method, federation: ElasticFederation, rows: Row
         )
 
 
-def check_validation(method: Method, federation: ElasticFederation, rows: Rows) -> None:
+def check_validation(
+    method: Method, federation: ElasticFederation, rows: Rows, task: Task = CLASSIFICATION
+) -> None:
     """Check at the end of an epoch whether a party makes the validation loss worse.
 
     With the policy `leave_out`, exclude the party that increases the loss most.
@@ -39,7 +41,7 @@ def check_validation(method: Method, federation: ElasticFederation, rows: Rows) 
     if monitor is None:
         return
     present, harmful = federation.present, dict[int, str]()
-    losses = list(_row_losses(method, federation, rows))
+    losses = list(_row_losses(method, federation, rows, task))
     # If a party left meanwhile, the losses cannot be compared.
     for party, with_party, without in losses if federation.present == present else ():
         reason = monitor.check_validation(federation.names[party], with_party, without)
@@ -52,9 +54,9 @@ def check_validation(method: Method, federation: ElasticFederation, rows: Rows) 
 
 
 def _row_losses(
-    method: Method, federation: ElasticFederation, rows: Rows
+    method: Method, federation: ElasticFederation, rows: Rows, task: Task
 ) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """Yield each present party, and the collaborative log-loss of rows with and without it. (n,)
+    """Yield each present party, and the collaborative loss of rows with and without it. (n,)
 
     The rows are those that the party and another present party observed.
     """
@@ -65,14 +67,13 @@ def _row_losses(
     if not len(index):
         return
     taken = rows.take(index)
-    with_all = _losses(method, federation, taken)
+    with_all = _losses(method, federation, taken, task)
     for party in present:
         with federation.leave_out(party):
-            without = _losses(method, federation, taken)
+            without = _losses(method, federation, taken, task)
         observed = taken.seen[:, party].cpu()
         yield party, with_all[observed], without[observed]
 
 
-def _losses(method: Method, federation: ElasticFederation, rows: Rows) -> Tensor:
-    out = logits(method, federation, rows, "collaborative", 0)
-    return F.cross_entropy(out, rows.y.cpu(), reduction="none")
+def _losses(method: Method, federation: ElasticFederation, rows: Rows, task: Task) -> Tensor:
+    return task.loss(logits(method, federation, rows, "collaborative", 0), rows.y.cpu())

@@ -15,6 +15,7 @@ from xvfl.errors import PartyError
 from xvfl.methods.base import Federation, Method, Mode, require_mode
 from xvfl.methods.pooling import decisions
 from xvfl.primitives.rows import Rows
+from xvfl.primitives.task import CLASSIFICATION, Task
 from xvfl.training.protocols import ReachableFederation
 
 BATCH = 2048
@@ -101,8 +102,10 @@ def predictable_rows(rows: Rows, mode: Mode, party: int) -> Tensor:
     return maths.others(rows.full, party).any(1) if mode == "peers" else rows.seen[:, party]
 
 
-def score(method: Method, federation: ReachableFederation, rows: Rows) -> float:
-    """Score validation rows: minus the mean log-loss over local and collaborative prediction.
+def score(
+    method: Method, federation: ReachableFederation, rows: Rows, task: Task = CLASSIFICATION
+) -> float:
+    """Score validation rows: minus the mean loss over local and collaborative prediction.
 
     The local prediction of a party that is offline does not count.
     """
@@ -113,5 +116,5 @@ def score(method: Method, federation: ReachableFederation, rows: Rows) -> float:
             continue
         with suppress(PartyError):
             out = logits(method, federation, rows.take(index), mode, party)
-            losses.append(torch.nn.functional.cross_entropy(out, rows.y[index].cpu()).item())
+            losses.append(task.mean_loss(out, rows.y[index].cpu()))
     return -float(np.mean(losses)) if losses else 0.0

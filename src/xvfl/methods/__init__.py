@@ -16,6 +16,7 @@ from xvfl.methods.standalone import Standalone
 from xvfl.methods.vanilla import Vanilla
 from xvfl.methods.xvfl import XVFL, XVFLWeights
 from xvfl.nets import AdaptedHead, ConcatHead
+from xvfl.primitives.task import CLASSIFICATION, Task
 
 __all__ = [
     "METHODS",
@@ -49,6 +50,8 @@ class MethodParts:
     """Build a new adapter of one party's embeddings; None if the parties receive gradients."""
     adapted_width: int = 0
     """Width of adapted embeddings."""
+    task: Task = CLASSIFICATION
+    """What the heads predict: a class or a number."""
 
     def heads(self, width: int) -> nn.ModuleList:
         """Build one new head for each party."""
@@ -80,6 +83,8 @@ class MethodSpec:
     """Whether the method trains on unlabeled rows, whose `Rows.y` is −1."""
     masked_views: int = 0
     """Number of masked views of a row that the method requests, for differential privacy."""
+    regression: bool = False
+    """Whether the method also predicts numbers, with the losses of `MethodParts.task`."""
 
 
 def _xvfl(config: LossConfig, parts: MethodParts) -> Method:
@@ -96,12 +101,12 @@ def _xvfl(config: LossConfig, parts: MethodParts) -> Method:
         config.joint_masks,
     )
     concat = config.aggregation == "concat"
-    return XVFL(parts.joint() if concat else parts.shared(), weights)
+    return XVFL(parts.joint() if concat else parts.shared(), weights, task=parts.task)
 
 
 def _iavfl(config: LossConfig, parts: MethodParts) -> Method:
     alpha, temperature = config.distillation_alpha, config.distillation_temperature
-    return IAVFL(parts.joint(), parts.heads(parts.width), alpha, temperature)
+    return IAVFL(parts.joint(), parts.heads(parts.width), alpha, temperature, parts.task)
 
 
 def _fedcvt(config: LossConfig, parts: MethodParts) -> Method:
@@ -116,18 +121,27 @@ def _fedcvt(config: LossConfig, parts: MethodParts) -> Method:
 
 
 def _laser(config: LossConfig, parts: MethodParts) -> Method:
-    return Laser(parts.heads(parts.width), config.method == "laser+mask", parts.seeds)
+    masked = config.method == "laser+mask"
+    return Laser(parts.heads(parts.width), masked, parts.seeds, parts.task)
+
+
+def _standalone(config: LossConfig, parts: MethodParts) -> Method:
+    return Standalone(parts.heads(parts.width), parts.task)
+
+
+def _vanilla(config: LossConfig, parts: MethodParts) -> Method:
+    return Vanilla(parts.joint(), parts.task)
 
 
 METHODS: dict[str, MethodSpec] = {
-    "xvfl+": MethodSpec(_xvfl, completes=True, uses_unlabeled=True),
-    "xvfl": MethodSpec(_xvfl, completes=True),
-    "standalone": MethodSpec(lambda config, parts: Standalone(parts.heads(parts.width))),
-    "vanilla": MethodSpec(lambda config, parts: Vanilla(parts.joint())),
-    "iavfl": MethodSpec(_iavfl, branches=2),
+    "xvfl+": MethodSpec(_xvfl, completes=True, uses_unlabeled=True, regression=True),
+    "xvfl": MethodSpec(_xvfl, completes=True, regression=True),
+    "standalone": MethodSpec(_standalone, regression=True),
+    "vanilla": MethodSpec(_vanilla, regression=True),
+    "iavfl": MethodSpec(_iavfl, branches=2, regression=True),
     "fedcvt": MethodSpec(_fedcvt, branches=2),
-    "laser": MethodSpec(_laser),
-    "laser+mask": MethodSpec(_laser, masked_views=1),
+    "laser": MethodSpec(_laser, regression=True),
+    "laser+mask": MethodSpec(_laser, masked_views=1, regression=True),
 }
 """All methods by name."""
 

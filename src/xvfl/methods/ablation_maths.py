@@ -11,6 +11,7 @@ from torch import Tensor
 from xvfl.maths import (
     MEAN,
     Aggregation,
+    Loss,
     PartyLogits,
     concat_members,
     cross_entropy,
@@ -59,7 +60,7 @@ def split_logits_uncompleted(out: Tensor) -> UncompletedLogits:
 
 
 def decision_loss_uncompleted(
-    logits: UncompletedLogits, full: Tensor, seen: Tensor, y: Tensor
+    logits: UncompletedLogits, full: Tensor, seen: Tensor, y: Tensor, loss: Loss = cross_entropy
 ) -> Tensor:
     """Sum the decision terms of each row without cross completion. (B,)
 
@@ -67,9 +68,9 @@ def decision_loss_uncompleted(
     zero-filled, and applies to rows that are partial at some party; for other rows it equals the
     joint prediction or the single full party's own (D1).
     """
-    own = (cross_entropy(logits.own, y) * full).sum(1)
-    joint = cross_entropy(logits.joint, y) * (full.sum(1) >= 2)
-    return own + joint + cross_entropy(logits.seen, y) * (seen & ~full).any(1)
+    own = (loss(logits.own, y) * full).sum(1)
+    joint = loss(logits.joint, y) * (full.sum(1) >= 2)
+    return own + joint + loss(logits.seen, y) * (seen & ~full).any(1)
 
 
 def joint_logits_uncompleted(logits: UncompletedLogits, full: Tensor, seen: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from xvfl import maths
 from xvfl.methods.base import Federation, Mode, View
 from xvfl.primitives.random import CounterRNG
 from xvfl.primitives.rows import Rows
+from xvfl.primitives.task import CLASSIFICATION, Task
 
 
 class Laser:
@@ -26,18 +27,24 @@ class Laser:
 
     modes = frozenset[Mode](("local", "collaborative", "peers"))
 
-    def __init__(self, heads: nn.ModuleList, mask_inputs: bool, seeds: Sequence[int]) -> None:
+    def __init__(
+        self,
+        heads: nn.ModuleList,
+        mask_inputs: bool,
+        seeds: Sequence[int],
+        task: Task = CLASSIFICATION,
+    ) -> None:
         """Take one head per party; with `mask_inputs`, train on randomly masked inputs."""
         self.heads: nn.Module = heads
         self._heads = heads
-        self.mask_inputs = mask_inputs
+        self.mask_inputs, self.task = mask_inputs, task
         self._seeds = tuple(seeds)
         self._rng = CounterRNG.concat([CounterRNG(seeds, "subsets", i) for i in range(len(heads))])
 
     def select_parties(self, parties: Sequence[int]) -> "Laser":
         """Return the method for a subset of the parties (D7)."""
         heads = nn.ModuleList([self._heads[i] for i in parties])
-        return Laser(heads, self.mask_inputs, self._seeds)
+        return Laser(heads, self.mask_inputs, self._seeds, self.task)
 
     def loss(self, federation: Federation, rows: Rows) -> dict[str, Tensor]:
         """Sum the sampled subset losses of every observed party."""
@@ -50,19 +57,18 @@ class Laser:
         means = means.view(*subsets.shape[:3], -1)
         out = torch.stack([head(means[:, i]) for i, head in enumerate(self._heads)], 1)
         weights = subset_weights(rows.seen).to(E.dtype).unsqueeze(1) * rows.seen.unsqueeze(2)
-        total = (maths.cross_entropy(out, rows.y) * weights).sum((1, 2))
+        total = (self.task.loss(out, rows.y) * weights).sum((1, 2))
         return {"subsets": (total * rows.weight).mean()}
 
     def logits(self, federation: Federation, rows: Rows, mode: Mode, party: int) -> Tensor:
-        """Compute the logits of one head, or of the mean probability of several heads. (B, C)"""
+        """Compute the output of one head, or that of the mean prediction of several. (B, C)"""
         E = federation.embed(rows, ["plain"])[:, :, 0]
         if mode == "local":
             logits: Tensor = self._heads[party](E[:, party])
             return logits
         members = rows.seen if mode == "collaborative" else maths.others(rows.full, party)
         mean = maths.mean_over(E, members)
-        proba = torch.stack([head(mean).softmax(-1) for head in self._heads], 1)
-        return maths.mean_over(proba, members).clamp(min=1e-12).log()
+        return self.task.mix(torch.stack([head(mean) for head in self._heads], 1), members)
 
 
 def nested_subsets(seen: Tensor, uniform: Tensor) -> Tensor:

@@ -1,7 +1,8 @@
 """Members: several nets of one model, trained at once on the same rows.
 
 Every party has one bottom and completer for each member, the coordinator one head. Members differ
-in their first weights and masks. The prediction is the mean of the members' log-probabilities.
+in their first weights and masks. The prediction is the mean of the members' log-probabilities, or
+of their numbers.
 Shapes: R runs, M members, B rows, C classes.
 """
 
@@ -12,6 +13,7 @@ from torch import Tensor
 from xvfl.methods.base import Federation, Method, Mode
 from xvfl.primitives.rows import Rows
 from xvfl.primitives.seeding import derive_seed
+from xvfl.primitives.task import CLASSIFICATION, Task
 
 
 def member_seeds(seeds: Sequence[int], members: int) -> list[int]:
@@ -30,20 +32,22 @@ class Members:
         The method, with stacked heads.
     members
         Number of members of each run.
+    task
+        What the method predicts: a class or a number.
     """
 
-    def __init__(self, method: Method, members: int) -> None:
-        self.method, self.members = method, members
+    def __init__(self, method: Method, members: int, task: Task = CLASSIFICATION) -> None:
+        self.method, self.members, self.task = method, members, task
         self.heads, self.modes = method.heads, method.modes
 
     def select_parties(self, parties: Sequence[int]) -> "Members":
         """Return the method for a subset of the parties."""
-        return Members(self.method.select_parties(parties), self.members)
+        return Members(self.method.select_parties(parties), self.members, self.task)
 
     def without_completion(self) -> "Members | None":
         """Return the method with missing features zero-filled; None if it never completes them."""
         build = getattr(self.method, "without_completion", None)
-        return None if build is None else Members(build(), self.members)
+        return None if build is None else Members(build(), self.members, self.task)
 
     def loss(self, federation: Federation, rows: Rows) -> dict[str, Tensor]:
         """Compute the mean loss of the members; its gradient is that of their sum."""
@@ -54,8 +58,8 @@ class Members:
         }
 
     def logits(self, federation: Federation, rows: Rows, mode: Mode, party: int) -> Tensor:
-        """Compute the mean log-probabilities of the members. (B, C)"""
+        """Compute the mean decisions of the members. (B, C)"""
         repeated = rows.repeat_for_members(self.members)
         out = self.method.logits(federation, repeated, mode, party)
-        by_member = out.log_softmax(-1).view(rows.runs, self.members, -1, out.shape[-1])
+        by_member = self.task.decisions(out).view(rows.runs, self.members, -1, out.shape[-1])
         return by_member.mean(1).flatten(0, 1)

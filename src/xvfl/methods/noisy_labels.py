@@ -27,9 +27,9 @@ class NoisyLabels:
     method
         The method to protect.
     std
-        Standard deviation of the noise on one-hot labels.
+        Standard deviation of the noise on one-hot labels, or on standardized numbers.
     n_classes
-        Number of classes.
+        Number of classes; 1 for numbers.
     seeds
         Seed of the noise of each run that is trained at once.
     """
@@ -56,11 +56,14 @@ class NoisyLabels:
     def noisy_labels(self, rows: Rows) -> Tensor:
         """Add noise to one-hot labels; the classes of a row still sum to 1. (B, C)
 
-        Unlabeled rows get zeros, so that their cross-entropy is 0.
+        Unlabeled rows get zeros, so that their cross-entropy is 0. Noise is added to numbers as
+        they are, (B,): `std` then counts standard deviations of the target.
         """
         uniform = self._rng.uniform_by_key(_row_keys(rows), 2 * self.n_classes)
         radius = (-2 * torch.log1p(-uniform[:, : self.n_classes])).sqrt()
         noise = radius * torch.cos(2 * torch.pi * uniform[:, self.n_classes :])
+        if rows.y.is_floating_point():
+            return rows.y + self.std * noise[:, 0].to(rows.y.dtype)
         centered = noise - noise.mean(1, keepdim=True)
         one_hot = nn.functional.one_hot(rows.y.clamp(min=0), self.n_classes)
         noisy = one_hot.to(rows.weight.dtype) + self.std * centered.to(rows.weight.dtype)

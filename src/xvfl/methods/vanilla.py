@@ -13,6 +13,7 @@ from xvfl import maths
 from xvfl.methods.base import Federation, Mode
 from xvfl.nets import ConcatHead
 from xvfl.primitives.rows import Rows
+from xvfl.primitives.task import CLASSIFICATION, Task
 
 
 class Vanilla:
@@ -20,21 +21,22 @@ class Vanilla:
 
     modes = frozenset[Mode](("local", "collaborative"))
 
-    def __init__(self, head: ConcatHead) -> None:
+    def __init__(self, head: ConcatHead, task: Task = CLASSIFICATION) -> None:
         """Take a head over k·d numbers."""
         self.heads: nn.Module = head
+        self.task = task
         self._head = head
 
     def select_parties(self, parties: Sequence[int]) -> "Vanilla":
         """Return the method for a subset of the parties; others are zeros (D7)."""
-        return Vanilla(self._head.select_parties(parties))
+        return Vanilla(self._head.select_parties(parties), self.task)
 
     def loss(self, federation: Federation, rows: Rows) -> dict[str, Tensor]:
-        """Compute the cross-entropy of the aligned rows."""
+        """Compute the loss of the aligned rows."""
         aligned = rows.full.all(1)
         needed = aligned.view(-1, 1, 1).expand(*rows.full.shape, 1)
         E = federation.embed(rows, ["plain"], needed)[:, :, 0]
-        joint = maths.cross_entropy(self.heads(E.flatten(1)), rows.y)
+        joint = self.task.loss(self.heads(E.flatten(1)), rows.y)
         return {"joint": (joint * (rows.weight * aligned)).mean()}
 
     def logits(self, federation: Federation, rows: Rows, mode: Mode, party: int) -> Tensor:

@@ -17,6 +17,7 @@ from xvfl.methods.base import Federation, Mode, View, mode_key
 from xvfl.nets import AdaptedHead, ConcatHead
 from xvfl.nets.row_wise import apply_to_rows, row_wise
 from xvfl.primitives.rows import Rows
+from xvfl.primitives.task import CLASSIFICATION, Task
 
 
 @dataclass(frozen=True)
@@ -60,10 +61,18 @@ class XVFL:
         Weights and switches of the loss.
     completing
         Whether predictions complete missing features; otherwise they are zero-filled.
+    task
+        What the head predicts: a class or a number.
     """
 
-    def __init__(self, heads: nn.Module, weights: XVFLWeights, completing: bool = True) -> None:
-        self.heads = heads
+    def __init__(
+        self,
+        heads: nn.Module,
+        weights: XVFLWeights,
+        completing: bool = True,
+        task: Task = CLASSIFICATION,
+    ) -> None:
+        self.heads, self.task = heads, task
         self.weights = weights
         self.completing = completing
         self._skips_rows = row_wise(heads)
@@ -84,7 +93,7 @@ class XVFL:
         heads = self.heads
         if isinstance(heads, ConcatHead | AdaptedHead):
             heads = heads.select_parties(parties)
-        method = XVFL(heads, self.weights, self.completing)
+        method = XVFL(heads, self.weights, self.completing, self.task)
         method.decision_weights = self.decision_weights
         method.default_weights = self.default_weights
         return method
@@ -95,8 +104,8 @@ class XVFL:
         Pooled decisions stay pooled: the weight of the completed one goes to the observed one.
         """
         if not (self.pools and "collaborative" in self.decision_weights):
-            return XVFL(self.heads, self.weights, completing=False)
-        method = XVFL(self.heads, self.weights)
+            return XVFL(self.heads, self.weights, False, self.task)
+        method = XVFL(self.heads, self.weights, task=self.task)
         method.default_weights = OBSERVED
         for key, weights in self.decision_weights.items():
             pair, others = torch.as_tensor(weights).tensor_split([2], -1)
@@ -124,7 +133,7 @@ class XVFL:
         copies = self._copies(self._adapt(embeddings), rows.seen)
         (logits,) = self._apply_head(rows.runs, copies)
         return w.self_completion * maths.self_completion_loss(
-            logits, self._deciding(rows.seen), rows.y
+            logits, self._deciding(rows.seen), rows.y, self.task.loss
         )
 
     def _completing_losses(self, federation: Federation, rows: Rows) -> dict[str, Tensor]:
@@ -140,9 +149,10 @@ class XVFL:
         terms, logits, joint = row_losses(federation, rows, source, embeddings[:, :, 0], copies)
         if w.self_completion:
             deciding = self._deciding(rows.seen)
-            loss = maths.self_completion_loss(logits, deciding, rows.y)
+            loss = maths.self_completion_loss(logits, deciding, rows.y, self.task.loss)
             if w.guidance:
-                loss = torch.lerp(loss, maths.guidance_loss(logits, joint, deciding), w.guidance)
+                guided = maths.guidance_loss(logits, joint, deciding, self.task.distance)
+                loss = torch.lerp(loss, guided, w.guidance)
             terms["self"] = w.self_completion * loss
         return terms
 
@@ -174,7 +184,8 @@ class XVFL:
         out, own_logits = self._apply_head(rows.runs, (inputs, used), own)
         logits = maths.split_logits(out)
         l1, l2 = (_expand_to_rows(each, rows) for each in (w.lambda1, w.lambda2))
-        terms = maths.overall(logits, rows.full, rows.y, l1, l2, stop_gradient=w.stop_gradient)
+        stop, loss = w.stop_gradient, self.task.loss
+        terms = maths.overall(logits, rows.full, rows.y, l1, l2, stop_gradient=stop, loss=loss)
         return terms, own_logits, maths.joint_logits(logits, rows.full)
 
     def _losses_uncompleted(
@@ -189,7 +200,9 @@ class XVFL:
         full, seen = rows.full, rows.seen
         dsalign2 = maths.dsalign_joint(logits, full, w.stop_gradient)
         terms = {
-            "decision": ablation_maths.decision_loss_uncompleted(logits, full, seen, rows.y),
+            "decision": ablation_maths.decision_loss_uncompleted(
+                logits, full, seen, rows.y, self.task.loss
+            ),
             "dsalign2": _expand_to_rows(w.lambda2, rows) * dsalign2,
         }
         return terms, own_logits, ablation_maths.joint_logits_uncompleted(logits, full, seen)
@@ -209,15 +222,15 @@ class XVFL:
             return self._apply_to(self.join.over(E, maths.others(rows.full, party)))
         weights = self.decision_weights.get(mode_key(mode, federation.names[party]))
         if weights is not None:
-            return maths.pool_decisions(self.decisions(federation, rows, mode, party), weights)
+            return self.task.pool(self.decisions(federation, rows, mode, party), weights)
         embedded = self._embed(federation, rows)
         return self._apply_to(self._completed_input(federation, rows, embedded, mode, party))
 
     def decisions(self, federation: Federation, rows: Rows, mode: Mode, party: int) -> Tensor:
         """Compute the decisions of a mode that `decision_weights` weigh (D9). (B, n, C)
 
-        Log-probabilities of the row as observed and completed; in mode "collaborative" also the sum
-        of those of the parties that observed any of it.
+        Log-probabilities, or numbers, of the row as observed and completed; in mode "collaborative"
+        also the combined ones of the parties that observed any of it: their sum, or their mean.
         """
         embedded, names = self._embed(federation, rows), federation.names
         if mode == "local":
@@ -225,8 +238,8 @@ class XVFL:
         E, completed = embedded.E, self._completed_input(federation, rows, embedded, mode, party)
         if mode == "collaborative":
             own = [self._local_decision(embedded, i, name) for i, name in enumerate(names)]
-            total = (torch.stack(own, 1) * rows.seen.unsqueeze(-1)).sum(1, keepdim=True)
-            return torch.cat([self._decide(self.join.over(E, rows.seen), completed), total], 1)
+            parties = self.task.pool_parties(torch.stack(own, 1), rows.seen).unsqueeze(1)
+            return torch.cat([self._decide(self.join.over(E, rows.seen), completed), parties], 1)
         peers = maths.assistants(rows.full, rows.seen, party, partial=True)
         observed = self.join.over(E, peers | _only(party, rows.seen) & rows.seen)
         local = self._local_decision(embedded, party, names[party]).unsqueeze(1)
@@ -268,19 +281,19 @@ class XVFL:
         return torch.where(local, self.join.alone(embedded.completed)[:, party], assisted)
 
     def _local_decision(self, embedded: "_Embedded", party: int, name: str) -> Tensor:
-        """Compute the log-probabilities of local prediction. (B, C)"""
+        """Compute the decision of local prediction. (B, C)"""
         weights = self.decision_weights.get(mode_key("local", name), self.default_weights)
-        return maths.pool_decisions(self._own_decisions(embedded, party), weights)
+        return self.task.pool(self._own_decisions(embedded, party), weights)
 
     def _own_decisions(self, embedded: "_Embedded", party: int) -> Tensor:
         both = (embedded.E, embedded.completed)
         return self._decide(*(self.join.alone(each)[:, party] for each in both))
 
     def _decide(self, observed: Tensor, completed: Tensor) -> Tensor:
-        """Compute the log-probabilities of both inputs. (B, 2, C)"""
+        """Compute the decisions of both inputs. (B, 2, C)"""
         x = torch.stack([observed, completed], 1)
         out = self._apply_to(x.flatten(0, 1))
-        return out.view(*x.shape[:2], out.shape[-1]).log_softmax(-1)
+        return self.task.decisions(out.view(*x.shape[:2], out.shape[-1]))
 
     def _embed(self, federation: Federation, rows: Rows) -> "_Embedded":
         """Embed rows as observed, and with self completion where they are not full."""

@@ -31,7 +31,7 @@ class CustomNets:
 
 
 def check_custom_nets(
-    parties: Mapping[str, PartyNet], method: Method, classes: int, custom_nets: CustomNets
+    parties: Mapping[str, PartyNet], method: Method, n_outputs: int, custom_nets: CustomNets
 ) -> None:
     """Apply custom nets to two rows, and raise an error if shapes do not fit."""
     if not custom_nets.any():
@@ -42,7 +42,7 @@ def check_custom_nets(
     dims = {name: _check_party(name, net) for name, net in parties.items()}
     if len(set(dims.values())) > 1:
         raise InputError(f"bottoms must have the same output size d, got {dims}")
-    _check_heads(parties, method, classes, next(iter(dims.values())))
+    _check_heads(parties, method, n_outputs, next(iter(dims.values())))
 
 
 @torch.no_grad()
@@ -72,8 +72,10 @@ def _check_party(name: str, net: PartyNet) -> int:
 
 
 @torch.no_grad()
-def _check_heads(parties: Mapping[str, PartyNet], method: Method, classes: int, dim: int) -> None:
-    expected = f"a head maps (rows, …, {dim}) to {classes} logits"
+def _check_heads(parties: Mapping[str, PartyNet], method: Method, n_outputs: int, dim: int) -> None:
+    expected = (
+        f"a head maps (rows, …, {dim}) to {n_outputs} {'logits' if n_outputs > 1 else 'number'}"
+    )
     tables = {name: _two_rows(net.layout) for name, net in parties.items()}
     federation = FusedFederation([PartyWorker(n, parties[n], tables[n], [0]) for n in parties])
     held = torch.ones(2, len(parties), dtype=torch.bool)
@@ -85,7 +87,7 @@ def _check_heads(parties: Mapping[str, PartyNet], method: Method, classes: int, 
             out = method.logits(federation, rows, mode, party)
         except RuntimeError as error:
             raise InputError(f"the head does not fit: {expected}; {error}") from error
-        if out.shape[-1] != classes:
+        if out.shape[-1] != n_outputs:
             raise InputError(f"the head does not fit: {expected}, got {out.shape[-1]}")
 
 

@@ -11,16 +11,17 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 from numpy.typing import NDArray
 
+from xvfl.config import TaskKind
 from xvfl.data.sources import Source, source_ids
 from xvfl.errors import PartyError
 from xvfl.federation.predict import logits, mode_party_pairs, predictable_rows
 from xvfl.methods import MODES, Method, Mode
 from xvfl.model.model import Model
-from xvfl.primitives.metrics import all_metrics, majority_rate
+from xvfl.primitives.metrics import majority_rate
 from xvfl.primitives.rows import Rows
+from xvfl.primitives.task import CLASSIFICATION, Regression, Task
 from xvfl.training.protocols import ReachableFederation
 
 EVALUATION = "evaluation.json"
@@ -28,6 +29,8 @@ ALL = "all"
 """The party of a collaborative line in which all parties took part."""
 ORDER = ("local", "assisted", "peers", "collaborative")
 """The modes in the order of the lines."""
+MAX_PAIRS = 1000
+"""Rows whose labels and predictions are stored for a plot of regression."""
 Chunk = tuple[Mapping[str, Source], pd.Series]
 """Some rows: the parties' tables, and the labels by id."""
 
@@ -38,10 +41,10 @@ class Predictions:
 
     mode: Mode
     party: str
-    proba: NDArray[np.float64] | None = None
-    """(n, C)"""
-    y: NDArray[np.int64] | None = None
-    """(n,) class numbers."""
+    values: NDArray[np.float64] | None = None
+    """(n, C) probabilities, or (n, 1) numbers."""
+    y: NDArray[Any] | None = None
+    """(n,) class numbers, or numbers."""
     row_bytes: NDArray[np.int64] | None = None
     """(n,) bytes of embeddings that cross between organizations; None if unknown."""
     reason: str = ""
@@ -51,8 +54,8 @@ class Predictions:
     """(n,) the place of each row among the rows of the chunk."""
 
 
-ChunkPredictions = tuple[NDArray[np.int64], Iterable[Predictions]]
-"""The class numbers of some rows, and their predictions in every mode."""
+ChunkPredictions = tuple[NDArray[Any], Iterable[Predictions]]
+"""The class numbers, or numbers, of some rows, and their predictions in every mode."""
 
 
 @dataclass(frozen=True)
@@ -86,11 +89,15 @@ class Evaluation:
     """Metrics in every mode, and the rate of the majority class for comparison."""
 
     split: str
-    majority: float
+    majority: float | None
+    """None in regression, where R² compares with the mean."""
     lines: list[Line]
     """Each on all rows that its mode can predict; different lines have different rows."""
     same_rows: list[SameRows] = field(default_factory=list)
     """For comparisons of modes: one entry for each party."""
+    task: TaskKind = "classification"
+    pairs: list[tuple[float, float]] = field(default_factory=list)
+    """In regression: label and collaborative prediction of at most `MAX_PAIRS` rows."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON form."""
@@ -102,10 +109,13 @@ class Evaluation:
         # Evaluations of version 0.2 have no comparison on the same rows.
         same_rows = [SameRows(**each) for each in data.get("same_rows", [])]
         lines = [Line(**line) for line in data["lines"]]
-        return cls(data["split"], data["majority"], lines, same_rows)
+        task, pairs = data.get("task", "classification"), data.get("pairs", [])
+        return cls(data["split"], data["majority"], lines, same_rows, task, pairs)
 
 
-def evaluate(chunks: Iterable[ChunkPredictions], split: str) -> Evaluation:
+def evaluate(
+    chunks: Iterable[ChunkPredictions], split: str, task: Task = CLASSIFICATION
+) -> Evaluation:
     """Compute one line for each mode and party from the predictions of all chunks.
 
     Parameters
@@ -114,13 +124,15 @@ def evaluate(chunks: Iterable[ChunkPredictions], split: str) -> Evaluation:
         From `model_predictions` or `federation_predictions`.
     split : str
         The split of the rows, "test" or "validation".
+    task : Task
+        What is predicted; it has the metrics.
 
     Returns
     -------
     Evaluation
 
     """
-    y: list[NDArray[np.int64]] = []
+    y: list[NDArray[Any]] = []
     collected: dict[tuple[str, str], list[Predictions]] = {}
     rows = 0
     for targets, predictions in chunks:
@@ -130,17 +142,21 @@ def evaluate(chunks: Iterable[ChunkPredictions], split: str) -> Evaluation:
             each = replace(each, index=index)
             collected.setdefault((each.mode, each.party), []).append(each)
         rows += len(targets)
-    lines = [_line(*key, each) for key, each in collected.items()]
+    lines = [_line(*key, each, task) for key, each in collected.items()]
     lines.sort(key=lambda line: ORDER.index(line.mode))
-    same_rows = _same_rows(collected, np.concatenate(y))
-    return Evaluation(split, majority_rate(np.concatenate(y)), lines, same_rows)
+    labels = np.concatenate(y)
+    same_rows = _same_rows(collected, labels, task)
+    if isinstance(task, Regression):
+        pairs = _pairs(collected.get(("collaborative", ALL), []))
+        return Evaluation(split, None, lines, same_rows, "regression", pairs)
+    return Evaluation(split, majority_rate(labels), lines, same_rows)
 
 
 def model_predictions(model: Model, chunks: Iterable[Chunk]) -> Iterator[ChunkPredictions]:
     """Predict each chunk of tables in every mode, with calibrated probabilities."""
     for chunk in chunks:
         predictions = (_predict(model, chunk, *each) for each in _modes(model, chunk[0]))
-        yield _class_numbers(chunk[1], model), predictions
+        yield model.task.encode(chunk[1].to_numpy()), predictions
 
 
 def federation_predictions(
@@ -148,6 +164,7 @@ def federation_predictions(
     federation: ReachableFederation,
     rows: Rows,
     contributors: Callable[[], Collection[str]] | None = None,
+    task: Task = CLASSIFICATION,
 ) -> Iterator[ChunkPredictions]:
     """Predict the rows of a federation in every mode; a party that is offline gives a reason.
 
@@ -165,17 +182,17 @@ def federation_predictions(
             except PartyError as error:
                 yield Predictions(mode, name, reason=str(error))
                 continue
-            proba = torch.softmax(out.double(), -1).numpy()
+            values = task.values(out)
             taking_part: Collection[str] = (name,) if mode == "local" else federation.names
             if contributors is not None:
                 taking_part = contributors()
             parties = tuple(each for each in federation.names if each in taking_part)
             if mode == "collaborative" and parties != federation.names:
                 name = "+".join(parties)
-            y = rows.y[index].cpu().numpy()
-            yield Predictions(mode, name, proba, y, parties=parties, index=index.cpu().numpy())
+            y = task.restore(rows.y[index])
+            yield Predictions(mode, name, values, y, parties=parties, index=index.cpu().numpy())
 
-    yield rows.y.cpu().numpy(), predict()
+    yield task.restore(rows.y), predict()
 
 
 def _modes(model: Model, sources: Mapping[str, Source]) -> Iterator[tuple[Mode, str | None]]:
@@ -193,30 +210,25 @@ def _predict(model: Model, chunk: Chunk, mode: Mode, party: str | None) -> Predi
     prediction = model.predict(sources, mode, party)
     found = pd.Index(prediction.ids).get_indexer(labels.index)
     places = np.flatnonzero(found >= 0)
-    y = _class_numbers(labels.iloc[places], model)
+    y = model.task.encode(labels.iloc[places].to_numpy())
     row_bytes = prediction.n_embeddings_sent * (model.net.members * model.embedding_dim * 4)
-    proba = prediction.proba[found[places]]
-    return Predictions(mode, party or ALL, proba, y, row_bytes, index=places)
+    values = prediction.values[found[places]]
+    return Predictions(mode, party or ALL, values, y, row_bytes, index=places)
 
 
-def _class_numbers(labels: pd.Series, model: Model) -> NDArray[np.int64]:
-    codes = pd.Categorical(labels, categories=model.classes).codes
-    return np.asarray(codes, dtype=np.int64)
-
-
-def _line(mode: str, party: str, chunks: list[Predictions]) -> Line:
+def _line(mode: str, party: str, chunks: list[Predictions], task: Task) -> Line:
     if reason := next((each.reason for each in chunks if each.reason), ""):
         return Line(mode, party, 0, reason=reason)
     y = np.concatenate([each.y for each in chunks if each.y is not None])
-    proba = np.concatenate([each.proba for each in chunks if each.proba is not None])
+    values = _joined_values(chunks)
     known = [each.row_bytes for each in chunks if each.row_bytes is not None]
     bytes_per_row = round(float(np.concatenate(known).mean()), 1) if known else None
     parties = tuple(name for name in chunks[0].parties if all(name in c.parties for c in chunks))
-    return Line(mode, party, len(y), bytes_per_row, all_metrics(proba, y), parties=parties)
+    return Line(mode, party, len(y), bytes_per_row, task.metrics(values, y), parties=parties)
 
 
 def _same_rows(
-    collected: Mapping[tuple[str, str], list[Predictions]], y: NDArray[np.int64]
+    collected: Mapping[tuple[str, str], list[Predictions]], y: NDArray[Any], task: Task
 ) -> list[SameRows]:
     """Compare modes on the rows that each party predicts locally."""
     result = []
@@ -231,10 +243,25 @@ def _same_rows(
             if len(np.intersect1d(places, rows)) < len(rows):
                 continue
             chosen = np.isin(places, rows)
-            proba = np.concatenate([each.proba for each in chunks if each.proba is not None])
-            metrics[other] = all_metrics(proba[chosen], y[places[chosen]])
+            values = _joined_values(chunks)
+            metrics[other] = task.metrics(values[chosen], y[places[chosen]])
         result.append(SameRows(party, len(rows), metrics))
     return result
+
+
+def _joined_values(chunks: Iterable[Predictions]) -> NDArray[np.float64]:
+    return np.concatenate([each.values for each in chunks if each.values is not None])
+
+
+def _pairs(chunks: Iterable[Predictions]) -> list[tuple[float, float]]:
+    """Return label and prediction of some rows, evenly spaced."""
+    pairs = [
+        (float(label), float(value))
+        for each in chunks
+        if each.y is not None and each.values is not None
+        for label, value in zip(each.y, each.values[:, 0], strict=True)
+    ]
+    return pairs[:: -(-len(pairs) // MAX_PAIRS)] if pairs else []
 
 
 def _places(chunks: Iterable[Predictions]) -> NDArray[np.int64]:

@@ -30,6 +30,7 @@ from xvfl.model.run_dir import CHECKPOINT, FORMAT, RunDir
 from xvfl.nets.row_wise import has_hooks, row_wise
 from xvfl.primitives.layout import any_image
 from xvfl.primitives.rows import PartyTable, Rows, RowSource
+from xvfl.primitives.task import Task
 from xvfl.system.signals import STOP_SIGNALS, stop_on_signals
 from xvfl.training.loop import Record, Trainer, pretraining_epochs
 from xvfl.training.threads import limit_threads
@@ -139,8 +140,8 @@ def _fit_once(
     model = Model(
         dataset.encoders,
         dataset.full_threshold,
-        dataset.classes,
-        dataset.class_prior(),
+        dataset.task,
+        dataset.prior(),
         plan.net,
         plan.loss,
         plan.train.random_state,
@@ -160,7 +161,7 @@ def _fit_once(
         rows, validation = rows.hide_missing(), validation.hide_missing()
     captured = device.type == "cuda" and can_capture(federation, rows, plan.custom_nets)
     method = protect_labels(
-        model.method, plan.privacy, len(model.classes), [plan.train.random_state]
+        model.method, plan.privacy, model.task.n_outputs, [plan.train.random_state]
     )
     pretraining = pretraining_epochs(rows, plan.loss, plan.train)
     trainer = Trainer(
@@ -170,7 +171,7 @@ def _fit_once(
     if resume:
         recorder.resume()
     records = []
-    for record in trainer.run(lambda: score(model.method, federation, validation)):
+    for record in trainer.run(lambda: score(model.method, federation, validation, model.task)):
         on_progress(ProgressUpdate(record, plan.train.epochs, trainer.batches_per_epoch, label))
         if record.kind == "epoch":
             records.append(recorder.add(record))
@@ -180,7 +181,7 @@ def _fit_once(
     recorder.save_checkpoint()
     if not interrupted or folder is None:
         trainer.load_best()
-        model.temperatures = calibrate(model.method, federation, validation)
+        model.temperatures = calibrate(model.method, federation, validation, model.task)
     for module in model.modules.values():
         module.to("cpu").eval()
     diverged = trainer.progress.best_epoch < 0
@@ -312,6 +313,11 @@ class RunRecorder:
         self.folder.filter_records(lambda each: each.get("epoch", 0) <= epoch)
 
 
+def _target(task: Task) -> dict[str, Any]:
+    """Return what tells models of the same nets and different numbers apart."""
+    return {} if task.classes else task.to_dict()
+
+
 def _fingerprint(dataset: Dataset, plan: TrainingPlan) -> str:
     """Hash everything that determines the weights of a run; the device may change."""
     train = asdict(plan.train)
@@ -324,6 +330,7 @@ def _fingerprint(dataset: Dataset, plan: TrainingPlan) -> str:
         "privacy": asdict(plan.privacy),
         "encoders": {name: each.to_dict() for name, each in dataset.encoders.items()},
         "classes": [str(label) for label in dataset.classes],
+        **_target(dataset.task),
         "rows": dataset.fingerprint(),
     }
     return blake2b(json.dumps(identity, sort_keys=True).encode(), digest_size=16).hexdigest()

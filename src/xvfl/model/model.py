@@ -38,6 +38,7 @@ from xvfl.model.prediction import (
 from xvfl.model.run_dir import FORMAT, MANIFEST, MODEL, RunDir
 from xvfl.primitives.layout import Layout, any_image
 from xvfl.primitives.rows import Rows, Table
+from xvfl.primitives.task import Task, task_from_dict
 from xvfl.training.optimizer import strip_prefix
 from xvfl.training.threads import limit_threads
 from xvfl.version import VERSION
@@ -50,7 +51,7 @@ class Model:
         self,
         encoders: Mapping[str, Encoder],
         full_threshold: Mapping[str, float],
-        classes: Sequence[Any],
+        task: Task,
         prior: Sequence[float],
         net: NetConfig,
         loss: LossConfig,
@@ -62,7 +63,7 @@ class Model:
         custom_nets = custom_nets or CustomNets()
         self.encoders = dict(encoders)
         self.full_threshold = dict(full_threshold)
-        self.classes = list(classes)
+        self.task = task
         self.prior = list(prior)
         net = resolve_net(net, any_image(self.layouts), privacy)
         self.net, self.loss, self.random_state = net, loss, random_state
@@ -87,15 +88,21 @@ class Model:
             )
             self.method: Method = build_method(
                 len(layouts),
-                len(classes),
+                task.n_outputs,
                 any_image(layouts),
                 net,
                 loss,
                 seeds,
                 custom_nets.head,
                 privacy,
+                task,
             )
-        check_custom_nets(self.parties, self.method, len(self.classes), custom_nets)
+        check_custom_nets(self.parties, self.method, task.n_outputs, custom_nets)
+
+    @property
+    def classes(self) -> list[Any]:
+        """The labels of classes, in the order of the outputs; empty if it predicts numbers."""
+        return self.task.classes
 
     @property
     def layouts(self) -> dict[str, Layout]:
@@ -139,8 +146,8 @@ class Model:
         ):
             method = self.method.select_parties([list(self.encoders).index(name) for name in given])
             out = logits(method, federation, rows, request.mode, request.index)
-        proba = torch.softmax(out.double() / self.temperature(request, rows), -1).numpy()
-        return build_prediction(request, rows, encoded, chosen, proba, self._info(request))
+        values = self.task.values(out.double() / self.temperature(request, rows))
+        return build_prediction(request, rows, encoded, chosen, values, self._info(request))
 
     def resolve_request(
         self, parties: Collection[str], mode: Mode | None, party: str | None
@@ -234,7 +241,7 @@ class Model:
             "format": FORMAT,
             "version": VERSION,
             "parties": list(self.encoders),
-            "classes": self.classes,
+            **self.task.to_dict(),
             "prior": self.prior,
             "full_threshold": self.full_threshold,
             "temperatures": self.temperatures,
@@ -265,7 +272,7 @@ class Model:
             model = cls(
                 encoders,
                 manifest["full_threshold"],
-                manifest["classes"],
+                task_from_dict(manifest),
                 manifest["prior"],
                 build(NetConfig, manifest["net"], MANIFEST),
                 build(LossConfig, manifest["loss"], MANIFEST),
@@ -301,7 +308,7 @@ class Model:
             and any(weights.get(mode_key(mode, request.party or ""), COMPLETED)[1:])
         ]
         return ModelInfo(
-            self.classes,
+            self.task,
             self.prior,
             completing_modes,
             cross_completion,

@@ -26,8 +26,11 @@ COLORS = {
     "trees": "#666666",
 }
 
-METRICS = {"balanced_accuracy": "balanced accuracy", "auroc": "AUROC"}
-"""The metrics of the plot of an evaluation, and their labels."""
+METRICS = {
+    "classification": {"balanced_accuracy": "balanced accuracy", "auroc": "AUROC"},
+    "regression": {"r2": "R²", "rmse": "RMSE"},
+}
+"""The metrics of the plot of an evaluation, and their labels, by task."""
 
 
 def has_matplotlib() -> bool:
@@ -39,8 +42,10 @@ def has_matplotlib() -> bool:
     return True
 
 
-def plot_training(records: Sequence[dict[str, Any]], path: Path) -> None:
-    """Plot loss terms and validation log-loss over the epochs."""
+def plot_training(
+    records: Sequence[dict[str, Any]], path: Path, score_name: str = "log-loss"
+) -> None:
+    """Plot loss terms and validation loss over the epochs."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 3.4), layout="constrained")
@@ -54,34 +59,69 @@ def plot_training(records: Sequence[dict[str, Any]], path: Path) -> None:
     right.plot(epochs, -frame["score"], color="#1b9e77")
     best = records[-1]["best_epoch"]
     right.axvline(best, color="#888888", linestyle=":", label=f"best: {best}")
-    right.set(xlabel="epoch", ylabel="validation log-loss")
+    right.set(xlabel="epoch", ylabel=f"validation {score_name}")
     right.legend(frameon=False)
     save_figure(figure, path)
 
 
 def plot_evaluation(evaluation: Evaluation, path: Path, trees: Sequence[TreeLine] = ()) -> None:
-    """Plot balanced accuracy and AUROC of modes and trees, in groups with the same rows."""
+    """Plot two metrics of modes and trees, in groups with the same rows.
+
+    In regression, also plot predictions and residuals of collaborative prediction.
+    """
     from matplotlib.figure import Figure
 
     groups = comparable_groups(evaluation, trees)
+    metrics = METRICS[evaluation.task]
     bars = sum(len(group.bars) + 1.4 for group in groups)
-    figure = Figure(figsize=(9, max(3.0, 0.3 * bars + 0.9)), layout="constrained")
+    height, more = max(3.0, 0.3 * bars + 0.9), 3.8 if evaluation.pairs else 0.0
+    whole = Figure(figsize=(9, height + more), layout="constrained")
+    heights = [height, more] if more else [height]
+    parts = whole.subfigures(len(heights), height_ratios=heights, squeeze=False)
+    figure, *rest = parts[:, 0]
+    for each in rest:
+        _plot_pairs(each, evaluation.pairs)
     axes = figure.subplots(1, 2, sharey=True)
-    for axis, metric in zip(axes, METRICS, strict=True):
+    for axis, metric in zip(axes, metrics, strict=True):
         place, ticks = 0.0, []
         for group in groups:
             axis.text(0.01, place, group.title, va="center", fontsize=9, fontweight="bold")
-            for name, metrics, kind in group.bars:
+            for name, figures, kind in group.bars:
                 place -= 1
-                value = metrics[metric]
+                value = figures[metric]
                 axis.barh(place, value, color=COLORS[kind])
-                axis.text(value, place, f" {value:.3f}", va="center", fontsize=8)
+                axis.text(
+                    max(value, 0.0),
+                    place,
+                    f" {value:.3f}" if metric != "rmse" else f" {value:.4g}",
+                    va="center",
+                    fontsize=8,
+                )
                 ticks.append((place, name))
             place -= 1.4
         axis.set_yticks([at for at, _ in ticks], [name for _, name in ticks])
-        axis.set(xlabel=METRICS[metric], xlim=(0, 1.12), ylim=(place + 0.6, 0.7))
+        values = [of[metric] for group in groups for _, of, _ in group.bars]
+        low, high = min(0.0, *values), max([1.0, *values] if metric != "rmse" else values)
+        axis.set(xlabel=metrics[metric], xlim=(low, 1.12 * high), ylim=(place + 0.6, 0.7))
         axis.spines[["top", "right"]].set_visible(False)
-    save_figure(figure, path)
+    save_figure(whole, path)
+
+
+def _plot_pairs(figure: Any, pairs: Sequence[tuple[float, float]]) -> None:
+    """Plot predicted against true labels, and residuals against predictions."""
+    left, right = figure.subplots(1, 2)
+    labels, predicted = (list(each) for each in zip(*pairs, strict=True))
+    residuals = [label - value for label, value in pairs]
+    ends = [min(labels + predicted), max(labels + predicted)]
+    style = {"s": 9, "alpha": 0.5, "linewidths": 0, "color": COLORS["collaborative"]}
+    left.scatter(labels, predicted, **style)
+    left.plot(ends, ends, color="#888888", linestyle=":")
+    left.set(xlabel="label", ylabel="collaborative prediction")
+    right.scatter(predicted, residuals, **style)
+    right.axhline(0, color="#888888", linestyle=":")
+    right.set(xlabel="collaborative prediction", ylabel="residual: label − prediction")
+    for axis in (left, right):
+        axis.spines[["top", "right"]].set_visible(False)
 
 
 @dataclass(frozen=True)

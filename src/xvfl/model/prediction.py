@@ -1,6 +1,6 @@
-"""Predictions: probabilities, and for each row how they were obtained.
+"""Predictions: probabilities or numbers, and for each row how they were obtained.
 
-Shapes: n rows, k parties, C classes.
+Shapes: n rows, k parties, C outputs: one for each class, or one number.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -18,22 +18,23 @@ from xvfl.data.sources import Source, source_ids
 from xvfl.methods import Mode
 from xvfl.model.decision_rule import predicted_classes
 from xvfl.primitives.rows import Rows
+from xvfl.primitives.task import Task
 
 Bools = NDArray[np.bool_]
 
 NO_PEER = "no peer can assist: local prediction"
-NOT_OBSERVED = "not observed by any party: class prior"
-UNKNOWN_ID = "id not in the tables used: class prior"
+NOT_OBSERVED = "not observed by any party"
+UNKNOWN_ID = "id not in the tables used"
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """Probabilities of each row, and how they were obtained."""
+    """Probabilities or the number of each row, and how they were obtained."""
 
     ids: list[str]
-    classes: list[Any]
-    proba: NDArray[np.float64]
-    """(n, C) calibrated probabilities."""
+    task: Task
+    values: NDArray[np.float64]
+    """(n, C) calibrated probabilities, or (n, 1) numbers in the units of the label."""
     mode: list[str]
     """Mode used: the requested one, `local` where no peer could assist, or `prior`."""
     parties: list[str]
@@ -49,14 +50,21 @@ class Prediction:
 
     def frame(self) -> pd.DataFrame:
         """Return a table: prediction, probabilities, mode, parties, completed share, notes."""
-        numbers = predicted_classes(self.proba, self.class_factors)
-        labels = np.asarray(self.classes, dtype=object)[numbers]
-        columns: dict[str, Any] = {"prediction": pd.Series(labels).infer_objects().to_numpy()}
-        for i, label in enumerate(self.classes):
-            columns[f"proba_{label}"] = self.proba[:, i]
+        columns: dict[str, Any] = {"prediction": self._labels()}
+        for i, label in enumerate(self.task.classes):
+            columns[f"proba_{label}"] = self.values[:, i]
         columns |= {"mode": self.mode, "parties": self.parties}
         columns |= {"completed": self.completed, "notes": self.notes}
         return pd.DataFrame(columns, index=pd.Index(self.ids, name="id"))
+
+    def _labels(self) -> NDArray[Any]:
+        """Return the predicted label of each row. (n,)"""
+        if not self.task.classes:
+            return self.values[:, 0]
+        numbers = predicted_classes(self.values, self.class_factors)
+        labels = np.asarray(self.task.classes, dtype=object)[numbers]
+        result: NDArray[Any] = pd.Series(labels).infer_objects().to_numpy()
+        return result
 
 
 @dataclass(frozen=True)
@@ -73,7 +81,7 @@ class PredictRequest:
 class ModelInfo:
     """Properties of a model that a prediction reports."""
 
-    classes: Sequence[Any]
+    task: Task
     prior: Sequence[float]
     completing_modes: Collection[Mode]
     """Modes whose prediction uses completed features."""
@@ -106,12 +114,12 @@ def build_prediction(
     rows: Rows,
     encoded: Mapping[str, Encoded],
     ids: Sequence[str],
-    proba: NDArray[np.float64],
+    values: NDArray[np.float64],
     model: ModelInfo,
 ) -> Prediction:
-    """Combine probabilities with mode, parties, completed share and notes of each row.
+    """Combine probabilities or numbers with mode, parties, completed share and notes of each row.
 
-    A row that no contributing party observes gets the class prior.
+    A row that no contributing party observes gets the class prior, or the mean label.
     """
     observed: Bools = rows.seen.cpu().numpy()
     full: Bools = rows.full.cpu().numpy()
@@ -128,14 +136,19 @@ def build_prediction(
     sent = _embeddings_sent(request, observed, full, assistants, model.cross_completion)
     notes = _encoding_notes(ids, encoded)
     unknown = prior & (rows.handles.cpu().numpy() < 0).all(1)
-    remarks = ((alone & ~prior, NO_PEER), (prior & ~unknown, NOT_OBSERVED), (unknown, UNKNOWN_ID))
+    without = {note: f"{note}: {model.task.prior_name}" for note in (NOT_OBSERVED, UNKNOWN_ID)}
+    remarks = (
+        (alone & ~prior, NO_PEER),
+        (prior & ~unknown, without[NOT_OBSERVED]),
+        (unknown, without[UNKNOWN_ID]),
+    )
     for flag, text in remarks:
         for row in flag.nonzero()[0]:
             notes[row] = _join(notes[row], text)
     return Prediction(
         list(ids),
-        list(model.classes),
-        np.where(prior[:, None], np.asarray(model.prior), proba),
+        model.task,
+        np.where(prior[:, None], np.asarray(model.prior), values),
         mode.tolist(),
         parties,
         np.where(prior, 0.0, completed),

@@ -26,6 +26,8 @@ Progress = Callable[[int, int], None]
 class PredictionSummary:
     """Counts of predicted rows: in total, by mode, and with notes."""
 
+    prior_name: str = "class prior"
+    """The prediction of rows without any observed feature."""
     rows: int = 0
     with_notes: int = 0
     modes: Counter[str] = field(default_factory=Counter)
@@ -56,8 +58,8 @@ class PredictionSummary:
                 ids = ", ".join(map(repr, self.examples[note]))
                 warnings.warn(
                     f"{self.not_observed[note]:,} of {self.rows:,} {reason} ({ids}); their "
-                    "prediction is the class prior, mode 'prior': check the ids and tables, or "
-                    "leave these rows out",
+                    f"prediction is the {self.prior_name}, mode 'prior': check the ids and tables, "
+                    "or leave these rows out",
                     DataWarning,
                     stacklevel=3,
                 )
@@ -75,7 +77,7 @@ def predict_stream(
     request = model.resolve_request(tables, mode, party)
     names = [request.party] if request.mode == "local" and request.party else list(model.encoders)
     given = {name: tables[name] for name in names if name in tables}
-    summary = PredictionSummary()
+    summary = PredictionSummary(model.task.prior_name)
     try:
         with (
             TableWriter(output) as writer,

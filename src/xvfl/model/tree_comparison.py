@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from xvfl.dataset.in_memory import InMemoryDataset
 from xvfl.errors import DataWarning, InputError
@@ -23,10 +24,9 @@ from xvfl.model.trees import (
     Way,
     fit_trees,
     require_lightgbm,
-    softmax,
 )
 from xvfl.model.workflow import evaluate_run, open_dataset, open_run
-from xvfl.primitives.metrics import all_metrics
+from xvfl.primitives.task import Task
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def compare_with_trees(folder: RunDir) -> TreeComparison:
     for way, name, party in _ways(parties):
         places = held_out if isinstance(way, str) else held_out[handles[held_out, way] >= 0]
         if len(places):
-            lines.append(_line(fitted, way, name, party, places, evaluation.lines))
+            lines.append(_line(fitted, way, name, party, places, evaluation.lines, dataset.task))
     seconds = training_seconds(folder.records())
     comparison = TreeComparison(evaluation, lines, model.loss.method, seconds)
     folder.write_json(EVALUATION, comparison.to_dict())
@@ -107,7 +107,7 @@ def compare_with_trees(folder: RunDir) -> TreeComparison:
 def tree_rows(dataset: InMemoryDataset) -> TreeRows:
     """Convert a dataset to the rows of trees; unlabeled rows do not train."""
     rows = dataset.rows
-    train = dataset.train[rows.y[dataset.train] >= 0]
+    train = dataset.train[rows.labeled[dataset.train]]
     tables = [
         TreeTable.from_party(table.take(rows.handles[:, party]))
         for party, table in enumerate(dataset.tables.values())
@@ -116,7 +116,7 @@ def tree_rows(dataset: InMemoryDataset) -> TreeRows:
     y, weights, at, validation = (
         each.numpy() for each in (rows.y, weight, train, dataset.validation)
     )
-    return TreeRows(tables, y, weights, at, validation, len(dataset.classes))
+    return TreeRows(tables, y, weights, at, validation, dataset.task.n_outputs)
 
 
 def held_out_places(dataset: InMemoryDataset, ids: Sequence[str]) -> np.ndarray[Any, Any]:
@@ -153,9 +153,10 @@ def _line(
     party: str,
     places: np.ndarray[Any, Any],
     model: Sequence[Line],
+    task: Task,
 ) -> TreeLine:
     masks = fitted.choose(way)
-    proba = softmax(fitted.logits(way, masks, places))
+    values = task.values(torch.from_numpy(fitted.logits(way, masks, places)))
     mode = "local" if name == "local" else "collaborative"
     beside = next((line for line in model if (line.mode, line.party) == (mode, party)), None)
     owners: list[Owner] = list(range(len(fitted.rows.tables))) if way == MEAN else [way]
@@ -163,7 +164,7 @@ def _line(
         name,
         party,
         len(places),
-        all_metrics(proba, fitted.rows.y[places]),
+        task.metrics(values, task.restore(torch.from_numpy(fitted.rows.y[places]))),
         beside.metrics if beside else {},
         masks,
         round(sum(fitted.seconds[owner] for owner in owners), 3),

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from xvfl.errors import InputError
 from xvfl.primitives.masks import drop_features
-from xvfl.primitives.metrics import nll
+from xvfl.primitives.metrics import nll, rmse
 from xvfl.primitives.random import named_generator
 from xvfl.primitives.rows import PartyTable
 
@@ -118,11 +118,18 @@ class TreeRows:
 
     tables: Sequence[TreeTable]
     """By party; every table has all N rows, unobserved where the party does not hold them."""
-    y: Ints
+    y: NDArray[Any]
+    """Class numbers, or numbers."""
     weight: Floats
     train: Ints
     validation: Ints
     n_classes: int
+    """1 if labels are numbers."""
+
+    @property
+    def numbers(self) -> bool:
+        """Whether labels are numbers."""
+        return self.n_classes == 1
 
     @cached_property
     def _pooled(self) -> TreeTable:
@@ -148,26 +155,34 @@ class FittedTrees:
     """Seconds of both fits of an owner, with one thread."""
 
     def logits(self, way: Way, masks: Masks, rows: Ints) -> Floats:
-        """Predict rows. (n, C)"""
+        """Predict the logits, or the numbers, of rows. (n, C)"""
         if way == MEAN:
             return self._mean_logits(masks, rows)
-        raw = self.boosters[way, masks].predict(self.rows.table(way).matrix(rows), raw_score=True)
-        return np.stack([np.zeros_like(raw), raw], 1) if raw.ndim == 1 else raw
+        X = self.rows.table(way).matrix(rows)
+        raw: Floats = self.boosters[way, masks].predict(X, raw_score=True)
+        if raw.ndim > 1:
+            return raw
+        return raw[:, None] if self.rows.numbers else np.stack([np.zeros_like(raw), raw], 1)
 
     def _mean_logits(self, masks: Masks, rows: Ints) -> Floats:
-        """Average the logits of the parties that observe a row. (n, C)"""
+        """Average the predictions of the parties that observe a row. (n, C)"""
         seen = np.stack([table.observed[rows].any(1) for table in self.rows.tables])
         out = np.stack([self.logits(party, masks, rows) for party in range(len(seen))])
         mean: Floats = (out * seen[:, :, None]).sum(0) / np.maximum(seen.sum(0), 1)[:, None]
         return mean
 
     def choose(self, way: Way) -> Masks:
-        """Choose training with or without masks by the log-loss on the validation rows."""
+        """Choose training with or without masks by the loss on the validation rows."""
         rows = self.rows.observed(way, self.rows.validation)
         if not len(rows):
             return "none"
         y = self.rows.y[rows]
-        losses = {masks: nll(softmax(self.logits(way, masks, rows)), y) for masks in VARIANTS}
+
+        def loss(masks: Masks) -> float:
+            out = self.logits(way, masks, rows)
+            return rmse(out[:, 0], y) if self.rows.numbers else nll(softmax(out), y)
+
+        losses = {masks: loss(masks) for masks in VARIANTS}
         return min(VARIANTS, key=losses.__getitem__)
 
 
@@ -220,7 +235,7 @@ def softmax(logits: Floats) -> Floats:
     return proba
 
 
-_Part = tuple[NDArray[np.float32], Ints, Floats]
+_Part = tuple[NDArray[np.float32], NDArray[Any], Floats]
 """Columns, labels and weights of some rows."""
 
 
@@ -262,7 +277,7 @@ def _fit(
     import lightgbm
 
     parameters: dict[str, Any] = {
-        "objective": "multiclass" if several else "binary",
+        "objective": "regression" if rows.numbers else "multiclass" if several else "binary",
         "num_class": rows.n_classes if several else 1,
         "learning_rate": config.learning_rate,
         "num_leaves": config.num_leaves,

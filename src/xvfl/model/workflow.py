@@ -121,7 +121,12 @@ def open_dataset(config: Config, base_dir: Path, folder: RunDir) -> Iterator[Dat
     splits = Splits(config.test_fraction, train.validation_fraction, train.random_state)
     unlabeled = config.use_unlabeled and method_spec(config.loss.method).uses_unlabeled
     plan = PreparationPlan(
-        options, splits, config.loss.full_threshold, train.class_weight, unlabeled
+        options,
+        splits,
+        config.loss.full_threshold,
+        train.class_weight,
+        unlabeled,
+        task=config.labels.task,
     )
     if trains_from_disk(config, base_dir):
         tables = open_run_tables(config, base_dir)
@@ -154,13 +159,18 @@ def read_run_tables(
         labels = config.labels
         if labels.party is not None:
             return labels_of_party(
-                sources, labels.party, labels.column, allow_missing=allow_missing
+                sources,
+                labels.party,
+                labels.column,
+                allow_missing=allow_missing,
+                task=labels.task,
             )
         return sources, read_labels(
             str(labels.table),
             id_column=labels.id_column,
             column=labels.column,
             allow_missing=allow_missing,
+            task=labels.task,
         )
 
 
@@ -176,7 +186,7 @@ def evaluate_run(folder: RunDir) -> Evaluation:
     model, manifest, config = open_run(folder)
     _require_tables(folder, manifest)
     with held_out_rows(folder, model, manifest, config) as chunks:
-        result = evaluate(model_predictions(model, chunks), manifest["held_out_split"])
+        result = evaluate(model_predictions(model, chunks), manifest["held_out_split"], model.task)
     folder.write_json(EVALUATION, result.to_dict())
     return result
 
@@ -190,10 +200,10 @@ def held_out_rows(
     if isinstance(held_out, str):
         tables = open_run_tables(config, base_dir)
         with tempfile.TemporaryDirectory(prefix=".xvfl-", dir=folder.path) as space:
-            yield held_out_chunks(tables, folder / held_out, model.classes, Path(space))
+            yield held_out_chunks(tables, folder / held_out, model.task, Path(space))
         return
     sources, labels = read_run_tables(config, base_dir, allow_missing=True)
-    labels = labels[labels.isin(model.classes)]
+    labels = labels[model.task.known(labels.to_numpy())]
     ids = [each for each in held_out if each in labels.index]
     if not ids:
         raise no_held_out_rows(folder.path)
@@ -282,7 +292,7 @@ def predict_run(
         sources = {name: read_source(each, ids[name], name, 0) for name, each in inputs.items()}
         frame = model.predict(sources, mode, party).frame()
         write_table(frame, output)
-        summary = PredictionSummary()
+        summary = PredictionSummary(model.task.prior_name)
         summary.add(frame)
     summary.warn()
     return summary

@@ -1,4 +1,4 @@
-"""Metrics of predicted probabilities; numpy only. Shapes: n rows, C classes."""
+"""Metrics of predicted probabilities and numbers; numpy only. Shapes: n rows, C classes."""
 
 from typing import Any
 
@@ -66,3 +66,27 @@ METRICS = {metric.__name__: metric for metric in (accuracy, balanced_accuracy, a
 def all_metrics(proba: Floats, y: Ints) -> dict[str, float]:
     """Compute every metric."""
     return {name: metric(proba, y) for name, metric in METRICS.items()}
+
+
+def r2(predicted: Floats, y: Floats) -> float:
+    """Return R²: 1 minus the squared error over that of the mean of these rows."""
+    total = float(np.square(y - y.mean()).sum())
+    return 1 - float(np.square(predicted - y).sum()) / total if total > 0 else float("nan")
+
+
+def rmse(predicted: Floats, y: Floats) -> float:
+    """Return the root of the mean squared error, in the units of the label."""
+    return float(np.sqrt(np.square(predicted - y).mean()))
+
+
+def mae(predicted: Floats, y: Floats) -> float:
+    """Return the mean absolute error, in the units of the label."""
+    return float(np.abs(predicted - y).mean())
+
+
+REGRESSION_METRICS = {metric.__name__: metric for metric in (r2, rmse, mae)}
+
+
+def regression_metrics(predicted: Floats, y: Floats) -> dict[str, float]:
+    """Compute every metric of numbers (n,)."""
+    return {name: metric(predicted, y) for name, metric in REGRESSION_METRICS.items()}

@@ -14,6 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from xvfl.maths import is_labeled
 from xvfl.primitives.layout import Layout
 from xvfl.primitives.mixed_order import Stream, epoch_size, labeled_share, mix
 from xvfl.primitives.random import named_generator
@@ -121,7 +122,8 @@ class Rows:
     seen : bool Tensor of shape (N, k)
         Whether the party observed any feature of the row.
     y : Tensor of shape (N,)
-        The class numbers, −1 where unknown.
+        The class numbers, −1 where unknown; or, for regression, standardized numbers of a floating
+        dtype, NaN where unknown.
     weight : Tensor of shape (N,)
         The weight of the row in the loss.
     step : int or Tensor, default=0
@@ -150,15 +152,20 @@ class Rows:
         return self.y.device
 
     @property
+    def labeled(self) -> Tensor:
+        """Which rows have a label. (N,)"""
+        return is_labeled(self.y)
+
+    @property
     def epoch_size(self) -> int:
         """Number of rows of an epoch of one run; runs have the same number of labeled rows."""
-        labeled = int((self.y >= 0).sum())
+        labeled = int(self.labeled.sum())
         return epoch_size(labeled // self.runs, (len(self) - labeled) // self.runs)
 
     @property
     def unlabeled_share(self) -> float:
         """Share of the rows that have no label."""
-        return int((self.y < 0).sum()) / max(len(self), 1)
+        return int((~self.labeled).sum()) / max(len(self), 1)
 
     def take(self, index: Tensor, step: int | Tensor = 0) -> "Rows":
         """Select the rows at the index, as the batch of a step."""
@@ -169,7 +176,7 @@ class Rows:
 
         Each batch has the same share of labeled rows (`xvfl.primitives.mixed_order`).
         """
-        labeled = (self.y.cpu() >= 0).view(len(seeds), -1)
+        labeled = self.labeled.cpu().view(len(seeds), -1)
         count = labeled.shape[1]
         orders = [
             _shuffle(labeled[run], seed, epoch) + run * count for run, seed in enumerate(seeds)

@@ -15,9 +15,11 @@ from xvfl.config import (
     NetConfig,
     PrivacyConfig,
     TableOptions,
+    TaskKind,
     TrainConfig,
     build,
     read_config,
+    require_no_class_weight,
 )
 from xvfl.data.frames import SQL
 from xvfl.errors import ConfigError, unknown
@@ -61,6 +63,8 @@ class CoordinatorLabels:
     """The id column."""
     column: str
     """The label column."""
+    task: TaskKind = "classification"
+    """What to predict: `classification`, the class of a row, or `regression`, a number."""
 
 
 @dataclass(frozen=True)
@@ -179,6 +183,7 @@ class CoordinatorConfig:
                 f"payload: expected 'float32' with the optimizer 'page', got {self.payload!r}: "
                 "it accumulates small differences of gradients, which a lossy payload distorts"
             )
+        require_no_class_weight(self.labels.task, self.train)
         for name in self.release_to:
             if name not in self.all_parties:
                 raise ConfigError(f"release_to: {unknown('party', name, self.all_parties)}")

@@ -7,7 +7,6 @@ from threading import Event
 from typing import Any
 
 import pandas as pd
-import torch
 from torch import Tensor
 
 from xvfl.dataset.splits import Splits
@@ -65,7 +64,7 @@ class CoordinatorRun:
         # The split depends on labels, and parties learn it: nobody else may know its seed.
         split_seed = run_seed(secret, f"split {train.random_state}")
         splits = Splits(config.test_fraction, train.validation_fraction, split_seed)
-        labeled = LabeledRows.load(labels, alignment, names, splits)
+        labeled = LabeledRows.load(labels, alignment, names, splits, config.labels.task)
         self._outcome = load_outcome(folder)
         saved, about = load_checkpoint(folder)
         name = str(about.get("run") or secrets.token_hex(6))
@@ -79,9 +78,10 @@ class CoordinatorRun:
         count = len(labeled.parts[0])
         train = train.resolve(net.members, count, privacy.reconstruction_only)
         self.config = config = replace(config, train=train, loss=config.loss.resolve(net.members))
-        seeds, n_classes = [run_seed(secret, name)], len(labeled.classes)
+        seeds, self.task = [run_seed(secret, name)], labeled.task
+        n_outputs = self.task.n_outputs
         self.method: Method = build_method(
-            len(names), n_classes, image, net, config.loss, seeds, privacy=privacy
+            len(names), n_outputs, image, net, config.loss, seeds, None, privacy, self.task
         )
         warm = str(json.loads(about["settings"])["warm"]) if saved else self._warm_start()
         terms = make_terms(config, net, labeled, name, warm)
@@ -92,7 +92,7 @@ class CoordinatorRun:
         levels = row_status(self.federation)
         rows, (training, validation, test) = labeled.rows(levels, train.class_weight)
         self.validation = rows.take(validation)
-        method = protect_labels(self.method, privacy, n_classes, seeds)
+        method = protect_labels(self.method, privacy, n_outputs, seeds)
         self.trainer = Trainer(self.federation, method, rows.take(training), train)
         if saved:
             self.trainer.restore(saved, about["progress"])
@@ -102,7 +102,6 @@ class CoordinatorRun:
             log({"event": "run_started", "run": name, "rows": len(rows)})
         if statement is not None:
             log({"event": "differential_privacy", **statement.to_dict()})
-        prior = torch.bincount(rows.y[training], minlength=n_classes).double()
         writes = WriteGuard(log)
         self._completion = RunCompletion(
             config,
@@ -110,8 +109,8 @@ class CoordinatorRun:
             self.federation,
             self.method,
             net,
-            labeled.classes,
-            prior / prior.sum(),
+            self.task,
+            labeled.prior(training),
             self.validation,
             rows.take(test),
             statement,
@@ -165,12 +164,12 @@ class CoordinatorRun:
 
     def _score(self) -> float:
         """Check each party's share of the loss, and score the epoch."""
-        check_validation(self.method, self.federation, self.validation)
+        check_validation(self.method, self.federation, self.validation, self.task)
         if self.federation.excluded != self._excluded:
             # Scores with and without a party cannot be compared.
             self._excluded = self.federation.excluded
             self.trainer.forget_best()
-        return score(self.method, self.federation, self.validation)
+        return score(self.method, self.federation, self.validation, self.task)
 
     def _warm_start(self) -> str:
         """Load the heads of a finished run; return its name for the parties to do the same."""

@@ -44,6 +44,7 @@ class CoordinatorService:
             id_column=config.labels.id_column,
             column=config.labels.column,
             where="labels",
+            task=config.labels.task,
         )
         # Initialize the counter from the clock so that it increases across restarts.
         self.counters = Counters(request_id=time.time_ns() // 1_000_000)

@@ -4,26 +4,31 @@ Shapes: N rows, k parties.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import pandas as pd
 import torch
 from torch import Tensor
 
+from xvfl.config import TaskKind
 from xvfl.data.labels import encode_labels
+from xvfl.data.targets import moments
 from xvfl.dataset.prepare import no_shared_ids
 from xvfl.dataset.splits import Parts, Splits, drop_unobserved, split
 from xvfl.matching.alignment import CoordinatorAlignment
 from xvfl.primitives.rows import Rows, align_rows
+from xvfl.primitives.task import Classification, Regression, Task
 
 
 @dataclass(frozen=True)
 class LabeledRows:
     """Labeled rows that at least one party holds, in the order of the labels."""
 
-    classes: list[Any]
+    task: Task
+    strata: Tensor
+    """(N,) class numbers, by which rows are split; 0 for numbers."""
     y: Tensor
+    """(N,) class numbers, or standardized numbers."""
     handles: Tensor
     """(N, k) handle of each row at each party, -1 if the party does not hold it."""
     parts: Parts
@@ -37,6 +42,7 @@ class LabeledRows:
         alignment: CoordinatorAlignment,
         names: Sequence[str],
         splits: Splits,
+        kind: TaskKind = "classification",
     ) -> "LabeledRows":
         """Select the labeled rows that at least one party holds, and split them."""
         handles = torch.stack([torch.from_numpy(alignment.matches[n].handles) for n in names], 1)
@@ -44,9 +50,17 @@ class LabeledRows:
             if not bool((handles[:, i] >= 0).any()):
                 raise no_shared_ids(name, "; check that both sides use the same ids and `rule`")
         held = (handles >= 0).any(1)
-        classes, numbers = encode_labels(labels[held.numpy()])
-        y = torch.from_numpy(numbers)
-        return cls(classes, y, handles[held], split(y, splits), tuple(names))
+        used = labels[held.numpy()]
+        if kind == "classification":
+            classes, numbers = encode_labels(used)
+            y = torch.from_numpy(numbers)
+            parts = split(y, splits)
+            return cls(Classification(classes), y, y, handles[held], parts, tuple(names))
+        strata, targets = torch.zeros(len(used), dtype=torch.long), used.to_numpy()
+        parts = split(strata, splits)
+        _, mean, std = moments([targets[parts[0].numpy()]])
+        task = Regression(mean, std or 1.0)
+        return cls(task, strata, task.standardize(targets), handles[held], parts, tuple(names))
 
     def training_handles(self) -> dict[str, Tensor]:
         """Return each party's handles of the training rows."""
@@ -60,5 +74,14 @@ class LabeledRows:
 
     def rows(self, levels: Mapping[str, Tensor], class_weight: str) -> tuple[Rows, Parts]:
         """Combine labels and handles with the parties' observation levels of their rows."""
-        rows = align_rows(self.handles, [levels[name] for name in self.names], self.y)
-        return drop_unobserved(rows, self.parts, class_weight)
+        rows = align_rows(self.handles, [levels[name] for name in self.names], self.strata)
+        rows, parts = drop_unobserved(rows, self.parts, class_weight, self.task.min_classes)
+        return replace(rows, y=self.y), parts
+
+    def prior(self, training: Tensor) -> list[float]:
+        """Return the share of each class, or the mean number, of the training rows."""
+        if isinstance(self.task, Regression):
+            return [self.task.mean]
+        counts = torch.bincount(self.y[training], minlength=self.task.n_outputs).double()
+        shares: list[float] = (counts / counts.sum()).tolist()
+        return shares

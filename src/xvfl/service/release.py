@@ -31,6 +31,7 @@ from xvfl.methods.pooling import load_decision_weights
 from xvfl.model.model import Model
 from xvfl.model.run_dir import RunDir
 from xvfl.model.workflow import BUNDLE
+from xvfl.primitives.task import task_from_dict
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.wire import codec
 from xvfl.wire.messages import Release
@@ -91,7 +92,7 @@ def install_release(
         model = Model(
             {name: encoder},
             {name: full_threshold},
-            manifest["classes"],
+            task_from_dict(manifest),
             manifest["prior"],
             settings.net,
             build(LossConfig, manifest["loss"], "release"),

@@ -5,8 +5,6 @@ from dataclasses import dataclass, replace
 from threading import Event
 from typing import Any
 
-from torch import Tensor
-
 from xvfl.config import NetConfig
 from xvfl.errors import RunError
 from xvfl.federation.calibration import Temperatures, calibrate
@@ -17,6 +15,7 @@ from xvfl.methods.pooling import load_decision_weights
 from xvfl.model.evaluation import EVALUATION, Evaluation, evaluate, federation_predictions
 from xvfl.model.run_dir import MANIFEST, MODEL, RECORDS, RunDir
 from xvfl.primitives.rows import Rows
+from xvfl.primitives.task import Task
 from xvfl.service.config import CoordinatorConfig
 from xvfl.service.log import FINISHED, LogFunction
 from xvfl.service.outcome import (
@@ -41,9 +40,9 @@ class RunCompletion:
     federation: ElasticFederation
     method: Method
     net: NetConfig
-    classes: Sequence[Any]
-    prior: Tensor
-    """(C,) shares of the classes in the training rows."""
+    task: Task
+    prior: Sequence[float]
+    """Shares of the classes in the training rows, or the mean number."""
     validation: Rows
     test: Rows
     privacy: PrivacyStatement | None
@@ -59,12 +58,12 @@ class RunCompletion:
             reason = "a party was absent at the best epoch"
             self.log({"event": "best_weights_unavailable", "reason": reason})
         federation.flush(save=step)
-        heads = self._heads(calibrate(self.method, federation, self.validation))
+        heads = self._heads(calibrate(self.method, federation, self.validation, self.task))
         split, rows = ("test", self.test) if len(self.test) else ("validation", self.validation)
         predictions = federation_predictions(
-            self.method, federation, rows, lambda: federation.contributors
+            self.method, federation, rows, lambda: federation.contributors, self.task
         )
-        evaluation = evaluate(predictions, split)
+        evaluation = evaluate(predictions, split, self.task)
         absent = absent_parties(federation)
         heads.release(self.folder, federation, self.config.release_to, self.log)
         seed, manifest = self.config.train.random_state, self._manifest(step, absent)
@@ -114,7 +113,7 @@ class RunCompletion:
 
     def _heads(self, temperatures: Temperatures) -> TrainedHeads:
         run, loss = self.federation.terms.run, self.config.loss
-        return TrainedHeads(run, self.method, self.classes, self.prior, temperatures, loss)
+        return TrainedHeads(run, self.method, self.task, self.prior, temperatures, loss)
 
 
 def load_outcome(folder: RunDir) -> RunOutcome | None:

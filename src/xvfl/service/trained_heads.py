@@ -16,6 +16,7 @@ from xvfl.methods.pooling import decision_weights
 from xvfl.methods.xvfl import DecisionWeights
 from xvfl.model.run_dir import FORMAT, MANIFEST, MODEL, RunDir
 from xvfl.nets import AdaptedHead
+from xvfl.primitives.task import Task
 from xvfl.service.log import LogFunction
 from xvfl.service.release import load_signing_key, sign_head
 from xvfl.training.optimizer import strip_prefix
@@ -29,8 +30,8 @@ class TrainedHeads:
 
     run: str
     method: Method
-    classes: Sequence[Any]
-    prior: Tensor
+    task: Task
+    prior: Sequence[float]
     temperatures: Temperatures
     loss: LossConfig
 
@@ -94,8 +95,8 @@ class TrainedHeads:
     ) -> dict[str, Any]:
         return {
             "run": self.run,
-            "classes": self.classes,
-            "prior": self.prior.tolist(),
+            **self.task.to_dict(),
+            "prior": list(self.prior),
             "temperatures": temperatures,
             "decision_weights": decision_weights,
             "loss": asdict(self.loss),

@@ -82,7 +82,8 @@ class DiskRows:
     """The coordinator's view of some rows, in a file: class, and observed features by party."""
 
     file: BlockFile
-    """(N, 1 + k) int32: class number, then number of observed features, −1 where not held."""
+    """(N, 1 + k) int32: class number, or the bits of a number as float32, −1 for unlabeled rows;
+    then number of observed features, −1 where not held."""
     start: int
     count: int
     """The rows from `start` to `start + count`."""
@@ -95,6 +96,8 @@ class DiskRows:
     label_weight: tuple[float, ...]
     """Weight of a row of each class in the loss; the last is that of unlabeled rows, class −1."""
     device: torch.device = torch.device("cpu")
+    numbers: bool = False
+    """Whether labels are numbers; rows with numbers have the weight of class 0."""
 
     def __len__(self) -> int:
         return self.count
@@ -113,10 +116,13 @@ class DiskRows:
         """Read the rows at the index as the batch of a step; their handles stay on the CPU."""
         at = index.cpu() + self.start
         stored = torch.from_numpy(self.file.take(at.numpy()).view(np.int32))
-        y, observed = stored[:, 0].long(), stored[:, 1:]
+        labels, observed = stored[:, 0].contiguous(), stored[:, 1:]
+        # The bits of −1 are those of a NaN.
+        y = labels.view(torch.float32) if self.numbers else labels.long()
         seen = observed > 0
         share = observed.float() / torch.tensor(self.raw, dtype=torch.float32)
-        weight = torch.tensor(self.label_weight)[y] * seen.any(1)
+        classes = -(labels == -1).long() if self.numbers else y
+        weight = torch.tensor(self.label_weight)[classes] * seen.any(1)
         full = (share >= torch.tensor(self.full_threshold) - 1e-6) & seen
         handles = torch.where(observed >= 0, at.unsqueeze(1), -1)
         full, seen, y, weight = (_to_device(self.device, x) for x in (full, seen, y, weight))

@@ -1,8 +1,7 @@
 """Read the held-out rows of a run that was trained from disk."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -11,13 +10,14 @@ from xvfl.data.labels import plain_type
 from xvfl.data.parquet import open_parquet
 from xvfl.dataset.on_disk.parquet_tables import ParquetTables
 from xvfl.errors import InputError
+from xvfl.primitives.task import Task
 
 HELD_OUT_IDS, LABELS = "held-out ids", "all labels"
 """Names beside those of the parties; a party's name has no space."""
 
 
 def held_out_chunks(
-    tables: ParquetTables, held_out: Path, classes: Sequence[Any], folder: Path
+    tables: ParquetTables, held_out: Path, task: Task, folder: Path
 ) -> Iterator[tuple[dict[str, pd.DataFrame], pd.Series]]:
     """Yield the parties' rows and the labels of the held-out ids that the tables still have."""
     column, labels_table = tables.labels.column, tables.labels.table
@@ -28,7 +28,7 @@ def held_out_chunks(
     empty = True
     for _, frames in joined.chunks:
         labels = plain_type(frames[LABELS][column].dropna())
-        labels = labels[labels.isin(classes)]
+        labels = labels[task.known(labels.to_numpy())]
         sources = {
             name: frames[name][frames[name].index.isin(labels.index)] for name in tables.parties
         }

@@ -1,6 +1,7 @@
 """Datasets on disk.
 
-rows.bin              (N, 1 + k) int32: class, and number of observed features by party
+rows.bin              (N, 1 + k) int32: label (a class, or the bits of a standardized number), and
+                      number of observed features by party
 table-PARTY.bin       (N, …) encoded rows; zero where the party does not hold the row
 metadata.json         everything else; written last, so that a folder without it is incomplete
 """
@@ -21,6 +22,7 @@ from xvfl.dataset.overlap import ALL_PARTIES, Overlap, add_full_rows
 from xvfl.dataset.prepare import Metadata
 from xvfl.dataset.splits import RowCounts, check_split, label_weights
 from xvfl.primitives.rows import Rows
+from xvfl.primitives.task import Regression, task_from_dict
 from xvfl.system.files import atomic_write, flush_to_disk
 
 METADATA = "metadata.json"
@@ -35,12 +37,14 @@ class OnDiskDataset(Metadata):
     tables: dict[str, DiskTable]
     rows: BlockFile
     counts: NDArray[np.int64]
-    """Labeled training rows of each class with any observed feature."""
+    """Labeled training rows of each class with any observed feature; numbers are one class."""
     full: dict[str, int]
     """Full rows, by party and of all parties."""
 
-    def class_prior(self) -> list[float]:
-        """Return the share of each class among the labeled training rows."""
+    def prior(self) -> list[float]:
+        """Return the share of each class, or the mean number, of the labeled training rows."""
+        if isinstance(self.task, Regression):
+            return [self.task.mean]
         return [float(count) / float(self.counts.sum()) for count in self.counts]
 
     def row_counts(self) -> RowCounts:
@@ -75,7 +79,10 @@ class OnDiskDataset(Metadata):
         raw = tuple(layout.raw for layout in self.layouts.values())
         thresholds = tuple(self.full_threshold[name] for name in self.layouts)
         weights = label_weights(self.counts, self.sizes.unlabeled, self.class_weight)
-        return DiskRows(self.rows, start, count, unlabeled, raw, thresholds, weights, device)
+        numbers = isinstance(self.task, Regression)
+        return DiskRows(
+            self.rows, start, count, unlabeled, raw, thresholds, weights, device, numbers
+        )
 
 
 def table_file(party: str) -> str:
@@ -86,7 +93,13 @@ def table_file(party: str) -> str:
 def save_metadata(metadata: Metadata, sizes: SplitSizes, digest: str, folder: Path) -> None:
     """Write the metadata of a folder, after its files are on the disk."""
     encoders = {name: encoder.to_dict() for name, encoder in metadata.encoders.items()}
-    data = {**vars(metadata), "encoders": encoders, "sizes": asdict(sizes), "digest": digest}
+    data = {
+        **vars(metadata),
+        "task": metadata.task.to_dict(),
+        "encoders": encoders,
+        "sizes": asdict(sizes),
+        "digest": digest,
+    }
     for path in folder.glob("*.bin"):
         flush_to_disk(path)
     with atomic_write(folder / METADATA) as temporary:
@@ -98,7 +111,7 @@ def open_on_disk(folder: Path) -> OnDiskDataset:
     data = json.loads((folder / METADATA).read_text(encoding="utf-8"))
     sizes, digest = SplitSizes(**data.pop("sizes")), data.pop("digest")
     encoders = {name: encoder_from_dict(each) for name, each in data.pop("encoders").items()}
-    metadata = Metadata(encoders=encoders, **data)
+    metadata = Metadata(task_from_dict(data.pop("task")), encoders, **data)
     counts, full = _count_rows(folder / ROWS, metadata, sizes)
     block = block_rows(list(metadata.layouts.values()))
     tables = {
@@ -121,7 +134,7 @@ def _count_rows(
     path: Path, metadata: Metadata, sizes: SplitSizes
 ) -> tuple[NDArray[np.int64], dict[str, int]]:
     """Count the training rows of each class, and the full rows of each party; check the split."""
-    counts = np.zeros(len(metadata.classes), dtype=np.int64)
+    counts = np.zeros(metadata.task.n_outputs, dtype=np.int64)
     full = np.zeros(len(metadata.encoders) + 1, dtype=np.int64)
     raw = np.array([layout.raw for layout in metadata.layouts.values()], dtype=np.float32)
     thresholds = [metadata.full_threshold[name] for name in metadata.layouts]
@@ -136,7 +149,9 @@ def _count_rows(
         start += len(rows)
         trains, tests = place < sizes.train, place >= sizes.train + sizes.validation
         y = rows[observed & trains, 0]
-        counts += np.bincount(y[y >= 0], minlength=len(counts))
+        y = y[y != -1]
+        classes = np.zeros_like(y) if isinstance(metadata.task, Regression) else y
+        counts += np.bincount(classes, minlength=len(counts))
         validation += int((observed & ~trains & ~tests).sum())
-    check_split(counts, validation, unobserved)
+    check_split(counts, validation, unobserved, metadata.task.min_classes)
     return counts, dict(zip([*metadata.encoders, ALL_PARTIES], full.tolist(), strict=True))

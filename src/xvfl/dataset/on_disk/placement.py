@@ -14,12 +14,12 @@ import torch
 from numpy.typing import NDArray
 
 from xvfl.data.id_index import IdIndex, Int64Array, read_places
-from xvfl.data.labels import LabelValues
 from xvfl.data.near_ids import IdSample
-from xvfl.dataset.on_disk.block_file import RowWriter
+from xvfl.data.targets import TargetValues
+from xvfl.dataset.on_disk.block_file import RowWriter, read_rows
 from xvfl.dataset.on_disk.parquet_tables import ParquetTables
 from xvfl.dataset.overlap import ALL_PARTIES, LABELS, Overlap
-from xvfl.dataset.prepare import IdMatch
+from xvfl.dataset.prepare import IdMatch, Values
 from xvfl.dataset.splits import Splits
 from xvfl.primitives.random import permute
 
@@ -55,8 +55,9 @@ class DiskPlacement:
         self._index = IdIndex(folder)
         self.sizes = SplitSizes(0, 0, 0)
 
-    def match(self, values: LabelValues, unlabeled: bool) -> IdMatch:
+    def match(self, values: Values, unlabeled: bool) -> IdMatch:
         """Match the ids of the labels with those of the parties; optionally keep other ids."""
+        self._values = values
         self._insert(values)
         self._select_ids()
         self._join()
@@ -91,7 +92,8 @@ class DiskPlacement:
         return self._index.sample_unmatched(tables[name], tables[other], size)
 
     def _class_sizes(self) -> dict[int, int]:
-        query = "SELECT code, count(*) FROM matched WHERE code >= 0 GROUP BY code ORDER BY code"
+        stratum = self._values.stratum
+        query = f"SELECT {stratum}, count(*) FROM matched WHERE code >= 0 GROUP BY 1 ORDER BY 1"
         return dict(self._index.run(query))
 
     def split(self, numbers: Mapping[int, int], splits: Splits) -> "DiskPlacement":
@@ -112,11 +114,18 @@ class DiskPlacement:
         """Tell which places are training rows."""
         return (places >= 0) & (places < self.sizes.train)
 
-    def class_numbers(self, places: Int64Array) -> Int64Array:
-        """Return the class number at each place, −1 for unlabeled rows."""
+    def label_codes(self, places: Int64Array) -> Int64Array:
+        """Return the class number, or the code of the number, at each place; −1 for none."""
         width = 1 + len(self._tables.parties)
         rows = np.memmap(self._folder / ROWS, dtype=np.int32, mode="r").reshape(-1, width)
-        return np.asarray(rows[places, 0], dtype=np.int64)
+        return from_int32(np.asarray(rows[places, 0]), self._values)
+
+    def training_codes(self) -> Iterator[Int64Array]:
+        """Yield `label_codes` of all training rows, in chunks."""
+        left = self.sizes.train
+        for rows in read_rows(self._folder / ROWS, 1 + len(self._tables.parties)):
+            yield from_int32(rows[: max(left, 0), 0], self._values)
+            left -= len(rows)
 
     def close(self) -> None:
         """Remove the database."""
@@ -130,7 +139,7 @@ class DiskPlacement:
     def _file(self, party: str) -> Path:
         return self._folder / f"places-{party}.bin"
 
-    def _insert(self, values: LabelValues) -> None:
+    def _insert(self, values: Values) -> None:
         labels = self._tables.labels
         coded = ((cells.index.to_numpy(dtype=object), values.codes(cells)) for cells in labels)
         self._labels = self._index.insert(coded, labels.table.where, labels.table.id_column)
@@ -189,10 +198,12 @@ class DiskPlacement:
         begins = np.cumsum([0, train, unlabeled, validation])
         done = dict.fromkeys(sizes, 0)
         for chunk in self._index.stream("SELECT * FROM matched ORDER BY row"):
-            y = number[chunk["code"]]
+            y = number[self._values.strata(chunk["code"])]
             place = _places(_parts(y, sizes, done, splits.seed), begins)
             rows = np.full((len(place), width), -1, dtype=np.int32)
             rows[:, 0] = y
+            if isinstance(self._values, TargetValues):
+                rows[:, 0] = chunk["code"].astype(np.uint32).view(np.int32)
             writer.put(place, rows)
             self._index.append("placed", place=place, **{n: chunk[n] for n in ("row", *columns)})
 
@@ -205,6 +216,13 @@ class DiskPlacement:
         )
         path = str(self._folder / HELD_OUT).replace("'", "''")
         self._index.run(f"COPY ({query}) TO '{path}' (FORMAT parquet)")
+
+
+def from_int32(stored: NDArray[np.int32], values: Values) -> Int64Array:
+    """Restore codes that were stored as int32: class numbers, or the bits of a float32."""
+    if not isinstance(values, TargetValues):
+        return stored.astype(np.int64)
+    return np.where(stored == -1, -1, stored.astype(np.int64) & 0xFFFFFFFF)
 
 
 def _split_sizes(count: int, total: int, splits: Splits) -> tuple[int, int, int]:

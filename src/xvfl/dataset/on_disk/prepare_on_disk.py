@@ -3,13 +3,15 @@
 from contextlib import closing
 from hashlib import blake2b
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
 from xvfl.data.encoded import Encoded
 from xvfl.data.id_index import Int64Array
+from xvfl.data.targets import TargetValues
 from xvfl.data.value_stats import STREAMING_LIMITS
-from xvfl.dataset.on_disk.block_file import RowWriter, read_rows
+from xvfl.dataset.on_disk.block_file import WRITE_ROWS, RowWriter, read_rows
 from xvfl.dataset.on_disk.disk_rows import row_bytes, to_bytes
 from xvfl.dataset.on_disk.on_disk_dataset import (
     OnDiskDataset,
@@ -21,6 +23,7 @@ from xvfl.dataset.on_disk.parquet_tables import ParquetTables
 from xvfl.dataset.on_disk.placement import ROWS, DiskPlacement
 from xvfl.dataset.prepare import Metadata, PreparationPlan, StoreRows, prepare
 from xvfl.primitives.layout import Layout
+from xvfl.primitives.task import Regression
 
 
 def prepare_on_disk(tables: ParquetTables, plan: PreparationPlan, folder: Path) -> OnDiskDataset:
@@ -63,6 +66,8 @@ class _DiskBackend(DiskPlacement):
         return self._storages[-1].put
 
     def dataset(self, metadata: Metadata) -> OnDiskDataset:
+        if isinstance(metadata.task, Regression):
+            self._standardize(metadata.task)
         digest = blake2b(digest_size=16)
         for rows in read_rows(self._folder / ROWS, self._columns):
             digest.update(rows[:, 0].tobytes())
@@ -71,3 +76,12 @@ class _DiskBackend(DiskPlacement):
         self.remove_files()
         save_metadata(metadata, self.sizes, digest.hexdigest(), self._folder)
         return open_on_disk(self._folder)
+
+    def _standardize(self, task: Regression) -> None:
+        """Replace the codes of numbers by the bits of standardized numbers."""
+        writer = RowWriter(self._folder / ROWS, self.sizes.total, np.int32, self._columns, True)
+        for start in range(0, self.sizes.total, WRITE_ROWS):
+            places = np.arange(start, min(start + WRITE_ROWS, self.sizes.total))
+            numbers = cast(TargetValues, self._values).numbers(self.label_codes(places))
+            bits = task.standardize(numbers).numpy().view(np.int32)
+            writer.put(places, np.where(np.isnan(numbers), -1, bits)[:, None])

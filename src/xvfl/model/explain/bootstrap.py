@@ -1,6 +1,6 @@
 """Metrics on bootstrap samples of rows, and their intervals.
 
-Shapes: n rows, C classes, S samples. Sample 0 has every row once, so that its metric is the value
+Shapes: n rows, C outputs, S samples. Sample 0 has every row once, so that its metric is the value
 on the given rows. A greater metric is better.
 """
 
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xvfl.errors import InputError, unknown
+from xvfl.primitives.task import Task
 
 Floats = NDArray[np.floating[Any]]
 Ints = NDArray[np.integer[Any]]
@@ -96,16 +97,54 @@ def _binary_auroc(score: Floats, positive: Bools, counts: Floats) -> Floats:
     return np.concatenate(parts)
 
 
-Metric = Callable[[Floats, Ints, Floats], Floats]
-METRICS: dict[str, Metric] = {"auroc": auroc, "accuracy": accuracy, "log_loss": log_loss}
-METRIC_NAMES = {"auroc": "AUROC", "accuracy": "accuracy", "log_loss": "mean log-likelihood"}
+def squared_error(values: Floats, y: Floats, counts: Floats) -> Floats:
+    """Return minus the mean squared error on each sample. (S,)"""
+    return _minus_mean(np.square(values[:, 0] - y), counts)
+
+
+def absolute_error(values: Floats, y: Floats, counts: Floats) -> Floats:
+    """Return minus the mean absolute error on each sample. (S,)"""
+    return _minus_mean(np.abs(values[:, 0] - y), counts)
+
+
+def r2(values: Floats, y: Floats, counts: Floats) -> Floats:
+    """Return R² on each sample, relative to the mean of the sample. (S,)"""
+    # Subtract the mean first: the variance is the difference of two sums.
+    centered = y - y.mean()
+    mean = -_minus_mean(centered, counts)
+    variance = -_minus_mean(np.square(centered), counts) - np.square(mean)
+    error = squared_error(values, y, counts)
+    return np.where(variance > 0, 1 + error / np.where(variance > 0, variance, 1), np.nan)
+
+
+def _minus_mean(errors: Floats, counts: Floats) -> Floats:
+    return np.asarray(-(counts @ errors.astype(np.float64)) / counts.sum(1, dtype=np.float64))
+
+
+Metric = Callable[[Floats, Any, Floats], Floats]
+METRICS: dict[str, dict[str, Metric]] = {
+    "classification": {"auroc": auroc, "accuracy": accuracy, "log_loss": log_loss},
+    "regression": {"r2": r2, "squared_error": squared_error, "absolute_error": absolute_error},
+}
+"""By task and name; a greater value is better."""
+METRIC_NAMES = {
+    "auroc": "AUROC",
+    "accuracy": "accuracy",
+    "log_loss": "mean log-likelihood",
+    "r2": "R²",
+    "squared_error": "minus the mean squared error",
+    "absolute_error": "minus the mean absolute error",
+}
 """How each metric is called in tables and plots."""
 
 
-def choose_metric(name: str, classes: int) -> str:
-    """Resolve `auto`: AUROC for two classes, else accuracy."""
-    if name == "auto":
-        return "auroc" if classes == 2 else "accuracy"
-    if name not in METRICS:
-        raise InputError(f"metric: {unknown('metric', name, ['auto', *METRICS])}")
-    return name
+def choose_metric(name: str, task: Task) -> tuple[str, Metric]:
+    """Resolve `auto`: AUROC for two classes, accuracy for more, R² for numbers."""
+    if name == "auto" and task.kind == "classification":
+        name = "auroc" if task.n_outputs == 2 else "accuracy"
+    elif name == "auto":
+        name = "r2"
+    known = METRICS[task.kind]
+    if name not in known:
+        raise InputError(f"metric: {unknown('metric', name, ['auto', *known])}")
+    return name, known[name]

@@ -16,7 +16,7 @@ from xvfl.data.sources import Source, encode, source_ids, take_ids
 from xvfl.errors import InputError, unknown
 from xvfl.methods import require_mode
 from xvfl.methods.pooling import without_completion
-from xvfl.model.explain.bootstrap import METRICS, Estimate, Floats, choose_metric, sample_rows
+from xvfl.model.explain.bootstrap import Estimate, Floats, choose_metric, sample_rows
 from xvfl.model.explain.coalitions import Coalitions, coalitions
 from xvfl.model.explain.explanation import (
     CompletionEffect,
@@ -25,7 +25,7 @@ from xvfl.model.explain.explanation import (
     PartyWorth,
 )
 from xvfl.model.explain.feature_groups import feature_groups
-from xvfl.model.explain.row_changes import largest_changes, row_changes
+from xvfl.model.explain.row_changes import SMALLEST_CHANGE, largest_changes, row_changes
 from xvfl.model.explain.variants import (
     PermutedFeatures,
     Variant,
@@ -107,7 +107,7 @@ class _Explainer:
             raise InputError(f"rows: {unknown('choice', str(options.rows), ['all', 'shared'])}")
         model.check_parties(sources)
         self.model, self.options, self.report = model, options, report
-        self.metric = choose_metric(options.metric, len(model.classes))
+        self.metric, self.metric_function = choose_metric(options.metric, model.task)
         self.names = [name for name in model.encoders if name in sources]
         labels = _usable_labels(labels, model, {n: sources[n] for n in self.names})
         self.sources = {name: take_ids(sources[name], list(labels.index)) for name in self.names}
@@ -117,7 +117,7 @@ class _Explainer:
         rows, federation = model.rows_of(self.encoded, list(labels.index))
         kept = self._chosen_rows(rows.seen.cpu().numpy(), list(labels.index))
         self.labels, self.rows = labels.iloc[kept], rows.take(torch.from_numpy(kept))
-        self.y = pd.Categorical(self.labels, categories=model.classes).codes.astype(np.int64)
+        self.y = model.task.encode(self.labels.to_numpy())
         self.predictor = VariantPredictor(model, self.rows, federation)
         rng = self._rng("bootstrap")
         self.counts = sample_rows(len(self.y), options.n_samples, rng)
@@ -209,7 +209,7 @@ class _Explainer:
         if not gaps.any():
             return None
         observed = self._predict(Variant(self.everyone, completes=False), "completion")
-        score = METRICS[self.metric]
+        score = self.metric_function
         counts, y = self.counts[:, gaps], self.y[gaps]
         before, after = score(observed[gaps], y, counts), score(completed[gaps], y, counts)
         if self.options.ids is None:
@@ -221,7 +221,7 @@ class _Explainer:
             Estimate.of(before),
             Estimate.of(after),
             Estimate.of(after - before),
-            int((observed.argmax(1) != completed.argmax(1)).sum()),
+            _changed_labels(observed, completed),
             row_changes(
                 self.model,
                 self.sources,
@@ -249,8 +249,8 @@ class _Explainer:
         self.done += 1
         return self.predictor.predict(variant)
 
-    def _score(self, proba: Floats) -> Floats:
-        return METRICS[self.metric](proba, self.y, self.counts)
+    def _score(self, values: Floats) -> Floats:
+        return self.metric_function(values, self.y, self.counts)
 
     def _permutation(self, party: int, feature: str, repeat: int) -> torch.Tensor:
         """Permute the rows that the party holds; others stay. (n,)"""
@@ -280,8 +280,8 @@ class _Explainer:
 
 
 def _usable_labels(labels: pd.Series, model: Model, sources: Mapping[str, Source]) -> pd.Series:
-    """Keep the labels of classes of the model, of rows that some party holds."""
-    known = labels.isin(model.classes)
+    """Keep the labels that the model can predict, of rows that some party holds."""
+    known = model.task.known(labels.to_numpy())
     if not known.any():
         raise InputError(
             f"explain: none of the labels is a class of the model, {model.classes}; check their "
@@ -292,6 +292,13 @@ def _usable_labels(labels: pd.Series, model: Model, sources: Mapping[str, Source
     if not len(held):
         raise InputError("explain: the tables and the labels share no id; check the id columns")
     return held
+
+
+def _changed_labels(observed: Floats, completed: Floats) -> int:
+    """Count the rows whose predicted class, or number, completion changed."""
+    if observed.shape[1] > 1:
+        return int((observed.argmax(1) != completed.argmax(1)).sum())
+    return int((np.abs(observed - completed).sum(1) > SMALLEST_CHANGE).sum())
 
 
 def _share(shapley: Floats, worth: Floats) -> Estimate | None:

@@ -62,11 +62,12 @@ class RowChange:
     id: Any
     label: Any
     class_: Any
-    """The class of the probabilities: the second of two, or the predicted one of several."""
+    """The class of the probabilities: the second of two, or the predicted one of several. None in
+    regression."""
     observed: float
-    """Its probability from observed features alone."""
+    """Its probability, or the predicted number, from observed features alone."""
     completed: float
-    """Its probability with missing features completed."""
+    """Its probability, or the predicted number, with missing features completed."""
     prediction_observed: Any
     prediction_completed: Any
     cells: list[FilledCell]
@@ -84,7 +85,7 @@ class CompletionEffect:
     """The metric on these rows with missing features completed."""
     difference: Estimate
     changed: int
-    """Rows whose predicted class changed."""
+    """Rows whose predicted class, or number, changed."""
     examples: list[RowChange] = field(default_factory=list)
 
 
@@ -94,12 +95,13 @@ class Explanation:
 
     Parameters
     ----------
-    metric : {"auroc", "accuracy", "log_loss"}
-        The metric of all figures. Greater is better; `log_loss` is the mean log-likelihood.
+    metric : {"auroc", "accuracy", "log_loss", "r2", "squared_error", "absolute_error"}
+        The metric of all figures. Greater is better: `log_loss` is the mean log-likelihood, errors
+        have a minus sign.
     n_rows : int
         Number of explained rows, the same for all parties.
     nobody : float
-        The metric without any party: every row gets the class prior.
+        The metric without any party: every row gets the class prior, or the mean label.
     together : Estimate
         The metric with all parties.
     worth : list of PartyWorth
@@ -111,7 +113,7 @@ class Explanation:
     exact : bool
         Whether all subsets of parties were evaluated; otherwise a sample of orders.
     classes : list
-        Class labels.
+        Class labels; empty in regression.
     """
 
     metric: str

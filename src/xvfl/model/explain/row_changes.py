@@ -1,6 +1,6 @@
-"""What completion changed for single rows: the filled cells, and the move of the probability.
+"""What completion changed for single rows: the filled cells, and the move of the prediction.
 
-Shapes: n rows, k parties, C classes.
+Shapes: n rows, k parties, C outputs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,13 +17,13 @@ from xvfl.model.model import Model
 
 Floats = NDArray[np.float64]
 SMALLEST_CHANGE = 1e-6
-"""Rows whose probabilities changed less count as unchanged."""
+"""Rows whose probabilities, or numbers, changed less count as unchanged."""
 
 
 def largest_changes(
     observed: Floats, completed: Floats, gaps: NDArray[np.bool_], count: int
 ) -> list[int]:
-    """Return the rows with a gap whose probabilities changed most, the largest change first."""
+    """Return the rows with a gap whose prediction changed most, the largest change first."""
     change = np.where(gaps, np.abs(completed - observed).sum(1), -1.0)
     order = np.argsort(-change, kind="stable")[:count]
     return [int(row) for row in order if change[row] > SMALLEST_CHANGE]
@@ -39,7 +39,7 @@ def row_changes(
     observed: Floats,
     completed: Floats,
 ) -> list[RowChange]:
-    """Describe the rows at some places of `labels`; `full` is (n, k), probabilities (n, C)."""
+    """Describe the rows at some places of `labels`; `full` is (n, k), predictions (n, C)."""
     ids = [labels.index[place] for place in places]
     filled = {
         name: _filled_cells(model, sources, encoded[name], name, ids)
@@ -50,19 +50,25 @@ def row_changes(
     for number, place in enumerate(places):
         names = [name for at, name in enumerate(encoded) if not full[place, at]]
         best = 1 if len(model.classes) == 2 else int(completed[place].argmax())
+        before, after = (_label(model, values[place]) for values in (observed, completed))
         changes.append(
             RowChange(
                 ids[number],
                 plain_value(labels.iloc[place]),
-                model.classes[best],
+                model.classes[best] if model.classes else None,
                 float(observed[place, best]),
                 float(completed[place, best]),
-                model.classes[int(observed[place].argmax())],
-                model.classes[int(completed[place].argmax())],
+                before,
+                after,
                 [cell for name in names for cell in filled[name][number]],
             )
         )
     return changes
+
+
+def _label(model: Model, values: Floats) -> Any:
+    """Return the most probable class, or the number. `values` is (C,)."""
+    return model.classes[int(values.argmax())] if model.classes else float(values[0])
 
 
 def _filled_cells(

@@ -127,7 +127,7 @@ class VariantPredictor:
 
     @torch.no_grad()
     def predict(self, variant: Variant) -> NDArray[np.float64]:
-        """Compute calibrated probabilities, the class prior where nobody observes a row. (n, C)"""
+        """Compute probabilities or numbers, and the prior where nobody observes a row. (n, C)"""
         at = list(variant.parties)
         if not at:
             return np.tile(np.asarray(self.model.prior), (len(self.rows), 1))
@@ -142,12 +142,9 @@ class VariantPredictor:
                 federation = CachedFederation([workers[party] for party in at])
                 out.append(method.logits(federation, rows, "collaborative", 0))
                 seen.append(rows.seen.any(1))
-        proba = torch.softmax(torch.cat(out).double() / self._temperature, -1)
-        prior = proba.new_tensor(self.model.prior)
-        result: NDArray[np.float64] = (
-            torch.where(torch.cat(seen).unsqueeze(1), proba, prior).cpu().numpy()
-        )
-        return result
+        values = self.model.task.values(torch.cat(out).double() / self._temperature)
+        observed = torch.cat(seen).cpu().numpy()[:, None]
+        return np.where(observed, values, np.asarray(self.model.prior))
 
     def _permute(
         self, permuted: PermutedFeatures | None, index: Tensor, workers: list[CachedWorker]

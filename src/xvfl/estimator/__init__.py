@@ -1,0 +1,6 @@
+"""scikit-learn compatible estimators for tables of several parties."""
+
+from xvfl.estimator.classifier import XVFLClassifier
+from xvfl.estimator.regressor import XVFLRegressor
+
+__all__ = ["XVFLClassifier", "XVFLRegressor"]

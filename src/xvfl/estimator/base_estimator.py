@@ -1,0 +1,565 @@
+"""What both scikit-learn compatible estimators share: fit, predict, complete, save and load."""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, ClassVar, Literal, TypeVar
+
+import numpy as np
+import pandas as pd
+from pandas.api.types import is_string_dtype
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+from torch import nn
+
+from xvfl.config import (
+    LossConfig,
+    NetConfig,
+    PrivacyConfig,
+    TableOptions,
+    TaskKind,
+    TrainConfig,
+    build,
+)
+from xvfl.data.frames import read_table
+from xvfl.data.images import Images
+from xvfl.data.labels import labels_of_party, read_labels
+from xvfl.data.party_frame import (
+    is_party_frame,
+    labels_of_frame,
+    split_frame,
+    weights_by_id,
+)
+from xvfl.data.sources import Source, source_ids
+from xvfl.data.text import as_text
+from xvfl.dataset.in_memory import InMemoryDataset, prepare_in_memory
+from xvfl.dataset.prepare import PreparationPlan
+from xvfl.dataset.row_weights import weigh_rows
+from xvfl.dataset.splits import Splits
+from xvfl.errors import DataWarning, InputError, RunError
+from xvfl.methods import Mode, method_spec
+from xvfl.model.custom_nets import CustomNets
+from xvfl.model.explain.explain_model import ExplainOptions, explain
+from xvfl.model.explain.explanation import Explanation
+from xvfl.model.fitting import TrainingPlan, fit
+from xvfl.model.model import Model
+from xvfl.model.progress import progress_bar, show_overlap, work_bar
+from xvfl.model.run_dir import RunDir
+from xvfl.model.stream_predict import PredictionSummary
+from xvfl.nets import NetOrBuilder
+
+Table = Any
+"""A pandas or polars DataFrame, a file name, "sql:…", or `Images`."""
+Tables = Mapping[str, Table] | pd.DataFrame
+"""Tables by party, or one DataFrame whose columns are (party, column) pairs."""
+E = TypeVar("E", bound="XVFLEstimator")
+
+
+class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
+    """What `XVFLClassifier` and `XVFLRegressor` have in common; parameters are attributes."""
+
+    _task: ClassVar[TaskKind]
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = tags.input_tags.categorical = tags.input_tags.string = True
+        return tags
+
+    def fit(self: E, X: Tables, y: Any, sample_weight: Any = None) -> E:
+        """Train on the tables of the parties and the labels.
+
+        Parameters
+        ----------
+        X : dict of DataFrame, str, Path or Images
+            The table of each party, by party name: a pandas or polars DataFrame, the name of a
+            .csv or .parquet file, `"sql:SELECT …"` executed by DuckDB, or `Images`. Two parties or
+            more. Or one DataFrame indexed by id with (party, column) columns, as
+            `pd.concat(tables, axis=1)` builds it; tools of scikit-learn can select its rows.
+        y : Series, one-column DataFrame or tuple of (party, column)
+            Labels indexed by id, or the column of a party's table that contains them: classes, or
+            numbers for `XVFLRegressor`. A row without a label is one whose id is not in `y`, or
+            whose label is missing (NaN, None or NA). With `use_unlabeled`, `"xvfl+"` trains on
+            these rows too; other methods leave them out. -1 is a label like any other number. With
+            one DataFrame as `X`, also an array in the order of its rows.
+        sample_weight : array of shape (n_labels,) or Series, default=None
+            Weight of each label in the loss: in the order of `y`, or indexed by id. Only ratios
+            matter. Validation rows count equally.
+
+        Returns
+        -------
+        self
+            The fitted estimator.
+
+        Raises
+        ------
+        InputError
+            If a table, its ids or the labels cannot be used.
+        ConfigError
+            If a parameter is invalid.
+        RunError
+            If training diverges.
+
+        Warns
+        -----
+        DataWarning
+            If columns or rows are ignored, if a classifier predicts all validation rows to be of
+            one class, or if Ctrl-C stops training; the best epoch so far is kept then.
+        """
+        plan = self._plan()
+        previous = plan.initial
+        unlabeled = self.use_unlabeled and method_spec(plan.loss.method).uses_unlabeled
+        sources, labels = self._sources_and_labels(X, y, allow_missing=unlabeled)
+        options = {name: _options(name, each) for name, each in (self.table_options or {}).items()}
+        splits = Splits(0.0, self.validation_fraction, plan.train.random_state)
+        preparation = PreparationPlan(
+            options,
+            splits,
+            self.full_threshold,
+            plan.train.class_weight,
+            unlabeled,
+            None if previous is None else previous.encoders,
+            self._task,
+        )
+        dataset = prepare_in_memory(sources, labels, preparation)
+        if previous is not None and dataset.classes != previous.classes:
+            raise InputError(
+                f"warm_start: expected the classes of the previous fit, {previous.classes}, got "
+                f"{dataset.classes}; fit a new model"
+            )
+        class_weight = getattr(self, "class_weight", None)
+        by_class = class_weight if isinstance(class_weight, Mapping) else None
+        if sample_weight is not None or by_class is not None:
+            by_id = None if sample_weight is None else self._weights(X, y, sample_weight)
+            dataset = weigh_rows(dataset, by_id, by_class)
+        show_overlap(dataset.overlap(), self.verbose)
+        with progress_bar(self.verbose) as on_progress:
+            result = fit(dataset, plan, on_progress=on_progress)
+        if result.interrupted and result.diverged:
+            raise KeyboardInterrupt
+        if result.interrupted:
+            text = f"training was interrupted after {len(result.records)} epochs"
+            warnings.warn(f"{text}; the best epoch is kept", DataWarning, stacklevel=2)
+        self._check_predictions(result.model, sources, dataset)
+        self._set_model(result.model, result.records)
+        self.row_counts_ = asdict(result.rows)
+        self.overlap_ = pd.DataFrame.from_dict(result.overlap, orient="index")
+        return self
+
+    def predict(
+        self,
+        X: Tables,
+        mode: Mode | None = None,
+        party: str | None = None,
+        ids: Sequence[Any] | None = None,
+    ) -> Any:
+        """Predict the class, or the number, of each row.
+
+        Parameters
+        ----------
+        X : dict of DataFrame, str, Path or Images
+            The tables of some or all parties, by party name.
+        mode : str, default=None
+            Prediction mode: `"local"`, `"assisted"`, `"collaborative"` or `"peers"`. By default
+            `"collaborative"` if `X` has the tables of all parties and `party` is None, else
+            `"local"`.
+        party : str, default=None
+            The predicting party, in all modes but `"collaborative"`. Optional if `X` has one table.
+        ids : sequence, default=None
+            Ids of the rows to predict. By default the rows of `party`, or of all tables in `X`.
+
+        Returns
+        -------
+        Series of shape (n_rows,)
+            Classes or numbers, indexed by id. With one DataFrame as `X`, an array in the order of
+            its rows.
+
+        Raises
+        ------
+        ModeError
+            If the method does not support the mode, or a table that the mode needs is not given.
+        InputError
+            If a table cannot be used.
+        """
+        prediction = self.predict_table(X, mode, party, ids)["prediction"]
+        return prediction.to_numpy() if is_party_frame(X) else prediction
+
+    def predict_table(
+        self,
+        X: Tables,
+        mode: Mode | None = None,
+        party: str | None = None,
+        ids: Sequence[Any] | None = None,
+    ) -> pd.DataFrame:
+        """Predict each row, and report how the prediction was obtained.
+
+        Parameters
+        ----------
+        X : dict of DataFrame, str, Path or Images
+            The tables of some or all parties, by party name.
+        mode : str, default=None
+            Prediction mode; see `predict`.
+        party : str, default=None
+            The predicting party; see `predict`.
+        ids : sequence, default=None
+            Ids of the rows to predict; see `predict`.
+
+        Returns
+        -------
+        DataFrame
+            Indexed by id, with the columns `prediction`; `proba_CLASS` for each class of a
+            classifier; `mode`, the mode used (`prior` for a row without observed features or with
+            an unknown id); `parties`, the contributing parties joined by `+`; `completed`, the
+            share of features that were completed; and `notes` on unusual values, such as an
+            unknown category.
+
+        Raises
+        ------
+        ModeError
+            If the method does not support the mode, or a table that the mode needs is not given.
+        InputError
+            If a table cannot be used.
+
+        Warns
+        -----
+        DataWarning
+            If rows have no observed feature or an unknown id; their prediction is the class prior,
+            or the mean label.
+        """
+        check_is_fitted(self, "model_")
+        if ids is None and isinstance(X, pd.DataFrame):
+            ids = list(X.index)
+        table = self.model_.predict(self._read(X), mode, party, _ids_as_text(ids)).frame()
+        summary = PredictionSummary(self.model_.task.prior_name)
+        summary.add(table)
+        summary.warn()
+        return table.set_axis(self._original_ids(X, table.index))
+
+    def complete(
+        self, X: Tables, party: str | None = None, ids: Sequence[Any] | None = None
+    ) -> Any:
+        """Fill missing values of the tables, in their own columns and units.
+
+        Observed values are unchanged, and so are columns that were ignored in training.
+
+        Parameters
+        ----------
+        X : dict of DataFrame, str, Path or Images
+            The tables of some or all parties, by party name.
+        party : str, default=None
+            The party whose table to complete. By default all tables in `X`.
+        ids : sequence, default=None
+            Ids of the rows to complete, also of rows that the party does not hold. By default the
+            rows of the table.
+
+        Returns
+        -------
+        DataFrame, Images or dict
+            The completed table of `party`, or a dictionary of completed tables by party name.
+
+        Raises
+        ------
+        ModeError
+            If the model was trained without cross completion, or the table of `party` is not given.
+        InputError
+            If a table cannot be used.
+        """
+        check_is_fitted(self, "model_")
+        sources, rows = self._read(X), _ids_as_text(ids)
+        _warn_unknown(sources, rows or ())
+        tables: dict[str, Any] = {}
+        for name in sources if party is None else [party]:
+            table = self.model_.complete(sources, name, rows)
+            if isinstance(table, pd.DataFrame):
+                table = table.set_axis(self._original_ids(X, table.index))
+            tables[name] = table
+        return tables if party is None else tables[party]
+
+    def explain(
+        self,
+        X: Tables,
+        y: Any,
+        *,
+        metric: str = "auto",
+        rows: Literal["all", "shared"] = "all",
+        ids: Sequence[Any] | None = None,
+        n_repeats: int = 5,
+        n_samples: int = 300,
+        max_rows: int = 10_000,
+    ) -> Explanation:
+        """Explain the model: what parties and features are worth, and what completion changed.
+
+        Parties are compared on the same rows, by predictions of this model with every subset of
+        them; nothing is trained again. Give rows that were not used in training.
+
+        Parameters
+        ----------
+        X : dict of DataFrame, str, Path or Images
+            The tables of some or all parties, by party name.
+        y : Series, one-column DataFrame or tuple of (party, column)
+            Labels, as in `fit`.
+        metric : {"auto", "auroc", "accuracy", "log_loss"}, default="auto"
+            Metric of all figures. `"auto"` is AUROC for two classes and accuracy for more.
+        rows : {"all", "shared"}, default="all"
+            `"all"` labeled rows of the tables; or those that every party observes, which compares
+            columns without regard to who holds more rows.
+        ids : sequence, default=None
+            Rows whose completion to describe. By default those that completion changed most.
+        n_repeats : int, default=5
+            Permutations of each feature. 0 leaves out the importance of features.
+        n_samples : int, default=300
+            Bootstrap samples of rows for the 95 % intervals.
+        max_rows : int, default=10000
+            Of more rows, a random sample is used.
+
+        Returns
+        -------
+        Explanation
+            With the tables `parties`, `features` and `completed_cells`, `plot()`, `to_dict()` and
+            `save_html()`.
+
+        Raises
+        ------
+        InputError
+            If no labeled id occurs in the tables, or a parameter is invalid.
+        ModeError
+            If the method does not predict collaboratively.
+        """
+        check_is_fitted(self, "model_")
+        sources, labels = self._sources_and_labels(X, y, min_classes=1)
+        options = ExplainOptions(metric, rows, n_repeats, n_samples, max_rows, _ids_as_text(ids))
+        with work_bar("explaining", self.verbose) as report:
+            return explain(self.model_, sources, labels, options, report)
+
+    def save(self, path: str | Path) -> None:
+        """Write the model to a folder, as JSON and safetensors.
+
+        Custom nets are not stored, only their weights. `pickle` and `joblib` also work; unlike
+        them, these files cannot execute code when loaded.
+
+        Parameters
+        ----------
+        path : str or Path
+            Folder, created if it does not exist.
+
+        Raises
+        ------
+        RunError
+            If the folder cannot be written.
+        """
+        check_is_fitted(self, "model_")
+        self.model_.save(RunDir(path), {"id_column": self.id_column} if self.id_column else None)
+
+    @classmethod
+    def load(
+        cls: type[E],
+        path: str | Path,
+        *,
+        id_column: str | Mapping[str, str] | None = None,
+        bottoms: Mapping[str, NetOrBuilder] | None = None,
+        completers: Mapping[str, NetOrBuilder] | None = None,
+        head: nn.Module | None = None,
+    ) -> E:
+        """Read a model from a folder that `save` or `xvfl train` wrote.
+
+        Parameters of the method and the nets are restored, parameters of the optimizer are not
+        stored.
+
+        Parameters
+        ----------
+        path : str or Path
+            Model folder or run folder.
+        id_column : str or dict of str, default=None
+            Name of the id column in new tables. By default as in training.
+        bottoms, completers, head : default=None
+            The custom nets of training, if there were any.
+
+        Returns
+        -------
+        self
+            The fitted estimator.
+
+        Raises
+        ------
+        RunError
+            If the folder is missing, incomplete, damaged or of another format, if custom nets are
+            missing, or if a classifier loads a model that predicts numbers or the reverse.
+        """
+        folder = RunDir(path)
+        model = Model.load(folder, CustomNets(bottoms, completers, head))
+        if model.task.kind != cls._task:
+            other = "XVFLRegressor" if model.task.kind == "regression" else "XVFLClassifier"
+            raise RunError(f"{folder.path}: a model for {model.task.kind}; load it with {other}")
+        self = cls(
+            id_column=id_column or folder.manifest().get("id_column"),
+            bottoms=bottoms,
+            completers=completers,
+            head=head,
+            random_state=model.random_state,
+        )
+        names = self.get_params(deep=False)
+        for config in (model.net, model.loss, model.privacy):
+            self.set_params(**{key: each for key, each in vars(config).items() if key in names})
+        records = [each for each in folder.records() if each.get("kind") == "epoch"]
+        self._set_model(model, records)
+        return self
+
+    def _set_model(self, model: Model, history: list[dict[str, Any]]) -> None:
+        self.model_ = model
+        self.history_ = history
+        self.parties_ = list(model.encoders)
+        self.n_features_in_ = sum(layout.raw for layout in model.layouts.values())
+        self.feature_names_in_ = {
+            name: list(getattr(encoder, "columns", [])) for name, encoder in model.encoders.items()
+        }
+
+    def _check_predictions(
+        self, model: Model, sources: Mapping[str, Source], dataset: InMemoryDataset
+    ) -> None:
+        """Adjust or check the predictions of validation rows after training."""
+
+    def _scored_labels(
+        self, X: Tables, y: Any, mode: Mode | None, party: str | None, sample_weight: Any
+    ) -> tuple[pd.Series, pd.Series, Any]:
+        """Predict labeled rows; return predictions, labels and weights of the same rows."""
+        check_is_fitted(self, "model_")
+        sources, labels = self._sources_and_labels(X, y, min_classes=1)
+        predicted = self.model_.predict(sources, mode, party).frame()["prediction"]
+        common = labels.index.intersection(predicted.index, sort=False)
+        if not self.model_.task.known(labels.to_numpy()).any():
+            raise InputError(
+                f"score: none of the labels is a class of the model, {self.model_.classes}; "
+                "check their type: 1 is not '1'"
+            )
+        if not len(common):
+            raise InputError("score: the tables and the labels share no id; check the id columns")
+        weight = None if sample_weight is None else pd.Series(sample_weight, index=labels.index)
+        used = None if weight is None else weight.loc[common]
+        return predicted.loc[common], labels.loc[common], used
+
+    def _weights(self, X: Tables, y: Any, sample_weight: Any) -> pd.Series:
+        """Index the sample weights by id."""
+        if isinstance(X, pd.DataFrame):
+            return weights_by_id(sample_weight, X.index)
+        if isinstance(y, tuple):
+            return weights_by_id(sample_weight, source_ids(self._read({y[0]: X[y[0]]})[y[0]]))
+        return weights_by_id(sample_weight, y.index)
+
+    def _plan(self) -> TrainingPlan:
+        """Build and check the configuration from the parameters."""
+        given = self.get_params(deep=False)
+        given = {k: v.item() if isinstance(v, np.generic) else v for k, v in given.items()}
+        if not isinstance(given.get("class_weight"), str):
+            given["class_weight"] = "none"
+        if given["random_state"] is None or isinstance(self.random_state, np.random.RandomState):
+            given["random_state"] = int(check_random_state(self.random_state).randint(2**31 - 1))
+        for name in ("lambda1", "lambda2"):
+            if isinstance(given[name], Sequence | np.ndarray) and not isinstance(given[name], str):
+                given[name] = tuple(given[name])
+        where = type(self).__name__
+        net, loss, train = (
+            build(cls, {k: given[k] for k in cls.__dataclass_fields__ if k in given}, where)
+            for cls in (NetConfig, LossConfig, TrainConfig)
+        )
+        nets = CustomNets(self.bottoms, self.completers, self.head)
+        names = PrivacyConfig.__dataclass_fields__
+        privacy = build(PrivacyConfig, {k: given[k] for k in names}, where)
+        initial = getattr(self, "model_", None) if self.warm_start else None
+        return TrainingPlan(net, loss, train, nets, privacy.resolve(federated=False), initial)
+
+    def _read(self, X: Tables, min_rows: int = 0) -> dict[str, Source]:
+        if isinstance(X, pd.DataFrame) and is_party_frame(X):
+            return {
+                name: read_table(table, id_column=None, party=name, min_rows=min_rows)
+                for name, table in split_frame(X).items()
+            }
+        if not isinstance(X, Mapping):
+            raise InputError(
+                f"expected a dictionary of parties and tables, got {type(X).__name__}; "
+                'write {"bank": bank_frame, "shop": shop_frame}, or pd.concat of it with axis=1'
+            )
+        return {
+            name: table
+            if isinstance(table, Images)
+            else read_table(table, id_column=self._id_column(name), party=name, min_rows=min_rows)
+            for name, table in X.items()
+        }
+
+    def _id_column(self, party: str) -> str | None:
+        return self.id_column.get(party) if isinstance(self.id_column, Mapping) else self.id_column
+
+    def _original_ids(self, X: Tables, ids: pd.Index) -> pd.Index:
+        """Return ids with the type they have in the tables: 7 instead of "7"."""
+        original: dict[str, Any] = {}
+        if isinstance(X, pd.DataFrame):
+            original = ids_by_text(pd.DataFrame(index=X.index), None)
+        else:
+            for name, table in X.items():
+                original |= ids_by_text(table, self._id_column(name))
+        index: pd.Index = pd.Index([original.get(each, each) for each in ids], name="id")
+        return index
+
+    def _sources_and_labels(
+        self,
+        X: Tables,
+        y: Any,
+        min_classes: int = 2,
+        allow_missing: bool = False,
+    ) -> tuple[dict[str, Source], pd.Series]:
+        sources = self._read(X, min_rows=1 if min_classes > 1 else 0)
+        if isinstance(X, pd.DataFrame) and not isinstance(y, tuple):
+            y = labels_of_frame(X, y)
+        if isinstance(y, tuple) and len(y) == 2:
+            return labels_of_party(sources, *y, min_classes, allow_missing, self._task)
+        if isinstance(y, pd.DataFrame) and y.shape[1] == 1:
+            y = y.iloc[:, 0]
+        if not isinstance(y, pd.Series):
+            raise InputError(
+                f"y: expected a Series indexed by id or (party, column), got {type(y).__name__}; "
+                "write pd.Series(labels, index=ids)"
+            )
+        return sources, read_labels(
+            y, where="y", min_classes=min_classes, allow_missing=allow_missing, task=self._task
+        )
+
+
+def _ids_as_text(ids: Sequence[Any] | None) -> list[str] | None:
+    if ids is None:
+        return None
+    if isinstance(ids, str):
+        raise InputError(f"ids: expected a list of ids, got the text {ids!r}; write [{ids!r}]")
+    texts: list[str] = as_text(pd.Series(list(ids), dtype=object)).str.strip().tolist()
+    return texts
+
+
+def _warn_unknown(sources: Mapping[str, Source], ids: Sequence[str]) -> None:
+    unknown = set(ids).difference(*(source_ids(source) for source in sources.values()))
+    if unknown:
+        named = ", ".join(map(repr, sorted(unknown)[:2]))
+        warnings.warn(
+            f"ids: {len(unknown):,} of {len(ids):,} ids are in no given table ({named}); their "
+            "values are completed without any observed feature: check the ids",
+            DataWarning,
+            stacklevel=3,
+        )
+
+
+def ids_by_text(table: Table, column: str | None) -> dict[str, Any]:
+    """Map the text of each id to the id, if the ids of a frame or of images are not text."""
+    if isinstance(table, Images):
+        raw = pd.Series(list(table.ids), dtype=object)
+    elif isinstance(table, pd.DataFrame):
+        raw = table[column] if column in table else table.index.to_series()
+    else:
+        return {}
+    if is_string_dtype(raw):
+        return {}
+    return dict(zip(as_text(raw).str.strip(), raw.tolist(), strict=True))
+
+
+def _options(party: str, given: TableOptions | Mapping[str, Any]) -> TableOptions:
+    if isinstance(given, TableOptions):
+        return given
+    options: TableOptions = build(TableOptions, given, f"table_options: {party}")
+    return options
