@@ -42,6 +42,10 @@ HELP = {
         ["RUN", "--input", "--output", "--mode", "--party", "--id"],
         "xvfl predict RUN --mode local --party shop --input shop=new.csv",
     ),
+    "complete": (
+        ["RUN", "TABLES", "--out", "--party", "--level", "--draws", "--format", "--id"],
+        "xvfl complete RUN bank=bank.csv shop=shop.parquet --out completed",
+    ),
     "coordinator": (["CONFIG", "--quiet"], "xvfl coordinator coordinator.toml"),
     "party": (["CONFIG", "--quiet"], "xvfl party bank.toml"),
     "status": (["ADDRESS", "--json"], "xvfl status localhost:7480"),
@@ -147,6 +151,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_train_writes_a_whole_folder(run: Path) -> None:
     assert sorted(path.name for path in run.iterdir() if path.suffix != ".png") == [
+        "cells.safetensors",
         "checkpoint.safetensors",
         "config.toml",
         "encoders",

@@ -110,7 +110,7 @@ def test_texts_that_are_numbers_are_read(
 ) -> None:
     frame = pd.DataFrame({"x": texts * 30, "y": cycle(["a", "b"])[: 30 * len(texts)]})
     encoder = TableEncoder.fit(frame, TableOptions(), "bank")
-    codec = encoder._codecs[0]
+    codec = encoder.codecs[0]
     assert isinstance(codec, NumberCodec) and codec.decimal == decimal
     again = encoder_from_dict(json.loads(json.dumps(encoder.to_dict())))
     encoded = again.encode(frame)  # type: ignore[arg-type]
@@ -199,7 +199,7 @@ def test_durations_are_told_and_read_on_request(texts: list[str], seconds: list[
     assert describe(cycle(texts), kinds={"x": "duration"}).kind == "duration"
     frame = pd.DataFrame({"x": [*texts, None, "soon"]})
     encoder = TableEncoder.fit(frame.iloc[:-1], TableOptions(kinds={"x": "duration"}), "bank")
-    (codec,) = encoder._codecs
+    (codec,) = encoder.codecs
     assert isinstance(codec, DurationCodec)
     again = encoder_from_dict(encoder.to_dict())
     encoded = again.encode(frame)  # type: ignore[arg-type]

@@ -12,6 +12,7 @@ from xvfl.cli import (
     align_command,
     audit_command,
     certificates,
+    complete_command,
     demo,
     inspect_command,
     runs,
@@ -37,6 +38,7 @@ PANELS: dict[str, tuple[Callable[..., None], ...]] = {
         runs.evaluate,
         runs.explain,
         runs.predict,
+        complete_command.complete,
     ),
     "Federation of processes": (
         services.coordinator,

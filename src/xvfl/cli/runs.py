@@ -40,7 +40,7 @@ def init(
     """
     from xvfl.cli.template import template
 
-    parties = _pairs(party or ["bank=bank.csv", "shop=shop.parquet"], "--party")
+    parties = name_tables(party or ["bank=bank.csv", "shop=shop.parquet"], "--party")
     if path.exists() and not force:
         raise InputError(f"{path}: already exists; choose another name or use --force")
     if label_party is not None and label_party not in parties:
@@ -238,14 +238,15 @@ def predict(
     from xvfl.model.run_dir import RunDir
     from xvfl.model.workflow import predict_run
 
-    inputs = _pairs(input, "--input")
+    inputs = name_tables(input, "--input")
     with row_bar() as progress:
         summary = predict_run(RunDir(run), inputs, mode, party, output, id, progress)  # type: ignore[arg-type]
     used = ", ".join(f"{count} {name}" for name, count in summary.modes.most_common())
     print(f"wrote {summary.rows} rows to {output} ({used}; {summary.with_notes} with notes)")
 
 
-def _pairs(given: list[str], option: str) -> dict[str, str]:
+def name_tables(given: list[str], option: str) -> dict[str, str]:
+    """Split NAME=TABLE arguments."""
     pairs = {}
     for each in given:
         name, equals, table = each.partition("=")

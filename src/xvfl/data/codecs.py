@@ -27,6 +27,7 @@ MAX_EXACT_INTEGER = 2.0**53
 DAY = 86_400
 MIN_BUCKETS, MAX_BUCKETS = 128, 2**16
 MAX_VOCABULARY = 4096
+MIN_PROBABILITY = 1e-7
 DECODE_BATCH = 4096
 """Rows compared with the vocabulary's vectors at once."""
 
@@ -69,6 +70,10 @@ class NumberCodec:
         values = np.where(observed, self.scale.apply(numbers), 0.0).astype(np.float32)
         notes = _range_notes(self.name, self.scale, numbers)
         return EncodedColumn(values[:, None], observed, notes)
+
+    def rounded(self, encoded: Floats) -> Floats:
+        """Round scaled numbers as `decode` does. (n,)"""
+        return self.scale.apply(np.rint(self.scale.invert(encoded))) if self.whole else encoded
 
     def decode(self, encoded: Floats, vectors: Mapping[str, Floats]) -> pd.Series:
         """Invert the scaling; round if the training values were integers."""
@@ -186,7 +191,15 @@ class CategoryCodec:
 
     def decode(self, encoded: Floats, vectors: Mapping[str, Floats]) -> pd.Series:
         """Return the value with the largest column of the group."""
-        return _restore_type(self.values, self.type).take(encoded.argmax(1)).reset_index(drop=True)
+        return self.options().take(encoded.argmax(1)).reset_index(drop=True)
+
+    def options(self) -> pd.Series:
+        """List the values that a cell can have, in the order of `scores`."""
+        return _restore_type(self.values, self.type)
+
+    def scores(self, encoded: Floats, vectors: Mapping[str, Floats]) -> Floats:
+        """Return the log-probability of each value. (n, values)"""
+        return np.log(np.clip(encoded, MIN_PROBABILITY, 1.0))
 
 
 @dataclass(frozen=True)
@@ -235,16 +248,38 @@ class HashedCodec:
 
     def decode(self, encoded: Floats, vectors: Mapping[str, Floats]) -> pd.Series:
         """Return the vocabulary's value with the nearest embedding."""
-        buckets, word = np.unique(self._bucket_of_word, return_index=True)
-        table = np.asarray(vectors[self.name], dtype=np.float64)[buckets]
-        center = table.mean(0)
-        # Centering keeps float32 accurate enough; it is twice as fast as float64.
-        near, table = (encoded - center).astype(np.float32), (table - center).astype(np.float32)
         nearest = np.zeros(len(encoded), dtype=np.int64)
         for start in range(0, len(encoded), DECODE_BATCH):
             part = slice(start, start + DECODE_BATCH)
-            nearest[part] = ((table**2).sum(1) - 2 * near[part] @ table.T).argmin(1)
-        return _restore_type(self.vocabulary, self.type).take(word[nearest]).reset_index(drop=True)
+            nearest[part] = self.scores(encoded[part], vectors).argmax(1)
+        return self.options().take(nearest).reset_index(drop=True)
+
+    @cached_property
+    def _used_buckets(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The different buckets of the vocabulary, and the most frequent word of each."""
+        buckets, word = np.unique(self._bucket_of_word, return_index=True)
+        return buckets, word
+
+    def options(self) -> pd.Series:
+        """List the values that a cell can be decoded to, in the order of `scores`."""
+        word = self._used_buckets[1]
+        return _restore_type(self.vocabulary, self.type).take(word).reset_index(drop=True)
+
+    def scores(self, encoded: Floats, vectors: Mapping[str, Floats]) -> Floats:
+        """Return the negative squared distance to the embedding of each option. (n, options)"""
+        table = np.asarray(vectors[self.name], dtype=np.float64)[self._used_buckets[0]]
+        center = table.mean(0)
+        # Centering keeps float32 accurate enough; it is twice as fast as float64.
+        near, table = (encoded - center).astype(np.float32), (table - center).astype(np.float32)
+        squares = (table**2).sum(1) + (near**2).sum(1, keepdims=True)
+        scores: Floats = 2 * near @ table.T - squares
+        return scores
+
+    def options_of(self, codes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the places of bucket codes among the options, −1 for other buckets. (n,)"""
+        buckets = self._used_buckets[0]
+        at = np.searchsorted(buckets, codes).clip(max=len(buckets) - 1)
+        return np.where(buckets[at] == codes, at, -1)
 
 
 Codec = NumberCodec | DurationCodec | DateCodec | CategoryCodec | HashedCodec

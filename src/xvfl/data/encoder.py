@@ -48,6 +48,8 @@ class TableEncoder:
         The encoded columns, in the table's order.
     layout : Layout
         The layout of the encoded features.
+    codecs : list of Codec
+        The codecs of the columns, in the order of the layout.
 
     Examples
     --------
@@ -73,8 +75,8 @@ class TableEncoder:
         self.na_values = tuple(na_values)
         self.left_out = dict(left_out or {})
         self.columns = [codec.feature.name for codec in by_column]
-        self._codecs = sorted(by_column, key=lambda codec: codec.feature.kind == "hashed")
-        self.layout = Layout(tuple(codec.feature for codec in self._codecs))
+        self.codecs = sorted(by_column, key=lambda codec: codec.feature.kind == "hashed")
+        self.layout = Layout(tuple(codec.feature for codec in self.codecs))
 
     @classmethod
     def fit(cls, frame: pd.DataFrame, options: TableOptions, party: str) -> "TableEncoder":
@@ -155,7 +157,7 @@ class TableEncoder:
         observed = np.zeros((n, self.layout.raw), dtype=bool)
         notes: NDArray[np.object_] = np.full(n, "", dtype=object)
         at = hashed = 0
-        for number, codec in enumerate(self._codecs):
+        for number, codec in enumerate(self.codecs):
             feature = codec.feature
             block = codec.encode(mask_missing(frame[feature.name], self.na_values), self.party)
             observed[:, number] = block.observed
@@ -188,7 +190,7 @@ class TableEncoder:
         """
         columns: dict[str, pd.Series] = {}
         at = 0
-        for codec in self._codecs:
+        for codec in self.codecs:
             feature = codec.feature
             part = np.asarray(encoded_columns[:, at : at + feature.width], dtype=np.float64)
             columns[feature.name] = codec.decode(part, vectors)
@@ -198,12 +200,12 @@ class TableEncoder:
     @property
     def date_formats(self) -> dict[str, str]:
         """The formats of date columns that are not ISO 8601, such as 31/01/2020."""
-        dates = [codec for codec in self._codecs if isinstance(codec, DateCodec)]
+        dates = [codec for codec in self.codecs if isinstance(codec, DateCodec)]
         return {each.name: each.format for each in dates if each.format != ISO}
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-serializable form."""
-        by_name = {codec.feature.name: codec for codec in self._codecs}
+        by_name = {codec.feature.name: codec for codec in self.codecs}
         return {
             "type": "table",
             "party": self.party,

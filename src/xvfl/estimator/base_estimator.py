@@ -276,6 +276,67 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
             tables[name] = table
         return tables if party is None else tables[party]
 
+    def complete_details(
+        self,
+        X: Tables,
+        party: str | None = None,
+        ids: Sequence[Any] | None = None,
+        *,
+        level: float = 0.8,
+        n_draws: int = 0,
+        random_state: int | None = None,
+    ) -> Any:
+        """Fill missing values as `complete`, and describe each filled cell.
+
+        Intervals and probabilities are calibrated on the validation rows of `fit`, with cells
+        hidden at random: an interval holds the true value in a share `level` of such cells.
+
+        Parameters
+        ----------
+        X : dict of DataFrame, str or Path
+            The tables of some or all parties, by party name.
+        party : str, default=None
+            The party whose table to complete. By default all tables in `X`.
+        ids : sequence, default=None
+            Ids of the rows to complete; see `complete`.
+        level : float, default=0.8
+            Share of the true values that the intervals hold.
+        n_draws : int, default=0
+            Number of completed tables to draw from the distributions of the filled cells.
+        random_state : int, default=None
+            Seed of the draws. By default `random_state` of the training.
+
+        Returns
+        -------
+        Completion or dict of Completion
+            With the attributes `table`, `filled`, `cells`, `probabilities` and `draws`. A
+            dictionary by party name if `party` is None.
+
+        Raises
+        ------
+        ModeError
+            If the model was trained without cross completion, or the table of `party` is not given.
+        InputError
+            If a table or a parameter cannot be used, or if draws are requested from a model
+            without distributions of filled cells.
+
+        Warns
+        -----
+        DataWarning
+            If the model has no distributions of filled cells.
+        """
+        check_is_fitted(self, "model_")
+        sources, rows = self._read(X), _ids_as_text(ids)
+        _warn_unknown(sources, rows or ())
+        seed = self.model_.random_state if random_state is None else random_state
+        details = {}
+        for name in sources if party is None else [party]:
+            self.model_.check_details(name, level, n_draws)
+            rng = np.random.default_rng(seed)
+            each = self.model_.complete_details(sources, name, rows, level, n_draws, rng)
+            details[name] = each.rename_ids(lambda index: self._original_ids(X, index))
+        return details if party is None else details[party]
+
     def explain(
         self,
         X: Tables,

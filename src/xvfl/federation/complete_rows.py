@@ -21,9 +21,8 @@ def complete_rows(federation: FusedFederation, rows: Rows, party: int, members: 
     count, rows = len(rows), rows.repeat_for_members(members)
     worker = federation.workers[party]
     E = federation.embed(rows, ["plain"])[:, :, 0]
-    cue, has_cue = maths.cues(E, maths.sources(rows.full, rows.seen))
-    no_full_peer = ~maths.others(rows.full, party).any(1) & rows.seen[:, party]
-    use_own = (no_full_peer | ~has_cue[:, party]).unsqueeze(-1)
+    cue, _ = maths.cues(E, maths.sources(rows.full, rows.seen))
+    use_own = uses_own_cue(rows, party).unsqueeze(-1)
     table = worker.table.take(rows.handles[:, party])
     x = worker.net.encode(table)
     cue = torch.where(use_own, E[:, party], cue[:, party])
@@ -34,3 +33,10 @@ def complete_rows(federation: FusedFederation, rows: Rows, party: int, members: 
     by_member = values.view(members, count, -1)
     dense = worker.net.layout.dense
     return torch.cat([by_member.mean(0)[:, :dense], by_member[0][:, dense:]], 1)
+
+
+def uses_own_cue(rows: Rows, party: int) -> Tensor:
+    """Tell which rows of a party are completed from its own embedding. (N,)"""
+    no_full_peer = ~maths.others(rows.full, party).any(1) & rows.seen[:, party]
+    has_cue = maths.others(maths.sources(rows.full, rows.seen), party).any(1)
+    return no_full_peer | ~has_cue

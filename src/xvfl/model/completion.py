@@ -34,16 +34,26 @@ def fill(
 def _fill_table(
     encoder: TableEncoder, net: PartyNet, source: pd.DataFrame, ids: Sequence[str], values: Floats
 ) -> pd.DataFrame:
+    return fill_gaps(encoder, encoder.decode(values, hash_embeddings(encoder, net)), source, ids)
+
+
+def fill_gaps(
+    encoder: TableEncoder, completed: pd.DataFrame, source: pd.DataFrame, ids: Sequence[str]
+) -> pd.DataFrame:
+    """Replace the missing cells of a table's rows by those of a decoded table."""
     index = pd.Index(list(ids), name="id")
-    completed = encoder.decode(values, _hash_embeddings(encoder, net)).set_axis(index)
-    given = source.reindex(index)
+    completed, given = completed.set_axis(index), source.reindex(index)
     for name in encoder.columns:
         gaps = mask_missing(given[name], encoder.na_values).isna()
         if gaps.any():
-            form = encoder.date_formats.get(name)
-            values_of_column = completed[name].dt.strftime(form) if form else completed[name]
-            given[name] = _mix(given[name], values_of_column, gaps)
+            given[name] = _mix(given[name], in_table_format(encoder, completed[name]), gaps)
     return given
+
+
+def in_table_format(encoder: TableEncoder, decoded: pd.Series) -> pd.Series:
+    """Write decoded dates as text if the table's dates are text of another format than ISO 8601."""
+    form = encoder.date_formats.get(str(decoded.name))
+    return decoded.dt.strftime(form) if form else decoded
 
 
 def _mix(given: pd.Series, completed: pd.Series, gaps: pd.Series) -> pd.Series:
@@ -58,7 +68,8 @@ def _mix(given: pd.Series, completed: pd.Series, gaps: pd.Series) -> pd.Series:
     return mixed
 
 
-def _hash_embeddings(encoder: TableEncoder, net: PartyNet) -> dict[str, Floats]:
+def hash_embeddings(encoder: TableEncoder, net: PartyNet) -> dict[str, Floats]:
+    """Return the embeddings (buckets, width) of each hashed column."""
     weights = [cast(nn.Embedding, table).weight.detach() for table in net.vectors]
     names = [feature.name for feature in encoder.layout.hashed]
     # Of several members, completed rows hold the vectors of the first.

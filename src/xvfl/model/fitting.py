@@ -24,6 +24,7 @@ from xvfl.federation.calibration import calibrate
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.predict import score
 from xvfl.methods import protect_labels
+from xvfl.model.cell_calibration import fit_cell_distributions
 from xvfl.model.custom_nets import CustomNets
 from xvfl.model.model import Model
 from xvfl.model.run_dir import CHECKPOINT, FORMAT, RunDir
@@ -182,6 +183,8 @@ def _fit_once(
     if not interrupted or folder is None:
         trainer.load_best()
         model.temperatures = calibrate(model.method, federation, validation, model.task)
+        if "assisted" in model.method.modes and not label:
+            model.cell_distributions = fit_cell_distributions(model, federation, validation)
     for module in model.modules.values():
         module.to("cpu").eval()
     diverged = trainer.progress.best_epoch < 0

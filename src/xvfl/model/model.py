@@ -2,14 +2,17 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor, nn
 
 from xvfl.config import COORDINATOR, NO_PROTECTION, LossConfig, NetConfig, PrivacyConfig, build
 from xvfl.data.encoded import Encoded
-from xvfl.data.encoder import encoder_from_dict
+from xvfl.data.encoder import TableEncoder, encoder_from_dict
+from xvfl.data.images import ImageEncoder
 from xvfl.data.sources import Encoder, Source, encode
 from xvfl.dataset.in_memory import rows_of_ids, to_party_table
 from xvfl.errors import InputError, ModeError, RunError, unknown
@@ -25,8 +28,22 @@ from xvfl.methods.base import mode_key
 from xvfl.methods.members import member_seeds
 from xvfl.methods.pooling import decision_weights, load_decision_weights
 from xvfl.methods.xvfl import COMPLETED
-from xvfl.model.completion import fill
+from xvfl.model.cell_distributions import (
+    CellDistributions,
+    Floats,
+    Ints,
+    cell_groups,
+    distributions_from_tensors,
+    distributions_to_tensors,
+)
+from xvfl.model.completion import fill, hash_embeddings
 from xvfl.model.custom_nets import CustomNets, check_custom_nets
+from xvfl.model.filled_cells import (
+    CompletedRows,
+    Completion,
+    check_details,
+    describe_filled_cells,
+)
 from xvfl.model.prediction import (
     ModelInfo,
     Prediction,
@@ -35,7 +52,7 @@ from xvfl.model.prediction import (
     row_ids,
     without_assistance,
 )
-from xvfl.model.run_dir import FORMAT, MANIFEST, MODEL, RunDir
+from xvfl.model.run_dir import CELLS, FORMAT, MANIFEST, MODEL, RunDir
 from xvfl.primitives.layout import Layout, any_image
 from xvfl.primitives.rows import Rows, Table
 from xvfl.primitives.task import Task, task_from_dict
@@ -75,6 +92,8 @@ class Model:
         self.temperatures: Temperatures = {}
         self.class_factors: list[float] | None = None
         """Factors of the probabilities that decide the predicted class; None: the largest one."""
+        self.cell_distributions: dict[str, CellDistributions] = {}
+        """Distributions of filled cells, by party with a table."""
         layouts, seeds = self.layouts, [random_state]
         with torch.random.fork_rng(devices=[]):
             self.parties = build_parties(
@@ -182,12 +201,55 @@ class Model:
         A row is completed from the parties that observe it in full. Without such a party it is
         completed from its own features if there are any, else from what other parties observe.
         """
-        self.check_parties(sources)
+        chosen, values, _ = self._complete(sources, party, ids)
+        return fill(self.encoders[party], self.parties[party], sources[party], chosen, values)
+
+    def complete_details(
+        self,
+        sources: Mapping[str, Source],
+        party: str,
+        ids: Sequence[str] | None = None,
+        level: float = 0.8,
+        n_draws: int = 0,
+        rng: np.random.Generator | None = None,
+    ) -> Completion:
+        """Fill a table as `complete`; describe each filled cell, and draw from its distribution."""
+        chosen, values, groups = self._complete(sources, party, ids)
+        encoder = cast(TableEncoder, self.encoders[party])
+        rows = CompletedRows(
+            encoder,
+            hash_embeddings(encoder, self.parties[party]),
+            values,
+            groups,
+            self.cell_distributions.get(party),
+        )
+        source = cast(pd.DataFrame, sources[party])
+        rng = rng or np.random.default_rng(self.random_state)
+        return describe_filled_cells(rows, source, chosen, level, n_draws, rng)
+
+    def check_details(self, party: str, level: float, n_draws: int) -> None:
+        """Check the parameters of `complete_details`; warn if there are no distributions."""
+        if isinstance(self.encoders.get(party), ImageEncoder):
+            raise InputError(
+                f"complete: {party!r} has images; intervals, probabilities and draws need a table: "
+                "use XVFLClassifier.complete"
+            )
+        self._require_completion()
+        check_details(level, n_draws, self.cell_distributions.get(party))
+
+    def _require_completion(self) -> None:
         if "assisted" not in self.method.modes:
             raise ModeError(
                 f"method {self.loss.method!r} was trained without cross completion; to complete "
                 "tables, train with 'xvfl+' or 'xvfl' and cross_completion"
             )
+
+    def _complete(
+        self, sources: Mapping[str, Source], party: str, ids: Sequence[str] | None
+    ) -> tuple[list[str], Floats, Ints]:
+        """Complete rows of a party; return their ids, values (n, p) and groups of cells (n,)."""
+        self.check_parties(sources)
+        self._require_completion()
         if party not in sources:
             raise ModeError(f"complete: expected a table of {party!r}, got {list(sources)}")
         given = [name for name in self.encoders if name in sources]
@@ -196,8 +258,9 @@ class Model:
         rows, federation = self.rows_of(encoded, chosen)
         with torch.random.fork_rng(devices=[]):
             completed = complete_rows(federation, rows, given.index(party), self.net.members)
-        values = completed.double().cpu().numpy()
-        return fill(self.encoders[party], self.parties[party], sources[party], chosen, values)
+        at = given.index(party)
+        observed = federation.workers[at].table.take(rows.handles[:, at]).observed
+        return chosen, completed.double().cpu().numpy(), cell_groups(rows, observed, at)
 
     def federation(
         self, tables: Mapping[str, Table], reconstruction_weight: float = 0.0
@@ -233,6 +296,8 @@ class Model:
             for name, encoder in self.encoders.items():
                 folder.write_json(f"encoders/{name}.json", encoder.to_dict())
             folder.save_tensors(MODEL, tensors, {})
+            if self.cell_distributions:
+                folder.save_tensors(CELLS, distributions_to_tensors(self.cell_distributions), {})
             folder.write_json(MANIFEST, {**self.manifest(), **(extra or {})})
 
     def manifest(self) -> dict[str, Any]:
@@ -253,6 +318,7 @@ class Model:
             "differential_privacy": self.differential_privacy and vars(self.differential_privacy),
             "random_state": self.random_state,
             "custom_nets": self.has_custom_nets,
+            "cell_distributions": list(self.cell_distributions),
         }
 
     @classmethod
@@ -286,6 +352,10 @@ class Model:
             # Runs before version 0.3 have none.
             load_decision_weights(model.method, manifest.get("decision_weights", {}))
             model.adds_noise = "bundle" not in manifest
+            # Runs before version 0.3 have none.
+            if parties := manifest.get("cell_distributions"):
+                stored, _ = folder.load_tensors(CELLS)
+                model.cell_distributions = distributions_from_tensors(stored, parties)
             tensors, _ = folder.load_tensors(MODEL)
             for holder, module in model.modules.items():
                 module.load_state_dict(strip_prefix(tensors, f"{holder}/"))

@@ -3,6 +3,7 @@
 manifest.json           format, parties, classes, configuration, calibration
 encoders/PARTY.json     how each party encodes its table
 model.safetensors       weights of the best epoch
+cells.safetensors       distributions of filled cells (models with cross completion)
 checkpoint.safetensors  state from which training resumes (run folders only)
 records.jsonl           one line per epoch (run folders only)
 config.toml             the configuration as given (run folders only)
@@ -29,9 +30,10 @@ from xvfl.version import VERSION
 
 FORMAT = 2
 """Version of the folder's layout; a folder of another format is rejected."""
-MANIFEST, MODEL, CHECKPOINT, RECORDS = (
+MANIFEST, MODEL, CELLS, CHECKPOINT, RECORDS = (
     "manifest.json",
     "model.safetensors",
+    "cells.safetensors",
     "checkpoint.safetensors",
     "records.jsonl",
 )

@@ -1,0 +1,135 @@
+"""Fit the distributions of filled cells on validation rows with cells hidden at random.
+
+Shapes: N rows, n hidden cells, p encoded columns.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from xvfl.data.codecs import CategoryCodec, HashedCodec, NumberCodec
+from xvfl.data.encoder import TableEncoder
+from xvfl.federation.complete_rows import complete_rows
+from xvfl.federation.fused import FusedFederation
+from xvfl.model.cell_distributions import (
+    BINS,
+    GROUPS,
+    LEVELS,
+    CellDistributions,
+    cell_groups,
+    fit_quantiles,
+    fit_scores,
+)
+from xvfl.model.completion import hash_embeddings
+from xvfl.model.model import Model
+from xvfl.primitives.random import named_generator
+from xvfl.primitives.rows import PartyTable, Rows, align_rows, observation_levels
+
+ROWS, MAX_REPEATS = 4000, 5
+"""Number of rows whose cells are hidden; fewer validation rows are used several times."""
+MAX_HASHED_CELLS = 500
+"""Most hidden cells of a hashed column; each is compared with the whole vocabulary."""
+HIDDEN = ("everywhere", "own", "absent")
+"""Hide cells at all parties, at the party alone, or all of its cells and some at the others."""
+
+
+@torch.no_grad()
+def fit_cell_distributions(
+    model: Model, federation: FusedFederation, rows: Rows
+) -> dict[str, CellDistributions]:
+    """Fit the distributions of the filled cells of every party with a table."""
+    rng = named_generator("cpu", model.random_state, "cell calibration")
+    chosen = torch.randperm(len(rows), generator=rng)[:ROWS]
+    rows = rows.take(chosen.to(rows.device))
+    tables = {
+        worker.name: worker.table.take(rows.handles[:, i]).to(torch.device("cpu"))
+        for i, worker in enumerate(federation.workers)
+    }
+    repeats = min(max(ROWS // max(len(rows), 1), 1), MAX_REPEATS)
+    fitted = {}
+    for party, name in enumerate(tables):
+        encoder = model.encoders[name]
+        if isinstance(encoder, TableEncoder) and model.parties[name].completes:
+            completed = [
+                _complete_hidden(model, tables, party, hidden, rng) for hidden in HIDDEN * repeats
+            ]
+            fitted[name] = _fit_party(model, encoder, tables[name], completed)
+    return fitted
+
+
+HiddenCells = tuple[Tensor, Tensor, np.ndarray]
+"""Completed rows (N, p), which cells were hidden (N, raw), and the group of each row (N,)."""
+
+
+def _complete_hidden(
+    model: Model,
+    tables: Mapping[str, PartyTable],
+    party: int,
+    hidden: str,
+    rng: torch.Generator,
+) -> HiddenCells:
+    """Hide cells of the rows at random and complete them."""
+    masked = {}
+    for i, (name, table) in enumerate(tables.items()):
+        count, raw = table.observed.shape
+        rate = torch.rand(count, 1, generator=rng)
+        drop = torch.rand(count, raw, generator=rng) < rate
+        if i == party and hidden == "absent":
+            drop[:] = True
+        elif i != party and hidden == "own":
+            drop[:] = False
+        masked[name] = replace(table, observed=table.observed & ~drop)
+    levels = [
+        observation_levels(each.observed, model.full_threshold[n]) for n, each in masked.items()
+    ]
+    count = len(levels[0])
+    handles = torch.arange(count).unsqueeze(1).expand(-1, len(masked))
+    federation = model.federation(masked)
+    rows = align_rows(handles, levels).to(federation.workers[party].table.device)
+    completed = complete_rows(federation, rows, party, model.net.members).cpu()
+    name = list(masked)[party]
+    observed = masked[name].observed
+    return completed, tables[name].observed & ~observed, cell_groups(rows, observed, party)
+
+
+def _fit_party(
+    model: Model, encoder: TableEncoder, table: PartyTable, completed: list[HiddenCells]
+) -> CellDistributions:
+    vectors = hash_embeddings(encoder, model.parties[encoder.party])
+    values = torch.cat([each for each, _, _ in completed]).double().numpy()
+    hidden = torch.cat([each for _, each, _ in completed]).numpy()
+    groups = np.concatenate([each for _, _, each in completed])
+    true = np.tile(table.values.double().cpu().numpy(), (len(completed), 1))
+    codes = np.tile(table.codes.cpu().numpy(), (len(completed), 1))
+    numeric, categorical = [], []
+    width = max((len(c.values) for c in encoder.codecs if isinstance(c, CategoryCodec)), default=0)
+    at = hashed = 0
+    for number, codec in enumerate(encoder.codecs):
+        part, cells = slice(at, at + codec.feature.width), np.flatnonzero(hidden[:, number])
+        at = part.stop
+        if not isinstance(codec, CategoryCodec | HashedCodec):
+            near = values[cells, part.start]
+            rounded = codec.rounded(near) if isinstance(codec, NumberCodec) else near
+            numeric.append(fit_quantiles(near, rounded, true[cells, part.start], groups[cells]))
+            continue
+        if isinstance(codec, HashedCodec):
+            cells = cells[:: max(len(cells) // MAX_HASHED_CELLS, 1)]
+            option = codec.options_of(codes[cells, hashed])
+            hashed += 1
+            cells, option = cells[option >= 0], option[option >= 0]
+        else:
+            option = true[cells, part].argmax(1)
+        scores = codec.scores(values[cells, part], vectors)
+        categorical.append(fit_scores(scores, option, groups[cells], width))
+    edges, quantiles, relative = zip(*numeric, strict=True) if numeric else ((), (), ())
+    factors, biases = zip(*categorical, strict=True) if categorical else ((), ())
+    return CellDistributions(
+        np.reshape(edges, (-1, GROUPS, BINS - 1)),
+        np.reshape(quantiles, (-1, GROUPS, BINS, len(LEVELS))),
+        np.reshape(relative, (-1, GROUPS)),
+        np.reshape(factors, (-1, GROUPS)),
+        np.reshape(biases, (len(biases), GROUPS, width)),
+    )

@@ -1,0 +1,240 @@
+"""Distributions of filled cells: intervals, probabilities and draws.
+
+A completer predicts one value for each missing cell. Validation rows with cells hidden at random
+show how the true values are distributed around it. For numbers: quantiles of the true value, or of
+its difference from the completed value, in bins of the completed value. The first suits columns
+whose cells often have the same value, the second accurate completers. For categories: a factor of
+the scores before a softmax, and a bias for each value. Both are fitted for each group of cells with
+the same kind of cue. Numbers are scaled to [0, 1].
+
+Shapes: n cells, N rows, G groups of cells, m numeric columns, c categorical columns, V options.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+from xvfl import maths
+from xvfl.federation.calibration import fit_scale
+from xvfl.federation.complete_rows import uses_own_cue
+from xvfl.primitives.rows import Rows
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+SHARES = 3
+"""Groups of cells completed from the party's own features, by the observed share of the row."""
+GROUPS = SHARES + 2
+"""Then cells completed from full peers, and from peers that observe a row in part."""
+LEVELS: Floats = np.linspace(0.0, 1.0, 21)
+"""Levels of the stored quantiles."""
+REFERENCE_LEVEL = 0.8
+"""Level at which the lengths of intervals are compared."""
+BINS = 5
+"""Bins of the completed value in a group."""
+MIN_CELLS, MIN_CELLS_OF_GROUP, MIN_CELLS_OF_BINS = 20, 100, 500
+"""Fewest hidden cells of a column for its distribution, of a group, and for more than one bin."""
+
+
+@dataclass(frozen=True)
+class CellDistributions:
+    """How the true cells of a party's columns are distributed, given the completed ones."""
+
+    edges: Floats
+    """(m, G, BINS − 1) upper ends of the bins of the completed value."""
+    quantiles: Floats
+    """(m, G, BINS, levels) quantiles of the true value; NaN if too few cells were observed."""
+    relative: Floats
+    """(m, G) 1 if the quantiles are those of the difference from the completed value, else 0."""
+    factors: Floats
+    """(c, G) factor of the scores before the softmax: the inverse temperature."""
+    biases: Floats
+    """(c, G, V) added to the scaled scores; 0 for the values of hashed columns."""
+
+    def interval(
+        self, column: int, groups: Ints, completed: Floats, rounded: Floats, level: float
+    ) -> tuple[Floats, Floats]:
+        """Return intervals that hold a share `level` of the true values. (n,)
+
+        Of the intervals between two quantiles that contain the completed value, rounded as it is
+        decoded, the shortest.
+        """
+        return shortest_intervals(self._quantiles_of(column, groups, completed), rounded, level)
+
+    def draw(
+        self, column: int, groups: Ints, completed: Floats, rng: np.random.Generator
+    ) -> Floats:
+        """Draw a number for each cell. (n,)"""
+        table = self._quantiles_of(column, groups, completed)
+        drawn = _interpolate(table, rng.random(len(table)))
+        return np.where(np.isnan(drawn), completed, drawn)
+
+    def probabilities(self, column: int, groups: Ints, scores: Floats) -> Floats:
+        """Return calibrated probabilities of the options. (n, V)"""
+        scaled = scores * self.factors[column, groups][:, None]
+        if scores.shape[1] <= self.biases.shape[2]:
+            scaled += self.biases[column, groups, : scores.shape[1]]
+        exponents = np.exp(scaled - scaled.max(1, keepdims=True))
+        proba: Floats = exponents / exponents.sum(1, keepdims=True)
+        return proba
+
+    def _quantiles_of(self, column: int, groups: Ints, completed: Floats) -> Floats:
+        bins = (completed[:, None] >= self.edges[column, groups]).sum(1)
+        offset = self.relative[column, groups] * completed
+        table: Floats = np.clip(self.quantiles[column, groups, bins] + offset[:, None], 0, 1)
+        return table
+
+
+def distributions_to_tensors(by_party: Mapping[str, CellDistributions]) -> dict[str, Tensor]:
+    """Return the arrays of all parties as tensors, by party and name."""
+    return {
+        f"{party}/{name}": torch.from_numpy(array).float()
+        for party, each in by_party.items()
+        for name, array in vars(each).items()
+    }
+
+
+def distributions_from_tensors(
+    tensors: Mapping[str, Tensor], parties: Iterable[str]
+) -> dict[str, CellDistributions]:
+    """Build the distributions of parties from the tensors of `distributions_to_tensors`."""
+    names = [field.name for field in fields(CellDistributions)]
+    return {
+        party: CellDistributions(*(tensors[f"{party}/{name}"].double().numpy() for name in names))
+        for party in parties
+    }
+
+
+def cell_groups(rows: Rows, observed: Tensor, party: int) -> Ints:
+    """Return the group of the cells of each row of a party, by its cue. (N,)
+
+    `observed` are the party's observed features (N, raw).
+    """
+    share = (observed.float().mean(1) * SHARES).long().clamp(max=SHARES - 1)
+    full_peer = maths.others(rows.full, party).any(1)
+    peers = torch.where(full_peer, SHARES, SHARES + 1)
+    groups: Ints = torch.where(uses_own_cue(rows, party), share, peers).cpu().numpy()
+    return groups
+
+
+def shortest_intervals(table: Floats, inside: Floats, level: float) -> tuple[Floats, Floats]:
+    """Return the shortest interval between two quantiles that contains a value of each row. (n,)
+
+    `table` (n, levels) are the quantiles, `inside` (n,) the values.
+    """
+    starts = LEVELS[LEVELS + level <= 1 + 1e-9]
+    # Of equally short intervals, the most central one comes first.
+    starts = starts[np.argsort(np.abs(starts - (1 - level) / 2), kind="stable")]
+    lows = np.stack([_interpolate(table, np.full(len(table), at)) for at in starts])
+    highs = np.stack([_interpolate(table, np.full(len(table), at + level)) for at in starts])
+    outside = (inside < lows - 1e-9) | (inside > highs + 1e-9)
+    # Lengths are at most 1.
+    chosen = (np.round(highs - lows, 9) + 2 * outside).argmin(0), np.arange(len(table))
+    return np.minimum(lows[chosen], inside), np.maximum(highs[chosen], inside)
+
+
+def fit_quantiles(
+    completed: Floats, rounded: Floats, true: Floats, groups: Ints
+) -> tuple[Floats, Floats, Floats]:
+    """Fit the edges (G, BINS − 1), quantiles (G, BINS, levels) and `relative` (G,) of a column.
+
+    `rounded` are the completed values as they are decoded. A group with too few cells uses all
+    cells of the column.
+    """
+    edges = np.full((GROUPS, BINS - 1), np.inf)
+    quantiles = np.full((GROUPS, BINS, len(LEVELS)), np.nan)
+    relative = np.zeros(GROUPS)
+    if len(true) < MIN_CELLS:
+        return edges, quantiles, relative
+    for group in range(GROUPS):
+        chosen = groups == group
+        if chosen.sum() < MIN_CELLS_OF_GROUP:
+            chosen = np.ones(len(true), dtype=bool)
+        near, target = completed[chosen], true[chosen]
+        if len(target) >= MIN_CELLS_OF_BINS:
+            edges[group] = np.quantile(near, np.linspace(0, 1, BINS + 1)[1:-1])
+        bins = (near[:, None] >= edges[group]).sum(1)
+        tables = [_quantiles_by_bin(each, bins) for each in (target, target - near)]
+        lengths = []
+        for table, offset in zip(tables, (0.0, near[:, None]), strict=True):
+            shifted = np.clip(table[bins] + offset, 0, 1)
+            low, high = shortest_intervals(shifted, rounded[chosen], REFERENCE_LEVEL)
+            lengths.append((high - low).mean())
+        relative[group] = float(lengths[1] < lengths[0])
+        quantiles[group] = tables[int(relative[group])]
+    return edges, quantiles, relative
+
+
+def _quantiles_by_bin(values: Floats, bins: Ints) -> Floats:
+    """Return the quantiles of each bin; of all values for a bin with few. (BINS, levels)"""
+    table = np.tile(conformal_quantiles(values), (BINS, 1))
+    for number in range(BINS):
+        if (bins == number).sum() >= MIN_CELLS:
+            table[number] = conformal_quantiles(values[bins == number])
+    return table
+
+
+def conformal_quantiles(values: Floats) -> Floats:
+    """Return the values at the ranks that the conformal bounds of a new value have. (levels,)"""
+    ordered, count = np.sort(values), len(values)
+    ranks = LEVELS * (count + 1)
+    below, above = np.floor(ranks + 1e-9), np.ceil(ranks - 1e-9)
+    places = np.where(LEVELS < 0.5, below, above).astype(int) - 1
+    quantiles: Floats = ordered[places.clip(0, count - 1)]
+    return quantiles
+
+
+def fit_scores(scores: Floats, option: Ints, groups: Ints, width: int) -> tuple[Floats, Floats]:
+    """Fit the factors (G,) and biases (G, width) of a categorical column.
+
+    A column with more values than `width` has no biases. A group with too few cells uses all cells
+    of the column.
+    """
+    factors, biases = np.ones(GROUPS), np.zeros((GROUPS, width))
+    if len(option) < MIN_CELLS:
+        return factors, biases
+    for group in range(GROUPS):
+        chosen = groups == group
+        if chosen.sum() < MIN_CELLS_OF_GROUP:
+            chosen = np.ones(len(option), dtype=bool)
+        logits, y = torch.from_numpy(scores[chosen]).double(), torch.from_numpy(option[chosen])
+        factor = fit_scale(logits[None], y[None], torch.ones(1, len(y), dtype=torch.float64))
+        if scores.shape[1] > width:
+            factors[group] = factor.item()
+        else:
+            factors[group], bias = _fit_biases(logits, y, factor.item())
+            biases[group, : scores.shape[1]] = bias.numpy()
+    return factors, biases
+
+
+@torch.enable_grad()
+def _fit_biases(logits: Tensor, y: Tensor, factor: float) -> tuple[float, Tensor]:
+    """Minimize the log-loss of factor · logits + bias, with a small penalty of the bias."""
+    scale = torch.tensor(factor).double().log().requires_grad_()
+    bias = torch.zeros(logits.shape[1], dtype=torch.float64, requires_grad=True)
+    start = scale.detach().clone()
+    optimizer = torch.optim.LBFGS([scale, bias], max_iter=30, line_search_fn="strong_wolfe")
+
+    def loss() -> Tensor:
+        optimizer.zero_grad()
+        total = F.cross_entropy(logits * scale.exp() + bias, y, reduction="sum")
+        total = total + bias.square().sum() + (scale - start).square()
+        total.backward()  # type: ignore[no-untyped-call]
+        return total
+
+    optimizer.step(loss)  # type: ignore[no-untyped-call]
+    return float(scale.detach().exp()), bias.detach()
+
+
+def _interpolate(table: Floats, at: Floats) -> Floats:
+    """Look up quantiles (n, levels) at a level of each row. (n,)"""
+    place = np.clip(at, 0, 1) * (len(LEVELS) - 1)
+    low = np.floor(place + 1e-9).astype(int).clip(0, len(LEVELS) - 1)
+    high, rows = np.minimum(low + 1, len(LEVELS) - 1), np.arange(len(table))
+    rest = np.clip(place - low, 0, 1)
+    values: Floats = table[rows, low] * (1 - rest) + table[rows, high] * rest
+    return values
