@@ -20,9 +20,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from xvfl import maths
-from xvfl.federation.calibration import fit_scale
 from xvfl.federation.complete_rows import uses_own_cue
 from xvfl.primitives.rows import Rows
+from xvfl.primitives.task import Classification
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -202,7 +202,9 @@ def fit_scores(scores: Floats, option: Ints, groups: Ints, width: int) -> tuple[
         if chosen.sum() < MIN_CELLS_OF_GROUP:
             chosen = np.ones(len(option), dtype=bool)
         logits, y = torch.from_numpy(scores[chosen]).double(), torch.from_numpy(option[chosen])
-        factor = fit_scale(logits[None], y[None], torch.ones(1, len(y), dtype=torch.float64))
+        task = Classification(range(logits.shape[1]))
+        weight = torch.ones(1, len(y), dtype=torch.float64)
+        factor = task.fit_scale(logits[None], y[None], weight)
         if scores.shape[1] > width:
             factors[group] = factor.item()
         else:
