@@ -17,11 +17,10 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "lab")]
 
-from xvfl_lab.experiments.figures import FULL, OURS  # noqa: E402
-
 from xvfl import config as run_config  # noqa: E402
 from xvfl.cli.template import field_docs  # noqa: E402
 from xvfl.service import config as service_config  # noqa: E402
+from xvfl_lab.experiments.figures import FULL, OURS  # noqa: E402
 
 DOCS = ROOT / "docs"
 RESULTS = ROOT / "lab" / "results"

@@ -9,11 +9,11 @@ from contextlib import suppress
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCES = os.pathsep.join(str(ROOT / each) for each in ("src", "lab"))
+SOURCES = os.pathsep.join(str(ROOT / each) for each in ("src", "lab", "serve"))
 
 
 def run_python(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    """Run Python with both projects' sources on its path and a minimal environment."""
+    """Run Python with all projects' sources on its path and a minimal environment."""
     return subprocess.run(
         [sys.executable, *arguments],
         env={"PYTHONPATH": SOURCES, "PATH": "/usr/bin:/bin"},

@@ -12,6 +12,9 @@ import statistics
 import time
 
 import torch
+
+from xvfl.config import LossConfig, NetConfig, TrainConfig
+from xvfl.training.loop import Trainer
 from xvfl_lab.bench.gpu import random_images
 from xvfl_lab.bench.shapes import config, steps
 from xvfl_lab.datasets.digits import digits
@@ -19,9 +22,6 @@ from xvfl_lab.datasets.image_sets import half_resolution
 from xvfl_lab.experiments.figures import SMALL
 from xvfl_lab.experiments.stacked_runs import RunConfig, StackedRuns
 from xvfl_lab.task import Task
-
-from xvfl.config import LossConfig, NetConfig, TrainConfig
-from xvfl.training.loop import Trainer
 
 WARM, TIMED = 2, 15
 TRAIN = TrainConfig(epochs=40, batch_size=128, learning_rate=5e-3, device="cpu")

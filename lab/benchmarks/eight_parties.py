@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from sklearn.datasets import load_digits
-from xvfl_lab.scenarios import Scenario
 
 from xvfl.certs import create_authority
 from xvfl.cli.demo_federated import OVERLAP, PARTY, RATE, SEED, TEST, TRAIN
 from xvfl.model.evaluation import EVALUATION
 from xvfl.primitives.layout import Feature, Layout
 from xvfl.service.log import read_log
+from xvfl_lab.scenarios import Scenario
 
 NAMES = tuple(f"row{i}" for i in range(8))
 COORDINATOR = f"""\

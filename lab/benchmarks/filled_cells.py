@@ -18,12 +18,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from xvfl_lab.datasets import find
-from xvfl_lab.datasets.table_sets import Table
 
 from xvfl import DataWarning, XVFLClassifier
 from xvfl.model.filled_cells import Completion
 from xvfl.primitives.metrics import ece
+from xvfl_lab.datasets import find
+from xvfl_lab.datasets.table_sets import Table
 
 MIN_CELLS = 500
 """Fewest cells for a figure of a single column."""

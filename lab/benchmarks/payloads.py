@@ -19,12 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from xvfl_lab.datasets import prepare
-from xvfl_lab.datasets.digits import digits
-from xvfl_lab.experiments.dispatch import subset
-from xvfl_lab.experiments.runner import test
-from xvfl_lab.experiments.stacked_runs import RunConfig, StackedRuns
-from xvfl_lab.task import Task
 
 from xvfl.config import LossConfig, NetConfig, TrainConfig
 from xvfl.federation.elastic import ElasticFederation
@@ -39,6 +33,12 @@ from xvfl.training.threads import limit_threads
 from xvfl.wire.in_process import InProcessTransport
 from xvfl.wire.messages import Hello
 from xvfl.wire.payload import Packer, Payload
+from xvfl_lab.datasets import prepare
+from xvfl_lab.datasets.digits import digits
+from xvfl_lab.experiments.dispatch import subset
+from xvfl_lab.experiments.runner import test
+from xvfl_lab.experiments.stacked_runs import RunConfig, StackedRuns
+from xvfl_lab.task import Task
 
 NET = NetConfig(embedding_dim=64, hidden_dim=128, members=1)
 MODES = ("local", "assisted", "collaborative")

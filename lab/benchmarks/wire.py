@@ -23,8 +23,6 @@ from typing import Any
 
 import grpc
 import torch
-from xvfl_lab.datasets.digits import digits
-from xvfl_lab.experiments.stacked_runs import RunConfig, StackedRuns
 
 from xvfl.certs import PeerVerifier, create_authority
 from xvfl.config import LossConfig, NetConfig, TrainConfig
@@ -40,6 +38,8 @@ from xvfl.wire.client import PartyClient
 from xvfl.wire.messages import Hello
 from xvfl.wire.server import CoordinatorServer
 from xvfl.wire.tls import Tls, channel_options
+from xvfl_lab.datasets.digits import digits
+from xvfl_lab.experiments.stacked_runs import RunConfig, StackedRuns
 
 PARTIES, WARM = ("left", "right"), 15
 NET = NetConfig(embedding_dim=64, hidden_dim=128, members=1)

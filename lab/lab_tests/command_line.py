@@ -1,8 +1,7 @@
 """The command line `xvfl-lab`, called in this process."""
 
-from xvfl_lab.cli.main import main
-
 from tests.command_line import CommandResult, error_line, run_command
+from xvfl_lab.cli.main import main
 
 
 def xvfl_lab(*arguments: object) -> CommandResult:

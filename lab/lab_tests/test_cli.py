@@ -4,6 +4,7 @@ import re
 
 import pytest
 from typer.testing import CliRunner
+
 from xvfl_lab.cli.main import app
 
 HELP = {

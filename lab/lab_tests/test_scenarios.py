@@ -8,12 +8,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
-from xvfl_lab.scenarios import Scenario, blocks, hide_uniformly, incomplete_parties
 
 from xvfl.errors import ConfigError
 from xvfl.primitives.layout import Feature, Layout
 from xvfl.primitives.masks import drop_features
 from xvfl.primitives.random import CounterRNG, named_generator
+from xvfl_lab.scenarios import Scenario, blocks, hide_uniformly, incomplete_parties
 
 SEEDS = st.integers(0, 2**32)
 SHARES = st.floats(0, 1)

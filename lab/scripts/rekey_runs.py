@@ -24,13 +24,12 @@ from typing import Any
 import numpy as np
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
+from xvfl.errors import RunError  # noqa: E402
+from xvfl.system.files import atomic_write, read_jsonl  # noqa: E402
 from xvfl_lab.experiments.figure_plot import MARK  # noqa: E402
 from xvfl_lab.experiments.figures import Job  # noqa: E402
 from xvfl_lab.experiments.run_store import RunStore, join_config, key_of  # noqa: E402
 from xvfl_lab.experiments.stacked_runs import RunConfig  # noqa: E402
-
-from xvfl.errors import RunError  # noqa: E402
-from xvfl.system.files import atomic_write, read_jsonl  # noqa: E402
 
 Config = dict[str, Any]
 

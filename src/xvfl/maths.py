@@ -54,7 +54,7 @@ def place_in_blocks(E: Tensor) -> Tensor:
 
 def sources(full: Tensor, seen: Tensor) -> Tensor:
     """Select the parties a cue averages: M, or those that observed anything if M is empty (D2)."""
-    return torch.where(full.any(1, keepdim=True), full, seen)
+    return full | seen & ~full.any(1, keepdim=True)
 
 
 def assistants(full: Tensor, seen: Tensor, party: int, partial: bool) -> Tensor:

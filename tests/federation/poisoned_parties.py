@@ -14,7 +14,6 @@ import torch
 from sklearn.datasets import load_digits
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
-from xvfl_lab.datasets.physionet2012 import read_pack
 
 from tests.federation.poisoned_values import ATTACKS, Attack, Poisoner
 from tests.federation.split_helpers import InMemoryCheckpoints
@@ -43,6 +42,7 @@ from xvfl.primitives.rows import (
 from xvfl.training.loop import Trainer
 from xvfl.wire.in_process import InProcessTransport
 from xvfl.wire.messages import Hello, Message
+from xvfl_lab.datasets.physionet2012 import read_pack
 
 BANK = Path("tabular") / "bank_full.parquet"
 BANK_PARTIES = {

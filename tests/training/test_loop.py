@@ -3,12 +3,12 @@
 import pytest
 import torch
 from torch import Tensor
-from xvfl_lab.datasets.digits import digits
-from xvfl_lab.experiments.stacked_runs import RunConfig, StackedRuns
 
 from xvfl.config import LossConfig, NetConfig, TrainConfig
 from xvfl.methods.base import Federation
 from xvfl.primitives.rows import Rows
+from xvfl_lab.datasets.digits import digits
+from xvfl_lab.experiments.stacked_runs import RunConfig, StackedRuns
 
 
 def trained(optimizer: str, weight_decay: float, probability: float | None) -> list[Tensor]:

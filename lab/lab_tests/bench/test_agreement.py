@@ -2,15 +2,15 @@
 
 import pytest
 import torch
+
+from xvfl.config import NetConfig
+from xvfl.training.loop import Trainer
 from xvfl_lab.bench.agreement import BATCH, STEPS, agreement, losses, losses_from_disk, rows_for
 from xvfl_lab.bench.disk import on_disk
 from xvfl_lab.bench.gpu import configs, random_table
 from xvfl_lab.bench.sections import QUICK
 from xvfl_lab.bench.shapes import config
 from xvfl_lab.experiments.stacked_runs import StackedRuns
-
-from xvfl.config import NetConfig
-from xvfl.training.loop import Trainer
 
 CPU = torch.device("cpu")
 

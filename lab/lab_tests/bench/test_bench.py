@@ -11,6 +11,14 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
+
+from lab_tests.command_line import error_of, xvfl_lab
+from xvfl import maths
+from xvfl.config import NetConfig
+from xvfl.errors import ConfigError
+from xvfl.federation.fused import FusedFederation
+from xvfl.methods import METHODS
+from xvfl.training.loop import Trainer
 from xvfl_lab.bench import bare, floor, gpu, grid, reference
 from xvfl_lab.bench.outcome import Claim, Outcome
 from xvfl_lab.bench.sections import FULL, QUICK
@@ -22,14 +30,6 @@ from xvfl_lab.experiments.run_store import RunStore
 from xvfl_lab.experiments.runner import Result
 from xvfl_lab.experiments.stacked_runs import RunConfig
 from xvfl_lab.task import save_task
-
-from lab_tests.command_line import error_of, xvfl_lab
-from xvfl import maths
-from xvfl.config import NetConfig
-from xvfl.errors import ConfigError
-from xvfl.federation.fused import FusedFederation
-from xvfl.methods import METHODS
-from xvfl.training.loop import Trainer
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pyarrow.parquet
 import pytest
+
 from xvfl_lab import big_tables
 
 

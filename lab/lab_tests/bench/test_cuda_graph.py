@@ -11,11 +11,6 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
-from xvfl_lab.bench.agreement import BATCH, rows_for
-from xvfl_lab.bench.disk import on_disk
-from xvfl_lab.bench.gpu import configs, random_table
-from xvfl_lab.bench.shapes import config
-from xvfl_lab.experiments.stacked_runs import StackedRuns
 
 from tests.small_tables import CONFIG, train, write_run_inputs
 from xvfl.config import NetConfig
@@ -25,6 +20,11 @@ from xvfl.model.fitting import can_capture
 from xvfl.training import loop
 from xvfl.training.cuda_graph import CudaGraphStep, StepFunction
 from xvfl.training.loop import Trainer
+from xvfl_lab.bench.agreement import BATCH, rows_for
+from xvfl_lab.bench.disk import on_disk
+from xvfl_lab.bench.gpu import configs, random_table
+from xvfl_lab.bench.shapes import config
+from xvfl_lab.experiments.stacked_runs import StackedRuns
 
 CPU = torch.device("cpu")
 

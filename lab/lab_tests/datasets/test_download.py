@@ -10,10 +10,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from xvfl_lab.datasets.download import fetch
-from xvfl_lab.datasets.source import Download
 
 from xvfl.errors import InputError
+from xvfl_lab.datasets.download import fetch
+from xvfl_lab.datasets.source import Download
 
 CONTENT = bytes(range(256)) * 4096
 

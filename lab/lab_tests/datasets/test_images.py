@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from PIL import Image
-from xvfl_lab.datasets import cifar10, data_set, prepare
-from xvfl_lab.datasets.image_sets import halve, unpack
-from xvfl_lab.task import Task
 
 from lab_tests.datasets.packs import needs_packs
 from xvfl.errors import InputError
+from xvfl_lab.datasets import cifar10, data_set, prepare
+from xvfl_lab.datasets.image_sets import halve, unpack
+from xvfl_lab.task import Task
 
 RNG = np.random.default_rng(0)
 

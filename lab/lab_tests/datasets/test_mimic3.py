@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from xvfl_lab.datasets import mimic3, prepare
 
 from lab_tests.datasets.packs import needs_packs
 from xvfl.errors import InputError
+from xvfl_lab.datasets import mimic3, prepare
 
 STAYS = 40
 

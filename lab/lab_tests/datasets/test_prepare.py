@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from xvfl_lab.datasets import DATASETS, data_set, find, prepare
-from xvfl_lab.datasets.source import fixed_fraction, hash_ranks
-from xvfl_lab.task import Task, load_task, save_task
 
 from lab_tests.command_line import error_of, xvfl_lab
 from lab_tests.datasets.test_tables import bank_frame, write_bank
 from tests.processes import run_python
 from xvfl.errors import DataWarning, InputError
 from xvfl.primitives.layout import Feature, Layout
+from xvfl_lab.datasets import DATASETS, data_set, find, prepare
+from xvfl_lab.datasets.source import fixed_fraction, hash_ranks
+from xvfl_lab.task import Task, load_task, save_task
 
 
 def small_task() -> Task:

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+
+from lab_tests.datasets.packs import needs_packs
+from xvfl.errors import InputError
 from xvfl_lab.datasets import avazu, prepare
 from xvfl_lab.datasets.bank import FEATURES as BANK
 from xvfl_lab.datasets.table_sets import SUMMARIES, summarize
 from xvfl_lab.task import Task
-
-from lab_tests.datasets.packs import needs_packs
-from xvfl.errors import InputError
 
 RNG = np.random.default_rng(1)
 

@@ -3,10 +3,9 @@
 import json
 from pathlib import Path
 
-from xvfl_lab.task import save_task
-
 from lab_tests.experiments.test_stacked_runs import small_task
 from tests.processes import run_python
+from xvfl_lab.task import save_task
 
 BLOCKED = (
     *("pandas", "sklearn", "matplotlib", "PIL", "safetensors", "rich", "typer", "duckdb"),

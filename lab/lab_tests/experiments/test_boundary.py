@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+
+from xvfl.config import NetConfig
 from xvfl_lab.datasets.digits import digits
 from xvfl_lab.experiments import boundary as bd
 from xvfl_lab.experiments import plot_boundary
 from xvfl_lab.experiments.figure_cache import cached_figure
 from xvfl_lab.experiments.figure_plot import draw_once
-
-from xvfl.config import NetConfig
 
 CPU = torch.device("cpu")
 SHORT = replace(bd.TRAIN, epochs=4)

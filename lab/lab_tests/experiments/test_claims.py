@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 import pytest
+
 from xvfl_lab.experiments import claims, standings
 from xvfl_lab.experiments.claims import (
     BASELINES,

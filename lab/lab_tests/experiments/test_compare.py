@@ -4,6 +4,7 @@ import math
 
 import pytest
 from scipy.stats import t as student
+
 from xvfl_lab.experiments.compare import (
     Difference,
     critical_value,

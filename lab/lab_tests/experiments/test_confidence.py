@@ -5,6 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+
+from xvfl.config import LossConfig, NetConfig, TrainConfig
+from xvfl.federation.predict import logits
+from xvfl.primitives.layout import Layout
 from xvfl_lab.experiments import confidence as cf
 from xvfl_lab.experiments import plot_confidence
 from xvfl_lab.experiments.figure_cache import cached_figure
@@ -12,10 +16,6 @@ from xvfl_lab.experiments.figure_plot import draw_once
 from xvfl_lab.experiments.figures import Job
 from xvfl_lab.experiments.stacked_runs import RunConfig, StackedRuns
 from xvfl_lab.task import Task
-
-from xvfl.config import LossConfig, NetConfig, TrainConfig
-from xvfl.federation.predict import logits
-from xvfl.primitives.layout import Layout
 
 NET = NetConfig(embedding_dim=8, hidden_dim=16, n_blocks=2, base_channels=8)
 

@@ -8,10 +8,10 @@ from itertools import islice, product
 import pytest
 import torch
 from torch import Tensor
-from xvfl_lab.experiments import convergence as cv
-from xvfl_lab.experiments import known_problem as kp
 
 from xvfl.training.page import Page, PagePlan
+from xvfl_lab.experiments import convergence as cv
+from xvfl_lab.experiments import known_problem as kp
 
 BOTH = pytest.mark.parametrize("problem", [cv.SMOOTH, cv.ROUGH], ids=["smooth", "rough"])
 

@@ -8,6 +8,10 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import binom
+
+from xvfl.config import PrivacyConfig
+from xvfl.federation.build import build_parties
+from xvfl.federation.privacy_accounting import PrivacyStatement, state_privacy
 from xvfl_lab.experiments import dp
 from xvfl_lab.experiments.dp_attack import (
     Neighbors,
@@ -18,10 +22,6 @@ from xvfl_lab.experiments.dp_attack import (
     release_often,
 )
 from xvfl_lab.experiments.plot_dp import plot
-
-from xvfl.config import PrivacyConfig
-from xvfl.federation.build import build_parties
-from xvfl.federation.privacy_accounting import PrivacyStatement, state_privacy
 
 COUNT = 20_000
 """Releases of each of the two rows; half of them measure."""
@@ -66,10 +66,9 @@ def test_rows_of_a_table_stay_below_the_stated_epsilon() -> None:
 
 
 def digit_rows() -> Neighbors:
+    from xvfl.primitives.rows import PartyTable
     from xvfl_lab.datasets.digits import digits
     from xvfl_lab.experiments.stacked_runs import StackedRuns
-
-    from xvfl.primitives.rows import PartyTable
 
     config = dp.run_config(0, 1)
     stack = StackedRuns(digits(), [config], torch.device("cpu"), PrivacyConfig(epsilon=4.0))

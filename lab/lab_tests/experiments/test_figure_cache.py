@@ -8,10 +8,10 @@ import pytest
 import torch
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
-from xvfl_lab.experiments.figure_cache import FigureData, cached_figure, cached_part, read
-from xvfl_lab.experiments.figure_plot import draw_once
 
 from xvfl.errors import RunError
+from xvfl_lab.experiments.figure_cache import FigureData, cached_figure, cached_part, read
+from xvfl_lab.experiments.figure_plot import draw_once
 
 CPU = torch.device("cpu")
 

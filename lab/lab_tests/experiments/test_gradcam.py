@@ -2,6 +2,7 @@
 
 import torch
 from torch import Tensor, nn
+
 from xvfl_lab.experiments.gradcam import grad_cam
 
 

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 import torch
+
+from xvfl.config import PrivacyConfig
 from xvfl_lab.datasets.digits import digits
 from xvfl_lab.experiments.label_protection import (
     ATTACKS,
@@ -12,8 +14,6 @@ from xvfl_lab.experiments.label_protection import (
     summary,
 )
 from xvfl_lab.experiments.stacked_runs import StackedRuns
-
-from xvfl.config import PrivacyConfig
 
 
 def test_attacks_find_labels_in_gradients_that_hold_them() -> None:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+
 from xvfl_lab.datasets.digits import quarters
 from xvfl_lab.experiments.party_worth import (
     reduced,

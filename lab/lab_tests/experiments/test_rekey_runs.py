@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 import torch
+
+from xvfl.errors import RunError
 from xvfl_lab.experiments import boundary, confidence, rounds
 from xvfl_lab.experiments.figure_cache import read_record
 from xvfl_lab.experiments.figures import FIGURES, FULL, PUBLISHED, Budget
 from xvfl_lab.experiments.run_store import RunStore, key_of, run_key
-
-from xvfl.errors import RunError
 
 LAB = Path(__file__).resolve().parents[2]
 RESULTS = LAB / "results"

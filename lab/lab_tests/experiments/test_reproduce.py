@@ -7,17 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
+from lab_tests.command_line import error_of, xvfl_lab
+from lab_tests.experiments.test_stacked_runs import small_task
+from xvfl.config import NetConfig
+from xvfl.errors import InputError, RunError
 from xvfl_lab.experiments import figures, reproduce
 from xvfl_lab.experiments.compare import difference
 from xvfl_lab.experiments.figures import QUICK, Budget
 from xvfl_lab.experiments.results_pages import write_pages
 from xvfl_lab.experiments.runner import Result
 from xvfl_lab.task import Task
-
-from lab_tests.command_line import error_of, xvfl_lab
-from lab_tests.experiments.test_stacked_runs import small_task
-from xvfl.config import NetConfig
-from xvfl.errors import InputError, RunError
 
 TINY = Budget(0, 0, 1, 2, (0.5, 0.9), 32, 1e-2, NetConfig(embedding_dim=4, hidden_dim=4))
 

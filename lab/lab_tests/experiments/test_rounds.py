@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+
+from xvfl.training.page import PagePlan
 from xvfl_lab.datasets.digits import digits
 from xvfl_lab.experiments import plot_rounds
 from xvfl_lab.experiments import rounds as rd
@@ -15,8 +17,6 @@ from xvfl_lab.experiments.figure_cache import FigureData, cached_figure
 from xvfl_lab.experiments.figure_plot import draw_once
 from xvfl_lab.experiments.known_problem import run_sgd
 from xvfl_lab.experiments.stacked_runs import StackedRuns
-
-from xvfl.training.page import PagePlan
 
 CPU = torch.device("cpu")
 

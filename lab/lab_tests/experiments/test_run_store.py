@@ -10,6 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
+from lab_tests.experiments.test_stacked_runs import small_task
+from xvfl.config import NetConfig
+from xvfl.errors import ConfigError
 from xvfl_lab.experiments.dispatch import hardware, in_processes, in_this_process, on_ray, subset
 from xvfl_lab.experiments.execute import choose_dispatch, execute, load_from
 from xvfl_lab.experiments.figures import (
@@ -22,10 +26,6 @@ from xvfl_lab.experiments.figures import (
 )
 from xvfl_lab.experiments.run_store import RunStore, run_key
 from xvfl_lab.task import Task, save_task
-
-from lab_tests.experiments.test_stacked_runs import small_task
-from xvfl.config import NetConfig
-from xvfl.errors import ConfigError
 
 TINY = Budget(0, 0, 1, 1, (0.5,), 32, 1e-2, NetConfig(embedding_dim=4, hidden_dim=4))
 

@@ -5,16 +5,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from xvfl_lab.datasets.digits import digits
-from xvfl_lab.experiments.runner import Result, run_many
-from xvfl_lab.experiments.stacked_runs import RunConfig, StackedRuns
-from xvfl_lab.task import Task
 
 from xvfl.config import LossConfig, NetConfig, TrainConfig
 from xvfl.federation.predict import logits
 from xvfl.methods import METHODS
 from xvfl.methods.pooling import decision_weights
 from xvfl.primitives.layout import Feature, Layout
+from xvfl_lab.datasets.digits import digits
+from xvfl_lab.experiments.runner import Result, run_many
+from xvfl_lab.experiments.stacked_runs import RunConfig, StackedRuns
+from xvfl_lab.task import Task
 
 LAYOUTS = {
     "a": Layout(

@@ -8,6 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+
+from lab_tests.experiments.test_stacked_runs import small_task
+from xvfl.errors import ConfigError
+from xvfl.model.trees import MEAN, TreeConfig, fit_trees, softmax
+from xvfl.primitives.metrics import all_metrics
 from xvfl_lab.experiments import runner, tree_runs, trees
 from xvfl_lab.experiments.compare import values
 from xvfl_lab.experiments.figures import QUICK, missing_rates
@@ -26,11 +31,6 @@ from xvfl_lab.experiments.tree_runs import (
     tree_rows,
 )
 from xvfl_lab.task import Task
-
-from lab_tests.experiments.test_stacked_runs import small_task
-from xvfl.errors import ConfigError
-from xvfl.model.trees import MEAN, TreeConfig, fit_trees, softmax
-from xvfl.primitives.metrics import all_metrics
 
 pytest.importorskip("lightgbm")
 FEW = TreeConfig(max_trees=20, patience=5, masked_copies=1)

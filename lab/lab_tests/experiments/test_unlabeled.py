@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from xvfl_lab.datasets.digits import digits
 from xvfl_lab.experiments.plot_unlabeled import plot
 from xvfl_lab.experiments.unlabeled import FewLabels, make, run_config, summary

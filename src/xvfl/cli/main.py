@@ -17,6 +17,7 @@ from xvfl.cli import (
     inspect_command,
     runs,
     services,
+    serving,
 )
 from xvfl.cli.output import INTERRUPTED, print_error
 from xvfl.errors import DataWarning, XVFLError
@@ -39,6 +40,8 @@ PANELS: dict[str, tuple[Callable[..., None], ...]] = {
         runs.explain,
         runs.predict,
         complete_command.complete,
+        serving.export,
+        serving.serve,
     ),
     "Federation of processes": (
         services.coordinator,
@@ -49,9 +52,16 @@ PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     ),
 }
 """The commands in the order of `xvfl --help`."""
+PASS_ON: dict[str, Any] = {
+    "allow_extra_args": True,
+    "ignore_unknown_options": True,
+    "help_option_names": [],
+}
+"""Settings of a command that passes all its arguments on."""
 for _panel, _commands in PANELS.items():
     for _command in _commands:
-        app.command(rich_help_panel=_panel)(_command)
+        _settings = PASS_ON if _command is serving.serve else None
+        app.command(rich_help_panel=_panel, context_settings=_settings)(_command)
 app.add_typer(certificates.app, name="certs", rich_help_panel="Federation of processes")
 
 

@@ -162,7 +162,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor, sharpenin
 
     Query (…, B, d); key and value (…, N, d); allowed (…, B or 1, N).
     """
-    score = query @ key.mT / (math.sqrt(key.shape[-1]) * sharpening)
+    score = query @ key.transpose(-1, -2) / (math.sqrt(key.shape[-1]) * sharpening)
     # The lowest finite number: a row of −inf would make softmax and gradient NaN.
     score = score.masked_fill(~allowed, torch.finfo(score.dtype).min)
     return score.softmax(-1) @ value * allowed.any(-1, keepdim=True)

@@ -329,7 +329,7 @@ class _Embedded:
 
 def _only(party: int, like: Tensor) -> Tensor:
     """Mark one party in every row. (B, k)"""
-    return torch.zeros_like(like).index_fill(1, torch.tensor([party], device=like.device), True)
+    return (torch.arange(like.shape[1], device=like.device) == party).expand_as(like)
 
 
 def _expand_to_rows(weight: float | Tensor, rows: Rows) -> float | Tensor:

@@ -166,7 +166,7 @@ class Model:
             method = self.method.select_parties([list(self.encoders).index(name) for name in given])
             out = logits(method, federation, rows, request.mode, request.index)
         values = self.task.values(out.double() / self.temperature(request, rows))
-        return build_prediction(request, rows, encoded, chosen, values, self._info(request))
+        return build_prediction(request, rows, encoded, chosen, values, self.info(request))
 
     def resolve_request(
         self, parties: Collection[str], mode: Mode | None, party: str | None
@@ -367,7 +367,8 @@ class Model:
             raise RunError(f"{folder.path}: its weights do not fit its nets ({error})") from error
         return model
 
-    def _info(self, request: PredictRequest) -> ModelInfo:
+    def info(self, request: PredictRequest) -> ModelInfo:
+        """Return the properties of the model that a prediction reports."""
         cross_completion = "assisted" in self.method.modes
         partial_peers = self.loss.self_completion_weight > 0
         weights = decision_weights(self.method)

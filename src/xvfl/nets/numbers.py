@@ -55,7 +55,7 @@ class NumberEmbeddings(nn.Module):
         waves = torch.cat([angles.sin(), angles.cos()], -1)  # (R, n, B, 2F)
         out = torch.relu(waves @ self.weight + self.bias).transpose(1, 2)
         given = x.index_select(-1, self.flags).view(nets, -1, count, 1)
-        return torch.cat([x, (out * given).reshape(len(x), count * width)], -1)
+        return torch.cat([x, (out * given).reshape(x.shape[0], count * width)], -1)
 
     @classmethod
     def stack(cls, nets: Sequence["NumberEmbeddings"]) -> "NumberEmbeddings":

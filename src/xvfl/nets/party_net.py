@@ -52,7 +52,9 @@ class PartyNet(nn.Module):
         A feature is given if it is observed or completed. Otherwise its value is 0, and the flag
         distinguishes it from a real 0 (D3).
         """
-        flags = given.view(torch.uint8).to(x.dtype)  # From bool it would take three times as long.
+        # From bool it would take three times as long; ONNX has no view as another type.
+        numbers = given if torch.onnx.is_in_onnx_export() else given.view(torch.uint8)
+        flags = numbers.to(x.dtype)
         return self._flagged(x * self.spread(flags), flags)
 
     def merged(self, x: Tensor, observed: Tensor, completed: Tensor) -> Tensor:

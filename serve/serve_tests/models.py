@@ -1,0 +1,123 @@
+"""Models of real data with gaps, and their rows as a request holds them."""
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from sklearn.datasets import load_digits
+
+from xvfl.config import (
+    NO_PROTECTION,
+    LossConfig,
+    NetConfig,
+    PrivacyConfig,
+    TableOptions,
+    TrainConfig,
+)
+from xvfl.data.images import Images
+from xvfl.data.sources import Source
+from xvfl.dataset.in_memory import prepare_in_memory
+from xvfl.dataset.prepare import PreparationPlan
+from xvfl.dataset.splits import Splits
+from xvfl.errors import DataWarning
+from xvfl.methods import method_spec
+from xvfl.model.fitting import TrainingPlan, fit
+from xvfl.model.model import Model
+
+ROWS = 1000
+NET, LOSS = NetConfig(), LossConfig()
+SIDES = ("left", "right")
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A trained model, and rows with gaps to predict."""
+
+    model: Model
+    sources: dict[str, Source]
+
+    @property
+    def ids(self) -> list[str]:
+        """Ids of all rows."""
+        first = self.sources["left"]
+        return list(first.ids if isinstance(first, Images) else first.index)
+
+    def request_rows(self, party: str) -> list[Any]:
+        """Return a party's rows as a request holds them; None where it does not hold one."""
+        source = self.sources[party]
+        if isinstance(source, Images):
+            held = dict(zip(source.ids, source.pixels, strict=True))
+            return [{"image": held[each].tolist()} if each in held else None for each in self.ids]
+        return [
+            cells(source.loc[each]) if each in source.index else None  # type: ignore[arg-type]
+            for each in self.ids
+        ]
+
+    def joint_rows(self) -> list[dict[str, Any]]:
+        """Return the rows of both parties."""
+        by_party = [self.request_rows(name) for name in SIDES]
+        return [dict(zip(SIDES, each, strict=True)) for each in zip(*by_party, strict=True)]
+
+
+def cells(row: "pd.Series[Any]") -> dict[str, Any]:
+    """Return the cells of a row as JSON values; missing ones are null or left out."""
+    values = {}
+    for number, (name, value) in enumerate(row.items()):
+        if not pd.isna(value):
+            values[str(name)] = value.item() if isinstance(value, np.generic) else value
+        elif number % 2:
+            values[str(name)] = None
+    return values
+
+
+def digits_with_gaps(images: bool = False) -> tuple[dict[str, Source], pd.Series]:
+    """Return 1,000 digits, halved between two parties: rows full, partial and absent.
+
+    As tables, some pixels are categories, with few and with many values.
+    """
+    pixels, y = load_digits(return_X_y=True)
+    halves = np.split(pixels[:ROWS].reshape(-1, 8, 8), 2, axis=2)
+    ids = pd.Index([f"digit-{i:04d}" for i in range(ROWS)], name="id")
+    rng = np.random.default_rng(0)
+    sources: dict[str, Source] = {}
+    for side, half in zip(SIDES, halves, strict=True):
+        gaps = (rng.random((ROWS, 8, 4)) < 0.4) & (rng.random(ROWS) < 0.7)[:, None, None]
+        gaps |= (rng.random(ROWS) < 0.1)[:, None, None]
+        held = np.flatnonzero(rng.random(ROWS) < (0.8 if side == "right" else 1.1))
+        with_gaps = np.where(gaps, np.nan, half)
+        if images:
+            sources[side] = Images(with_gaps[held], ids[held].tolist())
+        else:
+            columns = [f"pixel {i}" for i in range(32)]
+            frame = pd.DataFrame(with_gaps.reshape(ROWS, 32), index=ids, columns=columns)
+            frame["shade"] = frame["pixel 10"].map(lambda value: f"s{value:.0f}", "ignore")
+            code = frame["pixel 11"].fillna(0) * 17 + frame["pixel 18"]
+            frame["code"] = code.map(lambda value: f"c{value:.0f}", "ignore")
+            sources[side] = frame.iloc[held]
+    return sources, pd.Series(y[:ROWS], index=ids)
+
+
+def train(
+    net: NetConfig = NET,
+    loss: LossConfig = LOSS,
+    images: bool = False,
+    privacy: PrivacyConfig = NO_PROTECTION,
+    epochs: int = 2,
+) -> Trained:
+    """Train a small model for a few epochs."""
+    sources, y = digits_with_gaps(images)
+    train = TrainConfig(epochs=epochs, device="cpu", batch_size=256)
+    plan = PreparationPlan(
+        {name: TableOptions() for name in SIDES},
+        Splits(0.0, train.validation_fraction, 0),
+        loss.full_threshold,
+        train.class_weight,
+        method_spec(loss.method).uses_unlabeled,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataWarning)  # Some pixels are always white.
+        dataset = prepare_in_memory(sources, y, plan)
+        result = fit(dataset, TrainingPlan(net, loss, train, privacy=privacy))
+    return Trained(result.model, sources)

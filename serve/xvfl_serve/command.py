@@ -1,0 +1,169 @@
+"""The command `xvfl-serve`, also `xvfl serve`."""
+
+import argparse
+import ipaddress
+import logging
+import os
+import signal
+import socket
+import ssl
+import sys
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from xvfl_serve.errors import ServeError
+from xvfl_serve.http.app import Service
+from xvfl_serve.http.settings import Settings
+
+TOKEN_VARIABLE = "XVFL_SERVE_TOKEN"
+DESCRIPTION = """Serve a bundle over HTTP: POST /predict, the Open Inference Protocol (/v2), and
+/metrics and /docs. A bundle that replaces the file is loaded without a failed request; SIGHUP
+loads it again. SIGTERM and Ctrl-C finish the requests in progress."""
+
+
+def main(arguments: Sequence[str] | None = None, program: str = "xvfl-serve") -> None:
+    """Run the command."""
+    try:
+        serve(_parser(program).parse_args(arguments))
+    except ServeError as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(2)
+
+
+def serve(options: argparse.Namespace) -> None:
+    """Load the bundle and serve it until a signal arrives."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    tokens = _tokens(options.tokens)
+    _check_exposure(options, tokens)
+    settings = Settings(
+        options.bundle,
+        options.name or options.bundle.stem,
+        options.verify,
+        tokens,
+        options.max_rows,
+        options.max_bytes,
+        options.max_seconds,
+        threads=options.threads,
+    )
+    service = Service(settings, own_version())
+    config = uvicorn.Config(
+        service.application(),
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=int(options.max_seconds) + 1,
+        **_tls(options),
+    )
+    if hasattr(signal, "SIGHUP"):
+        signal.signal(signal.SIGHUP, lambda *_: service.slot.request_reload())
+    listener = _listen(options.host, options.port)
+    address = f"{options.host}:{listener.getsockname()[1]}"
+    url = f"{'https' if options.tls_cert else 'http'}://{address}"
+    modes = ", ".join(f"{mode} {party}".strip() for mode, party in service.slot.current.outputs)
+    print(f"serving {options.bundle} ({modes}) on {url}; documentation: {url}/docs", flush=True)
+    uvicorn.Server(config).run([listener])
+
+
+def own_version() -> str:
+    """Return the version of this distribution."""
+    try:
+        return version("xvfl-serve")
+    except PackageNotFoundError:
+        return "0"
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except (OSError, OverflowError) as error:
+        raise ServeError(
+            f"cannot listen on {host}:{port} ({error}); choose another --host or --port"
+        ) from error
+
+
+def _parser(program: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(program, description=DESCRIPTION)
+    add = parser.add_argument
+    add("bundle", type=Path, help="the file that `xvfl export` wrote")
+    add("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    add("--port", type=int, default=8080, help="port, 0 for any (default: %(default)s)")
+    add("--name", help="the model's name in /v2 (default: the file's name)")
+    add("--verify", type=Path, metavar="KEY", help="public key that must have signed the bundle")
+    add(
+        "--tokens",
+        type=Path,
+        metavar="FILE",
+        help=f"file with accepted bearer tokens, one per line (or variable {TOKEN_VARIABLE})",
+    )
+    add("--tls-cert", type=Path, help="certificate of the server (PEM)")
+    add("--tls-key", type=Path, help="its private key (PEM)")
+    add("--client-ca", type=Path, help="accept only clients with a certificate of this authority")
+    add("--insecure", action="store_true", help="allow other machines without token or client CA")
+    add("--max-rows", type=_positive, default=10_000, help="per request (default: %(default)s)")
+    add("--max-bytes", type=_positive, default=16 * 2**20, help="per request (default: 16 MiB)")
+    add("--max-seconds", type=_seconds, default=30.0, help="per request (default: %(default)s)")
+    add("--threads", type=_positive, default=1, help="threads of the nets (default: %(default)s)")
+    return parser
+
+
+def _tokens(path: Path | None) -> frozenset[str]:
+    tokens = {os.environ[TOKEN_VARIABLE]} if os.environ.get(TOKEN_VARIABLE) else set()
+    if path is not None:
+        try:
+            lines = path.read_text(encoding="utf-8").split()
+        except (OSError, ValueError) as error:
+            raise ServeError(f"--tokens: {path} cannot be read ({error})") from error
+        if not lines:
+            raise ServeError(f"--tokens: {path} is empty; write one token per line")
+        tokens |= set(lines)
+    return frozenset(tokens)
+
+
+def _check_exposure(options: argparse.Namespace, tokens: frozenset[str]) -> None:
+    """Reject a server that anybody on the network could use, unless it is intended."""
+    try:
+        local = options.host == "localhost" or ipaddress.ip_address(options.host).is_loopback
+    except ValueError:
+        local = False
+    if not (local or tokens or options.client_ca or options.insecure):
+        raise ServeError(
+            f"--host {options.host}: other machines could predict without a token; give --tokens "
+            "or --client-ca, or allow it with --insecure"
+        )
+
+
+def _tls(options: argparse.Namespace) -> dict[str, Any]:
+    if options.tls_cert is None:
+        if options.tls_key or options.client_ca:
+            raise ServeError("--tls-key and --client-ca need --tls-cert")
+        return {}
+    for path in (options.tls_cert, options.tls_key, options.client_ca):
+        if path is not None and not path.is_file():
+            raise ServeError(f"{path}: no such file")
+    settings: dict[str, Any] = {"ssl_certfile": options.tls_cert, "ssl_keyfile": options.tls_key}
+    if options.client_ca is not None:
+        settings |= {"ssl_ca_certs": str(options.client_ca), "ssl_cert_reqs": ssl.CERT_REQUIRED}
+    return settings
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"expected at least 1, got {value}")
+    return value
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < 86_400:
+        raise argparse.ArgumentTypeError(f"expected a positive number of seconds, got {text}")
+    return value
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""Exceptions of xvfl-serve.
+
+ServeError           base class; the command line prints one line and exits with code 2
+├── BundleError      a bundle is damaged, of another format, or not signed as expected
+└── RequestError     a request cannot be answered; it has an HTTP status and the field's name
+
+Each message states what was expected, what was received, and what to do.
+"""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class ServeError(Exception):
+    """Base class of all exceptions that xvfl-serve raises."""
+
+
+class BundleError(ServeError, ValueError):
+    """A bundle is damaged, of another format, or not signed as expected."""
+
+
+class RequestError(ServeError, ValueError):
+    """A request cannot be answered.
+
+    Parameters
+    ----------
+    message : str
+        Error message.
+    field : str, default=""
+        Name of the field at fault; '' if there is none.
+    row : int, optional
+        Number of the row at fault, from 0.
+    status : int, default=422
+        HTTP status of the answer.
+    """
+
+    def __init__(
+        self, message: str, field: str = "", row: int | None = None, status: int = 422
+    ) -> None:
+        super().__init__(message)
+        self.message, self.field, self.row, self.status = message, field, row, status
+
+
+def unknown(what: str, given: str, valid: Iterable[str]) -> str:
+    """Format an error message for an unknown name: the closest valid name, and all of them."""
+    names = [str(name) for name in valid]
+    near = get_close_matches(given, names, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    shown = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
+    return f"unknown {what} {given[:100]!r}: {hint}valid: {shown}"

@@ -1,0 +1,194 @@
+"""The server's application: routes, tokens, errors and metrics."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from hmac import compare_digest
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from xvfl_serve.errors import RequestError, unknown
+from xvfl_serve.http import infer_v2
+from xvfl_serve.http.bodies import parse_json, read_body
+from xvfl_serve.http.docs_page import docs_page
+from xvfl_serve.http.json_response import error_response, json_response
+from xvfl_serve.http.metrics import CONTENT_TYPE, Metrics
+from xvfl_serve.http.model_slot import ModelSlot
+from xvfl_serve.http.openapi import openapi
+from xvfl_serve.http.predict_route import compute, predict
+from xvfl_serve.http.settings import Settings
+
+log = logging.getLogger("xvfl_serve")
+OPEN_ROUTES = ("/v2/health/live", "/v2/health/ready")
+"""Routes that need no token."""
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+class Service:
+    """The endpoints of a server."""
+
+    def __init__(self, settings: Settings, version: str) -> None:
+        self.settings, self.version, self.metrics = settings, version, Metrics()
+        self.slot = ModelSlot(settings, self.metrics)
+
+    def application(self) -> ASGIApp:
+        """Return the ASGI application."""
+        name = "/v2/models/{model}"
+        routes = [
+            Route("/", self.docs),
+            Route("/docs", self.docs),
+            Route("/openapi.json", self.openapi),
+            Route("/card", self.card),
+            Route("/metrics", self.metrics_text),
+            Route("/predict", self.predict, methods=["POST"]),
+            Route("/v2", self.server_metadata),
+            Route("/v2/health/live", self.live),
+            Route("/v2/health/ready", self.live),
+            Route(name, self.model_metadata),
+            Route(f"{name}/ready", self.model_ready),
+            Route(f"{name}/infer", self.infer, methods=["POST"]),
+            Route(f"{name}/versions/{{version}}", self.model_metadata),
+            Route(f"{name}/versions/{{version}}/ready", self.model_ready),
+            Route(f"{name}/versions/{{version}}/infer", self.infer, methods=["POST"]),
+        ]
+        handlers: dict[Any, Any] = {RequestError: _on_error, HTTPException: _on_http_error}
+        app = Starlette(routes=routes, exception_handlers=handlers, lifespan=self._lifespan)
+        app.router.redirect_slashes = False
+        return Gate(app, self.settings.tokens, self.metrics)
+
+    @asynccontextmanager
+    async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        watcher = asyncio.create_task(self.slot.watch())
+        yield
+        watcher.cancel()
+        with suppress(asyncio.CancelledError):
+            await watcher
+
+    async def live(self, request: Request) -> Response:
+        """Answer that the server is alive and ready; it starts only with a loaded bundle."""
+        return Response(status_code=200)
+
+    async def predict(self, request: Request) -> Response:
+        """Predict rows."""
+        return await predict(request, self.slot.current, self.settings, self.metrics)
+
+    async def infer(self, request: Request) -> Response:
+        """Predict tensors by the Open Inference Protocol."""
+        predictor = self.slot.current
+        self._check_model(request)
+        data = parse_json(await read_body(request, self.settings))
+        call, wanted = await run_in_threadpool(infer_v2.parse_infer, data, predictor)
+        answers = await compute(predictor, call, self.settings, self.metrics)
+        name = self.settings.name
+        return json_response(infer_v2.infer_response(name, data, answers, wanted, predictor))
+
+    async def server_metadata(self, request: Request) -> Response:
+        """Describe the server."""
+        return json_response(infer_v2.server_metadata(self.version))
+
+    async def model_metadata(self, request: Request) -> Response:
+        """Describe the model."""
+        self._check_model(request)
+        return json_response(infer_v2.model_metadata(self.settings.name, self.slot.current))
+
+    async def model_ready(self, request: Request) -> Response:
+        """Answer that the model is ready."""
+        self._check_model(request)
+        return Response(status_code=200)
+
+    async def docs(self, request: Request) -> Response:
+        """Show the documentation of this server."""
+        return HTMLResponse(docs_page(self._openapi(), self.slot.current.bundle.card))
+
+    async def openapi(self, request: Request) -> Response:
+        """Return the OpenAPI description."""
+        return json_response(self._openapi())
+
+    async def card(self, request: Request) -> Response:
+        """Return the model card."""
+        return PlainTextResponse(self.slot.current.bundle.card, media_type="text/markdown")
+
+    async def metrics_text(self, request: Request) -> Response:
+        """Return the counters."""
+        bundle = self.slot.current.bundle
+        info = {"digest": bundle.digest, "version": str(bundle.manifest.get("version", ""))}
+        return Response(self.metrics.text(info), media_type=CONTENT_TYPE)
+
+    def _openapi(self) -> dict[str, Any]:
+        return openapi(self.slot.current, self.settings, self.version)
+
+    def _check_model(self, request: Request) -> None:
+        model, version = request.path_params["model"], request.path_params.get("version")
+        if model != self.settings.name:
+            raise RequestError(unknown("model", model, [self.settings.name]), "model", status=404)
+        loaded = self.slot.current.bundle.digest[:12]
+        if version not in (None, loaded):
+            raise RequestError(unknown("version", str(version), [loaded]), "version", status=404)
+
+
+class Gate:
+    """Checks tokens, counts requests, and answers unexpected errors with status 500."""
+
+    def __init__(self, app: ASGIApp, tokens: frozenset[str], metrics: Metrics) -> None:
+        self.app, self.metrics = app, metrics
+        self.tokens = [token.encode() for token in tokens]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        begin, status = time.perf_counter(), 500
+
+        async def count_status(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            if self._allowed(scope):
+                await self.app(scope, receive, count_status)
+            else:
+                error = RequestError(
+                    "expected a valid token in the header `Authorization: Bearer TOKEN`",
+                    "authorization",
+                    status=401,
+                )
+                response = error_response(error, {"WWW-Authenticate": "Bearer"})
+                await response(scope, receive, count_status)
+        finally:
+            route = scope.get("route")
+            path = getattr(route, "path", "other")
+            self.metrics.add_request(path, status, time.perf_counter() - begin)
+
+    def _allowed(self, scope: Scope) -> bool:
+        if not self.tokens or scope["path"] in OPEN_ROUTES:
+            return True
+        headers = dict(scope["headers"])
+        kind, _, token = headers.get(b"authorization", b"").partition(b" ")
+        valid = [compare_digest(token.strip(), each) for each in self.tokens]
+        return kind.lower() == b"bearer" and any(valid)
+
+
+async def _on_error(request: Request, error: RequestError) -> Response:
+    return error_response(error)
+
+
+async def _on_http_error(request: Request, error: HTTPException) -> Response:
+    path = request.url.path[:200]
+    texts = {
+        404: f"{path}: no such page; see /docs",
+        405: f"{path}: method {request.method} is not allowed; see /docs",
+    }
+    text = texts.get(error.status_code, str(error.detail))
+    return error_response(RequestError(text, status=error.status_code), error.headers)

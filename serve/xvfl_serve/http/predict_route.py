@@ -1,0 +1,186 @@
+"""`POST /predict`: rows as JSON objects, a CSV or a Parquet file."""
+
+import csv
+import io
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+
+from xvfl_serve.errors import RequestError, unknown
+from xvfl_serve.http.bodies import (
+    CSV_TYPE,
+    JSON_TYPES,
+    PARQUET_TYPES,
+    check_rows,
+    content_type,
+    parse_json,
+    read_body,
+    read_csv,
+    read_parquet,
+)
+from xvfl_serve.http.json_response import json_response
+from xvfl_serve.http.metrics import Metrics
+from xvfl_serve.http.settings import Settings
+from xvfl_serve.predictor import Options, Predictor
+
+INLINE_ROWS = 8
+"""Requests of more rows are computed in a thread, so that others need not wait."""
+MAX_IMPORTANCE_ROWS = 100
+FIELDS = ("rows", "mode", "party", "completed", "importance")
+PARAMETERS = ("mode", "party", "completed", "importance", "id")
+"""Query parameters of uploads."""
+
+
+@dataclass(frozen=True)
+class PredictCall:
+    """A parsed request."""
+
+    rows: Sequence[Any]
+    mode: str | None = None
+    party: str | None = None
+    options: Options = Options()
+    ids: Sequence[Any] | None = None
+
+
+async def compute(
+    predictor: Predictor, call: PredictCall, settings: Settings, metrics: Metrics
+) -> list[dict[str, Any]]:
+    """Predict the rows of a request within the limits."""
+    check_rows(len(call.rows), settings.max_rows)
+    if call.options.importance:
+        check_rows(len(call.rows), min(settings.max_rows, MAX_IMPORTANCE_ROWS))
+    deadline = time.monotonic() + settings.max_seconds
+
+    def check_time(done: int) -> None:
+        if time.monotonic() > deadline:
+            raise RequestError(
+                f"{done} of {len(call.rows)} rows were predicted in {settings.max_seconds:g} s, "
+                "the limit; send fewer rows",
+                "rows",
+                status=413,
+            )
+
+    def predict() -> list[dict[str, Any]]:
+        return predictor.predict(
+            call.rows,
+            call.mode,
+            call.party,
+            call.options,
+            check_time,
+            lambda party, rows: metrics.add_rows(party, predictor.encoders[party], rows),
+        )
+
+    if len(call.rows) <= INLINE_ROWS and not call.options.importance:
+        answers = predict()
+    else:
+        answers = await run_in_threadpool(predict)
+    metrics.add_answers([each["mode"] for each in answers])
+    return answers
+
+
+async def predict(
+    request: Request, predictor: Predictor, settings: Settings, metrics: Metrics
+) -> Response:
+    """Answer `POST /predict`."""
+    kind = content_type(request)
+    body = await read_body(request, settings)
+    if kind in JSON_TYPES:
+        call = _json_call(parse_json(body))
+    elif kind == CSV_TYPE:
+        rows = await run_in_threadpool(read_csv, body)
+        call = _upload_call(request.query_params, rows, predictor)
+    elif kind in PARQUET_TYPES:
+        rows = await run_in_threadpool(read_parquet, body, settings.max_rows)
+        call = _upload_call(request.query_params, rows, predictor)
+    else:
+        valid = (JSON_TYPES[0], CSV_TYPE, PARQUET_TYPES[0])
+        raise RequestError(unknown("content type", kind, valid), "content-type", status=415)
+    answers = await compute(predictor, call, settings, metrics)
+    if call.ids is not None:
+        answers = [{"id": i, **each} for i, each in zip(call.ids, answers, strict=True)]
+    if request.headers.get("accept", "").startswith(CSV_TYPE):
+        return Response(_write_csv(answers, predictor), media_type=CSV_TYPE)
+    return json_response({"bundle": predictor.bundle.digest, "predictions": answers})
+
+
+def _json_call(data: Mapping[str, Any]) -> PredictCall:
+    for name in data:
+        if name not in FIELDS:
+            raise RequestError(unknown("field", name, FIELDS), name)
+    rows = data.get("rows")
+    if not isinstance(rows, list):
+        raise RequestError(f"rows: expected a list of objects, got {type(rows).__name__}", "rows")
+    options = Options(_flag(data, "completed"), _flag(data, "importance"))
+    return PredictCall(rows, optional_text(data, "mode"), optional_text(data, "party"), options)
+
+
+def _upload_call(
+    parameters: Mapping[str, str], rows: list[dict[str, Any]], predictor: Predictor
+) -> PredictCall:
+    for name in parameters:
+        if name not in PARAMETERS:
+            raise RequestError(unknown("query parameter", name, PARAMETERS), name)
+    flags = {}
+    for name in ("completed", "importance"):
+        text = parameters.get(name, "false")
+        if text not in ("true", "false"):
+            raise RequestError(f"{name}: expected true or false, got {text[:50]!r}", name)
+        flags[name] = text == "true"
+    ids, column = None, parameters.get("id")
+    if column is not None:
+        if rows and column not in rows[0]:
+            raise RequestError(unknown("id column", column, rows[0]), "id")
+        ids = [str(row.pop(column)) for row in rows]
+    output = predictor.choose(parameters.get("mode"), parameters.get("party"))
+    split = rows if output.mode == "local" else [_by_party(row, output.parties) for row in rows]
+    return PredictCall(split, output.mode, output.party or None, Options(**flags), ids)
+
+
+def _by_party(row: Mapping[str, Any], parties: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Split columns that are named PARTY.COLUMN."""
+    cells: dict[str, dict[str, Any]] = {name: {} for name in parties}
+    for name, value in row.items():
+        party = next((each for each in parties if str(name).startswith(f"{each}.")), None)
+        if party is None:
+            raise RequestError(
+                f"column {name!r}: expected PARTY.COLUMN with one of the parties "
+                f"{', '.join(parties)}",
+                str(name),
+            )
+        cells[party][str(name)[len(party) + 1 :]] = value
+    return cells
+
+
+def optional_text(data: Mapping[str, Any], name: str) -> str | None:
+    """Return a text or None."""
+    value = data.get(name)
+    if value is not None and not isinstance(value, str):
+        raise RequestError(f"{name}: expected a text, got {type(value).__name__}", name)
+    return value
+
+
+def _flag(data: Mapping[str, Any], name: str) -> bool:
+    value = data.get(name, False)
+    if not isinstance(value, bool):
+        raise RequestError(f"{name}: expected true or false, got {type(value).__name__}", name)
+    return value
+
+
+def _write_csv(answers: Sequence[Mapping[str, Any]], predictor: Predictor) -> str:
+    """Write answers as `xvfl predict` does."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    ids = bool(answers) and "id" in answers[0]
+    classes = [f"proba_{label}" for label in predictor.task.classes]
+    names = ["prediction", *classes, "mode", "parties", "completed", "notes"]
+    writer.writerow(["id", *names] if ids else names)
+    for each in answers:
+        cells = [each["prediction"], *each.get("probabilities", {}).values(), each["mode"]]
+        cells += ["+".join(each["parties"]), each["completed"], "; ".join(each["notes"])]
+        writer.writerow([each["id"], *cells] if ids else cells)
+    return file.getvalue()

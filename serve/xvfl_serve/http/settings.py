@@ -1,0 +1,41 @@
+"""Settings of the server."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a server serves, and its limits.
+
+    Parameters
+    ----------
+    bundle : Path
+        The bundle. If the file is replaced, the new one is loaded.
+    name : str
+        Name of the model in the Open Inference Protocol.
+    public_key : Path, optional
+        The key that must have signed the bundle.
+    tokens : frozenset of str, default=empty
+        Accepted bearer tokens; empty accepts requests without a token.
+    max_rows : int, default=10000
+        Largest number of rows of a request.
+    max_bytes : int, default=16777216
+        Largest body of a request.
+    max_seconds : float, default=30.0
+        Longest time to receive and to answer a request.
+    poll_seconds : float, default=1.0
+        How often the bundle's file is checked for a replacement.
+    threads : int, default=1
+        Threads of the nets.
+    """
+
+    bundle: Path
+    name: str
+    public_key: Path | None = None
+    tokens: frozenset[str] = frozenset()
+    max_rows: int = 10_000
+    max_bytes: int = 16 * 2**20
+    max_seconds: float = 30.0
+    poll_seconds: float = 1.0
+    threads: int = 1

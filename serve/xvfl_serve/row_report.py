@@ -1,0 +1,132 @@
+"""How each row is predicted: the mode used, the contributing parties, the completed share.
+
+The twin of `xvfl.model.prediction`; tests compare the two.
+Shapes: n rows, k parties.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Bools = NDArray[np.bool_]
+
+NO_PEER = "no peer can assist: local prediction"
+NOT_OBSERVED = "not observed by any party"
+LOGITS, COMPLETED, WORDS = "logits", "completed", "words"
+"""Results of the nets: logits; a party's completed numbers, and places in vocabularies."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """One prediction that a bundle offers."""
+
+    mode: str
+    party: str
+    """The predicting party; '' in mode collaborative."""
+    parties: tuple[str, ...]
+    """The parties whose rows it takes."""
+    graph: str
+    """The file of its nets."""
+    completion: str
+    """The file of the nets that complete features; '' if the model completes none."""
+    temperature: float
+    local_temperature: float
+    """Temperature of rows that no peer assists."""
+    completes: bool
+    """Whether the prediction uses completed features."""
+    local_completes: bool
+    """The same of rows that no peer assists."""
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> "Output":
+        """Build from the JSON form in a manifest."""
+        return cls(**{**data, "parties": tuple(data["parties"])})
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Mode and party."""
+        return self.mode, self.party
+
+    @property
+    def index(self) -> int:
+        """Place of the predicting party among `parties`; 0 in mode collaborative."""
+        return self.parties.index(self.party) if self.party else 0
+
+
+@dataclass(frozen=True)
+class ModelFlags:
+    """Properties of a model that decide how rows are predicted."""
+
+    cross_completion: bool
+    """Whether features are completed from the embeddings of other parties."""
+    partial_peers: bool
+    """Whether peers that observe a row in part assist where no party observes it in full."""
+    hides_missing: bool
+    """Whether every row counts as full, as with differential privacy."""
+
+
+@dataclass(frozen=True)
+class RowReport:
+    """How n rows are predicted."""
+
+    mode: list[str]
+    """The requested mode, `local` where no peer could assist, or `prior`."""
+    parties: list[list[str]]
+    """Contributing parties."""
+    completed: NDArray[np.float64]
+    """Share of features that were completed: of the predicting party, or of all parties."""
+    prior: Bools
+    """Rows that no contributing party observes; they get the class prior or mean label."""
+    alone: Bools
+    """Rows of an assisted prediction that no peer assists."""
+
+
+def report_rows(
+    output: Output, flags: ModelFlags, observed: list[Bools], thresholds: list[float]
+) -> RowReport:
+    """Report how rows are predicted; `observed` (n, raw) for each of the output's parties."""
+    if flags.hides_missing:
+        seen = full = np.ones((len(observed[0]), len(observed)), dtype=bool)
+    else:
+        seen = np.stack([each.any(1) for each in observed], 1)
+        shares = np.stack([each.mean(1, dtype=np.float32) for each in observed], 1)
+        full = (shares >= np.asarray(thresholds, dtype=np.float32) - np.float32(1e-6)) & seen
+    at = output.index
+    n = len(seen)
+    alone = np.zeros(n, dtype=bool)
+    contributors = seen
+    if output.mode != "collaborative":
+        contributors = np.zeros_like(seen)
+        if output.mode == "assisted":
+            contributors = assistants(full, seen, at, flags.partial_peers)
+            alone = ~contributors.any(1) & ~full[:, at]
+        contributors[:, at] = seen[:, at]
+    prior: Bools = np.asarray(~(contributors & seen).any(1))
+    completes = np.where(alone, output.local_completes, output.completes)
+    filled = ~full & (seen | flags.cross_completion) & (completes & ~prior)[:, None]
+    mode = np.where(prior, "prior", np.where(alone, "local", output.mode)).tolist()
+    shown = (contributors & ~prior[:, None]).tolist()
+    parties = [
+        [name for name, own in zip(output.parties, row, strict=True) if own] for row in shown
+    ]
+    return RowReport(mode, parties, _completed_share(output, filled, observed), prior, alone)
+
+
+def assistants(full: Bools, seen: Bools, party: int, partial: bool) -> Bools:
+    """Select the peers that assist a party with missing features; none if it is full. (n, k)"""
+    sources = full | (seen & ~full.any(1, keepdims=True)) if partial else full
+    others = np.arange(full.shape[1]) != party
+    selected: Bools = sources & others & ~full[:, [party]]
+    return selected
+
+
+def _completed_share(output: Output, filled: Bools, observed: list[Bools]) -> NDArray[np.float64]:
+    missing, total = np.zeros(len(filled)), 0
+    for i, each in enumerate(observed):
+        if output.party and i != output.index:
+            continue
+        missing += np.where(filled[:, i], each.shape[1] - each.sum(1), 0)
+        total += each.shape[1]
+    return missing / max(total, 1)

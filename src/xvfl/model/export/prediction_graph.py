@@ -1,0 +1,212 @@
+"""The prediction of a model as one module of tensors, from which a graph is traced.
+
+The method is the model's own. Only the parties are simpler than `PartyWorker`: they are always in
+evaluation mode, and the number of rows stays a symbol.
+Shapes: B rows, k parties, M members, d embedding width.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from xvfl import maths
+from xvfl.data.codecs import hash_buckets
+from xvfl.data.encoder import TableEncoder
+from xvfl.federation.private_embeddings import reference_rows
+from xvfl.methods.base import Mode, View
+from xvfl.model.model import Model
+from xvfl.nets.party_net import PartyNet
+from xvfl.primitives.layout import Layout
+from xvfl.primitives.rows import PartyTable, Rows, is_full
+
+
+@dataclass(frozen=True)
+class TracedRows(Rows):
+    """Rows whose number is a symbol."""
+
+    def repeat_for_members(self, members: int) -> "TracedRows":
+        """Repeat the rows for each member."""
+        repeated = self._map(lambda part: _tile(part, members), self.step)
+        return replace(cast(TracedRows, repeated), runs=members)
+
+
+class TracedParties:
+    """The parties of a traced prediction."""
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        nets: Sequence[PartyNet],
+        tables: Sequence[PartyTable],
+        centers: Sequence[Tensor | None],
+    ) -> None:
+        self.names = tuple(names)
+        self.nets, self.tables, self.centers = nets, tables, centers
+
+    def embed(self, rows: Rows, views: Sequence[View], needed: Tensor | None = None) -> Tensor:
+        """Embed the rows at every party, in each view. (B, k, v, d)"""
+        tables = [_repeat_rows(table, rows.runs) for table in self.tables]
+        self._inputs = [
+            (net.encode(table), table.observed)
+            for net, table in zip(self.nets, tables, strict=True)
+        ]
+        each = [self._views(i, views) for i in range(len(self.nets))]
+        return torch.stack(each, 1)
+
+    def _views(self, party: int, views: Sequence[View]) -> Tensor:
+        net, (x, observed) = self.nets[party], self._inputs[party]
+        plain, center = net.embed(x, observed), self.centers[party]
+        if center is not None:
+            away = plain.double() - center
+            norm = torch.linalg.vector_norm(away, dim=-1, keepdim=True)
+            plain = (away / norm.clamp(min=1e-12)).to(plain.dtype)
+        own = net.complete(x, observed, plain)[0] if "self" in views else plain
+        return torch.stack([own if view == "self" else plain for view in views], 1)
+
+    def complete(
+        self, cues: Tensor, replace_observed: Tensor, needed: Tensor | None = None
+    ) -> Tensor:
+        """Embed the rows of the last `embed`, completed from each party's cue. (B, k, d)"""
+        each = [
+            net.complete(x, observed, cues[:, i])[0]
+            for i, (net, (x, observed)) in enumerate(zip(self.nets, self._inputs, strict=True))
+        ]
+        return torch.stack(each, 1)
+
+    def completed_features(self, rows: Rows, party: int) -> Tensor:
+        """Fill a party's missing features, as `complete_rows` does. (B, p), members stacked"""
+        E = self.embed(rows, ["plain"])[:, :, 0]
+        cue, has_cue = maths.cues(E, maths.sources(rows.full, rows.seen))
+        no_full_peer = ~maths.others(rows.full, party).any(1) & rows.seen[:, party]
+        use_own = (no_full_peer | ~has_cue[:, party]).unsqueeze(-1)
+        net, (x, observed) = self.nets[party], self._inputs[party]
+        _, completed = net.complete(x, observed, torch.where(use_own, E[:, party], cue[:, party]))
+        return maths.merge(x, completed, net.spread(observed))
+
+    def backward(self, loss: Tensor) -> None:
+        """Raise: a traced prediction is not trained."""
+        raise NotImplementedError
+
+
+class PredictionGraph(nn.Module):
+    """Logits of a mode, or completed features, from the encoded rows of some parties.
+
+    Parameters
+    ----------
+    model
+        A model on the CPU.
+    parties
+        Names of the parties whose rows are the inputs.
+    mode
+        The mode whose logits are computed; None computes the completed features of every party.
+    party
+        The predicting party; '' in mode collaborative.
+    """
+
+    def __init__(
+        self, model: Model, parties: Sequence[str], mode: Mode | None = None, party: str = ""
+    ) -> None:
+        super().__init__()
+        self.parties, self.mode = list(parties), mode
+        self.index = self.parties.index(party) if party else 0
+        places = [list(model.encoders).index(name) for name in parties]
+        self.method = model.method.select_parties(places)
+        self.heads = self.method.heads
+        self.nets = nn.ModuleList([model.parties[name] for name in parties])
+        self.layouts = [model.layouts[name] for name in parties]
+        self.thresholds = [model.full_threshold[name] for name in parties]
+        self.members = model.net.members
+        self.hides_missing = model.differential_privacy is not None
+        self.words = [_vocabulary_vectors(model, name) for name in parties]
+        self.eval()
+        self.centers = [_center(net) if self.hides_missing else None for net in self._nets()]
+
+    def forward(self, *inputs: Tensor) -> Tensor | tuple[Tensor, ...]:
+        """Compute logits (B, C); or dense values and words of each party."""
+        tables = self._tables(inputs)
+        seen = torch.stack([table.observed.any(1) for table in tables], 1)
+        full = torch.stack(
+            [
+                is_full(table.observed, threshold)
+                for table, threshold in zip(tables, self.thresholds, strict=True)
+            ],
+            1,
+        )
+        if self.hides_missing:
+            seen = full = torch.ones_like(seen)
+        numbers = torch.zeros_like(seen[:, 0], dtype=torch.long)
+        weight = torch.ones_like(seen[:, 0], dtype=torch.float32)
+        rows = TracedRows(torch.zeros_like(seen, dtype=torch.long), full, seen, numbers, weight)
+        federation = TracedParties(self.parties, self._nets(), tables, self.centers)
+        if self.mode is not None:
+            return self.method.logits(federation, rows, self.mode, self.index).float()
+        repeated = rows.repeat_for_members(self.members)
+        results: list[Tensor] = []
+        for i, layout in enumerate(self.layouts):
+            results += self._completed(federation.completed_features(repeated, i), layout, i)
+        return tuple(results)
+
+    def _completed(self, values: Tensor, layout: Layout, party: int) -> list[Tensor]:
+        """Return the dense values, and the nearest words of hashed features."""
+        if layout.image is not None:
+            return [values, torch.zeros_like(values[:, :0, 0, 0], dtype=torch.long)]
+        by_member = values.view(self.members, -1, layout.encoded)
+        mean, first = by_member.mean(0), by_member[0]
+        words, at = [], layout.dense
+        for feature, (table, word) in zip(layout.hashed, self.words[party], strict=True):
+            near = first[:, at : at + feature.width]
+            distance = table.square().sum(1) - 2 * near @ table.T
+            words.append(word[distance.argmin(1)])
+            at += feature.width
+        none = torch.zeros_like(mean[:, :0], dtype=torch.long)
+        return [mean[:, : layout.dense], torch.stack(words, 1) if words else none]
+
+    def _tables(self, inputs: Sequence[Tensor]) -> list[PartyTable]:
+        tables, given = [], iter(inputs)
+        for layout in self.layouts:
+            values, observed = next(given), next(given)
+            codes = next(given) if layout.hashed else torch.zeros_like(observed[:, :0]).long()
+            tables.append(PartyTable(layout, values, codes, observed))
+        return tables
+
+    def _nets(self) -> list[PartyNet]:
+        return [cast(PartyNet, net) for net in self.nets]
+
+
+def _tile(part: Tensor, count: int) -> Tensor:
+    """Repeat all rows, one copy after the other."""
+    return part if count == 1 else part.repeat(count, *[1] * (part.dim() - 1))
+
+
+def _repeat_rows(table: PartyTable, count: int) -> PartyTable:
+    parts = (table.values, table.codes, table.observed)
+    return PartyTable(table.layout, *(_tile(part, count) for part in parts))
+
+
+def _center(net: PartyNet) -> Tensor:
+    """Return the center of a party's embeddings with differential privacy. (d,)"""
+    rows = reference_rows(net.layout)
+    with torch.no_grad():
+        return net.embed(net.encode(rows), rows.observed).double().mean(0)
+
+
+def _vocabulary_vectors(model: Model, party: str) -> list[tuple[Tensor, Tensor]]:
+    """Return, for each hashed feature, the vectors of its words and their places."""
+    encoder = model.encoders[party]
+    if not isinstance(encoder, TableEncoder):
+        return []
+    codecs = {codec["name"]: codec for codec in encoder.to_dict()["codecs"]}
+    found = []
+    for feature, embedding in zip(encoder.layout.hashed, model.parties[party].vectors, strict=True):
+        vocabulary = pd.Index(codecs[feature.name]["vocabulary"], dtype="str")
+        buckets, words = np.unique(hash_buckets(vocabulary, feature.buckets), return_index=True)
+        weight = cast(nn.Embedding, embedding).weight.detach()
+        # Of several members, completed rows hold the vectors of the first.
+        first = weight[0] if weight.dim() == 3 else weight
+        found.append((first[torch.from_numpy(buckets)], torch.from_numpy(words)))
+    return found
