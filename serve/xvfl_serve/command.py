@@ -87,7 +87,9 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _parser(program: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(program, description=DESCRIPTION)
+    parser = argparse.ArgumentParser(
+        program, description=DESCRIPTION, epilog="example: %(prog)s clinic.xvfl --port 8080"
+    )
     add = parser.add_argument
     add("bundle", type=Path, help="the file that `xvfl export` wrote")
     add("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")

@@ -46,6 +46,14 @@ HELP = {
         ["RUN", "TABLES", "--out", "--party", "--level", "--draws", "--format", "--id"],
         "xvfl complete RUN bank=bank.csv shop=shop.parquet --out completed",
     ),
+    "export": (
+        ["RUN", "--out", "--party", "--sign"],
+        "xvfl export run --party clinic --out clinic.xvfl",
+    ),
+    "serve": (
+        ["BUNDLE", "--host", "--port", "--tokens", "--client-ca", "--verify", "--max-rows"],
+        "xvfl serve clinic.xvfl --port 8080",
+    ),
     "coordinator": (["CONFIG", "--quiet"], "xvfl coordinator coordinator.toml"),
     "party": (["CONFIG", "--quiet"], "xvfl party bank.toml"),
     "status": (["ADDRESS", "--json"], "xvfl status localhost:7480"),
