@@ -225,6 +225,13 @@ def test_modes_by_default_and_by_name(model: XVFLClassifier) -> None:
     assert set(helped["mode"]) == {"assisted", "local"}
     lonely = helped.index[helped["mode"] == "local"]
     assert (helped.loc[lonely, "notes"] == "no peer can assist: local prediction").all()
+    no_gap = BANK.notna().all(axis=1)
+    assert ((helped["notes"] == "no gap: decided alone") == no_gap.to_numpy()).all()
+    assert set(helped.loc[no_gap, "parties"]) == {"bank"}
+    threshold = small(full_threshold=0.6, epochs=1).fit(BOTH, Y)
+    notes = threshold.predict_table(BOTH, mode="assisted", party="bank")["notes"]
+    one_gap = (BANK.isna().sum(axis=1) == 1).to_numpy()
+    assert ((notes == "counts as full: decided alone") == one_gap).all()
     pd.testing.assert_frame_equal(
         helped.loc[lonely].filter(like="proba"), alone.loc[lonely].filter(like="proba")
     )
@@ -573,7 +580,7 @@ def test_progress_is_shown_when_asked(capsys: pytest.CaptureFixture[str]) -> Non
     assert capsys.readouterr().err == "", "nobody looks at a pipe"
     small(epochs=2, verbose=True).fit(BOTH, Y)
     said = capsys.readouterr().err
-    assert "training" in said and "2/2" in said and "validation" in said
+    assert "training: trained 2 epochs, best " in said and "(validation log-loss 0." in said
 
 
 def test_history_has_a_record_an_epoch() -> None:

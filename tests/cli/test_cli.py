@@ -267,6 +267,8 @@ def test_predict_says_how_each_answer_came_about(mode: str | None, kind: str, ru
     assert set(answers["parties"]) <= parties | ({"shop"} if mode is None else set())
     alone = answers["notes"] == "no peer can assist: local prediction"
     assert (alone == (answers["mode"] == "local")).all() or mode == "local"
+    no_gap = int((answers["notes"] == "no gap: decided alone").sum())
+    assert (f"; {no_gap} without a gap, decided alone;" in said.out) == (mode == "assisted")
 
 
 def test_predict_with_another_id_column(run: Path) -> None:

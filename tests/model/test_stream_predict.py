@@ -78,13 +78,15 @@ def test_a_stream_answers_as_the_whole_table(
         mode,
         party,
         tmp_path / "out.parquet",
-        lambda done, total: told.append((done, total)),
+        lambda text, share: told.append((text, share)),
     )
     found = pd.read_parquet(tmp_path / "out.parquet").set_index("id")
     pd.testing.assert_frame_equal(found, expected, check_exact=True, check_index_type=False)
-    assert told[0] == (0, len(expected)) and told[-1] == (len(expected), len(expected))
+    assert told[-1] == (f"{len(expected)} of {len(expected)} rows", 1.0)
     assert answered.rows == len(expected) and len(told) > 5
-    assert answered.with_notes == (expected["notes"] != "").sum()
+    alone = expected["notes"] == "no gap: decided alone"
+    assert answered.with_notes == ((expected["notes"] != "") & ~alone).sum()
+    assert answered.decided_alone == alone.sum()
     assert dict(answered.modes) == expected["mode"].value_counts().to_dict()
     assert sorted(each.name for each in tmp_path.iterdir()) == sorted(
         ["bank.parquet", "shop.parquet", "out.parquet"]

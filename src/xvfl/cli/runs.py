@@ -18,6 +18,7 @@ from xvfl.errors import InputError, unknown
 if TYPE_CHECKING:
     from xvfl.model.run_dir import RunDir
     from xvfl.model.tree_comparison import TreeComparison
+    from xvfl.system.report import Report
 
 
 def init(
@@ -68,13 +69,13 @@ def train(
     """
     from xvfl.config import read_config
     from xvfl.model.plots import NO_MATPLOTLIB, has_matplotlib, plot_training
-    from xvfl.model.progress import overlap_table, progress_bar
+    from xvfl.model.progress import epochs_text, overlap_table, progress_bar
     from xvfl.model.run_dir import RunDir
     from xvfl.model.workflow import train_run
 
     text = read_config(config)
     folder = RunDir(out)
-    with progress_bar("auto") as on_progress:
+    with progress_bar(True, summary=False) as on_progress:
         result = train_run(
             config,
             text,
@@ -97,11 +98,9 @@ def train(
     if result.model.differential_privacy is not None:
         print(result.model.differential_privacy)
     best = records[records[-1]["best_epoch"] - 1]
-    print(
-        f"trained {len(records)} epochs on {result.rows}, best: epoch {best['epoch']} "
-        f"(validation {result.model.task.score_name} {-best['score']:.4f}); next: xvfl evaluate "
-        f"{out}"
-    )
+    score = f"validation {result.model.task.score_name} {-best['score']:.4f}"
+    ended = epochs_text(len(records), result.epochs, best["epoch"], score)
+    print(f"{ended}, on {result.rows}; next: xvfl evaluate {out}")
 
 
 def evaluate(
@@ -125,11 +124,13 @@ def evaluate(
     xvfl evaluate run --compare trees
     """
     from xvfl.model.plots import NO_MATPLOTLIB, has_matplotlib, plot_evaluation
+    from xvfl.model.progress import work_bar
     from xvfl.model.run_dir import RunDir
     from xvfl.model.workflow import evaluate_run
 
-    comparison = None if compare is None else _compare(RunDir(run), compare)
-    result = evaluate_run(RunDir(run)) if comparison is None else comparison.evaluation
+    with work_bar("evaluating") as report:
+        comparison = None if compare is None else _compare(RunDir(run), compare, report)
+        result = evaluate_run(RunDir(run), report) if comparison is None else comparison.evaluation
     print_evaluation(str(run), result)
     if comparison is not None:
         print_trees(str(run), comparison)
@@ -140,13 +141,13 @@ def evaluate(
         print_error(NO_MATPLOTLIB)
 
 
-def _compare(folder: "RunDir", rival: str) -> "TreeComparison":
+def _compare(folder: "RunDir", rival: str, report: "Report") -> "TreeComparison":
     from xvfl.model.tree_comparison import compare_with_trees
 
     if rival != "trees":
         raise InputError(f"--compare: {unknown('rival', rival, ['trees'])}")
     with require_extra("trees"):
-        return compare_with_trees(folder)
+        return compare_with_trees(folder, report)
 
 
 def explain(
@@ -229,20 +230,22 @@ def predict(
 
     The output has one line per row: the prediction, calibrated probabilities of classes, the mode
     used, the parties that contributed, the fraction of completed features, and notes (an unseen
-    category, a value far outside the training range, a row without any observed feature). Parquet
-    files of any size are streamed.
+    category, a value far outside the training range, a row without any observed feature; in
+    assisted mode, a row without a gap, which its party decides alone). Parquet files of any size
+    are streamed.
 
     xvfl predict RUN --mode local --party shop --input shop=new.csv --output answers.csv
     """
-    from xvfl.model.progress import row_bar
+    from xvfl.model.progress import work_bar
     from xvfl.model.run_dir import RunDir
     from xvfl.model.workflow import predict_run
 
     inputs = name_tables(input, "--input")
-    with row_bar() as progress:
-        summary = predict_run(RunDir(run), inputs, mode, party, output, id, progress)  # type: ignore[arg-type]
+    with work_bar("predicting") as report:
+        summary = predict_run(RunDir(run), inputs, mode, party, output, id, report)  # type: ignore[arg-type]
     used = ", ".join(f"{count} {name}" for name, count in summary.modes.most_common())
-    print(f"wrote {summary.rows} rows to {output} ({used}; {summary.with_notes} with notes)")
+    alone = f"; {summary.decided_alone} without a gap, decided alone" * bool(summary.decided_alone)
+    print(f"wrote {summary.rows} rows to {output} ({used}{alone}; {summary.with_notes} with notes)")
 
 
 def name_tables(given: list[str], option: str) -> dict[str, str]:

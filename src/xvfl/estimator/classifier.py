@@ -167,7 +167,8 @@ class XVFLClassifier(ClassifierMixin, XVFLEstimator):  # type: ignore[misc]
     warm_start : bool, default=False
         Continue from the weights, encoders and classes of the previous `fit`.
     verbose : bool or "auto", default="auto"
-        Show a progress bar. `"auto"` shows it in a terminal or a notebook.
+        Show progress: a bar in a terminal or a notebook, else a line every 10 seconds. `"auto"`
+        shows the bar alone.
 
     Attributes
     ----------

@@ -149,7 +149,8 @@ class XVFLRegressor(RegressorMixin, XVFLEstimator):  # type: ignore[misc]
     warm_start : bool, default=False
         Continue from the weights and encoders of the previous `fit`.
     verbose : bool or "auto", default="auto"
-        Show a progress bar. `"auto"` shows it in a terminal or a notebook.
+        Show progress: a bar in a terminal or a notebook, else a line every 10 seconds. `"auto"`
+        shows the bar alone.
 
     Attributes
     ----------

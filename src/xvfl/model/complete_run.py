@@ -1,6 +1,6 @@
 """Complete tables with the model of a run folder, and write them to files."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from xvfl.model.model import Model
 from xvfl.model.run_dir import RunDir
 from xvfl.model.workflow import open_bundle, open_run, read_source
 from xvfl.primitives.seeding import derive_seed
+from xvfl.system.report import Report
 
 FORMATS = ("csv", "parquet")
 CHUNK = 20_000
@@ -51,7 +52,7 @@ def complete_run(
     inputs: Mapping[str, str],
     out: Path,
     options: CompleteOptions,
-    report: Callable[[str, float], None],
+    report: Report,
 ) -> list[CompletedFiles]:
     """Complete tables; write each table, its filled cells and its draws into a folder."""
     bundle = open_bundle(folder)
@@ -90,7 +91,7 @@ def _complete_party(
     party: str,
     out: Path,
     options: CompleteOptions,
-    report: Callable[[str, float], None],
+    report: Report,
     place: tuple[int, int],
 ) -> CompletedFiles:
     ids = source_ids(sources[party])

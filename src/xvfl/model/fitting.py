@@ -72,6 +72,8 @@ class ProgressUpdate:
     batches: int
     label: str
     """λ values of this run during a λ search; '' otherwise."""
+    score_name: str = "log-loss"
+    """What the validation score is the negative of."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,8 @@ class FitResult:
     interrupted: bool
     diverged: bool
     """No epoch ended with a finite validation score; those of pretraining have none."""
+    epochs: int
+    """Largest number of epochs; early stopping trains fewer."""
 
 
 ProgressCallback = Callable[[ProgressUpdate], None]
@@ -173,7 +177,15 @@ def _fit_once(
         recorder.resume()
     records = []
     for record in trainer.run(lambda: score(model.method, federation, validation, model.task)):
-        on_progress(ProgressUpdate(record, plan.train.epochs, trainer.batches_per_epoch, label))
+        on_progress(
+            ProgressUpdate(
+                record,
+                plan.train.epochs,
+                trainer.batches_per_epoch,
+                label,
+                model.task.score_name,
+            )
+        )
         if record.kind == "epoch":
             records.append(recorder.add(record))
         if stop.is_set():
@@ -188,7 +200,15 @@ def _fit_once(
     for module in model.modules.values():
         module.to("cpu").eval()
     diverged = trainer.progress.best_epoch < 0
-    return FitResult(model, records, dataset.row_counts(), dataset.overlap(), interrupted, diverged)
+    return FitResult(
+        model,
+        records,
+        dataset.row_counts(),
+        dataset.overlap(),
+        interrupted,
+        diverged,
+        plan.train.epochs,
+    )
 
 
 def _copy_weights(source: Model, target: Model) -> None:

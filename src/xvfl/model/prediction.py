@@ -23,6 +23,8 @@ from xvfl.primitives.task import Task
 Bools = NDArray[np.bool_]
 
 NO_PEER = "no peer can assist: local prediction"
+NO_GAP, FULL_ROW = "no gap: decided alone", "counts as full: decided alone"
+"""Notes on assisted rows that need no assistance: all features observed, or enough of them."""
 NOT_OBSERVED = "not observed by any party"
 UNKNOWN_ID = "id not in the tables used"
 
@@ -137,7 +139,11 @@ def build_prediction(
     notes = _encoding_notes(ids, encoded)
     unknown = prior & (rows.handles.cpu().numpy() < 0).all(1)
     without = {note: f"{note}: {model.task.prior_name}" for note in (NOT_OBSERVED, UNKNOWN_ID)}
+    decided_alone = full[:, request.index] & (request.mode == "assisted")
+    gaps = _has_gap(list(encoded.values())[request.index], rows.handles[:, request.index])
     remarks = (
+        (decided_alone & ~gaps, NO_GAP),
+        (decided_alone & gaps, FULL_ROW),
         (alone & ~prior, NO_PEER),
         (prior & ~unknown, without[NOT_OBSERVED]),
         (unknown, without[UNKNOWN_ID]),
@@ -156,6 +162,13 @@ def build_prediction(
         notes,
         model.class_factors,
     )
+
+
+def _has_gap(encoded: Encoded, handles: Tensor) -> Bools:
+    """Tell which rows of a party miss a feature; those that it does not hold miss all. (n,)"""
+    gaps = np.append(~encoded.observed.all(1), True)
+    found: Bools = gaps[handles.cpu().numpy()]
+    return found
 
 
 def _joined_names(names: Sequence[str], marked: Bools) -> list[str]:

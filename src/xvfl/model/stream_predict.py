@@ -4,7 +4,7 @@ import errno
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,10 +16,8 @@ from xvfl.data.table_writer import TableWriter
 from xvfl.errors import DataWarning, InputError
 from xvfl.methods import Mode
 from xvfl.model.model import Model
-from xvfl.model.prediction import NOT_OBSERVED, UNKNOWN_ID
-
-Progress = Callable[[int, int], None]
-"""Called with the number of finished rows and the total."""
+from xvfl.model.prediction import FULL_ROW, NO_GAP, NOT_OBSERVED, UNKNOWN_ID
+from xvfl.system.report import Report
 
 
 @dataclass
@@ -30,6 +28,9 @@ class PredictionSummary:
     """The prediction of rows without any observed feature."""
     rows: int = 0
     with_notes: int = 0
+    """Rows with other notes than that they were decided alone."""
+    decided_alone: int = 0
+    """Rows of an assisted prediction that needed no assistance."""
     modes: Counter[str] = field(default_factory=Counter)
     not_observed: Counter[str] = field(default_factory=Counter)
     """Rows that were predicted without any observed feature, by note."""
@@ -39,7 +40,9 @@ class PredictionSummary:
     def add(self, frame: pd.DataFrame) -> None:
         """Count the rows of a table of predictions."""
         self.rows += len(frame)
-        self.with_notes += int((frame["notes"] != "").sum())
+        every_note = frame["notes"].tolist()
+        self.with_notes += sum(note not in ("", NO_GAP, FULL_ROW) for note in every_note)
+        self.decided_alone += sum(NO_GAP in note or FULL_ROW in note for note in every_note)
         self.modes.update(frame["mode"].tolist())
         notes = frame["notes"][frame["mode"] == "prior"]
         for note in (NOT_OBSERVED, UNKNOWN_ID):
@@ -71,7 +74,7 @@ def predict_stream(
     mode: Mode | None,
     party: str | None,
     output: Path,
-    progress: Progress,
+    report: Report,
 ) -> PredictionSummary:
     """Predict the rows of the given tables and write the predictions to a file."""
     request = model.resolve_request(tables, mode, party)
@@ -84,12 +87,12 @@ def predict_stream(
             tempfile.TemporaryDirectory(prefix=".xvfl-", dir=output.parent) as folder,
         ):
             joined = join_tables(given, request.party, Path(folder))
-            progress(0, joined.rows)
             for ids, sources in prefetch(joined.chunks):
                 frame = model.predict(sources, request.mode, request.party, ids).frame()
                 writer.add(frame)
                 summary.add(frame)
-                progress(summary.rows, joined.rows)
+                share = summary.rows / max(joined.rows, 1)
+                report(f"{summary.rows:,} of {joined.rows:,} rows", share)
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise

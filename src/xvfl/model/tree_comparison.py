@@ -27,6 +27,7 @@ from xvfl.model.trees import (
 )
 from xvfl.model.workflow import evaluate_run, open_dataset, open_run
 from xvfl.primitives.task import Task
+from xvfl.system.report import Report, no_report
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class TreeComparison:
         return {**self.evaluation.to_dict(), "trees": trees}
 
 
-def compare_with_trees(folder: RunDir) -> TreeComparison:
+def compare_with_trees(folder: RunDir, report: Report = no_report) -> TreeComparison:
     """Evaluate a run and trees of the same rows, and write evaluation.json.
 
     The trees train on the run's labeled training rows, choose the number of trees and between
@@ -82,7 +83,7 @@ def compare_with_trees(folder: RunDir) -> TreeComparison:
             "--compare trees: expected tables in memory, but this run was trained out of core; "
             "train on a sample of the rows with `out_of_core = false`"
         )
-    evaluation = evaluate_run(folder)
+    evaluation = evaluate_run(folder, report)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataWarning)  # the training reported them
         labeled_only = replace(config, use_unlabeled=False)
@@ -91,7 +92,13 @@ def compare_with_trees(folder: RunDir) -> TreeComparison:
     rows, held_out = tree_rows(dataset), held_out_places(dataset, manifest["held_out"])
     parties = list(dataset.tables)
     owners: list[Owner] = [*range(len(parties)), POOLED]
-    fitted = fit_trees(rows, owners, TreeConfig(), config.train.random_state)
+
+    def fitting(owner: Owner, done: int) -> None:
+        name = owner if isinstance(owner, str) else parties[owner]
+        report(f"trees, {name}", done / len(owners))
+
+    seed = config.train.random_state
+    fitted = fit_trees(rows, owners, TreeConfig(), seed, on_owner=fitting)
     handles = dataset.rows.handles.numpy()
     lines = []
     for way, name, party in _ways(parties):

@@ -192,6 +192,7 @@ def fit_trees(
     config: TreeConfig,
     seed: int,
     clock: Callable[[], float] = time.perf_counter,
+    on_owner: Callable[[Owner, int], None] = lambda owner, done: None,
 ) -> FittedTrees:
     """Fit the models of the owners, each with and without masks.
 
@@ -207,6 +208,8 @@ def fit_trees(
         Seed of masks and trees.
     clock : callable, default=time.perf_counter
         Measures the seconds of a fit.
+    on_owner : callable, optional
+        Called before the fit of each owner, with the owner and the number of finished ones.
 
     Returns
     -------
@@ -218,7 +221,8 @@ def fit_trees(
         LightGBM is not installed.
     """
     fitted = FittedTrees(rows)
-    for owner in owners:
+    for done, owner in enumerate(owners):
+        on_owner(owner, done)
         started = clock()
         for masks in VARIANTS:
             train = _training_part(rows, owner, config.masked_copies * (masks == "random"), seed)

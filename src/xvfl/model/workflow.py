@@ -28,7 +28,7 @@ from xvfl.dataset.splits import Splits
 from xvfl.errors import InputError, ModeError, RunError, unknown
 from xvfl.methods import Mode, method_spec
 from xvfl.model.evaluation import EVALUATION, Chunk, Evaluation, evaluate, model_predictions
-from xvfl.model.explain.explain_model import ExplainOptions, Report, explain
+from xvfl.model.explain.explain_model import ExplainOptions, explain
 from xvfl.model.explain.explanation import EXPLANATION, Explanation
 from xvfl.model.fitting import (
     Dataset,
@@ -40,8 +40,9 @@ from xvfl.model.fitting import (
 )
 from xvfl.model.model import Model
 from xvfl.model.run_dir import CHECKPOINT, MANIFEST, RECORDS, RunDir
-from xvfl.model.stream_predict import PredictionSummary, Progress, predict_stream
+from xvfl.model.stream_predict import PredictionSummary, predict_stream
 from xvfl.primitives.seeding import derive_seed
+from xvfl.system.report import Report, no_report
 
 CONFIG = "config.toml"
 ENCODER, BUNDLE = "encoder.json", "bundle"
@@ -181,14 +182,25 @@ def read_source(table: str, id_column: str | None, party: str, min_rows: int = 1
     return read_table(table, id_column=id_column, party=party, min_rows=min_rows)
 
 
-def evaluate_run(folder: RunDir) -> Evaluation:
+def evaluate_run(folder: RunDir, report: Report = no_report) -> Evaluation:
     """Evaluate a run on its held-out rows, in every mode, and write evaluation.json."""
     model, manifest, config = open_run(folder)
     _require_tables(folder, manifest)
+    split = manifest["held_out_split"]
     with held_out_rows(folder, model, manifest, config) as chunks:
-        result = evaluate(model_predictions(model, chunks), manifest["held_out_split"], model.task)
+        counted = _report_rows(chunks, manifest["rows"][split], report)
+        result = evaluate(model_predictions(model, counted), split, model.task)
     folder.write_json(EVALUATION, result.to_dict())
     return result
+
+
+def _report_rows(chunks: Iterable[Chunk], total: int, report: Report) -> Iterator[Chunk]:
+    """Report the number of rows after each chunk."""
+    done = 0
+    for sources, labels in chunks:
+        yield sources, labels
+        done += len(labels)
+        report(f"{done:,} rows", done / max(total, done))
 
 
 @contextmanager
@@ -262,7 +274,7 @@ def predict_run(
     party: str | None,
     output: Path,
     id_column: str | None,
-    progress: Progress,
+    report: Report,
 ) -> PredictionSummary:
     """Predict tables and write the predictions to a file; Parquet files are streamed."""
     bundle = open_bundle(folder)
@@ -287,7 +299,7 @@ def predict_run(
             name: open_parquet(Path(table), ids[name], f"party {name!r}")
             for name, table in inputs.items()
         }
-        summary = predict_stream(model, tables, mode, party, output, progress)
+        summary = predict_stream(model, tables, mode, party, output, report)
     else:
         sources = {name: read_source(each, ids[name], name, 0) for name, each in inputs.items()}
         frame = model.predict(sources, mode, party).frame()

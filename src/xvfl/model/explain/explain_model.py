@@ -3,7 +3,7 @@
 Shapes: n rows, k parties, C classes, S bootstrap samples.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -33,11 +33,10 @@ from xvfl.model.explain.variants import (
 )
 from xvfl.model.model import Model
 from xvfl.primitives.seeding import derive_seed
+from xvfl.system.report import Report, no_report
 
 EXAMPLES = 10
 """Number of rows whose completion is described, unless ids are given."""
-Report = Callable[[str, float], None]
-"""Receives what is being computed, and the finished share."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ def explain(
     sources: Mapping[str, Source],
     labels: pd.Series,
     options: ExplainOptions,
-    report: Report | None = None,
+    report: Report = no_report,
 ) -> Explanation:
     """Explain a model on labeled rows, which should not be training rows.
 
@@ -91,7 +90,7 @@ def explain(
         If the method does not predict collaboratively.
     """
     require_mode(model.method, "collaborative", model.loss.method)
-    return _Explainer(model, sources, labels, options, report or (lambda text, share: None)).run()
+    return _Explainer(model, sources, labels, options, report).run()
 
 
 class _Explainer:
