@@ -1,7 +1,7 @@
 """Small federations that several tests share."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from sklearn.datasets import load_digits
@@ -92,7 +92,7 @@ class Problem:
             vectors = [net.vectors[j].weight[code] for j, code in enumerate(table.codes[at])]
             xs.append(torch.cat([table.values[at].flatten(), *vectors]))
             os.append(table.observed[at].tolist())
-        full, y = self.rows.full[b].tolist(), int(self.rows.y[b])
+        full, y = self.rows.full[b].tolist(), self.rows.y[b].item()
         return twin.Row(xs, os, full, y, float(self.rows.weight[b]))
 
 
@@ -140,6 +140,18 @@ def make_problem(layouts: Sequence[Layout], holdings: Sequence[str], seed: int =
         STEP,
     )
     return Problem(parties, tables, head, rows, [f"p{i}" for i in range(len(layouts))])
+
+
+def with_numbers(problem: Problem, unlabeled: Sequence[int] = ()) -> Problem:
+    """Replace classes by numbers, NaN in unlabeled rows, and the head by one of one output."""
+    rng = torch.Generator().manual_seed(9)
+    y = torch.randn(len(problem.rows), generator=rng, dtype=torch.float64)
+    y[list(unlabeled)] = torch.nan
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(9)
+        head = smooth_net(D, 1).to(next(problem.head.parameters()).dtype)
+    rows = replace(problem.rows, y=y.to(problem.rows.weight.dtype))
+    return replace(problem, rows=rows, head=head)
 
 
 def smooth_net(fan_in: int, fan_out: int) -> nn.Module:

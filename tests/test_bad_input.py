@@ -115,7 +115,7 @@ TABLES: dict[str, tuple[Spoil, list[str]]] = {
     ),
     "a regression target": (
         bank(lambda t: t.assign(churned=np.linspace(0, 1, len(t)))),
-        ["'churned'", "looks like a regression target", "bin it into classes"],
+        ["'churned'", "looks like a regression target", "XVFLRegressor", "into classes"],
     ),
     "every column empty": (
         shop(lambda t: t.assign(visits=1, basket=None, club=True)),

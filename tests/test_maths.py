@@ -35,6 +35,7 @@ from xvfl.methods import ablation_maths
 from xvfl.methods.xvfl import XVFL, XVFLWeights
 from xvfl.nets import ConcatHead
 from xvfl.primitives.layout import Layout
+from xvfl.primitives.task import CLASSIFICATION, Regression
 
 LAMBDAS = twin.Options(lambda1=0.7, lambda2=1.3)
 EVERYTHING = replace(LAMBDAS, self_completion=0.8, reconstruction=0.3)
@@ -75,7 +76,8 @@ def fast(problem: Problem, options: twin.Options) -> tuple[dict[str, Tensor], di
         joint_masks=options.joint_masks,
     )
     federation = problem.federation(options.reconstruction)
-    terms = XVFL(problem.head, weights).loss(federation, problem.rows)
+    task = Regression() if problem.rows.y.is_floating_point() else CLASSIFICATION
+    terms = XVFL(problem.head, weights, task=task).loss(federation, problem.rows)
     federation.backward(torch.stack(list(terms.values())).sum())
     own = [worker.objective for worker in federation.workers if worker.objective is not None]
     zero = torch.zeros((), dtype=torch.float64)

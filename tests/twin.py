@@ -34,7 +34,8 @@ class Row:
     x: list[Tensor]
     o: list[list[bool]]
     full: list[bool]
-    y: int
+    y: int | float
+    """A class, −1 for none; or a number, NaN for none."""
     weight: float = 1.0
 
 
@@ -93,6 +94,21 @@ def cross_entropy(logits: Tensor, y: int) -> Tensor:
     if y == -1:
         return 0 * logits.sum()
     return -torch.log(torch.exp(logits[y]) / torch.exp(logits).sum())
+
+
+def label_loss(out: Tensor, y: int | float) -> Tensor:
+    """ℓ of one row: the cross-entropy of a class, or the squared error of a number."""
+    if isinstance(y, int):
+        return cross_entropy(out, y)
+    return 0 * out.sum() if math.isnan(y) else (out[0] - y) ** 2
+
+
+def guided_loss(out: Tensor, joint: Tensor, numbers: bool) -> Tensor:
+    """ℓ of one row against what all parties together say: soft labels, or a number."""
+    if numbers:
+        return (out[0] - joint[0]) ** 2
+    logs = joint.log_softmax(-1).tolist()
+    return total([math.exp(log) * cross_entropy(out, c) for c, log in enumerate(logs)])
 
 
 def mse(a: Tensor, b: Tensor) -> Tensor:
@@ -157,7 +173,7 @@ def decision(
     else:
         filled = [E[i] if i in M or E_[i] is None else E_[i] for i in range(k)]
         inputs.append(dict(enumerate(_there(filled))))
-    return total([cross_entropy(head(joined(each, k, concat)), row.y) for each in inputs])
+    return total([label_loss(head(joined(each, k, concat)), row.y) for each in inputs])
 
 
 def together(
@@ -185,7 +201,7 @@ def decision_uncompleted(head: Head, row: Row, E: list[Tensor], concat: bool = F
     inputs = own_and_joint(M, E)
     if sorted(set(M) | set(saw)) != M:
         inputs.append({i: E[i] for i in saw})
-    return total([cross_entropy(head(joined(each, len(E), concat)), row.y) for each in inputs])
+    return total([label_loss(head(joined(each, len(E), concat)), row.y) for each in inputs])
 
 
 def dsalign(
@@ -244,11 +260,8 @@ def loss(
         if options.self_completion:
             said = together(head, row, E, E_, options).detach()
             for out in copies(parties, head, row, options, masks[b]):
-                alone.append(cross_entropy(out, row.y))
-                guided += [
-                    math.exp(log) * cross_entropy(out, c)
-                    for c, log in enumerate(said.log_softmax(-1).tolist())
-                ]
+                alone.append(label_loss(out, row.y))
+                guided.append(guided_loss(out, said, isinstance(row.y, float)))
         found = (decided, first, second, total(alone), total(guided))
         for terms, term in zip(sums, found, strict=True):
             terms.append(row.weight * term)
@@ -299,7 +312,7 @@ def masked_loss(
         row.weight
         * total(
             [
-                cross_entropy(out, row.y)
+                label_loss(out, row.y)
                 for out in copies(parties, head, row, options, masks[b], completing=False)
             ]
         )
@@ -347,7 +360,7 @@ def two_clients(
     the clients, or both, must hold the row in full.
     """
     nothing = torch.zeros((), dtype=torch.float64)
-    y, (x_a, x_b), (o_a, o_b) = row.y, row.x, row.o
+    y, (x_a, x_b), (o_a, o_b) = int(row.y), row.x, row.o
     E_a, E_b = embed(a, x_a, o_a), embed(b, x_b, o_b)
     X_a, X_b = a.xcom(E_b), b.xcom(E_a)
     if row.full == [True, True]:

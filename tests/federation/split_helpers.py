@@ -15,6 +15,7 @@ from xvfl.federation.remote_party import RemoteParty
 from xvfl.federation.run_settings import RunSettings
 from xvfl.federation.split import SplitFederation
 from xvfl.methods import Method, MethodParts, method_spec
+from xvfl.primitives.task import CLASSIFICATION, Regression
 from xvfl.wire.messages import Begin, Hello
 from xvfl.wire.transport import Transport
 
@@ -59,10 +60,12 @@ def make_federation(
 def make_small_method(problem: Problem, name: str, **more: object) -> Method:
     """Build a method with small heads, in the problem's precision."""
     config = LossConfig(method=name, **more)  # type: ignore[arg-type]
+    numbers = problem.rows.y.is_floating_point()
+    task, outputs = (Regression(), 1) if numbers else (CLASSIFICATION, CLASSES)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         parts = MethodParts(
-            lambda width: smooth_net(width, CLASSES), len(problem.parties), D, (SEED,)
+            lambda width: smooth_net(width, outputs), len(problem.parties), D, (SEED,), task=task
         )
         method = method_spec(config.method).build(config, parts)
     method.heads.to(problem.rows.weight.dtype)

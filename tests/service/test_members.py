@@ -23,6 +23,7 @@ from xvfl.methods.pooling import decision_weights
 from xvfl.model.evaluation import evaluate, model_predictions
 from xvfl.model.model import Model
 from xvfl.model.run_dir import MODEL, RunDir
+from xvfl.primitives.task import task_from_dict
 from xvfl.service.config import load_party_config
 from xvfl.service.labeled_rows import LabeledRows
 from xvfl.service.log import read_log
@@ -105,7 +106,7 @@ def one_process_model(folder: Path) -> Model:
     model = Model(
         {name: each.encoders[name] for name, each in released.items()},
         {name: each.full_threshold[name] for name, each in released.items()},
-        main["classes"],
+        task_from_dict(main),
         main["prior"],
         build(NetConfig, main["net"], "net"),
         build(LossConfig, main["loss"], "loss"),

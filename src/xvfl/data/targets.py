@@ -62,7 +62,7 @@ def parse_targets(cells: pd.Series, where: str) -> pd.Series:
     numbers = pd.to_numeric(cells.mask(missing), errors="coerce").astype(np.float64)
     wrong = ~missing & ~np.isfinite(numbers.to_numpy())
     if wrong.any():
-        raise _not_numbers(where, repr(cells[wrong].iloc[0]))
+        raise _not_numbers(where, repr(cells[wrong].tolist()[0]))
     return numbers
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from xvfl import nets
 from xvfl.config import COORDINATOR, NO_PROTECTION, LossConfig, NetConfig, PrivacyConfig
 from xvfl.errors import ConfigError, InputError
-from xvfl.methods import METHODS, Method, MethodParts, method_spec
+from xvfl.methods import Method, MethodParts, method_spec, require_task
 from xvfl.methods.members import Members, member_seeds
 from xvfl.nets import NetOrBuilder
 from xvfl.nets.party_net import PartyNet
@@ -172,13 +172,8 @@ def build_method(
 
     adapter = new_adapter if privacy.reconstruction_only else None
     parts = MethodParts(new_head, n_parties, d, tuple(seeds), adapter, adapted, task)
-    spec = method_spec(loss.method)
-    if task.kind == "regression" and not spec.regression:
-        numbers = ", ".join(name for name, each in METHODS.items() if each.regression)
-        raise ConfigError(
-            f"method {loss.method!r} predicts classes only; for regression choose one of {numbers}"
-        )
-    method = spec.build(loss, parts)
+    require_task(loss.method, task.kind)
+    method = method_spec(loss.method).build(loss, parts)
     return method if config.members == 1 else Members(method, config.members, task)
 
 

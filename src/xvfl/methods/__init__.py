@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from xvfl.config import METHOD_NAMES, LossConfig, PrivacyConfig
+from xvfl.config import METHOD_NAMES, LossConfig, PrivacyConfig, TaskKind
 from xvfl.errors import ConfigError, unknown
 from xvfl.methods.base import MODES, Federation, Method, Mode, View, require_mode
 from xvfl.methods.fedcvt import FedCVT, FedCVTConfig, ReferenceMemory
@@ -30,6 +30,7 @@ __all__ = [
     "method_spec",
     "register_method",
     "require_mode",
+    "require_task",
     "unregister_method",
 ]
 
@@ -196,6 +197,15 @@ def method_spec(name: str) -> MethodSpec:
     if name not in METHODS:
         raise ConfigError(unknown("method", name, METHODS))
     return METHODS[name]
+
+
+def require_task(name: str, task: TaskKind) -> None:
+    """Reject a method that predicts classes only where the label is a number."""
+    if task == "regression" and not method_spec(name).regression:
+        numbers = ", ".join(each for each, spec in METHODS.items() if spec.regression)
+        raise ConfigError(
+            f"method {name!r} predicts classes only; for regression choose one of {numbers}"
+        )
 
 
 def _single(value: float | tuple[float, ...], name: str) -> float:

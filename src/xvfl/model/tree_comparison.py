@@ -35,7 +35,7 @@ class TreeLine:
     """Metrics of trees, and the model's metrics on the same rows."""
 
     way: str
-    """`local`, `logit mean` or `pooled`."""
+    """`local`, `logit mean` (`mean` of numbers) or `pooled`."""
     party: str
     rows: int
     metrics: dict[str, float]
@@ -101,7 +101,7 @@ def compare_with_trees(folder: RunDir, report: Report = no_report) -> TreeCompar
     fitted = fit_trees(rows, owners, TreeConfig(), seed, on_owner=fitting)
     handles = dataset.rows.handles.numpy()
     lines = []
-    for way, name, party in _ways(parties):
+    for way, name, party in _ways(parties, rows.numbers):
         places = held_out if isinstance(way, str) else held_out[handles[held_out, way] >= 0]
         if len(places):
             lines.append(_line(fitted, way, name, party, places, evaluation.lines, dataset.task))
@@ -147,10 +147,11 @@ def training_seconds(records: Sequence[Mapping[str, Any]]) -> float:
     return round(sum(now - before if now > before else now for before, now in steps), 3)
 
 
-def _ways(parties: Sequence[str]) -> list[tuple[Way, str, str]]:
+def _ways(parties: Sequence[str], numbers: bool) -> list[tuple[Way, str, str]]:
     """List the ways to predict: the way, its name and its party."""
+    mean = "mean" if numbers else MEAN
     local: list[tuple[Way, str, str]] = [(i, "local", name) for i, name in enumerate(parties)]
-    return [*local, (MEAN, MEAN, ALL), (POOLED, POOLED, ALL)]
+    return [*local, (MEAN, mean, ALL), (POOLED, POOLED, ALL)]
 
 
 def _line(

@@ -26,7 +26,7 @@ from xvfl.dataset.overlap import Overlap
 from xvfl.dataset.prepare import PreparationPlan
 from xvfl.dataset.splits import Splits
 from xvfl.errors import InputError, ModeError, RunError, unknown
-from xvfl.methods import Mode, method_spec
+from xvfl.methods import Mode, method_spec, require_task
 from xvfl.model.evaluation import EVALUATION, Chunk, Evaluation, evaluate, model_predictions
 from xvfl.model.explain.explain_model import ExplainOptions, explain
 from xvfl.model.explain.explanation import EXPLANATION, Explanation
@@ -74,6 +74,7 @@ def train_run(
             "--out"
         )
     choose_device(config.train.device)
+    require_task(config.loss.method, config.labels.task)
     base_dir = config_path.resolve().parent
     with open_dataset(config, base_dir, folder) as dataset:
         folder.create()

@@ -7,7 +7,7 @@ Shapes: B rows, k parties, n decisions, C outputs: one logit for each class, or 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import torch
@@ -24,12 +24,10 @@ Weights = Sequence[float] | Tensor
 Array = NDArray[Any]
 
 
-@runtime_checkable
 class Task(Protocol):
     """What a model predicts, with everything that depends on it."""
 
-    kind: ClassVar[str]
-    """`classification` or `regression`."""
+    kind: ClassVar[Literal["classification", "regression"]]
     score_name: ClassVar[str]
     """The validation loss: minus it is the score of an epoch."""
     prior_name: ClassVar[str]
@@ -102,7 +100,7 @@ class Classification:
     """
 
     labels: Sequence[Any] = ()
-    kind: ClassVar[str] = "classification"
+    kind: ClassVar[Literal["classification", "regression"]] = "classification"
     score_name: ClassVar[str] = "log-loss"
     prior_name: ClassVar[str] = "class prior"
     min_classes: ClassVar[int] = 2
@@ -204,7 +202,7 @@ class Regression:
 
     mean: float = 0.0
     scale: float = 1.0
-    kind: ClassVar[str] = "regression"
+    kind: ClassVar[Literal["classification", "regression"]] = "regression"
     score_name: ClassVar[str] = "squared error"
     prior_name: ClassVar[str] = "mean label"
     min_classes: ClassVar[int] = 1

@@ -13,6 +13,7 @@ from xvfl.federation.build import resolve_net
 from xvfl.federation.remote_party import AdaptiveTimeout, RemoteParty
 from xvfl.federation.split import Counters
 from xvfl.matching.alignment import CoordinatorAlignment, load_coordinator_alignment
+from xvfl.methods import require_task
 from xvfl.model.run_dir import RunDir
 from xvfl.service.align import match_parties
 from xvfl.service.config import ALIGNMENT, CoordinatorConfig
@@ -34,6 +35,7 @@ class CoordinatorService:
         check_releasable(config.loss, config.release_to)
         # Reject members that privacy does not allow before the parties connect.
         resolve_net(config.net, False, config.privacy)
+        require_task(config.loss.method, config.labels.task)
         self.config = config
         self.folder = RunDir(config.state_dir).create()
         # Create release.pub now: parties need it before training ends.
