@@ -73,7 +73,7 @@ def test_evaluation_has_the_metrics_of_numbers(run: Path) -> None:
     assert line["rows"] == 88 and line["metrics"]["r2"] > 0.2
     labels, predicted = np.array(data["pairs"]).T
     assert line["metrics"] == pytest.approx(regression_metrics(predicted, labels))
-    pooled = [each for each in data["trees"]["lines"] if each["way"] == "pooled"][0]
+    pooled = next(each for each in data["trees"]["lines"] if each["way"] == "pooled")
     assert pooled["metrics"]["r2"] > 0 and pooled["model_metrics"] == line["metrics"]
     assert {each["way"] for each in data["trees"]["lines"]} == {"local", "mean", "pooled"}
 
