@@ -54,7 +54,7 @@ class Regression:
 
     def __init__(self, data: Mapping[str, Any], class_factors: Sequence[float] | None) -> None:
         self.classes: list[Any] = []
-        self.mean, self.scale = data["target"]["mean"], data["target"]["scale"]
+        self.mean, self.scale = (float(data["target"][name]) for name in ("mean", "scale"))
 
     def values(self, out: Floats) -> Floats:
         """Convert standardized numbers to the units of the label. (n, 1)"""
