@@ -2,13 +2,14 @@
 
 import re
 import runpy
+import tomllib
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
 from tests.small_tables import SOURCE
-from xvfl.config import parse_config
+from xvfl.config import LabelsConfig, parse_config
 from xvfl.service.config import CoordinatorConfig, PartyProcessConfig, load_config
 
 ROOT = SOURCE.parent
@@ -46,6 +47,15 @@ def test_the_page_on_explanations(
         exec(compile(code, "docs/explain.md", "exec"), {})
     assert "shapley" in capsys.readouterr().out
     assert (tmp_path / "explanation.html").is_file()
+
+
+def test_the_page_on_regression() -> None:
+    page = (ROOT / "docs" / "regression.md").read_text(encoding="utf-8")
+    names: dict[str, object] = {}
+    for code in PYTHON.findall(page):
+        exec(compile(code, "docs/regression.md", "exec"), names)
+    (labels,) = _toml("regression.md")
+    assert LabelsConfig(**tomllib.loads(labels)["labels"]).task == "regression"
 
 
 def _toml(page: str) -> list[str]:

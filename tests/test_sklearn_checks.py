@@ -1,7 +1,8 @@
-"""Checks of scikit-learn's `check_estimator` on a classifier that splits an array into parties.
+"""Checks of scikit-learn's `check_estimator` on estimators that split an array into parties.
 
-XVFLClassifier needs tables of several parties. `SplitClassifier` gives the first half of an array's
-columns to one party and the rest to another, so that scikit-learn's own checks can run.
+XVFLClassifier and XVFLRegressor need tables of several parties. `SplitClassifier` and
+`SplitRegressor` give the first half of an array's columns to one party and the rest to another, so
+that scikit-learn's own checks can run.
 """
 
 from typing import Any
@@ -9,11 +10,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import estimator_checks
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from xvfl import XVFLClassifier
+from xvfl import XVFLClassifier, XVFLRegressor
 
 CHECKS = (
     "check_no_attributes_set_in_init",
@@ -40,7 +41,9 @@ LEFT_OUT = {
     "check_sample_weight_equivalence_on_dense_data": (
         "rows cannot be repeated, because ids are unique; and validation rows count equally"
     ),
-    "check_classifiers_train": "tiny nets do not learn its data in few epochs",
+    "check_classifiers_train, check_regressors_train": (
+        "tiny nets do not learn their data in few epochs"
+    ),
     "check_classifiers_one_label": "two classes are needed; the error says so",
     "check_fit2d_1sample, check_fit2d_1feature": "two parties, and validation rows, are needed",
     "check_classifiers_regression_target": "numbers with many values are rejected by InputError",
@@ -48,31 +51,51 @@ LEFT_OUT = {
 """Checks of scikit-learn that do not apply, with the reason."""
 
 
-class SplitClassifier(XVFLClassifier):
-    """XVFLClassifier for arrays: two parties with half of the columns each."""
+SMALL: dict[str, Any] = {
+    "embedding_dim": 4,
+    "hidden_dim": 8,
+    "batch_size": 32,
+    "device": "cpu",
+    "verbose": False,
+}
+
+
+class _Split:
+    """For arrays: two parties with half of the columns each."""
 
     def __init__(self, epochs: int = 2, random_state: int | None = 0) -> None:
         self.epochs, self.random_state = epochs, random_state
 
-    def _model(self) -> XVFLClassifier:
-        return XVFLClassifier(
-            epochs=self.epochs,
-            random_state=self.random_state,
-            embedding_dim=4,
-            hidden_dim=8,
-            batch_size=32,
-            device="cpu",
-            verbose=False,
-        )
-
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "SplitClassifier":
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
         X, y = validate_data(self, X, y, ensure_all_finite="allow-nan")
-        self.classifier_ = self._model().fit(_split(X), y, sample_weight)
-        self.classes_ = self.classifier_.classes_
+        estimator = XVFLClassifier if isinstance(self, ClassifierMixin) else XVFLRegressor
+        model = estimator(epochs=self.epochs, random_state=self.random_state, **SMALL)
+        self.estimator_ = model.fit(_split(X), y, sample_weight)
+        if isinstance(self, ClassifierMixin):
+            self.classes_ = self.estimator_.classes_
         return self
 
-    def predict(self, X: Any) -> Any:  # type: ignore[override]
+    def predict(self, X: Any) -> Any:
         return self._checked().predict(self._frame(X))
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        score: float = self._checked().score(self._frame(X), y, sample_weight=sample_weight)
+        return score
+
+    def _checked(self) -> Any:
+        check_is_fitted(self, "estimator_")
+        return self.estimator_
+
+    def _frame(self, X: Any) -> pd.DataFrame:
+        return _split(validate_data(self, X, reset=False, ensure_all_finite="allow-nan"))
+
+
+class SplitRegressor(_Split, XVFLRegressor):  # type: ignore[misc]
+    """XVFLRegressor for arrays."""
+
+
+class SplitClassifier(_Split, XVFLClassifier):  # type: ignore[misc]
+    """XVFLClassifier for arrays."""
 
     def predict_proba(self, X: Any) -> Any:  # type: ignore[override]
         return self._checked().predict_proba(self._frame(X))
@@ -80,28 +103,19 @@ class SplitClassifier(XVFLClassifier):
     def predict_log_proba(self, X: Any) -> Any:  # type: ignore[override]
         return self._checked().predict_log_proba(self._frame(X))
 
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:  # type: ignore[override]
-        return self._checked().score(self._frame(X), y, sample_weight=sample_weight)
-
-    def _checked(self) -> XVFLClassifier:
-        check_is_fitted(self, "classifier_")
-        return self.classifier_
-
-    def _frame(self, X: Any) -> pd.DataFrame:
-        return _split(validate_data(self, X, reset=False, ensure_all_finite="allow-nan"))
-
 
 def _split(X: np.ndarray) -> pd.DataFrame:
     names = [("left" if i < X.shape[1] // 2 else "right", f"x{i}") for i in range(X.shape[1])]
     return pd.DataFrame(X, columns=pd.MultiIndex.from_tuples(names))
 
 
+@pytest.mark.parametrize("kind", [SplitClassifier, SplitRegressor])
 @pytest.mark.parametrize("name", CHECKS)
 @pytest.mark.filterwarnings("ignore")
-def test_checks_of_scikit_learn(name: str) -> None:
+def test_checks_of_scikit_learn(name: str, kind: type) -> None:
     check = getattr(estimator_checks, name)
-    estimator: BaseEstimator = SplitClassifier()
-    check("SplitClassifier", estimator)
+    estimator: BaseEstimator = kind()
+    check(kind.__name__, estimator)
 
 
 def test_no_check_is_both_applied_and_left_out() -> None:

@@ -17,6 +17,7 @@ from xvfl.errors import ConfigError, unknown
 
 Scaling = Literal["auto", "minmax", "quantile"]
 TaskKind = Literal["classification", "regression"]
+TASKS: tuple[TaskKind, ...] = get_args(TaskKind)
 """What a model predicts: a class or a number."""
 KINDS = {
     "number": 'a number; "number:," has a decimal comma',
@@ -412,6 +413,14 @@ class PrivacyConfig:
 
 
 NO_PROTECTION = PrivacyConfig("off")
+
+
+def check_task(name: str) -> TaskKind:
+    """Reject what is not the name of a task."""
+    for task in TASKS:
+        if name == task:
+            return task
+    raise ConfigError(unknown("task", name, TASKS))
 
 
 def require_no_class_weight(task: TaskKind, train: TrainConfig) -> None:

@@ -28,11 +28,11 @@ def test_version() -> None:
 HELP = {
     "demo": (["--out", "--seeds", "--rates", "--workers"], "xvfl demo --seeds 5"),
     "inspect": (
-        ["TABLES", "--id", "--label", "--kind", "--json"],
+        ["TABLES", "--id", "--label", "--task", "--kind", "--json"],
         "xvfl inspect bank.csv shop.parquet --id customer --label churned",
     ),
     "init": (
-        ["--party", "--id", "--label", "--label-party", "--force"],
+        ["--party", "--id", "--label", "--label-party", "--task", "--force"],
         "xvfl init run.toml --party bank=bank.csv",
     ),
     "train": (["CONFIG", "--out", "--resume"], "xvfl train run.toml --out run"),

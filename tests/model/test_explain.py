@@ -120,6 +120,22 @@ def test_metrics_of_samples_are_those_of_repeated_rows() -> None:
                 assert value == pytest.approx(slow)
 
 
+def test_metrics_of_numbers_on_samples_are_those_of_repeated_rows() -> None:
+    rng = np.random.default_rng(0)
+    y = 1e6 + 3 * rng.normal(size=60)
+    values = (y + rng.normal(size=60))[:, None]
+    counts = sample_rows(60, 5, rng)
+    for name, metric in METRICS["regression"].items():
+        for value, count in zip(metric(values, y, counts), counts, strict=True):
+            rows = np.repeat(np.arange(60), count.astype(int))
+            slow = {
+                "r2": metrics.r2,
+                "squared_error": lambda p, t: -(metrics.rmse(p, t) ** 2),
+                "absolute_error": lambda p, t: -metrics.mae(p, t),
+            }[name](values[rows, 0], y[rows])
+            assert value == pytest.approx(slow)
+
+
 def test_shapley_values_are_means_over_all_orders() -> None:
     rng = np.random.default_rng(0)
     subsets = coalitions(4, rng)

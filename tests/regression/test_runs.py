@@ -13,7 +13,7 @@ from tests.regression.test_regressor import TABLES, Y
 from tests.service.test_service import COORDINATOR as CLASSES_COORDINATOR
 from tests.service.test_service import SHOP, start, wait_for
 from tests.small_tables import assert_same_run, is_png, train
-from xvfl import XVFLRegressor
+from xvfl import XVFLRegressor, describe
 from xvfl.certs import create_authority
 from xvfl.config import Config, ConfigError, parse_config
 from xvfl.dataset.in_memory import InMemoryDataset
@@ -148,6 +148,23 @@ def test_configurations_that_do_not_fit(tmp_path: Path) -> None:
     text = path.read_text().replace("[net]", '[loss]\nmethod = "fedcvt"\n[net]')
     path.write_text(text)
     assert "predicts classes only" in rejected_with("train", path, "--out", tmp_path / "run")
+
+
+def test_inspect_and_init_know_the_task(tmp_path: Path) -> None:
+    table = TABLES["clinic"].assign(progression=Y + 0.25, cents=Y * 100)
+    table.reset_index().to_csv(tmp_path / "clinic.csv", index=False)
+    options = ("inspect", tmp_path / "clinic.csv", "--id", "patient", "--label", "progression")
+    assert "use XVFLRegressor" in rejected_with(*options)
+    said = run_xvfl(*options, "--task", "regression", "--json")
+    warned = {each["name"]: each["warnings"] for each in json.loads(said.out)["columns"]["clinic"]}
+    assert said.code == 0 and "correlation with the label" in warned["cents"][0]
+    assert not warned["bmi"]
+    assert "unknown task 'ranking'" in rejected_with(*options, "--task", "ranking")
+    frame = describe({"clinic": table}, label="progression", task="regression")
+    assert "correlation" in frame.loc[("clinic", "cents"), "warnings"]
+    tables = ("--party", "a=clinic.csv", "--party", "b=lab.csv", "--task", "regression")
+    assert run_xvfl("init", tmp_path / "run.toml", *tables).code == 0
+    assert _config(tmp_path / "run.toml").labels.task == "regression"
 
 
 def _config(path: Path) -> Config:

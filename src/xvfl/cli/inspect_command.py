@@ -11,7 +11,7 @@ from xvfl.cli.output import print_table
 from xvfl.errors import InputError, unknown
 
 if TYPE_CHECKING:
-    from xvfl.config import TableOptions
+    from xvfl.config import LabelsConfig, TableOptions
     from xvfl.dataset.inspection import Inspection
 
 
@@ -26,6 +26,9 @@ def inspect(
     label: Annotated[
         str | None, typer.Option(help="Name of the label column; finds columns that repeat it.")
     ] = None,
+    task: Annotated[
+        str, typer.Option(help="What the label is: classification or regression (a number).")
+    ] = "classification",
     kind: Annotated[
         list[str] | None,
         typer.Option(
@@ -48,16 +51,19 @@ def inspect(
 
     xvfl inspect run.toml
     """
+    from xvfl.config import check_task
     from xvfl.dataset.inspection import inspect_tables
 
     if len(tables) == 1 and tables[0].endswith(".toml"):
-        sources, ids, options, label = _from_config(Path(tables[0]), label)
+        sources, ids, options, labels = _from_config(Path(tables[0]))
+        label = label or (labels.column if labels.party else None)
+        task = labels.task
     else:
         sources = _named(tables)
         ids = dict.fromkeys(sources, id)
         options = {}
     options = _with_kinds(options, kind or [], sources)
-    found = inspect_tables(sources, ids, label, options)
+    found = inspect_tables(sources, ids, label, options, check_task(task))
     if as_json:
         print(json.dumps(found.to_dict(), ensure_ascii=False))
     else:
@@ -77,9 +83,9 @@ def _named(tables: list[str]) -> dict[str, str]:
 
 
 def _from_config(
-    path: Path, label: str | None
-) -> tuple[dict[str, str], dict[str, str | None], dict[str, "TableOptions"], str | None]:
-    """Return tables, id columns, options and label of a configuration."""
+    path: Path,
+) -> tuple[dict[str, str], dict[str, str | None], dict[str, "TableOptions"], "LabelsConfig"]:
+    """Return tables, id columns, options and labels of a configuration."""
     from xvfl.config import parse_config, read_config
 
     config = parse_config(read_config(path), str(path))
@@ -91,7 +97,7 @@ def _from_config(
     }
     ids = {name: config.parties[name].id_column for name in tables}
     options = {name: config.parties[name].options for name in tables}
-    return tables, ids, options, label or (config.labels.column if config.labels.party else None)
+    return tables, ids, options, config.labels
 
 
 def _with_kinds(

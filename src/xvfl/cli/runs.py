@@ -33,6 +33,9 @@ def init(
         str | None,
         typer.Option(help="The party whose table has the label column. Default: the first."),
     ] = None,
+    task: Annotated[
+        str, typer.Option(help="What the label is: classification or regression (a number).")
+    ] = "classification",
     force: Annotated[bool, typer.Option(help="Overwrite an existing file.")] = False,
 ) -> None:
     """Write a configuration file with all options, commented.
@@ -40,13 +43,14 @@ def init(
     xvfl init run.toml --party bank=bank.csv --party shop=shop.parquet --id customer --label churned
     """
     from xvfl.cli.template import template
+    from xvfl.config import check_task
 
     parties = name_tables(party or ["bank=bank.csv", "shop=shop.parquet"], "--party")
     if path.exists() and not force:
         raise InputError(f"{path}: already exists; choose another name or use --force")
     if label_party is not None and label_party not in parties:
         raise InputError(f"--label-party: {unknown('party', label_party, parties)}")
-    text = template(parties, id, label_party or next(iter(parties)), label)
+    text = template(parties, id, label_party or next(iter(parties)), label, check_task(task))
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import fields
 from typing import Any
 
-from xvfl.config import LAMBDA_RANGES, SECTIONS, Config, TableOptions
+from xvfl.config import LAMBDA_RANGES, SECTIONS, Config, TableOptions, TaskKind
 
 
 def field_docs(cls: type) -> dict[str, str]:
@@ -24,7 +24,9 @@ def field_docs(cls: type) -> dict[str, str]:
     return docs
 
 
-def template(parties: Mapping[str, str], id_column: str, label_party: str, label: str) -> str:
+def template(
+    parties: Mapping[str, str], id_column: str, label_party: str, label: str, task: TaskKind
+) -> str:
     """Return a configuration file with the required keys, and all others commented out."""
     lines = [
         "# Configuration of a training run. Train with:  xvfl train THIS_FILE --out RUN",
@@ -38,6 +40,7 @@ def template(parties: Mapping[str, str], id_column: str, label_party: str, label
         f"party = {_toml(label_party)}   # the party whose table has the labels; or instead:",
         '# table = "labels.csv"',
         '# id_column = "id"',
+        f"task = {_toml(task)}   # or regression, for a number",
     ]
     for name, table in parties.items():
         key = name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _toml(name)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from xvfl.config import TableOptions, build
+from xvfl.config import TableOptions, TaskKind, build
 from xvfl.data.encoder import collect_stats
 from xvfl.data.frames import TableSource, read_table, read_without_ids
 from xvfl.data.label_leaks import MAX_ROWS, find_label_leaks
@@ -16,6 +16,7 @@ from xvfl.data.labels import find_labels, warn_many_classes
 from xvfl.data.near_ids import IdSample, sample_ids
 from xvfl.data.parquet import is_parquet, open_parquet
 from xvfl.data.schema import ColumnSummary, summarize
+from xvfl.data.targets import find_target_leaks, find_targets, parse_targets
 from xvfl.data.value_stats import STREAMING_LIMITS
 from xvfl.dataset.overlap import Overlap, count_overlap, warn_near_misses, warn_small_overlap
 from xvfl.errors import DataWarning, InputError
@@ -60,6 +61,7 @@ def describe(
     id_column: str | Mapping[str, str] | None = None,
     label: str | None = None,
     table_options: Mapping[str, TableOptions | Mapping[str, Any]] | None = None,
+    task: TaskKind = "classification",
 ) -> pd.DataFrame:
     """Describe how the columns of tables are read, and what may be wrong.
 
@@ -74,6 +76,8 @@ def describe(
         Name of the label column, to find columns that repeat it.
     table_options : dict of TableOptions, default=None
         How to read the columns, by table.
+    task : {"classification", "regression"}, default="classification"
+        What the labels are: classes or numbers.
 
     Returns
     -------
@@ -105,7 +109,7 @@ def describe(
         for name, each in (table_options or {}).items()
     }
     ids = {n: id_column.get(n) if isinstance(id_column, Mapping) else id_column for n in given}
-    inspection = inspect_tables(given, ids, label, options)
+    inspection = inspect_tables(given, ids, label, options, task)
     for text in inspection.warnings:
         warnings.warn(text, DataWarning, stacklevel=2)
     return inspection.frame()
@@ -116,6 +120,7 @@ def inspect_tables(
     id_columns: Mapping[str, str | None],
     label: str | None = None,
     options: Mapping[str, TableOptions] | None = None,
+    task: TaskKind = "classification",
 ) -> Inspection:
     """Describe tables; Parquet files with an id column are read in chunks."""
     found = Inspection()
@@ -127,7 +132,7 @@ def inspect_tables(
             table = _Table(_chunks(source, id_columns[name], name), label)
             own = (options or {}).get(name, TableOptions())
             columns, _ = collect_stats(table, own, name, STREAMING_LIMITS)
-            leaks = table.label_leaks(f"table {name!r}")
+            leaks = table.label_leaks(f"table {name!r}", task)
             found.columns[name] = [
                 _with_warning(summarize(each, each.codec()), leaks.get(each.name))
                 for each in columns.values()
@@ -169,12 +174,17 @@ class _Table:
     def ids(self) -> pd.Index:
         return self._ids[0].append(self._ids[1:]) if self._ids else pd.Index([])
 
-    def label_leaks(self, where: str) -> dict[str, str]:
-        """Find the columns that repeat the label; warn about labels that are no classes."""
+    def label_leaks(self, where: str, task: TaskKind) -> dict[str, str]:
+        """Find the columns that repeat the label; warn about labels that do not fit the task."""
         if not self.labels:
             return {}
-        values = find_labels(self.labels, f"{where}, label {self._label!r}", allow_missing=True)
-        warn_many_classes(values, f"{where}, label {self._label!r}")
+        where = f"{where}, label {self._label!r}"
+        if task == "regression":
+            find_targets(self.labels, where, allow_missing=True)
+            numbers = parse_targets(self.labels[0], where).to_numpy()[: len(self._first)]
+            return dict(find_target_leaks(self._first, numbers))
+        values = find_labels(self.labels, where, allow_missing=True)
+        warn_many_classes(values, where)
         codes = values.codes(self.labels[0])[: len(self._first)]
         return dict(find_label_leaks(self._first, codes))
 
