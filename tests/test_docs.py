@@ -1,7 +1,6 @@
 """The code blocks of the docs run word for word."""
 
 import re
-import runpy
 import tomllib
 from pathlib import Path
 from textwrap import dedent
@@ -14,19 +13,6 @@ from xvfl.service.config import CoordinatorConfig, PartyProcessConfig, load_conf
 
 ROOT = SOURCE.parent
 PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("default:.*rows have no observed feature:xvfl.errors.DataWarning")
-def test_the_tutorial(tmp_path: Path) -> None:
-    script = runpy.run_path(str(ROOT / "scripts" / "tutorial.py"))
-    page = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
-    executed = script["execute"](page, tmp_path)
-    assert executed.count("```text") == page.count("```text")
-    assert "trained 30 epochs" in executed and "collaborative" in executed
-    pictures = re.findall(r"images/([\w-]+\.png)", page)
-    assert len(pictures) == 3
-    assert all((tmp_path / name).stat().st_size > 0 for name in pictures)
 
 
 def test_the_python_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
