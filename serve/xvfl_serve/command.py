@@ -1,6 +1,7 @@
 """The command `xvfl-serve`, also `xvfl serve`."""
 
 import argparse
+import gc
 import ipaddress
 import logging
 import os
@@ -65,6 +66,9 @@ def serve(options: argparse.Namespace) -> None:
     url = f"{'https' if options.tls_cert else 'http'}://{address}"
     modes = ", ".join(f"{mode} {party}".strip() for mode, party in service.slot.current.outputs)
     print(f"serving {options.bundle} ({modes}) on {url}; documentation: {url}/docs", flush=True)
+    # What is loaded by now stays: the garbage collector need not look at it again.
+    gc.collect()
+    gc.freeze()
     uvicorn.Server(config).run([listener])
 
 
@@ -78,12 +82,18 @@ def own_version() -> str:
 
 def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # asyncio sends answers without delay only from sockets that name their protocol.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        return socket.create_server((host, port), family=family, backlog=2048)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(2048)
     except (OSError, OverflowError) as error:
+        listener.close()
         raise ServeError(
             f"cannot listen on {host}:{port} ({error}); choose another --host or --port"
         ) from error
+    return listener
 
 
 def _parser(program: str) -> argparse.ArgumentParser:

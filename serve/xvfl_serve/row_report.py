@@ -75,11 +75,11 @@ class RowReport:
     """The requested mode, `local` where no peer could assist, or `prior`."""
     parties: list[list[str]]
     """Contributing parties."""
-    completed: NDArray[np.float64]
+    completed: list[float]
     """Share of features that were completed: of the predicting party, or of all parties."""
-    prior: Bools
+    prior: list[bool]
     """Rows that no contributing party observes; they get the class prior or mean label."""
-    alone: Bools
+    alone: list[bool]
     """Rows of an assisted prediction that no peer assists."""
 
 
@@ -87,21 +87,19 @@ def report_rows(
     output: Output, flags: ModelFlags, observed: list[Bools], thresholds: list[float]
 ) -> RowReport:
     """Report how rows are predicted; `observed` (n, raw) for each of the output's parties."""
+    if output.mode == "local":
+        return _report_local(output, flags, observed[0], thresholds[0])
     if flags.hides_missing:
         seen = full = np.ones((len(observed[0]), len(observed)), dtype=bool)
     else:
         seen = np.stack([each.any(1) for each in observed], 1)
         shares = np.stack([each.mean(1, dtype=np.float32) for each in observed], 1)
         full = (shares >= np.asarray(thresholds, dtype=np.float32) - np.float32(1e-6)) & seen
-    at = output.index
-    n = len(seen)
-    alone = np.zeros(n, dtype=bool)
-    contributors = seen
-    if output.mode != "collaborative":
-        contributors = np.zeros_like(seen)
-        if output.mode == "assisted":
-            contributors = assistants(full, seen, at, flags.partial_peers)
-            alone = ~contributors.any(1) & ~full[:, at]
+    alone, contributors = np.zeros(len(seen), dtype=bool), seen
+    if output.mode == "assisted":
+        at = output.index
+        contributors = assistants(full, seen, at, flags.partial_peers)
+        alone = ~contributors.any(1) & ~full[:, at]
         contributors[:, at] = seen[:, at]
     prior: Bools = np.asarray(~(contributors & seen).any(1))
     completes = np.where(alone, output.local_completes, output.completes)
@@ -111,7 +109,31 @@ def report_rows(
     parties = [
         [name for name, own in zip(output.parties, row, strict=True) if own] for row in shown
     ]
-    return RowReport(mode, parties, _completed_share(output, filled, observed), prior, alone)
+    completed = _completed_share(output, filled, observed).tolist()
+    return RowReport(mode, parties, completed, prior.tolist(), alone.tolist())
+
+
+def _report_local(
+    output: Output, flags: ModelFlags, observed: Bools, threshold: float
+) -> RowReport:
+    """Report local predictions: the general case with one party, and most requests."""
+    raw = observed.shape[1]
+    counts = observed.sum(1).tolist()
+    least = np.float32(threshold) - np.float32(1e-6)
+    seen = [count > 0 or flags.hides_missing for count in counts]
+    completed = [
+        (raw - count) / raw
+        if own and output.completes and np.float32(count) / np.float32(raw) < least
+        else 0.0
+        for count, own in zip(counts, seen, strict=True)
+    ]
+    return RowReport(
+        [output.mode if own else "prior" for own in seen],
+        [[output.party] if own else [] for own in seen],
+        completed,
+        [not own for own in seen],
+        [False] * len(seen),
+    )
 
 
 def assistants(full: Bools, seen: Bools, party: int, partial: bool) -> Bools:

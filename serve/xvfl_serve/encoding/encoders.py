@@ -53,6 +53,7 @@ class TableRows:
         self.hashed = [each for each in self.columns if isinstance(each, HashedColumn)]
         self.features = [column.name for column in self.columns]
         """Names of the raw features, in the order of `EncodedRows.observed`."""
+        self.feature_key = tuple(self.features)
         self._allowed = frozenset(self.names) | self.ignored
         self._empty = {each.name: (0.0,) * each.width for each in self.dense}
 
@@ -123,6 +124,7 @@ class ImageRows:
         sizes = dict(zip("CHW", self.shape, strict=True))
         self.own_shape = tuple(sizes[axis] for axis in self.axes)
         self.names = self.features = [IMAGE]
+        self.feature_key = (IMAGE,)
 
     def encode(self, rows: Sequence[Any], first: int = 0) -> EncodedRows:
         """Encode rows, each {"image": pixels} or None."""

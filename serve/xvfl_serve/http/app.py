@@ -18,13 +18,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from xvfl_serve.errors import RequestError, unknown
 from xvfl_serve.http import infer_v2
+from xvfl_serve.http.batching import Batcher
 from xvfl_serve.http.bodies import parse_json, read_body
 from xvfl_serve.http.docs_page import docs_page
 from xvfl_serve.http.json_response import error_response, json_response
 from xvfl_serve.http.metrics import CONTENT_TYPE, Metrics
 from xvfl_serve.http.model_slot import ModelSlot
 from xvfl_serve.http.openapi import openapi
-from xvfl_serve.http.predict_route import compute, predict
+from xvfl_serve.http.predict_route import Computer, predict
 from xvfl_serve.http.settings import Settings
 
 log = logging.getLogger("xvfl_serve")
@@ -39,17 +40,18 @@ class Service:
     def __init__(self, settings: Settings, version: str) -> None:
         self.settings, self.version, self.metrics = settings, version, Metrics()
         self.slot = ModelSlot(settings, self.metrics)
+        self.computer = Computer(settings, self.metrics, Batcher())
 
     def application(self) -> ASGIApp:
         """Return the ASGI application."""
         name = "/v2/models/{model}"
         routes = [
+            Route("/predict", self.predict, methods=["POST"]),
             Route("/", self.docs),
             Route("/docs", self.docs),
             Route("/openapi.json", self.openapi),
             Route("/card", self.card),
             Route("/metrics", self.metrics_text),
-            Route("/predict", self.predict, methods=["POST"]),
             Route("/v2", self.server_metadata),
             Route("/v2/health/live", self.live),
             Route("/v2/health/ready", self.live),
@@ -79,7 +81,7 @@ class Service:
 
     async def predict(self, request: Request) -> Response:
         """Predict rows."""
-        return await predict(request, self.slot.current, self.settings, self.metrics)
+        return await predict(request, self.slot.current, self.computer)
 
     async def infer(self, request: Request) -> Response:
         """Predict tensors by the Open Inference Protocol."""
@@ -87,7 +89,7 @@ class Service:
         self._check_model(request)
         data = parse_json(await read_body(request, self.settings))
         call, wanted = await run_in_threadpool(infer_v2.parse_infer, data, predictor)
-        answers = await compute(predictor, call, self.settings, self.metrics)
+        answers = await self.computer.compute(predictor, call)
         name = self.settings.name
         return json_response(infer_v2.infer_response(name, data, answers, wanted, predictor))
 

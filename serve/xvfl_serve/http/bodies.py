@@ -20,6 +20,13 @@ MAX_CELL = 2**17
 csv.field_size_limit(MAX_CELL)
 
 
+def _reject_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON; use null for a missing value")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_reject_constant)
+
+
 def content_type(request: Request) -> str:
     """Return the content type without parameters."""
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -50,7 +57,7 @@ async def read_body(request: Request, settings: Settings) -> bytes:
 def parse_json(body: bytes) -> dict[str, Any]:
     """Parse a JSON object; NaN and infinity are not JSON."""
     try:
-        data = json.loads(body, parse_constant=_reject_constant)
+        data = _DECODER.decode(body.decode())
     except (ValueError, RecursionError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise RequestError(f"expected JSON, but it is broken: {reason}", status=400) from error
@@ -122,10 +129,6 @@ def _check_header(names: Sequence[str]) -> None:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise RequestError(f"column {twice[0]!r} occurs twice; rename one", twice[0], status=400)
-
-
-def _reject_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON; use null for a missing value")
 
 
 def _too_large(limit: int) -> RequestError:

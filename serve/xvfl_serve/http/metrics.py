@@ -24,7 +24,7 @@ class Metrics:
         self._requests: Counter[Labels] = Counter()
         self._rows: Counter[Labels] = Counter()
         self._party_rows: Counter[Labels] = Counter()
-        self._missing: Counter[Labels] = Counter()
+        self._missing: dict[tuple[str, tuple[str, ...]], NDArray[np.int64]] = {}
         self._unusual: Counter[Labels] = Counter()
         self._reloads: Counter[Labels] = Counter()
         self._latency = [0] * (len(BUCKETS) + 1)
@@ -45,11 +45,13 @@ class Metrics:
 
     def add_rows(self, party: str, encoder: Encoder, rows: EncodedRows) -> None:
         """Count missing and unusual cells of a party's rows."""
-        missing = (~rows.observed).sum(0)
+        missing = len(rows.observed) - rows.observed.sum(0)
+        key = party, encoder.feature_key
+        if isinstance(encoder, ImageRows):
+            missing = missing.sum(keepdims=True)
         with self._lock:
             self._party_rows[(("party", party),)] += len(rows.observed)
-            for name, count in _by_column(encoder, missing).items():
-                self._missing[("party", party), ("column", name)] += count
+            self._missing[key] = self._missing.get(key, 0) + missing
             for notes in rows.notes:
                 for kind, name in notes:
                     self._unusual[("party", party), ("column", name), ("kind", kind)] += 1
@@ -64,6 +66,13 @@ class Metrics:
         with self._lock:
             return "\n".join(self._lines(info)) + "\n"
 
+    def _missing_cells(self) -> Counter[Labels]:
+        cells: Counter[Labels] = Counter()
+        for (party, names), counts in self._missing.items():
+            for name, count in zip(names, counts.tolist(), strict=True):
+                cells[("party", party), ("column", name)] += count
+        return cells
+
     def _lines(self, info: Mapping[str, str]) -> Iterator[str]:
         yield from _family("xvfl_bundle_info", "gauge", "The bundle.", {tuple(info.items()): 1})
         families = (
@@ -73,7 +82,7 @@ class Metrics:
             (
                 "xvfl_missing_cells_total",
                 "Missing cells of each column; of images, missing pixels.",
-                self._missing,
+                self._missing_cells(),
             ),
             (
                 "xvfl_unusual_cells_total",
@@ -94,12 +103,6 @@ class Metrics:
             yield f'{name}_bucket{{le="{bound}"}} {total}'
         yield f"{name}_sum {self._seconds:.6f}"
         yield f"{name}_count {total}"
-
-
-def _by_column(encoder: Encoder, missing: NDArray[np.int64]) -> dict[str, int]:
-    if isinstance(encoder, ImageRows):
-        return {encoder.names[0]: int(missing.sum())}
-    return dict(zip(encoder.features, missing.tolist(), strict=True))
 
 
 def _family(name: str, kind: str, text: str, counts: Mapping[Labels, int]) -> Iterator[str]:

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from xvfl_serve.errors import RequestError, unknown
+from xvfl_serve.http.batching import Batcher
 from xvfl_serve.http.bodies import (
     CSV_TYPE,
     JSON_TYPES,
@@ -30,6 +31,7 @@ from xvfl_serve.predictor import Options, Predictor
 
 INLINE_ROWS = 8
 """Requests of more rows are computed in a thread, so that others need not wait."""
+PLAIN = Options()
 MAX_IMPORTANCE_ROWS = 100
 FIELDS = ("rows", "mode", "party", "completed", "importance")
 PARAMETERS = ("mode", "party", "completed", "importance", "id")
@@ -43,51 +45,60 @@ class PredictCall:
     rows: Sequence[Any]
     mode: str | None = None
     party: str | None = None
-    options: Options = Options()
+    options: Options = PLAIN
     ids: Sequence[Any] | None = None
 
 
-async def compute(
-    predictor: Predictor, call: PredictCall, settings: Settings, metrics: Metrics
-) -> list[dict[str, Any]]:
-    """Predict the rows of a request within the limits."""
-    check_rows(len(call.rows), settings.max_rows)
-    if call.options.importance:
-        check_rows(len(call.rows), min(settings.max_rows, MAX_IMPORTANCE_ROWS))
-    deadline = time.monotonic() + settings.max_seconds
+@dataclass(frozen=True)
+class Computer:
+    """Predicts the rows of requests within the limits."""
 
-    def check_time(done: int) -> None:
-        if time.monotonic() > deadline:
-            raise RequestError(
-                f"{done} of {len(call.rows)} rows were predicted in {settings.max_seconds:g} s, "
-                "the limit; send fewer rows",
-                "rows",
-                status=413,
-            )
+    settings: Settings
+    metrics: Metrics
+    batcher: Batcher
 
-    def predict() -> list[dict[str, Any]]:
+    async def compute(self, predictor: Predictor, call: PredictCall) -> list[dict[str, Any]]:
+        """Predict: few rows together with those of other requests, many in a thread."""
+        check_rows(len(call.rows), self.settings.max_rows)
+        if call.options.importance:
+            check_rows(len(call.rows), min(self.settings.max_rows, MAX_IMPORTANCE_ROWS))
+        if 0 < len(call.rows) <= INLINE_ROWS and call.options == PLAIN:
+            output = predictor.choose(call.mode, call.party)
+            encoded = predictor.encode(output, call.rows)
+            for name, rows in zip(output.parties, encoded, strict=True):
+                self.metrics.add_rows(name, predictor.encoders[name], rows)
+            answers = await self.batcher.answer(predictor, output, encoded)
+        else:
+            answers = await run_in_threadpool(self._predict_many, predictor, call)
+        self.metrics.add_answers([each["mode"] for each in answers])
+        return answers
+
+    def _predict_many(self, predictor: Predictor, call: PredictCall) -> list[dict[str, Any]]:
+        seconds = self.settings.max_seconds
+        deadline = time.monotonic() + seconds
+
+        def check_time(done: int) -> None:
+            if time.monotonic() > deadline:
+                raise RequestError(
+                    f"{done} of {len(call.rows)} rows were predicted in {seconds:g} s, the limit; "
+                    "send fewer rows",
+                    "rows",
+                    status=413,
+                )
+
         return predictor.predict(
             call.rows,
             call.mode,
             call.party,
             call.options,
             check_time,
-            lambda party, rows: metrics.add_rows(party, predictor.encoders[party], rows),
+            lambda party, rows: self.metrics.add_rows(party, predictor.encoders[party], rows),
         )
 
-    if len(call.rows) <= INLINE_ROWS and not call.options.importance:
-        answers = predict()
-    else:
-        answers = await run_in_threadpool(predict)
-    metrics.add_answers([each["mode"] for each in answers])
-    return answers
 
-
-async def predict(
-    request: Request, predictor: Predictor, settings: Settings, metrics: Metrics
-) -> Response:
+async def predict(request: Request, predictor: Predictor, computer: Computer) -> Response:
     """Answer `POST /predict`."""
-    kind = content_type(request)
+    kind, settings = content_type(request), computer.settings
     body = await read_body(request, settings)
     if kind in JSON_TYPES:
         call = _json_call(parse_json(body))
@@ -100,7 +111,7 @@ async def predict(
     else:
         valid = (JSON_TYPES[0], CSV_TYPE, PARQUET_TYPES[0])
         raise RequestError(unknown("content type", kind, valid), "content-type", status=415)
-    answers = await compute(predictor, call, settings, metrics)
+    answers = await computer.compute(predictor, call)
     if call.ids is not None:
         answers = [{"id": i, **each} for i, each in zip(call.ids, answers, strict=True)]
     if request.headers.get("accept", "").startswith(CSV_TYPE):

@@ -1,0 +1,25 @@
+"""Bundles that several tests serve."""
+
+from pathlib import Path
+
+import pytest
+
+from serve_tests.models import train
+from tests.small_tables import make_tables
+from xvfl import XVFLClassifier
+from xvfl.config import NetConfig
+from xvfl.model.export.bundle_export import build_bundle
+
+
+@pytest.fixture(scope="session")
+def bundles(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write bundles of two small models: of the bank, of bank and shop, and of images."""
+    folder = tmp_path_factory.mktemp("bundles")
+    bank, shop, y = make_tables(300)
+    for seed, name in enumerate(("bank", "other")):
+        model = XVFLClassifier(epochs=2, random_state=seed).fit({"bank": bank, "shop": shop}, y)
+        (folder / f"{name}.xvfl").write_bytes(build_bundle(model.model_, "bank"))
+    (folder / "both.xvfl").write_bytes(build_bundle(model.model_))
+    images = train(NetConfig(16, 32, 2, 8), images=True, epochs=1)
+    (folder / "images.xvfl").write_bytes(build_bundle(images.model, "left"))
+    return folder
