@@ -25,7 +25,6 @@ from xvfl_serve.errors import BundleError, RequestError, unknown
 from xvfl_serve.row_report import (
     COMPLETED,
     LOGITS,
-    NO_PEER,
     NOT_OBSERVED,
     WORDS,
     ModelFlags,
@@ -279,10 +278,10 @@ class Predictor:
             for name, each in zip(output.parties, encoded, strict=True)
             if each.notes[row]
         ]
+        if report.remarks[row]:
+            notes.append(report.remarks[row])
         if report.prior[row]:
             notes.append(f"{NOT_OBSERVED}: {self.task.prior_name}")
-        elif report.alone[row]:
-            notes.append(NO_PEER)
         return notes
 
     def _add_completed(

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 Bools = NDArray[np.bool_]
 
 NO_PEER = "no peer can assist: local prediction"
+NO_GAP, FULL_ROW = "no gap: decided alone", "counts as full: decided alone"
+"""Notes on assisted rows that need no assistance: all features observed, or enough of them."""
 NOT_OBSERVED = "not observed by any party"
 LOGITS, COMPLETED, WORDS = "logits", "completed", "words"
 """Results of the nets: logits; a party's completed numbers, and places in vocabularies."""
@@ -81,6 +83,8 @@ class RowReport:
     """Rows that no contributing party observes; they get the class prior or mean label."""
     alone: list[bool]
     """Rows of an assisted prediction that no peer assists."""
+    remarks: list[str]
+    """Remark on how an assisted row is predicted; '' for none."""
 
 
 def report_rows(
@@ -110,7 +114,13 @@ def report_rows(
         [name for name, own in zip(output.parties, row, strict=True) if own] for row in shown
     ]
     completed = _completed_share(output, filled, observed).tolist()
-    return RowReport(mode, parties, completed, prior.tolist(), alone.tolist())
+    remarks = np.full(len(seen), "", dtype=object)
+    if output.mode == "assisted":
+        own_full = full[:, output.index]
+        gaps = np.asarray(~observed[output.index].all(1))
+        remarks[own_full] = np.where(gaps[own_full], FULL_ROW, NO_GAP)
+        remarks[alone & ~prior] = NO_PEER
+    return RowReport(mode, parties, completed, prior.tolist(), alone.tolist(), remarks.tolist())
 
 
 def _report_local(
@@ -133,6 +143,7 @@ def _report_local(
         completed,
         [not own for own in seen],
         [False] * len(seen),
+        [""] * len(seen),
     )
 
 
