@@ -1,13 +1,15 @@
 """What a model predicts: a class (`Classification`) or a number (`Regression`).
 
 A task is the only place where the two differ in training and prediction. A method computes outputs
-(B, …, C) of its heads and asks its task for losses, distances and combinations of them.
-Shapes: B rows, k parties, n decisions, C outputs: one logit for each class, or one number.
+(B, …, C) of its heads and asks its task for losses, distances and combinations of them. Both tasks
+have the same methods; values of predictions and labels are numpy arrays.
+Shapes: B rows, k parties, n decisions, R runs of N rows, C outputs: one logit for each class, or
+one number.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -24,71 +26,6 @@ Weights = Sequence[float] | Tensor
 Array = NDArray[Any]
 
 
-class Task(Protocol):
-    """What a model predicts, with everything that depends on it."""
-
-    kind: ClassVar[Literal["classification", "regression"]]
-    score_name: ClassVar[str]
-    """The validation loss: minus it is the score of an epoch."""
-    prior_name: ClassVar[str]
-    """The prediction of a row of which nothing is observed."""
-    min_classes: ClassVar[int]
-    """Fewest classes of training rows; rows with numbers are rows of one class."""
-
-    @property
-    def n_outputs(self) -> int:
-        """Number of outputs of a head."""
-
-    @property
-    def classes(self) -> list[Any]:
-        """The labels, in the order of the outputs; empty for numbers."""
-
-    def loss(self, out: Tensor, y: Tensor) -> Tensor:
-        """Compute the loss of outputs (B, …, C) and labels (B,), 0 for unlabeled rows. (B, …)"""
-
-    def mean_loss(self, out: Tensor, y: Tensor) -> float:
-        """Compute the mean loss of outputs (B, C) against labels (B,)."""
-
-    def distance(self, out: Tensor, target: Tensor) -> Tensor:
-        """Compute the loss of outputs against other outputs, the targets; both (B, …, C). (B, …)"""
-
-    def distill(self, student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-        """Compute the distillation loss of outputs and a teacher's, both (B, …, C). (B, …)"""
-
-    def decisions(self, out: Tensor) -> Tensor:
-        """Convert outputs to a form that can be averaged. (…, C)"""
-
-    def pool(self, decisions: Tensor, weights: Weights) -> Tensor:
-        """Combine decisions (B, n, C) with weights (D9). (B, C)"""
-
-    def pool_parties(self, decisions: Tensor, seen: Tensor) -> Tensor:
-        """Combine decisions (B, k, C) of the parties that observed a row (B, k). (B, C)"""
-
-    def mix(self, out: Tensor, members: Tensor) -> Tensor:
-        """Average the predictions of several heads (B, k, C) over members (B, k). (B, C)"""
-
-    def fit_scale(self, out: Tensor, y: Tensor, weight: Tensor) -> Tensor:
-        """Fit the factor of outputs (R, N, C) that minimizes the loss of each of R runs. (R,)"""
-
-    def values(self, out: Tensor) -> NDArray[np.float64]:
-        """Convert outputs to probabilities, or to numbers in the units of the label. (n, C)"""
-
-    def known(self, labels: Array) -> NDArray[np.bool_]:
-        """Return which labels the model can predict."""
-
-    def encode(self, labels: Array) -> Array:
-        """Convert labels to class numbers, −1 for others, or to numbers."""
-
-    def restore(self, y: Tensor) -> Array:
-        """Convert the labels of `Rows` to class numbers, or to numbers in the label's units."""
-
-    def metrics(self, values: Array, y: Array) -> dict[str, float]:
-        """Compute every metric of `values` (n, C) against `restore`d or `encode`d labels."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON form, the entries of a manifest."""
-
-
 @dataclass(frozen=True)
 class Classification:
     """Predict one of several classes.
@@ -102,8 +39,11 @@ class Classification:
     labels: Sequence[Any] = ()
     kind: ClassVar[Literal["classification", "regression"]] = "classification"
     score_name: ClassVar[str] = "log-loss"
+    """The validation loss; the score of an epoch is minus it."""
     prior_name: ClassVar[str] = "class prior"
+    """The prediction of a row of which nothing is observed."""
     min_classes: ClassVar[int] = 2
+    """Fewest classes of training rows; rows with numbers are rows of one class."""
 
     @property
     def n_outputs(self) -> int:
@@ -116,41 +56,41 @@ class Classification:
         return list(self.labels)
 
     def loss(self, out: Tensor, y: Tensor) -> Tensor:
-        """Compute the cross-entropy."""
+        """Compute the cross-entropy of logits (B, …, C), 0 for unlabeled rows. (B, …)"""
         return maths.cross_entropy(out, y)
 
     def mean_loss(self, out: Tensor, y: Tensor) -> float:
-        """Compute the mean cross-entropy."""
+        """Compute the mean cross-entropy of logits (B, C)."""
         return F.cross_entropy(out, y).item()
 
     def distance(self, out: Tensor, target: Tensor) -> Tensor:
-        """Compute the cross-entropy against the probabilities of the target logits."""
+        """Compute the cross-entropy with the probabilities of target logits (B, …, C). (B, …)"""
         return maths.soft_cross_entropy(out, target)
 
     def distill(self, student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-        """Compute T²·KL(teacher at T ‖ student at T)."""
+        """Compute T²·KL(teacher at T ‖ student at T) of logits (B, …, C). (B, …)"""
         target = F.log_softmax(teacher / temperature, -1)
         output = F.log_softmax(student / temperature, -1)
         return temperature**2 * (target.exp() * (target - output)).sum(-1)
 
     def decisions(self, out: Tensor) -> Tensor:
-        """Return log-probabilities."""
+        """Convert logits to log-probabilities, which can be averaged. (…, C)"""
         return out.log_softmax(-1)
 
     def pool(self, decisions: Tensor, weights: Weights) -> Tensor:
-        """Add weighted log-probabilities."""
+        """Add log-probabilities (B, n, C) with weights (D9). (B, C)"""
         return maths.pool_decisions(decisions, weights)
 
     def pool_parties(self, decisions: Tensor, seen: Tensor) -> Tensor:
-        """Add the parties' log-probabilities."""
+        """Add log-probabilities (B, k, C) of the parties that observed a row (B, k). (B, C)"""
         return (decisions * seen.unsqueeze(-1)).sum(1)
 
     def mix(self, out: Tensor, members: Tensor) -> Tensor:
-        """Return the logarithm of the mean probabilities."""
+        """Return the logarithm of the mean probabilities of members of k heads. (B, C)"""
         return maths.mean_over(out.softmax(-1), members).clamp(min=1e-12).log()
 
     def fit_scale(self, out: Tensor, y: Tensor, weight: Tensor) -> Tensor:
-        """Minimize the log-loss of softmax(scale · logits), which is convex in the scale."""
+        """Minimize the log-loss of softmax(scale · logits), which is convex in the scale. (R,)"""
         low, high = (out.new_full((len(out),), value).log() for value in SCALES)
         target = out.gather(-1, y.clamp(min=0).unsqueeze(-1)).squeeze(-1)
         for _ in range(20):
@@ -161,7 +101,7 @@ class Classification:
         return ((low + high) / 2).exp()
 
     def values(self, out: Tensor) -> NDArray[np.float64]:
-        """Return probabilities."""
+        """Convert logits to probabilities. (n, C)"""
         proba: NDArray[np.float64] = torch.softmax(out.double(), -1).cpu().numpy()
         return proba
 
@@ -179,7 +119,7 @@ class Classification:
         return y.cpu().numpy()
 
     def metrics(self, values: Array, y: Array) -> dict[str, float]:
-        """Compute the metrics of probabilities."""
+        """Compute the metrics of probabilities (n, C) against class numbers."""
         return metrics.all_metrics(values, y)
 
     def to_dict(self) -> dict[str, Any]:
@@ -218,15 +158,15 @@ class Regression:
         return []
 
     def loss(self, out: Tensor, y: Tensor) -> Tensor:
-        """Compute the squared error."""
+        """Compute the squared error of outputs (B, …, 1), 0 for unlabeled rows. (B, …)"""
         return maths.squared_error(out, y)
 
     def mean_loss(self, out: Tensor, y: Tensor) -> float:
-        """Compute the mean squared error."""
+        """Compute the mean squared error of outputs (B, 1)."""
         return self.loss(out, y).mean().item()
 
     def distance(self, out: Tensor, target: Tensor) -> Tensor:
-        """Compute the squared distance."""
+        """Compute the squared distance of outputs (B, …, 1). (B, …)"""
         return (out - target).square().sum(-1)
 
     def distill(self, student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
@@ -234,30 +174,30 @@ class Regression:
         return self.distance(student, teacher)
 
     def decisions(self, out: Tensor) -> Tensor:
-        """Return the numbers."""
+        """Return the outputs, which can be averaged. (…, 1)"""
         return out
 
     def pool(self, decisions: Tensor, weights: Weights) -> Tensor:
-        """Compute the weighted mean."""
+        """Compute the weighted mean of outputs (B, n, 1). (B, 1)"""
         w = torch.as_tensor(weights, dtype=decisions.dtype, device=decisions.device)
         return maths.pool_decisions(decisions, w / w.sum(-1, keepdim=True))
 
     def pool_parties(self, decisions: Tensor, seen: Tensor) -> Tensor:
-        """Compute the mean of the parties' numbers."""
+        """Compute the mean output of the parties that observed a row. (B, 1)"""
         return maths.mean_over(decisions, seen)
 
     def mix(self, out: Tensor, members: Tensor) -> Tensor:
-        """Compute the mean of the heads' numbers."""
+        """Compute the mean output of members of k heads. (B, 1)"""
         return maths.mean_over(out, members)
 
     def fit_scale(self, out: Tensor, y: Tensor, weight: Tensor) -> Tensor:
-        """Minimize the squared error of scale · output, by the formula of least squares."""
+        """Minimize the squared error of scale · output (R, N, 1), by least squares. (R,)"""
         x, target = out.squeeze(-1), y.nan_to_num()
         product, square = (x * target * weight).sum(1), (x * x * weight).sum(1)
         return (product / square.clamp(min=1e-12)).clamp(*SCALES)
 
     def values(self, out: Tensor) -> NDArray[np.float64]:
-        """Return numbers in the units of the label."""
+        """Convert outputs to the units of the label. (n, 1)"""
         numbers: NDArray[np.float64] = (out.double() * self.scale + self.mean).cpu().numpy()
         return numbers
 
@@ -279,7 +219,7 @@ class Regression:
         return numbers
 
     def metrics(self, values: Array, y: Array) -> dict[str, float]:
-        """Compute the metrics of numbers."""
+        """Compute the metrics of numbers (n, 1) in the units of the label."""
         return metrics.regression_metrics(values[:, 0], y)
 
     def to_dict(self) -> dict[str, Any]:
@@ -287,6 +227,7 @@ class Regression:
         return {"classes": [], "target": {"mean": self.mean, "scale": self.scale}}
 
 
+Task = Classification | Regression
 CLASSIFICATION = Classification()
 """The task of methods that are built without one; the number of classes is that of the outputs."""
 
