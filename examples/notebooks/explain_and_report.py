@@ -64,18 +64,19 @@ plt.show()
 
 # %%
 explanation = model.explain(new, y, ids=list(test[:3]))
-explanation.parties.round(3)
+columns = ["rows", "alone", "without", "adds", "shapley", "shapley_low", "shapley_high"]
+explanation.parties[columns].round(3)
 
 # %% [markdown]
 # - `alone`: AUROC of the party by itself; a row that it does not observe gets the class prior.
 # - `without`: AUROC of the others; `adds` is what the party adds to them.
-# - `shapley`: the mean of what it adds to all subsets, from `low` to `high`; the values of all parties add up to the AUROC of all minus
+# - `shapley`: the mean of what it adds to all subsets, with its interval; the values of all parties add up to the AUROC of all minus
 #   that of none.
 #
 # The laboratory knows fewer patients. To compare what the columns are worth, use the patients that both know:
 
 # %%
-model.explain(new, y, rows="shared", n_repeats=0).parties.round(3)
+model.explain(new, y, rows="shared", n_repeats=0).parties[columns].round(3)
 
 # %% [markdown]
 # ## Which columns matter?

@@ -6,16 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 from tests import small_tables
-from xvfl import XVFLClassifier
+from xvfl import DataWarning, XVFLClassifier
 from xvfl.config import LossConfig, TableOptions, TrainConfig
 from xvfl.errors import ConfigError, RunError, WireError
 from xvfl.federation.run_settings import RunSettings
 from xvfl.methods import MethodParts, method_spec
 from xvfl.methods.pooling import load_decision_weights
+from xvfl.model.complete_run import CompleteOptions, complete_run
 from xvfl.model.model import Model
 from xvfl.model.run_dir import RunDir
 from xvfl.service.config import MatchingConfig, load_coordinator_config
@@ -31,6 +33,7 @@ from xvfl.service.release import (
     verify_release,
 )
 from xvfl.service.trained_heads import TrainedHeads
+from xvfl.system.report import no_report
 from xvfl.wire.messages import Release
 
 
@@ -143,6 +146,16 @@ def test_D9_a_released_model_predicts_as_the_simulator(tmp_path: Path, with_weig
     expected = model.predict({"bank": bank}, "local", "bank").values
     found = Model.load(bundle).predict({"bank": bank}, "local", "bank").values
     np.testing.assert_allclose(found, expected, atol=1e-12)
+    # The party also completes its own table, without intervals.
+    bank.to_csv(tmp_path / "bank.csv")
+    options = CompleteOptions(id_column="customer")
+    tables = {"bank": str(tmp_path / "bank.csv")}
+    with pytest.warns(DataWarning, match=r"trained before version 0.3.0 or in a federation"):
+        complete_run(state, tables, tmp_path / "completed", options, no_report)
+    completed = pd.read_csv(tmp_path / "completed" / "bank.csv", index_col="id")
+    cells = pd.read_csv(tmp_path / "completed" / "bank.cells.csv")
+    assert completed["age"].tolist() == model.complete({"bank": bank}, "bank")["age"].tolist()
+    assert (cells["cue"] == "own").all() and cells["low"].isna().all()
 
 
 def test_D9_wrong_weights_of_decisions_are_rejected() -> None:

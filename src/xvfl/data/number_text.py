@@ -54,8 +54,15 @@ def affixes(text: str) -> tuple[str, str]:
 
 
 def write_numbers(values: Floats, whole: bool, decimal: str, prefix: str, suffix: str) -> pd.Series:
-    """Write numbers as text that `parse_number` reads, without thousands separators."""
-    texts = [str(int(each)) if whole else str(float(each)) for each in np.round(values, 6)]
+    """Write numbers as text that `parse_number` reads, without thousands separators.
+
+    Amounts of a currency have two decimals.
+    """
+    money = bool(prefix) or (suffix != "" and suffix in CURRENCIES)
+    if money and not whole:
+        texts = [f"{each:.2f}" for each in values]
+    else:
+        texts = [str(int(each)) if whole else str(float(each)) for each in np.round(values, 6)]
     return pd.Series([prefix + each.replace(".", decimal) + suffix for each in texts], dtype="str")
 
 
