@@ -360,8 +360,10 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
             The tables of some or all parties, by party name.
         y : Series, one-column DataFrame or tuple of (party, column)
             Labels, as in `fit`.
-        metric : {"auto", "auroc", "accuracy", "log_loss"}, default="auto"
-            Metric of all figures. `"auto"` is AUROC for two classes and accuracy for more.
+        metric : str, default="auto"
+            Metric of all figures: `"auroc"`, `"accuracy"` or `"log_loss"` of a classifier, `"r2"`,
+            `"squared_error"` or `"absolute_error"` of a regressor. `"auto"` is AUROC for two
+            classes, accuracy for more, and R² for numbers.
         rows : {"all", "shared"}, default="all"
             `"all"` labeled rows of the tables; or those that every party observes, which compares
             columns without regard to who holds more rows.
