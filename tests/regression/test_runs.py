@@ -12,7 +12,7 @@ from tests.command_line import rejected_with, run_xvfl
 from tests.regression.test_regressor import TABLES, Y
 from tests.service.test_service import COORDINATOR as CLASSES_COORDINATOR
 from tests.service.test_service import SHOP, start, wait_for
-from tests.small_tables import assert_same_run, is_png, train
+from tests.small_tables import assert_same_run, interrupt_at, is_png, train
 from xvfl import XVFLRegressor, describe
 from xvfl.certs import create_authority
 from xvfl.config import Config, ConfigError, parse_config
@@ -118,7 +118,8 @@ def test_a_run_from_disk_has_the_same_labels_and_resumes(tmp_path: Path) -> None
     np.testing.assert_allclose(everything, Y[memory.ids], rtol=1e-5)
     write_tables(tmp_path, disk=True)
     train(path, tmp_path / "first")
-    train(path, tmp_path / "second")
+    assert train(path, tmp_path / "second", show=interrupt_at(25)).interrupted
+    train(path, tmp_path / "second", resume=True)
     assert_same_run(tmp_path / "first", tmp_path / "second")
     said = run_xvfl("evaluate", tmp_path / "first")
     assert said.code == 0 and "R²" in said.out
