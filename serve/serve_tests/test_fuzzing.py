@@ -15,7 +15,7 @@ ROUND = 1500
 
 
 @pytest.mark.slow
-def test_no_server_error(bundles: Path) -> None:
+def test_no_server_error(bundles: Path, tmp_path: Path) -> None:
     checks = "not_a_server_error,response_schema_conformance,status_code_conformance"
     count, seed = 0, 0
     with serving(bundles / "both.xvfl") as server:
@@ -28,6 +28,7 @@ def test_no_server_error(bundles: Path) -> None:
                     *("--checks", checks, "--phases", "coverage,fuzzing"),
                     *("--max-examples", str(ROUND), "--seed", str(seed)),
                 ],
+                cwd=tmp_path,
                 capture_output=True,
                 text=True,
                 check=False,

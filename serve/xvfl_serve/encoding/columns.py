@@ -87,7 +87,9 @@ class NumberColumn:
         plain: int | float = round(number) if self.whole else number
         if not self.decimal:
             return plain
-        text = str(plain if self.whole else round(number, 6))
+        # Amounts of a currency have two decimals.
+        money = not self.whole and (self.prefix or self.suffix not in ("", "%"))
+        text = f"{number:.2f}" if money else str(plain if self.whole else round(number, 6))
         return self.prefix + text.replace(".", self.decimal) + self.suffix
 
 
