@@ -121,12 +121,16 @@ def test_many_categories_are_hashed_and_come_back() -> None:
     frame = many(65)
     encoder = fit(frame, hash_embedding_dim=4)
     (feature,) = encoder.layout.hashed
-    assert (feature.name, feature.width, feature.buckets) == ("city", 4, 256)
+    assert (feature.name, feature.width) == ("city", 4)
     assert [f.name for f in encoder.layout.features] == ["x", "city"]
     assert encoder.columns == ["city", "x"]
     encoded = encoder.encode(frame)
-    digest = hashlib.blake2b(b"city 3", digest_size=8).digest()
-    assert encoded.codes[3, 0] == int.from_bytes(digest, "big") % 256
+    buckets = [
+        int.from_bytes(hashlib.blake2b(city.encode(), digest_size=8).digest(), "big") % 256
+        for city in frame["city"]
+    ]
+    assert feature.buckets == len(set(buckets)) + 1
+    assert encoded.codes[3, 0] == 1 + sorted(set(buckets)).index(buckets[3])
     vectors = vectors_of(encoder)
     back = encoder.decode(whole(encoder, encoded, vectors), vectors)
     shared = pd.Series(encoded.codes[:65, 0]).duplicated(keep=False).to_numpy()
@@ -140,8 +144,27 @@ def test_many_categories_are_hashed_and_come_back() -> None:
     ("distinct", "buckets"), [(3, 128), (64, 128), (65, 256), (128, 256), (40_000, 65_536)]
 )
 def test_bucket_counts(distinct: int, buckets: int) -> None:
-    (feature,) = fit(many(distinct), one_hot_max_size=2).layout.hashed
-    assert feature.buckets == buckets
+    (city,) = fit(many(distinct)[["city"]], one_hot_max_size=2).to_dict()["codecs"]
+    assert city["buckets"] == buckets
+
+
+@pytest.mark.parametrize(("rows", "minimum"), [(20_000, 10), (1_000, 5), (150, 1)])
+def test_rare_and_unseen_values_share_an_embedding(rows: int, minimum: int) -> None:
+    counts = {f"often {i}": minimum for i in range(3)} | {
+        f"rare {i}": minimum - 1 for i in range(20) if minimum > 1
+    }
+    names = [name for name, count in counts.items() for _ in range(count)]
+    names += ["most"] * (rows - len(names))
+    frame = pd.DataFrame({"city": names})
+    encoder = fit(frame, one_hot_max_size=2)
+    codes = encoder.encode(pd.DataFrame({"city": ["most", *counts, "unseen"]})).codes[:, 0]
+    assert np.unique(codes[:4]).size == 4 and (codes[:4] > 0).all()
+    assert (codes[4:] == 0).all()
+    assert encoder.layout.hashed[0].buckets == 5
+    vectors = vectors_of(encoder)
+    rare = encoder.encode(pd.DataFrame({"city": ["unseen"]}))
+    back = encoder.decode(whole(encoder, rare, vectors), vectors)
+    assert not back["city"].str.startswith("rare").any(), "completion names no rare value"
 
 
 def test_a_long_vocabulary_keeps_the_most_frequent() -> None:

@@ -4,7 +4,7 @@ Shapes: n rows, w encoded columns of the feature. Missing cells are NA.
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -26,6 +26,8 @@ MAX_EXACT_INTEGER = 2.0**53
 """A float64 represents all smaller integers exactly."""
 DAY = 86_400
 MIN_BUCKETS, MAX_BUCKETS = 128, 2**16
+FREQUENT_ROWS, FREQUENT_SHARE = 10, 0.005
+"""Rows, or share of the rows if that is less, from which a value has an embedding of its own."""
 MAX_VOCABULARY = 4096
 MIN_PROBABILITY = 1e-7
 DECODE_BATCH = 4096
@@ -204,11 +206,16 @@ class CategoryCodec:
 
 @dataclass(frozen=True)
 class HashedCodec:
-    """A category with many values: a hash bucket with a learned embedding."""
+    """A category with many values: hash buckets with learned embeddings.
+
+    Rare and unseen values share the embedding with code 0: their own would be noise.
+    """
 
     name: str
     width: int
     buckets: int
+    frequent: tuple[int, ...]
+    """Buckets of frequent values in ascending order; their codes start at 1."""
     vocabulary: tuple[str, ...]
     """The most frequent training values, most frequent first."""
     complete: bool
@@ -223,31 +230,36 @@ class HashedCodec:
         frequent = sorted(counts, key=lambda text: (-counts[text], text))
         buckets = 1 << (2 * len(counts) - 1).bit_length()
         buckets = min(max(buckets, MIN_BUCKETS), MAX_BUCKETS)
+        minimum = min(FREQUENT_ROWS, FREQUENT_SHARE * sum(counts.values()))
+        of_values = hash_buckets((text for text in frequent if counts[text] >= minimum), buckets)
+        own = tuple(np.unique(of_values).tolist())
         complete = len(counts) <= MAX_VOCABULARY
-        return cls(name, width, buckets, tuple(frequent[:MAX_VOCABULARY]), complete, kind)
+        return cls(name, width, buckets, own, tuple(frequent[:MAX_VOCABULARY]), complete, kind)
 
     @property
     def feature(self) -> Feature:
         """The column's entry in the layout."""
-        return Feature(self.name, "hashed", self.width, self.buckets)
+        return Feature(self.name, "hashed", self.width, len(self.frequent) + 1)
 
-    @cached_property
-    def _bucket_of_word(self) -> NDArray[np.int64]:
-        return hash_buckets(pd.Index(self.vocabulary, dtype="str"), self.buckets)
+    def _codes(self, texts: Iterable[str]) -> NDArray[np.int64]:
+        code_of_bucket = np.zeros(self.buckets, dtype=np.int64)
+        code_of_bucket[list(self.frequent)] = np.arange(1, len(self.frequent) + 1)
+        codes: NDArray[np.int64] = code_of_bucket[hash_buckets(texts, self.buckets)]
+        return codes
 
     def encode(self, cells: pd.Series, party: str) -> EncodedColumn:
-        """Hash each cell's value; unseen values get a bucket, too."""
+        """Hash each cell's value; code 0 if it is rare or unseen."""
         present, texts = observed_text(cells)
         positions, distinct = pd.factorize(texts)
         codes = np.zeros(len(cells), dtype=np.int64)
-        codes[present] = hash_buckets(distinct, self.buckets)[positions]
+        codes[present] = self._codes(distinct)[positions]
         unseen = np.zeros(len(cells), dtype=bool)
         if self.complete:
             unseen[present] = ~distinct.isin(self.vocabulary)[positions]
         return EncodedColumn(codes, present, {f"unseen category in {self.name}": unseen})
 
     def decode(self, encoded: Floats, vectors: Mapping[str, Floats]) -> pd.Series:
-        """Return the vocabulary's value with the nearest embedding."""
+        """Return the value of `options` with the nearest embedding."""
         nearest = np.zeros(len(encoded), dtype=np.int64)
         for start in range(0, len(encoded), DECODE_BATCH):
             part = slice(start, start + DECODE_BATCH)
@@ -255,19 +267,22 @@ class HashedCodec:
         return self.options().take(nearest).reset_index(drop=True)
 
     @cached_property
-    def _used_buckets(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The different buckets of the vocabulary, and the most frequent word of each."""
-        buckets, word = np.unique(self._bucket_of_word, return_index=True)
-        return buckets, word
+    def decodable(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The codes that cells are decoded from, and the place of the most frequent word of each.
+
+        Code 0 stands for many values, so it is one of them only if there is no other.
+        """
+        codes, words = np.unique(self._codes(self.vocabulary), return_index=True)
+        return (codes, words) if len(codes) == 1 else (codes[codes > 0], words[codes > 0])
 
     def options(self) -> pd.Series:
         """List the values that a cell can be decoded to, in the order of `scores`."""
-        word = self._used_buckets[1]
-        return _restore_type(self.vocabulary, self.type).take(word).reset_index(drop=True)
+        words = self.decodable[1]
+        return _restore_type(self.vocabulary, self.type).take(words).reset_index(drop=True)
 
     def scores(self, encoded: Floats, vectors: Mapping[str, Floats]) -> Floats:
         """Return the negative squared distance to the embedding of each option. (n, options)"""
-        table = np.asarray(vectors[self.name], dtype=np.float64)[self._used_buckets[0]]
+        table = np.asarray(vectors[self.name], dtype=np.float64)[self.decodable[0]]
         center = table.mean(0)
         # Centering keeps float32 accurate enough; it is twice as fast as float64.
         near, table = (encoded - center).astype(np.float32), (table - center).astype(np.float32)
@@ -276,10 +291,10 @@ class HashedCodec:
         return scores
 
     def options_of(self, codes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the places of bucket codes among the options, −1 for other buckets. (n,)"""
-        buckets = self._used_buckets[0]
-        at = np.searchsorted(buckets, codes).clip(max=len(buckets) - 1)
-        return np.where(buckets[at] == codes, at, -1)
+        """Return the places of codes among the options, −1 for other codes. (n,)"""
+        known = self.decodable[0]
+        at = np.searchsorted(known, codes).clip(max=len(known) - 1)
+        return np.where(known[at] == codes, at, -1)
 
 
 Codec = NumberCodec | DurationCodec | DateCodec | CategoryCodec | HashedCodec
@@ -304,15 +319,15 @@ def codec_from_dict(data: Mapping[str, Any]) -> Codec:
     fields = {name: value for name, value in data.items() if name != "codec"}
     if "scale" in fields:
         fields["scale"] = Scale(*(tuple(fields["scale"][key]) for key in ("knots", "scaled_knots")))
-    for name in ("values", "vocabulary"):
+    for name in ("values", "vocabulary", "frequent"):
         if name in fields:
             fields[name] = tuple(fields[name])
     return CODECS[data["codec"]](**fields)
 
 
-def hash_buckets(distinct: pd.Index, buckets: int) -> NDArray[np.int64]:
+def hash_buckets(texts: Iterable[str], buckets: int) -> NDArray[np.int64]:
     """Hash strings to buckets, identically on every machine."""
-    digests = (hashlib.blake2b(text.encode(), digest_size=8).digest() for text in distinct)
+    digests = (hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts)
     return np.array([int.from_bytes(digest, "big") % buckets for digest in digests], dtype=np.int64)
 
 

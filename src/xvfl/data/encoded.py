@@ -14,7 +14,7 @@ class Encoded:
     values: NDArray[np.float32]
     """(n, dense) numbers, or (n, channels, height, width) for images; all in [0, 1]."""
     codes: NDArray[np.int64]
-    """(n, hashed) buckets of the hashed features."""
+    """(n, hashed) codes of the hashed features."""
     observed: NDArray[np.bool_]
     """(n, raw) which raw features are observed."""
     notes: list[str]

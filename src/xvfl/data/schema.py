@@ -77,7 +77,7 @@ def _kind(codec: Codec | str) -> tuple[str, str]:
     if isinstance(codec, CategoryCodec):
         return "category", f"one-hot, {len(codec.values)} columns"
     if isinstance(codec, HashedCodec):
-        return "category", f"hashed, {codec.buckets:,} buckets"
+        return "category", f"hashed, {len(codec.frequent) + 1:,} embeddings"
     scaling = "quantiles" if len(codec.scale.knots) > 2 else "min-max"
     if isinstance(codec, DateCodec):
         form = "" if codec.format == ISO else f", format {codec.format}"

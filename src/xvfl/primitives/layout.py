@@ -25,7 +25,8 @@ class Feature:
     width : int
         The number of encoded columns.
     buckets : int, default=0
-        The number of hash buckets of a hashed feature.
+        The number of embeddings of a hashed feature: one for each frequent hash bucket, and the
+        first for all other values.
     """
 
     name: str

@@ -68,7 +68,7 @@ class PartyTable:
     values: Tensor
     """(n, dense) numbers, or (n, channels, height, width) for images; 0 where missing."""
     codes: Tensor
-    """(n, hashed) buckets of the hashed features; 0 where missing."""
+    """(n, hashed) codes of the hashed features; 0 where missing, rare or unseen."""
     observed: Tensor
     """(n, raw) bool: which raw features are observed."""
 
