@@ -96,6 +96,7 @@ ADDED: dict[str, Any] = {
     "net.members": 1,
     "loss.joint_masks": False,
     "train.completion_interval": 1,
+    "train.image_shift": 0.0,
 }
 """Options that were added later, by group and name (`loss.name`): the value that these runs had."""
 

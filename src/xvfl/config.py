@@ -174,11 +174,12 @@ class NetConfig:
     base_channels: int = 32
     """Channels of the first residual block, a multiple of 8; later blocks have up to 8 times as
     many."""
-    seeing_completers: bool = False
-    """In `xvfl+`, completers also take the features that their party observes."""
+    seeing_completers: bool | None = None
+    """In `xvfl+`, completers also take the features that their party observes; by default if a
+    party has images."""
     number_embedding_dim: int | None = None
-    """Size of the periodic embedding of each number of a table; 0 = none; by default 8 with several
-    members, else 0."""
+    """Size of the periodic embedding of each number of a table; 0 = none; by default 8, with
+    differential privacy 0."""
     members: int = 0
     """Number of nets of each party and of heads, trained at once; predictions are averaged. More
     than one needs tables and default nets, and multiplies the embeddings in every message. 0 = 4
@@ -226,9 +227,9 @@ class LossConfig:
     """Do not propagate gradients through cues; saves one message per step."""
     cross_completion: bool = True
     """Complete missing features from the embeddings of other parties; false = an ablation."""
-    joint_masks: bool = True
-    """In self completion, also predict from the masked copies of all parties together; false = an
-    ablation."""
+    joint_masks: bool | None = None
+    """In self completion, also predict from the masked copies of all parties together; by default
+    unless a party has images."""
     aggregation: Literal["mean", "concat"] = "mean"
     """How X-VFL combines the embeddings of the parties: their mean, or, as an ablation, their
     concatenation."""
@@ -241,9 +242,10 @@ class LossConfig:
     paper's definition); by default the largest share that at least half of the party's rows
     reach."""
 
-    def resolve(self, members: int = 1) -> "LossConfig":
-        """Replace automatic values, for a number of members."""
-        return replace(self, n_masks=self.n_masks or (1 if members > 1 else 2))
+    def resolve(self, members: int = 1, image: bool = False) -> "LossConfig":
+        """Replace automatic values, for a number of members, and for tables or images."""
+        joint = self.joint_masks if self.joint_masks is not None else not image
+        return replace(self, n_masks=self.n_masks or (1 if members > 1 else 2), joint_masks=joint)
 
     @property
     def self_completion_weight(self) -> float:
@@ -306,6 +308,9 @@ class TrainConfig:
     completion_interval: int = 0
     """`xvfl+` completes features in every n-th step; the other steps train on masked copies alone.
     0 = 4 with several members, else 1."""
+    image_shift: float = 0.125
+    """Images are shifted at random in training, by up to this share of their height and width; 0 =
+    not shifted."""
     random_state: int = 0
     """Seed of all random numbers; makes runs on one machine reproducible, bit for bit on a CPU."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -325,6 +330,7 @@ class TrainConfig:
         held_out = 0 < self.validation_fraction < 1
         _require(self, "validation_fraction", held_out, "a share between 0 and 1")
         _require(self, "patience", self.patience >= 0, "0 or more")
+        _require(self, "image_shift", 0 <= self.image_shift < 1, "a share from 0 to below 1")
         small, p = self.page_batch_size, self.page_probability
         _require(self, "page_batch_size", small is None or small >= 1, "at least 1")
         _require(self, "page_probability", p is None or 0 < p <= 1, "above 0, at most 1")

@@ -20,8 +20,10 @@ TABLES = ("bank", "avazu", "physionet2012", "mimic3")
 IMAGES = ("cifar10", "utkface", "tinyimagenet5")
 
 
-ONE_MEMBER = NetConfig(members=1, number_embedding_dim=0)
-SEVERAL_MEMBERS = NetConfig(32, 64, number_embedding_dim=8, members=4)
+ONE_MEMBER = NetConfig(members=1, number_embedding_dim=0, seeing_completers=False)
+SEVERAL_MEMBERS = NetConfig(
+    32, 64, number_embedding_dim=8, members=4, seeing_completers=False
+)
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,7 @@ class Budget:
     """Additional seeds of the figures over missing rates."""
     weights: Literal["best", "calibrated"] = "best"
     """Whether validation rows also weigh the decisions of `xvfl+` (D9)."""
+    image_shift: float = 0.0
 
 
 TABLE_BUDGET = Budget(
@@ -68,6 +71,7 @@ SMALL = NetConfig(
     base_channels=8,
     members=1,
     number_embedding_dim=0,
+    seeing_completers=False,
 )
 QUICK: dict[str, Budget] = {
     **dict.fromkeys(TABLES, Budget(4_000, 2_000, 6, 2, SOME_RATES, 128)),
@@ -209,6 +213,7 @@ def make_jobs(
     chosen = methods or [m for m in METHODS if parties == 2 or m != "fedcvt"]
     train = TrainConfig(epochs=budget.epochs, batch_size=budget.batch_size, patience=0)
     train = replace(train, learning_rate=budget.learning_rate, precision=budget.precision)
+    train = replace(train, image_shift=budget.image_shift)
     train = train.resolve(budget.net.members)
     shared = RunConfig("", 0.0, 0, overlap, budget.net, weights=budget.weights, kind=kind)
     shared = replace(shared, imbalance=imbalance)

@@ -124,6 +124,7 @@ class StackedRuns:
                 member_seeds(self.seeds, self.net.members),
                 weight,
                 self.statement,
+                one.train.image_shift,
             )
             for at, (name, net) in enumerate(nets.items())
         ]

@@ -65,9 +65,9 @@ class XVFLClassifier(ClassifierMixin, XVFLEstimator):  # type: ignore[misc]
         Weight of the reconstruction loss: completers reproduce observed features.
     cross_completion : bool, default=True
         Complete missing features from the embeddings of other parties. False is an ablation.
-    joint_masks : bool, default=True
-        In self completion, also predict from the masked copies of all parties together. False is
-        an ablation.
+    joint_masks : bool, default=None
+        In self completion, also predict from the masked copies of all parties together. None means
+        True, unless a party has images.
     aggregation : {"mean", "concat"}, default="mean"
         How X-VFL combines the embeddings of the parties: their mean, or, as an ablation, their
         concatenation.
@@ -89,11 +89,12 @@ class XVFLClassifier(ClassifierMixin, XVFLEstimator):  # type: ignore[misc]
         Number of residual blocks in bottoms of images.
     base_channels : int, default=32
         Channels of the first residual block, a multiple of 8.
-    seeing_completers : bool, default=False
-        In `"xvfl+"`, completers also take the features that their party observes.
+    seeing_completers : bool, default=None
+        In `"xvfl+"`, completers also take the features that their party observes. None means True
+        if a party has images.
     number_embedding_dim : int, default=None
-        Size of the periodic embedding of each number of a table. 0 means none. By default 8 with
-        several members, else 0.
+        Size of the periodic embedding of each number of a table. 0 means none. By default 8, with
+        differential privacy 0.
     members : int, default=0
         Number of nets of each party and of heads, trained at once. Predictions are the mean of
         their log-probabilities. More than one needs tables and default nets. 0 means 4 where that
@@ -129,6 +130,8 @@ class XVFLClassifier(ClassifierMixin, XVFLEstimator):  # type: ignore[misc]
     completion_interval : int, default=0
         `"xvfl+"` completes features in every n-th step; the other steps train on masked copies
         alone. 0 means 4 with several members, else 1.
+    image_shift : float, default=0.125
+        Images are shifted at random in training, by up to this share of their height and width.
     random_state : int, RandomState or None, default=0
         Seed of all random numbers; None draws one.
     device : {"auto", "cpu", "cuda"}, default="auto"
@@ -284,7 +287,7 @@ class XVFLClassifier(ClassifierMixin, XVFLEstimator):  # type: ignore[misc]
         guidance: float = 0.5,
         reconstruction: float = 0.3,
         cross_completion: bool = True,
-        joint_masks: bool = True,
+        joint_masks: bool | None = None,
         aggregation: str = "mean",
         distillation_alpha: float = 0.5,
         distillation_temperature: float = 2.0,
@@ -293,7 +296,7 @@ class XVFLClassifier(ClassifierMixin, XVFLEstimator):  # type: ignore[misc]
         hidden_dim: int = 0,
         n_blocks: int = 4,
         base_channels: int = 32,
-        seeing_completers: bool = False,
+        seeing_completers: bool | None = None,
         number_embedding_dim: int | None = None,
         members: int = 0,
         epochs: int = 0,
@@ -310,6 +313,7 @@ class XVFLClassifier(ClassifierMixin, XVFLEstimator):  # type: ignore[misc]
         class_weight: Mapping[Any, float] | str | None = None,
         use_unlabeled: bool = True,
         completion_interval: int = 0,
+        image_shift: float = 0.125,
         random_state: int | np.random.RandomState | None = 0,
         device: str = "auto",
         precision: str = "float32",

@@ -52,15 +52,16 @@ def resolve_net(
         d, hidden = 256, 256
     if privacy.epsilon is not None:
         d = PRIVATE_WIDTH
-    number = config.number_embedding_dim
+    number, sees = config.number_embedding_dim, config.seeing_completers
     if number is None:
-        number = 8 if members > 1 and not privacy.protects else 0
+        number = 8 if privacy.epsilon is None else 0
     return replace(
         config,
         members=members,
         embedding_dim=config.embedding_dim or d,
         hidden_dim=config.hidden_dim or hidden,
         number_embedding_dim=number,
+        seeing_completers=image if sees is None else sees,
     )
 
 

@@ -16,6 +16,7 @@ from xvfl.federation.private_embeddings import PrivateEmbeddings
 from xvfl.methods.base import View
 from xvfl.nets.party_net import PartyNet
 from xvfl.nets.row_wise import apply_to_rows, row_wise
+from xvfl.primitives.augment import shift_images
 from xvfl.primitives.masks import drop_features
 from xvfl.primitives.random import CounterRNG, seed_modules
 from xvfl.primitives.rows import Table
@@ -40,6 +41,8 @@ class PartyWorker:
     privacy
         The noise and the number of releases of a row, with differential privacy; the net is then
         not trained.
+    image_shift
+        Largest random shift of images in training, as a share of their height and width.
     """
 
     def __init__(
@@ -50,12 +53,15 @@ class PartyWorker:
         seeds: Sequence[int],
         reconstruction: float = 0.0,
         privacy: PrivacyStatement | None = None,
+        image_shift: float = 0.0,
     ) -> None:
         self.name = name
         self.net = net
         self.table = table
         self.seeds = tuple(seeds)
         self._draws: list[CounterRNG] = []
+        self._image_shift = image_shift if net.layout.image is not None else 0.0
+        self._shifts = CounterRNG(self.seeds, name, "shift")
         self.reconstruction = reconstruction
         self.row_wise = all(row_wise(each) for each in (net.bottom, net.completer))
         self.optimized_net: OptimizedNet | None = None
@@ -88,6 +94,9 @@ class PartyWorker:
             return self.private.select(handles, views)
         self._seed(step, "embed")
         rows = self.table.take(handles)
+        if self._image_shift and self.net.training:
+            uniform = self._shifts.uniform(step, len(rows), 2, rows.device)
+            rows = shift_images(rows, uniform, self._image_shift)
         self._x, self._observed, self._step = self.net.encode(rows), rows.observed, step
         self.objective = None
         n_masks = self._n_masks = max(views.count("masked"), views.count("self"))

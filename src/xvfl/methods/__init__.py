@@ -89,6 +89,7 @@ class MethodSpec:
 
 
 def _xvfl(config: LossConfig, parts: MethodParts) -> Method:
+    config = config.resolve()
     weights = XVFLWeights(
         _single(config.lambda1, "lambda1"),
         _single(config.lambda2, "lambda2"),
@@ -97,9 +98,9 @@ def _xvfl(config: LossConfig, parts: MethodParts) -> Method:
         config.detach_cue,
         config.cross_completion,
         config.aggregation,
-        config.resolve().n_masks,
+        config.n_masks,
         config.guidance,
-        config.joint_masks,
+        bool(config.joint_masks),
     )
     concat = config.aggregation == "concat"
     return XVFL(parts.joint() if concat else parts.shared(), weights, task=parts.task)

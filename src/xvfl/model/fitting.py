@@ -60,7 +60,7 @@ class TrainingPlan:
         several = not (image or custom or self.privacy.protects)
         net = resolve_net(self.net, image, self.privacy, several)
         train = self.train.resolve(net.members, rows, self.privacy.reconstruction_only)
-        return replace(self, net=net, loss=self.loss.resolve(net.members), train=train)
+        return replace(self, net=net, loss=self.loss.resolve(net.members, image), train=train)
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,9 @@ def _fit_once(
         _copy_weights(plan.initial, model)
     for module in model.modules.values():
         module.to(device)
-    federation = model.federation(dataset.tables, plan.loss.reconstruction_weight)
+    federation = model.federation(
+        dataset.tables, plan.loss.reconstruction_weight, plan.train.image_shift
+    )
     validation = dataset.validation_rows(device)
     rows: RowSource = dataset.training_rows(device)
     if model.differential_privacy is not None:

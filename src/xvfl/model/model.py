@@ -263,7 +263,10 @@ class Model:
         return chosen, completed.double().cpu().numpy(), cell_groups(rows, observed, at)
 
     def federation(
-        self, tables: Mapping[str, Table], reconstruction_weight: float = 0.0
+        self,
+        tables: Mapping[str, Table],
+        reconstruction_weight: float = 0.0,
+        image_shift: float = 0.0,
     ) -> FusedFederation:
         """Combine the parties' nets with their tables, on the device of the heads."""
         device = next(self.method.heads.parameters()).device
@@ -279,6 +282,7 @@ class Model:
                 seeds,
                 reconstruction_weight,
                 privacy,
+                image_shift,
             )
             for name, table in tables.items()
         ]

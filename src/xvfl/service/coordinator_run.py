@@ -77,7 +77,8 @@ class CoordinatorRun:
         net = resolve_net(config.net, image, privacy)
         count = len(labeled.parts[0])
         train = train.resolve(net.members, count, privacy.reconstruction_only)
-        self.config = config = replace(config, train=train, loss=config.loss.resolve(net.members))
+        loss = config.loss.resolve(net.members, image)
+        self.config = config = replace(config, train=train, loss=loss)
         seeds, self.task = [run_seed(secret, name)], labeled.task
         n_outputs = self.task.n_outputs
         self.method: Method = build_method(

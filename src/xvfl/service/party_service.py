@@ -119,6 +119,7 @@ class PartyService:
             member_seeds(seeds, net_config.members),
             settings.reconstruction,
             privacy,
+            settings.train.image_shift,
         )
         trained = table.observed[training]
         self._full_threshold = settings.full_threshold or choose_full_threshold(
