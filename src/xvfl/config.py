@@ -175,8 +175,8 @@ class NetConfig:
     """Channels of the first residual block, a multiple of 8; later blocks have up to 8 times as
     many."""
     seeing_completers: bool | None = None
-    """In `xvfl+`, completers also take the features that their party observes; by default if a
-    party has images."""
+    """In `xvfl+`, completers also take the features that their party observes; by default those of
+    images do."""
     number_embedding_dim: int | None = None
     """Size of the periodic embedding of each number of a table; 0 = none; by default 8, with
     differential privacy 0."""

@@ -21,9 +21,7 @@ IMAGES = ("cifar10", "utkface", "tinyimagenet5")
 
 
 ONE_MEMBER = NetConfig(members=1, number_embedding_dim=0, seeing_completers=False)
-SEVERAL_MEMBERS = NetConfig(
-    32, 64, number_embedding_dim=8, members=4, seeing_completers=False
-)
+SEVERAL_MEMBERS = NetConfig(32, 64, number_embedding_dim=8, members=4, seeing_completers=False)
 
 
 @dataclass(frozen=True)

@@ -90,8 +90,8 @@ class XVFLClassifier(ClassifierMixin, XVFLEstimator):  # type: ignore[misc]
     base_channels : int, default=32
         Channels of the first residual block, a multiple of 8.
     seeing_completers : bool, default=None
-        In `"xvfl+"`, completers also take the features that their party observes. None means True
-        if a party has images.
+        In `"xvfl+"`, completers also take the features that their party observes. None means those
+        of images.
     number_embedding_dim : int, default=None
         Size of the periodic embedding of each number of a table. 0 means none. By default 8, with
         differential privacy 0.

@@ -52,7 +52,7 @@ def resolve_net(
         d, hidden = 256, 256
     if privacy.epsilon is not None:
         d = PRIVATE_WIDTH
-    number, sees = config.number_embedding_dim, config.seeing_completers
+    number = config.number_embedding_dim
     if number is None:
         number = 8 if privacy.epsilon is None else 0
     return replace(
@@ -61,7 +61,6 @@ def resolve_net(
         embedding_dim=config.embedding_dim or d,
         hidden_dim=config.hidden_dim or hidden,
         number_embedding_dim=number,
-        seeing_completers=image if sees is None else sees,
     )
 
 
@@ -105,7 +104,10 @@ def build_parties(
         if not spec.completes:
             return PartyNet(layout, bottom, nets.NoCompleter())
         completer = custom_net((completers or {}).get(name), layout, d)
-        sees = config.seeing_completers and loss.self_completion_weight > 0
+        sees = config.seeing_completers
+        if sees is None:
+            sees = layout.image is not None
+        sees = sees and loss.self_completion_weight > 0
         default = completer or nets.completer(layout, d, hidden, config.base_channels, sees)
         return PartyNet(layout, bottom, default)
 
