@@ -125,6 +125,30 @@ def imbalance(dataset: str, budget: Budget) -> list[Job]:
     return make_jobs(dataset, budget, rates=(0.5,), overlap=0.2, imbalance=0.8)
 
 
+IMAGE_METHODS = ("xvfl+", "laser+mask", "laser", "vanilla")
+
+
+def images(dataset: str, budget: Budget) -> list[Job]:
+    """Images with the defaults of this version: all rows, random shifts, seeing completers."""
+    seeds = 5 if dataset == "cifar10" else budget.seeds
+    return make_jobs(dataset, _image_budget(budget, seeds), rates=(0.5, 0.9), methods=IMAGE_METHODS)
+
+
+def images_four_parties(dataset: str, budget: Budget) -> list[Job]:
+    """The same with four parties, and the same budget."""
+    return make_jobs(
+        dataset, _image_budget(budget, 3), rates=(0.5, 0.9), methods=IMAGE_METHODS, parties=4
+    )
+
+
+def _image_budget(budget: Budget, seeds: int) -> Budget:
+    """Return a budget with the defaults of this version; all rows, unless it is a quick one."""
+    if not budget.half_resolution:
+        budget = replace(budget, train_rows=0, test_rows=0, seeds=seeds)
+    net = replace(budget.net, seeing_completers=True)
+    return replace(budget, net=net, joint_masks=False, weights="calibrated", image_shift=0.125)
+
+
 def four_parties(dataset: str, budget: Budget) -> list[Job]:
     """Four parties with the paper's λ1 = λ2 = 0.01 and batch size 100 (P8).
 
@@ -176,6 +200,8 @@ FIGURES: dict[str, Callable[[str, Budget], list[Job]]] = {
     "four-parties": four_parties,
     "ablations": ablations,
     "kinds": kinds,
+    "images": images,
+    "images-four-parties": images_four_parties,
 }
 """The figures that are grids of runs, by name."""
 
