@@ -151,7 +151,9 @@ def test_automatic_values_are_replaced_once() -> None:
     several = resolve_net(NetConfig(), False, several_members=True)
     assert (several.members, several.number_embedding_dim) == (4, 8)
     one = resolve_net(NetConfig(), False)
-    assert (one.members, one.number_embedding_dim) == (1, 0)
+    assert (one.members, one.number_embedding_dim) == (1, 8)
+    private = PrivacyConfig("no_gradients", epsilon=1.0)
+    assert resolve_net(NetConfig(), False, private).number_embedding_dim == 0
     assert resolve_net(NetConfig(number_embedding_dim=0), False, several_members=True) == replace(
         several, number_embedding_dim=0
     )
@@ -167,9 +169,10 @@ def test_default_nets_fit_together(layouts: dict[str, Layout]) -> None:
     assert len(linears(method.heads)) == (6 if image else 3)
     for name, layout in layouts.items():
         net, shape = parties[name], layout.image or (layout.encoded,)
-        E = net.embed(torch.rand(2, *shape), torch.ones(2, layout.raw, dtype=torch.bool))
+        x, observed = torch.rand(2, *shape), torch.ones(2, layout.raw, dtype=torch.bool)
+        E = net.embed(x, observed)
         assert E.shape == (2, 256 if image else 64)
-        assert net.completer(E).shape == (2, *shape)
+        assert net.completer(*net.completer_inputs(x, observed, E)).shape == (2, *shape)
         assert method.heads(E).shape == (2, 4)
 
 

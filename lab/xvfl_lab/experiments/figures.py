@@ -135,7 +135,7 @@ def images(dataset: str, budget: Budget) -> list[Job]:
 
 
 def images_four_parties(dataset: str, budget: Budget) -> list[Job]:
-    """The same with four parties, and the same budget."""
+    """Images with the defaults of this version and four parties; the budget is that of two."""
     return make_jobs(
         dataset, _image_budget(budget, 3), rates=(0.5, 0.9), methods=IMAGE_METHODS, parties=4
     )

@@ -189,7 +189,7 @@ class CategoryColumn:
 
 
 class HashedColumn:
-    """A category with many values: a hash bucket with a learned embedding."""
+    """A category with many values: hash buckets with learned embeddings; code 0 for rare values."""
 
     kind = "hashed"
     json_type = ("string", "number", "boolean")
@@ -198,16 +198,16 @@ class HashedColumn:
         self.name, self.type, self.buckets = data["name"], data["type"], data["buckets"]
         self.width = data["width"]
         self.vocabulary = data["vocabulary"]
+        self._codes = {bucket: 1 + at for at, bucket in enumerate(data["frequent"])}
         self._known = frozenset(self.vocabulary) if data["complete"] else None
 
     def encode(self, cell: Any, notes: Notes) -> int:
-        """Hash the value; unseen values get a bucket, too."""
+        """Hash the value; code 0 if it is rare or unseen."""
         text = category_text(cell, self.name, self.type, self._known or ())
         if self._known is not None and text not in self._known:
             notes.append(("unseen", self.name))
         digest = hashlib.blake2b(text.encode(errors="replace"), digest_size=8).digest()
-        bucket: int = int.from_bytes(digest, "big") % self.buckets
-        return bucket
+        return self._codes.get(int.from_bytes(digest, "big") % self.buckets, 0)
 
     def decode(self, word: int) -> Any:
         """Return a value of the vocabulary."""

@@ -31,7 +31,7 @@ class EncodedRows:
     values: NDArray[np.float32]
     """(n, dense) numbers, or (n, channels, height, width) for images."""
     codes: NDArray[np.int64]
-    """(n, hashed) buckets of hashed features."""
+    """(n, hashed) codes of hashed features."""
     observed: NDArray[np.bool_]
     """(n, raw) which raw features are observed."""
     notes: list[Notes]

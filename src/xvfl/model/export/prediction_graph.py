@@ -9,13 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
-import numpy as np
-import pandas as pd
 import torch
 from torch import Tensor, nn
 
 from xvfl import maths
-from xvfl.data.codecs import hash_buckets
+from xvfl.data.codecs import HashedCodec
 from xvfl.data.encoder import TableEncoder
 from xvfl.federation.private_embeddings import reference_rows
 from xvfl.methods.base import Mode, View
@@ -200,13 +198,12 @@ def _vocabulary_vectors(model: Model, party: str) -> list[tuple[Tensor, Tensor]]
     encoder = model.encoders[party]
     if not isinstance(encoder, TableEncoder):
         return []
-    codecs = {codec["name"]: codec for codec in encoder.to_dict()["codecs"]}
+    codecs = [codec for codec in encoder.codecs if isinstance(codec, HashedCodec)]
     found = []
-    for feature, embedding in zip(encoder.layout.hashed, model.parties[party].vectors, strict=True):
-        vocabulary = pd.Index(codecs[feature.name]["vocabulary"], dtype="str")
-        buckets, words = np.unique(hash_buckets(vocabulary, feature.buckets), return_index=True)
+    for codec, embedding in zip(codecs, model.parties[party].vectors, strict=True):
+        codes, words = codec.decodable
         weight = cast(nn.Embedding, embedding).weight.detach()
         # Of several members, completed rows hold the vectors of the first.
         first = weight[0] if weight.dim() == 3 else weight
-        found.append((first[torch.from_numpy(buckets)], torch.from_numpy(words)))
+        found.append((first[torch.from_numpy(codes)], torch.from_numpy(words)))
     return found
