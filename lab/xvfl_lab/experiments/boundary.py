@@ -31,7 +31,9 @@ NAME = "boundary"
 WEIGHTS = (0.0, 0.1, 10.0)
 """λ1 = λ2: off, the default, a hundred times the default."""
 RATE = 0.5
-TRAIN = TrainConfig(40, 128, learning_rate=5e-3, patience=0, device="cpu").resolve()
+TRAIN = TrainConfig(
+    40, 128, learning_rate=5e-3, patience=0, image_shift=0.0, device="cpu"
+).resolve()
 DRAWN = replace(ONE_MEMBER, embedding_dim=2)
 GRID = 240
 """Grid points along a side of the picture."""

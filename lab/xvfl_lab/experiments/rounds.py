@@ -109,7 +109,9 @@ def exponent(rounds: NDArray[Any], values: NDArray[np.float64]) -> float:
 def run_config(algorithm: Algorithm, step: float, seed: int, b: int) -> RunConfig:
     """Configure a run; SGD's batch size is PAGE's expected gradients per step."""
     batch = b if algorithm == "page" else math.ceil(PagePlan.default(b).gradients_per_step)
-    plain = TrainConfig(schedule="constant", momentum=0.0, weight_decay=0.0, patience=0)
+    plain = TrainConfig(
+        schedule="constant", momentum=0.0, weight_decay=0.0, patience=0, image_shift=0.0
+    )
     train = replace(
         plain, optimizer=algorithm, batch_size=batch, learning_rate=step, random_state=seed
     )
