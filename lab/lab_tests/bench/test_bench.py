@@ -1,6 +1,7 @@
 """The bench compares like with like, and runs."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -214,6 +215,20 @@ def test_big_tables_are_measured_when_asked_for(monkeypatch: pytest.MonkeyPatch)
     assert [claim.met for claim in found.claims] == [True, True]
     assert found.claims[0].value == pytest.approx(704 / 701)
     assert "big" in run.SECTIONS and "big" not in {**run.sections.SECTIONS, **run.ON_GPU}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("XVFL_DATA" not in os.environ, reason="XVFL_DATA does not name the data")
+def test_a_fit_is_compared_with_the_old_defaults() -> None:
+    from xvfl_lab.bench import run
+
+    found = run.BY_NAME["fit"](QUICK)
+    assert [(line.case, line.contender) for line in found.lines if line.unit == "CPU s"] == [
+        ("bank, 2000 rows", "0.1.0"),
+        ("bank, 2000 rows", "now"),
+    ]
+    assert all(line.value > 0 for line in found.lines if line.unit)
+    assert len(found.claims) == 3
 
 
 @pytest.mark.slow

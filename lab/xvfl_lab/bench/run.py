@@ -14,12 +14,20 @@ from xvfl_lab.bench.grid import grid
 from xvfl_lab.bench.outcome import CLAIMS, LINES, Outcome
 from xvfl_lab.bench.sections import Plan
 
+
+def fit(plan: Plan) -> Outcome:
+    """Compare a fit on Bank Marketing with the defaults of version 0.1.0; needs the product."""
+    from xvfl_lab.bench.bank_fit import compare_fits, compare_steps
+
+    return compare_fits(plan) + compare_steps(plan)
+
+
 ON_GPU: dict[str, Callable[[Plan], Outcome]] = {
     "agreement": agreement,
     "gpu": gpu.table,
     "images": gpu.images,
 }
-BY_NAME: dict[str, Callable[[Plan], Outcome]] = {"big": big, "grid": grid}
+BY_NAME: dict[str, Callable[[Plan], Outcome]] = {"big": big, "fit": fit, "grid": grid}
 """Sections that run only if named."""
 SECTIONS: dict[str, Callable[[Plan], Outcome]] = {**sections.SECTIONS, **ON_GPU, **BY_NAME}
 

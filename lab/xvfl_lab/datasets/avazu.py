@@ -89,6 +89,7 @@ DATA_SET = DataSet(
         FileFormat(("avazu-ctr-prediction.zip",), read_zip, SAMPLE),
         FileFormat(("tabular/avazu_sample.parquet",), read_pack, 84_871),
     ),
+    version=2,
     instructions="it needs a Kaggle account and accepted rules: "
     "`kaggle competitions download -c avazu-ctr-prediction`, then the .zip, or train.gz out of it, "
     "into avazu/",
