@@ -170,7 +170,7 @@ def test_tables_have_four_members_unless_labels_are_protected() -> None:
     assert (several.model_.net.members, several.model_.net.number_embedding_dim) == (4, 8)
     assert (several.model_.net.embedding_dim, several.model_.loss.n_masks) == (32, 1)
     protected = XVFLClassifier(epochs=1, label_protection="no_gradients").fit(BOTH, Y)
-    assert (protected.model_.net.members, protected.model_.net.number_embedding_dim) == (1, 8)
+    assert (protected.model_.net.members, protected.model_.net.number_embedding_dim) == (1, 0)
     assert (protected.model_.net.embedding_dim, protected.model_.loss.n_masks) == (256, 2)
     assert several.get_params()["members"] == 0
 

@@ -178,8 +178,8 @@ class NetConfig:
     """In `xvfl+`, completers also take the features that their party observes; by default those of
     images do."""
     number_embedding_dim: int | None = None
-    """Size of the periodic embedding of each number of a table; 0 = none; by default 8, with
-    differential privacy 0."""
+    """Size of the periodic embedding of each number of a table; 0 = none; by default 8 with several
+    members, else 0."""
     members: int = 0
     """Number of nets of each party and of heads, trained at once; predictions are averaged. More
     than one needs tables and default nets, and multiplies the embeddings in every message. 0 = 4

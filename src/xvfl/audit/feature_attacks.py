@@ -6,7 +6,6 @@ Inversion: Z. He, T. Zhang, R. Lee, Model inversion attacks against collaborativ
 
 import copy
 from collections.abc import Callable
-from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +19,6 @@ from xvfl.primitives.rows import PartyTable
 RIDGE_PENALTIES = (1e-3, 1e-1, 1e1, 1e3)
 DECODER_STEPS, DECODER_WIDTH = 200, 128
 INVERSION_RATE = 0.05
-INVERSION_STARTS, SOLVED = 20, 1e-10
 DIFFERENCE = 1e-5
 
 
@@ -122,63 +120,32 @@ def invert(
     net, target = net.double(), embeddings.detach().double()
 
     dense = net.layout.dense
-    raw = net.layout.feature_of_column[:dense]
-    numbers = [i for i, at in enumerate(raw) if net.layout.features[at].kind == "numeric"]
+
+    def embed(x: Tensor) -> Tensor:
+        given = observed.repeat_interleave(len(x) // len(observed), 0).repeat(members, 1)
+        vectors = split_members(x[:, dense:], members)
+        by_member = torch.cat([x[:, :dense].repeat(members, 1), vectors], 1)
+        return join_members(net.embed(by_member, given), members)
+
     width = dense + members * (net.layout.encoded - dense)
     x = torch.full((len(target), width), 0.5, dtype=torch.float64)
-    error = torch.full((len(target),), torch.inf, dtype=torch.float64)
-    rng = torch.Generator().manual_seed(0)
-    # Embeddings of numbers are periodic, so a search may end in a local minimum: start again.
-    for number in range(INVERSION_STARTS):
-        left = (error > SOLVED).nonzero().flatten()
-        if not len(left):
-            break
-        start = x[left]
-        if number:
-            changed = numbers if number % 2 else range(dense)
-            drawn = torch.rand(len(left), len(changed), generator=rng, dtype=torch.float64)
-            start[:, list(changed)] = drawn
-        distance = partial(_distance, net, target[left], observed[left], members)
-        found, remaining = _least_squares(distance, start, dense, steps)
-        better = remaining < error[left]
-        x[left] = torch.where(better.unsqueeze(1), found, x[left])
-        error[left] = torch.where(better, remaining, error[left])
-    return x[:, :dense].float()
-
-
-def _distance(net: PartyNet, target: Tensor, observed: Tensor, members: int, x: Tensor) -> Tensor:
-    """Embed values, and return the difference from the target; several rows in turn for each."""
-    copies, dense = len(x) // len(observed), net.layout.dense
-    given = observed.repeat_interleave(copies, 0).repeat(members, 1)
-    vectors = split_members(x[:, dense:], members)
-    by_member = torch.cat([x[:, :dense].repeat(members, 1), vectors], 1)
-    embedded = join_members(net.embed(by_member, given), members)
-    return embedded - target.repeat_interleave(copies, 0)
-
-
-def _least_squares(
-    f: Callable[[Tensor], Tensor], x: Tensor, bounded: int, steps: int
-) -> tuple[Tensor, Tensor]:
-    """Minimize the squares of f for each row by Levenberg and Marquardt's method.
-
-    The first `bounded` columns stay near [0, 1]. Returns x and the sum of squares.
-    """
-    damping = torch.ones(len(x), 1, 1, dtype=x.dtype)
-    identity = torch.eye(x.shape[1], dtype=x.dtype)
-    error = f(x)
+    damping = torch.ones(len(x), 1, 1, dtype=torch.float64)
+    identity = torch.eye(x.shape[1], dtype=torch.float64)
+    error = embed(x) - target
+    # Levenberg and Marquardt's method, for each row.
     for _ in range(steps):
-        J = jacobian(f, x)
+        J = jacobian(embed, x)
         step = torch.linalg.solve(J.mT @ J + damping * identity, J.mT @ error.unsqueeze(2))
         tried = x - step.squeeze(2)
-        tried[:, :bounded] = tried[:, :bounded].clamp(-0.1, 1.1)
-        new = f(tried)
+        tried[:, :dense] = tried[:, :dense].clamp(-0.1, 1.1)
+        new = embed(tried) - target
         better = new.square().sum(1) < error.square().sum(1)
         x = torch.where(better.unsqueeze(1), tried, x)
         error = torch.where(better.unsqueeze(1), new, error)
         damping = (damping * torch.where(better, 0.3, 4.0).view(-1, 1, 1)).clamp(1e-6, 1e6)
-        if bool((error.square().sum(1) < SOLVED).all()):
+        if bool((error.square().sum(1) < 1e-10).all()):
             break
-    return x, error.square().sum(1)
+    return x[:, :dense].float()
 
 
 def _invert_images(net: PartyNet, embeddings: Tensor, observed: Tensor, steps: int) -> Tensor:

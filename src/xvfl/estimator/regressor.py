@@ -84,8 +84,8 @@ class XVFLRegressor(RegressorMixin, XVFLEstimator):  # type: ignore[misc]
         In `"xvfl+"`, completers also take the features that their party observes. None means those
         of images.
     number_embedding_dim : int, default=None
-        Size of the periodic embedding of each number of a table. 0 means none. By default 8, with
-        differential privacy 0.
+        Size of the periodic embedding of each number of a table. 0 means none. By default 8 with
+        several members, else 0.
     members : int, default=0
         Number of nets of each party and of heads, trained at once. Predictions are the mean of
         theirs. More than one needs tables and default nets. 0 means 4 where that

@@ -54,7 +54,7 @@ def resolve_net(
         d = PRIVATE_WIDTH
     number = config.number_embedding_dim
     if number is None:
-        number = 8 if privacy.epsilon is None else 0
+        number = 8 if members > 1 and not privacy.protects else 0
     return replace(
         config,
         members=members,
