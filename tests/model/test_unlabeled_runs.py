@@ -106,7 +106,8 @@ def test_xvfl_train_reports_the_rows_and_evaluates_labeled_ones(
 ) -> None:
     said = run_xvfl("train", write(tmp_path, streamed), "--out", tmp_path / "run")
     assert said.code == 0, said
-    assert "trained 6 epochs on 51 labeled and 225 unlabeled rows" in said.out
+    assert "trained 6 epochs, best " in said.out
+    assert "51 labeled and 225 unlabeled rows" in said.out
     assert "without a label" not in said.err
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
     assert manifest["rows"] == {"labeled": 51, "unlabeled": 225, "validation": 9, "test": 15}

@@ -171,7 +171,7 @@ def test_avazu_csv(tmp_path: Path, name: str) -> None:
     assert weekday.argmax(1).tolist() == [row % 3 for row in range(300)], "from Tuesday on"
     assert task.layouts["device"].features[-1].name == "device_ip"
     assert task.codes["device"].shape == (300, 1) and "publisher" not in task.codes
-    assert len(np.unique(task.codes["device"])) > 100
+    assert (task.codes["device"] == 0).all(), "each address occurs once: all are rare"
 
 
 def test_avazu_keeps_a_fixed_sample_of_a_long_file(

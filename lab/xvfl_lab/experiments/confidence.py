@@ -216,7 +216,8 @@ def picture(stack: StackedRuns, at: int) -> dict[str, NDArray[np.float32]]:
     blocks, cases = [_blocks(gone), _blocks(here)], cases_of(stack, 0)
     shown = {"image": torch.cat([missing, x], -1)[0]}
     with torch.no_grad():
-        completed = gone.completer(here.embed(x, _all(x)))
+        inputs = gone.completer_inputs(missing, ~_all(missing), here.embed(x, _all(x)))
+        completed = gone.completer(*inputs)
         shown["completed"] = torch.cat([completed, x], -1)[0]
     for name, case in cases.items():
         maps = grad_cam(blocks, lambda case=case: case(x, missing)[:, int(y)])  # type: ignore[misc]
