@@ -17,7 +17,7 @@ from xvfl_lab.bench.sections import Plan
 
 def fit(plan: Plan) -> Outcome:
     """Compare a fit on Bank Marketing with the defaults of version 0.1.0; needs the product."""
-    from xvfl_lab.bench.bank_fit import compare_fits, compare_steps
+    from xvfl_lab.bank_fit import compare_fits, compare_steps
 
     return compare_fits(plan) + compare_steps(plan)
 
