@@ -45,18 +45,19 @@ def fused(train: TrainConfig, dtype: torch.dtype) -> list[Tensor]:
 
 
 CASES = [
-    ("page", "memory", torch.float64, 1e-12),
-    ("adamw", "grpc", torch.float64, 1e-12),
-    ("sgd", "grpc", torch.float32, 1e-5),
+    ("page", "memory", torch.float64, 20, 1e-12),
+    ("adamw", "grpc", torch.float64, 20, 1e-12),
+    ("sgd", "grpc", torch.float32, 2, 1e-5),
 ]
-"""In single precision AdamW, or SGD at a high rate, drifts apart once rounding flips a ReLU."""
+"""In single precision, long runs drift apart once rounding flips a ReLU; when it does depends on
+the processor."""
 
 
-@pytest.mark.parametrize(("optimizer", "kind", "dtype", "tolerance"), CASES)
-def test_two_hundred_steps_end_in_the_fused_weights(
-    optimizer: str, kind: str, dtype: torch.dtype, tolerance: float, authority: Path
+@pytest.mark.parametrize(("optimizer", "kind", "dtype", "epochs", "tolerance"), CASES)
+def test_training_over_a_transport_ends_in_the_fused_weights(
+    optimizer: str, kind: str, dtype: torch.dtype, epochs: int, tolerance: float, authority: Path
 ) -> None:
-    train = train_config(optimizer, epochs=20)
+    train = train_config(optimizer, epochs)
     expected = fused(train, dtype)
     made, method, rows = make_workers(dtype)
     ends = [make_endpoint(side, InMemoryCheckpoints()) for side in made]
@@ -69,7 +70,7 @@ def test_two_hundred_steps_end_in_the_fused_weights(
             pass
         trainer.load_best()
         roster.flush()
-        assert trainer.progress.step == 200
+        assert trainer.progress.step == 10 * epochs
     pairs = zip(copy_weights(made, method), expected, strict=True)
     assert max(float((ours - theirs).abs().max()) for ours, theirs in pairs) <= tolerance
 
