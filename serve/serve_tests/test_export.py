@@ -11,14 +11,15 @@ from serve_tests.test_encoding import json_rows
 from tests import small_tables
 from tests.command_line import run_xvfl
 from xvfl import XVFLClassifier
-from xvfl.config import TableOptions, TrainConfig
+from xvfl.certs.release_key import PUBLIC_KEY
+from xvfl.config import TrainConfig
 from xvfl.federation.run_settings import RunSettings
 from xvfl.model.export.bundle_export import export_run
 from xvfl.model.model import Model
 from xvfl.model.run_dir import RunDir
-from xvfl.service.config import MatchingConfig
-from xvfl.service.party_inputs import PartyInputs
-from xvfl.service.release import PUBLIC_KEY, install_release, load_signing_key, sign_head
+from xvfl.model.workflow import ENCODER
+from xvfl.service.party_release import PartyFolder
+from xvfl.service.release_store import ReleaseStore
 from xvfl.service.trained_heads import TrainedHeads
 from xvfl_serve import Predictor
 
@@ -57,15 +58,18 @@ def test_a_released_head(tmp_path: Path) -> None:
     bank, shop, y = small_tables.make_tables()
     model = XVFLClassifier(epochs=2, embedding_dim=8).fit({"bank": bank, "shop": shop}, y).model_
     heads = TrainedHeads("r", model.method, model.task, model.prior, model.temperatures, model.loss)
-    key = load_signing_key(RunDir(tmp_path))
-    message = sign_head(key, 7, model.method, 0, heads.party_manifest("bank"))
-    state = RunDir(tmp_path / "state")
-    matching, public = MatchingConfig(), tmp_path / PUBLIC_KEY
-    inputs = PartyInputs("bank", bank, TableOptions(), state, matching, release_key=public)
-    settings = RunSettings("xvfl+", model.net, TrainConfig())
-    net, threshold = model.parties["bank"], model.full_threshold["bank"]
-    install_release(message, inputs, model.encoders["bank"], settings, net, threshold)
-    predictor = export_run(state, tmp_path / "bank.xvfl", None, tmp_path / "release.key")
+    store = ReleaseStore(RunDir(tmp_path))
+    record = heads.release(store, ["bank", "shop"], ["bank"])["bank"]
+    state, public = RunDir(tmp_path / "state").create(), tmp_path / PUBLIC_KEY
+    state.write_json(ENCODER, model.encoders["bank"].to_dict())
+    party = PartyFolder("bank", state, public)
+    settings = RunSettings("xvfl+", model.net, TrainConfig(), run="r")
+    party.save_run(settings, model.full_threshold["bank"])
+    party.install(store.load("bank"), ("r", model.parties["bank"].state_dict()))
+    out, key = tmp_path / "bank.xvfl", tmp_path / "release.key"
+    predictor, check = export_run(state, out, None, key, bank)
+    assert check is not None and check.rows == len(bank) and check.difference < 1e-5
+    assert predictor.bundle.manifest["training"]["release"] == record.number
     assert list(predictor.outputs) == [("local", "bank")]
     assert predictor.bundle.manifest["training"]["run"] == "r"
     assert_same(Predictor.load(tmp_path / "bank.xvfl", public), model, bank)

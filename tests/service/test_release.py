@@ -12,7 +12,8 @@ import torch
 
 from tests import small_tables
 from xvfl import DataWarning, XVFLClassifier
-from xvfl.config import LossConfig, TableOptions, TrainConfig
+from xvfl.certs.release_key import PRIVATE_KEY, PUBLIC_KEY
+from xvfl.config import LossConfig, TrainConfig
 from xvfl.errors import ConfigError, RunError, WireError
 from xvfl.federation.run_settings import RunSettings
 from xvfl.methods import MethodParts, method_spec
@@ -20,18 +21,11 @@ from xvfl.methods.pooling import load_decision_weights
 from xvfl.model.complete_run import CompleteOptions, complete_run
 from xvfl.model.model import Model
 from xvfl.model.run_dir import RunDir
-from xvfl.service.config import MatchingConfig, load_coordinator_config
+from xvfl.model.workflow import BUNDLE, ENCODER
+from xvfl.service.config import load_coordinator_config
 from xvfl.service.coordinator_service import CoordinatorService
-from xvfl.service.party_inputs import PartyInputs
-from xvfl.service.release import (
-    PRIVATE_KEY,
-    PUBLIC_KEY,
-    check_releasable,
-    install_release,
-    load_signing_key,
-    sign_head,
-    verify_release,
-)
+from xvfl.service.party_release import PartyFolder
+from xvfl.service.release import check_releasable, load_signing_key, sign_release, verify_release
 from xvfl.service.trained_heads import TrainedHeads
 from xvfl.system.report import no_report
 from xvfl.wire.messages import Release
@@ -40,7 +34,8 @@ from xvfl.wire.messages import Release
 def released(folder: Path) -> Release:
     parts = MethodParts(lambda width: torch.nn.Linear(width, 3), 2, 4, (0,))
     method = method_spec("xvfl+").build(LossConfig(), parts)
-    return sign_head(load_signing_key(RunDir(folder)), 7, method, 0, {"party": "shop", "run": "r"})
+    key, head = load_signing_key(RunDir(folder)), method.select_parties([0]).heads.state_dict()
+    return sign_release(key, {"party": "shop", "run": "r"}, head)
 
 
 def coordinator_service(folder: Path) -> CoordinatorService:
@@ -130,19 +125,15 @@ def test_D9_a_released_model_predicts_as_the_simulator(tmp_path: Path, with_weig
     if not with_weights:
         del manifest["decision_weights"]
         load_decision_weights(model.method, {})
-    message = sign_head(load_signing_key(RunDir(tmp_path)), 7, model.method, 0, manifest)
-    state = RunDir(tmp_path / "state")
-    inputs = PartyInputs(
-        "bank",
-        bank,
-        TableOptions(),
-        state,
-        MatchingConfig(),
-        release_key=tmp_path / PUBLIC_KEY,
-    )
-    settings = RunSettings("xvfl+", model.net, TrainConfig())
-    net, threshold = model.parties["bank"], model.full_threshold["bank"]
-    bundle = install_release(message, inputs, model.encoders["bank"], settings, net, threshold)
+    manifest |= {"number": 1, "created": "2026-11-01"}
+    message = sign_release(load_signing_key(RunDir(tmp_path)), manifest, heads.party_head(0))
+    state = RunDir(tmp_path / "state").create()
+    state.write_json(ENCODER, model.encoders["bank"].to_dict())
+    party = PartyFolder("bank", state, tmp_path / PUBLIC_KEY)
+    settings = RunSettings("xvfl+", model.net, TrainConfig(), run="r")
+    party.save_run(settings, model.full_threshold["bank"])
+    party.install(message, ("r", model.parties["bank"].state_dict()))
+    bundle = RunDir(state / BUNDLE)
     expected = model.predict({"bank": bank}, "local", "bank").values
     found = Model.load(bundle).predict({"bank": bank}, "local", "bank").values
     np.testing.assert_allclose(found, expected, atol=1e-12)

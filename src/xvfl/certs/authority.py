@@ -4,6 +4,8 @@ ca.crt, ca.key    the authority; the key stays in this folder
 ca.crl            the revocation list, which every side reads
 issued.json       the issued certificates: name, serial number, hosts, dates
 NAME.crt/.key     for the owner of NAME; hand over both with ca.crt, then delete the key here
+NAME.release.key  for the coordinator NAME: signs releases; hand it over and delete it here, too
+NAME.release.pub  for every party, with ca.crt: verifies releases
 """
 
 import ipaddress
@@ -22,6 +24,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from xvfl.certs import pem_files
 from xvfl.certs.pem_files import OWNER_ONLY, WORLD_READABLE
+from xvfl.certs.release_key import create_release_pair
 from xvfl.errors import CertificateError, unknown
 
 CERTIFICATE, KEY, REVOCATION_LIST, ISSUED = "ca.crt", "ca.key", "ca.crl", "issued.json"
@@ -75,7 +78,7 @@ class Authority:
         days: int = CERTIFICATE_DAYS,
         now: datetime | None = None,
     ) -> IssuedCertificate:
-        """Create NAME.crt and NAME.key.
+        """Create NAME.crt and NAME.key; for a server, also the key pair that signs releases.
 
         Parameters
         ----------
@@ -116,6 +119,8 @@ class Authority:
         )
         serial = f"{signed.serial_number:x}"
         issued = IssuedCertificate(name, serial, tuple(hosts), starts.isoformat(), ends.isoformat())
+        if hosts:
+            create_release_pair(self.folder, name)
         pem_files.write_new(self.folder / f"{name}.key", pem_files.key_to_pem(key), OWNER_ONLY)
         pem_files.write_new(self.folder / f"{name}.crt", pem_files.to_pem(signed), WORLD_READABLE)
         self._save_issued([*self.issued(), issued])

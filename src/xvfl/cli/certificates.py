@@ -54,6 +54,9 @@ def issue(
 ) -> None:
     """Create a certificate and its key for a party, or with --host for the coordinator.
 
+    The coordinator also gets a key pair that signs releases of the head: NAME.release.key for
+    itself (`signing_key`), NAME.release.pub for every party (`release_key`).
+
     xvfl certs issue bank
 
     xvfl certs issue coordinator --host fl.example.org --host 10.0.0.5
@@ -64,6 +67,9 @@ def issue(
     issued = open_authority(folder).issue(name, host or (), days)
     print(f"created {folder / name}.crt and {folder / name}.key, valid until {issued.ends[:10]}")
     print(f"give both to {name} with {folder / 'ca.crt'}, then delete the key here")
+    if host:
+        print(f"created {folder / name}.release.key and {folder / name}.release.pub")
+        print(f"give the key to {name} and delete it here; give the .pub to every party")
 
 
 @app.command()

@@ -15,6 +15,7 @@ from xvfl.cli import (
     complete_command,
     demo,
     inspect_command,
+    release_command,
     runs,
     services,
     serving,
@@ -48,6 +49,8 @@ PANELS: dict[str, tuple[Callable[..., None], ...]] = {
         services.party,
         services.status,
         align_command.align,
+        release_command.release,
+        release_command.install,
         audit_command.audit,
     ),
 }

@@ -74,6 +74,8 @@ class PartyRun:
     """(n,) uint8, by handle; see `Ready`."""
     ledger: RequestLedger | None = None
     """The party's limits on requests; None = unlimited."""
+    on_accept: Callable[[], None] = lambda: None
+    """Called when the run is accepted."""
 
 
 class Endpoint:
@@ -222,6 +224,7 @@ class Endpoint:
                 "Begin: a run with differential privacy cannot start from the weights of another "
                 "run, which depend on all rows; leave out `warm_start`"
             )
+        party_run.on_accept()
         configure_precision(worker.net, settings.train)
         net = OptimizedNet(worker.net, settings.train)
         checkpoint = self._store.newest(message.run, message.step)

@@ -45,8 +45,9 @@ from xvfl.primitives.seeding import derive_seed
 from xvfl.system.report import Report, no_report
 
 CONFIG = "config.toml"
-ENCODER, BUNDLE = "encoder.json", "bundle"
-"""In a party's state folder: its encoder, and the model with which it predicts locally."""
+ENCODER, BUNDLE, RELEASE = "encoder.json", "bundle", "release.json"
+"""In a party's state folder: its encoder, the model with which it predicts locally, and which
+release that is."""
 
 
 def train_run(
@@ -313,10 +314,12 @@ def predict_run(
 
 def open_bundle(folder: RunDir) -> RunDir | None:
     """Return the local model in a party's state folder; None for a run or model folder."""
+    if folder.has(RELEASE):
+        _check_not_revoked(folder)
     if folder.has(ENCODER) and not folder.has(f"{BUNDLE}/{MANIFEST}"):
         raise ModeError(
             f"{folder.path}: no head was released to this party, so it cannot predict locally; "
-            "ask the coordinator to list it under `release_to`"
+            "ask the coordinator to run `xvfl release`"
         )
     inner = RunDir(folder / BUNDLE) if folder.has(f"{BUNDLE}/{MANIFEST}") else folder
     if not inner.has(MANIFEST):
@@ -328,6 +331,15 @@ def open_bundle(folder: RunDir) -> RunDir | None:
             "with a party's folder"
         )
     return inner if "bundle" in manifest else None
+
+
+def _check_not_revoked(folder: RunDir) -> None:
+    release = folder.read_json(RELEASE)
+    if release.get("revoked") is not None:
+        raise ModeError(
+            f"{folder.path}: the coordinator revoked the head of run {release.get('run')!r} at "
+            f"{release.get('created')} ({release['revoked']}); ask it for a new release"
+        )
 
 
 def open_run(folder: RunDir) -> tuple[Model, dict[str, Any], Config]:

@@ -149,6 +149,9 @@ class CoordinatorConfig:
     """State folder of a finished run; its alignment, heads and weights initialize this run."""
     release_to: tuple[str, ...] = ()
     """Parties that receive the head after training, to predict alone."""
+    signing_key: str | None = None
+    """Private key that signs releases (NAME.release.key of `xvfl certs issue`); by default
+    release.key in the state folder, created at the first start."""
     status_address: str | None = None
     """HOST:PORT of the status server (/health, /metrics, /status); off by default."""
     max_message_bytes: int = MAX_FRAME_BYTES
@@ -211,7 +214,7 @@ class PartyProcessConfig:
     matching: MatchingConfig = MatchingConfig()
     """Private id matching."""
     release_key: str | None = None
-    """The coordinator's public key (release.pub), which verifies a released head."""
+    """The coordinator's public key (NAME.release.pub), which verifies a released head."""
     status_address: str | None = None
     """HOST:PORT of the status server (/health, /metrics, /status); off by default."""
     reconnect_timeout: float = 3600.0
@@ -281,6 +284,7 @@ def load_config(
             labels=replace(config.labels, table=_table_path(config.labels.table, base)),
             local_party=local and replace(local, table=_table_path(local.table, base)),
             warm_start=_path(config.warm_start, base),
+            signing_key=_path(config.signing_key, base),
         )
         return _resolve_common(config, base)
     party: PartyProcessConfig = build(PartyProcessConfig, data, str(path))

@@ -4,6 +4,7 @@ import shutil
 from contextlib import ExitStack
 from pathlib import Path
 
+from xvfl.certs.release_key import PUBLIC_KEY
 from xvfl.federation.request_ledger import UNLIMITED
 from xvfl.model.run_dir import RunDir
 from xvfl.model.workflow import read_source
@@ -13,7 +14,6 @@ from xvfl.service.listener import listen
 from xvfl.service.outcome import RunOutcome
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.party_service import PartyService
-from xvfl.service.release import PUBLIC_KEY
 from xvfl.service.status_server import StatusServer
 from xvfl.system.signals import STOP_TIMEOUT_S, stop_on_signals
 from xvfl.wire.in_process import InProcessTransport

@@ -110,6 +110,7 @@ class CoordinatorRun:
             self.federation,
             self.method,
             net,
+            image,
             self.task,
             labeled.prior(training),
             self.validation,

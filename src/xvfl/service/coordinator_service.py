@@ -39,7 +39,7 @@ class CoordinatorService:
         self.config = config
         self.folder = RunDir(config.state_dir).create()
         # Create release.pub now: parties need it before training ends.
-        load_signing_key(self.folder)
+        load_signing_key(self.folder, config.signing_key)
         self.log = EventLog(self.folder.path, "coordinator", show).write
         self.labels = read_labels(
             config.labels.table,

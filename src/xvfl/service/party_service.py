@@ -36,7 +36,7 @@ from xvfl.service.config import ALIGNMENT
 from xvfl.service.log import LogFunction
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.party_matching import MatchingService
-from xvfl.service.release import install_release
+from xvfl.service.party_release import PartyFolder
 from xvfl.service.secret import load_secret, run_seed
 from xvfl.wire.messages import Done, Hello, Match, Message, Release
 
@@ -57,8 +57,7 @@ class PartyService:
         self._matching = MatchingService(
             self.ids, columns, inputs.matching, path, log, self._set_alignment
         )
-        self._settings: RunSettings | None = None
-        self._full_threshold = 1.0
+        self._folder = PartyFolder(inputs.name, inputs.folder, inputs.release_key, inputs.id_column)
         self.endpoint = Endpoint(
             self.hello(), self._start_run, Checkpoints(inputs.folder), log, self._reply
         )
@@ -83,17 +82,11 @@ class PartyService:
     def _reply(self, message: Match | Release) -> Message:
         if isinstance(message, Match):
             return self._matching.reply(message)
-        if self._settings is None:
-            raise WireError("Release: expected a run first")
-        bundle = install_release(
-            message,
-            self.inputs,
-            self._encoder(None),
-            self._settings,
-            self.endpoint.worker.net,
-            self._full_threshold,
-        )
-        self._log({"event": "released", "bundle": str(bundle.path)})
+        run = self.endpoint.run
+        weights = self.endpoint.worker.net.state_dict() if run else {}
+        manifest = self._folder.install(message, (run, weights))
+        kind = "released" if manifest.get("revoked") is None else "release_revoked"
+        self._log({"event": kind, "number": manifest["number"], "run": manifest["run"]})
         return Done(message.request_id, self.endpoint.last_update)
 
     def _start_run(self, settings: RunSettings, training: Tensor) -> PartyRun:
@@ -122,24 +115,28 @@ class PartyService:
             settings.train.image_shift,
         )
         trained = table.observed[training]
-        self._full_threshold = settings.full_threshold or choose_full_threshold(
+        full_threshold = settings.full_threshold or choose_full_threshold(
             trained if len(trained) else table.observed
         )
-        self._settings = settings
-        levels = observation_levels(table.observed, self._full_threshold)
+        levels = observation_levels(table.observed, full_threshold)
         if privacy is not None:
             # Which features of a row are missing is private too.
             levels = torch.full_like(levels, FULL)
         session = self._alignment.match.session.hex()
         path = self.inputs.folder / f"requests-{session[:16]}.npy"
-        return PartyRun(worker, levels, RequestLedger(self.inputs.limits, len(table), path))
+        return PartyRun(
+            worker,
+            levels,
+            RequestLedger(self.inputs.limits, len(table), path),
+            lambda: self._folder.save_run(settings, full_threshold),
+        )
 
-    def _encoder(self, training: Tensor | None) -> Encoder:
+    def _encoder(self, training: Tensor) -> Encoder:
         """Load the encoder; before the first run, fit it on the training rows."""
         folder, name = self.inputs.folder, self.inputs.name
         if folder.has(ENCODER):
             return encoder_from_dict(folder.read_json(ENCODER))
-        assert training is not None and self._alignment is not None
+        assert self._alignment is not None
         rows = np.sort(self._alignment.match.rows[training.numpy()])
         encoder = fit_encoder([take_rows(self.inputs.source, rows)], self.inputs.options, name)
         folder.write_json(ENCODER, encoder.to_dict())

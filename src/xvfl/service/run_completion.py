@@ -11,7 +11,6 @@ from xvfl.federation.calibration import Temperatures, calibrate
 from xvfl.federation.elastic import ElasticFederation
 from xvfl.federation.privacy_accounting import PrivacyStatement
 from xvfl.methods import Method
-from xvfl.methods.pooling import load_decision_weights
 from xvfl.model.evaluation import EVALUATION, Evaluation, evaluate, federation_predictions
 from xvfl.model.run_dir import MANIFEST, MODEL, RECORDS, RunDir
 from xvfl.primitives.rows import Rows
@@ -25,6 +24,8 @@ from xvfl.service.outcome import (
     participation,
     uninformed_parties,
 )
+from xvfl.service.release_delivery import deliver_to_members
+from xvfl.service.release_store import ReleaseStore
 from xvfl.service.run_records import EpochRecords
 from xvfl.service.trained_heads import TrainedHeads
 from xvfl.system.write_guard import WriteGuard
@@ -40,6 +41,8 @@ class RunCompletion:
     federation: ElasticFederation
     method: Method
     net: NetConfig
+    image: bool
+    """Whether a party holds images."""
     task: Task
     prior: Sequence[float]
     """Shares of the classes in the training rows, or the mean number."""
@@ -65,12 +68,18 @@ class RunCompletion:
         )
         evaluation = evaluate(predictions, split, self.task)
         absent = absent_parties(federation)
-        heads.release(self.folder, federation, self.config.release_to, self.log)
+        release_to, store = self.config.release_to, self._store()
+        heads.release(store, federation.names, release_to)
+        deliver_to_members(store, federation, release_to, self.log)
         seed, manifest = self.config.train.random_state, self._manifest(step, absent)
+
+        def save_heads() -> None:
+            heads.save(self.folder, federation.names, self.net, self.image, seed, manifest)
+
         for file, write in (
             (RECORDS, records.write),
             (EVALUATION, lambda: self.folder.write_json(EVALUATION, evaluation.to_dict())),
-            (MODEL, lambda: heads.save(self.folder, federation.names, self.net, seed, manifest)),
+            (MODEL, save_heads),
         ):
             self.writes.insist(file, write, self.config.timeouts.join)
         federation.end(FINISHED)
@@ -81,12 +90,10 @@ class RunCompletion:
     def deliver(self, outcome: RunOutcome, stop: Event) -> RunOutcome:
         """Inform parties that come back, for a while; write who was not informed."""
         manifest = self.folder.manifest()
-        heads, release_to = self._heads(manifest["temperatures"]), self.config.release_to
-        load_decision_weights(self.method, manifest.get("decision_weights", {}))
+        store = self._store()
 
         def release(names: list[str]) -> None:
-            chosen = [name for name in names if name in release_to]
-            heads.release(self.folder, self.federation, chosen, self.log)
+            deliver_to_members(store, self.federation, names, self.log)
 
         uninformed = deliver_outcome(
             self.federation,
@@ -110,6 +117,9 @@ class RunCompletion:
             "uninformed": list(self.federation.names),
             "differential_privacy": self.privacy and self.privacy.to_dict(),
         }
+
+    def _store(self) -> ReleaseStore:
+        return ReleaseStore(self.folder, self.config.signing_key)
 
     def _heads(self, temperatures: Temperatures) -> TrainedHeads:
         run, loss = self.federation.terms.run, self.config.loss

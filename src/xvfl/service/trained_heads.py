@@ -1,27 +1,25 @@
-"""The coordinator's result of a finished run: the heads, saved and released to named parties."""
+"""The coordinator's result of a finished run: the heads, saved and signed for named parties."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from xvfl.config import LossConfig, NetConfig
-from xvfl.errors import PartyError
+from xvfl.config import LossConfig, NetConfig, PrivacyConfig, build
+from xvfl.errors import RunError
+from xvfl.federation.build import build_method
 from xvfl.federation.calibration import Temperatures
-from xvfl.federation.elastic import ElasticFederation
-from xvfl.federation.remote_party import request_all
 from xvfl.methods.base import Method, mode_key
-from xvfl.methods.pooling import decision_weights
+from xvfl.methods.pooling import decision_weights, load_decision_weights
 from xvfl.methods.xvfl import DecisionWeights
 from xvfl.model.run_dir import FORMAT, MANIFEST, MODEL, RunDir
 from xvfl.nets import AdaptedHead
-from xvfl.primitives.task import Task
-from xvfl.service.log import LogFunction
-from xvfl.service.release import load_signing_key, sign_head
+from xvfl.primitives.task import Task, task_from_dict
+from xvfl.service.release_store import ReleaseRecord, ReleaseStore
 from xvfl.training.optimizer import strip_prefix
 from xvfl.version import VERSION
-from xvfl.wire.messages import Done
 
 
 @dataclass(frozen=True)
@@ -40,6 +38,7 @@ class TrainedHeads:
         folder: RunDir,
         names: Sequence[str],
         net: NetConfig,
+        image: bool,
         seed: int,
         outcome: Mapping[str, Any],
     ) -> None:
@@ -50,6 +49,7 @@ class TrainedHeads:
             "side": "coordinator",
             "parties": list(names),
             "net": asdict(net),
+            "image": image,
             "random_state": seed,
             **outcome,
             **self._manifest(self.temperatures, decision_weights(self.method)),
@@ -59,29 +59,18 @@ class TrainedHeads:
             folder.write_json(MANIFEST, manifest)
 
     def release(
-        self,
-        folder: RunDir,
-        federation: ElasticFederation,
-        parties: Sequence[str],
-        log: LogFunction,
-    ) -> None:
-        """Send the signed head to the named parties."""
-        signing_key = load_signing_key(folder)
-        for index, name in enumerate(federation.names):
-            if name not in parties:
-                continue
-            member = federation.members[index]
-            federation.counters.request_id += 1
-            turn = federation.counters.request_id
-            manifest = self.party_manifest(name)
-            message = sign_head(signing_key, turn, self.method, index, manifest)
-            try:
-                if not member.present:
-                    raise PartyError("it is offline")
-                request_all([member.party], [message], Done)
-                log({"event": "released", "party": name})
-            except (PartyError, ValueError) as error:
-                log({"event": "release_failed", "party": name, "reason": str(error)})
+        self, store: ReleaseStore, names: Sequence[str], parties: Sequence[str]
+    ) -> dict[str, ReleaseRecord]:
+        """Sign the heads of the named parties; `names` are all parties of the run."""
+        return {
+            name: store.release(name, self.party_manifest(name), self.party_head(index))
+            for index, name in enumerate(names)
+            if name in parties
+        }
+
+    def party_head(self, index: int) -> dict[str, Tensor]:
+        """Return the weights of the head that the party at an index needs."""
+        return dict(self.method.select_parties([index]).heads.state_dict())
 
     def party_manifest(self, name: str) -> dict[str, Any]:
         """Return what a party needs besides the head to predict alone."""
@@ -101,6 +90,26 @@ class TrainedHeads:
             "decision_weights": decision_weights,
             "loss": asdict(self.loss),
         }
+
+
+def load_trained_heads(folder: RunDir, privacy: PrivacyConfig) -> tuple[TrainedHeads, list[str]]:
+    """Load the heads of a finished run and the names of its parties."""
+    if not folder.has(MANIFEST):
+        raise RunError(f"{folder.path}: no finished run; train with `xvfl coordinator` first")
+    manifest = folder.manifest()
+    names, task = list(manifest["parties"]), task_from_dict(manifest)
+    loss, net = (
+        build(kind, manifest[key], str(folder.path))
+        for kind, key in ((LossConfig, "loss"), (NetConfig, "net"))
+    )
+    with torch.random.fork_rng(devices=[]):
+        method = build_method(
+            len(names), task.n_outputs, manifest["image"], net, loss, [0], None, privacy, task
+        )
+    method.heads.load_state_dict(folder.load_tensors(MODEL)[0])
+    load_decision_weights(method, manifest["decision_weights"])
+    run, prior, temperatures = (manifest[key] for key in ("run", "prior", "temperatures"))
+    return TrainedHeads(run, method, task, prior, temperatures, loss), names
 
 
 def place_adapters(

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from xvfl.data.encoded import Encoded
+from xvfl.data.sources import Source
 from xvfl.errors import InputError, ModeError, RunError, unknown
 from xvfl.federation.predict import logits
 from xvfl.federation.private_embeddings import reference_rows
@@ -17,6 +18,7 @@ from xvfl.model.evaluation import EVALUATION
 from xvfl.model.export.model_card import model_card
 from xvfl.model.export.onnx_export import to_onnx
 from xvfl.model.export.prediction_graph import PredictionGraph
+from xvfl.model.export.row_check import RowCheck, check_rows
 from xvfl.model.model import Model
 from xvfl.model.prediction import PredictRequest
 from xvfl.model.run_dir import RunDir, finite_json
@@ -35,9 +37,13 @@ CHECKED_ROWS = 64
 
 
 def export_run(
-    folder: RunDir, out: Path, party: str | None = None, signing_key: Path | None = None
-) -> Predictor:
-    """Write the bundle of a run, or of a party's released model, and return its predictor.
+    folder: RunDir,
+    out: Path,
+    party: str | None = None,
+    signing_key: Path | None = None,
+    own_rows: Source | None = None,
+) -> tuple[Predictor, RowCheck | None]:
+    """Write the bundle of a run, or of a party's released model; return its predictor and test.
 
     Parameters
     ----------
@@ -49,6 +55,8 @@ def export_run(
         Export this party alone, in mode local. Default: all parties, in all modes.
     signing_key
         An Ed25519 private key (PEM) that signs the bundle.
+    own_rows
+        Rows of the only party; the bundle must predict them as torch does.
     """
     source = open_bundle(folder) or folder
     model, manifest = Model.load(source), source.manifest()
@@ -57,12 +65,16 @@ def export_run(
     data = build_bundle(model, party, summary, signing_key)
     predictor = Predictor(unpack(data))
     check_equal(model, predictor)
+    check = None
+    if own_rows is not None:
+        (name,) = predictor.encoders
+        check = check_rows(model, predictor, name, own_rows)
     try:
         with atomic_write(out) as temporary:
             temporary.write_bytes(data)
     except OSError as error:
         raise InputError(f"{out}: cannot be written ({error.strerror})") from error
-    return predictor
+    return predictor, check
 
 
 def build_bundle(
@@ -163,7 +175,7 @@ def training_summary(
     model: Model, manifest: Mapping[str, Any], evaluation: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """Summarize the training, without ids."""
-    chosen = {name: manifest[name] for name in ("rows", "run") if name in manifest}
+    chosen = {name: manifest[name] for name in ("rows", "run", "release") if name in manifest}
     summary: dict[str, Any] = {
         "method": model.loss.method,
         "members": model.net.members,

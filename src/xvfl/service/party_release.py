@@ -1,0 +1,162 @@
+"""The release that a party has installed, and the run that it belongs to, in its state folder.
+
+run.json       settings of the party's last run
+release.json   number of the newest release or revocation that the party has accepted
+bundle/        the model of the party's nets and the released head
+
+A release assembles a model from the head, the party's encoder and its last checkpoint of the run.
+"""
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from xvfl.config import LossConfig, build
+from xvfl.data.encoder import encoder_from_dict
+from xvfl.errors import WireError, XVFLError
+from xvfl.federation.endpoint import LAST_STEP
+from xvfl.federation.run_settings import RunSettings, parse_run_settings
+from xvfl.methods.pooling import load_decision_weights
+from xvfl.model.model import Model
+from xvfl.model.run_dir import RunDir
+from xvfl.model.workflow import BUNDLE, ENCODER, RELEASE
+from xvfl.primitives.task import task_from_dict
+from xvfl.service.checkpoints import Checkpoints
+from xvfl.service.release import verify_release
+from xvfl.training.optimizer import strip_prefix
+from xvfl.wire.messages import Release
+
+RUN = "run.json"
+
+
+@dataclass(frozen=True)
+class PartyFolder:
+    """A party's state folder, with what a release needs besides."""
+
+    name: str
+    folder: RunDir
+    release_key: Path | None
+    """Public key that verifies releases."""
+    id_column: str | None = None
+
+    def save_run(self, settings: RunSettings, full_threshold: float) -> None:
+        """Store the settings of a run that starts; a run that resumes has them already."""
+        record = {"settings": asdict(settings), "full_threshold": full_threshold}
+        if not self.folder.has(RUN) or self.folder.read_json(RUN) != record:
+            self.folder.write_json(RUN, record)
+
+    def install(
+        self, message: Release, live: tuple[str, Mapping[str, Tensor]] = ("", {})
+    ) -> dict[str, Any]:
+        """Verify a release or a revocation, apply it, and return its manifest.
+
+        `live` has the name of the current run and the weights of this party's net. Without them,
+        or for another run, the weights are those of the last checkpoint.
+        """
+        manifest = verify_release(message, self.release_key)
+        if manifest.get("party") != self.name:
+            raise WireError(
+                f"Release: expected one for {self.name!r}, got one for {manifest.get('party')!r}"
+            )
+        if self._is_installed(message, manifest):
+            return manifest
+        record = {
+            "number": manifest["number"],
+            "run": manifest["run"],
+            "created": manifest["created"],
+            "revoked": manifest.get("revoked"),
+            "digest": _digest(message),
+        }
+        if record["revoked"] is None:
+            self._assemble(message, manifest, live)
+            self.folder.write_json(RELEASE, record)
+        else:
+            # In this order: after a crash in between, the model is rejected.
+            self.folder.write_json(RELEASE, record)
+            shutil.rmtree(self.folder / BUNDLE, ignore_errors=True)
+        return manifest
+
+    def _is_installed(self, message: Release, manifest: Mapping[str, Any]) -> bool:
+        """Return whether this release is the installed one; raise if it is older."""
+        number = manifest.get("number")
+        if not isinstance(number, int):
+            raise WireError("Release: expected a number, got none; update the coordinator's xvfl")
+        if not self.folder.has(RELEASE):
+            return False
+        installed = self.folder.read_json(RELEASE)
+        if number > installed["number"]:
+            return False
+        if number == installed["number"] and _digest(message) == installed["digest"]:
+            return True
+        kind = "was revoked" if installed["revoked"] is not None else "is installed"
+        raise WireError(
+            f"Release: expected a number above {installed['number']}, which {kind}, got {number}; "
+            "an older release is not accepted; ask the coordinator for a new one"
+        )
+
+    def _assemble(
+        self,
+        message: Release,
+        manifest: dict[str, Any],
+        live: tuple[str, Mapping[str, Tensor]],
+    ) -> None:
+        """Save the model of this party's nets and the released head."""
+        settings, full_threshold = self._run(manifest["run"])
+        encoder = encoder_from_dict(self.folder.read_json(ENCODER))
+        try:
+            model = Model(
+                {self.name: encoder},
+                {self.name: full_threshold},
+                task_from_dict(manifest),
+                manifest["prior"],
+                settings.net,
+                build(LossConfig, manifest["loss"], "release"),
+                0,
+                privacy=settings.privacy,
+            )
+            weights = live[1] if live[0] == settings.run else self._checkpoint(settings.run)
+            model.parties[self.name].load_state_dict(
+                {key: value.detach().cpu() for key, value in weights.items()}
+            )
+            head = dict(zip(manifest["tensors"], message.tensors, strict=True))
+            model.method.heads.load_state_dict(head)
+            model.temperatures = manifest["temperatures"]
+            load_decision_weights(model.method, manifest.get("decision_weights", {}))
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            if isinstance(error, XVFLError):
+                raise
+            raise WireError(f"Release: it does not fit this party ({error})") from error
+        extra = {
+            "bundle": self.name,
+            "run": settings.run,
+            "release": manifest["number"],
+            "id_column": {self.name: self.id_column},
+        }
+        model.save(RunDir(self.folder / BUNDLE), extra)
+
+    def _run(self, run: str) -> tuple[RunSettings, float]:
+        if not self.folder.has(RUN):
+            raise WireError("Release: expected a run first; this party has taken part in none")
+        saved = self.folder.read_json(RUN)
+        settings = parse_run_settings(json.dumps(saved["settings"]))
+        if settings.run != run:
+            raise WireError(
+                f"Release: expected one of run {settings.run!r}, this party's last, got {run!r}"
+            )
+        return settings, float(saved["full_threshold"])
+
+    def _checkpoint(self, run: str) -> dict[str, Tensor]:
+        checkpoint = Checkpoints(self.folder).newest(run, LAST_STEP)
+        if checkpoint is None:
+            raise WireError(f"Release: this party has no checkpoint of run {run!r}; train again")
+        return strip_prefix(checkpoint[1], f"net/{self.name}/")
+
+
+def _digest(message: Release) -> str:
+    return blake2b(message.signature, digest_size=16).hexdigest()

@@ -1,0 +1,147 @@
+"""Sign releases and deliver them: at the end of a run, or at any time by `xvfl release`."""
+
+import time
+from collections.abc import Sequence
+from threading import Event
+
+from xvfl.certs.release_key import PUBLIC_KEY
+from xvfl.errors import PartyError, RunError, XVFLError, unknown
+from xvfl.federation.elastic import ElasticFederation
+from xvfl.federation.remote_party import RemoteParty, request_all
+from xvfl.model.run_dir import RunDir
+from xvfl.service.config import CoordinatorConfig
+from xvfl.service.listener import listen
+from xvfl.service.log import FINISHED, LogFunction
+from xvfl.service.party_release import PartyFolder
+from xvfl.service.release import check_releasable
+from xvfl.service.release_store import ReleaseStore
+from xvfl.service.trained_heads import load_trained_heads
+from xvfl.wire.messages import Done, End, Release
+
+POLL_S = 0.1
+
+
+def sign_releases(
+    config: CoordinatorConfig, parties: Sequence[str], revocation: str | None = None
+) -> ReleaseStore:
+    """Sign the head of the finished run for parties, or with a reason its revocation."""
+    folder = RunDir(config.state_dir)
+    heads, names = load_trained_heads(folder, config.privacy.resolve(federated=True))
+    check_releasable(heads.loss, parties)
+    for name in parties:
+        if name not in names:
+            raise RunError(f"{folder.path}: {unknown('party of this run', name, names)}")
+    store = ReleaseStore(folder, config.signing_key)
+    if revocation is None:
+        heads.release(store, names, parties)
+    else:
+        for name in parties:
+            store.revoke(name, revocation)
+    return store
+
+
+def deliver_to_members(
+    store: ReleaseStore, federation: ElasticFederation, parties: Sequence[str], log: LogFunction
+) -> None:
+    """Send pending releases to those of the parties that take part; log who is offline."""
+    for name in store.pending(parties):
+        member = federation.members[federation.names.index(name)]
+        if member.present:
+            federation.counters.request_id += 1
+            send_release(store, member.party, federation.counters.request_id, log)
+        else:
+            log({"event": "release_failed", "party": name, "reason": "it is offline"})
+
+
+def send_release(
+    store: ReleaseStore, party: RemoteParty, request_id: int, log: LogFunction
+) -> bool:
+    """Send a party its newest release; return whether the party has confirmed it."""
+    number, message = store.records()[party.name].number, store.load(party.name)
+    request = Release(request_id, message.manifest, message.tensors, message.signature)
+    try:
+        request_all([party], [request], Done)
+    except (PartyError, ValueError) as error:
+        log({"event": "release_failed", "party": party.name, "reason": str(error)})
+        return False
+    store.mark_delivered(party.name, number)
+    log({"event": "released", "party": party.name, "number": number})
+    return True
+
+
+def serve_releases(
+    config: CoordinatorConfig,
+    store: ReleaseStore,
+    parties: Sequence[str],
+    timeout: float,
+    stop: Event,
+    log: LogFunction,
+) -> None:
+    """Listen for parties with a pending release, and deliver it, until all have received theirs.
+
+    Parameters
+    ----------
+    config : CoordinatorConfig
+        The coordinator's configuration; no coordinator may run at the same address.
+    store : ReleaseStore
+        The signed releases.
+    parties : sequence of str
+        The parties to wait for.
+    timeout : float
+        Seconds to wait.
+    stop : Event
+        Ends the wait.
+    log : callable
+        Receives log events.
+    """
+    _install_at_local_party(config, store, parties, log)
+    waiting = store.pending(parties)
+    if not waiting or not timeout:
+        return
+    with listen(config, log) as server:
+        log({"event": "listening", "address": config.listen, "parties": waiting})
+        remote = {name: RemoteParty(name, server.transports[name]) for name in waiting}
+        # Initialize the counter from the clock so that it increases across restarts.
+        request_id, deadline = time.time_ns() // 1_000_000, time.monotonic() + timeout
+        rejected: set[str] = set()
+        while remote and time.monotonic() < deadline and not stop.is_set():
+            for name, party in list(remote.items()):
+                hello = party.transport.hello()
+                if hello is None or hello.instance_id in rejected:
+                    continue
+                party.instance_id = hello.instance_id
+                request_id += 2
+                if send_release(store, party, request_id, log):
+                    _end(party, request_id + 1)
+                    del remote[name]
+                elif not party.restarted():
+                    # It would reject the release again; wait until its operator restarts it.
+                    rejected.add(hello.instance_id)
+            stop.wait(POLL_S if remote else 0)
+
+
+def _end(party: RemoteParty, request_id: int) -> None:
+    """Tell a party that nothing follows, so that its process exits."""
+    try:
+        request_all([party], [End(request_id, FINISHED)], Done)
+    except PartyError:
+        return
+
+
+def _install_at_local_party(
+    config: CoordinatorConfig, store: ReleaseStore, parties: Sequence[str], log: LogFunction
+) -> None:
+    """Install the release of the party in the coordinator's process, which is on this machine."""
+    local, folder = config.local_party, RunDir(config.state_dir)
+    if local is None or local.name not in store.pending(parties):
+        return
+    number = store.records()[local.name].number
+    party = PartyFolder(
+        local.name, RunDir(folder / local.name), folder / PUBLIC_KEY, local.id_column
+    )
+    try:
+        party.install(store.load(local.name))
+    except XVFLError as error:
+        raise RunError(f"{local.name}: the release cannot be installed: {error}") from error
+    store.mark_delivered(local.name, number)
+    log({"event": "released", "party": local.name, "number": number})
