@@ -49,6 +49,7 @@ def serve(options: argparse.Namespace) -> None:
         options.max_bytes,
         options.max_seconds,
         threads=options.threads,
+        release=options.release,
     )
     service = Service(settings, own_version())
     config = uvicorn.Config(
@@ -106,6 +107,12 @@ def _parser(program: str) -> argparse.ArgumentParser:
     add("--port", type=int, default=8080, help="port, 0 for any (default: %(default)s)")
     add("--name", help="the model's name in /v2 (default: the file's name)")
     add("--verify", type=Path, metavar="KEY", help="public key that must have signed the bundle")
+    add(
+        "--release",
+        type=Path,
+        metavar="FILE",
+        help="the party's release.json: reject a bundle whose head is revoked or replaced",
+    )
     add(
         "--tokens",
         type=Path,

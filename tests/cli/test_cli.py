@@ -51,13 +51,18 @@ HELP = {
         "xvfl export run --party clinic --out clinic.xvfl",
     ),
     "serve": (
-        ["BUNDLE", "--host", "--port", "--tokens", "--client-ca", "--verify", "--max-rows"],
+        ["BUNDLE", "--host", "--port", "--tokens", "--client-ca", "--verify", "--release"],
         "xvfl serve clinic.xvfl --port 8080",
     ),
     "coordinator": (["CONFIG", "--quiet"], "xvfl coordinator coordinator.toml"),
     "party": (["CONFIG", "--quiet"], "xvfl party bank.toml"),
     "status": (["ADDRESS", "--json"], "xvfl status localhost:7480"),
     "align": (["CONFIG", "--party", "--wait"], "xvfl align bank.toml"),
+    "release": (
+        ["CONFIG", "--to", "--revoke", "--reason", "--wait"],
+        "xvfl release coordinator.toml --to bank",
+    ),
+    "install": (["CONFIG", "FILE"], "xvfl install bank.toml bank.release"),
     "audit": (
         ["PATH", "--out", "--rows", "--known-labels", "--known-rows", "--quick"],
         "xvfl audit run.toml --out audit",

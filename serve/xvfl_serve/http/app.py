@@ -54,7 +54,7 @@ class Service:
             Route("/metrics", self.metrics_text),
             Route("/v2", self.server_metadata),
             Route("/v2/health/live", self.live),
-            Route("/v2/health/ready", self.live),
+            Route("/v2/health/ready", self.ready),
             Route(name, self.model_metadata),
             Route(f"{name}/ready", self.model_ready),
             Route(f"{name}/infer", self.infer, methods=["POST"]),
@@ -76,16 +76,20 @@ class Service:
             await watcher
 
     async def live(self, request: Request) -> Response:
-        """Answer that the server is alive and ready; it starts only with a loaded bundle."""
+        """Answer that the server is alive."""
         return Response(status_code=200)
+
+    async def ready(self, request: Request) -> Response:
+        """Answer whether the server predicts: it starts with a bundle, which may be revoked."""
+        return Response(status_code=503 if self.slot.revoked else 200)
 
     async def predict(self, request: Request) -> Response:
         """Predict rows."""
-        return await predict(request, self.slot.current, self.computer)
+        return await predict(request, self.slot.predictor(), self.computer)
 
     async def infer(self, request: Request) -> Response:
         """Predict tensors by the Open Inference Protocol."""
-        predictor = self.slot.current
+        predictor = self.slot.predictor()
         self._check_model(request)
         data = parse_json(await read_body(request, self.settings))
         call, wanted = await run_in_threadpool(infer_v2.parse_infer, data, predictor)
@@ -103,9 +107,9 @@ class Service:
         return json_response(infer_v2.model_metadata(self.settings.name, self.slot.current))
 
     async def model_ready(self, request: Request) -> Response:
-        """Answer that the model is ready."""
+        """Answer whether the model is ready."""
         self._check_model(request)
-        return Response(status_code=200)
+        return await self.ready(request)
 
     async def docs(self, request: Request) -> Response:
         """Show the documentation of this server."""

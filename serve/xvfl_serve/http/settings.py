@@ -28,6 +28,8 @@ class Settings:
         How often the bundle's file is checked for a replacement.
     threads : int, default=1
         Threads of the nets.
+    release : Path, optional
+        The party's release.json. A bundle whose head is revoked or replaced is rejected.
     """
 
     bundle: Path
@@ -39,3 +41,4 @@ class Settings:
     max_seconds: float = 30.0
     poll_seconds: float = 1.0
     threads: int = 1
+    release: Path | None = None
