@@ -24,7 +24,12 @@ FIGURES = {
         "retrained": [[0.3, 0.1, 0.09], [0.31, 0.11, 0.12]],
         "intervals": [],
         "noise": [{"low": -0.1, "high": 0.1}, {"low": 0.1, "high": 0.2}],
-        "seconds": {"training": 10.0, "explanation": 0.1},
+        "seconds": {
+            "training": 10.0,
+            "explanation": 0.1,
+            "training_rows": 100,
+            "explained_rows": 50,
+        },
     }
 }
 

@@ -23,6 +23,7 @@ from xvfl.config import LossConfig, TrainConfig
 from xvfl.federation.predict import logits
 from xvfl.model.explain.bootstrap import METRICS, Estimate, sample_rows
 from xvfl.model.explain.coalitions import coalitions, shapley_weights
+from xvfl.model.explain.explain_model import ExplainOptions
 from xvfl.primitives.layout import Feature, Layout
 from xvfl_lab.datasets.digits import quarters
 from xvfl_lab.experiments.compare import Difference
@@ -34,8 +35,7 @@ from xvfl_lab.files import write_text
 from xvfl_lab.task import Task
 
 NAME = "party-worth"
-DATASETS = {"bank": 4, "physionet2012": 2, "digits": 4}
-"""Number of parties, by data set."""
+DATASETS, PARTIES = ("bank", "physionet2012", "digits"), 4
 ROWS = {"train": 2000, "test": 3000}
 """Largest number of rows of a part; more are sampled."""
 SEEDS, EPOCHS = (0, 1, 2), 20
@@ -49,13 +49,18 @@ def make(
 ) -> dict[str, Any]:
     """Compute both Shapley values on every data set, and write the table."""
     seeds, epochs = ((0, 1), 8) if quick else (SEEDS, EPOCHS)
-    names = ("digits",) if quick else tuple(DATASETS)
-    config = {"runs": [list(names), list(seeds), epochs], "rows": ROWS, "samples": SAMPLES}
+    names = ("digits",) if quick else DATASETS
+    config = {
+        "runs": [list(names), PARTIES, list(seeds), epochs],
+        "rows": ROWS,
+        "samples": SAMPLES,
+        "timed": "all rows",
+    }
 
     def compute() -> FigureData:
         figures = {}
         for dataset in names:
-            task = reduced(quarters() if dataset == "digits" else load(dataset, DATASETS[dataset]))
+            task = quarters() if dataset == "digits" else load(dataset, PARTIES)
             figures[dataset] = measured(out, task, seeds, epochs, device, progress)
         return FigureData(figures, {})
 
@@ -84,6 +89,7 @@ def measured(
     progress: Progress,
 ) -> dict[str, Any]:
     """Measure one data set; finished models are read from disk."""
+    whole, task = task, reduced(task)
     parties, metric = list(task.layouts), "auroc" if task.classes == 2 else "accuracy"
     subsets = coalitions(len(parties), np.random.default_rng(0)).subsets
 
@@ -112,8 +118,8 @@ def measured(
         names = [parties[i] for i in subset]
         retrained.append(part("+".join(names), names, all_subsets=False)["values"])
     progress(f"{task.name}: cost")
-    about = {"figure": NAME, "task": task.name, "rows": ROWS, "timed": True}
-    seconds = cached_part(out, about, device, lambda: FigureData(timed(task), {})).figures
+    about = {"figure": NAME, "task": task.name, "rows": "all", "timed": True}
+    seconds = cached_part(out, about, device, lambda: FigureData(timed(whole), {})).figures
     first, last = (np.array(explained["values"])[..., at] for at in (0, -1))
     by_subset = np.stack([first, *(np.array(each)[:, -1] for each in retrained), last], 1)
     return {
@@ -198,7 +204,10 @@ def subset_scores(stack: StackedRuns, subset: tuple[int, ...], metric: str) -> F
 
 
 def timed(task: Task) -> dict[str, float]:
-    """Measure the CPU seconds of a default fit, and of its explanation without features."""
+    """Measure the CPU seconds of a default fit on all training rows, and of its explanation.
+
+    The explanation is of the test rows, without the importance of features.
+    """
     test = np.arange(len(task)) % 3 == 0 if task.test is None else task.test
     ids = np.array([f"r{row}" for row in range(len(task))])
     frames = {
@@ -212,7 +221,12 @@ def timed(task: Task) -> dict[str, float]:
     trained = time.process_time()
     model.explain({name: frame[test] for name, frame in frames.items()}, y[test], n_repeats=0)
     explained = time.process_time() - trained
-    return {"training": round(trained - started, 2), "explanation": round(explained, 3)}
+    return {
+        "training": round(trained - started, 2),
+        "explanation": round(explained, 3),
+        "training_rows": int((~test).sum()),
+        "explained_rows": min(int(test.sum()), ExplainOptions.max_rows),
+    }
 
 
 def _columns(layout: Layout) -> list[str]:
@@ -271,8 +285,9 @@ def tables(figures: dict[str, Any]) -> list[str]:
             "retrained values differ by two standard errors. Mean error of the shares: "
             f"{each['share_error']:.3f}. A party of noise: the interval of its Shapley value "
             f"contains 0 in {each['noise_inside']} of {seeds} models. Cost: "
-            f"{seconds['explanation']:.2f} CPU s after {seconds['training']:.0f} CPU s of training "
-            f"with the default settings ({100 * each['cost']:.1f} %).",
+            f"{seconds['explanation']:.2f} CPU s for {seconds['explained_rows']:,} rows after "
+            f"{seconds['training']:.0f} CPU s of training with the default settings on "
+            f"{seconds['training_rows']:,} rows ({100 * each['cost']:.1f} %).",
             "",
         ]
     return lines

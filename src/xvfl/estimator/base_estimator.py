@@ -347,7 +347,7 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
         ids: Sequence[Any] | None = None,
         n_repeats: int = 5,
         n_samples: int = 300,
-        max_rows: int = 10_000,
+        max_rows: int = 3_000,
     ) -> Explanation:
         """Explain the model: what parties and features are worth, and what completion changed.
 
@@ -373,7 +373,7 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
             Permutations of each feature. 0 leaves out the importance of features.
         n_samples : int, default=300
             Bootstrap samples of rows for the 95 % intervals.
-        max_rows : int, default=10000
+        max_rows : int, default=3000
             Of more rows, a random sample is used.
 
         Returns

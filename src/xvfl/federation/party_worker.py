@@ -103,11 +103,9 @@ class PartyWorker:
         masked = [self._sample_mask(rows.observed, step, number) for number in range(n_masks)]
         masks = [rows.observed, *masked] if "plain" in views else masked
         used = self._used_copies(views, needed, n_masks)
-        x = self.net.given(_repeat(self._x, len(masks)), _interleave(masks))
-        E = self._apply(self.net.bottom, used, x)
+        copies = self._embed_copies(masks, used)
         if len(views) == len(masks) == 1 and "self" not in views:
-            return E.unsqueeze(1)
-        copies = E.view(len(handles), len(masks), E.shape[-1]).unbind(1)
+            return copies[0].unsqueeze(1)
         own: Sequence[Tensor] = ()
         if "self" in views:
             cue, used = _interleave(copies[-n_masks:]), None if used is None else used[:, -n_masks:]
@@ -119,6 +117,17 @@ class PartyWorker:
             "self": iter(own),
         }
         return torch.stack([next(by_view[view]) for view in views], 1)
+
+    def _embed_copies(self, masks: Sequence[Tensor], used: Tensor | None) -> Sequence[Tensor]:
+        """Embed the rows with each mask; `used` is (B, masks). (B, d) each"""
+        if not self.net.training:
+            # Masks are drawn in training only: all copies are equal.
+            used = None if used is None else used.any(1, keepdim=True)
+            E = self._apply(self.net.bottom, used, self.net.given(self._x, masks[0]))
+            return [E] * len(masks)
+        x = self.net.given(_repeat(self._x, len(masks)), _interleave(masks))
+        E = self._apply(self.net.bottom, used, x)
+        return E.view(len(self._x), len(masks), E.shape[-1]).unbind(1)
 
     def complete(
         self, cue: Tensor, replace_observed: Tensor, needed: Tensor | None = None

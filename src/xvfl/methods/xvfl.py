@@ -234,16 +234,17 @@ class XVFL:
         """
         embedded, names = self._embed(federation, rows), federation.names
         if mode == "local":
-            return self._own_decisions(embedded, party)
+            return self._own_decisions(rows, embedded, party)
         E, completed = embedded.E, self._completed_input(federation, rows, embedded, mode, party)
         if mode == "collaborative":
-            own = [self._local_decision(embedded, i, name) for i, name in enumerate(names)]
+            own = [self._local_decision(rows, embedded, i, name) for i, name in enumerate(names)]
             parties = self.task.pool_parties(torch.stack(own, 1), rows.seen).unsqueeze(1)
-            return torch.cat([self._decide(self.join.over(E, rows.seen), completed), parties], 1)
+            observed, gaps = self.join.over(E, rows.seen), ~rows.full.all(1)
+            return torch.cat([self._decide(rows.runs, observed, completed, gaps), parties], 1)
         peers = maths.assistants(rows.full, rows.seen, party, partial=True)
         observed = self.join.over(E, peers | _only(party, rows.seen) & rows.seen)
-        local = self._local_decision(embedded, party, names[party]).unsqueeze(1)
-        assisted = self._decide(observed, completed)
+        local = self._local_decision(rows, embedded, party, names[party]).unsqueeze(1)
+        assisted = self._decide(rows.runs, observed, completed, torch.ones_like(rows.full[:, 0]))
         return torch.where(peers.any(1).view(-1, 1, 1), assisted, local)
 
     def _completed_input(
@@ -256,7 +257,8 @@ class XVFL:
         if not (self.completing and self.weights.cross_completion):
             return self.join.over(best, rows.seen)
         cue, has_cue = maths.cues(embedded.sent, maths.sources(rows.full, rows.seen))
-        E_ = self._adapt(federation.complete(cue, torch.zeros_like(rows.full[:, 0])))
+        needed = ~rows.full & has_cue if mode == "collaborative" else _only(party, has_cue)
+        E_ = self._adapt(federation.complete(cue, torch.zeros_like(rows.full[:, 0]), needed))
         if self.weights.self_completion:
             E_ = maths.average_completions(E_, best, rows.seen)
         if mode == "collaborative":
@@ -280,20 +282,24 @@ class XVFL:
             assisted = self.join.alone(E_)[:, party]
         return torch.where(local, self.join.alone(embedded.completed)[:, party], assisted)
 
-    def _local_decision(self, embedded: "_Embedded", party: int, name: str) -> Tensor:
+    def _local_decision(self, rows: Rows, embedded: "_Embedded", party: int, name: str) -> Tensor:
         """Compute the decision of local prediction. (B, C)"""
         weights = self.decision_weights.get(mode_key("local", name), self.default_weights)
-        return self.task.pool(self._own_decisions(embedded, party), weights)
+        return self.task.pool(self._own_decisions(rows, embedded, party), weights)
 
-    def _own_decisions(self, embedded: "_Embedded", party: int) -> Tensor:
-        both = (embedded.E, embedded.completed)
-        return self._decide(*(self.join.alone(each)[:, party] for each in both))
+    def _own_decisions(self, rows: Rows, embedded: "_Embedded", party: int) -> Tensor:
+        observed, completed = (
+            self.join.alone(each)[:, party] for each in (embedded.E, embedded.completed)
+        )
+        return self._decide(rows.runs, observed, completed, ~rows.full[:, party])
 
-    def _decide(self, observed: Tensor, completed: Tensor) -> Tensor:
-        """Compute the decisions of both inputs. (B, 2, C)"""
-        x = torch.stack([observed, completed], 1)
-        out = self._apply_to(x.flatten(0, 1))
-        return self.task.decisions(out.view(*x.shape[:2], out.shape[-1]))
+    def _decide(self, runs: int, observed: Tensor, completed: Tensor, gaps: Tensor) -> Tensor:
+        """Compute the decisions of both inputs, which are equal without `gaps` (B,). (B, 2, C)"""
+        x, used = torch.stack([observed, completed], 1), torch.ones_like(gaps)
+        (out,) = self._apply_head(runs, (x, torch.stack([used, gaps], 1)))
+        before, after = out.unbind(1)
+        after = torch.where(gaps.unsqueeze(1), after, before)
+        return self.task.decisions(torch.stack([before, after], 1))
 
     def _embed(self, federation: Federation, rows: Rows) -> "_Embedded":
         """Embed rows as observed, and with self completion where they are not full."""
@@ -302,7 +308,8 @@ class XVFL:
             sent = federation.embed(rows, ["plain"])[:, :, 0]
             E = self._adapt(sent)
             return _Embedded(sent, E, E)
-        sent, own = federation.embed(rows, ["plain", "self"]).unbind(2)
+        needed = torch.stack([torch.ones_like(rows.full), ~rows.full], 2)
+        sent, own = federation.embed(rows, ["plain", "self"], needed).unbind(2)
         E = self._adapt(sent)
         completed = torch.where(rows.full.unsqueeze(-1), E, self._adapt(own))
         return _Embedded(sent, E, completed)

@@ -49,7 +49,7 @@ class Estimate:
 
 def sample_rows(rows: int, samples: int, rng: np.random.Generator) -> NDArray[np.float32]:
     """Count how often each row is in each of the samples, and once in sample 0. (S + 1, n)"""
-    counts = np.ones((samples + 1, rows), dtype=np.float32)
+    counts = np.ones((samples + 1, rows), dtype=np.float32, order="F")
     for each in counts[1:]:
         each[:] = np.bincount(rng.integers(0, rows, rows), minlength=rows)
     return counts
@@ -79,20 +79,19 @@ def auroc(proba: Floats, y: Ints, counts: Floats) -> Floats:
 
 
 def _binary_auroc(score: Floats, positive: Bools, counts: Floats) -> Floats:
-    """Count pairs in order of the score; ties count half."""
-    order = np.argsort(score, kind="stable")
-    ordered, hits = score[order], positive[order]
-    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
+    """Count the pairs whose positive row has the greater score; ties count half."""
+    order = np.argsort(score[~positive], kind="stable")
+    negative, at = np.flatnonzero(~positive)[order], np.flatnonzero(positive)
+    low, high = (np.searchsorted(score[negative], score[at], side) for side in ("left", "right"))
+    by_row = counts.T  # (n, S); contiguous rows, as `sample_rows` stores them
     parts = []
-    for at in range(0, len(counts), CHUNK):
-        drawn = counts[at : at + CHUNK][:, order].astype(np.float64)
-        of_hits, of_others = drawn * hits, drawn * ~hits
-        if len(starts) < len(score):
-            of_hits = np.add.reduceat(of_hits, starts, axis=1)
-            of_others = np.add.reduceat(of_others, starts, axis=1)
-        below = np.cumsum(of_others, axis=1)
-        pairs = (of_hits * (below - of_others / 2)).sum(1)
-        total = of_hits.sum(1) * below[:, -1]
+    for start in range(0, len(counts), CHUNK):
+        chunk = slice(start, start + CHUNK)
+        hits = by_row[at, chunk].astype(np.float64)
+        below = np.zeros((len(negative) + 1, hits.shape[1]))
+        np.cumsum(by_row[negative, chunk], axis=0, dtype=np.float64, out=below[1:])
+        pairs = (hits * (below[low] + below[high])).sum(0) / 2
+        total = hits.sum(0) * below[-1]
         parts.append(np.where(total > 0, pairs / np.maximum(total, 1), np.nan))
     return np.concatenate(parts)
 

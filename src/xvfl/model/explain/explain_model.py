@@ -50,7 +50,7 @@ class ExplainOptions:
     """Permutations of each feature; 0 leaves out the importance of features."""
     n_samples: int = 300
     """Bootstrap samples of the intervals."""
-    max_rows: int = 10_000
+    max_rows: int = 3_000
     """Of more rows, a random sample is explained."""
     ids: Sequence[str] | None = None
     """Rows whose completion to describe; by default those that it changed most."""
@@ -286,8 +286,8 @@ def _usable_labels(labels: pd.Series, model: Model, sources: Mapping[str, Source
             f"explain: none of the labels is a class of the model, {model.classes}; check their "
             "type: 1 is not '1'"
         )
-    ids = pd.Index([each for source in sources.values() for each in source_ids(source)])
-    held = labels[known & labels.index.isin(ids)]
+    ids = {each for source in sources.values() for each in source_ids(source)}
+    held: pd.Series = labels[known & np.array([each in ids for each in labels.index], dtype=bool)]
     if not len(held):
         raise InputError("explain: the tables and the labels share no id; check the id columns")
     return held

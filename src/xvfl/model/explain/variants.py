@@ -54,13 +54,22 @@ class CachedWorker:
     def __init__(self, worker: PartyWorker) -> None:
         # A copy: a worker remembers its last batch for `complete`.
         self.worker = copy.copy(worker)
-        self._embeddings: dict[tuple[View, ...], Tensor] = {}
+        self._embeddings: dict[tuple[View, ...], tuple[Tensor | None, Tensor]] = {}
+        """By views: the rows that were needed, and the embeddings."""
 
-    def embed(self, handles: Tensor, views: tuple[View, ...], step: int | Tensor) -> Tensor:
-        """Embed the batch, or return the embeddings of the first call."""
-        if views not in self._embeddings:
-            self._embeddings[views] = self.worker.embed(handles, views, step)
-        return self._embeddings[views]
+    def embed(
+        self, handles: Tensor, views: tuple[View, ...], step: int | Tensor, needed: Tensor | None
+    ) -> Tensor:
+        """Embed the batch, or return the embeddings of the last call that needed the same rows."""
+        if views in self._embeddings:
+            before, E = self._embeddings[views]
+            if before is needed or (
+                before is not None and needed is not None and torch.equal(before, needed)
+            ):
+                return E
+        E = self.worker.embed(handles, views, step, needed)
+        self._embeddings[views] = needed, E
+        return E
 
 
 class CachedFederation:
@@ -77,8 +86,10 @@ class CachedFederation:
     def embed(self, rows: Rows, views: Sequence[View], needed: Tensor | None = None) -> Tensor:
         """Embed the batch at every party, in each view. (B, k, v, d)"""
         handles = rows.handles.T.contiguous()
+        masks = [None] * len(self.workers) if needed is None else needed.unbind(1)
         parts = [
-            each.embed(handles[i], tuple(views), rows.step) for i, each in enumerate(self.workers)
+            each.embed(handles[i], tuple(views), rows.step, masks[i])
+            for i, each in enumerate(self.workers)
         ]
         return torch.stack(parts, 1)
 
