@@ -20,11 +20,16 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT / "lab")]
 from xvfl import config as run_config  # noqa: E402
 from xvfl.cli.template import field_docs  # noqa: E402
 from xvfl.service import config as service_config  # noqa: E402
+from xvfl.service.prediction import prediction_config  # noqa: E402
 from xvfl_lab.experiments.figures import FULL, OURS  # noqa: E402
 
 DOCS = ROOT / "docs"
 RESULTS = ROOT / "lab" / "results"
-CONFIG_MODULES = {"configuration.md": run_config, "deploy.md": service_config}
+CONFIG_MODULES = {
+    "configuration.md": run_config,
+    "deploy.md": service_config,
+    "federated-prediction.md": prediction_config,
+}
 """Each page with option tables, and the module of the classes it shows."""
 BLOCK = re.compile(r"<!-- (options|results): (\S+) -->\n.*?<!-- end -->", re.DOTALL)
 MODES = ("local", "assisted", "collaborative")

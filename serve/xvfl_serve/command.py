@@ -62,7 +62,7 @@ def serve(options: argparse.Namespace) -> None:
     )
     if hasattr(signal, "SIGHUP"):
         signal.signal(signal.SIGHUP, lambda *_: service.slot.request_reload())
-    listener = _listen(options.host, options.port)
+    listener = listen(options.host, options.port)
     address = f"{options.host}:{listener.getsockname()[1]}"
     url = f"{'https' if options.tls_cert else 'http'}://{address}"
     modes = ", ".join(f"{mode} {party}".strip() for mode, party in service.slot.current.outputs)
@@ -81,7 +81,8 @@ def own_version() -> str:
         return "0"
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
+    """Open the socket of the server."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # asyncio sends answers without delay only from sockets that name their protocol.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)

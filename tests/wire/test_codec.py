@@ -89,6 +89,10 @@ def test_the_numbers_of_the_messages_are_part_of_the_protocol() -> None:
         16: "End",
         17: "Challenge",
         18: "Proof",
+        19: "OpenPrediction",
+        20: "PredictionOpened",
+        21: "EmbedRows",
+        22: "RowEmbeddings",
     }
 
 

@@ -62,7 +62,7 @@ class Service:
             Route(f"{name}/versions/{{version}}/ready", self.model_ready),
             Route(f"{name}/versions/{{version}}/infer", self.infer, methods=["POST"]),
         ]
-        handlers: dict[Any, Any] = {RequestError: _on_error, HTTPException: _on_http_error}
+        handlers: dict[Any, Any] = {RequestError: on_error, HTTPException: on_http_error}
         app = Starlette(routes=routes, exception_handlers=handlers, lifespan=self._lifespan)
         app.router.redirect_slashes = False
         return Gate(app, self.settings.tokens, self.metrics)
@@ -186,11 +186,13 @@ class Gate:
         return kind.lower() == b"bearer" and any(valid)
 
 
-async def _on_error(request: Request, error: RequestError) -> Response:
+async def on_error(request: Request, error: RequestError) -> Response:
+    """Answer a request that cannot be carried out."""
     return error_response(error)
 
 
-async def _on_http_error(request: Request, error: HTTPException) -> Response:
+async def on_http_error(request: Request, error: HTTPException) -> Response:
+    """Answer a request for an unknown page or with a wrong method."""
     path = request.url.path[:200]
     texts = {
         404: f"{path}: no such page; see /docs",

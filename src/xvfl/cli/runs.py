@@ -207,16 +207,17 @@ def explain(
 
 
 def predict(
+    output: Annotated[Path, typer.Option(help="Output file, .csv or .parquet.")],
     run: Annotated[
-        Path,
+        Path | None,
         typer.Argument(
             help="A finished run folder, or a party's state folder with a released head."
         ),
-    ],
+    ] = None,
     input: Annotated[
-        list[str], typer.Option(help="A party and its table, NAME=TABLE; repeat for each party.")
-    ],
-    output: Annotated[Path, typer.Option(help="Output file, .csv or .parquet.")],
+        list[str] | None,
+        typer.Option(help="A party and its table, NAME=TABLE; repeat for each party."),
+    ] = None,
     mode: Annotated[
         str | None,
         typer.Option(
@@ -229,6 +230,17 @@ def predict(
     id: Annotated[
         str | None, typer.Option(help="Name of the id column, if it differs from training.")
     ] = None,
+    federation: Annotated[
+        Path | None,
+        typer.Option(
+            help="Predict with the parties that are online, instead of a run folder: the "
+            "configuration of a coordinator that runs with --serve."
+        ),
+    ] = None,
+    ids: Annotated[
+        str | None,
+        typer.Option(help="With --federation: a table with the ids. Default: all ids of CONFIG."),
+    ] = None,
 ) -> None:
     """Predict the rows of new tables, with any features missing.
 
@@ -239,7 +251,16 @@ def predict(
     are streamed.
 
     xvfl predict RUN --mode local --party shop --input shop=new.csv --output answers.csv
+
+    xvfl predict --federation coordinator.toml --ids new.csv --output answers.csv
     """
+    if federation is not None:
+        if run is not None or input or mode or party:
+            raise InputError("--federation: expected only --ids, --id and --output with it")
+        _predict_federated(federation, ids, id, output)
+        return
+    if run is None or not input or ids is not None:
+        raise InputError("expected a run folder and --input, or --federation and a configuration")
     from xvfl.model.progress import work_bar
     from xvfl.model.run_dir import RunDir
     from xvfl.model.workflow import predict_run
@@ -250,6 +271,19 @@ def predict(
     used = ", ".join(f"{count} {name}" for name, count in summary.modes.most_common())
     alone = f"; {summary.decided_alone} without a gap, decided alone" * bool(summary.decided_alone)
     print(f"wrote {summary.rows} rows to {output} ({used}{alone}; {summary.with_notes} with notes)")
+
+
+def _predict_federated(config: Path, ids: str | None, id_column: str | None, output: Path) -> None:
+    with require_extra("federated"):
+        from xvfl.service.prediction.predict_client import predict_federated
+    from xvfl.model.progress import work_bar
+
+    with work_bar("predicting") as report:
+        summary = predict_federated(config, ids, id_column, output, report)
+    used = ", ".join(f"{count} {name}" for name, count in summary.modes.most_common())
+    print(f"wrote {summary.rows} rows to {output} ({used})")
+    for name, reason in summary.unreachable.items():
+        print_error(f"warning: {name} did not take part in all answers: {reason}")
 
 
 def name_tables(given: list[str], option: str) -> dict[str, str]:

@@ -25,7 +25,18 @@ PartyFile = Annotated[Path, typer.Argument(help="The party's configuration.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Write the log only to its file.")]
 
 
-def coordinator(config: CoordinatorFile, quiet: Quiet = False) -> None:
+Serve = Annotated[
+    bool,
+    typer.Option(
+        "--serve", help="Predict with the finished run, as [prediction] in CONFIG describes."
+    ),
+]
+Again = Annotated[
+    bool, typer.Option("--again", help="With --serve: match the ids of the table once more.")
+]
+
+
+def coordinator(config: CoordinatorFile, quiet: Quiet = False, serve: Serve = False) -> None:
     """Run the coordinator: match ids, train with the connected parties, evaluate, release.
 
     A coordinator that was stopped or killed resumes from the last common checkpoint when it is
@@ -33,12 +44,20 @@ def coordinator(config: CoordinatorFile, quiet: Quiet = False) -> None:
     the exit code is 3; started again, the coordinator informs those that have come back.
 
     xvfl coordinator coordinator.toml
+
+    With --serve it predicts instead: it answers requests for ids over HTTP with the parties that
+    reply before the deadline.
     """
     with require_extra("federated"):
         from xvfl.service.config import load_coordinator_config
         from xvfl.service.coordinator import serve_coordinator
 
     loaded = load_coordinator_config(config)
+    if serve:
+        with require_extra("serve"):
+            from xvfl.service.prediction.coordinator_prediction import serve_predictions
+        serve_predictions(loaded, not quiet)
+        return
     outcome = serve_coordinator(loaded, not quiet)
     if outcome.evaluation is None:
         print_error(f"stopped; continue with: xvfl coordinator {config}")
@@ -51,18 +70,29 @@ def coordinator(config: CoordinatorFile, quiet: Quiet = False) -> None:
         raise typer.Exit(FINISHED_WITHOUT)
 
 
-def party(config: PartyFile, quiet: Quiet = False) -> None:
+def party(
+    config: PartyFile, quiet: Quiet = False, serve: Serve = False, again: Again = False
+) -> None:
     """Run a party: connect to the coordinator and take part until the run is finished.
 
     A party opens no port, and reconnects when the connection breaks. A party that was stopped or
     killed resumes from its own last checkpoint when it is started again.
 
     xvfl party bank.toml
+
+    With --serve it answers prediction requests instead, for the rows that [prediction] in CONFIG
+    opens, within its budgets. It accepts no training request then.
     """
     with require_extra("federated"):
         from xvfl.service.config import load_party_config
         from xvfl.service.party import serve_party
+        from xvfl.service.prediction.party_process import serve_party_predictions
 
+    if again and not serve:
+        raise InputError("--again: expected --serve as well; see `xvfl align --again` for training")
+    if serve:
+        serve_party_predictions(load_party_config(config), not quiet, again)
+        return
     serve_party(load_party_config(config), not quiet)
 
 

@@ -1,14 +1,10 @@
 """A party's endpoint: handles the coordinator's requests with the party's nets and checkpoints.
 
-Every request is validated before it has any effect. An invalid request, or an unexpected exception,
-yields an error reply. The last reply is cached: a request that is sent again gets the same reply
-and has no second effect.
+Every request is validated before it has any effect.
 Shapes: B rows of a batch, H of them held by the party, v views, M members, d embedding width of a
 member; a message has the members of a row side by side, M·d numbers (`member_rows`).
 """
 
-import threading
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
@@ -16,7 +12,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from xvfl.errors import MatchingError, WireError, XVFLError
+from xvfl.errors import WireError
 from xvfl.federation.checkpoint_store import CheckpointStore
 from xvfl.federation.member_rows import join_members, split_members
 from xvfl.federation.message_checks import (
@@ -26,6 +22,7 @@ from xvfl.federation.message_checks import (
     check_views,
 )
 from xvfl.federation.party_worker import PartyWorker
+from xvfl.federation.request_endpoint import RequestEndpoint
 from xvfl.federation.request_ledger import UNLIMITED, RequestLedger
 from xvfl.federation.run_settings import RunSettings, parse_run_settings
 from xvfl.federation.sent_tensors import SentTensor, SentTensors, run_backward
@@ -34,7 +31,6 @@ from xvfl.system.write_guard import WriteGuard
 from xvfl.training.optimizer import OptimizedNet, UpdateKind, WeightUpdate, strip_prefix
 from xvfl.training.page import Page
 from xvfl.training.precision import configure_precision
-from xvfl.wire import codec
 from xvfl.wire.messages import (
     Backward,
     Begin,
@@ -45,7 +41,6 @@ from xvfl.wire.messages import (
     Embed,
     Embedded,
     End,
-    ErrorReply,
     Flush,
     Gradient,
     Hello,
@@ -57,12 +52,8 @@ from xvfl.wire.messages import (
 )
 from xvfl.wire.payload import Packer
 
-COMPUTE_LOCK = threading.Lock()
-"""Torch has one global random stream per process: parties in one process take turns to compute."""
 LAST_STEP = 2**62
 """A step after every other step."""
-MAX_ERROR_LENGTH = 2000
-"""Characters of an error reply; it may quote the request."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +69,7 @@ class PartyRun:
     """Called when the run is accepted."""
 
 
-class Endpoint:
+class Endpoint(RequestEndpoint):
     """One party of one coordinator."""
 
     def __init__(
@@ -104,20 +95,13 @@ class Endpoint:
         handle_other
             Handles requests that are not part of training.
         """
-        self.hello = hello
-        self.end_reason: str | None = None
-        """Why the coordinator ended the run; None while it has not."""
+        super().__init__(hello, log_event)
         self._start_run, self._store = start_run, store
-        self._log_event, self._handle_other = log_event, handle_other
+        self._handle_other = handle_other
         self._writes = WriteGuard(log_event)
-        self._lock = threading.Lock()
-        self._last: tuple[bytes, bytes] = (b"", b"")
-        self._last_request_id = 0
         self.run = ""
         self.step = 0
         """The current training step."""
-        self.n_rejected = 0
-        """Requests rejected so far."""
         self._worker: PartyWorker | None = None
         self._ledger = RequestLedger(UNLIMITED, 0)
         self._row_status = torch.zeros(0, dtype=torch.uint8)
@@ -142,6 +126,9 @@ class Endpoint:
         """Number of the last update applied."""
         return self._last_update
 
+    def _discard(self) -> None:
+        self._sent.clear()
+
     def save_checkpoint(self) -> None:
         """Save a checkpoint before a voluntary shutdown."""
         with self._lock:
@@ -149,46 +136,10 @@ class Endpoint:
                 self._net.abort_step()
                 self._save(self.step)
 
-    def handle(self, frame: bytes) -> bytes:
-        """Handle an encoded request and return the encoded reply."""
-        with self._lock:
-            if frame == self._last[0]:
-                return self._last[1]
-            try:
-                message = codec.decode(frame)
-                with COMPUTE_LOCK:
-                    reply = codec.encode(self._dispatch(message))
-            except (WireError, MatchingError) as error:
-                return self._reject(frame, error, str(error))
-            except XVFLError as error:
-                # The message may name files of this party: it goes to the log alone.
-                self._log_event({"event": "request_failed", "reason": str(error)})
-                text = f"the party could not do this ({type(error).__name__}); see the party's log"
-                return self._reject(frame, error, text)
-            except Exception as error:
-                self._sent.clear()  # Discard partial state.
-                self._log_event({"event": "internal_error", "traceback": traceback.format_exc()})
-                # The message may contain the party's data: send the type of the error alone.
-                text = f"internal error {type(error).__name__} at this party; see the party's log"
-                return self._reject(frame, error, text)
-            self._last, self._last_request_id = (frame, reply), message.request_id
-            return reply
-
-    def _reject(self, frame: bytes, error: Exception, text: str) -> bytes:
-        self.n_rejected += 1
-        known = len(frame) >= codec.OVERHEAD
-        request_id = codec.kind_and_request_id(frame)[1] if known else 0
-        text = text[:MAX_ERROR_LENGTH].encode(errors="replace").decode()
-        self._log_event({"event": "request_rejected", "request_id": request_id, "reason": text})
-        return codec.encode(ErrorReply(request_id, type(error).__name__, text))
-
     def _dispatch(self, message: Message) -> Message:
         restarts = isinstance(message, Begin) and message.step >= 0
-        if message.request_id <= self._last_request_id and not restarts:
-            raise WireError(
-                f"{type(message).__name__}: expected a request id above {self._last_request_id}, "
-                f"got {message.request_id}: stale or replayed"
-            )
+        if not restarts:
+            self._check_fresh(message)
         if isinstance(message, Begin):
             return self._begin(message)
         if isinstance(message, Embed):

@@ -94,7 +94,7 @@ class RequestLedger:
         self._epsilon: float | None = None
         self._runs_path = path and path.with_suffix(".json")
         if path is not None:
-            self._counts = _open_counts(path, self._counts)
+            self._counts = open_counts(path, self._counts)
         if self._runs_path is not None and self._runs_path.is_file():
             self._runs = _read_runs(self._runs_path)
 
@@ -221,7 +221,7 @@ def _total_epsilon(runs: Mapping[str, Release | None], delta: float) -> float | 
     return composed_epsilon(releases, delta) if len(releases) == len(runs) else None
 
 
-def _open_counts(path: Path, zeros: NDArray[np.uint32]) -> NDArray[np.uint32]:
+def open_counts(path: Path, zeros: NDArray[np.uint32]) -> NDArray[np.uint32]:
     """Map the file of counts; create it with all its bytes, so that a full disk is noticed here."""
     try:
         if not path.is_file():

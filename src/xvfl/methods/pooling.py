@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor
 
 from xvfl.errors import RunError
-from xvfl.methods.base import Federation, Method, Mode
+from xvfl.methods.base import Federation, Method, Mode, View
 from xvfl.methods.members import Members
 from xvfl.methods.xvfl import XVFL, DecisionWeights
 from xvfl.primitives.rows import Rows
@@ -51,6 +51,12 @@ def decisions(method: Method, federation: Federation, rows: Rows, mode: Mode, pa
     repeated = rows.repeat_for_members(method.members)
     out = pooling.decisions(federation, repeated, mode, party)
     return out.view(rows.runs, method.members, -1, *out.shape[1:]).mean(1).flatten(0, 1)
+
+
+def prediction_views(method: Method) -> tuple[View, ...]:
+    """Return the views that a prediction of the method embeds."""
+    inner = method.method if isinstance(method, Members) else method
+    return inner.prediction_views if isinstance(inner, XVFL) else ("plain",)
 
 
 def without_completion(method: Method) -> Method | None:

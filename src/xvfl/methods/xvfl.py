@@ -301,10 +301,15 @@ class XVFL:
         after = torch.where(gaps.unsqueeze(1), after, before)
         return self.task.decisions(torch.stack([before, after], 1))
 
+    @property
+    def prediction_views(self) -> tuple[View, ...]:
+        """The views that a prediction embeds."""
+        has_completers = self.weights.cross_completion or self.weights.self_completion > 0
+        return ("plain", "self") if self.completing and has_completers else ("plain",)
+
     def _embed(self, federation: Federation, rows: Rows) -> "_Embedded":
         """Embed rows as observed, and with self completion where they are not full."""
-        has_completers = self.weights.cross_completion or self.weights.self_completion > 0
-        if not (self.completing and has_completers):
+        if "self" not in self.prediction_views:
             sent = federation.embed(rows, ["plain"])[:, :, 0]
             E = self._adapt(sent)
             return _Embedded(sent, E, E)

@@ -27,7 +27,6 @@ from xvfl.methods import MODES, Method, Mode, require_mode
 from xvfl.methods.base import mode_key
 from xvfl.methods.members import member_seeds
 from xvfl.methods.pooling import decision_weights, load_decision_weights
-from xvfl.methods.xvfl import COMPLETED
 from xvfl.model.cell_distributions import (
     CellDistributions,
     Floats,
@@ -49,6 +48,7 @@ from xvfl.model.prediction import (
     Prediction,
     PredictRequest,
     build_prediction,
+    completing_modes,
     row_ids,
     without_assistance,
 )
@@ -375,17 +375,11 @@ class Model:
         """Return the properties of the model that a prediction reports."""
         cross_completion = "assisted" in self.method.modes
         partial_peers = self.loss.self_completion_weight > 0
-        weights = decision_weights(self.method)
-        completing_modes = [
-            mode
-            for mode in MODES
-            if (cross_completion or partial_peers)
-            and any(weights.get(mode_key(mode, request.party or ""), COMPLETED)[1:])
-        ]
+        modes = completing_modes(self.method, self.loss, request.party or "")
         return ModelInfo(
             self.task,
             self.prior,
-            completing_modes,
+            modes,
             cross_completion,
             partial_peers,
             self.class_factors,

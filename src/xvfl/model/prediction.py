@@ -13,9 +13,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from xvfl import maths
+from xvfl.config import LossConfig
 from xvfl.data.encoded import Encoded
 from xvfl.data.sources import Source, source_ids
-from xvfl.methods import Mode
+from xvfl.methods import Method, Mode
+from xvfl.methods.base import MODES, mode_key
+from xvfl.methods.pooling import decision_weights
+from xvfl.methods.xvfl import COMPLETED
 from xvfl.model.decision_rule import predicted_classes
 from xvfl.primitives.rows import Rows
 from xvfl.primitives.task import Task
@@ -92,6 +96,14 @@ class ModelInfo:
     partial_peers: bool
     """Whether peers that observe a row in part assist where no party observes it in full (D8)."""
     class_factors: Sequence[float] | None = None
+
+
+def completing_modes(method: Method, loss: LossConfig, party: str) -> list[Mode]:
+    """List the modes in which predictions of a party use completed features."""
+    if not ("assisted" in method.modes or loss.self_completion_weight > 0):
+        return []
+    weights = decision_weights(method)
+    return [mode for mode in MODES if any(weights.get(mode_key(mode, party), COMPLETED)[1:])]
 
 
 def row_ids(sources: Mapping[str, Source], given: Sequence[str], party: str | None) -> list[str]:

@@ -98,7 +98,7 @@ def match_parties(
         Tell each party that matching is complete; False if training follows.
 
     """
-    alignment = _existing_alignment(path, ids, columns, config.rule)
+    alignment = existing_alignment(path, ids, columns, config.rule)
     for name, transport in transports.items():
         client = MatchingClient(name, transport)
         match = None
@@ -125,7 +125,7 @@ def match_parties(
     return alignment
 
 
-def _existing_alignment(
+def existing_alignment(
     path: Path, ids: Sequence[str], columns: Sequence[str], rule: str
 ) -> CoordinatorAlignment:
     """Load the matches with other parties if they belong to these labels."""

@@ -25,6 +25,7 @@ from xvfl.data.frames import SQL
 from xvfl.errors import ConfigError, unknown
 from xvfl.federation.party_monitor import AnomalyPolicy
 from xvfl.federation.request_ledger import RequestLimits
+from xvfl.service.prediction.prediction_config import CoordinatorPrediction, PartyPrediction
 from xvfl.wire.codec import MAX_FRAME_BYTES
 from xvfl.wire.limits import MAX_PENDING
 from xvfl.wire.payload import Payload
@@ -161,6 +162,8 @@ class CoordinatorConfig:
     the address that has the most is closed."""
     payload: Payload = "float32"
     """Encoding of embeddings, cues and gradients; all but float32 are smaller and lossy."""
+    prediction: CoordinatorPrediction | None = None
+    """Prediction by the federation, with `xvfl coordinator CONFIG --serve`."""
 
     @property
     def all_parties(self) -> tuple[str, ...]:
@@ -227,6 +230,8 @@ class PartyProcessConfig:
     """Device of the party's net."""
     limits: RequestLimits = RequestLimits()
     """Limits on the coordinator's requests."""
+    prediction: PartyPrediction | None = None
+    """Prediction by the federation, with `xvfl party CONFIG --serve`."""
 
 
 def load_coordinator_config(
@@ -278,9 +283,17 @@ def load_config(
     base = path.resolve().parent
     if "listen" in data:
         config: CoordinatorConfig = build(CoordinatorConfig, data, str(path))
-        local = config.local_party
+        local, prediction = config.local_party, config.prediction
+        if prediction is not None:
+            prediction = replace(
+                prediction,
+                ids=_table_path(prediction.ids, base),
+                tokens=_path(prediction.tokens, base),
+                local_table=prediction.local_table and _table_path(prediction.local_table, base),
+            )
         config = replace(
             config,
+            prediction=prediction,
             labels=replace(config.labels, table=_table_path(config.labels.table, base)),
             local_party=local and replace(local, table=_table_path(local.table, base)),
             warm_start=_path(config.warm_start, base),
@@ -288,8 +301,10 @@ def load_config(
         )
         return _resolve_common(config, base)
     party: PartyProcessConfig = build(PartyProcessConfig, data, str(path))
+    opened = party.prediction
     party = replace(
         party,
+        prediction=opened and replace(opened, table=_table_path(opened.table, base)),
         table=_table_path(party.table, base),
         release_key=_path(party.release_key, base),
     )

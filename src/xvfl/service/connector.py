@@ -5,7 +5,7 @@ from pathlib import Path
 
 from xvfl.certs import PeerVerifier
 from xvfl.certs.proof import proof_checker
-from xvfl.federation.endpoint import Endpoint
+from xvfl.federation.request_endpoint import RequestEndpoint
 from xvfl.service.config import PartyProcessConfig
 from xvfl.service.log import LogFunction
 from xvfl.wire.client import PartyClient
@@ -15,7 +15,7 @@ from xvfl.wire.messages import Hello
 def connect_party(
     config: PartyProcessConfig,
     hello: Callable[[], Hello],
-    endpoint: Endpoint,
+    endpoint: RequestEndpoint,
     log: LogFunction,
     reconnect_timeout: float,
 ) -> PartyClient:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from xvfl.certs import PeerVerifier
 from xvfl.certs.proof import prover
+from xvfl.errors import WireError
 from xvfl.federation.build import resolve_net
 from xvfl.matching.session_messages import MAX_MESSAGE_BYTES
 from xvfl.methods import method_spec
@@ -16,14 +17,29 @@ from xvfl.wire.limits import ReplyLimit, reply_limit
 from xvfl.wire.messages import Hello
 from xvfl.wire.server import CoordinatorServer
 
+WRONG_PURPOSE = {
+    "training": "this coordinator trains; start the party without --serve",
+    "prediction": "this coordinator predicts; start the party with `xvfl party CONFIG --serve`",
+}
+
 
 @contextmanager
 def listen(
     config: CoordinatorConfig,
     log: LogFunction,
     check_hello: Callable[[str, Hello], None] = lambda name, hello: None,
+    purpose: str = "training",
 ) -> Iterator[CoordinatorServer]:
-    """Listen for the configured parties; `check_hello` may raise to reject one."""
+    """Listen for the configured parties; `check_hello` may raise to reject one.
+
+    Parties of another purpose are rejected.
+    """
+
+    def check(name: str, hello: Hello) -> None:
+        if hello.purpose != purpose:
+            raise WireError(WRONG_PURPOSE[purpose])
+        check_hello(name, hello)
+
     peers = PeerVerifier(
         Path(config.tls.ca_certificate),
         Path(config.revocation_list) if config.revocation_list else None,
@@ -36,7 +52,7 @@ def listen(
             config.parties,
             peers.check,
             log,
-            check_hello,
+            check,
             prover(config.tls),
             _reply_limit(config),
             config.max_pending_connections,

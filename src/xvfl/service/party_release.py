@@ -107,7 +107,7 @@ class PartyFolder:
         live: tuple[str, Mapping[str, Tensor]],
     ) -> None:
         """Save the model of this party's nets and the released head."""
-        settings, full_threshold = self._run(manifest["run"])
+        settings, full_threshold = self.load_run(manifest["run"], "Release")
         encoder = encoder_from_dict(self.folder.read_json(ENCODER))
         try:
             model = Model(
@@ -120,7 +120,7 @@ class PartyFolder:
                 0,
                 privacy=settings.privacy,
             )
-            weights = live[1] if live[0] == settings.run else self._checkpoint(settings.run)
+            weights = live[1] if live[0] == settings.run else self.load_weights(settings.run)
             model.parties[self.name].load_state_dict(
                 {key: value.detach().cpu() for key, value in weights.items()}
             )
@@ -140,21 +140,23 @@ class PartyFolder:
         }
         model.save(RunDir(self.folder / BUNDLE), extra)
 
-    def _run(self, run: str) -> tuple[RunSettings, float]:
+    def load_run(self, run: str, request: str) -> tuple[RunSettings, float]:
+        """Load the settings and the full threshold of the last run; `request` needs this run."""
         if not self.folder.has(RUN):
-            raise WireError("Release: expected a run first; this party has taken part in none")
+            raise WireError(f"{request}: expected a run first; this party has taken part in none")
         saved = self.folder.read_json(RUN)
         settings = parse_run_settings(json.dumps(saved["settings"]))
         if settings.run != run:
             raise WireError(
-                f"Release: expected one of run {settings.run!r}, this party's last, got {run!r}"
+                f"{request}: expected one of run {settings.run!r}, this party's last, got {run!r}"
             )
         return settings, float(saved["full_threshold"])
 
-    def _checkpoint(self, run: str) -> dict[str, Tensor]:
+    def load_weights(self, run: str) -> dict[str, Tensor]:
+        """Load the weights of this party's net from its last checkpoint of a run."""
         checkpoint = Checkpoints(self.folder).newest(run, LAST_STEP)
         if checkpoint is None:
-            raise WireError(f"Release: this party has no checkpoint of run {run!r}; train again")
+            raise WireError(f"this party has no checkpoint of run {run!r}; train again")
         return strip_prefix(checkpoint[1], f"net/{self.name}/")
 
 

@@ -13,11 +13,13 @@ from xvfl.wire.messages import (
     Begin,
     Complete,
     Embed,
+    EmbedRows,
     End,
     Flush,
     Hello,
     Match,
     Message,
+    OpenPrediction,
     Release,
 )
 
@@ -55,6 +57,9 @@ def reply_limit(
     def limit(request: Message, hello: Hello) -> int:
         if isinstance(request, Embed) and row_bytes is not None:
             needed = request.handles.numel() * len(request.views) * row_bytes
+        elif isinstance(request, EmbedRows) and row_bytes is not None:
+            # Five bytes for the status and the observed share of a row.
+            needed = request.handles.numel() * (len(request.views) * row_bytes + 5)
         elif isinstance(request, Complete):
             needed = request.cue.nbytes
         elif isinstance(request, Backward):
@@ -63,7 +68,7 @@ def reply_limit(
             needed = hello.rows
         elif isinstance(request, Match) and match_bytes is not None:
             needed = match_bytes
-        elif isinstance(request, Flush | End | Release):
+        elif isinstance(request, Flush | End | Release | OpenPrediction):
             needed = 0
         else:
             return max_bytes

@@ -26,6 +26,8 @@ class Hello:
     """Digest of the column names."""
     session: str
     """Id of the matching session that assigned the handles."""
+    purpose: str = "training"
+    """What the party does: `training`, or `prediction` after training."""
 
 
 @dataclass(frozen=True)
@@ -196,6 +198,50 @@ class Release:
 
 
 @dataclass(frozen=True)
+class OpenPrediction:
+    """Load the final weights of a run to predict; the reply is `PredictionOpened`."""
+
+    request_id: int
+    run: str
+
+
+@dataclass(frozen=True)
+class PredictionOpened:
+    """The party is ready for `EmbedRows`."""
+
+    request_id: int
+    n_features: int
+    """Number of features of the party."""
+
+
+@dataclass(frozen=True)
+class EmbedRows:
+    """Embed rows of the prediction table, in evaluation mode; the reply is `RowEmbeddings`."""
+
+    request_id: int
+    caller: str
+    """On whose behalf; the party has a budget for each caller."""
+    views: tuple[str, ...]
+    handles: Tensor
+    """(B,) int32; −1 for a row that the party does not hold."""
+
+
+@dataclass(frozen=True)
+class RowEmbeddings:
+    """Embeddings of the rows within the party's budgets, and how completely they are observed."""
+
+    request_id: int
+    values: Tensor
+    """(H, v, M·d), without refused rows."""
+    row_status: Tensor
+    """(B,) uint8: 0 nothing observed, 1 partly observed, 2 full, 3 refused by a budget."""
+    observed: Tensor
+    """(B,) float32 share of the party's features that are observed."""
+    refusal: str
+    """Which budget refused rows; empty if none did."""
+
+
+@dataclass(frozen=True)
 class End:
     """The run has ended."""
 
@@ -242,6 +288,10 @@ Message = (
     | End
     | Challenge
     | Proof
+    | OpenPrediction
+    | PredictionOpened
+    | EmbedRows
+    | RowEmbeddings
 )
 
 KINDS: dict[int, type[Any]] = {
@@ -263,5 +313,9 @@ KINDS: dict[int, type[Any]] = {
     16: End,
     17: Challenge,
     18: Proof,
+    19: OpenPrediction,
+    20: PredictionOpened,
+    21: EmbedRows,
+    22: RowEmbeddings,
 }
 """Type number of each message in a frame; numbers are never reused."""

@@ -1,0 +1,216 @@
+"""Predict a batch with the parties that answer before a deadline (D7).
+
+One exchange embeds the rows at every party, a second one completes them where it is needed. A party
+that fails in the second exchange is left out, and the others repeat it; if there is no time for
+that, the prediction uses observed features alone.
+Shapes: N rows, k parties (K of them answer), v views, M members, d embedding width, C outputs.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from xvfl.errors import PartyError, WireError
+from xvfl.federation.member_rows import join_members, split_members
+from xvfl.federation.message_checks import check_tensor
+from xvfl.federation.party_pool import PartyPool
+from xvfl.federation.prediction_endpoint import MAX_COMPLETIONS, REFUSED
+from xvfl.methods.base import Method, View
+from xvfl.methods.pooling import prediction_views, without_completion
+from xvfl.primitives.rows import FULL, Rows
+from xvfl.wire.messages import Complete, Completed, EmbedRows, RowEmbeddings
+
+EMBED_SHARE, COMPLETE_SHARE = 0.55, 0.6
+"""Shares of the remaining time after which an exchange ends."""
+
+
+@dataclass(frozen=True)
+class TimelyBatch:
+    """The embeddings of a batch that arrived in time."""
+
+    places: tuple[int, ...]
+    """The parties that answered."""
+    rows: Rows
+    """As these parties hold them."""
+    E: Tensor
+    """(N, K, v, M·d)"""
+    tensor_id: int
+    observed: Tensor
+    """(N, K) share of observed features."""
+    refused: Tensor
+    """(N, K) rows that a budget refused."""
+    refusals: tuple[str, ...]
+    """(K,) which budget."""
+
+    def select(self, kept: Sequence[int]) -> "TimelyBatch":
+        """Keep some of these parties."""
+        at = list(kept)
+        return TimelyBatch(
+            tuple(self.places[i] for i in at),
+            self.rows.select_parties(at),
+            self.E[:, at],
+            self.tensor_id,
+            self.observed[:, at],
+            self.refused[:, at],
+            tuple(self.refusals[i] for i in at),
+        )
+
+
+def embed_in_time(
+    pool: PartyPool,
+    handles: Tensor,
+    caller: str,
+    views: Sequence[View],
+    width: int,
+    deadline: float,
+    places: Sequence[int] | None = None,
+) -> TimelyBatch:
+    """Request the embeddings of rows (N, k) of handles; `width` is M·d."""
+    tensor_id, now = pool.next_request_id(), time.monotonic()
+    asked = pool.available()
+    asked = [i for i in asked if places is None or i in places]
+    requests = {i: EmbedRows(tensor_id, caller, tuple(views), handles[:, i].int()) for i in asked}
+    replies = pool.request(requests, RowEmbeddings, now + EMBED_SHARE * (deadline - now))
+    embeddings, answered = [], []
+    for i, reply in replies.items():
+        try:
+            embeddings.append(_unpack(reply, handles[:, i], len(views), width))
+            answered.append(i)
+        except WireError as error:
+            pool.leave_out(i, f"it sent an invalid reply: {error}")
+    n = len(handles)
+    kept = [replies[i] for i in answered]
+    status = _stack([each.row_status for each in kept], torch.zeros(n, 0, dtype=torch.uint8))
+    refused = status == REFUSED
+    rows = Rows(
+        handles[:, answered].masked_fill(refused, -1),
+        status == FULL,
+        (status >= 1) & ~refused,
+        torch.full((n,), -1),
+        torch.ones(n),
+    )
+    return TimelyBatch(
+        tuple(answered),
+        rows,
+        _stack(embeddings, torch.zeros(n, 0, len(views), width)),
+        tensor_id,
+        _stack([each.observed for each in kept], torch.zeros(n, 0)),
+        refused,
+        tuple(each.refusal for each in kept),
+    )
+
+
+def collaborate_in_time(
+    pool: PartyPool, method: Method, batch: TimelyBatch, members: int, deadline: float
+) -> tuple[Tensor, TimelyBatch, bool]:
+    """Compute the logits of a batch in mode collaborative.
+
+    Returns the logits (N, C), the batch of the parties that took part, and whether missing features
+    were completed as the method does it.
+    """
+    views, attempts = prediction_views(method), 0
+    while batch.places:
+        chosen = method.select_parties(batch.places)
+        if attempts >= MAX_COMPLETIONS and (plain := without_completion(chosen)) is not None:
+            parties = _TimelyParties(pool, batch, views, members, deadline)
+            return plain.logits(parties, batch.rows, "collaborative", 0), batch, False
+        attempts += 1
+        try:
+            parties = _TimelyParties(pool, batch, views, members, deadline)
+            return chosen.logits(parties, batch.rows, "collaborative", 0), batch, True
+        except PartyError as error:
+            names = pool.names
+            batch = batch.select(
+                [n for n, i in enumerate(batch.places) if names[i] not in error.parties]
+            )
+    return torch.zeros(len(batch.rows), 0), batch, True
+
+
+class _TimelyParties:
+    """A `Federation` for the prediction of one batch whose embeddings have arrived."""
+
+    def __init__(
+        self,
+        pool: PartyPool,
+        batch: TimelyBatch,
+        views: Sequence[View],
+        members: int,
+        deadline: float,
+    ) -> None:
+        self._pool, self._batch, self._members = pool, batch, members
+        self._views, self._deadline = list(views), deadline
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the parties that answered."""
+        names = self._pool.names
+        return tuple(names[i] for i in self._batch.places)
+
+    def embed(self, rows: Rows, views: Sequence[View], needed: Tensor | None = None) -> Tensor:
+        """Return the embeddings that have arrived. (M·N, K, v, d)"""
+        at = [self._views.index(each) for each in views]
+        return split_members(self._batch.E[:, :, at], self._members)
+
+    def complete(
+        self, cues: Tensor, replace_observed: Tensor, needed: Tensor | None = None
+    ) -> Tensor:
+        """Request completed embeddings from the parties with rows that are not full. (M·N, K, d)
+
+        Cues of full rows are not sent, and the result is 0 there.
+        """
+        full, places = self._batch.rows.full, self._batch.places
+        cues = join_members(cues, self._members)
+        request_id, now = self._pool.next_request_id(), time.monotonic()
+        replaced = torch.zeros(len(cues), dtype=torch.bool)
+        missing = [n for n in range(len(places)) if not bool(full[:, n].all())]
+        requests = {
+            places[n]: Complete(
+                request_id,
+                self._batch.tensor_id,
+                cues[:, n].masked_fill(full[:, n].unsqueeze(1), 0.0),
+                replaced,
+            )
+            for n in missing
+        }
+        wait = COMPLETE_SHARE * (self._deadline - now)
+        replies = self._pool.request(requests, Completed, now + wait)
+        completed, failed = torch.zeros_like(cues), []
+        for n in missing:
+            try:
+                reply = replies[places[n]]
+                check_tensor("completed", reply.values, cues[:, n].shape, cues.dtype)
+                completed[:, n] = reply.values
+            except KeyError:
+                failed.append(places[n])
+            except WireError as error:
+                self._pool.leave_out(places[n], f"it sent an invalid reply: {error}")
+                failed.append(places[n])
+        if failed:
+            names = tuple(self._pool.names[i] for i in failed)
+            raise PartyError(f"no completion in time from {', '.join(names)}", names)
+        return split_members(completed, self._members)
+
+    def backward(self, loss: Tensor) -> None:
+        """Reject: a prediction has no gradients."""
+        raise PartyError("a prediction has no gradients")
+
+
+def _unpack(reply: RowEmbeddings, handles: Tensor, n_views: int, width: int) -> Tensor:
+    """Validate a reply; return the embeddings of all rows, 0 where there is none. (N, v, M·d)"""
+    n, status = len(handles), reply.row_status
+    check_tensor("row_status", status, (n,), torch.uint8)
+    check_tensor("observed", reply.observed, (n,), torch.float32)
+    if n and (int(status.max()) > REFUSED or bool((status[handles < 0] > 0).any())):
+        raise WireError("row_status: expected 0 to 3, and 0 for rows that the party does not hold")
+    if n and not 0 <= float(reply.observed.min()) <= float(reply.observed.max()) <= 1:
+        raise WireError("observed: expected shares from 0 to 1")
+    held = ((handles >= 0) & (status != REFUSED)).nonzero().flatten()
+    values = check_tensor("embeddings", reply.values, (len(held), n_views, width), torch.float32)
+    return values.new_zeros(n, n_views, width).index_copy(0, held, values)
+
+
+def _stack(parts: Sequence[Tensor], empty: Tensor) -> Tensor:
+    return torch.stack(tuple(parts), 1) if parts else empty

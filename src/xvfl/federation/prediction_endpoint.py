@@ -1,0 +1,198 @@
+"""A party's endpoint for prediction: evaluation mode, within budgets, no gradients, no training.
+
+Shapes: B rows of a batch, H of them embedded, v views, M members, d embedding width of a member.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from xvfl.errors import WireError
+from xvfl.federation.member_rows import join_members, split_members
+from xvfl.federation.message_checks import check_handles, check_tensor, check_views
+from xvfl.federation.party_worker import PartyWorker
+from xvfl.federation.prediction_ledger import PredictionLedger
+from xvfl.federation.request_endpoint import RequestEndpoint
+from xvfl.methods.base import View
+from xvfl.wire.messages import (
+    Complete,
+    Completed,
+    Done,
+    EmbedRows,
+    End,
+    Hello,
+    Match,
+    Message,
+    OpenPrediction,
+    PredictionOpened,
+    RowEmbeddings,
+)
+
+REFUSED = 3
+"""Row status of a row that a budget refuses."""
+MAX_COMPLETIONS = 2
+"""Completions of the rows of one `EmbedRows`; the second one repeats a failed exchange."""
+MAX_ROWS = 4096
+"""Rows of one `EmbedRows`."""
+MAX_CALLER = 100
+"""Characters of a caller's name."""
+VIEWS = ("plain", "self")
+ONLY_PREDICTS = "this party only predicts; to train, start `xvfl party` there without --serve"
+
+
+@dataclass(frozen=True)
+class PredictionRows:
+    """A party's nets with the weights of a finished run, and the rows that it may predict."""
+
+    run: str
+    worker: PartyWorker
+    rows: NDArray[np.int64]
+    """(n,) row of the prediction table, by handle."""
+    levels: Tensor
+    """(n,) uint8 observation level, by handle."""
+    observed: Tensor
+    """(n,) float32 share of observed features, by handle."""
+    ledger: PredictionLedger
+
+
+class PredictionEndpoint(RequestEndpoint):
+    """One party of one coordinator, after training.
+
+    Parameters
+    ----------
+    hello
+        What the party reports about itself when it connects.
+    open_rows
+        Loads nets and rows for the name of a run.
+    match
+        Replies to requests of private id matching.
+    log_event
+        Receives log events.
+    """
+
+    def __init__(
+        self,
+        hello: Hello,
+        open_rows: Callable[[str], PredictionRows],
+        match: Callable[[Match], Message],
+        log_event: Callable[[dict[str, Any]], None],
+    ) -> None:
+        super().__init__(hello, log_event)
+        self._open_rows, self._match = open_rows, match
+        self._opened: PredictionRows | None = None
+        self._discard()
+
+    def close_rows(self) -> None:
+        """Forget the opened rows: their handles changed."""
+        self._opened = None
+        self._discard()
+
+    def _discard(self) -> None:
+        self._tensor_id, self._n_completions, self._n_rows, self._width = -1, 0, 0, 0
+
+    def _dispatch(self, message: Message) -> Message:
+        self._check_fresh(message)
+        if isinstance(message, EmbedRows):
+            return self._embed(message)
+        if isinstance(message, Complete):
+            return self._complete(message)
+        if isinstance(message, OpenPrediction):
+            return self._open(message)
+        if isinstance(message, Match):
+            return self._match(message)
+        if isinstance(message, End):
+            self.end_reason = message.reason
+            return Done(message.request_id, 0)
+        raise WireError(f"{type(message).__name__}: {ONLY_PREDICTS}")
+
+    def _open(self, message: OpenPrediction) -> PredictionOpened:
+        if self._opened is None or self._opened.run != message.run:
+            self._discard()
+            self._opened = self._open_rows(message.run)
+            self._opened.worker.net.eval()
+            rows = len(self._opened.rows)
+            self._log_event({"event": "prediction_opened", "run": message.run, "rows": rows})
+        return PredictionOpened(message.request_id, self._opened.worker.net.layout.raw)
+
+    @torch.no_grad()
+    def _embed(self, message: EmbedRows) -> RowEmbeddings:
+        opened = self._require_opened()
+        worker, members = opened.worker, len(opened.worker.seeds)
+        check_handles(message.handles, len(opened.rows))
+        check_views(message.views, worker.net.completes)
+        if not set(message.views) <= set(VIEWS) or len(message.views) > len(VIEWS):
+            raise WireError(f"EmbedRows: expected views among {VIEWS}, got {message.views}")
+        if len(message.handles) > MAX_ROWS or len(message.caller) > MAX_CALLER:
+            raise WireError(
+                f"EmbedRows: expected up to {MAX_ROWS} rows and a caller of up to {MAX_CALLER} "
+                f"characters, got {len(message.handles)} and {len(message.caller)}"
+            )
+        handles = message.handles.long()
+        held = (handles >= 0).nonzero().flatten()
+        if len(np.unique(handles[held].numpy())) < len(held):
+            raise WireError("handles: expected each row at most once")
+        allowed, refusal = opened.ledger.take(opened.rows[handles[held].numpy()], message.caller)
+        refused = held[~torch.from_numpy(allowed)]
+        if refusal:
+            self._log_event(
+                {
+                    "event": "prediction_refused",
+                    "caller": message.caller,
+                    "rows": len(refused),
+                    "reason": refusal,
+                }
+            )
+        answered = handles.clone()
+        answered[refused] = -1
+        held = (answered >= 0).nonzero().flatten()
+        on_device = answered.to(worker.table.device)
+        views = cast(tuple[View, ...], message.views)
+        output = join_members(worker.embed(on_device.repeat(members), views, 0), members)
+        self._tensor_id, self._n_completions = message.request_id, 0
+        self._n_rows, self._width = len(handles), output.shape[-1]
+        status, observed = _at(opened.levels, answered), _at(opened.observed, answered)
+        status[refused] = REFUSED
+        return RowEmbeddings(
+            message.request_id, output[held.to(output.device)].cpu(), status, observed, refusal
+        )
+
+    @torch.no_grad()
+    def _complete(self, message: Complete) -> Completed:
+        worker = self._require_opened().worker
+        members = len(worker.seeds)
+        if not worker.net.completes:
+            raise WireError("Complete: needs a completer, and this run's method has none")
+        if message.tensor_id != self._tensor_id or self._n_completions >= MAX_COMPLETIONS:
+            raise WireError(
+                f"Complete: expected the id of the last EmbedRows, up to {MAX_COMPLETIONS} times"
+            )
+        dtype = next(worker.net.parameters()).dtype
+        check_tensor("cue", message.cue, (self._n_rows, self._width), dtype)
+        check_tensor("replace_observed", message.replace_observed, (self._n_rows,), torch.bool)
+        if bool(message.replace_observed.any()):
+            raise WireError("Complete: observed features stay in a prediction")
+        self._n_completions += 1
+        cue = message.cue.to(worker.table.device)
+        replaced = message.replace_observed.to(cue.device).repeat(members)
+        completed = worker.complete(split_members(cue, members), replaced)
+        return Completed(message.request_id, join_members(completed, members).cpu())
+
+    def _require_opened(self) -> PredictionRows:
+        if self._opened is None:
+            raise WireError("expected OpenPrediction first: no prediction table is open")
+        return self._opened
+
+    @property
+    def usage(self) -> dict[str, object]:
+        """What was used of the budgets."""
+        return self._opened.ledger.usage() if self._opened else {}
+
+
+def _at(values: Tensor, handles: Tensor) -> Tensor:
+    """Select values by handle; 0 for handle −1."""
+    return torch.cat([values, values.new_zeros(1)])[handles]

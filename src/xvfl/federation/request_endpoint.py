@@ -1,0 +1,81 @@
+"""A party's side of an exchange: handle a frame, reply with a frame, reject what is invalid.
+
+An invalid request, or an unexpected exception, yields an error reply. The last reply is cached: a
+request that is sent again gets the same reply and has no second effect.
+"""
+
+import threading
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from xvfl.errors import MatchingError, WireError, XVFLError
+from xvfl.wire import codec
+from xvfl.wire.messages import ErrorReply, Hello, Message
+
+COMPUTE_LOCK = threading.Lock()
+"""Torch has one global random stream per process: parties in one process take turns to compute."""
+MAX_ERROR_LENGTH = 2000
+"""Characters of an error reply; it may quote the request."""
+
+
+class RequestEndpoint:
+    """Handles a coordinator's requests one after the other; a subclass computes the replies."""
+
+    def __init__(self, hello: Hello, log_event: Callable[[dict[str, Any]], None]) -> None:
+        self.hello, self._log_event = hello, log_event
+        self.end_reason: str | None = None
+        """Why the coordinator ended the run; None while it has not."""
+        self.n_rejected = 0
+        """Requests rejected so far."""
+        self._lock = threading.Lock()
+        self._last: tuple[bytes, bytes] = (b"", b"")
+        self._last_request_id = 0
+
+    def handle(self, frame: bytes) -> bytes:
+        """Handle an encoded request and return the encoded reply."""
+        with self._lock:
+            if frame == self._last[0]:
+                return self._last[1]
+            try:
+                message = codec.decode(frame)
+                with COMPUTE_LOCK:
+                    reply = codec.encode(self._dispatch(message))
+            except (WireError, MatchingError) as error:
+                return self._reject(frame, error, str(error))
+            except XVFLError as error:
+                # The message may name files of this party: it goes to the log alone.
+                self._log_event({"event": "request_failed", "reason": str(error)})
+                text = f"the party could not do this ({type(error).__name__}); see the party's log"
+                return self._reject(frame, error, text)
+            except Exception as error:
+                self._discard()
+                self._log_event({"event": "internal_error", "traceback": traceback.format_exc()})
+                # The message may contain the party's data: send the type of the error alone.
+                text = f"internal error {type(error).__name__} at this party; see the party's log"
+                return self._reject(frame, error, text)
+            self._last, self._last_request_id = (frame, reply), message.request_id
+            return reply
+
+    def _dispatch(self, message: Message) -> Message:
+        """Carry out a request and return the reply."""
+        raise NotImplementedError
+
+    def _discard(self) -> None:
+        """Discard partial state after an unexpected exception."""
+
+    def _check_fresh(self, message: Message) -> None:
+        """Reject a request that is not newer than the last one."""
+        if message.request_id <= self._last_request_id:
+            raise WireError(
+                f"{type(message).__name__}: expected a request id above {self._last_request_id}, "
+                f"got {message.request_id}: stale or replayed"
+            )
+
+    def _reject(self, frame: bytes, error: Exception, text: str) -> bytes:
+        self.n_rejected += 1
+        known = len(frame) >= codec.OVERHEAD
+        request_id = codec.kind_and_request_id(frame)[1] if known else 0
+        text = text[:MAX_ERROR_LENGTH].encode(errors="replace").decode()
+        self._log_event({"event": "request_rejected", "request_id": request_id, "reason": text})
+        return codec.encode(ErrorReply(request_id, type(error).__name__, text))

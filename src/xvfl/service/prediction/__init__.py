@@ -1,0 +1,1 @@
+"""Prediction by the federation, after training."""

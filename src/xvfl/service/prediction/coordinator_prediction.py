@@ -1,0 +1,254 @@
+"""The process of `xvfl coordinator CONFIG --serve`: predict with the parties that are online."""
+
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from xvfl.data.frames import read_frame
+from xvfl.errors import ConfigError, WireError
+from xvfl.federation.party_pool import NO_ANSWER, PartyPool
+from xvfl.federation.predict_in_time import collaborate_in_time, embed_in_time
+from xvfl.federation.prediction_ledger import PredictionLimits
+from xvfl.federation.remote_party import RemoteParty
+from xvfl.matching.alignment import CoordinatorAlignment
+from xvfl.methods.pooling import prediction_views
+from xvfl.model.run_dir import RunDir
+from xvfl.model.workflow import read_source
+from xvfl.service.align import existing_alignment, match_parties
+from xvfl.service.config import ALIGNMENT, CoordinatorConfig
+from xvfl.service.listener import listen
+from xvfl.service.log import EventLog, LogFunction
+from xvfl.service.prediction.federated_model import FederatedModel, load_federated_model
+from xvfl.service.prediction.http_endpoint import EndpointSettings, HttpEndpoint, PredictionService
+from xvfl.service.prediction.micro_batches import Answers, MicroBatcher
+from xvfl.service.prediction.party_prediction import PREDICTION, PartyPredictor
+from xvfl.service.prediction.prediction_config import CoordinatorPrediction
+from xvfl.service.prediction.row_answers import collaborative_answers, prior_answer
+from xvfl.service.status_server import StatusServer
+from xvfl.system.signals import STOP_TIMEOUT_S, stop_on_signals
+from xvfl.training.threads import limit_threads
+from xvfl.wire.in_process import InProcessTransport
+from xvfl.wire.messages import Hello
+from xvfl.wire.transport import Transport
+from xvfl_serve.errors import RequestError
+
+MATCH_TIMEOUT_S = 60.0
+"""Seconds to wait for a party that restarts during matching."""
+COLUMNS = ("prediction ids",)
+"""Stand for the columns in the fingerprint of the ids."""
+NO_BUDGET = PredictionLimits(2**31, 2**31, 2**31)
+"""Budgets of the coordinator's own party."""
+
+
+class CoordinatorPredictor:
+    """Matches the ids that may be predicted with the parties' tables, and answers requests.
+
+    Parameters
+    ----------
+    config
+        The configuration.
+    model
+        The coordinator's part of the trained model.
+    ids
+        The ids that may be predicted.
+    folder
+        Folder of the alignment.
+    log
+        Receives log events.
+    """
+
+    def __init__(
+        self,
+        config: CoordinatorConfig,
+        model: FederatedModel,
+        ids: Sequence[str],
+        folder: RunDir,
+        log: LogFunction,
+    ) -> None:
+        self.config, self.model, self._log = config, model, log
+        self._ids = list(ids)
+        self._row = {each: row for row, each in enumerate(self._ids)}
+        self._path = folder / ALIGNMENT
+        rule = config.matching.rule
+        self._set_alignment(existing_alignment(self._path, self._ids, COLUMNS, rule))
+        self._matched_now: dict[str, str] = {}
+        self._matching = threading.Lock()
+        self._transports: Mapping[str, Transport] = {}
+        self.pool: PartyPool | None = None
+
+    def _set_alignment(self, alignment: CoordinatorAlignment) -> None:
+        handles = torch.full((len(self._ids), len(self.model.names)), -1)
+        for i, name in enumerate(self.model.names):
+            if name in alignment.matches:
+                handles[:, i] = torch.from_numpy(alignment.matches[name].handles)
+        self._alignment, self._handles = alignment, handles
+
+    def connect(self, transports: Mapping[str, Transport]) -> PartyPool:
+        """Open sessions with the parties behind these transports."""
+        self._transports = transports
+        parties = [RemoteParty(name, transports[name]) for name in self.model.names]
+        self.pool = PartyPool(parties, self.model.run, self._prepare, self._log)
+        return self.pool
+
+    def check_hello(self, name: str, hello: Hello) -> None:
+        """Reject a party whose prediction table was matched in another session."""
+        match = self._alignment.matches.get(name)
+        if hello.session and (match is None or hello.session != match.session.hex()):
+            raise WireError(
+                f"party {name!r}: its prediction table was matched with another list of ids; "
+                "start it with `xvfl party CONFIG --serve --again` to match again"
+            )
+
+    def _prepare(self, name: str, hello: Hello) -> None:
+        """Match ids with a party that has not done so."""
+        with self._matching:
+            match = self._alignment.matches.get(name)
+            known = match is not None and hello.session == match.session.hex()
+            if known or self._matched_now.get(name) == hello.instance_id:
+                return
+            alignment = match_parties(
+                {name: self._transports[name]},
+                self._ids,
+                COLUMNS,
+                self.config.matching,
+                self._path,
+                self._log,
+                MATCH_TIMEOUT_S,
+                end=False,
+            )
+            self._matched_now[name] = hello.instance_id
+            self._set_alignment(alignment)
+
+    def find_row(self, each: str) -> int:
+        """Return the row of an id; reject an id that cannot be predicted."""
+        if not self._alignment.matches:
+            raise RequestError(
+                "prediction: no party has opened a prediction table yet; start "
+                "`xvfl party CONFIG --serve` at the parties",
+                "prediction",
+                status=409,
+            )
+        row = self._row.get(each.strip(), -1)
+        if row < 0:
+            text = f"ids: {each[:100]!r} is not in the list of ids that may be predicted"
+            raise RequestError(text, "ids", status=404)
+        if bool((self._handles[row] < 0).all()):
+            text = f"ids: no party holds {each[:100]!r} in the table that it opened for prediction"
+            raise RequestError(text, "ids", status=404)
+        return row
+
+    @torch.no_grad()
+    def answer(self, rows: list[int], caller: str, deadline: float) -> Answers:
+        """Predict rows in mode collaborative with the parties that answer in time."""
+        assert self.pool is not None
+        pool, model = self.pool, self.model
+        views = prediction_views(model.method)
+        handles: Tensor = self._handles[rows]
+        batch = embed_in_time(pool, handles, caller, views, model.width, deadline)
+        out, batch, completed = collaborate_in_time(
+            pool, model.method, batch, model.net.members, deadline
+        )
+        unreachable = {
+            party.name: party.reason or NO_ANSWER
+            for i, party in enumerate(pool.parties)
+            if i not in batch.places
+        }
+        n_features = [pool.parties[i].n_features for i in batch.places]
+        return collaborative_answers(model, out, batch, n_features, completed, unreachable)
+
+    def status(self) -> dict[str, Any]:
+        """Return the status; numbers become metrics."""
+        parties = self.pool.parties if self.pool else []
+        available = {each.name: int(each.available) for each in parties}
+        healthy = sum(available.values()) >= 1
+        return {
+            "healthy": healthy,
+            "problem": "" if healthy else "no party is available",
+            "side": "coordinator",
+            "predicting": True,
+            "run": self.model.run,
+            "party_present": available,
+            "party_reason": {each.name: each.reason for each in parties if each.reason},
+            "party_answer_seconds": {each.name: each.last_answer_s for each in parties},
+        }
+
+
+def serve_predictions(config: CoordinatorConfig, show: bool = True) -> None:
+    """Predict until a signal stops this process.
+
+    Parameters
+    ----------
+    config : CoordinatorConfig
+        The configuration of the coordinator, with a section `[prediction]`.
+    show : bool, default=True
+        Print the log on standard error as well.
+
+    """
+    settings = config.prediction
+    if settings is None:
+        raise ConfigError("prediction: expected a section [prediction] with `ids`")
+    folder = RunDir(config.state_dir)
+    model = load_federated_model(
+        folder, config.privacy.resolve(federated=True), config.all_parties
+    )
+    id_column = settings.id_column or config.labels.id_column
+    ids = list(read_frame(settings.ids, id_column, "prediction.ids").index)
+    log = EventLog(folder.path, "coordinator", show).write
+    books = RunDir(folder / PREDICTION).create()
+    predictor = CoordinatorPredictor(config, model, ids, books, log)
+    with ExitStack() as stack:
+        stop = stack.enter_context(stop_on_signals(timeout=STOP_TIMEOUT_S))
+        stack.enter_context(limit_threads(False, torch.device("cpu")))
+        server = stack.enter_context(listen(config, log, predictor.check_hello, "prediction"))
+        local = _local_party(config, settings, folder, log)
+        pool = predictor.connect({**server.transports, **local})
+        stack.callback(pool.close)
+        batcher = MicroBatcher(predictor.answer, settings.max_rows)
+        stack.callback(batcher.close)
+        service = PredictionService(
+            "collaborative",
+            predictor.find_row,
+            lambda note: prior_answer(model, note),
+            batcher.submit,
+            {"run": model.run},
+        )
+        endpoint_settings = EndpointSettings(
+            settings.address, settings.tokens, settings.deadline, settings.max_rows
+        )
+        endpoint = HttpEndpoint(endpoint_settings, service, log)
+        stack.callback(endpoint.close)
+        address = f"{config.listen.rpartition(':')[0]}:{server.port}"
+        log({"event": "listening", "address": address, "parties": list(config.parties)})
+        log({"event": "prediction_endpoint", "port": endpoint.port, "ids": len(ids)})
+        if config.status_address is not None:
+            status_server = StatusServer(config.status_address, predictor.status)
+            stack.callback(status_server.close)
+            log({"event": "status_server", "port": status_server.port})
+        while not stop.wait(0.5):
+            pass
+    log({"event": "stopped", "reason": "stop signal"})
+
+
+def _local_party(
+    config: CoordinatorConfig, settings: CoordinatorPrediction, folder: RunDir, log: LogFunction
+) -> dict[str, Transport]:
+    """Open the prediction table of the party in this process, if there is one."""
+    party = config.local_party
+    if party is None:
+        return {}
+    if settings.local_table is None:
+        raise ConfigError(
+            f"prediction.local_table: expected the prediction table of the local party "
+            f"{party.name!r}"
+        )
+    source = read_source(settings.local_table, party.id_column, party.name)
+    state = RunDir(folder / party.name)
+    predictor = PartyPredictor(
+        party.name, state, source, config.matching, NO_BUDGET, "cpu", log, again=True
+    )
+    endpoint = predictor.endpoint
+    return {party.name: InProcessTransport(endpoint.hello, endpoint.handle)}

@@ -1,0 +1,86 @@
+"""What the coordinator of a finished run needs to predict: heads, calibration, sizes of the nets."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from xvfl.config import NetConfig, PrivacyConfig, build
+from xvfl.errors import RunError
+from xvfl.methods import method_spec
+from xvfl.methods.base import Method, mode_key, require_mode
+from xvfl.model.prediction import completing_modes
+from xvfl.model.run_dir import MANIFEST, RunDir
+from xvfl.primitives.task import Task
+from xvfl.service.trained_heads import TrainedHeads, load_trained_heads
+
+
+@dataclass(frozen=True)
+class FederatedModel:
+    """The coordinator's part of a trained model."""
+
+    heads: TrainedHeads
+    names: tuple[str, ...]
+    """The parties, in the order of the method's adapters."""
+    net: NetConfig
+
+    @property
+    def run(self) -> str:
+        """Name of the run."""
+        return self.heads.run
+
+    @property
+    def method(self) -> Method:
+        """The method, with its heads."""
+        return self.heads.method
+
+    @property
+    def task(self) -> Task:
+        """What the model predicts."""
+        return self.heads.task
+
+    @property
+    def prior(self) -> Sequence[float]:
+        """The prediction of a row of which nothing is known."""
+        return self.heads.prior
+
+    @property
+    def width(self) -> int:
+        """Numbers of an embedding in a message."""
+        branches = method_spec(self.heads.loss.method).branches
+        return self.net.members * self.net.embedding_dim * branches
+
+    @property
+    def temperature(self) -> float:
+        """Temperature of collaborative predictions."""
+        return self.heads.temperatures.get(mode_key("collaborative", ""), 1.0)
+
+    @property
+    def cross_completion(self) -> bool:
+        """Whether features are completed from the embeddings of other parties."""
+        return "assisted" in self.method.modes
+
+    @property
+    def completes(self) -> bool:
+        """Whether collaborative predictions use completed features."""
+        return "collaborative" in completing_modes(self.method, self.heads.loss, "")
+
+
+def load_federated_model(
+    folder: RunDir, privacy: PrivacyConfig, parties: Sequence[str]
+) -> FederatedModel:
+    """Load a finished run from the coordinator's state folder."""
+    heads, names = load_trained_heads(folder, privacy)
+    if set(names) != set(parties):
+        raise RunError(
+            f"{folder.path}: the run was trained with the parties {names}, the configuration has "
+            f"{list(parties)}"
+        )
+    manifest = folder.manifest()
+    if manifest.get("differential_privacy"):
+        raise RunError(
+            f"{folder.path}: a run with differential privacy cannot predict as a federation, "
+            "because the embeddings of new rows would not be accounted for; release the heads and "
+            "predict in mode local"
+        )
+    require_mode(heads.method, "collaborative", heads.loss.method)
+    heads.method.heads.eval()
+    return FederatedModel(heads, tuple(names), build(NetConfig, manifest["net"], MANIFEST))

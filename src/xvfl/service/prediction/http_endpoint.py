@@ -1,0 +1,243 @@
+"""The HTTP endpoint of prediction by the federation: `POST /predict` with ids.
+
+It shares tokens, limits, errors and JSON with `xvfl serve`.
+"""
+
+import asyncio
+import ipaddress
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from hmac import compare_digest
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from xvfl.errors import ConfigError, RunError, XVFLError
+from xvfl.service.log import LogFunction
+from xvfl.service.prediction.micro_batches import OverloadedError
+from xvfl_serve.command import listen
+from xvfl_serve.errors import RequestError, ServeError, unknown
+from xvfl_serve.http.app import Gate, on_error, on_http_error
+from xvfl_serve.http.bodies import check_rows, parse_json, read_body
+from xvfl_serve.http.json_response import error_response, json_response
+from xvfl_serve.http.metrics import CONTENT_TYPE, Metrics
+from xvfl_serve.http.settings import Settings
+
+FIELDS = ("ids", "mode", "deadline", "unknown")
+UNKNOWN = ("error", "prior")
+"""What to do with ids that nobody holds: reject the request, or answer with the prior."""
+ANYONE = "local"
+"""Caller of an endpoint without tokens, which only this machine can reach."""
+MIN_DEADLINE_S = 0.01
+Answers = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class PredictionService:
+    """What an endpoint offers."""
+
+    mode: str
+    """The mode in which it predicts."""
+    find_row: Callable[[str], int]
+    """Return the row of an id; raise `RequestError` if it cannot be predicted."""
+    prior: Callable[[str], dict[str, Any]]
+    """Answer a row of which nothing is known, with a note."""
+    submit: Callable[[Sequence[int], str, float], "Future[Answers]"]
+    """Predict rows for a caller within some seconds."""
+    about: Mapping[str, Any]
+    """Fields of every response."""
+
+
+@dataclass(frozen=True)
+class EndpointSettings:
+    """Address, callers and limits of an endpoint."""
+
+    address: str
+    tokens: str | None
+    deadline: float
+    max_rows: int
+
+
+class HttpEndpoint:
+    """Serves `POST /predict` in a thread until closed."""
+
+    def __init__(
+        self, settings: EndpointSettings, service: PredictionService, log: LogFunction
+    ) -> None:
+        self._service, self._deadline, self._log = service, settings.deadline, log
+        self._callers = read_tokens(settings.tokens)
+        host, port = _parse_address(settings.address)
+        _check_exposure(host, settings.address, self._callers)
+        tokens = frozenset(self._callers.values())
+        self._limits = Settings(Path(), "federation", tokens=tokens, max_rows=settings.max_rows)
+        self.metrics = Metrics()
+        try:
+            listener = listen(host, port)
+        except ServeError as error:
+            raise RunError(f"prediction.address: {error}") from error
+        self.port = listener.getsockname()[1]
+        config = uvicorn.Config(
+            Gate(self._application(), tokens, self.metrics),
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=int(settings.deadline) + 1,
+        )
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(
+            target=self._server.run, args=([listener],), name="http", daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """Finish the requests in progress and stop."""
+        self._server.should_exit = True
+        self._thread.join(self._deadline + 5)
+
+    def _application(self) -> Starlette:
+        routes = [
+            Route("/predict", self._predict, methods=["POST"]),
+            Route("/metrics", self._metrics_text),
+            Route("/v2/health/live", self._live),
+        ]
+        handlers: dict[Any, Any] = {
+            RequestError: on_error,
+            HTTPException: on_http_error,
+            OverloadedError: _on_overload,
+            XVFLError: self._on_failure,
+        }
+        return Starlette(routes=routes, exception_handlers=handlers)
+
+    async def _live(self, request: Request) -> Response:
+        return Response(status_code=200)
+
+    async def _metrics_text(self, request: Request) -> Response:
+        info = {name: str(value) for name, value in self._service.about.items()}
+        return Response(self.metrics.text(info), media_type=CONTENT_TYPE)
+
+    async def _predict(self, request: Request) -> Response:
+        started = time.monotonic()
+        data = parse_json(await read_body(request, self._limits))
+        ids, seconds, unknown_as_prior = self._parse(data)
+        places, rows, answers = list[int](), list[int](), list[dict[str, Any]]()
+        for place, each in enumerate(ids):
+            try:
+                rows.append(self._service.find_row(each))
+                places.append(place)
+                answers.append({})
+            except RequestError as error:
+                error.row = place
+                if not (unknown_as_prior and error.status == 404):
+                    raise
+                answers.append(self._service.prior(error.message))
+        if rows:
+            future = self._service.submit(rows, self._caller(request), seconds)
+            received = await asyncio.wrap_future(future)
+            for place, answer in zip(places, received, strict=True):
+                answers[place] = answer
+        _check_refused(ids, answers)
+        self.metrics.add_answers([each["mode"] for each in answers])
+        predictions = [{"id": i, **each} for i, each in zip(ids, answers, strict=True)]
+        took = round(time.monotonic() - started, 6)
+        return json_response({**self._service.about, "seconds": took, "predictions": predictions})
+
+    def _parse(self, data: Mapping[str, Any]) -> tuple[list[str], float, bool]:
+        """Return the ids, the seconds, and whether unknown ids are answered with the prior."""
+        for name in data:
+            if name not in FIELDS:
+                raise RequestError(unknown("field", name, FIELDS), name)
+        ids, mode = data.get("ids"), data.get("mode", self._service.mode)
+        if not isinstance(ids, list) or not ids:
+            raise RequestError("ids: expected a list of one or more ids", "ids")
+        for place, each in enumerate(ids):
+            if not isinstance(each, str):
+                name = type(each).__name__
+                raise RequestError(f"ids: expected texts, got {name}", "ids", place)
+        check_rows(len(ids), self._limits.max_rows)
+        if mode != self._service.mode:
+            raise RequestError(
+                f"mode: this endpoint predicts in mode {self._service.mode!r}, got {mode!r}", "mode"
+            )
+        seconds = data.get("deadline", self._deadline)
+        number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+        if not number or not MIN_DEADLINE_S <= seconds <= self._deadline:
+            raise RequestError(
+                f"deadline: expected {MIN_DEADLINE_S} to {self._deadline:g} seconds, got "
+                f"{seconds!r}",
+                "deadline",
+            )
+        policy = data.get("unknown", UNKNOWN[0])
+        if policy not in UNKNOWN:
+            raise RequestError(unknown("value", str(policy), UNKNOWN), "unknown")
+        return ids, float(seconds), policy == "prior"
+
+    def _caller(self, request: Request) -> str:
+        _, _, token = request.headers.get("authorization", "").partition(" ")
+        for name, each in self._callers.items():
+            if compare_digest(token.strip().encode(), each.encode()):
+                return name
+        return ANYONE
+
+    async def _on_failure(self, request: Request, error: XVFLError) -> Response:
+        self._log({"event": "prediction_failed", "reason": str(error)})
+        text = f"the prediction failed ({type(error).__name__}); see the log of this process"
+        return error_response(RequestError(text, status=503))
+
+
+async def _on_overload(request: Request, error: OverloadedError) -> Response:
+    return error_response(RequestError(str(error), status=503), {"Retry-After": "1"})
+
+
+def _check_refused(ids: Sequence[str], answers: Answers) -> None:
+    """Reject a request with a row that every party refused."""
+    for place, (each, answer) in enumerate(zip(ids, answers, strict=True)):
+        if answer["refused"] and not answer["parties"]:
+            reason = "; ".join(answer["notes"][: len(answer["refused"])])
+            raise RequestError(f"ids: {each!r} is refused: {reason}", "ids", place, status=429)
+
+
+def read_tokens(path: str | None) -> dict[str, str]:
+    """Read the callers of an endpoint: a name and a token in each line."""
+    if path is None:
+        return {}
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"prediction.tokens: {path} cannot be read ({error})") from error
+    pairs = [line.split() for line in lines if line.strip()]
+    callers = {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
+    distinct = len(set(callers.values()))
+    if not pairs or len(callers) < len(pairs) or distinct < len(pairs):
+        raise ConfigError(
+            f"prediction.tokens: {path}: expected a name and a token in each line, all distinct"
+        )
+    return callers
+
+
+def _parse_address(address: str) -> tuple[str, int]:
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isdigit():
+        raise ConfigError(f"prediction.address: expected HOST:PORT, got {address!r}")
+    return host.strip("[]"), int(port)
+
+
+def _check_exposure(host: str, address: str, callers: Mapping[str, str]) -> None:
+    """Reject an endpoint that other machines can use without a token."""
+    try:
+        local = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        local = False
+    if not (local or callers):
+        raise ConfigError(
+            f"prediction.address: other machines could predict at {address} without a token; set "
+            "prediction.tokens"
+        )

@@ -1,0 +1,162 @@
+"""A client of the HTTP endpoint: predict many ids, in several requests."""
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.request import Request, urlopen
+
+import pandas as pd
+
+from xvfl.data.frames import read_frame
+from xvfl.data.table_writer import TableWriter
+from xvfl.errors import ConfigError, InputError, RunError
+from xvfl.service.config import CoordinatorConfig, PartyProcessConfig, load_config
+from xvfl.system.report import Report, no_report
+
+TOKEN_VARIABLE = "XVFL_TOKEN"
+GRACE_S = 30.0
+"""Seconds beyond the deadline until a request fails."""
+
+
+@dataclass
+class FederatedSummary:
+    """What a prediction by the federation wrote."""
+
+    rows: int = 0
+    modes: Counter[str] = field(default_factory=Counter)
+    unreachable: dict[str, str] = field(default_factory=dict)
+    """Parties that did not take part in some answers, and why."""
+
+
+def predict_federated(
+    config_path: Path,
+    ids_table: str | None,
+    id_column: str | None,
+    output: Path,
+    report: Report = no_report,
+) -> FederatedSummary:
+    """Predict ids at the endpoint of a coordinator or party, and write the answers to a file.
+
+    Parameters
+    ----------
+    config_path : Path
+        Configuration of the running coordinator or party.
+    ids_table : str or None
+        Table with the ids; by default the ids of the configuration.
+    id_column : str or None
+        The id column, if it is not the one of the configuration.
+    output : Path
+        A .csv or .parquet file.
+    report : callable
+        Receives the progress.
+
+    """
+    target = _target(load_config(config_path), config_path)
+    column = id_column or target.id_column
+    ids = list(read_frame(ids_table or target.ids, column, "ids").index)
+    summary = FederatedSummary()
+    with TableWriter(output) as writer:
+        for some in _chunks(ids, target.max_rows):
+            answers = _post(target, some)
+            writer.add(_frame(answers))
+            summary.rows += len(answers)
+            summary.modes.update(each["mode"] for each in answers)
+            for each in answers:
+                summary.unreachable |= each["unreachable"]
+            report(f"{summary.rows:,} rows", summary.rows / len(ids))
+    return summary
+
+
+@dataclass(frozen=True)
+class _Target:
+    address: str
+    token: str | None
+    deadline: float
+    max_rows: int
+    ids: str
+    id_column: str | None
+
+
+def _target(config: CoordinatorConfig | PartyProcessConfig, path: Path) -> _Target:
+    if isinstance(config, PartyProcessConfig):
+        raise ConfigError(f"{path}: expected the coordinator's configuration, got a party's")
+    prediction = config.prediction
+    if prediction is None:
+        raise ConfigError(f"{path}: prediction: expected a section [prediction] with `ids`")
+    return _Target(
+        prediction.address,
+        _token(prediction.tokens),
+        prediction.deadline,
+        prediction.max_rows,
+        prediction.ids,
+        prediction.id_column or config.labels.id_column,
+    )
+
+
+def _token(path: str | None) -> str | None:
+    """Return the token of the environment, or else the first one of the file."""
+    if token := os.environ.get(TOKEN_VARIABLE):
+        return token
+    if path is None:
+        return None
+    try:
+        words = Path(path).read_text(encoding="utf-8").split()
+        return words[1]
+    except (OSError, ValueError, IndexError) as error:
+        raise ConfigError(
+            f"prediction.tokens: {path} has no token ({error}); set {TOKEN_VARIABLE}"
+        ) from error
+
+
+def _post(target: _Target, ids: Sequence[str]) -> list[dict[str, Any]]:
+    headers = {"Content-Type": "application/json"}
+    if target.token:
+        headers["Authorization"] = f"Bearer {target.token}"
+    body = json.dumps({"ids": list(ids), "unknown": "prior"}).encode()
+    request = Request(f"http://{target.address}/predict", body, headers)
+    try:
+        with urlopen(request, timeout=target.deadline + GRACE_S) as response:
+            answers: list[dict[str, Any]] = json.load(response)["predictions"]
+    except HTTPError as error:
+        raise InputError(f"{target.address}: {_reason(error)}") from error
+    except (URLError, OSError, ValueError, KeyError) as error:
+        raise RunError(
+            f"{target.address}: no answer ({error}); start it with --serve, and with this "
+            "`prediction.address` in its configuration"
+        ) from error
+    return answers
+
+
+def _reason(error: HTTPError) -> str:
+    try:
+        return str(json.load(error)["error"])
+    except (ValueError, KeyError, TypeError):
+        return f"HTTP status {error.code}"
+
+
+def _frame(answers: Sequence[dict[str, Any]]) -> pd.DataFrame:
+    """Build the table of `xvfl predict`, with the parties that did not take part."""
+    records = [
+        {
+            "id": each["id"],
+            "prediction": each["prediction"],
+            **{f"proba_{name}": p for name, p in each.get("probabilities", {}).items()},
+            "mode": each["mode"],
+            "parties": "+".join(each["parties"]),
+            "unreachable": "+".join(each["unreachable"]),
+            "completed": each["completed"],
+            "notes": "; ".join(each["notes"]),
+        }
+        for each in answers
+    ]
+    return pd.DataFrame(records).set_index("id")
+
+
+def _chunks(ids: Sequence[str], size: int) -> Iterator[Sequence[str]]:
+    for start in range(0, len(ids), size):
+        yield ids[start : start + size]

@@ -1,0 +1,49 @@
+"""The sections `[prediction]` of the coordinator's and of a party's configuration."""
+
+import math
+from dataclasses import dataclass
+
+from xvfl.errors import ConfigError
+from xvfl.federation.prediction_ledger import PredictionLimits
+
+
+@dataclass(frozen=True)
+class CoordinatorPrediction:
+    """Prediction by the federation, at the coordinator."""
+
+    ids: str
+    """The ids that may be predicted: a .csv or .parquet file, or "sql:SELECT …" (DuckDB)."""
+    id_column: str | None = None
+    """The id column; by default that of the labels."""
+    address: str = "127.0.0.1:7490"
+    """HOST:PORT of the HTTP endpoint."""
+    tokens: str | None = None
+    """File of accepted callers, a name and a bearer token in each line; needed if other machines
+    can reach `address`."""
+    deadline: float = 2.0
+    """Seconds until a request is answered; parties that have not replied by then are left out."""
+    max_rows: int = 1000
+    """Largest number of ids in a request."""
+    local_table: str | None = None
+    """Prediction table of the local party."""
+
+    def __post_init__(self) -> None:
+        _check(self.deadline, self.max_rows)
+
+
+@dataclass(frozen=True)
+class PartyPrediction:
+    """Prediction by the federation, at a party."""
+
+    table: str
+    """The rows that may be predicted, with the columns of training: a .csv or .parquet file, an
+    .npz file of images, or "sql:SELECT …" (DuckDB)."""
+    limits: PredictionLimits = PredictionLimits()
+    """Budgets."""
+
+
+def _check(deadline: float, max_rows: int) -> None:
+    if not (math.isfinite(deadline) and 0 < deadline <= 3600):
+        raise ConfigError(f"prediction.deadline: expected 0 to 3600 seconds, got {deadline}")
+    if not 1 <= max_rows <= 4096:
+        raise ConfigError(f"prediction.max_rows: expected 1 to 4096, got {max_rows}")

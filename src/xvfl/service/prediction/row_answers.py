@@ -1,0 +1,90 @@
+"""Answers to callers: the prediction of each row, and how it was obtained.
+
+The twin of `xvfl.model.prediction` for rows whose features stay at the parties.
+Shapes: N rows, K parties that answered, C outputs.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from xvfl.federation.predict_in_time import TimelyBatch
+from xvfl.model.decision_rule import predicted_classes
+from xvfl.model.prediction import NOT_OBSERVED
+from xvfl.primitives.task import Task
+from xvfl.service.prediction.federated_model import FederatedModel
+
+NOT_COMPLETED = "no time for completion: observed features alone"
+
+
+def collaborative_answers(
+    model: FederatedModel,
+    out: Tensor,
+    batch: TimelyBatch,
+    n_features: Sequence[int],
+    completed_in_time: bool,
+    unreachable: Mapping[str, str],
+) -> list[dict[str, Any]]:
+    """Build the answers of a batch.
+
+    `out` are the logits (N, C) of the parties that took part, which have `n_features` features;
+    `unreachable` are the other parties, with the reason.
+    """
+    rows, n = batch.rows, len(batch.rows)
+    seen, full = rows.seen.numpy(), rows.full.numpy()
+    prior = np.asarray(~seen.any(1))
+    values = np.tile(np.asarray(model.prior, dtype=float), (n, 1))
+    if batch.places:
+        scaled = model.task.values(out.double() / model.temperature)
+        values = np.where(prior[:, None], values, scaled)
+    completes = model.completes and completed_in_time
+    filled = ~full & (seen | model.cross_completion) & completes & ~prior[:, None]
+    counts = np.asarray(n_features, dtype=float)
+    missing = counts * (1 - batch.observed.double().numpy())
+    completed = (missing * filled).sum(1) / max(counts.sum(), 1.0)
+    names = np.asarray([model.names[i] for i in batch.places], dtype=object)
+    refused = batch.refused.numpy()
+    answers = []
+    for i in range(n):
+        notes = [f"{names[j]}: {batch.refusals[j]}" for j in refused[i].nonzero()[0]]
+        if prior[i]:
+            notes.append(f"{NOT_OBSERVED}: {model.task.prior_name}")
+        elif model.completes and not completed_in_time:
+            notes.append(NOT_COMPLETED)
+        answers.append(
+            {
+                **predicted(model.task, values[i]),
+                "mode": "prior" if prior[i] else "collaborative",
+                "parties": names[seen[i]].tolist(),
+                "unreachable": dict(unreachable),
+                "refused": names[refused[i]].tolist(),
+                "completed": round(float(completed[i]), 6),
+                "notes": notes,
+            }
+        )
+    return answers
+
+
+def prior_answer(model: FederatedModel, note: str) -> dict[str, Any]:
+    """Answer a row that no party holds."""
+    return {
+        **predicted(model.task, np.asarray(model.prior, dtype=float)),
+        "mode": "prior",
+        "parties": [],
+        "unreachable": {},
+        "refused": [],
+        "completed": 0.0,
+        "notes": [note],
+    }
+
+
+def predicted(task: Task, values: NDArray[np.float64]) -> dict[str, Any]:
+    """Return the prediction of one row, with the probabilities of classes."""
+    if not task.classes:
+        return {"prediction": float(values[0])}
+    label = task.classes[int(predicted_classes(values[None], None)[0])]
+    probabilities = {str(each): float(p) for each, p in zip(task.classes, values, strict=True)}
+    return {"prediction": label, "probabilities": probabilities}

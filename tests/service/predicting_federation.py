@@ -1,0 +1,266 @@
+"""A federation of three parties that was trained here and predicts as processes over TLS."""
+
+import json
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tests.processes import SOURCES
+from xvfl.certs import create_authority
+from xvfl.config import LossConfig, build
+from xvfl.data.encoder import encoder_from_dict
+from xvfl.federation.endpoint import LAST_STEP
+from xvfl.federation.run_settings import parse_run_settings
+from xvfl.methods.pooling import load_decision_weights
+from xvfl.model.model import Model
+from xvfl.model.run_dir import MODEL, RunDir
+from xvfl.primitives.task import task_from_dict
+from xvfl.service.checkpoints import Checkpoints
+from xvfl.service.config import load_coordinator_config, load_party_config
+from xvfl.service.coordinator_service import CoordinatorService
+from xvfl.service.log import read_log
+from xvfl.service.party_inputs import PartyInputs
+from xvfl.service.party_release import RUN
+from xvfl.service.party_service import PartyService
+from xvfl.training.optimizer import strip_prefix
+from xvfl.wire.in_process import InProcessTransport
+
+PARTIES = ("bank", "shop", "clinic")
+WAIT_S = 300.0
+N_TRAIN, N_NEW = 400, 160
+DEADLINE_S = 2.0
+COORDINATOR = """\
+listen = "127.0.0.1:0"
+parties = ["bank", "shop", "clinic"]
+state_dir = "main"
+release_to = ["bank", "shop", "clinic"]
+[tls]
+ca_certificate = "certs/ca.crt"
+certificate = "certs/coordinator.crt"
+private_key = "certs/coordinator.key"
+[labels]
+table = "labels.csv"
+id_column = "customer"
+column = "churned"
+[net]
+embedding_dim = 32
+hidden_dim = 32
+[train]
+epochs = 8
+learning_rate = 0.01
+batch_size = 64
+patience = 0
+device = "cpu"
+[prediction]
+ids = "new-ids.csv"
+address = "127.0.0.1:0"
+deadline = {deadline}
+"""
+PARTY = """\
+coordinator = "localhost:{port}"
+table = "{name}.csv"
+id_column = "customer"
+state_dir = "{name}"
+release_key = "main/release.pub"
+[tls]
+ca_certificate = "certs/ca.crt"
+certificate = "certs/{name}.crt"
+private_key = "certs/{name}.key"
+[prediction]
+table = "{name}-new.csv"
+[prediction.limits]
+max_per_row = {max_per_row}
+"""
+
+
+def train_federation(folder: Path, deadline: float = DEADLINE_S) -> None:
+    """Write tables and certificates, and train with all parties in this process.
+
+    Party `bank` decides most of the label. Of the new rows some are held by one party alone, some
+    have missing features, and `nobody` is held by none.
+    """
+    rng = np.random.default_rng(7)
+    ids = [f"c{i:04}" for i in range(N_TRAIN + N_NEW)]
+    x = rng.normal(size=(len(ids), 9))
+    signal = 2 * x[:, 0] + x[:, 3] + x[:, 6] + 0.3 * rng.normal(size=len(ids))
+    labels = pd.DataFrame({"customer": ids, "churned": np.where(signal > 0, "yes", "no")})
+    labels.iloc[:N_TRAIN].to_csv(folder / "labels.csv", index=False)
+    labels.iloc[N_TRAIN:].to_csv(folder / "truth.csv", index=False)
+    new = [*ids[N_TRAIN:], "nobody"]
+    pd.DataFrame({"customer": new}).to_csv(folder / "new-ids.csv", index=False)
+    for i, name in enumerate(PARTIES):
+        features = x[:, 3 * i : 3 * i + 3].copy()
+        features[rng.random(features.shape) < 0.1] = np.nan
+        table = pd.DataFrame(features, columns=[f"{name}_{j}" for j in range(3)])
+        table.insert(0, "customer", ids)
+        table.iloc[:N_TRAIN].sample(frac=0.95, random_state=i).to_csv(
+            folder / f"{name}.csv", index=False
+        )
+        # The first ten new rows are held by bank alone.
+        start = N_TRAIN + (0 if name == "bank" else 10)
+        opened = table.iloc[start:].sample(frac=0.95, random_state=10 + i)
+        first = table.iloc[N_TRAIN + 10 : N_TRAIN + 12]
+        pd.concat([opened, first]).drop_duplicates("customer").to_csv(
+            folder / f"{name}-new.csv", index=False
+        )
+    authority = create_authority(folder / "certs")
+    authority.issue("coordinator", hosts=("localhost", "127.0.0.1"))
+    for name in PARTIES:
+        authority.issue(name)
+    (folder / "coordinator.toml").write_text(COORDINATOR.format(deadline=deadline))
+    service = CoordinatorService(load_coordinator_config(folder / "coordinator.toml"), show=False)
+    transports = {}
+    for name in PARTIES:
+        write_party(folder, name, 1)
+        config = load_party_config(folder / f"{name}.toml")
+        inputs = PartyInputs.load(name, config, RunDir(config.state_dir).create())
+        endpoint = PartyService(inputs, lambda event: None).endpoint
+        transports[name] = InProcessTransport(endpoint.hello, endpoint.handle)
+    service.connect(transports)
+    outcome = service.run(Event())
+    assert outcome.evaluation is not None and not outcome.absent
+
+
+def write_party(folder: Path, name: str, port: int, max_per_row: int = 100_000) -> None:
+    """Write the configuration of a party."""
+    text = PARTY.format(port=port, name=name, max_per_row=max_per_row)
+    (folder / f"{name}.toml").write_text(text)
+
+
+def fused_model(folder: Path) -> Model:
+    """Assemble the model of all parties in one process from the state folders."""
+    manifest = RunDir(folder / "main").manifest()
+    encoders, thresholds, weights = {}, {}, {}
+    for name in PARTIES:
+        state = RunDir(folder / name)
+        about = state.read_json(RUN)
+        settings = parse_run_settings(json.dumps(about["settings"]))
+        encoders[name] = encoder_from_dict(state.read_json("encoder.json"))
+        thresholds[name] = about["full_threshold"]
+        checkpoint = Checkpoints(state).newest(settings.run, LAST_STEP)
+        assert checkpoint is not None
+        weights[name] = strip_prefix(checkpoint[1], f"net/{name}/")
+    model = Model(
+        encoders,
+        thresholds,
+        task_from_dict(manifest),
+        manifest["prior"],
+        settings.net,
+        build(LossConfig, manifest["loss"], "manifest"),
+        0,
+        privacy=settings.privacy,
+    )
+    for name in PARTIES:
+        model.parties[name].load_state_dict(weights[name])
+    model.method.heads.load_state_dict(RunDir(folder / "main").load_tensors(MODEL)[0])
+    model.temperatures = manifest["temperatures"]
+    load_decision_weights(model.method, manifest["decision_weights"])
+    return model
+
+
+def new_tables(folder: Path) -> dict[str, pd.DataFrame]:
+    """Read the prediction tables."""
+    return {name: pd.read_csv(folder / f"{name}-new.csv").set_index("customer") for name in PARTIES}
+
+
+@dataclass
+class Response:
+    """A response of the HTTP endpoint."""
+
+    status: int
+    body: dict[str, Any]
+    seconds: float
+
+    @property
+    def predictions(self) -> list[dict[str, Any]]:
+        assert self.status == 200, self.body
+        predictions: list[dict[str, Any]] = self.body["predictions"]
+        return predictions
+
+
+@dataclass
+class Predicting:
+    """The processes of a federation that predicts."""
+
+    folder: Path
+    max_per_row: int = 100_000
+    running: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
+    port: int = 0
+    """Port of the HTTP endpoint."""
+    listen: int = 0
+
+    def __enter__(self) -> "Predicting":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for process in self.running.values():
+            with suppress(OSError):
+                process.kill()
+            process.wait()
+
+    def start(self, *parties: str) -> "Predicting":
+        """Start the coordinator and parties; wait until they are available."""
+        self.launch("coordinator")
+        self.listen = int(self.event("main", "listening")["address"].rpartition(":")[2])
+        self.port = int(self.event("main", "prediction_endpoint")["port"])
+        for name in parties:
+            self.start_party(name)
+        for name in parties:
+            self.event("main", "party_available", party=name)
+        return self
+
+    def start_party(self, name: str, *options: str) -> None:
+        """Start a party."""
+        write_party(self.folder, name, self.listen, self.max_per_row)
+        self.launch(name, *options)
+
+    def launch(self, name: str, *options: str) -> None:
+        command = "coordinator" if name == "coordinator" else "party"
+        state = self.folder / ("main" if name == "coordinator" else name)
+        (state / "log.jsonl").unlink(missing_ok=True)
+        with (self.folder / f"{name}.err").open("wb") as errors:
+            self.running[name] = subprocess.Popen(
+                [sys.executable, "-m", "xvfl", command, f"{name}.toml", "--serve", *options],
+                cwd=self.folder,
+                env={"PYTHONPATH": SOURCES, "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"},
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+            )
+
+    def event(self, state: str, kind: str, **values: object) -> dict[str, Any]:
+        """Wait for an event in a log."""
+        until, name = time.monotonic() + WAIT_S, "coordinator" if state == "main" else state
+        while True:
+            for each in read_log(self.folder / state):
+                if each["event"] == kind and values.items() <= each.items():
+                    return each
+            errors = self.folder / f"{name}.err"
+            assert self.running[name].poll() is None, errors.read_text()
+            assert time.monotonic() < until, (kind, values, errors.read_text())
+            time.sleep(0.05)
+
+    def predict(self, ids: list[str], **more: object) -> Response:
+        """Send a request."""
+        data = json.dumps({"ids": ids, **more}).encode()
+        return self.post(data)
+
+    def post(self, data: bytes) -> Response:
+        url = f"http://127.0.0.1:{self.port}/predict"
+        request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
+        started = time.monotonic()
+        try:
+            with urllib.request.urlopen(request, timeout=60) as response:
+                status, text = response.status, response.read()
+        except urllib.error.HTTPError as error:
+            status, text = error.code, error.read()
+        return Response(status, json.loads(text), time.monotonic() - started)
