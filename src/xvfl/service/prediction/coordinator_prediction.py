@@ -192,9 +192,7 @@ def serve_predictions(config: CoordinatorConfig, show: bool = True) -> None:
     if settings is None:
         raise ConfigError("prediction: expected a section [prediction] with `ids`")
     folder = RunDir(config.state_dir)
-    model = load_federated_model(
-        folder, config.privacy.resolve(federated=True), config.all_parties
-    )
+    model = load_federated_model(folder, config.privacy.resolve(federated=True), config.all_parties)
     id_column = settings.id_column or config.labels.id_column
     ids = list(read_frame(settings.ids, id_column, "prediction.ids").index)
     log = EventLog(folder.path, "coordinator", show).write

@@ -1,4 +1,4 @@
-"""What the coordinator of a finished run needs to predict: heads, calibration, sizes of the nets."""
+"""The part of a trained model at the coordinator: heads, calibration, sizes of the nets."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
