@@ -103,7 +103,9 @@ def test_ctrl_c_in_the_shell(long_run: Path) -> None:
     out = long_run / "stopped"
     done = train_and_signal(long_run, out, signal.SIGINT, epoch=2, checkpoint_seconds=15)
     assert done.returncode == 130
-    assert done.stderr == f"stopped; continue with: xvfl train run.toml --out {out} --resume\n"
+    # On a busy machine, lines on the progress precede it.
+    last = done.stderr.splitlines()[-1]
+    assert last == f"stopped; continue with: xvfl train run.toml --out {out} --resume"
     assert not (out / MODEL).exists() and has_no_temporary_files(out)
     said = run_xvfl("train", long_run / "run.toml", "--out", out, "--resume")
     assert said.code == 0 and "trained 10 epochs" in said.out

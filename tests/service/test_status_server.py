@@ -6,7 +6,8 @@ import urllib.error
 import urllib.request
 
 from tests.wire.transport_helpers import wait_until
-from xvfl.service.status_server import MAX_CONNECTIONS, StatusServer
+from xvfl.service.status_server import StatusServer
+from xvfl.system.bounded_server import MAX_CONNECTIONS
 
 
 def test_silent_clients_take_few_threads_and_are_closed() -> None:

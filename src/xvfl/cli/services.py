@@ -112,6 +112,8 @@ def status(
         return
     table = Table("", Column(justify="right"), title=f"{values.get('side')} at {address}")
     for name, value in values.items():
+        if name == "details":  # Curves and lists, for the page.
+            continue
         by_party = isinstance(value, dict)
         text = ", ".join(f"{k} {v}" for k, v in value.items()) if by_party else str(value)
         table.add_row(name.replace("_", " "), text)

@@ -7,6 +7,7 @@ Shapes: B rows, k parties, v views, d embedding width.
 """
 
 import math
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -25,6 +26,8 @@ from xvfl.federation.party_statistics import (
 
 AnomalyPolicy = Literal["warn", "clip", "leave_out"]
 AnswerKind = Literal["embeddings", "completed embeddings"]
+MAX_RECENT = 50
+"""Anomalies that the status lists."""
 MIN_ROWS = 16
 """Rows that a statistic needs."""
 MAX_SCALE_CHANGE = 5.0
@@ -76,6 +79,8 @@ class PartyMonitor:
         """Logged anomalies of each party."""
         self.last: dict[str, str] = {}
         """The last anomaly of each party."""
+        self.recent: deque[dict[str, Any]] = deque(maxlen=MAX_RECENT)
+        """The last logged anomalies: party, kind, epoch and reason."""
         self.explained: dict[str, float] = {}
         """Validation loss without each party, minus the loss with it."""
         self.rms: dict[str, float] = {}
@@ -255,16 +260,9 @@ class PartyMonitor:
         self._reported.add((name, kind))
         self.counts[name] = self.counts.get(name, 0) + 1
         self.last[name] = f"{kind}, epoch {self.epoch + 1}"
-        self._log_event(
-            {
-                "event": "party_anomaly",
-                "party": name,
-                "kind": kind,
-                "epoch": self.epoch + 1,
-                "reason": anomaly.reason,
-                "policy": self.policy,
-            }
-        )
+        about = {"party": name, "kind": kind, "epoch": self.epoch + 1, "reason": anomaly.reason}
+        self.recent.append(about)
+        self._log_event({"event": "party_anomaly", **about, "policy": self.policy})
 
 
 def describe(anomaly: Anomaly) -> str:

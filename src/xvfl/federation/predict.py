@@ -3,7 +3,7 @@
 Shapes: N rows, k parties, n decisions, C classes.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 
 import numpy as np
@@ -12,13 +12,15 @@ from torch import Tensor
 
 from xvfl import maths
 from xvfl.errors import PartyError
-from xvfl.methods.base import Federation, Method, Mode, require_mode
+from xvfl.methods.base import Federation, Method, Mode, mode_key, require_mode
 from xvfl.methods.pooling import decisions
 from xvfl.primitives.rows import Rows
 from xvfl.primitives.task import CLASSIFICATION, Task
 from xvfl.training.protocols import ReachableFederation
 
 BATCH = 2048
+SCORED: tuple[Mode, ...] = ("local", "collaborative")
+"""The modes whose validation loss decides which epoch is the best."""
 Predict = Callable[[Method, Federation, Rows, int], Tensor]
 """Predicts a batch by the party at an index."""
 
@@ -102,19 +104,36 @@ def predictable_rows(rows: Rows, mode: Mode, party: int) -> Tensor:
     return maths.others(rows.full, party).any(1) if mode == "peers" else rows.seen[:, party]
 
 
-def score(
-    method: Method, federation: ReachableFederation, rows: Rows, task: Task = CLASSIFICATION
-) -> float:
-    """Score validation rows: minus the mean loss over local and collaborative prediction.
+def mode_losses(
+    method: Method,
+    federation: ReachableFederation,
+    rows: Rows,
+    task: Task = CLASSIFICATION,
+    modes: Collection[Mode] = SCORED,
+) -> dict[str, float]:
+    """Compute the mean loss of validation rows, by `mode_key`.
 
-    The local prediction of a party that is offline does not count.
+    The local prediction of a party that is offline is left out.
     """
-    losses = []
+    losses = {}
     for mode, party in mode_party_pairs(method, federation):
         index = predictable_rows(rows, mode, party).nonzero().flatten()
-        if mode in ("assisted", "peers") or not len(index):
+        if mode not in modes or not len(index):
             continue
         with suppress(PartyError):
             out = logits(method, federation, rows.take(index), mode, party)
-            losses.append(task.mean_loss(out, rows.y[index].cpu()))
-    return -float(np.mean(losses)) if losses else 0.0
+            key = mode_key(mode, federation.names[party])
+            losses[key] = float(task.mean_loss(out, rows.y[index].cpu()))
+    return losses
+
+
+def mean_score(losses: Mapping[str, float]) -> float:
+    """Score an epoch: minus the mean of its `mode_losses`."""
+    return -float(np.mean(list(losses.values()))) if losses else 0.0
+
+
+def score(
+    method: Method, federation: ReachableFederation, rows: Rows, task: Task = CLASSIFICATION
+) -> float:
+    """Score validation rows: minus the mean loss over local and collaborative prediction."""
+    return mean_score(mode_losses(method, federation, rows, task))

@@ -31,6 +31,10 @@ class AdaptiveTimeout:
     party whose replies become slower and slower cannot extend its own timeout forever."""
     typical: float | None = None
     """Running estimate of a high quantile of the response times, in seconds."""
+    latest: float | None = None
+    """The last response time, in seconds."""
+    observed_at: float | None = None
+    """When the last reply arrived, by `time.monotonic`."""
 
     @property
     def seconds(self) -> float:
@@ -40,6 +44,7 @@ class AdaptiveTimeout:
 
     def observe(self, seconds: float) -> None:
         """Update the estimate with a response time: quickly upwards, slowly downwards."""
+        self.latest, self.observed_at = seconds, time.monotonic()
         if self.typical is None:
             self.typical = seconds
         else:

@@ -19,7 +19,7 @@ from xvfl.errors import PartyError
 from xvfl.federation.predict import logits, mode_party_pairs, predictable_rows
 from xvfl.methods import MODES, Method, Mode
 from xvfl.model.model import Model
-from xvfl.primitives.metrics import majority_rate
+from xvfl.primitives.metrics import confusion, majority_rate, reliability
 from xvfl.primitives.rows import Rows
 from xvfl.primitives.task import CLASSIFICATION, Regression, Task
 from xvfl.training.protocols import ReachableFederation
@@ -29,6 +29,8 @@ ALL = "all"
 """The party of a collaborative line in which all parties took part."""
 ORDER = ("local", "assisted", "peers", "collaborative")
 """The modes in the order of the lines."""
+MAX_CLASSES = 50
+"""Classes up to which a confusion matrix is stored."""
 MAX_PAIRS = 1000
 """Rows whose labels and predictions are stored for a plot of regression."""
 Chunk = tuple[Mapping[str, Source], pd.Series]
@@ -72,6 +74,10 @@ class Line:
     reason: str = ""
     parties: tuple[str, ...] = ()
     """The parties that took part in all predictions; empty if unknown."""
+    confusion: list[list[int]] = field(default_factory=list)
+    """Rows by true and predicted class; empty in regression and above `MAX_CLASSES` classes."""
+    reliability: list[tuple[int, float, float]] = field(default_factory=list)
+    """Rows, mean confidence and accuracy, by bin of confidence; empty in regression."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +104,8 @@ class Evaluation:
     task: TaskKind = "classification"
     pairs: list[tuple[float, float]] = field(default_factory=list)
     """In regression: label and collaborative prediction of at most `MAX_PAIRS` rows."""
+    classes: list[str] = field(default_factory=list)
+    """The labels of the confusion matrices, as text; empty in regression."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON form."""
@@ -110,7 +118,8 @@ class Evaluation:
         same_rows = [SameRows(**each) for each in data.get("same_rows", [])]
         lines = [Line(**line) for line in data["lines"]]
         task, pairs = data.get("task", "classification"), data.get("pairs", [])
-        return cls(data["split"], data["majority"], lines, same_rows, task, pairs)
+        classes = data.get("classes", [])
+        return cls(data["split"], data["majority"], lines, same_rows, task, pairs, classes)
 
 
 def evaluate(
@@ -149,7 +158,8 @@ def evaluate(
     if isinstance(task, Regression):
         pairs = _pairs(collected.get(("collaborative", ALL), []))
         return Evaluation(split, None, lines, same_rows, "regression", pairs)
-    return Evaluation(split, majority_rate(labels), lines, same_rows)
+    classes = [str(label) for label in task.classes]
+    return Evaluation(split, majority_rate(labels), lines, same_rows, classes=classes)
 
 
 def model_predictions(model: Model, chunks: Iterable[Chunk]) -> Iterator[ChunkPredictions]:
@@ -224,7 +234,11 @@ def _line(mode: str, party: str, chunks: list[Predictions], task: Task) -> Line:
     known = [each.row_bytes for each in chunks if each.row_bytes is not None]
     bytes_per_row = round(float(np.concatenate(known).mean()), 1) if known else None
     parties = tuple(name for name in chunks[0].parties if all(name in c.parties for c in chunks))
-    return Line(mode, party, len(y), bytes_per_row, task.metrics(values, y), parties=parties)
+    line = Line(mode, party, len(y), bytes_per_row, task.metrics(values, y), parties=parties)
+    if not task.classes:
+        return line
+    table = confusion(values, y).tolist() if len(task.classes) <= MAX_CLASSES else []
+    return replace(line, confusion=table, reliability=reliability(values, y))
 
 
 def _same_rows(

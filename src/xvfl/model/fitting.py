@@ -22,8 +22,8 @@ from xvfl.errors import ConfigError, RunError
 from xvfl.federation.build import resolve_net
 from xvfl.federation.calibration import calibrate
 from xvfl.federation.fused import FusedFederation
-from xvfl.federation.predict import score
-from xvfl.methods import protect_labels
+from xvfl.federation.predict import mean_score, mode_losses
+from xvfl.methods import Mode, protect_labels
 from xvfl.model.cell_calibration import fit_cell_distributions
 from xvfl.model.custom_nets import CustomNets
 from xvfl.model.model import Model
@@ -40,6 +40,9 @@ Dataset = InMemoryDataset | OnDiskDataset
 """Prepared rows, in memory or on disk."""
 CHECKPOINT_SECONDS = 15.0
 """Minimum time between two checkpoints; they are written at the end of an epoch."""
+ASSISTED: tuple[Mode, ...] = ("assisted",)
+ASSISTED_ROWS = 1024
+"""Validation rows whose assisted predictions are scored after every epoch."""
 
 
 @dataclass(frozen=True)
@@ -177,8 +180,9 @@ def _fit_once(
     recorder = RunRecorder(folder, trainer, _fingerprint(dataset, plan))
     if resume:
         recorder.resume()
+    scores = ValidationScores(model, federation, validation, assisted=folder is not None)
     records = []
-    for record in trainer.run(lambda: score(model.method, federation, validation, model.task)):
+    for record in trainer.run(scores.score):
         on_progress(
             ProgressUpdate(
                 record,
@@ -189,7 +193,7 @@ def _fit_once(
             )
         )
         if record.kind == "epoch":
-            records.append(recorder.add(record))
+            records.append(recorder.add(record, scores.take_losses()))
         if stop.is_set():
             break
     interrupted = stop.is_set()
@@ -287,6 +291,37 @@ def _as_tuple(value: float | tuple[float, ...]) -> tuple[float, ...]:
     return value if isinstance(value, tuple) else (value,)
 
 
+class ValidationScores:
+    """Scores epochs, and keeps the loss of each mode for the records.
+
+    With `assisted`, the loss of assisted predictions of at most `ASSISTED_ROWS` rows is recorded as
+    well. It does not count in the score.
+    """
+
+    def __init__(
+        self, model: Model, federation: FusedFederation, rows: Rows, assisted: bool
+    ) -> None:
+        self._model, self._federation, self._rows = model, federation, rows
+        self._assisted = assisted and "assisted" in model.method.modes
+        self._losses: dict[str, float] = {}
+
+    def score(self) -> float:
+        """Return minus the mean validation loss of local and collaborative prediction."""
+        method, federation, task = self._model.method, self._federation, self._model.task
+        losses = mode_losses(method, federation, self._rows, task)
+        self._losses = dict(losses)
+        if self._assisted:
+            some = torch.arange(min(len(self._rows), ASSISTED_ROWS), device=self._rows.device)
+            sample = self._rows.take(some)
+            self._losses |= mode_losses(method, federation, sample, task, ASSISTED)
+        return mean_score(losses)
+
+    def take_losses(self) -> dict[str, float]:
+        """Return the losses of the last score by mode, once; epochs of pretraining have none."""
+        losses, self._losses = self._losses, {}
+        return losses
+
+
 class RunRecorder:
     """Write the records and checkpoints of a run, and resume from them; without a folder, none."""
 
@@ -294,8 +329,11 @@ class RunRecorder:
         self.folder, self.trainer, self.fingerprint = folder, trainer, fingerprint
         self.started = self.saved = time.monotonic()
 
-    def add(self, record: Record) -> dict[str, Any]:
-        """Append the record of an epoch, and write a checkpoint if one is due."""
+    def add(self, record: Record, losses: Mapping[str, float]) -> dict[str, Any]:
+        """Append the record of an epoch with its validation loss by mode.
+
+        Write a checkpoint if one is due.
+        """
         progress = record.progress
         line = {
             "kind": "epoch",
@@ -303,6 +341,7 @@ class RunRecorder:
             "step": progress.step,
             "best_epoch": progress.best_epoch + 1,
             **record.values,
+            "modes": dict(losses),
             "seconds": round(time.monotonic() - self.started, 3),
         }
         if self.folder is not None:

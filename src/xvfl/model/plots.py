@@ -50,7 +50,7 @@ def plot_training(
 
     figure = Figure(figsize=(9, 3.4), layout="constrained")
     left, right = figure.subplots(1, 2)
-    frame = pd.DataFrame(records).drop(columns="kind").astype(float)
+    frame = pd.DataFrame(records).drop(columns=["kind", "modes"], errors="ignore").astype(float)
     epochs = frame["epoch"]
     for name in frame.columns.drop(["epoch", "step", "best_epoch", "score", "seconds"]):
         left.plot(epochs, frame[name], label=name)

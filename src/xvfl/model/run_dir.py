@@ -7,6 +7,8 @@ cells.safetensors       distributions of filled cells (models with cross complet
 checkpoint.safetensors  state from which training resumes (run folders only)
 records.jsonl           one line per epoch (run folders only)
 config.toml             the configuration as given (run folders only)
+run.json, missing.json  what is trained, and what is missing where (run folders only)
+log.jsonl               events of a coordinator or party
 
 Writes are atomic: after a crash or with a full disk the previous file is intact. Records are
 appended; a crash may lose the last line.
@@ -30,12 +32,13 @@ from xvfl.version import VERSION
 
 FORMAT = 2
 """Version of the folder's layout; a folder of another format is rejected."""
-MANIFEST, MODEL, CELLS, CHECKPOINT, RECORDS = (
+MANIFEST, MODEL, CELLS, CHECKPOINT, RECORDS, LOG = (
     "manifest.json",
     "model.safetensors",
     "cells.safetensors",
     "checkpoint.safetensors",
     "records.jsonl",
+    "log.jsonl",
 )
 
 

@@ -27,6 +27,7 @@ from xvfl.dataset.prepare import PreparationPlan
 from xvfl.dataset.splits import Splits
 from xvfl.errors import InputError, ModeError, RunError, unknown
 from xvfl.methods import Mode, method_spec, require_task
+from xvfl.model.completion_examples import COMPLETION, completion_examples
 from xvfl.model.evaluation import EVALUATION, Chunk, Evaluation, evaluate, model_predictions
 from xvfl.model.explain.explain_model import ExplainOptions, explain
 from xvfl.model.explain.explanation import EXPLANATION, Explanation
@@ -38,13 +39,19 @@ from xvfl.model.fitting import (
     choose_device,
     fit,
 )
+from xvfl.model.missing_map import MISSING, dataset_map
+from xvfl.model.missing_rates import MISSING_RATES, score_missing_rates
 from xvfl.model.model import Model
 from xvfl.model.run_dir import CHECKPOINT, MANIFEST, RECORDS, RunDir
+from xvfl.model.run_summary import record_run, recorded_warnings
 from xvfl.model.stream_predict import PredictionSummary, predict_stream
+from xvfl.primitives.layout import any_image
 from xvfl.primitives.seeding import derive_seed
 from xvfl.system.report import Report, no_report
 
 CONFIG = "config.toml"
+SAMPLE_ROWS = 1000
+"""Held-out rows for the examples and the missing rates."""
 ENCODER, BUNDLE, RELEASE = "encoder.json", "bundle", "release.json"
 """In a party's state folder: its encoder, the model with which it predicts locally, and which
 release that is."""
@@ -77,7 +84,7 @@ def train_run(
     choose_device(config.train.device)
     require_task(config.loss.method, config.labels.task)
     base_dir = config_path.resolve().parent
-    with open_dataset(config, base_dir, folder) as dataset:
+    with recorded_warnings() as texts, open_dataset(config, base_dir, folder) as dataset:
         folder.create()
         if not folder.has(CHECKPOINT):
             on_overlap(dataset.overlap())
@@ -88,7 +95,11 @@ def train_run(
             config.train,
             privacy=config.privacy.resolve(federated=False),
         )
-        result = fit(dataset, plan, folder, resume, on_progress)
+        description = _describe_run(config, dataset, plan)
+        with record_run(folder, {**description, "warnings": texts}) as about:
+            folder.write_json(MISSING, dataset_map(dataset))
+            result = fit(dataset, plan, folder, resume, on_progress)
+            about["state"] = "stopped" if result.interrupted else "ended"
         folder.write_text(CONFIG, text)
     if not result.interrupted:
         extra = {
@@ -103,6 +114,35 @@ def train_run(
         result.model.save(folder, extra)
         remove_cache(folder.path)
     return result
+
+
+def _describe_run(config: Config, dataset: Dataset, plan: TrainingPlan) -> dict[str, Any]:
+    """Describe a run that starts, for `run.json`."""
+    counts = dataset.row_counts()
+    resolved = plan.resolve(any_image(dataset.layouts), counts.labeled)
+    overlap = dataset.overlap()
+    return {
+        "side": "run",
+        "method": config.loss.method,
+        "task": config.labels.task,
+        "label": config.labels.column,
+        "score_name": dataset.task.score_name,
+        "epochs": resolved.train.epochs,
+        "rows": asdict(counts),
+        "parties": {
+            name: {
+                "table": _table_name(config.parties[name].table),
+                "features": layout.raw,
+                "images": layout.image is not None,
+                **overlap[name],
+            }
+            for name, layout in dataset.layouts.items()
+        },
+    }
+
+
+def _table_name(table: str) -> str:
+    return "SQL query" if table.startswith("sql:") else Path(table).name
 
 
 def _held_out(dataset: Dataset, folder: RunDir) -> dict[str, Any]:
@@ -185,15 +225,33 @@ def read_source(table: str, id_column: str | None, party: str, min_rows: int = 1
 
 
 def evaluate_run(folder: RunDir, report: Report = no_report) -> Evaluation:
-    """Evaluate a run on its held-out rows, in every mode, and write evaluation.json."""
+    """Evaluate a run on its held-out rows, in every mode, and write evaluation.json.
+
+    Also write how modes depend on missing features, and examples of completed cells.
+    """
     model, manifest, config = open_run(folder)
     _require_tables(folder, manifest)
     split = manifest["held_out_split"]
+    sample: list[Chunk] = []
     with held_out_rows(folder, model, manifest, config) as chunks:
-        counted = _report_rows(chunks, manifest["rows"][split], report)
+        counted = _report_rows(_keep_sample(chunks, sample), manifest["rows"][split], report)
         result = evaluate(model_predictions(model, counted), split, model.task)
     folder.write_json(EVALUATION, result.to_dict())
+    for sources, labels in sample:
+        report("missing rates", 1.0)
+        folder.write_json(MISSING_RATES, score_missing_rates(model, sources, labels))
+        folder.write_json(COMPLETION, completion_examples(model, sources))
     return result
+
+
+def _keep_sample(chunks: Iterable[Chunk], sample: list[Chunk]) -> Iterator[Chunk]:
+    """Yield the chunks; keep rows of the first one, evenly spaced."""
+    for sources, labels in chunks:
+        if not sample:
+            ids = list(labels.index[:: -(-len(labels) // SAMPLE_ROWS)])
+            some = {name: take_ids(source, ids) for name, source in sources.items()}
+            sample.append((some, labels.loc[ids]))
+        yield sources, labels
 
 
 def _report_rows(chunks: Iterable[Chunk], total: int, report: Report) -> Iterator[Chunk]:

@@ -44,15 +44,28 @@ def nll(proba: Floats, y: Ints) -> float:
     return float(-np.log(np.clip(likelihood, 1e-12, 1)).mean())
 
 
-def ece(proba: Floats, y: Ints, bins: int = 15) -> float:
-    """Return the expected calibration error: the mean gap of confidence and accuracy over bins."""
+def reliability(proba: Floats, y: Ints, bins: int = 15) -> list[tuple[int, float, float]]:
+    """Return rows, mean confidence and accuracy of each bin of confidence that has rows."""
     confidence, correct = proba.max(1), proba.argmax(1) == y
     which = np.minimum((confidence * bins).astype(int), bins - 1)
-    gaps = [
-        abs(confidence[which == b].mean() - correct[which == b].mean()) * (which == b).mean()
-        for b in np.unique(which)
+    masks = [which == b for b in np.unique(which)]
+    return [
+        (int(mask.sum()), float(confidence[mask].mean()), float(correct[mask].mean()))
+        for mask in masks
     ]
-    return float(sum(gaps))
+
+
+def ece(proba: Floats, y: Ints, bins: int = 15) -> float:
+    """Return the expected calibration error: the mean gap of confidence and accuracy over bins."""
+    table = reliability(proba, y, bins)
+    return sum(abs(confidence - correct) * rows / len(y) for rows, confidence, correct in table)
+
+
+def confusion(proba: Floats, y: Ints) -> NDArray[np.int64]:
+    """Count rows by true and by most probable class. (C, C)"""
+    counts = np.zeros((proba.shape[1],) * 2, dtype=np.int64)
+    np.add.at(counts, (y, proba.argmax(1)), 1)
+    return counts
 
 
 def majority_rate(y: Ints) -> float:

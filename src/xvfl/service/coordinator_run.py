@@ -2,26 +2,28 @@
 
 import json
 import secrets
-from dataclasses import replace
+from dataclasses import asdict, replace
 from threading import Event
 from typing import Any
 
 import pandas as pd
 from torch import Tensor
 
-from xvfl.dataset.splits import Splits
+from xvfl.dataset.splits import Parts, RowCounts, Splits
 from xvfl.errors import ConfigError, RunError
 from xvfl.federation.build import build_method, resolve_net
 from xvfl.federation.elastic import ElasticFederation
 from xvfl.federation.party_monitor import PartyMonitor
 from xvfl.federation.party_share import check_repeatability, check_validation
-from xvfl.federation.predict import score
+from xvfl.federation.predict import mean_score, mode_losses
 from xvfl.federation.privacy_accounting import state_privacy
 from xvfl.federation.remote_party import RemoteParty
 from xvfl.federation.split import Counters
 from xvfl.matching.alignment import CoordinatorAlignment
 from xvfl.methods import Method, protect_labels
+from xvfl.model.missing_map import rows_map
 from xvfl.model.run_dir import MODEL, RunDir
+from xvfl.primitives.rows import Rows
 from xvfl.service.config import CoordinatorConfig
 from xvfl.service.labeled_rows import LabeledRows
 from xvfl.service.log import LogFunction
@@ -34,6 +36,7 @@ from xvfl.service.run_checkpoints import (
 )
 from xvfl.service.run_completion import RunCompletion, load_outcome
 from xvfl.service.run_records import EpochRecords
+from xvfl.service.run_snapshot import RunSnapshot
 from xvfl.service.run_status import RunStatus
 from xvfl.service.run_terms import image_parties, make_terms
 from xvfl.service.secret import load_secret, run_seed
@@ -91,7 +94,9 @@ class CoordinatorRun:
         self.federation.counters = counters
         self._gather(saved, about)
         levels = row_status(self.federation)
-        rows, (training, validation, test) = labeled.rows(levels, train.class_weight)
+        rows, parts = labeled.rows(levels, train.class_weight)
+        training, validation, test = parts
+        missing = rows_map(rows, list(names))
         self.validation = rows.take(validation)
         method = protect_labels(self.method, privacy, n_outputs, seeds)
         self.trainer = Trainer(self.federation, method, rows.take(training), train)
@@ -130,8 +135,13 @@ class CoordinatorRun:
             self._checkpoints,
             self._records,
             statement,
+            missing,
+            self.task.score_name,
         )
+        self._snapshot = RunSnapshot(folder, writes, self._describe(rows, parts), missing)
         self._excluded = self.federation.excluded
+        self._losses: dict[str, float] = {}
+        """Validation loss of the last epoch by mode."""
 
     def run(self, stop: Event) -> RunOutcome:
         """Train until the run is finished or `stop` is set, with common checkpoints."""
@@ -139,13 +149,15 @@ class CoordinatorRun:
             self.method.heads.load_state_dict(self.folder.load_tensors(MODEL)[0])
             return self._completion.deliver(self._outcome, stop)
         trainer, checkpoints = self.trainer, self._checkpoints
+        self._snapshot.start()
         if not trainer.progress.step:
             checkpoints.save(trainer)
         check_repeatability(self.method, self.federation, self.validation)
         for record in trainer.run(self._score):
             progress = record.progress
             if record.kind == "epoch":
-                self._records.add(record)
+                self._records.add(record, self._losses)
+                self._snapshot.write(self._status.to_dict(finished=False))
             if stop.is_set():
                 break
             # Save the best weights at once: a party that is killed later must load the same ones.
@@ -156,13 +168,32 @@ class CoordinatorRun:
         checkpoints.save(trainer)
         if stop.is_set():
             self.log({"event": "stopped", "step": trainer.progress.step})
+            self._snapshot.write(self._status.to_dict(finished=False), "stopped")
             return RunOutcome(trainer.progress.step)
         self._outcome = self._completion.finish(trainer, self._records)
+        self._snapshot.write(self._status.to_dict(finished=True), "ended")
         return self._completion.deliver(self._outcome, stop)
 
     def status(self) -> dict[str, Any]:
         """Return the status of the run; numbers become metrics."""
-        return self._status.to_dict(finished=self._outcome is not None)
+        status = self._status.to_dict(finished=self._outcome is not None)
+        return {**status, "details": self._status.details()}
+
+    def _describe(self, rows: Rows, parts: Parts) -> dict[str, Any]:
+        """Describe the run for `run.json`."""
+        counts = (rows.handles >= 0).sum(0).tolist()
+        parties = dict(zip(self.config.all_parties, counts, strict=True))
+        return {
+            "side": "coordinator",
+            "run": self.federation.terms.run,
+            "method": self.config.loss.method,
+            "task": self.config.labels.task,
+            "label": self.config.labels.column,
+            "score_name": self.task.score_name,
+            "epochs": self.config.train.epochs,
+            "rows": asdict(RowCounts(len(parts[0]), 0, len(parts[1]), len(parts[2]))),
+            "parties": {name: {"rows": count} for name, count in parties.items()},
+        }
 
     def _score(self) -> float:
         """Check each party's share of the loss, and score the epoch."""
@@ -171,7 +202,8 @@ class CoordinatorRun:
             # Scores with and without a party cannot be compared.
             self._excluded = self.federation.excluded
             self.trainer.forget_best()
-        return score(self.method, self.federation, self.validation, self.task)
+        self._losses = mode_losses(self.method, self.federation, self.validation, self.task)
+        return mean_score(self._losses)
 
     def _warm_start(self) -> str:
         """Load the heads of a finished run; return its name for the parties to do the same."""

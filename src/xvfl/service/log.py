@@ -9,9 +9,9 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from xvfl.model.run_dir import LOG
 from xvfl.system.files import append_jsonl, read_jsonl
 
-LOG = "log.jsonl"
 FINISHED = "finished"
 """Event of a completed run; also the reason that the parties receive with `End`."""
 MATCHING_STARTED, MATCHING_PROGRESS = "matching_started", "matching_progress"

@@ -1,6 +1,8 @@
 """The status of a run in training, for `xvfl status`, metrics and health checks."""
 
 import math
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +28,9 @@ class RunStatus:
     checkpoints: RunCheckpoints
     records: EpochRecords
     privacy: PrivacyStatement | None
+    missing: Mapping[str, Any]
+    """What is missing where, by party; see `rows_map`."""
+    score_name: str
     _clock: ProgressClock = field(default_factory=ProgressClock)
 
     def to_dict(self, finished: bool) -> dict[str, Any]:
@@ -33,6 +38,7 @@ class RunStatus:
         progress, members = self.trainer.progress, self.federation.members
         counts, monitor = self.federation.fault_counts, self.monitor
         names = self.federation.names
+        now, timeouts = time.monotonic(), {m.party.name: m.party.timeout for m in members}
         traffic = {m.party.name: m.party.transport.traffic() for m in members}
         best = progress.best_score
         problem = None if finished else self._health_problem()
@@ -61,8 +67,28 @@ class RunStatus:
             "party_lost_updates": {name: counts.lost_updates.get(name, 0) for name in names},
             "party_bytes_sent": {name: sent for name, (sent, _) in traffic.items()},
             "party_bytes_received": {name: received for name, (_, received) in traffic.items()},
-            "party_timeout_seconds": {m.party.name: m.party.timeout.seconds for m in members},
+            "party_timeout_seconds": {name: each.seconds for name, each in timeouts.items()},
+            "party_latency_seconds": {
+                name: each.latest for name, each in timeouts.items() if each.latest is not None
+            },
+            "party_last_seen_seconds": {
+                name: round(now - each.observed_at, 1)
+                for name, each in timeouts.items()
+                if each.observed_at is not None
+            },
+            "party_absence": {m.party.name: m.absence or "" for m in members},
             **(self.privacy.status() if self.privacy else {}),
+        }
+
+    def details(self) -> dict[str, Any]:
+        """Return what the page draws: curves, anomalies, and what is missing where."""
+        return {
+            "method": self.config.loss.method,
+            "task": self.config.labels.task,
+            "score_name": self.score_name,
+            "warnings": list(self.monitor.recent),
+            "curves": self.records.curves(),
+            "missing": self.missing,
         }
 
     def _health_problem(self) -> str | None:

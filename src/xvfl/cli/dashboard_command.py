@@ -1,0 +1,37 @@
+"""`xvfl dashboard`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from xvfl.cli.output import print_error
+
+
+def dashboard(
+    runs: Annotated[Path, typer.Argument(help="A folder with run folders, or one run folder.")],
+    port: Annotated[int, typer.Option(help="Port; 0: any free one.", min=0, max=65535)] = 8470,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+) -> None:
+    """Show runs on a web page: curves of a training, parties, missing features, evaluation.
+
+    The page follows a run while it trains. It reads run folders of `xvfl train` and state folders
+    of coordinators and parties, and changes nothing. Nothing is loaded from outside.
+
+    By default only this machine can open the page. It has no password: with another --host,
+    everybody who reaches the port sees the runs, with examples of their tables.
+
+    xvfl dashboard runs
+    """
+    from xvfl.model.dashboard.dashboard_server import LOOPBACK, DashboardServer
+    from xvfl.system.signals import stop_on_signals
+
+    server = DashboardServer(runs, host, port)
+    try:
+        with stop_on_signals() as stop:
+            if host not in LOOPBACK:
+                print_error(f"warning: everybody who reaches {host} can read these runs")
+            print(f"{server.url} shows {runs}; Ctrl-C ends it", flush=True)
+            stop.wait()
+    finally:
+        server.close()

@@ -1,0 +1,1 @@
+"""A web page that shows runs: static files, and a server that reads run folders."""

@@ -1,0 +1,57 @@
+"""The files of the web page, and replies with headers that keep everything else out.
+
+The page is the same for run folders and for the status of a process; it is told which of them its
+server has.
+"""
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Any, Literal
+
+from xvfl.model.run_dir import finite_json
+from xvfl.system.bounded_server import Reply
+
+PageSource = Literal["runs", "status"]
+"""What the page reads: the runs of a folder, or `/status` of a process."""
+TYPES = {
+    "index.html": "text/html; charset=utf-8",
+    "dashboard.css": "text/css; charset=utf-8",
+    "dashboard.js": "text/javascript; charset=utf-8",
+    "charts.js": "text/javascript; charset=utf-8",
+    "panels.js": "text/javascript; charset=utf-8",
+    "elements.js": "text/javascript; charset=utf-8",
+}
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+def static_reply(path: str, source: PageSource) -> Reply | None:
+    """Reply with a file of the page; None for any other path."""
+    name = "index.html" if path == "/" else path.removeprefix("/")
+    if name not in TYPES:
+        return None
+    body = _read(name)
+    if name == "index.html":
+        body = body.replace(b"SOURCE", source.encode())
+    return Reply(200, TYPES[name], body, HEADERS)
+
+
+def json_reply(data: Mapping[str, Any], code: int = 200) -> Reply:
+    """Reply with JSON; NaN and infinity become null."""
+    body = json.dumps(finite_json(data), default=str) + "\n"
+    return Reply(code, "application/json", body.encode(), HEADERS)
+
+
+@cache
+def _read(name: str) -> bytes:
+    return (files(__package__) / "static" / name).read_bytes()
