@@ -38,6 +38,7 @@ HELP = {
     "train": (["CONFIG", "--out", "--resume"], "xvfl train run.toml --out run"),
     "evaluate": (["RUN", "--compare"], "xvfl evaluate run --compare trees"),
     "explain": (["RUN", "--metric", "--shared", "--id", "--repeats", "--rows"], "xvfl explain run"),
+    "dashboard": (["RUNS", "--port", "--host"], "xvfl dashboard runs"),
     "predict": (
         ["RUN", "--input", "--output", "--mode", "--party", "--id"],
         "xvfl predict RUN --mode local --party shop --input shop=new.csv",
@@ -169,8 +170,10 @@ def test_train_writes_a_whole_folder(run: Path) -> None:
         "config.toml",
         "encoders",
         "manifest.json",
+        "missing.json",
         "model.safetensors",
         "records.jsonl",
+        "run.json",
     ]
     assert is_png(run / "curves.png")
     assert (run / "config.toml").read_text() == (run.parent / "run.toml").read_text()

@@ -50,7 +50,7 @@ function listView() {
   body.addEventListener("keydown", moveFocus);
   async function refresh() {
     const { folder, runs } = await fetchJson("/api/runs");
-    const state = JSON.stringify(runs);
+    const state = JSON.stringify([runs, Math.floor(Date.now() / 30000)]);
     if (state === shown) return LIST_MS;
     shown = state;
     const focused = document.activeElement?.dataset.run;
@@ -185,8 +185,6 @@ function statusView() {
 function route() {
   const name = location.hash.match(/^#\/run\/(.+)$/)?.[1];
   view = source === "status" ? statusView() : name ? runView(decodeURIComponent(name)) : listView();
-  main.focus({ preventScroll: true });
-  scrollTo(0, 0);
   poll();
 }
 
@@ -222,6 +220,10 @@ button.addEventListener("click", () => {
 });
 dark.addEventListener("change", applyTheme);
 document.addEventListener("visibilitychange", () => document.hidden || poll());
-addEventListener("hashchange", route);
+addEventListener("hashchange", () => {
+  route();
+  main.focus({ preventScroll: true });
+  scrollTo(0, 0);
+});
 applyTheme();
 route();
