@@ -158,7 +158,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run folder beside its tables."""
     folder = tmp_path_factory.mktemp("cli")
     said = run_xvfl("train", write_run_inputs(folder), "--out", folder / "run")
-    assert said.code == 0 and said.err == ""
+    # On a busy machine, lines on the progress appear.
+    others = [line for line in said.err.splitlines() if not line.startswith("training: ")]
+    assert said.code == 0 and others == []
     assert "trained 3 epochs" in said.out and "next: xvfl evaluate" in said.out
     return folder / "run"
 
