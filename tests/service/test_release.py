@@ -1,6 +1,8 @@
 """Release: only what the coordinator signed, for this party, is taken."""
 
 import json
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,18 +16,20 @@ from tests import small_tables
 from xvfl import DataWarning, XVFLClassifier
 from xvfl.certs.release_key import PRIVATE_KEY, PUBLIC_KEY
 from xvfl.config import LossConfig, TrainConfig
-from xvfl.errors import ConfigError, RunError, WireError
+from xvfl.errors import ConfigError, ModeError, RunError, WireError
 from xvfl.federation.run_settings import RunSettings
 from xvfl.methods import MethodParts, method_spec
 from xvfl.methods.pooling import load_decision_weights
 from xvfl.model.complete_run import CompleteOptions, complete_run
 from xvfl.model.model import Model
 from xvfl.model.run_dir import RunDir
-from xvfl.model.workflow import BUNDLE, ENCODER
+from xvfl.model.workflow import BUNDLE, ENCODER, open_bundle
+from xvfl.service.checkpoints import Checkpoints
 from xvfl.service.config import load_coordinator_config
 from xvfl.service.coordinator_service import CoordinatorService
 from xvfl.service.party_release import PartyFolder
 from xvfl.service.release import check_releasable, load_signing_key, sign_release, verify_release
+from xvfl.service.release_store import ReleaseRecord, ReleaseStore
 from xvfl.service.trained_heads import TrainedHeads
 from xvfl.system.report import no_report
 from xvfl.wire.messages import Release
@@ -160,3 +164,80 @@ def test_D9_wrong_weights_of_decisions_are_rejected() -> None:
     for each in wrong:
         with pytest.raises(RunError, match="expected [23] numbers, got"):
             load_decision_weights(method, each)
+
+
+def small_party(folder: Path) -> tuple[PartyFolder, ReleaseStore, Callable[[], ReleaseRecord]]:
+    """Return a party that has trained, the coordinator's store, and how to sign a head for it."""
+    bank, shop, y = small_tables.make_tables()
+    options: dict[str, Any] = {"embedding_dim": 8, "hidden_dim": 16, "device": "cpu"}
+    model = XVFLClassifier(epochs=1, **options).fit({"bank": bank, "shop": shop}, y).model_
+    heads = TrainedHeads("r", model.method, model.task, model.prior, model.temperatures, model.loss)
+    main, state = RunDir(folder / "main").create(), RunDir(folder / "bank").create()
+    state.write_json(ENCODER, model.encoders["bank"].to_dict())
+    party = PartyFolder("bank", state, main / PUBLIC_KEY)
+    party.save_run(RunSettings("xvfl+", model.net, TrainConfig(), run="r"), 1.0)
+    weights = {f"net/bank/{key}": each for key, each in model.parties["bank"].state_dict().items()}
+    Checkpoints(state).save("r", 5, weights, 3)
+    store = ReleaseStore(main)
+    return party, store, lambda: heads.release(store, ["bank", "shop"], ["bank"])["bank"]
+
+
+def test_numbers_increase_whatever_the_clock_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = ReleaseStore(RunDir(tmp_path))
+    manifest = {"party": "shop", "run": "r"}
+    first = store.release("shop", manifest, {})
+    monkeypatch.setattr(time, "time", lambda: 0.0)
+    second = store.release("bank", {**manifest, "party": "bank"}, {})
+    third = store.revoke("shop", "")
+    assert first.number < second.number < third.number
+    assert ReleaseStore(RunDir(tmp_path)).pending(["shop", "bank", "other"]) == ["shop", "bank"]
+    store.mark_delivered("shop", first.number)  # A reply to what was replaced meanwhile.
+    store.mark_delivered("bank", second.number)
+    assert store.pending(["shop", "bank"]) == ["shop"]
+    with pytest.raises(RunError, match="nothing was released to this party"):
+        store.revoke("other", "")
+    (tmp_path / "releases.json").write_text('{"shop": {"number": 1}}')
+    with pytest.raises(RunError, match="damaged .* move it away and release again"):
+        store.records()
+
+
+def test_an_older_release_is_never_accepted_again(tmp_path: Path) -> None:
+    party, store, sign = small_party(tmp_path)
+    sign()
+    first = store.load("bank")
+    party.install(first)
+    bundle = RunDir(party.folder / BUNDLE)
+    assert bundle.manifest()["release"] == json.loads(first.manifest)["number"]
+    assert party.install(first)["run"] == "r"  # Delivered twice.
+    second = sign()
+    party.install(store.load("bank"))
+    assert bundle.manifest()["release"] == second.number
+    with pytest.raises(WireError, match="which is installed, got .* an older release is not"):
+        party.install(first)
+    store.revoke("bank", "a mistake")
+    party.install(store.load("bank"))
+    assert not bundle.path.exists()
+    with pytest.raises(ModeError, match=r"revoked the head of run 'r' at .* \(a mistake\)"):
+        open_bundle(party.folder)
+    with pytest.raises(WireError, match="which was revoked"):
+        party.install(first)
+    sign()
+    party.install(store.load("bank"))
+    assert open_bundle(party.folder) is not None
+
+
+def test_a_release_of_another_run_or_without_training(tmp_path: Path) -> None:
+    party, store, sign = small_party(tmp_path)
+    sign()
+    message = store.load("bank")
+    settings = party.folder.read_json("run.json")
+    settings["settings"]["run"] = "later"
+    party.folder.write_json("run.json", settings)
+    with pytest.raises(WireError, match="expected one of run 'later', this party's last, got 'r'"):
+        party.install(message)
+    (party.folder / "run.json").unlink()
+    with pytest.raises(WireError, match="this party has taken part in none"):
+        party.install(message)
+    assert not party.folder.has("release.json")

@@ -118,7 +118,7 @@ def wait_for(folder: Path, event: str, count: int, shell: "subprocess.Popen[str]
 
 
 def test_train_release_and_predict_on_two_machines(tmp_path: Path) -> None:
-    prepare, train, take_part, release, receive = blocks()
+    prepare, train, take_part, release, receive, *together = blocks()
     with operators(tmp_path) as (first, second):
         first.type(prepare)
         shutil.move(first.folder / "second-machine", second.folder)
@@ -149,6 +149,34 @@ def test_train_release_and_predict_on_two_machines(tmp_path: Path) -> None:
         assert separates(alone, truth) > 0.9
         predictor = Predictor.load(second.folder / "laboratory.xvfl")
         assert list(predictor.outputs) == [("local", "laboratory")]
+        check_collaborative(first, second, together, truth)
+
+
+def check_collaborative(
+    first: Operator, second: Operator, commands: list[str], truth: pd.Series
+) -> None:
+    """Predict with both machines, then with the laboratory restarted, then without it."""
+    serve_laboratory, serve, predict = commands
+    state, file = first.folder / "coordinator-state", first.folder / "collaborative.csv"
+    second.begin(serve_laboratory)
+    main = first.begin(serve)
+    for restarts in range(2):
+        wait_for(state, "party_available", 2 + restarts, main)
+        first.type(predict)
+        answers = pd.read_csv(file, keep_default_na=False).set_index("id")
+        assert len(answers) == 569
+        assert set(answers["mode"]) <= {"collaborative", "prior"}
+        assert {"clinic", "laboratory", "clinic+laboratory"} <= set(answers["parties"])
+        held = answers[answers["mode"] == "collaborative"]
+        assert len(held) > 540 and separates(held, truth) > 0.9
+        count = sum(each["event"] == "disconnected" for each in read_log(state))
+        second.kill()
+        wait_for(state, "disconnected", count + 1, main)
+        if not restarts:
+            second.begin(serve_laboratory)
+    first.type(predict)
+    answers = pd.read_csv(file, keep_default_na=False).set_index("id")
+    assert set(answers["parties"]) <= {"clinic", ""}
 
 
 def separates(answers: pd.DataFrame, truth: pd.Series) -> float:
