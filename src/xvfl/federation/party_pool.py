@@ -147,12 +147,14 @@ class PartyPool:
 
     def _keep_open(self, party: PooledParty) -> None:
         while not self._stop.wait(POLL_S):
-            if party.available or time.monotonic() < party.retry_at:
-                continue
             # While a request is not answered, the party is not idle: this is None.
             hello = party.remote.transport.hello()
-            if hello is None:
+            if hello is None or time.monotonic() < party.retry_at:
                 continue
+            if party.available:
+                if hello.instance_id == party.remote.instance_id:
+                    continue
+                self._leave_out(party, "it was restarted", fault=False)
             try:
                 self._open(party, hello)
             except (XVFLError, TimeoutError) as error:
