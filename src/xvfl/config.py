@@ -157,6 +157,10 @@ class LabelsConfig:
     """The party whose table contains the label column; instead of `table`."""
     task: TaskKind = "classification"
     """What to predict: `classification`, the class of a row, or `regression`, a number."""
+    threshold: float | str | None = None
+    """Rule for the predicted class; by default, the most probable one. With two classes: the
+    probability above which the second one is predicted, or `balanced_accuracy` or `f1` to choose it
+    by validation rows. With more classes: `balanced_accuracy`."""
 
 
 @dataclass(frozen=True)
@@ -472,6 +476,12 @@ class Config:
         if self.labels.party is not None and self.labels.party not in self.parties:
             raise ConfigError(f"labels.party: {unknown('party', self.labels.party, self.parties)}")
         require_no_class_weight(self.labels.task, self.train)
+        classifies = self.labels.task == "classification"
+        if self.labels.threshold is not None and not classifies:
+            raise ConfigError(
+                "labels.threshold: expected none with labels.task = 'regression', got "
+                f"{self.labels.threshold!r}"
+            )
 
 
 SECTIONS: dict[str, type] = {

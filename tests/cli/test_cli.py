@@ -6,13 +6,14 @@ import tomllib
 from dataclasses import fields
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
 import xvfl as package
 from tests.command_line import rejected_with, run_xvfl
 from tests.processes import run_python
-from tests.small_tables import SOURCE, is_png, make_tables, write_run_inputs
+from tests.small_tables import CONFIG, SOURCE, is_png, make_tables, write_run_inputs
 from xvfl.cli.main import app
 from xvfl.cli.template import field_docs
 from xvfl.config import LossConfig, NetConfig, TableOptions, TrainConfig, parse_config
@@ -279,6 +280,23 @@ def test_predict_says_how_each_answer_came_about(mode: str | None, kind: str, ru
     assert (alone == (answers["mode"] == "local")).all() or mode == "local"
     no_gap = int((answers["notes"] == "no gap: decided alone").sum())
     assert (f"; {no_gap} without a gap, decided alone;" in said.out) == (mode == "assisted")
+
+
+def test_a_threshold_decides_which_class_is_predicted(tmp_path: Path) -> None:
+    with_threshold = CONFIG.replace("[labels]", "[labels]\nthreshold = 0.6")
+    config = write_run_inputs(tmp_path, with_threshold)
+    assert run_xvfl("train", config, "--out", tmp_path / "run").code == 0
+    output = tmp_path / "out.csv"
+    asked = ["--input", f"bank={tmp_path / 'bank.csv'}", "--output", output]
+    assert run_xvfl("predict", tmp_path / "run", *asked).code == 0
+    answers = pd.read_csv(output)
+    expected = np.where(answers["proba_yes"] > 0.6, "yes", "no")
+    assert (answers["prediction"] == expected).all()
+    assert (expected != np.where(answers["proba_yes"] > 0.5, "yes", "no")).any()
+    for wrong, task in (('"recall"', "classification"), ("0.5", "regression")):
+        text = f'[labels]\ntask = "{task}"\nthreshold = {wrong}'
+        config.write_text(CONFIG.replace("[labels]", text))
+        assert "threshold: " in rejected_with("train", config, "--out", tmp_path / "other")
 
 
 def test_predict_with_another_id_column(run: Path) -> None:

@@ -175,7 +175,7 @@ def explain(
     ] = 5,
     rows: Annotated[
         int, typer.Option(help="Largest number of rows; more are sampled.", min=10)
-    ] = 3_000,
+    ] = 2_000,
 ) -> None:
     """Explain a run: what each party and feature is worth, and what completion changed.
 

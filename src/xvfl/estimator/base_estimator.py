@@ -34,7 +34,7 @@ from xvfl.data.party_frame import (
 )
 from xvfl.data.sources import Source, source_ids
 from xvfl.data.text import as_text
-from xvfl.dataset.in_memory import InMemoryDataset, prepare_in_memory
+from xvfl.dataset.in_memory import prepare_in_memory
 from xvfl.dataset.prepare import PreparationPlan
 from xvfl.dataset.row_weights import weigh_rows
 from xvfl.dataset.splits import Splits
@@ -141,7 +141,6 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
         if result.interrupted:
             text = f"training was interrupted after {len(result.records)} epochs"
             warnings.warn(f"{text}; the best epoch is kept", DataWarning, stacklevel=2)
-        self._check_predictions(result.model, sources, dataset)
         self._set_model(result.model, result.records)
         self.row_counts_ = asdict(result.rows)
         self.overlap_ = pd.DataFrame.from_dict(result.overlap, orient="index")
@@ -347,7 +346,7 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
         ids: Sequence[Any] | None = None,
         n_repeats: int = 5,
         n_samples: int = 300,
-        max_rows: int = 3_000,
+        max_rows: int = 2_000,
     ) -> Explanation:
         """Explain the model: what parties and features are worth, and what completion changed.
 
@@ -373,7 +372,7 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
             Permutations of each feature. 0 leaves out the importance of features.
         n_samples : int, default=300
             Bootstrap samples of rows for the 95 % intervals.
-        max_rows : int, default=3000
+        max_rows : int, default=2000
             Of more rows, a random sample is used.
 
         Returns
@@ -477,11 +476,6 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
             name: list(getattr(encoder, "columns", [])) for name, encoder in model.encoders.items()
         }
 
-    def _check_predictions(
-        self, model: Model, sources: Mapping[str, Source], dataset: InMemoryDataset
-    ) -> None:
-        """Adjust or check the predictions of validation rows after training."""
-
     def _scored_labels(
         self, X: Tables, y: Any, mode: Mode | None, party: str | None, sample_weight: Any
     ) -> tuple[pd.Series, pd.Series, Any]:
@@ -529,7 +523,15 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
         names = PrivacyConfig.__dataclass_fields__
         privacy = build(PrivacyConfig, {k: given[k] for k in names}, where)
         initial = getattr(self, "model_", None) if self.warm_start else None
-        return TrainingPlan(net, loss, train, nets, privacy.resolve(federated=False), initial)
+        return TrainingPlan(
+            net,
+            loss,
+            train,
+            nets,
+            privacy.resolve(federated=False),
+            initial,
+            given.get("threshold"),
+        )
 
     def _read(self, X: Tables, min_rows: int = 0) -> dict[str, Source]:
         if isinstance(X, pd.DataFrame) and is_party_frame(X):

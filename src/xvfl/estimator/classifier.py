@@ -1,6 +1,5 @@
 """XVFLClassifier: a scikit-learn compatible classifier for tables of several parties."""
 
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -11,13 +10,8 @@ from torch import nn
 
 from xvfl.config import TableOptions
 from xvfl.data.party_frame import is_party_frame
-from xvfl.data.sources import Source, take_ids
-from xvfl.dataset.in_memory import InMemoryDataset
-from xvfl.errors import DataWarning
 from xvfl.estimator.base_estimator import Tables, XVFLEstimator
 from xvfl.methods import Mode
-from xvfl.model.decision_rule import check_threshold, class_factors, predicted_classes
-from xvfl.model.fitting import TrainingPlan
 from xvfl.model.model import Model
 from xvfl.nets import NetOrBuilder
 
@@ -442,32 +436,6 @@ class XVFLClassifier(ClassifierMixin, XVFLEstimator):  # type: ignore[misc]
         predicted, labels, weight = self._scored_labels(X, y, mode, party, sample_weight)
         return float(np.average(predicted.to_numpy() == labels.to_numpy(), weights=weight))
 
-    def _plan(self) -> TrainingPlan:
-        check_threshold(self.threshold)
-        return super()._plan()
-
     def _set_model(self, model: Model, history: list[dict[str, Any]]) -> None:
         super()._set_model(model, history)
         self.classes_ = np.asarray(model.classes)
-
-    def _check_predictions(
-        self, model: Model, sources: Mapping[str, Source], dataset: InMemoryDataset
-    ) -> None:
-        """Choose the class factors by validation rows; warn if all get the same class."""
-        ids = [dataset.ids[place] for place in dataset.validation.tolist()]
-        rows = {name: take_ids(source, ids) for name, source in sources.items()}
-        y = dataset.rows.y[dataset.validation].numpy()
-        collaborative = "collaborative" in model.method.modes
-        party = None if collaborative else next(iter(rows))
-        mode: Mode = "collaborative" if collaborative else "local"
-        proba = model.predict(rows, mode, party, ids).values
-        model.class_factors = class_factors(self.threshold, proba, y, model.prior)
-        numbers = predicted_classes(proba, model.class_factors)
-        if len(np.unique(numbers)) == 1 and len(np.unique(y)) > 1 and len(y) >= MIN_ROWS:
-            warnings.warn(
-                f"all {len(y)} validation rows are predicted as {model.classes[numbers[0]]!r}; for "
-                "a rare class set threshold='balanced_accuracy' or class_weight='balanced', "
-                "otherwise train for more epochs or check the columns",
-                DataWarning,
-                stacklevel=3,
-            )

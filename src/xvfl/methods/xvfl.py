@@ -222,6 +222,12 @@ class XVFL:
             return self._apply_to(self.join.over(E, maths.others(rows.full, party)))
         weights = self.decision_weights.get(mode_key(mode, federation.names[party]))
         if weights is not None:
+            weights = torch.as_tensor(weights)
+            if mode == "collaborative" and not weights[..., 2].any():
+                embedded = self._embed(federation, rows)
+                return self.task.pool(
+                    self._joint_decisions(federation, rows, embedded), weights[..., :2]
+                )
             return self.task.pool(self.decisions(federation, rows, mode, party), weights)
         embedded = self._embed(federation, rows)
         return self._apply_to(self._completed_input(federation, rows, embedded, mode, party))
@@ -235,17 +241,23 @@ class XVFL:
         embedded, names = self._embed(federation, rows), federation.names
         if mode == "local":
             return self._own_decisions(rows, embedded, party)
-        E, completed = embedded.E, self._completed_input(federation, rows, embedded, mode, party)
         if mode == "collaborative":
+            joint = self._joint_decisions(federation, rows, embedded)
             own = [self._local_decision(rows, embedded, i, name) for i, name in enumerate(names)]
             parties = self.task.pool_parties(torch.stack(own, 1), rows.seen).unsqueeze(1)
-            observed, gaps = self.join.over(E, rows.seen), ~rows.full.all(1)
-            return torch.cat([self._decide(rows.runs, observed, completed, gaps), parties], 1)
+            return torch.cat([joint, parties], 1)
+        completed = self._completed_input(federation, rows, embedded, mode, party)
         peers = maths.assistants(rows.full, rows.seen, party, partial=True)
-        observed = self.join.over(E, peers | _only(party, rows.seen) & rows.seen)
+        observed = self.join.over(embedded.E, peers | _only(party, rows.seen) & rows.seen)
         local = self._local_decision(rows, embedded, party, names[party]).unsqueeze(1)
         assisted = self._decide(rows.runs, observed, completed, torch.ones_like(rows.full[:, 0]))
         return torch.where(peers.any(1).view(-1, 1, 1), assisted, local)
+
+    def _joint_decisions(self, federation: Federation, rows: Rows, embedded: "_Embedded") -> Tensor:
+        """Compute the decisions of all parties, of rows as observed and completed. (B, 2, C)"""
+        completed = self._completed_input(federation, rows, embedded, "collaborative", 0)
+        observed = self.join.over(embedded.E, rows.seen)
+        return self._decide(rows.runs, observed, completed, ~rows.full.all(1))
 
     def _completed_input(
         self, federation: Federation, rows: Rows, embedded: "_Embedded", mode: Mode, party: int

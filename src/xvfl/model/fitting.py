@@ -25,7 +25,9 @@ from xvfl.federation.fused import FusedFederation
 from xvfl.federation.predict import mean_score, mode_losses
 from xvfl.methods import Mode, protect_labels
 from xvfl.model.cell_calibration import fit_cell_distributions
+from xvfl.model.choose_classes import choose_classes
 from xvfl.model.custom_nets import CustomNets
+from xvfl.model.decision_rule import check_threshold
 from xvfl.model.model import Model
 from xvfl.model.run_dir import CHECKPOINT, FORMAT, RunDir
 from xvfl.nets.row_wise import has_hooks, row_wise
@@ -56,6 +58,11 @@ class TrainingPlan:
     privacy: PrivacyConfig = NO_PROTECTION
     initial: Model | None = None
     """A trained model of the same nets whose weights are the first ones (warm start)."""
+    threshold: float | str | None = None
+    """How classes follow from probabilities; see `choose_classes`."""
+
+    def __post_init__(self) -> None:
+        check_threshold(self.threshold)
 
     def resolve(self, image: bool, rows: int) -> "TrainingPlan":
         """Replace automatic values, for tables or images and a number of labeled training rows."""
@@ -201,6 +208,8 @@ def _fit_once(
     if not interrupted or folder is None:
         trainer.load_best()
         model.temperatures = calibrate(model.method, federation, validation, model.task)
+        if not label:
+            choose_classes(model, federation, validation, plan.threshold)
         if "assisted" in model.method.modes and not label:
             model.cell_distributions = fit_cell_distributions(model, federation, validation)
     for module in model.modules.values():

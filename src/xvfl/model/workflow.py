@@ -83,18 +83,19 @@ def train_run(
         )
     choose_device(config.train.device)
     require_task(config.loss.method, config.labels.task)
+    plan = TrainingPlan(
+        config.net,
+        config.loss,
+        config.train,
+        privacy=config.privacy.resolve(federated=False),
+        threshold=config.labels.threshold,
+    )
     base_dir = config_path.resolve().parent
     with recorded_warnings() as texts, open_dataset(config, base_dir, folder) as dataset:
         folder.create()
         if not folder.has(CHECKPOINT):
             on_overlap(dataset.overlap())
             folder.write_text(CONFIG, text)
-        plan = TrainingPlan(
-            config.net,
-            config.loss,
-            config.train,
-            privacy=config.privacy.resolve(federated=False),
-        )
         description = _describe_run(config, dataset, plan)
         with record_run(folder, {**description, "warnings": texts}) as about:
             folder.write_json(MISSING, dataset_map(dataset))

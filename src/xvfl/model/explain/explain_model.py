@@ -50,7 +50,7 @@ class ExplainOptions:
     """Permutations of each feature; 0 leaves out the importance of features."""
     n_samples: int = 300
     """Bootstrap samples of the intervals."""
-    max_rows: int = 3_000
+    max_rows: int = 2_000
     """Of more rows, a random sample is explained."""
     ids: Sequence[str] | None = None
     """Rows whose completion to describe; by default those that it changed most."""
