@@ -1,11 +1,14 @@
 """A federation of three parties that was trained here and predicts as processes over TLS."""
 
 import json
+import signal
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +18,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tests.processes import SOURCES
+from tests.processes import SOURCES, free_port
 from xvfl.certs import create_authority
 from xvfl.config import LossConfig, build
 from xvfl.data.encoder import encoder_from_dict
@@ -63,7 +66,7 @@ patience = 0
 device = "cpu"
 [prediction]
 ids = "new-ids.csv"
-address = "127.0.0.1:0"
+address = "127.0.0.1:{address}"
 deadline = {deadline}
 """
 PARTY = """\
@@ -78,6 +81,8 @@ certificate = "certs/{name}.crt"
 private_key = "certs/{name}.key"
 [prediction]
 table = "{name}-new.csv"
+address = "127.0.0.1:{address}"
+deadline = 2.0
 [prediction.limits]
 max_per_row = {max_per_row}
 """
@@ -117,7 +122,9 @@ def train_federation(folder: Path, deadline: float = DEADLINE_S) -> None:
     authority.issue("coordinator", hosts=("localhost", "127.0.0.1"))
     for name in PARTIES:
         authority.issue(name)
-    (folder / "coordinator.toml").write_text(COORDINATOR.format(deadline=deadline))
+    (folder / "coordinator.toml").write_text(
+        COORDINATOR.format(deadline=deadline, address=free_port())
+    )
     service = CoordinatorService(load_coordinator_config(folder / "coordinator.toml"), show=False)
     transports = {}
     for name in PARTIES:
@@ -133,7 +140,7 @@ def train_federation(folder: Path, deadline: float = DEADLINE_S) -> None:
 
 def write_party(folder: Path, name: str, port: int, max_per_row: int = 100_000) -> None:
     """Write the configuration of a party."""
-    text = PARTY.format(port=port, name=name, max_per_row=max_per_row)
+    text = PARTY.format(port=port, name=name, max_per_row=max_per_row, address=free_port())
     (folder / f"{name}.toml").write_text(text)
 
 
@@ -228,6 +235,8 @@ class Predicting:
         command = "coordinator" if name == "coordinator" else "party"
         state = self.folder / ("main" if name == "coordinator" else name)
         (state / "log.jsonl").unlink(missing_ok=True)
+        if name in self.running:
+            self.running[name].wait(60)
         with (self.folder / f"{name}.err").open("wb") as errors:
             self.running[name] = subprocess.Popen(
                 [sys.executable, "-m", "xvfl", command, f"{name}.toml", "--serve", *options],
@@ -249,13 +258,13 @@ class Predicting:
             assert time.monotonic() < until, (kind, values, errors.read_text())
             time.sleep(0.05)
 
-    def predict(self, ids: list[str], **more: object) -> Response:
-        """Send a request."""
+    def predict(self, ids: list[str], port: int = 0, **more: object) -> Response:
+        """Send a request to the coordinator, or to the endpoint at another port."""
         data = json.dumps({"ids": ids, **more}).encode()
-        return self.post(data)
+        return self.post(data, port)
 
-    def post(self, data: bytes) -> Response:
-        url = f"http://127.0.0.1:{self.port}/predict"
+    def post(self, data: bytes, port: int = 0) -> Response:
+        url = f"http://127.0.0.1:{port or self.port}/predict"
         request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
         started = time.monotonic()
         try:
@@ -264,3 +273,41 @@ class Predicting:
         except urllib.error.HTTPError as error:
             status, text = error.code, error.read()
         return Response(status, json.loads(text), time.monotonic() - started)
+
+    def signal(self, name: str, number: signal.Signals) -> None:
+        """Send a signal to a process."""
+        self.running[name].send_signal(number)
+
+    def send_many(
+        self, ids: Sequence[str], actions: Mapping[int, Callable[[], None]], threads: int = 8
+    ) -> list[tuple[str, Response]]:
+        """Send a request for each id; carry out an action before the request of a number."""
+
+        def send(number: int) -> tuple[str, Response]:
+            if number in actions:
+                actions[number]()
+            return ids[number], self.predict([ids[number]])
+
+        with ThreadPoolExecutor(threads) as pool:
+            return list(pool.map(send, range(len(ids))))
+
+
+def held_by(folder: Path, *parties: str) -> list[str]:
+    """Return the new ids that any of these parties holds."""
+    tables = new_tables(folder)
+    ids = pd.read_csv(folder / "new-ids.csv")["customer"].tolist()
+    return [each for each in ids if any(each in tables[name].index for name in parties)]
+
+
+def accuracy(folder: Path, predictions: Mapping[str, str] | Sequence[tuple[str, str]]) -> float:
+    """Return the share of correct predictions."""
+    truth = pd.read_csv(folder / "truth.csv").set_index("customer")["churned"]
+    pairs = predictions.items() if isinstance(predictions, Mapping) else predictions
+    return float(np.mean([truth[each] == label for each, label in pairs]))
+
+
+def local_accuracy(folder: Path, party: str, ids: Sequence[str]) -> float:
+    """Return the accuracy of a party alone; rows that it does not hold get the prior."""
+    table = {party: new_tables(folder)[party]}
+    frame = fused_model(folder).predict(table, "local", party, ids=ids).frame()
+    return accuracy(folder, list(zip(ids, frame["prediction"], strict=True)))

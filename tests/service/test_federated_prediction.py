@@ -1,18 +1,24 @@
 """Prediction by the federation: processes over TLS, deadlines, budgets, refusals."""
 
+import signal
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from tests.command_line import run_xvfl
 from tests.service.predicting_federation import (
     PARTIES,
     Predicting,
+    accuracy,
     fused_model,
+    held_by,
+    local_accuracy,
     new_tables,
     train_federation,
 )
+from xvfl.service.log import read_log
 
 
 @pytest.fixture(scope="module")
@@ -24,17 +30,171 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_answers_equal_the_fused_model(trained: Path) -> None:
-    ids = pd.read_csv(trained / "new-ids.csv")["customer"].tolist()[:-1]
-    tables = new_tables(trained)
-    held = [each for each in ids if any(each in table.index for table in tables.values())]
+    held, tables = held_by(trained, *PARTIES), new_tables(trained)
     expected = fused_model(trained).predict(tables, "collaborative", ids=held)
     with Predicting(trained).start(*PARTIES) as federation:
         answers = federation.predict(held).predictions
+        single = federation.predict(held[:1]).predictions
+        _check_assisted(federation)
+        _check_errors(federation, held)
+        _check_command(federation)
     proba = np.array([[each["probabilities"][c] for c in ("no", "yes")] for each in answers])
     np.testing.assert_allclose(proba, expected.values, atol=1e-5)
     assert [each["mode"] for each in answers] == expected.mode
     assert ["+".join(each["parties"]) for each in answers] == expected.parties
+    assert {"bank", "bank+shop+clinic"} < set(expected.parties)
     np.testing.assert_allclose(
         [each["completed"] for each in answers], expected.completed, atol=1e-5
     )
     assert all(each["unreachable"] == {} for each in answers)
+    assert single[0]["probabilities"] == pytest.approx(answers[0]["probabilities"], abs=1e-5)
+
+
+def _check_assisted(federation: Predicting) -> None:
+    """The endpoint of a party answers as the fused model does in mode assisted."""
+    tables, port = new_tables(federation.folder), federation.event("bank", "prediction_endpoint")
+    ids = list(tables["bank"].index)[:90]
+    expected = fused_model(federation.folder).predict(tables, "assisted", "bank", ids=ids)
+    answers = federation.predict(ids, port["port"]).predictions
+    proba = np.array([[each["probabilities"][c] for c in ("no", "yes")] for each in answers])
+    np.testing.assert_allclose(proba, expected.values, atol=1e-5)
+    assert [each["mode"] for each in answers] == expected.mode
+    for answer, parties, note in zip(answers, expected.parties, expected.notes, strict=True):
+        assert set(answer["parties"]) == set(parties.split("+"))
+        assert "; ".join(answer["notes"]) == note
+    assert {"assisted", "local"} <= set(expected.mode)
+    np.testing.assert_allclose(
+        [each["completed"] for each in answers], expected.completed, atol=1e-5
+    )
+    refused = federation.predict(["nobody"], port["port"])
+    assert refused.status == 404 and refused.body["field"] == "ids"
+    # Without a released head it cannot predict, and says so.
+    bundle = federation.folder / "bank" / "bundle"
+    bundle.rename(bundle.with_name("away"))
+    refused = federation.predict(ids[:1], port["port"])
+    assert refused.status == 409 and refused.body["field"] == "mode"
+    assert "no head is released" in refused.body["error"]
+    bundle.with_name("away").rename(bundle)
+
+
+def _check_errors(federation: Predicting, held: list[str]) -> None:
+    """Bad requests get a 4xx with the field's name, and the service stays up."""
+    stranger = pd.read_csv(federation.folder / "labels.csv")["customer"][0]
+    for body, status, field, text in (
+        ({"ids": [held[0], "nobody"]}, 404, "ids", "no party holds 'nobody'"),
+        ({"ids": [stranger]}, 404, "ids", "not in the list of ids that may be predicted"),
+        ({"ids": []}, 422, "ids", "one or more ids"),
+        ({"ids": [7]}, 422, "ids", "expected texts, got int"),
+        ({"ids": ["x"] * 2000}, 413, "rows", "at most 1000"),
+        ({"ids": held[:1], "mode": "local"}, 422, "mode", "in mode 'collaborative'"),
+        ({"ids": held[:1], "deadline": 60}, 422, "deadline", "to 2 seconds"),
+        ({"ids": held[:1], "deadline": True}, 422, "deadline", "to 2 seconds"),
+        ({"ids": held[:1], "unknown": "x"}, 422, "unknown", "valid: error, prior"),
+        ({"id": held[0]}, 422, "id", "did you mean 'ids'?"),
+    ):
+        response = federation.predict(**{"ids": None, **body})
+        if "id" in body:
+            response = federation.post(b'{"id": "x"}')
+        assert response.status == status and text in response.body["error"], response
+        assert response.body["field"] == field
+    assert federation.post(b"{").status == 400
+    answers = federation.predict(["nobody", held[0]], unknown="prior").predictions
+    assert [each["mode"] for each in answers] == ["prior", "collaborative"]
+
+
+def _check_command(federation: Predicting) -> None:
+    """The command predicts all ids of the configuration, or those of a table."""
+    folder = federation.folder
+    given = ("predict", "--federation", str(folder / "coordinator.toml"), "--output")
+    result = run_xvfl(*given, str(folder / "answers.csv"))
+    assert result.code == 0 and "161 rows" in result.out, result
+    frame = pd.read_csv(folder / "answers.csv").set_index("id")
+    assert frame.loc["nobody", "mode"] == "prior"
+    few = folder / "few.csv"
+    frame.index[:3].to_frame(name="customer").to_csv(few, index=False)
+    result = run_xvfl(*given, str(folder / "few-answers.csv"), "--ids", str(few))
+    assert result.code == 0 and "3 rows" in result.out, result
+    result = run_xvfl(*given, str(folder / "x.csv"), "--mode", "local")
+    assert result.code == 2 and "--federation: expected only" in result.err
+
+
+@pytest.mark.slow
+def test_one_party_is_killed_and_another_one_stalls(trained: Path) -> None:
+    held = held_by(trained, "bank")
+    ids = [held[i % len(held)] for i in range(1000)]
+    with Predicting(trained).start(*PARTIES) as federation:
+        actions = {
+            300: lambda: federation.signal("shop", signal.SIGKILL),
+            500: lambda: federation.signal("clinic", signal.SIGSTOP),
+        }
+        answered = federation.send_many(ids, actions)
+        rows = [(each, response.predictions[0]) for each, response in answered]
+        events = read_log(trained / "main")
+        federation.signal("clinic", signal.SIGCONT)
+        federation.start_party("shop")
+        federation.event("main", "prediction_endpoint")
+        for name in ("shop", "clinic"):
+            _wait_available(federation, name)
+        again = federation.predict([held[20]]).predictions[0]
+    assert all(row["parties"] for _, row in rows)
+    last = [row for _, row in rows[-300:]]
+    assert all(row["parties"] == ["bank"] for row in last)
+    assert all(set(row["unreachable"]) == {"shop", "clinic"} for row in last)
+    # After the first miss, nobody waits for them.
+    missed = [e for e in events if e["event"] == "party_left_out" and e["party"] == "clinic"]
+    assert len(missed) == 1 and missed[0]["reason"] == "no answer in time"
+    predictions = [(each, row["prediction"]) for each, row in rows]
+    assert accuracy(trained, predictions) >= local_accuracy(trained, "bank", ids)
+    assert again["unreachable"] == {}
+
+
+def _wait_available(federation: Predicting, name: str) -> None:
+    """Wait until a party takes part again."""
+    import time
+
+    until = time.monotonic() + 200
+    while True:
+        events = [e for e in read_log(federation.folder / "main") if e.get("party") == name]
+        states = [e["event"] for e in events if e["event"] in ("party_available", "party_left_out")]
+        if states[-1] == "party_available":
+            return
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+
+@pytest.mark.slow
+def test_budgets_hold_over_restarts_and_new_tables_have_new_ones(trained: Path) -> None:
+    alone = held_by(trained, "bank")[0]
+    assert alone not in held_by(trained, "shop", "clinic")
+    with Predicting(trained, max_per_row=2).start() as federation:
+        # Matched in earlier tests: the books of the party say so, but it is not there.
+        answer = federation.predict([alone]).predictions[0]
+        assert answer["mode"] == "prior" and "bank" in answer["unreachable"]
+        table = trained / "bank-new.csv"
+        table.write_text(table.read_text() + "c9999,1,1,1\n")
+        federation.start_party("bank")
+        federation.event("bank", "prediction_table_changed")
+        _wait_available(federation, "bank")
+        for _ in range(2):
+            assert federation.predict([alone]).predictions[0]["parties"] == ["bank"]
+        assert _refused(federation, alone)
+        federation.signal("bank", signal.SIGTERM)
+        assert federation.running["bank"].wait(60) == 0
+        federation.start_party("bank")
+        federation.event("bank", "prediction_opened")
+        _wait_available(federation, "bank")
+        assert _refused(federation, alone)
+        assert federation.predict([held_by(trained, "bank")[1]]).status == 200
+        _check_wrong_purpose(federation)
+
+
+def _refused(federation: Predicting, each: str) -> bool:
+    response = federation.predict([each])
+    text = f"ids: {each!r} is refused: bank: max_per_row (2) is used up"
+    return response.status == 429 and response.body == {"error": text, "field": "ids", "row": 0}
+
+
+def _check_wrong_purpose(federation: Predicting) -> None:
+    """A party that would train is told to serve."""
+    result = run_xvfl("party", str(federation.folder / "shop.toml"))
+    assert result.code == 2 and "this coordinator predicts" in result.err

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from xvfl.errors import WireError
 from xvfl.wire.codec import CRC, DTYPES, HEAD, OVERHEAD, decode, encode
-from xvfl.wire.messages import KINDS, Done, Embed, Embedded, Gradient, Instruction
+from xvfl.wire.messages import KINDS, Done, Embed, Embedded, EmbedRows, Gradient, Instruction
 
 INTEGERS = st.integers(-(2**63), 2**63 - 1)
 
@@ -69,6 +69,13 @@ def test_a_message_comes_back_as_it_went(message: Any) -> None:
     assert same(decode(encode(message)), message)
 
 
+def test_a_column_of_one_row_is_sent() -> None:
+    handles = torch.tensor([[3, 4, 5]], dtype=torch.int32)[:, 1]
+    assert handles.stride() == (3,)
+    message = EmbedRows(1, "caller", ("plain",), handles)
+    assert same(decode(encode(message)), message)
+
+
 def test_the_numbers_of_the_messages_are_part_of_the_protocol() -> None:
     assert {number: kind.__name__ for number, kind in KINDS.items()} == {
         1: "Hello",
@@ -93,6 +100,8 @@ def test_the_numbers_of_the_messages_are_part_of_the_protocol() -> None:
         20: "PredictionOpened",
         21: "EmbedRows",
         22: "RowEmbeddings",
+        23: "Assist",
+        24: "Assistance",
     }
 
 

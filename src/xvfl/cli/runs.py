@@ -234,7 +234,8 @@ def predict(
         Path | None,
         typer.Option(
             help="Predict with the parties that are online, instead of a run folder: the "
-            "configuration of a coordinator that runs with --serve."
+            "configuration of a coordinator (mode collaborative) or of a party (mode assisted) "
+            "that runs with --serve."
         ),
     ] = None,
     ids: Annotated[

@@ -304,7 +304,12 @@ def load_config(
     opened = party.prediction
     party = replace(
         party,
-        prediction=opened and replace(opened, table=_table_path(opened.table, base)),
+        prediction=opened
+        and replace(
+            opened,
+            table=_table_path(opened.table, base),
+            tokens=_path(opened.tokens, base),
+        ),
         table=_table_path(party.table, base),
         release_key=_path(party.release_key, base),
     )

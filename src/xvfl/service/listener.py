@@ -14,7 +14,7 @@ from xvfl.service.config import CoordinatorConfig
 from xvfl.service.log import LogFunction
 from xvfl.wire.handshake_log import log_failed_handshakes
 from xvfl.wire.limits import ReplyLimit, reply_limit
-from xvfl.wire.messages import Hello
+from xvfl.wire.messages import Hello, Message
 from xvfl.wire.server import CoordinatorServer
 
 WRONG_PURPOSE = {
@@ -29,10 +29,11 @@ def listen(
     log: LogFunction,
     check_hello: Callable[[str, Hello], None] = lambda name, hello: None,
     purpose: str = "training",
+    answer: Callable[[str, Message], Message] | None = None,
 ) -> Iterator[CoordinatorServer]:
     """Listen for the configured parties; `check_hello` may raise to reject one.
 
-    Parties of another purpose are rejected.
+    Parties of another purpose are rejected. `answer` answers requests of parties.
     """
 
     def check(name: str, hello: Hello) -> None:
@@ -56,6 +57,7 @@ def listen(
             prover(config.tls),
             _reply_limit(config),
             config.max_pending_connections,
+            answer=answer,
         )
         try:
             yield server

@@ -11,7 +11,7 @@ from xvfl.config import LossConfig, NetConfig, PrivacyConfig, build
 from xvfl.errors import RunError
 from xvfl.federation.build import build_method
 from xvfl.federation.calibration import Temperatures
-from xvfl.methods.base import Method, mode_key
+from xvfl.methods.base import Method, Mode, mode_key
 from xvfl.methods.pooling import decision_weights, load_decision_weights
 from xvfl.methods.xvfl import DecisionWeights
 from xvfl.model.run_dir import FORMAT, MANIFEST, MODEL, RunDir
@@ -20,6 +20,9 @@ from xvfl.primitives.task import Task, task_from_dict
 from xvfl.service.release_store import ReleaseRecord, ReleaseStore
 from xvfl.training.optimizer import strip_prefix
 from xvfl.version import VERSION
+
+OWN_MODES: tuple[Mode, ...] = ("local", "assisted")
+"""Modes in which a party predicts with a released head."""
 
 
 @dataclass(frozen=True)
@@ -73,10 +76,10 @@ class TrainedHeads:
         return dict(self.method.select_parties([index]).heads.state_dict())
 
     def party_manifest(self, name: str) -> dict[str, Any]:
-        """Return what a party needs besides the head to predict alone."""
-        local, weights = mode_key("local", name), decision_weights(self.method)
-        temperatures = {local: self.temperatures.get(local, 1.0)}
-        own_weights = {key: each for key, each in weights.items() if key == local}
+        """Return what a party needs besides the head to predict alone or assisted."""
+        keys, weights = [mode_key(mode, name) for mode in OWN_MODES], decision_weights(self.method)
+        temperatures = {key: self.temperatures.get(key, 1.0) for key in keys}
+        own_weights = {key: each for key, each in weights.items() if key in keys}
         return {**self._manifest(temperatures, own_weights), "party": name}
 
     def _manifest(

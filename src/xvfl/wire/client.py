@@ -15,8 +15,8 @@ import grpc
 from xvfl.errors import CertificateError, PartyError, RunError, WireError, XVFLError
 from xvfl.wire import codec
 from xvfl.wire.limits import CHUNK_BYTES, RECHECK_S, SMALL_BYTES, FrameAssembler, split_frame
-from xvfl.wire.messages import Challenge, Hello, Proof
-from xvfl.wire.tls import PATH, Tls, channel_options
+from xvfl.wire.messages import Challenge, Hello, Message, Proof
+from xvfl.wire.tls import CALL_PATH, PATH, Tls, channel_options
 from xvfl.wire.tls_diagnosis import diagnose_tls
 
 MIN_BACKOFF_S, MAX_BACKOFF_S = 0.1, 5.0
@@ -82,6 +82,27 @@ class PartyClient:
         self._stopped = threading.Event()
         self._stop: Callable[[], object] = lambda: None
         self.connected = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._channel: Any = None
+
+    def call(self, message: Message, timeout: float) -> Message:
+        """Send a request to the coordinator from another thread; raise without a timely reply."""
+        loop, channel = self._loop, self._channel
+        if loop is None or channel is None:
+            raise PartyError("no connection to the coordinator")
+
+        async def request() -> bytes:
+            reply: bytes = await channel.unary_unary(CALL_PATH)(codec.encode(message))
+            return reply
+
+        future = asyncio.run_coroutine_threadsafe(request(), loop)
+        try:
+            return codec.decode(future.result(timeout), CHUNK_BYTES)
+        except TimeoutError as error:
+            future.cancel()
+            raise PartyError("no answer of the coordinator in time") from error
+        except (grpc.RpcError, asyncio.CancelledError, grpc.aio.UsageError) as error:
+            raise PartyError("the connection to the coordinator broke") from error
 
     def run(self) -> None:
         """Handle requests; return when the run has ended or `stop` was called."""
@@ -143,6 +164,7 @@ class PartyClient:
                     proof = _proof(frame)
                     await loop.run_in_executor(None, self._check_proof, nonce, proof)
                     greeted = self.connected = True
+                    self._loop, self._channel = loop, channel
                     checking = asyncio.create_task(self._check_again(call, nonce, proof))
                     await call.write(codec.encode(self._hello()))
                 while frame is not None and (frame := await self._read(call, self._max_bytes)):
@@ -163,7 +185,7 @@ class PartyClient:
             except XVFLError as error:
                 problem = str(error)
             finally:
-                self.connected = False
+                self.connected, self._channel = False, None
                 if checking is not None:
                     checking.cancel()
                     problem = problem or await _problem(checking)

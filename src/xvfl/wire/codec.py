@@ -126,7 +126,11 @@ def _write_tensor(parts: list[bytes], value: Tensor) -> None:
     value = value.detach().cpu().contiguous()
     parts.append(struct.pack("<BB", _CODES[value.dtype], value.dim()))
     parts.append(struct.pack(f"<{value.dim()}I", *value.shape))
-    parts.append(value.reshape(-1).view(torch.uint8).numpy().tobytes())
+    flat = value.reshape(-1)
+    if flat.stride(0) != 1:
+        # A tensor of one element counts as contiguous with any stride.
+        flat = flat.new_empty(flat.shape).copy_(flat)
+    parts.append(flat.view(torch.uint8).numpy().tobytes())
 
 
 _SCALARS = {int: struct.Struct("<q"), float: struct.Struct("<d"), bool: struct.Struct("<B")}

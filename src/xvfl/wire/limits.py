@@ -29,6 +29,8 @@ SMALL_BYTES = 2**16
 """Largest frame before `Hello` is accepted, and of replies that carry no tensor."""
 MAX_STREAMS = 1
 """Concurrent streams of a connection."""
+MAX_CALLS = 4
+"""Concurrent requests of a party, where the coordinator accepts any."""
 MAX_PENDING = 64
 """Default number of connections whose `Hello` is not accepted yet."""
 HELLO_TIMEOUT_S = 20.0

@@ -242,6 +242,34 @@ class RowEmbeddings:
 
 
 @dataclass(frozen=True)
+class Assist:
+    """A party's request for the help of its peers with incomplete rows."""
+
+    request_id: int
+    caller: str
+    seconds: float
+    """Time to answer."""
+    handles: Tensor
+    """(B,) int32 handles of the party."""
+
+
+@dataclass(frozen=True)
+class Assistance:
+    """Reply to `Assist`: means over the peers that assist each row; 0 where none does."""
+
+    request_id: int
+    cue: Tensor
+    """(B, M·d) mean of their embeddings."""
+    peers: Tensor
+    """(B, M·n) mean of their adapted embeddings, as the head takes them."""
+    contributors: Tensor
+    """(B, p) bool: which of `parties` assist the row."""
+    parties: tuple[str, ...]
+    unreachable: tuple[str, ...]
+    """Names and reasons in turn."""
+
+
+@dataclass(frozen=True)
 class End:
     """The run has ended."""
 
@@ -292,6 +320,8 @@ Message = (
     | PredictionOpened
     | EmbedRows
     | RowEmbeddings
+    | Assist
+    | Assistance
 )
 
 KINDS: dict[int, type[Any]] = {
@@ -317,5 +347,7 @@ KINDS: dict[int, type[Any]] = {
     20: PredictionOpened,
     21: EmbedRows,
     22: RowEmbeddings,
+    23: Assist,
+    24: Assistance,
 }
 """Type number of each message in a frame; numbers are never reused."""

@@ -25,6 +25,7 @@ from xvfl.wire.grpc_transport import Connection, GrpcTransport
 from xvfl.wire.limits import (
     CHUNK_BYTES,
     HELLO_TIMEOUT_S,
+    MAX_CALLS,
     MAX_PENDING,
     MAX_STREAMS,
     RECHECK_S,
@@ -33,8 +34,8 @@ from xvfl.wire.limits import (
     ReplyLimit,
     reply_limit,
 )
-from xvfl.wire.messages import Challenge, Hello, Message, Proof
-from xvfl.wire.tls import METHOD, SERVICE, Tls, channel_options
+from xvfl.wire.messages import Challenge, ErrorReply, Hello, Message, Proof
+from xvfl.wire.tls import CALL_METHOD, METHOD, SERVICE, Tls, channel_options
 
 Prove = Callable[[bytes, bytes], tuple[bytes, bytes]]
 """Return the coordinator's certificate and its signature, for a nonce and a party's certificate."""
@@ -68,6 +69,7 @@ class CoordinatorServer:
         max_pending: int = MAX_PENDING,
         hello_timeout: float = HELLO_TIMEOUT_S,
         recheck: float = RECHECK_S,
+        answer: Callable[[str, Message], Message] | None = None,
     ) -> None:
         """Start the server.
 
@@ -95,11 +97,13 @@ class CoordinatorServer:
             Seconds from a new connection to its `Hello`.
         recheck
             Seconds between two checks of the certificates of connected parties.
+        answer
+            Answers a request of a connected party, given by its name; by default none is accepted.
         """
         self._address, self._credentials = address, tls.server_credentials()
         self._identify, self._check_hello, self._prove = identify, check_hello, prove
         self._log_event, self._recheck = log_event, recheck
-        self._hello_timeout = hello_timeout
+        self._hello_timeout, self._answer = hello_timeout, answer
         self._rejections = EventSummary(log_event)
         self._drops = EventSummary(log_event, delay=min(DROP_SUMMARY_S, 1.5 * hello_timeout))
         self._loop = asyncio.new_event_loop()
@@ -137,12 +141,13 @@ class CoordinatorServer:
                 events.flush(everything=True)
 
     async def _serve(self) -> None:
-        options = [*channel_options(CHUNK_BYTES), ("grpc.max_concurrent_streams", MAX_STREAMS)]
+        streams = MAX_STREAMS + (MAX_CALLS if self._answer else 0)
+        options = [*channel_options(CHUNK_BYTES), ("grpc.max_concurrent_streams", streams)]
         server = grpc.aio.server(options=options)
-        handler = grpc.stream_stream_rpc_method_handler(self._join)
-        server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler}),)
-        )
+        handlers = {METHOD: grpc.stream_stream_rpc_method_handler(self._join)}
+        if self._answer is not None:
+            handlers[CALL_METHOD] = grpc.unary_unary_rpc_method_handler(self._call)
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         server.add_secure_port(f"unix:{self._front.target}", self._credentials)
         await server.start()
         tasks = []
@@ -213,6 +218,25 @@ class CoordinatorServer:
             if connection is not None and self.transports[name].disconnect(connection):
                 self._log_connection("disconnected", name)
             self._front.return_to_pending(peer)
+
+    async def _call(self, frame: bytes, context: Any) -> bytes:
+        """Answer a request of a party that is connected."""
+        request_id = 0
+        try:
+            name = await self._accepted_name(_certificate(context))
+            if self.transports[name].connection is None:
+                raise WireError("expected a stream with an accepted Hello first")
+            message = codec.decode(frame, CHUNK_BYTES)
+            request_id = message.request_id
+            assert self._answer is not None
+            reply = await asyncio.to_thread(self._answer, name, message)
+        except XVFLError as error:
+            _, text = _status(error)
+            reply = ErrorReply(request_id, type(error).__name__, text)
+        except Exception:
+            self._log_event({"event": "internal_error", "traceback": traceback.format_exc()})
+            reply = ErrorReply(request_id, "RuntimeError", INTERNAL)
+        return codec.encode(reply)
 
     async def _accepted_name(self, certificate: bytes) -> str:
         name = await asyncio.to_thread(self._identify, certificate)

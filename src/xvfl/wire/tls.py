@@ -10,6 +10,9 @@ from xvfl.wire.codec import MAX_FRAME_BYTES
 
 SERVICE, METHOD = "xvfl.Federation", "Join"
 PATH = f"/{SERVICE}/{METHOD}"
+CALL_METHOD = "Call"
+"""A request of a party to the coordinator, on the connection of its stream."""
+CALL_PATH = f"/{SERVICE}/{CALL_METHOD}"
 KEEPALIVE_S, KEEPALIVE_TIMEOUT_S = 10, 5
 """Seconds between keep-alive pings on an idle connection, and to wait for their reply."""
 

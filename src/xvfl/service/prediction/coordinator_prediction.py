@@ -1,6 +1,7 @@
 """The process of `xvfl coordinator CONFIG --serve`: predict with the parties that are online."""
 
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -10,8 +11,11 @@ from torch import Tensor
 
 from xvfl.data.frames import read_frame
 from xvfl.errors import ConfigError, WireError
+from xvfl.federation.assistance import average_peers
+from xvfl.federation.message_checks import check_handles
 from xvfl.federation.party_pool import NO_ANSWER, PartyPool
 from xvfl.federation.predict_in_time import collaborate_in_time, embed_in_time
+from xvfl.federation.prediction_endpoint import MAX_CALLER
 from xvfl.federation.prediction_ledger import PredictionLimits
 from xvfl.federation.remote_party import RemoteParty
 from xvfl.matching.alignment import CoordinatorAlignment
@@ -32,12 +36,14 @@ from xvfl.service.status_server import StatusServer
 from xvfl.system.signals import STOP_TIMEOUT_S, stop_on_signals
 from xvfl.training.threads import limit_threads
 from xvfl.wire.in_process import InProcessTransport
-from xvfl.wire.messages import Hello
+from xvfl.wire.messages import Assist, Assistance, Hello, Message
 from xvfl.wire.transport import Transport
 from xvfl_serve.errors import RequestError
 
 MATCH_TIMEOUT_S = 60.0
 """Seconds to wait for a party that restarts during matching."""
+MAX_ASSIST_S = 60.0
+"""Longest deadline of a party that asks for help."""
 COLUMNS = ("prediction ids",)
 """Stand for the columns in the fingerprint of the ids."""
 NO_BUDGET = PredictionLimits(2**31, 2**31, 2**31)
@@ -76,7 +82,7 @@ class CoordinatorPredictor:
         rule = config.matching.rule
         self._set_alignment(existing_alignment(self._path, self._ids, COLUMNS, rule))
         self._matched_now: dict[str, str] = {}
-        self._matching = threading.Lock()
+        self._matching, self._exchange = threading.Lock(), threading.Lock()
         self._transports: Mapping[str, Transport] = {}
         self.pool: PartyPool | None = None
 
@@ -148,10 +154,11 @@ class CoordinatorPredictor:
         pool, model = self.pool, self.model
         views = prediction_views(model.method)
         handles: Tensor = self._handles[rows]
-        batch = embed_in_time(pool, handles, caller, views, model.width, deadline)
-        out, batch, completed = collaborate_in_time(
-            pool, model.method, batch, model.net.members, deadline
-        )
+        with self._exchange:
+            batch = embed_in_time(pool, handles, caller, views, model.width, deadline)
+            out, batch, completed = collaborate_in_time(
+                pool, model.method, batch, model.net.members, deadline
+            )
         unreachable = {
             party.name: party.reason or NO_ANSWER
             for i, party in enumerate(pool.parties)
@@ -159,6 +166,40 @@ class CoordinatorPredictor:
         }
         n_features = [pool.parties[i].n_features for i in batch.places]
         return collaborative_answers(model, out, batch, n_features, completed, unreachable)
+
+    @torch.no_grad()
+    def assist(self, name: str, message: Message) -> Message:
+        """Answer a party that asks for the help of its peers with its own rows."""
+        if not isinstance(message, Assist) or not 0 < message.seconds <= MAX_ASSIST_S:
+            raise WireError(f"expected Assist within {MAX_ASSIST_S:g} s")
+        assert self.pool is not None
+        own, model, pool = self.model.names.index(name), self.model, self.pool
+        check_handles(message.handles, int((self._handles[:, own] >= 0).sum()))
+        if "assisted" not in model.method.modes:
+            raise WireError("Assist: the method of this run does not predict in mode assisted")
+        deadline = time.monotonic() + message.seconds
+        caller = f"{name}/{message.caller}"[:MAX_CALLER]
+        with self._exchange:
+            rows = self._rows_of_handles(own)[message.handles.long()]
+            handles = self._handles[rows]
+            peers = [i for i in range(len(model.names)) if i != own]
+            batch = embed_in_time(pool, handles, caller, ("plain",), model.width, deadline, peers)
+        partial = model.heads.loss.self_completion_weight > 0
+        cue, mean, contributors = average_peers(model.method, batch, model.net.members, partial)
+        missed = [
+            text
+            for i in peers
+            if i not in batch.places
+            for text in (pool.parties[i].name, pool.parties[i].reason or NO_ANSWER)
+        ]
+        names = tuple(model.names[i] for i in batch.places)
+        return Assistance(message.request_id, cue, mean, contributors, names, tuple(missed))
+
+    def _rows_of_handles(self, party: int) -> Tensor:
+        """Return the row of each handle of a party."""
+        handles = self._handles[:, party]
+        rows = (handles >= 0).nonzero().flatten()
+        return rows[handles[rows].argsort()]
 
     def status(self) -> dict[str, Any]:
         """Return the status; numbers become metrics."""
@@ -201,7 +242,9 @@ def serve_predictions(config: CoordinatorConfig, show: bool = True) -> None:
     with ExitStack() as stack:
         stop = stack.enter_context(stop_on_signals(timeout=STOP_TIMEOUT_S))
         stack.enter_context(limit_threads(False, torch.device("cpu")))
-        server = stack.enter_context(listen(config, log, predictor.check_hello, "prediction"))
+        server = stack.enter_context(
+            listen(config, log, predictor.check_hello, "prediction", predictor.assist)
+        )
         local = _local_party(config, settings, folder, log)
         pool = predictor.connect({**server.transports, **local})
         stack.callback(pool.close)

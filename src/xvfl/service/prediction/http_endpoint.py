@@ -7,6 +7,7 @@ import asyncio
 import ipaddress
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -84,7 +85,7 @@ class HttpEndpoint:
             listener = listen(host, port)
         except ServeError as error:
             raise RunError(f"prediction.address: {error}") from error
-        self.port = listener.getsockname()[1]
+        self.port: int = listener.getsockname()[1]
         config = uvicorn.Config(
             Gate(self._application(), tokens, self.metrics),
             log_level="warning",
@@ -141,7 +142,7 @@ class HttpEndpoint:
                 answers.append(self._service.prior(error.message))
         if rows:
             future = self._service.submit(rows, self._caller(request), seconds)
-            received = await asyncio.wrap_future(future)
+            received = await self._received(future)
             for place, answer in zip(places, received, strict=True):
                 answers[place] = answer
         _check_refused(ids, answers)
@@ -149,6 +150,16 @@ class HttpEndpoint:
         predictions = [{"id": i, **each} for i, each in zip(ids, answers, strict=True)]
         took = round(time.monotonic() - started, 6)
         return json_response({**self._service.about, "seconds": took, "predictions": predictions})
+
+    async def _received(self, future: "Future[Answers]") -> Answers:
+        try:
+            return await asyncio.wrap_future(future)
+        except (RequestError, XVFLError):
+            raise
+        except Exception as error:
+            self._log({"event": "internal_error", "traceback": traceback.format_exc()})
+            text = f"internal error {type(error).__name__}; see the log of this process"
+            raise RequestError(text, status=500) from error
 
     def _parse(self, data: Mapping[str, Any]) -> tuple[list[str], float, bool]:
         """Return the ids, the seconds, and whether unknown ids are answered with the prior."""

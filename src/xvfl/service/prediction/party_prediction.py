@@ -4,6 +4,7 @@ import secrets
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from xvfl.config import LossConfig
 from xvfl.data.encoder import encoder_from_dict
@@ -102,6 +103,14 @@ class PartyPredictor:
             match.session.hex() if match else "",
             "prediction",
         )
+
+    def handles(self) -> Tensor:
+        """Return the handle of each row of the table, −1 where it is not matched. (n,)"""
+        handles = torch.full((len(self.ids),), -1)
+        if self._alignment is not None:
+            rows = torch.from_numpy(self._alignment.match.rows)
+            handles[rows] = torch.arange(len(rows))
+        return handles
 
     def _load_alignment(self, path: Path, columns: list[str]) -> PartyAlignment | None:
         """Load the alignment of the prediction table; a new table has new books."""

@@ -6,14 +6,17 @@ from typing import Any
 import torch
 
 from xvfl.certs import peer_name
+from xvfl.data.sources import Source
 from xvfl.errors import ConfigError, PartyError
 from xvfl.model.fitting import choose_device
 from xvfl.model.run_dir import RunDir
 from xvfl.model.workflow import read_source
 from xvfl.service.config import PartyProcessConfig
 from xvfl.service.connector import connect_party
-from xvfl.service.log import EventLog
+from xvfl.service.log import EventLog, LogFunction
+from xvfl.service.prediction.micro_batches import MicroBatcher
 from xvfl.service.prediction.party_prediction import PartyPredictor
+from xvfl.service.prediction.prediction_config import PartyPrediction
 from xvfl.service.status_server import StatusServer
 from xvfl.system.signals import STOP_TIMEOUT_S, stop_on_signals
 from xvfl.training.threads import limit_threads
@@ -54,6 +57,9 @@ def serve_party_predictions(
             stack.callback(server.close)
             log({"event": "status_server", "port": server.port})
         stack.enter_context(stop_on_signals(on_stop=client.stop, timeout=STOP_TIMEOUT_S))
+        if opened.address is not None:
+            port = _start_endpoint(opened, predictor, folder, source, client, log, stack)
+            log({"event": "prediction_endpoint", "port": port, "ids": len(predictor.ids)})
         rows = len(predictor.ids)
         log({"event": "started", "coordinator": config.coordinator, "prediction_rows": rows})
         stack.enter_context(limit_threads(False, choose_device(config.device)))
@@ -62,6 +68,42 @@ def serve_party_predictions(
     log({"event": "stopped", "reason": endpoint.end_reason or "stop signal"})
     if endpoint.end_reason is not None:
         raise PartyError(f"the coordinator ended this party's part: {endpoint.end_reason}")
+
+
+def _start_endpoint(
+    opened: PartyPrediction,
+    predictor: PartyPredictor,
+    folder: RunDir,
+    source: Source,
+    client: PartyClient,
+    log: LogFunction,
+    stack: ExitStack,
+) -> int:
+    """Start the HTTP endpoint of this party's own rows; return its port."""
+    # The endpoint needs the extra `serve`, other parties do not.
+    try:
+        from xvfl.service.prediction.assisted_prediction import AssistedPredictor
+        from xvfl.service.prediction.http_endpoint import (
+            EndpointSettings,
+            HttpEndpoint,
+            PredictionService,
+        )
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"prediction.address: needs the package {error.name}: pip install 'xvfl[serve]'"
+        ) from error
+    assert opened.address is not None
+    name = predictor.name
+    assisted = AssistedPredictor(name, folder, source, predictor.handles, client.call, log)
+    batcher = MicroBatcher(assisted.answer, opened.max_rows)
+    stack.callback(batcher.close)
+    service = PredictionService(
+        "assisted", assisted.find_row, assisted.prior, batcher.submit, {"party": name}
+    )
+    settings = EndpointSettings(opened.address, opened.tokens, opened.deadline, opened.max_rows)
+    endpoint = HttpEndpoint(settings, service, log)
+    stack.callback(endpoint.close)
+    return endpoint.port
 
 
 def _status(predictor: PartyPredictor, client: PartyClient) -> dict[str, Any]:

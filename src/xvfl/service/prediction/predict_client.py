@@ -16,6 +16,7 @@ from xvfl.data.frames import read_frame
 from xvfl.data.table_writer import TableWriter
 from xvfl.errors import ConfigError, InputError, RunError
 from xvfl.service.config import CoordinatorConfig, PartyProcessConfig, load_config
+from xvfl.service.prediction.prediction_config import PartyPrediction
 from xvfl.system.report import Report, no_report
 
 TOKEN_VARIABLE = "XVFL_TOKEN"
@@ -83,18 +84,22 @@ class _Target:
 
 
 def _target(config: CoordinatorConfig | PartyProcessConfig, path: Path) -> _Target:
-    if isinstance(config, PartyProcessConfig):
-        raise ConfigError(f"{path}: expected the coordinator's configuration, got a party's")
     prediction = config.prediction
-    if prediction is None:
-        raise ConfigError(f"{path}: prediction: expected a section [prediction] with `ids`")
+    if prediction is None or prediction.address is None:
+        raise ConfigError(f"{path}: prediction: expected a section [prediction] with `address`")
+    if isinstance(prediction, PartyPrediction):
+        assert isinstance(config, PartyProcessConfig)
+        ids, id_column = prediction.table, config.id_column
+    else:
+        assert isinstance(config, CoordinatorConfig)
+        ids, id_column = prediction.ids, prediction.id_column or config.labels.id_column
     return _Target(
         prediction.address,
         _token(prediction.tokens),
         prediction.deadline,
         prediction.max_rows,
-        prediction.ids,
-        prediction.id_column or config.labels.id_column,
+        ids,
+        id_column,
     )
 
 

@@ -40,6 +40,18 @@ class PartyPrediction:
     .npz file of images, or "sql:SELECT …" (DuckDB)."""
     limits: PredictionLimits = PredictionLimits()
     """Budgets."""
+    address: str | None = None
+    """HOST:PORT of an HTTP endpoint for the party's own rows, in mode assisted; off by default. It
+    needs a released head."""
+    tokens: str | None = None
+    """File of accepted callers, as for the coordinator."""
+    deadline: float = 2.0
+    """Seconds until a request is answered; peers that have not replied by then are left out."""
+    max_rows: int = 100
+    """Largest number of ids in a request."""
+
+    def __post_init__(self) -> None:
+        _check(self.deadline, self.max_rows)
 
 
 def _check(deadline: float, max_rows: int) -> None:

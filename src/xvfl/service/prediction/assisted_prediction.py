@@ -1,0 +1,255 @@
+"""A party that predicts its own rows in mode assisted, with a released head.
+
+Shapes: B rows of a batch, p peers that answered.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from xvfl.data.sources import Source, encode, source_ids
+from xvfl.dataset.in_memory import to_party_table
+from xvfl.errors import ModeError, PartyError, RunError, XVFLError
+from xvfl.federation.assistance import AssistedParties, method_with_peers
+from xvfl.federation.message_checks import check_tensor
+from xvfl.federation.party_worker import PartyWorker
+from xvfl.model.model import Model
+from xvfl.model.prediction import FULL_ROW, NO_GAP, NO_PEER, NOT_OBSERVED, PredictRequest
+from xvfl.model.run_dir import MANIFEST, RunDir
+from xvfl.model.workflow import open_bundle
+from xvfl.primitives.rows import FULL, Rows, observation_levels
+from xvfl.service.log import LogFunction
+from xvfl.service.prediction.micro_batches import Answers
+from xvfl.service.prediction.row_answers import predicted
+from xvfl.wire.messages import Assist, Assistance, ErrorReply, Message
+from xvfl_serve.errors import RequestError
+
+Call = Callable[[Message, float], Message]
+"""Send a request to the coordinator and return its reply within some seconds."""
+ASSIST_SHARE = 0.9
+"""Share of the time of a request that the coordinator gets."""
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """The released model with the party's rows."""
+
+    model: Model
+    version: float
+    """Time of the release's manifest."""
+    observed: Tensor
+    """(n, raw) observed features."""
+    levels: Tensor
+    """(n,) observation levels."""
+    notes: list[str]
+    worker: PartyWorker
+
+
+@dataclass(frozen=True)
+class _Help:
+    """What the coordinator sent for the rows of a batch."""
+
+    cue: Tensor
+    peers: Tensor
+    contributors: Tensor
+    """(B, p)"""
+    parties: tuple[str, ...] = ()
+    unreachable: Mapping[str, str] | None = None
+
+
+class AssistedPredictor:
+    """Answers requests for the rows of a party's prediction table.
+
+    Parameters
+    ----------
+    name
+        The party.
+    folder
+        State folder, with the released head.
+    source
+        The prediction table.
+    handles
+        Returns the handle of each row of the table, −1 where it is not matched. (n,)
+    call
+        Sends requests to the coordinator.
+    log
+        Receives log events.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        folder: RunDir,
+        source: Source,
+        handles: Callable[[], Tensor],
+        call: Call,
+        log: LogFunction,
+    ) -> None:
+        self._name, self._folder, self._source = name, folder, source
+        self._handles, self._call, self._log = handles, call, log
+        self._row = {each: row for row, each in enumerate(source_ids(source))}
+        self._opened: _Opened | None = None
+        self._request_id = 0
+
+    def find_row(self, each: str) -> int:
+        """Return the row of an id; reject an id that is not in the prediction table."""
+        self._open()
+        row = self._row.get(each.strip(), -1)
+        if row < 0:
+            text = f"ids: {each[:100]!r} is not in the table that this party opened for prediction"
+            raise RequestError(text, "ids", status=404)
+        return row
+
+    def prior(self, note: str) -> dict[str, Any]:
+        """Answer a row that the party does not hold."""
+        model = self._open().model
+        return _answer(model, np.asarray(model.prior, dtype=float), "prior", [note])
+
+    @torch.no_grad()
+    def answer(self, rows: list[int], caller: str, deadline: float) -> Answers:
+        """Predict rows with the help of the peers that answer in time."""
+        opened, at = self._open(), torch.tensor(rows)
+        incomplete = (opened.levels[at] != FULL) & (self._handles()[at] >= 0)
+        helped = self._request_help(opened, at, incomplete, caller, deadline)
+        counts = helped.contributors.sum(1)
+        n_peers = int(counts.max()) if len(counts) else 0
+        own = torch.stack([opened.levels[at] == FULL, opened.levels[at] >= 1], 1)
+        marked = torch.arange(n_peers) < counts.unsqueeze(1)
+        batch = Rows(
+            torch.cat([at.unsqueeze(1), torch.where(marked, 0, -1)], 1),
+            torch.cat([own[:, :1], marked], 1),
+            torch.cat([own[:, 1:], marked], 1),
+            torch.full((len(at),), -1),
+            torch.ones(len(at)),
+        )
+        model, members = opened.model, opened.model.net.members
+        method = method_with_peers(model.method, n_peers, helped.peers.shape[1] // members)
+        parties = AssistedParties(opened.worker, members, helped.cue, helped.peers, n_peers)
+        out = method.logits(parties, batch, "assisted", 0)
+        request = PredictRequest("assisted", self._name)
+        values = model.task.values(out.double() / model.temperature(request, batch))
+        return self._answers(opened, at, batch, values, helped)
+
+    def _open(self) -> _Opened:
+        """Load the released model; reject the request if there is none (any more)."""
+        try:
+            bundle = open_bundle(self._folder)
+            if bundle is None:
+                raise ModeError("no released head")
+            version = (bundle / MANIFEST).stat().st_mtime
+            if self._opened is None or self._opened.version != version:
+                self._opened = self._load(bundle, version)
+        except (ModeError, RunError, OSError) as error:
+            raise RequestError(
+                "mode: no head is released to this party, so it cannot predict; ask the "
+                "coordinator to list it under `release_to`",
+                "mode",
+                status=409,
+            ) from error
+        return self._opened
+
+    def _load(self, bundle: RunDir, version: float) -> _Opened:
+        model = Model.load(bundle)
+        if "assisted" not in model.method.modes:
+            raise ModeError("the method does not predict in mode assisted")
+        encoded = encode(model.encoders[self._name], self._source)
+        table = to_party_table(model.encoders[self._name].layout, encoded)
+        levels = observation_levels(table.observed, model.full_threshold[self._name])
+        worker = model.federation({self._name: table}).workers[0]
+        worker.net.eval()
+        model.method.heads.eval()
+        return _Opened(model, version, table.observed, levels, encoded.notes, worker)
+
+    def _request_help(
+        self, opened: _Opened, at: Tensor, incomplete: Tensor, caller: str, deadline: float
+    ) -> _Help:
+        """Ask the coordinator for the peers of incomplete rows; without an answer, nobody helps."""
+        width = opened.model.net.members * opened.model.embedding_dim
+        nobody = _Help(
+            torch.zeros(len(at), width),
+            torch.zeros(len(at), width),
+            torch.zeros(len(at), 0, dtype=torch.bool),
+        )
+        if not bool(incomplete.any()):
+            return nobody
+        self._request_id = max(self._request_id + 1, time.time_ns() // 1_000_000)
+        seconds = deadline - time.monotonic()
+        handles = self._handles()[at][incomplete].int()
+        message = Assist(self._request_id, caller, ASSIST_SHARE * seconds, handles)
+        try:
+            reply = self._call(message, seconds)
+            if isinstance(reply, ErrorReply):
+                raise PartyError(reply.text)
+            if not isinstance(reply, Assistance):
+                raise PartyError(f"expected Assistance, got {type(reply).__name__}")
+            return _spread(reply, incomplete, width)
+        except XVFLError as error:
+            self._log({"event": "no_assistance", "reason": str(error)})
+            return replace(nobody, unreachable={"coordinator": str(error)})
+
+    def _answers(
+        self,
+        opened: _Opened,
+        at: Tensor,
+        batch: Rows,
+        values: "np.ndarray[Any, np.dtype[np.float64]]",
+        helped: _Help,
+    ) -> Answers:
+        model, answers = opened.model, []
+        share = 1 - opened.observed[at].float().mean(1)
+        info = model.info(PredictRequest("assisted", self._name))
+        for i, row in enumerate(at.tolist()):
+            full, seen = bool(batch.full[i, 0]), bool(batch.seen[i, 0])
+            peers = [n for n, on in zip(helped.parties, helped.contributors[i], strict=True) if on]
+            mode = "assisted" if full or peers else "local"
+            notes = [f"{self._name}: {opened.notes[row]}"] if opened.notes[row] else []
+            notes += [NO_GAP if not share[i] else FULL_ROW] if full else []
+            value = values[i]
+            if not seen and not peers:
+                mode, value = "prior", np.asarray(model.prior, dtype=float)
+                notes.append(f"{NOT_OBSERVED}: {model.task.prior_name}")
+            elif mode == "local":
+                notes.append(NO_PEER)
+            completes = not full and mode in info.completing_modes
+            answer = _answer(model, value, mode, notes)
+            answer["parties"] = ([self._name] if seen else []) + peers
+            answer["unreachable"] = {} if full else dict(helped.unreachable or {})
+            answer["completed"] = round(float(share[i]), 6) if completes else 0.0
+            answers.append(answer)
+        return answers
+
+
+def _answer(model: Model, values: Any, mode: str, notes: list[str]) -> dict[str, Any]:
+    return {
+        **predicted(model.task, values),
+        "mode": mode,
+        "parties": [],
+        "unreachable": {},
+        "refused": [],
+        "completed": 0.0,
+        "notes": notes,
+    }
+
+
+def _spread(reply: Assistance, incomplete: Tensor, width: int) -> _Help:
+    """Validate a reply and place its rows among those of the batch."""
+    n, count = int(incomplete.sum()), len(reply.parties)
+    check_tensor("cue", reply.cue, (n, width), torch.float32)
+    check_tensor("peers", reply.peers, (n, reply.peers.shape[-1]), torch.float32)
+    check_tensor("contributors", reply.contributors, (n, count), torch.bool)
+    if not 0 < reply.peers.shape[-1] <= width or len(reply.unreachable) % 2:
+        raise PartyError("the coordinator sent an invalid reply to Assist")
+
+    def place(values: Tensor) -> Tensor:
+        spread = values.new_zeros(len(incomplete), *values.shape[1:])
+        spread[incomplete] = values
+        return spread
+
+    pairs = zip(reply.unreachable[::2], reply.unreachable[1::2], strict=True)
+    contributors = place(reply.contributors)
+    return _Help(place(reply.cue), place(reply.peers), contributors, reply.parties, dict(pairs))
