@@ -258,6 +258,17 @@ class Predicting:
             assert time.monotonic() < until, (kind, values, errors.read_text())
             time.sleep(0.05)
 
+    def wait_available(self, name: str) -> None:
+        """Wait until a party that left takes part again."""
+        until, states = time.monotonic() + WAIT_S, ("party_available", "party_left_out")
+        while True:
+            log = read_log(self.folder / "main")
+            own = [e["event"] for e in log if e.get("party") == name and e["event"] in states]
+            if own[-1:] == ["party_available"]:
+                return
+            assert time.monotonic() < until, log
+            time.sleep(0.1)
+
     def predict(self, ids: list[str], port: int = 0, **more: object) -> Response:
         """Send a request to the coordinator, or to the endpoint at another port."""
         data = json.dumps({"ids": ids, **more}).encode()

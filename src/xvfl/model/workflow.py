@@ -344,7 +344,7 @@ def predict_run(
         if mode not in (None, "local"):
             raise ModeError(
                 f"mode {mode!r}: a party's folder has only its own nets, so it predicts in mode "
-                "'local' only"
+                "'local' only; `xvfl predict --federation` predicts with other parties"
             )
         mode = "local"
     else:
@@ -387,7 +387,7 @@ def open_bundle(folder: RunDir) -> RunDir | None:
     if manifest.get("side") == "coordinator":
         raise ModeError(
             f"{folder.path}: a coordinator's folder has the heads but no party's nets; predict "
-            "with a party's folder"
+            "with a party's folder, or with `xvfl predict --federation`"
         )
     return inner if "bundle" in manifest else None
 

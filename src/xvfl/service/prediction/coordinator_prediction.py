@@ -30,7 +30,7 @@ from xvfl.service.prediction.federated_model import FederatedModel, load_federat
 from xvfl.service.prediction.http_endpoint import EndpointSettings, HttpEndpoint, PredictionService
 from xvfl.service.prediction.micro_batches import Answers, MicroBatcher
 from xvfl.service.prediction.party_prediction import PREDICTION, PartyPredictor
-from xvfl.service.prediction.prediction_config import CoordinatorPrediction
+from xvfl.service.prediction.prediction_config import MAX_DEADLINE_S, CoordinatorPrediction
 from xvfl.service.prediction.row_answers import collaborative_answers, prior_answer
 from xvfl.service.status_server import StatusServer
 from xvfl.system.signals import STOP_TIMEOUT_S, stop_on_signals
@@ -42,8 +42,6 @@ from xvfl_serve.errors import RequestError
 
 MATCH_TIMEOUT_S = 60.0
 """Seconds to wait for a party that restarts during matching."""
-MAX_ASSIST_S = 60.0
-"""Longest deadline of a party that asks for help."""
 COLUMNS = ("prediction ids",)
 """Stand for the columns in the fingerprint of the ids."""
 NO_BUDGET = PredictionLimits(2**31, 2**31, 2**31)
@@ -170,8 +168,8 @@ class CoordinatorPredictor:
     @torch.no_grad()
     def assist(self, name: str, message: Message) -> Message:
         """Answer a party that asks for the help of its peers with its own rows."""
-        if not isinstance(message, Assist) or not 0 < message.seconds <= MAX_ASSIST_S:
-            raise WireError(f"expected Assist within {MAX_ASSIST_S:g} s")
+        if not isinstance(message, Assist) or not 0 < message.seconds <= MAX_DEADLINE_S:
+            raise WireError(f"expected Assist within {MAX_DEADLINE_S:g} s")
         assert self.pool is not None
         own, model, pool = self.model.names.index(name), self.model, self.pool
         check_handles(message.handles, int((self._handles[:, own] >= 0).sum()))

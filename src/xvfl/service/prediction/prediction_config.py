@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from xvfl.errors import ConfigError
 from xvfl.federation.prediction_ledger import PredictionLimits
 
+MAX_DEADLINE_S = 60.0
+
 
 @dataclass(frozen=True)
 class CoordinatorPrediction:
@@ -28,7 +30,7 @@ class CoordinatorPrediction:
     """Prediction table of the local party."""
 
     def __post_init__(self) -> None:
-        _check(self.deadline, self.max_rows)
+        _check(self.deadline, self.max_rows, 4096)
 
 
 @dataclass(frozen=True)
@@ -51,11 +53,14 @@ class PartyPrediction:
     """Largest number of ids in a request."""
 
     def __post_init__(self) -> None:
-        _check(self.deadline, self.max_rows)
+        # The help for as many rows fits into one message.
+        _check(self.deadline, self.max_rows, 200)
 
 
-def _check(deadline: float, max_rows: int) -> None:
-    if not (math.isfinite(deadline) and 0 < deadline <= 3600):
-        raise ConfigError(f"prediction.deadline: expected 0 to 3600 seconds, got {deadline}")
-    if not 1 <= max_rows <= 4096:
-        raise ConfigError(f"prediction.max_rows: expected 1 to 4096, got {max_rows}")
+def _check(deadline: float, max_rows: int, largest: int) -> None:
+    if not (math.isfinite(deadline) and 0 < deadline <= MAX_DEADLINE_S):
+        raise ConfigError(
+            f"prediction.deadline: expected up to {MAX_DEADLINE_S:g} seconds, got {deadline}"
+        )
+    if not 1 <= max_rows <= largest:
+        raise ConfigError(f"prediction.max_rows: expected 1 to {largest}, got {max_rows}")

@@ -1,0 +1,201 @@
+"""Predictions with the parties that answer in time equal the fused prediction of these parties."""
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.federation.split_helpers import make_federation, make_small_method
+from tests.problems import D, Problem
+from xvfl.federation.assistance import AssistedParties, average_peers, method_with_peers
+from xvfl.federation.party_pool import NO_ANSWER, PartyPool
+from xvfl.federation.predict_in_time import TimelyBatch, collaborate_in_time, embed_in_time
+from xvfl.federation.prediction_endpoint import PredictionEndpoint, PredictionRows
+from xvfl.federation.prediction_ledger import PredictionLedger, PredictionLimits
+from xvfl.federation.remote_party import RemoteParty
+from xvfl.methods.base import Method
+from xvfl.methods.pooling import prediction_views, without_completion
+from xvfl.primitives.rows import Rows
+from xvfl.wire.in_process import InProcessTransport
+from xvfl.wire.messages import Complete, EmbedRows, Hello, Message
+
+DEADLINE_S = 2.0
+
+
+@dataclass
+class SilentTransport:
+    """Does not answer the requests for which `silent` is true; counts requests by type."""
+
+    inner: InProcessTransport
+    silent: Callable[[Message, int], bool] = lambda message, number: False
+    counts: dict[type[Any], int] = field(default_factory=dict)
+    open: bool = False
+
+    def hello(self) -> Hello | None:
+        return None if self.open else self.inner.hello()
+
+    def request(self, message: Message) -> "Future[Message]":
+        number = self.counts[type(message)] = self.counts.get(type(message), 0) + 1
+        if self.silent(message, number):
+            self.open = True
+            return Future()
+        return self.inner.request(message)
+
+    def traffic(self) -> tuple[int, int]:
+        return self.inner.traffic()
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+@dataclass
+class Federation:
+    """Three parties behind prediction endpoints in this process."""
+
+    problem: Problem
+    method: Method
+    pool: PartyPool
+    transports: list[SilentTransport]
+    events: list[dict[str, Any]]
+
+    def predict(self, caller: str = "caller") -> tuple[torch.Tensor, TimelyBatch, bool]:
+        deadline = time.monotonic() + DEADLINE_S
+        views = prediction_views(self.method)
+        with torch.no_grad():
+            batch = embed_in_time(self.pool, self.problem.rows.handles, caller, views, D, deadline)
+            return collaborate_in_time(self.pool, self.method, batch, 1, deadline)
+
+    def fused(self, *places: int, completing: bool = True) -> torch.Tensor:
+        """Predict with some parties in one process."""
+        federation = self.problem.federation().select_parties(places)
+        federation.train(False)
+        method = self.method.select_parties(places)
+        if not completing:
+            method = without_completion(method) or method
+        rows = self.problem.rows.select_parties(places)
+        with torch.no_grad():
+            return method.logits(federation, rows, "collaborative", 0)
+
+
+@contextmanager
+def federation(folder: Path, limits: PredictionLimits | None = None) -> Iterator[Federation]:
+    problem, events = make_federation(3, torch.float32), list[dict[str, Any]]()
+    transports = []
+    for i, (name, worker) in enumerate(
+        zip(problem.names, problem.federation().workers, strict=True)
+    ):
+        (folder / name).mkdir()
+        handles, rows = problem.rows.handles[:, i], problem.rows
+        levels = torch.zeros(len(worker.table), dtype=torch.uint8)
+        held = handles >= 0
+        levels[handles[held]] = (rows.seen[held, i].int() + rows.full[held, i].int()).byte()
+        opened = PredictionRows(
+            "run",
+            worker,
+            np.arange(len(worker.table)),
+            levels,
+            torch.ones(len(worker.table)),
+            PredictionLedger(limits or PredictionLimits(), len(worker.table), folder / name),
+        )
+        hello = Hello(0, f"process of {name}", False, len(worker.table), "", "s", "prediction")
+        endpoint = PredictionEndpoint(
+            hello,
+            lambda run, opened=opened: opened,  # type: ignore[misc]
+            lambda message: message,
+            events.append,
+        )
+        transports.append(SilentTransport(InProcessTransport(hello, endpoint.handle)))
+    parties = [RemoteParty(n, t) for n, t in zip(problem.names, transports, strict=True)]
+    pool = PartyPool(parties, "run", lambda name, hello: None, events.append)
+    while len(pool.available()) < 3:
+        time.sleep(0.01)
+    method = make_small_method(problem, "xvfl+")
+    try:
+        yield Federation(problem, method, pool, transports, events)
+    finally:
+        pool.close()
+
+
+def test_all_parties_answer(tmp_path: Path) -> None:
+    with federation(tmp_path) as parties:
+        out, batch, completed = parties.predict()
+        assert batch.places == (0, 1, 2) and completed
+        torch.testing.assert_close(out, parties.fused(0, 1, 2), atol=1e-5, rtol=0)
+
+
+def test_a_party_without_an_answer_is_left_out_and_not_asked_again(tmp_path: Path) -> None:
+    with federation(tmp_path) as parties:
+        silent = parties.transports[1]
+        silent.silent = lambda message, number: isinstance(message, EmbedRows)
+        for _ in range(3):
+            out, batch, completed = parties.predict()
+            assert batch.places == (0, 2) and completed
+            torch.testing.assert_close(out, parties.fused(0, 2), atol=1e-5, rtol=0)
+        assert parties.pool.parties[1].reason == NO_ANSWER
+        assert silent.counts[EmbedRows] == 1
+        # It answers again: the session is opened again, and it takes part.
+        silent.silent, silent.open = lambda message, number: False, False
+        while len(parties.pool.available()) < 3:
+            time.sleep(0.01)
+        assert parties.predict()[1].places == (0, 1, 2)
+
+
+def test_a_party_that_fails_to_complete_is_left_out(tmp_path: Path) -> None:
+    with federation(tmp_path) as parties:
+        parties.transports[1].silent = lambda message, number: isinstance(message, Complete)
+        out, batch, completed = parties.predict()
+        assert batch.places == (0, 2) and completed
+        torch.testing.assert_close(out, parties.fused(0, 2), atol=1e-5, rtol=0)
+
+
+def test_without_time_for_completion_observed_features_decide(tmp_path: Path) -> None:
+    with federation(tmp_path) as parties:
+        parties.transports[1].silent = lambda message, number: isinstance(message, Complete)
+        parties.transports[2].silent = lambda message, number: (
+            isinstance(message, Complete) and number == 2
+        )
+        out, batch, completed = parties.predict()
+        assert batch.places == (0,) and not completed
+        torch.testing.assert_close(out, parties.fused(0, completing=False), atol=1e-5, rtol=0)
+
+
+def test_refused_rows_are_completed_as_absent_ones(tmp_path: Path) -> None:
+    with federation(tmp_path, PredictionLimits(max_per_row=1)) as parties:
+        parties.predict()
+        _, batch, _ = parties.predict()
+        assert bool((batch.refused == (parties.problem.rows.handles >= 0)).all())
+        assert not bool(batch.rows.seen.any())
+        assert set(batch.refusals) == {"max_per_row (1) is used up"}
+
+
+@pytest.mark.parametrize("party", [0, 1, 2])
+def test_assistance_equals_the_fused_prediction(tmp_path: Path, party: int) -> None:
+    with federation(tmp_path) as parties, torch.no_grad():
+        rows, peers = parties.problem.rows, [i for i in range(3) if i != party]
+        deadline = time.monotonic() + DEADLINE_S
+        batch = embed_in_time(
+            parties.pool, rows.handles, "c", ("plain",), D, deadline, places=peers
+        )
+        cue, mean, contributors = average_peers(parties.method, batch, 1, partial=True)
+        contributors &= ~rows.full[:, [party]]
+        counts = contributors.sum(1)
+        marked = torch.arange(2) < counts.unsqueeze(1)
+        own = [part[:, [party]] for part in (rows.handles, rows.full, rows.seen)]
+        beside = [torch.cat([part, marked.to(part.dtype)], 1) for part in own]
+        worker = parties.problem.federation().workers[party]
+        worker.net.eval()
+        assisted = AssistedParties(worker, 1, cue, mean, 2)
+        method = method_with_peers(parties.method.select_parties([party]), 2, D)
+        out = method.logits(assisted, Rows(*beside, rows.y, rows.weight), "assisted", 0)
+        fused = parties.problem.federation()
+        fused.train(False)
+        expected = parties.method.logits(fused, rows, "assisted", party)
+        used = rows.seen[:, party] | contributors.any(1)
+        torch.testing.assert_close(out[used], expected[used], atol=1e-5, rtol=0)
