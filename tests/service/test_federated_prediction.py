@@ -17,6 +17,7 @@ from tests.service.predicting_federation import (
     local_accuracy,
     new_tables,
     train_federation,
+    write_party,
 )
 from xvfl.service.log import read_log
 
@@ -166,6 +167,7 @@ def test_budgets_hold_over_restarts_and_new_tables_have_new_ones(trained: Path) 
         assert federation.predict([held_by(trained, "bank")[1]]).status == 200
         federation.signal("bank", signal.SIGTERM)
         assert federation.running["bank"].wait(60) == 0
+        assert federation.predict([alone]).predictions[0]["mode"] == "prior"
         table.write_text(table.read_text() + "c9999,1,1,1\n")
         federation.start_party("bank")
         federation.event("bank", "prediction_table_changed")
@@ -182,5 +184,6 @@ def _refused(federation: Predicting, each: str) -> bool:
 
 def _check_wrong_purpose(federation: Predicting) -> None:
     """A party that would train is told to serve."""
+    write_party(federation.folder, "shop", federation.listen)
     result = run_xvfl("party", str(federation.folder / "shop.toml"))
     assert result.code == 2 and "this coordinator predicts" in result.err
