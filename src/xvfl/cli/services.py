@@ -55,7 +55,7 @@ def coordinator(config: CoordinatorFile, quiet: Quiet = False, serve: Serve = Fa
     loaded = load_coordinator_config(config)
     if serve:
         with require_extra("serve"):
-            from xvfl.service.prediction.coordinator_prediction import serve_predictions
+            from xvfl.service.prediction.coordinator_process import serve_predictions
         serve_predictions(loaded, not quiet)
         return
     outcome = serve_coordinator(loaded, not quiet)

@@ -1,41 +1,30 @@
-"""The process of `xvfl coordinator CONFIG --serve`: predict with the parties that are online."""
+"""A coordinator that predicts: its list of ids, matched with the parties, and their answers."""
 
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from xvfl.data.frames import read_frame
-from xvfl.errors import ConfigError, WireError
+from xvfl.errors import WireError
 from xvfl.federation.assistance import average_peers
 from xvfl.federation.message_checks import check_handles
 from xvfl.federation.party_pool import NO_ANSWER, PartyPool
 from xvfl.federation.predict_in_time import collaborate_in_time, embed_in_time
 from xvfl.federation.prediction_endpoint import MAX_CALLER
-from xvfl.federation.prediction_ledger import PredictionLimits
 from xvfl.federation.remote_party import RemoteParty
 from xvfl.matching.alignment import CoordinatorAlignment
 from xvfl.methods.pooling import prediction_views
 from xvfl.model.run_dir import RunDir
-from xvfl.model.workflow import read_source
 from xvfl.service.align import existing_alignment, match_parties
 from xvfl.service.config import ALIGNMENT, CoordinatorConfig
-from xvfl.service.listener import listen
-from xvfl.service.log import EventLog, LogFunction
-from xvfl.service.prediction.federated_model import FederatedModel, load_federated_model
-from xvfl.service.prediction.http_endpoint import EndpointSettings, HttpEndpoint, PredictionService
-from xvfl.service.prediction.micro_batches import Answers, MicroBatcher
-from xvfl.service.prediction.party_prediction import PREDICTION, PartyPredictor
-from xvfl.service.prediction.prediction_config import MAX_DEADLINE_S, CoordinatorPrediction
-from xvfl.service.prediction.row_answers import collaborative_answers, prior_answer
-from xvfl.service.status_server import StatusServer
-from xvfl.system.signals import STOP_TIMEOUT_S, stop_on_signals
-from xvfl.training.threads import limit_threads
-from xvfl.wire.in_process import InProcessTransport
+from xvfl.service.log import LogFunction
+from xvfl.service.prediction.federated_model import FederatedModel
+from xvfl.service.prediction.micro_batches import Answers
+from xvfl.service.prediction.prediction_config import MAX_DEADLINE_S
+from xvfl.service.prediction.row_answers import collaborative_answers
 from xvfl.wire.messages import Assist, Assistance, Hello, Message
 from xvfl.wire.transport import Transport
 from xvfl_serve.errors import RequestError
@@ -44,8 +33,6 @@ MATCH_TIMEOUT_S = 60.0
 """Seconds to wait for a party that restarts during matching."""
 COLUMNS = ("prediction ids",)
 """Stand for the columns in the fingerprint of the ids."""
-NO_BUDGET = PredictionLimits(2**31, 2**31, 2**31)
-"""Budgets of the coordinator's own party."""
 
 
 class CoordinatorPredictor:
@@ -214,80 +201,3 @@ class CoordinatorPredictor:
             "party_reason": {each.name: each.reason for each in parties if each.reason},
             "party_answer_seconds": {each.name: each.last_answer_s for each in parties},
         }
-
-
-def serve_predictions(config: CoordinatorConfig, show: bool = True) -> None:
-    """Predict until a signal stops this process.
-
-    Parameters
-    ----------
-    config : CoordinatorConfig
-        The configuration of the coordinator, with a section `[prediction]`.
-    show : bool, default=True
-        Print the log on standard error as well.
-
-    """
-    settings = config.prediction
-    if settings is None:
-        raise ConfigError("prediction: expected a section [prediction] with `ids`")
-    folder = RunDir(config.state_dir)
-    model = load_federated_model(folder, config.privacy.resolve(federated=True), config.all_parties)
-    id_column = settings.id_column or config.labels.id_column
-    ids = list(read_frame(settings.ids, id_column, "prediction.ids").index)
-    log = EventLog(folder.path, "coordinator", show).write
-    books = RunDir(folder / PREDICTION).create()
-    predictor = CoordinatorPredictor(config, model, ids, books, log)
-    with ExitStack() as stack:
-        stop = stack.enter_context(stop_on_signals(timeout=STOP_TIMEOUT_S))
-        stack.enter_context(limit_threads(False, torch.device("cpu")))
-        server = stack.enter_context(
-            listen(config, log, predictor.check_hello, "prediction", predictor.assist)
-        )
-        local = _local_party(config, settings, folder, log)
-        pool = predictor.connect({**server.transports, **local})
-        stack.callback(pool.close)
-        batcher = MicroBatcher(predictor.answer, settings.max_rows)
-        stack.callback(batcher.close)
-        service = PredictionService(
-            "collaborative",
-            predictor.find_row,
-            lambda note: prior_answer(model, note),
-            batcher.submit,
-            {"run": model.run},
-        )
-        endpoint_settings = EndpointSettings(
-            settings.address, settings.tokens, settings.deadline, settings.max_rows
-        )
-        endpoint = HttpEndpoint(endpoint_settings, service, log)
-        stack.callback(endpoint.close)
-        address = f"{config.listen.rpartition(':')[0]}:{server.port}"
-        log({"event": "listening", "address": address, "parties": list(config.parties)})
-        log({"event": "prediction_endpoint", "port": endpoint.port, "ids": len(ids)})
-        if config.status_address is not None:
-            status_server = StatusServer(config.status_address, predictor.status)
-            stack.callback(status_server.close)
-            log({"event": "status_server", "port": status_server.port})
-        while not stop.wait(0.5):
-            pass
-    log({"event": "stopped", "reason": "stop signal"})
-
-
-def _local_party(
-    config: CoordinatorConfig, settings: CoordinatorPrediction, folder: RunDir, log: LogFunction
-) -> dict[str, Transport]:
-    """Open the prediction table of the party in this process, if there is one."""
-    party = config.local_party
-    if party is None:
-        return {}
-    if settings.local_table is None:
-        raise ConfigError(
-            f"prediction.local_table: expected the prediction table of the local party "
-            f"{party.name!r}"
-        )
-    source = read_source(settings.local_table, party.id_column, party.name)
-    state = RunDir(folder / party.name)
-    predictor = PartyPredictor(
-        party.name, state, source, config.matching, NO_BUDGET, "cpu", log, again=True
-    )
-    endpoint = predictor.endpoint
-    return {party.name: InProcessTransport(endpoint.hello, endpoint.handle)}

@@ -1,0 +1,106 @@
+"""The process of `xvfl coordinator CONFIG --serve`: predict with the parties that are online."""
+
+from contextlib import ExitStack
+
+import torch
+
+from xvfl.data.frames import read_frame
+from xvfl.errors import ConfigError
+from xvfl.federation.prediction_ledger import PredictionLimits
+from xvfl.model.run_dir import RunDir
+from xvfl.model.workflow import read_source
+from xvfl.service.config import CoordinatorConfig
+from xvfl.service.listener import listen
+from xvfl.service.log import EventLog, LogFunction
+from xvfl.service.prediction.coordinator_prediction import CoordinatorPredictor
+from xvfl.service.prediction.federated_model import load_federated_model
+from xvfl.service.prediction.http_endpoint import EndpointSettings, HttpEndpoint, PredictionService
+from xvfl.service.prediction.micro_batches import MicroBatcher
+from xvfl.service.prediction.party_prediction import PREDICTION, PartyPredictor
+from xvfl.service.prediction.prediction_config import CoordinatorPrediction
+from xvfl.service.prediction.row_answers import prior_answer
+from xvfl.service.status_server import StatusServer
+from xvfl.system.signals import STOP_TIMEOUT_S, stop_on_signals
+from xvfl.training.threads import limit_threads
+from xvfl.wire.in_process import InProcessTransport
+from xvfl.wire.transport import Transport
+
+NO_BUDGET = PredictionLimits(2**31, 2**31, 2**31)
+"""Budgets of the coordinator's own party."""
+
+
+def serve_predictions(config: CoordinatorConfig, show: bool = True) -> None:
+    """Predict until a signal stops this process.
+
+    Parameters
+    ----------
+    config : CoordinatorConfig
+        The configuration of the coordinator, with a section `[prediction]`.
+    show : bool, default=True
+        Print the log on standard error as well.
+
+    """
+    settings = config.prediction
+    if settings is None:
+        raise ConfigError("prediction: expected a section [prediction] with `ids`")
+    folder = RunDir(config.state_dir)
+    model = load_federated_model(folder, config.privacy.resolve(federated=True), config.all_parties)
+    id_column = settings.id_column or config.labels.id_column
+    ids = list(read_frame(settings.ids, id_column, "prediction.ids").index)
+    log = EventLog(folder.path, "coordinator", show).write
+    books = RunDir(folder / PREDICTION).create()
+    predictor = CoordinatorPredictor(config, model, ids, books, log)
+    with ExitStack() as stack:
+        stop = stack.enter_context(stop_on_signals(timeout=STOP_TIMEOUT_S))
+        stack.enter_context(limit_threads(False, torch.device("cpu")))
+        server = stack.enter_context(
+            listen(config, log, predictor.check_hello, "prediction", predictor.assist)
+        )
+        local = open_local_party(config, settings, folder, log)
+        pool = predictor.connect({**server.transports, **local})
+        stack.callback(pool.close)
+        batcher = MicroBatcher(predictor.answer, settings.max_rows)
+        stack.callback(batcher.close)
+        service = PredictionService(
+            "collaborative",
+            predictor.find_row,
+            lambda note: prior_answer(model, note),
+            batcher.submit,
+            {"run": model.run},
+        )
+        endpoint_settings = EndpointSettings(
+            settings.address, settings.tokens, settings.deadline, settings.max_rows
+        )
+        endpoint = HttpEndpoint(endpoint_settings, service, log)
+        stack.callback(endpoint.close)
+        address = f"{config.listen.rpartition(':')[0]}:{server.port}"
+        log({"event": "listening", "address": address, "parties": list(config.parties)})
+        log({"event": "prediction_endpoint", "port": endpoint.port, "ids": len(ids)})
+        if config.status_address is not None:
+            status_server = StatusServer(config.status_address, predictor.status)
+            stack.callback(status_server.close)
+            log({"event": "status_server", "port": status_server.port})
+        while not stop.wait(0.5):
+            pass
+    log({"event": "stopped", "reason": "stop signal"})
+
+
+def open_local_party(
+    config: CoordinatorConfig, settings: CoordinatorPrediction, folder: RunDir, log: LogFunction
+) -> dict[str, Transport]:
+    """Open the prediction table of the party in this process, if there is one."""
+    party = config.local_party
+    if party is None:
+        return {}
+    if settings.local_table is None:
+        raise ConfigError(
+            f"prediction.local_table: expected the prediction table of the local party "
+            f"{party.name!r}"
+        )
+    source = read_source(settings.local_table, party.id_column, party.name)
+    state = RunDir(folder / party.name)
+    predictor = PartyPredictor(
+        party.name, state, source, config.matching, NO_BUDGET, "cpu", log, again=True
+    )
+    endpoint = predictor.endpoint
+    return {party.name: InProcessTransport(endpoint.hello, endpoint.handle)}

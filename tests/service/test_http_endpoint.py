@@ -1,0 +1,100 @@
+"""The HTTP endpoint of prediction by the federation: tokens, callers, addresses."""
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from xvfl.errors import ConfigError, RunError
+from xvfl.service.prediction.http_endpoint import (
+    EndpointSettings,
+    HttpEndpoint,
+    PredictionService,
+    read_tokens,
+)
+from xvfl.service.prediction.micro_batches import OverloadedError
+
+ANSWER = {"prediction": 1, "mode": "collaborative", "parties": ["a"], "refused": [], "notes": []}
+
+
+class Recorder:
+    """Answers requests and notes their callers."""
+
+    def __init__(self) -> None:
+        self.callers: list[str] = []
+        self.error: Exception | None = None
+        self.events: list[Any] = []
+
+    def submit(
+        self, rows: Sequence[int], caller: str, seconds: float
+    ) -> "Future[list[dict[str, Any]]]":
+        self.callers.append(caller)
+        future: Future[list[dict[str, Any]]] = Future()
+        if self.error is not None:
+            future.set_exception(self.error)
+        else:
+            future.set_result([ANSWER for _ in rows])
+        return future
+
+    def endpoint(self, address: str = "127.0.0.1:0", tokens: str | None = None) -> HttpEndpoint:
+        service = PredictionService(
+            "collaborative", lambda each: 0, lambda note: ANSWER, self.submit, {"run": "r"}
+        )
+        return HttpEndpoint(EndpointSettings(address, tokens, 2.0, 10), service, self.events.append)
+
+
+def post(port: int, token: str = "") -> tuple[int, dict[str, Any]]:
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    url = f"http://127.0.0.1:{port}/predict"
+    request = urllib.request.Request(url, b'{"ids": ["x"]}', headers)
+    try:
+        with urllib.request.urlopen(request, timeout=60) as response:
+            return response.status, json.load(response)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
+
+
+def test_tokens_name_the_caller(tmp_path: Path) -> None:
+    file, recorder = tmp_path / "tokens", Recorder()
+    file.write_text("web s3cret\nbatch other\n")
+    endpoint = recorder.endpoint(tokens=str(file))
+    assert post(endpoint.port)[0] == post(endpoint.port, "wrong")[0] == 401
+    assert post(endpoint.port, "other")[0] == post(endpoint.port, "s3cret")[0] == 200
+    assert recorder.callers == ["batch", "web"]
+    endpoint.close()
+
+
+def test_failures_are_answered_and_logged() -> None:
+    recorder = Recorder()
+    endpoint = recorder.endpoint()
+    assert post(endpoint.port)[1]["predictions"][0]["id"] == "x"
+    for error, status in (
+        (OverloadedError("waited too long"), 503),
+        (RunError("/path: secret"), 503),
+        (ValueError("secret"), 500),
+    ):
+        recorder.error = error
+        code, body = post(endpoint.port)
+        assert code == status and "secret" not in body["error"]
+    assert [each["event"] for each in recorder.events] == ["prediction_failed", "internal_error"]
+    recorder.error = None
+    assert post(endpoint.port)[0] == 200
+    with pytest.raises(RunError, match="prediction.address: cannot listen"):
+        recorder.endpoint(f"127.0.0.1:{endpoint.port}")
+    endpoint.close()
+
+
+def test_other_machines_need_a_token(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="set prediction.tokens"):
+        Recorder().endpoint("0.0.0.0:0")
+    with pytest.raises(ConfigError, match="expected HOST:PORT"):
+        Recorder().endpoint("7490")
+    for text in ("", "name\n", "a x\nb x\n", "a x\na y\n"):
+        (tmp_path / "tokens").write_text(text)
+        with pytest.raises(ConfigError, match="a name and a token in each line"):
+            read_tokens(str(tmp_path / "tokens"))

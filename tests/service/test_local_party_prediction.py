@@ -1,0 +1,69 @@
+"""The coordinator's own party takes part in predictions, without budgets."""
+
+import time
+from pathlib import Path
+from threading import Event
+
+import pytest
+
+from tests.service.test_service import COORDINATOR, SHOP, write
+from xvfl.data.frames import read_frame
+from xvfl.errors import ConfigError
+from xvfl.federation.prediction_ledger import PredictionLimits
+from xvfl.model.run_dir import RunDir
+from xvfl.service.config import load_coordinator_config, load_party_config
+from xvfl.service.coordinator import _local_party
+from xvfl.service.coordinator_service import CoordinatorService
+from xvfl.service.party_inputs import PartyInputs
+from xvfl.service.party_service import PartyService
+from xvfl.service.prediction.coordinator_prediction import CoordinatorPredictor
+from xvfl.service.prediction.coordinator_process import open_local_party
+from xvfl.service.prediction.federated_model import load_federated_model
+from xvfl.service.prediction.party_prediction import PartyPredictor
+from xvfl.wire.in_process import InProcessTransport
+
+PREDICTION = '[prediction]\nids = "labels.csv"\nlocal_table = "bank.csv"\n'
+
+
+def test_the_local_party_takes_part(tmp_path: Path) -> None:
+    write(tmp_path)
+    text = COORDINATOR.replace("epochs = 12", "epochs = 2")
+    (tmp_path / "coordinator.toml").write_text(text + PREDICTION)
+    (tmp_path / "shop.toml").write_text(SHOP.replace("PORT", "1"))
+    config = load_coordinator_config(tmp_path / "coordinator.toml")
+    shop_config = load_party_config(tmp_path / "shop.toml")
+    service = CoordinatorService(config, show=False)
+    inputs = PartyInputs.load("shop", shop_config, RunDir(shop_config.state_dir).create())
+    shop = PartyService(inputs, lambda event: None).endpoint
+    service.connect({"shop": InProcessTransport(shop.hello, shop.handle), **_local_party(service)})
+    assert service.run(Event()).evaluation is not None
+
+    folder, events = RunDir(config.state_dir), list[object]()
+    privacy, settings = config.privacy.resolve(federated=True), config.prediction
+    assert settings is not None
+    model = load_federated_model(folder, privacy, config.all_parties)
+    ids = list(read_frame(settings.ids, "customer", "ids").index)
+    books = RunDir(tmp_path / "books").create()
+    predictor = CoordinatorPredictor(config, model, ids, books, events.append)
+    limits, log = PredictionLimits(), events.append
+    opened = PartyPredictor(
+        "shop", inputs.folder, inputs.source, config.matching, limits, "cpu", log
+    ).endpoint
+    transports = {
+        "shop": InProcessTransport(opened.hello, opened.handle),
+        **open_local_party(config, settings, folder, events.append),
+    }
+    pool = predictor.connect(transports)
+    while len(pool.available()) < 2:
+        time.sleep(0.01)
+    rows = [predictor.find_row(each) for each in ("c000", "c100", "c239")]
+    answers = predictor.answer(rows, "caller", time.monotonic() + 30)
+    pool.close()
+    # The first rows are held by the shop alone, the last ones by the bank alone.
+    assert [each["parties"] for each in answers] == [["shop"], ["bank", "shop"], ["bank"]]
+    text = (tmp_path / "coordinator.toml").read_text()
+    (tmp_path / "coordinator.toml").write_text(text.replace('local_table = "bank.csv"\n', ""))
+    config = load_coordinator_config(tmp_path / "coordinator.toml")
+    assert config.prediction is not None
+    with pytest.raises(ConfigError, match="prediction.local_table: expected the prediction table"):
+        open_local_party(config, config.prediction, folder, events.append)
