@@ -221,7 +221,7 @@ def test_coordinators_page_during_a_run(browser: "Browser", tmp_path: Path, widt
             wait_for_points(page, points, processes[1])
             page.locator(".tag.online").nth(1).wait_for()
             table = page.inner_text("section[aria-label=Parties]")
-            assert all(each in table for each in ("ago", "bank", "shop"))
+            assert all(each in table for each in ("response time", "bank", "shop"))
             assert re.search(r"\d (k|M)B", table)
             assert page.locator(".heatmap td.heat").count() >= 4
             processes[1].kill()

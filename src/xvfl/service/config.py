@@ -154,7 +154,7 @@ class CoordinatorConfig:
     """Private key that signs releases (NAME.release.key of `xvfl certs issue`); by default
     release.key in the state folder, created at the first start."""
     status_address: str | None = None
-    """HOST:PORT of the status server (/health, /metrics, /status); off by default."""
+    """HOST:PORT of the status server (/health, /metrics, /status, and a page); off by default."""
     max_message_bytes: int = MAX_FRAME_BYTES
     """Largest message accepted, in bytes."""
     max_pending_connections: int = MAX_PENDING
@@ -219,7 +219,7 @@ class PartyProcessConfig:
     release_key: str | None = None
     """The coordinator's public key (NAME.release.pub), which verifies a released head."""
     status_address: str | None = None
-    """HOST:PORT of the status server (/health, /metrics, /status); off by default."""
+    """HOST:PORT of the status server (/health, /metrics, /status, and a page); off by default."""
     reconnect_timeout: float = 3600.0
     """Seconds without a connection to the coordinator before the party exits."""
     progress_timeout: float = 600.0

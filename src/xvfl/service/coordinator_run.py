@@ -176,8 +176,8 @@ class CoordinatorRun:
 
     def status(self) -> dict[str, Any]:
         """Return the status of the run; numbers become metrics."""
-        status = self._status.to_dict(finished=self._outcome is not None)
-        return {**status, "details": self._status.details()}
+        finished = self._outcome is not None
+        return {**self._status.to_dict(finished), "details": self._status.details(finished)}
 
     def _describe(self, rows: Rows, parts: Parts) -> dict[str, Any]:
         """Describe the run for `run.json`."""

@@ -80,9 +80,10 @@ class RunStatus:
             **(self.privacy.status() if self.privacy else {}),
         }
 
-    def details(self) -> dict[str, Any]:
+    def details(self, finished: bool) -> dict[str, Any]:
         """Return what the page draws: curves, anomalies, and what is missing where."""
         return {
+            "state": "finished" if finished else "training",
             "method": self.config.loss.method,
             "task": self.config.labels.task,
             "score_name": self.score_name,

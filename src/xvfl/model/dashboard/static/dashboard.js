@@ -1,6 +1,6 @@
 // Reads the server again and again, and shows the list of runs, one run, or the status of a process.
 
-import { duration, html, number, table } from "./elements.js";
+import { ago, duration, html, number, table } from "./elements.js";
 import * as panels from "./panels.js";
 
 const LIST_MS = 2500, LIVE_MS = 1500, IDLE_MS = 5000;
@@ -15,8 +15,8 @@ async function fetchJson(path) {
   return reply.json();
 }
 
-function ago(seconds) {
-  return `${duration(Math.max(0, Date.now() / 1000 - seconds))} ago`;
+function since(seconds) {
+  return ago(Date.now() / 1000 - seconds);
 }
 
 function tag(state) {
@@ -62,7 +62,7 @@ function listView() {
       html("a", { href: `#/run/${encodeURIComponent(run.name)}`, "data-run": run.name }, run.name),
       tag(run.state), `${run.method || "–"}${run.kind === "run" ? "" : ` (${run.kind})`}`,
       run.label ? `${run.label}, ${number(run.rows.labeled)} rows` : "–", epochText(run), bestText(run), partyText(run),
-      run.warnings ? html("span", { class: "tag warn" }, String(run.warnings)) : "0", run.changed ? ago(run.changed) : "–",
+      run.warnings ? html("span", { class: "tag warn" }, String(run.warnings)) : "0", run.changed ? since(run.changed) : "–",
     ]);
     const list = table(["run", "state", "method", "data", "#epochs", "#best validation", "parties", "#warnings", "changed"], rows,
       "Arrow keys move among the runs, Enter opens one.");
@@ -120,7 +120,7 @@ function runView(name) {
     const run = await fetchJson(`/api/run?name=${encodeURIComponent(name)}`);
     const rows = Object.entries(run.rows).filter(([, count]) => count).map(([part, count]) => `${number(count)} ${part}`).join(", ");
     head.replaceChildren(...facts([...progressFacts(run, run.curves.seconds.at(-1)), ["label", run.label], ["rows", rows],
-      ["started", run.started.replace("T", " ").slice(0, 19)], ["last change", run.changed ? ago(run.changed) : ""]]));
+      ["started", run.started.replace("T", " ").slice(0, 19)], ["last change", run.changed ? since(run.changed) : ""]]));
     problem.textContent = run.problem;
     const data = { ...run, status: run.about.status };
     for (const each of [terms, modes, parties, warnings]) each.update(data);
@@ -155,7 +155,7 @@ function statusView() {
     problem.textContent = status.healthy ? "" : status.problem;
     const run = {
       ...status, ...details, parties: status.party_present ?? {},
-      state: status.waiting ? "waiting" : status.healthy ? "training" : "stopped",
+      state: details?.state ?? "waiting",
       best_epoch: details?.curves.best_epoch ?? 0,
     };
     grid.hidden = after.hidden = !status.party_present;

@@ -49,6 +49,11 @@ export function duration(seconds) {
   return seconds < 172800 ? `${Math.round(seconds / 3600)} h` : `${Math.round(seconds / 86400)} days`;
 }
 
+/** Write how long ago something was, in seconds. */
+export function ago(seconds) {
+  return seconds < 2 ? "now" : `${duration(seconds)} ago`;
+}
+
 /** Make a table; cells are text or elements, columns whose name starts with "#" are numbers. */
 export function table(columns, rows, caption = "", style = "") {
   const names = columns.map((name) => name.replace(/^#/, ""));

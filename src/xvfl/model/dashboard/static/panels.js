@@ -1,7 +1,7 @@
 // The panels of a run: each has an element and a function that shows new data.
 
 import { LineChart, heatCell, scatter } from "./charts.js";
-import { bytes, duration, html, number, percent, table } from "./elements.js";
+import { ago, bytes, duration, html, number, percent, table } from "./elements.js";
 
 const DASHES = { local: "", assisted: "6 4", peers: "2 3" };
 
@@ -84,12 +84,12 @@ export function partiesPanel() {
     if (status?.party_present) {
       const of = (key, name) => status[key]?.[name];
       body.replaceChildren(table(
-        ["party", "state", "#response time", "#last seen", "#sent", "#received", "#batches", "#left", "#warnings", "last warning"],
+        ["party", "state", "#response time", "#last seen", "#sent", "#received", "#batches", "#departures", "#warnings", "last warning"],
         names.map((name) => [
           name,
           html("span", { class: `tag ${partyState(status, name)}`, title: of("party_absence", name) || false }, partyState(status, name)),
           duration(of("party_latency_seconds", name)),
-          of("party_last_seen_seconds", name) === undefined ? "–" : `${duration(of("party_last_seen_seconds", name))} ago`,
+          of("party_last_seen_seconds", name) === undefined ? "–" : ago(of("party_last_seen_seconds", name)),
           bytes(of("party_bytes_sent", name)), bytes(of("party_bytes_received", name)),
           of("party_batches", name) === undefined ? "–" : `${number(of("party_batches", name))} of ${number(status.batches)}`,
           number(of("party_departures", name)), number(of("party_anomalies", name)),
@@ -143,7 +143,7 @@ export function missingPanel() {
         ...data.groups.map((each, i) => heatCell(each.observed[party][at], percent(each.observed[party][at]), `${party}.${column}, ${names[i]}`)))));
     }
     const sampled = data.sampled < data.rows ? `, ${number(data.sampled)} of them sampled` : "";
-    body.replaceChildren(html("p", { class: "dim" }, `Share of observed cells in ${number(data.rows)} rows${sampled}.`),
+    body.replaceChildren(html("p", { class: "dim" }, `Share of ${data.columns ? "observed cells" : "rows"} among ${number(data.rows)} rows${sampled}.`),
       html("table", { class: "heatmap" }, head, html("tbody", {}, ...rows)));
   }
   return { element: panel("What is missing where", body), update };
