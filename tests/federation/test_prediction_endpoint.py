@@ -60,6 +60,7 @@ class Party:
             Hello(0, "p", False, len(observed), "", "s", "prediction"),
             lambda run: rows,
             lambda message: Matched(message.request_id, b""),
+            lambda message: message,
             self.events.append,
         )
 

@@ -155,8 +155,8 @@ def test_train_release_and_predict_on_two_machines(tmp_path: Path) -> None:
 def check_collaborative(
     first: Operator, second: Operator, commands: list[str], truth: pd.Series
 ) -> None:
-    """Predict with both machines, then with the laboratory restarted, then without it."""
-    serve_laboratory, serve, predict = commands
+    """Predict with both machines, with the laboratory restarted, and without it."""
+    serve_laboratory, serve, predict, assist = commands
     state, file = first.folder / "coordinator-state", first.folder / "collaborative.csv"
     second.begin(serve_laboratory)
     main = first.begin(serve)
@@ -169,6 +169,8 @@ def check_collaborative(
         assert {"clinic", "laboratory", "clinic+laboratory"} <= set(answers["parties"])
         held = answers[answers["mode"] == "collaborative"]
         assert len(held) > 540 and separates(held, truth) > 0.9
+        second.type(assist)
+        check_assisted(pd.read_csv(second.folder / "assisted.csv").set_index("id"), truth)
         count = sum(each["event"] == "disconnected" for each in read_log(state))
         second.kill()
         wait_for(state, "disconnected", count + 1, main)
@@ -177,6 +179,13 @@ def check_collaborative(
     first.type(predict)
     answers = pd.read_csv(file, keep_default_na=False).set_index("id")
     assert set(answers["parties"]) <= {"clinic", ""}
+
+
+def check_assisted(answers: pd.DataFrame, truth: pd.Series) -> None:
+    """Check the laboratory's own rows: those with gaps that the clinic holds are assisted."""
+    assert len(answers) == 455 and set(answers["mode"]) == {"assisted", "local"}
+    assert (answers["mode"] == "assisted").sum() > 300
+    assert separates(answers, truth) > 0.9
 
 
 def separates(answers: pd.DataFrame, truth: pd.Series) -> float:

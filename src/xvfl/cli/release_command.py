@@ -30,9 +30,10 @@ def release(
     """Release the head of a finished run to parties, or revoke it, at any time after training.
 
     Signs the head for each party, then listens on the coordinator's address until every party has
-    received it or --wait is over. A party receives it when its operator starts `xvfl party`. The
-    signed file STATE_DIR/releases/PARTY.release may be handed over instead; the party installs
-    it with `xvfl install`.
+    received it or --wait is over. A party receives it when its operator starts `xvfl party`. While
+    a coordinator predicts at this address (--serve), it delivers the releases instead. The signed
+    file STATE_DIR/releases/PARTY.release may also be handed over; the party installs it with
+    `xvfl install`.
 
     A new release replaces the earlier one, and a party never accepts an older one again. After a
     revocation, the party's model is deleted, and it predicts again only after a new release.

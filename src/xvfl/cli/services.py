@@ -28,7 +28,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="Write the log only to its 
 Serve = Annotated[
     bool,
     typer.Option(
-        "--serve", help="Predict with the finished run, as [prediction] in CONFIG describes."
+        "--serve", help="Predict with the finished run, as `prediction` in CONFIG describes."
     ),
 ]
 Again = Annotated[
@@ -80,7 +80,7 @@ def party(
 
     xvfl party bank.toml
 
-    With --serve it answers prediction requests instead, for the rows that [prediction] in CONFIG
+    With --serve it answers prediction requests instead, for the rows that `prediction` in CONFIG
     opens, within its budgets. It accepts no training request then.
     """
     with require_extra("federated"):

@@ -134,6 +134,12 @@ class PartyPool:
                 )
         return replies
 
+    def reopen(self, name: str, reason: str) -> None:
+        """Open the session with an available party once more, after `prepare`."""
+        for party in self.parties:
+            if party.name == name and party.available:
+                self._leave_out(party, reason, fault=False)
+
     def leave_out(self, index: int, reason: str) -> None:
         """Leave a party out that sent an invalid reply."""
         self._leave_out(self.parties[index], reason)

@@ -30,6 +30,7 @@ from xvfl.wire.messages import (
     Message,
     OpenPrediction,
     PredictionOpened,
+    Release,
     RowEmbeddings,
 )
 
@@ -71,6 +72,8 @@ class PredictionEndpoint(RequestEndpoint):
         Loads nets and rows for the name of a run.
     match
         Replies to requests of private id matching.
+    install
+        Installs a release.
     log_event
         Receives log events.
     """
@@ -80,10 +83,11 @@ class PredictionEndpoint(RequestEndpoint):
         hello: Hello,
         open_rows: Callable[[str], PredictionRows],
         match: Callable[[Match], Message],
+        install: Callable[[Release], Message],
         log_event: Callable[[dict[str, Any]], None],
     ) -> None:
         super().__init__(hello, log_event)
-        self._open_rows, self._match = open_rows, match
+        self._open_rows, self._match, self._install = open_rows, match, install
         self._opened: PredictionRows | None = None
         self._discard()
 
@@ -105,6 +109,8 @@ class PredictionEndpoint(RequestEndpoint):
             return self._open(message)
         if isinstance(message, Match):
             return self._match(message)
+        if isinstance(message, Release):
+            return self._install(message)
         if isinstance(message, End):
             self.end_reason = message.reason
             return Done(message.request_id, 0)

@@ -160,5 +160,11 @@ class PartyFolder:
         return strip_prefix(checkpoint[1], f"net/{self.name}/")
 
 
+def release_event(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the log event of an installed release."""
+    kind = "released" if manifest.get("revoked") is None else "release_revoked"
+    return {"event": kind, "number": manifest["number"], "run": manifest["run"]}
+
+
 def _digest(message: Release) -> str:
     return blake2b(message.signature, digest_size=16).hexdigest()

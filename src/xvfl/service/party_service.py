@@ -36,7 +36,7 @@ from xvfl.service.config import ALIGNMENT
 from xvfl.service.log import LogFunction
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.party_matching import MatchingService
-from xvfl.service.party_release import PartyFolder
+from xvfl.service.party_release import PartyFolder, release_event
 from xvfl.service.secret import load_secret, run_seed
 from xvfl.wire.messages import Done, Hello, Match, Message, Release
 
@@ -85,8 +85,7 @@ class PartyService:
         run = self.endpoint.run
         weights = self.endpoint.worker.net.state_dict() if run else {}
         manifest = self._folder.install(message, (run, weights))
-        kind = "released" if manifest.get("revoked") is None else "release_revoked"
-        self._log({"event": kind, "number": manifest["number"], "run": manifest["run"]})
+        self._log(release_event(manifest))
         return Done(message.request_id, self.endpoint.last_update)
 
     def _start_run(self, settings: RunSettings, training: Tensor) -> PartyRun:

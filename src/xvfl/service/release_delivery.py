@@ -1,5 +1,6 @@
 """Sign releases and deliver them: at the end of a run, or at any time by `xvfl release`."""
 
+import errno
 import time
 from collections.abc import Sequence
 from threading import Event
@@ -79,10 +80,12 @@ def serve_releases(
 ) -> None:
     """Listen for parties with a pending release, and deliver it, until all have received theirs.
 
+    If a coordinator that predicts (`--serve`) runs at the same address, it delivers them instead.
+
     Parameters
     ----------
     config : CoordinatorConfig
-        The coordinator's configuration; no coordinator may run at the same address.
+        The coordinator's configuration.
     store : ReleaseStore
         The signed releases.
     parties : sequence of str
@@ -95,29 +98,47 @@ def serve_releases(
         Receives log events.
     """
     _install_at_local_party(config, store, parties, log)
-    waiting = store.pending(parties)
+    waiting, deadline = store.pending(parties), time.monotonic() + timeout
     if not waiting or not timeout:
         return
-    with listen(config, log) as server:
-        log({"event": "listening", "address": config.listen, "parties": waiting})
-        remote = {name: RemoteParty(name, server.transports[name]) for name in waiting}
-        # Initialize the counter from the clock so that it increases across restarts.
-        request_id, deadline = time.time_ns() // 1_000_000, time.monotonic() + timeout
-        rejected: set[str] = set()
-        while remote and time.monotonic() < deadline and not stop.is_set():
-            for name, party in list(remote.items()):
-                hello = party.transport.hello()
-                if hello is None or hello.instance_id in rejected:
-                    continue
-                party.instance_id = hello.instance_id
-                request_id += 2
-                if send_release(store, party, request_id, log):
-                    _end(party, request_id + 1)
-                    del remote[name]
-                elif not party.restarted():
-                    # It would reject the release again; wait until its operator restarts it.
-                    rejected.add(hello.instance_id)
-            stop.wait(POLL_S if remote else 0)
+    try:
+        with listen(config, log) as server:
+            log({"event": "listening", "address": config.listen, "parties": waiting})
+            remote = {name: RemoteParty(name, server.transports[name]) for name in waiting}
+            _deliver(remote, store, deadline, stop, log)
+    except RunError as error:
+        if getattr(error.__cause__, "errno", None) != errno.EADDRINUSE:
+            raise
+        log({"event": "waiting_for_coordinator", "address": config.listen, "parties": waiting})
+        while store.pending(waiting) and time.monotonic() < deadline and not stop.is_set():
+            stop.wait(POLL_S)
+
+
+def _deliver(
+    remote: dict[str, RemoteParty],
+    store: ReleaseStore,
+    deadline: float,
+    stop: Event,
+    log: LogFunction,
+) -> None:
+    """Send each party its release when it is connected, and that nothing follows."""
+    # Initialize the counter from the clock so that it increases across restarts.
+    request_id = time.time_ns() // 1_000_000
+    rejected: set[str] = set()
+    while remote and time.monotonic() < deadline and not stop.is_set():
+        for name, party in list(remote.items()):
+            hello = party.transport.hello()
+            if hello is None or hello.instance_id in rejected:
+                continue
+            party.instance_id = hello.instance_id
+            request_id += 2
+            if send_release(store, party, request_id, log):
+                _end(party, request_id + 1)
+                del remote[name]
+            elif not party.restarted():
+                # It would reject the release again; wait until its operator restarts it.
+                rejected.add(hello.instance_id)
+        stop.wait(POLL_S if remote else 0)
 
 
 def _end(party: RemoteParty, request_id: int) -> None:

@@ -146,8 +146,8 @@ class AssistedPredictor:
                 self._opened = self._load(bundle, version)
         except (ModeError, RunError, OSError) as error:
             raise RequestError(
-                "mode: no head is released to this party, so it cannot predict; ask the "
-                "coordinator to list it under `release_to`",
+                "mode: no head is released to this party, or it was revoked, so it cannot predict; "
+                "ask the coordinator for a release (`xvfl release`)",
                 "mode",
                 status=409,
             ) from error

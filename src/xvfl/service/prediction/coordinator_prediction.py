@@ -25,6 +25,8 @@ from xvfl.service.prediction.federated_model import FederatedModel
 from xvfl.service.prediction.micro_batches import Answers
 from xvfl.service.prediction.prediction_config import MAX_DEADLINE_S
 from xvfl.service.prediction.row_answers import collaborative_answers
+from xvfl.service.release_delivery import send_release
+from xvfl.service.release_store import ReleaseStore
 from xvfl.wire.messages import Assist, Assistance, Hello, Message
 from xvfl.wire.transport import Transport
 from xvfl_serve.errors import RequestError
@@ -69,6 +71,8 @@ class CoordinatorPredictor:
         self._matched_now: dict[str, str] = {}
         self._matching, self._exchange = threading.Lock(), threading.Lock()
         self._transports: Mapping[str, Transport] = {}
+        self._releases = ReleaseStore(RunDir(config.state_dir), config.signing_key)
+        self._offered: set[tuple[str, int, str]] = set()
         self.pool: PartyPool | None = None
 
     def _set_alignment(self, alignment: CoordinatorAlignment) -> None:
@@ -95,7 +99,8 @@ class CoordinatorPredictor:
             )
 
     def _prepare(self, name: str, hello: Hello) -> None:
-        """Match ids with a party that has not done so."""
+        """Deliver the release that waits for a party; match ids if it has not done so."""
+        self._deliver_release(name, hello)
         with self._matching:
             match = self._alignment.matches.get(name)
             known = match is not None and hello.session == match.session.hex()
@@ -113,6 +118,27 @@ class CoordinatorPredictor:
             )
             self._matched_now[name] = hello.instance_id
             self._set_alignment(alignment)
+
+    def offer_releases(self) -> None:
+        """Deliver releases that were signed meanwhile to connected parties."""
+        for name in self._releases.pending(self.model.names):
+            hello = self._transports[name].hello()
+            if self.pool is not None and hello and self._is_new_release(name, hello):
+                self.pool.reopen(name, "it receives a release")
+
+    def _deliver_release(self, name: str, hello: Hello) -> None:
+        if self.pool is None or not self._releases.pending([name]):
+            return
+        if self._is_new_release(name, hello):
+            number = self._releases.records()[name].number
+            # A party that rejects it gets it again when its operator has restarted it.
+            self._offered.add((name, number, hello.instance_id))
+            party = RemoteParty(name, self._transports[name])
+            send_release(self._releases, party, self.pool.next_request_id(), self._log)
+
+    def _is_new_release(self, name: str, hello: Hello) -> bool:
+        number = self._releases.records()[name].number
+        return (name, number, hello.instance_id) not in self._offered
 
     def find_row(self, each: str) -> int:
         """Return the row of an id; reject an id that cannot be predicted."""

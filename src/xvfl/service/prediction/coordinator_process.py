@@ -4,6 +4,7 @@ from contextlib import ExitStack
 
 import torch
 
+from xvfl.certs.release_key import PUBLIC_KEY
 from xvfl.data.frames import read_frame
 from xvfl.errors import ConfigError
 from xvfl.federation.prediction_ledger import PredictionLimits
@@ -81,7 +82,7 @@ def serve_predictions(config: CoordinatorConfig, show: bool = True) -> None:
             stack.callback(status_server.close)
             log({"event": "status_server", "port": status_server.port})
         while not stop.wait(0.5):
-            pass
+            predictor.offer_releases()
     log({"event": "stopped", "reason": "stop signal"})
 
 
@@ -100,7 +101,16 @@ def open_local_party(
     source = read_source(settings.local_table, party.id_column, party.name)
     state = RunDir(folder / party.name)
     predictor = PartyPredictor(
-        party.name, state, source, config.matching, NO_BUDGET, "cpu", log, again=True
+        party.name,
+        state,
+        source,
+        config.matching,
+        NO_BUDGET,
+        "cpu",
+        log,
+        again=True,
+        release_key=folder / PUBLIC_KEY,
+        id_column=party.id_column,
     )
     endpoint = predictor.endpoint
     return {party.name: InProcessTransport(endpoint.hello, endpoint.handle)}

@@ -28,8 +28,8 @@ from xvfl.primitives.rows import observation_levels
 from xvfl.service.config import ALIGNMENT, MatchingConfig
 from xvfl.service.log import LogFunction
 from xvfl.service.party_matching import MatchingService
-from xvfl.service.party_release import RUN, PartyFolder
-from xvfl.wire.messages import Hello
+from xvfl.service.party_release import RUN, PartyFolder, release_event
+from xvfl.wire.messages import Done, Hello, Release
 
 PREDICTION = "prediction"
 """Subfolder of the state folder: alignment and counts of the prediction table."""
@@ -56,6 +56,10 @@ class PartyPredictor:
         Receives log events.
     again
         Match ids once more, although they are matched.
+    release_key
+        Public key that verifies a release.
+    id_column
+        The id column, for the released model.
     """
 
     def __init__(
@@ -68,13 +72,15 @@ class PartyPredictor:
         device: str,
         log: LogFunction,
         again: bool = False,
+        release_key: Path | None = None,
+        id_column: str | None = None,
     ) -> None:
         if not folder.has(RUN) or not folder.has(ENCODER):
             raise RunError(
                 f"{folder.path}: no finished run to predict with; train first with `xvfl party`"
             )
         self.name, self._folder, self._source, self._limits = name, folder, source, limits
-        self._state = PartyFolder(name, folder, None)
+        self._state = PartyFolder(name, folder, release_key, id_column)
         self._device, self._log = device, log
         self.ids, columns = source_ids(source), source_columns(source)
         self.books = RunDir(folder / PREDICTION).create()
@@ -89,7 +95,9 @@ class PartyPredictor:
         )
         # The operator started this process: forget unfinished sessions.
         self._matching.allow_sessions()
-        self.endpoint = PredictionEndpoint(self.hello(), self._open_rows, self._matching.reply, log)
+        self.endpoint = PredictionEndpoint(
+            self.hello(), self._open_rows, self._matching.reply, self._install, log
+        )
 
     def hello(self) -> Hello:
         """Describe this party to the coordinator."""
@@ -130,6 +138,10 @@ class PartyPredictor:
         self._alignment = alignment
         self.endpoint.hello = self.hello()
         self.endpoint.close_rows()
+
+    def _install(self, message: Release) -> Done:
+        self._log(release_event(self._state.install(message)))
+        return Done(message.request_id, 0)
 
     def _open_rows(self, run: str) -> PredictionRows:
         if self._alignment is None:

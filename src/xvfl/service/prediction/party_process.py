@@ -1,6 +1,7 @@
 """The process of `xvfl party CONFIG --serve`: answer requests for the opened rows."""
 
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -47,7 +48,16 @@ def serve_party_predictions(
     log = EventLog(folder.create().path, name, show).write
     source = read_source(opened.table, config.id_column, name)
     predictor = PartyPredictor(
-        name, folder, source, config.matching, opened.limits, config.device, log, again
+        name,
+        folder,
+        source,
+        config.matching,
+        opened.limits,
+        config.device,
+        log,
+        again,
+        Path(config.release_key) if config.release_key else None,
+        config.id_column,
     )
     endpoint = predictor.endpoint
     client = connect_party(config, predictor.hello, endpoint, log, config.reconnect_timeout)
