@@ -212,7 +212,7 @@ class XVFL:
         x = torch.cat([each for each, _ in inputs], 1)
         used = torch.cat([each for _, each in inputs], 1) if self._skips_rows else None
         out = apply_to_rows(self.heads, used, x.flatten(0, 1), stacked=stacked)
-        out = out.view(*x.shape[:2], -1)
+        out = out.view(*x.shape[:2], out.shape[-1])
         return torch.split(out, [each.shape[1] for each, _ in inputs], 1)
 
     def logits(self, federation: Federation, rows: Rows, mode: Mode, party: int) -> Tensor:
