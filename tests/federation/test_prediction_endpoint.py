@@ -138,7 +138,7 @@ def test_rows_above_a_budget_are_refused_one_by_one(tmp_path: Path) -> None:
     assert reply.row_status.tolist()[0] == REFUSED and len(reply.values) == 1
     assert reply.refusal == "max_per_row (1) is used up"
     assert party.events[-1]["event"] == "prediction_refused" and party.events[-1]["rows"] == 1
-    # A new process has the same books.
+    # A new process has the same counts.
     assert party.embed().values.shape[0] == 0
     assert Party(tmp_path, PredictionLimits(max_per_row=1)).open().embed().values.shape[0] == 0
 

@@ -322,3 +322,33 @@ def local_accuracy(folder: Path, party: str, ids: Sequence[str]) -> float:
     table = {party: new_tables(folder)[party]}
     frame = fused_model(folder).predict(table, "local", party, ids=ids).frame()
     return accuracy(folder, list(zip(ids, frame["prediction"], strict=True)))
+
+
+@dataclass(frozen=True)
+class ReachableGroup:
+    """Answers that were computed while the same parties were reachable."""
+
+    parties: tuple[str, ...]
+    n_answers: int
+    accuracy: float
+    alone: dict[str, float]
+    """Accuracy of each of the parties alone, on the same rows."""
+
+
+def by_reachable_parties(
+    folder: Path, rows: Sequence[tuple[str, dict[str, Any]]]
+) -> list[ReachableGroup]:
+    """Group answers by the parties that were reachable; compare them with each of these alone."""
+    groups: dict[tuple[str, ...], list[tuple[str, str]]] = {}
+    for each, row in rows:
+        reachable = tuple(name for name in PARTIES if name not in row["unreachable"])
+        groups.setdefault(reachable, []).append((each, row["prediction"]))
+    return [
+        ReachableGroup(
+            parties,
+            len(answers),
+            accuracy(folder, answers),
+            {name: local_accuracy(folder, name, [each for each, _ in answers]) for name in parties},
+        )
+        for parties, answers in groups.items()
+    ]

@@ -5,7 +5,7 @@ Three parties and the coordinator are processes over mutual TLS on this machine.
     python -m tests.service.prediction_report [REQUESTS] [THREADS]
 
 It prints the latency of the requests, beside that of one raw gRPC round trip over mutual TLS with a
-payload of the same size in the same run, and the accuracy beside that of the best party alone.
+payload of the same size in the same run, and the accuracy beside that of each reachable party.
 """
 
 import signal
@@ -23,9 +23,8 @@ from tests.service.predicting_federation import (
     DEADLINE_S,
     PARTIES,
     Predicting,
-    accuracy,
+    by_reachable_parties,
     held_by,
-    local_accuracy,
     train_federation,
 )
 
@@ -90,8 +89,9 @@ def main(requests: int = 1000, threads: int = 4) -> None:
     print(line(f"{requests} requests, {threads} at a time, faults", seconds))
     print(f"{(seconds <= limit).sum()} of {requests} within {limit:g} s (deadline + 10 %)")
     print("contributors:", ", ".join(f"{name} {n}" for name, n in contributors.most_common()))
-    got = accuracy(folder, [(each, row["prediction"]) for each, row in rows])
-    print(f"accuracy {got:.4f}; bank alone {local_accuracy(folder, 'bank', ids):.4f}")
+    for group in by_reachable_parties(folder, rows):
+        alone = ", ".join(f"{name} {value:.4f}" for name, value in group.alone.items())
+        print(f"{group.n_answers} answers: accuracy {group.accuracy:.4f}; alone: {alone}")
 
 
 if __name__ == "__main__":

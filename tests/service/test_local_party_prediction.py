@@ -43,8 +43,8 @@ def test_the_local_party_takes_part(tmp_path: Path) -> None:
     assert settings is not None
     model = load_federated_model(folder, privacy, config.all_parties)
     ids = list(read_frame(settings.ids, "customer", "ids").index)
-    books = RunDir(tmp_path / "books").create()
-    predictor = CoordinatorPredictor(config, model, ids, books, events.append)
+    state = RunDir(tmp_path / "prediction").create()
+    predictor = CoordinatorPredictor(config, model, ids, state, events.append)
     limits, log = PredictionLimits(), events.append
     opened = PartyPredictor(
         "shop", inputs.folder, inputs.source, config.matching, limits, "cpu", log

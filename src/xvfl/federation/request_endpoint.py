@@ -6,6 +6,7 @@ request that is sent again gets the same reply and has no second effect.
 
 import threading
 import traceback
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +20,7 @@ MAX_ERROR_LENGTH = 2000
 """Characters of an error reply; it may quote the request."""
 
 
-class RequestEndpoint:
+class RequestEndpoint(ABC):
     """Handles a coordinator's requests one after the other; a subclass computes the replies."""
 
     def __init__(self, hello: Hello, log_event: Callable[[dict[str, Any]], None]) -> None:
@@ -57,11 +58,11 @@ class RequestEndpoint:
             self._last, self._last_request_id = (frame, reply), message.request_id
             return reply
 
+    @abstractmethod
     def _dispatch(self, message: Message) -> Message:
         """Carry out a request and return the reply."""
-        raise NotImplementedError
 
-    def _discard(self) -> None:
+    def _discard(self) -> None:  # noqa: B027  (optional)
         """Discard partial state after an unexpected exception."""
 
     def _check_fresh(self, message: Message) -> None:

@@ -14,7 +14,7 @@ from xvfl.model.prediction import PredictRequest
 from xvfl.primitives.rows import Rows
 
 MIN_ROWS = 20
-"""Fewer validation rows of one class are no reason to warn."""
+"""Fewer validation rows than this say nothing about predictions that are all of one class."""
 
 
 def choose_classes(

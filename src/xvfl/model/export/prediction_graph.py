@@ -87,8 +87,8 @@ class TracedParties:
         return maths.merge(x, completed, net.spread(observed))
 
     def backward(self, loss: Tensor) -> None:
-        """Raise: a traced prediction is not trained."""
-        raise NotImplementedError
+        """Nothing is trained here."""
+        raise TypeError("a traced prediction cannot be trained")
 
 
 class PredictionGraph(nn.Module):

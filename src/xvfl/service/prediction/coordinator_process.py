@@ -49,8 +49,8 @@ def serve_predictions(config: CoordinatorConfig, show: bool = True) -> None:
     id_column = settings.id_column or config.labels.id_column
     ids = list(read_frame(settings.ids, id_column, "prediction.ids").index)
     log = EventLog(folder.path, "coordinator", show).write
-    books = RunDir(folder / PREDICTION).create()
-    predictor = CoordinatorPredictor(config, model, ids, books, log)
+    state = RunDir(folder / PREDICTION).create()
+    predictor = CoordinatorPredictor(config, model, ids, state, log)
     with ExitStack() as stack:
         stop = stack.enter_context(stop_on_signals(timeout=STOP_TIMEOUT_S))
         stack.enter_context(limit_threads(False, torch.device("cpu")))

@@ -83,8 +83,8 @@ class PartyPredictor:
         self._state = PartyFolder(name, folder, release_key, id_column)
         self._device, self._log = device, log
         self.ids, columns = source_ids(source), source_columns(source)
-        self.books = RunDir(folder / PREDICTION).create()
-        path = self.books / ALIGNMENT
+        self.state = RunDir(folder / PREDICTION).create()
+        path = self.state / ALIGNMENT
         self._alignment = self._load_alignment(path, columns)
         if again and self._alignment is not None:
             self._alignment = None
@@ -121,7 +121,7 @@ class PartyPredictor:
         return handles
 
     def _load_alignment(self, path: Path, columns: list[str]) -> PartyAlignment | None:
-        """Load the alignment of the prediction table; a new table has new books."""
+        """Load the alignment of the prediction table; a new table has new counts."""
         if not path.is_file():
             return None
         alignment = load_party_alignment(path)
@@ -130,7 +130,7 @@ class PartyPredictor:
         except InputError as error:
             self._log({"event": "prediction_table_changed", "reason": str(error)})
             path.unlink()
-            (self.books / COUNTS).unlink(missing_ok=True)
+            (self.state / COUNTS).unlink(missing_ok=True)
             return None
         return alignment
 
@@ -166,7 +166,7 @@ class PartyPredictor:
             rows,
             observation_levels(table.observed, full_threshold),
             table.observed.float().mean(1),
-            PredictionLedger(self._limits, len(self.ids), self.books.path),
+            PredictionLedger(self._limits, len(self.ids), self.state.path),
         )
 
     def _load_net(self, settings: RunSettings, layout: Layout) -> PartyNet:
