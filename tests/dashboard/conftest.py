@@ -21,9 +21,13 @@ def finished_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_runs(tmp_path_factory.mktemp("dashboard"))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> "Iterator[Browser]":
-    """Start an installed Chromium or Chrome without a window."""
+    """Start an installed Chromium or Chrome without a window.
+
+    Playwright keeps an event loop running in this thread, in which tests of other modules could not
+    call `asyncio.run`; so the browser ends with the module.
+    """
     playwright = pytest.importorskip("playwright.sync_api")
     names = ("chromium", "chromium-browser", "google-chrome", CHROME)
     program = next((path for name in names if (path := shutil.which(name))), None)

@@ -59,7 +59,7 @@ column = "churned"
 embedding_dim = 32
 hidden_dim = 32
 [train]
-epochs = 8
+epochs = 40
 learning_rate = 0.01
 batch_size = 64
 patience = 0
@@ -310,11 +310,10 @@ def held_by(folder: Path, *parties: str) -> list[str]:
     return [each for each in ids if any(each in tables[name].index for name in parties)]
 
 
-def accuracy(folder: Path, predictions: Mapping[str, str] | Sequence[tuple[str, str]]) -> float:
+def accuracy(folder: Path, predictions: Sequence[tuple[str, str]]) -> float:
     """Return the share of correct predictions."""
     truth = pd.read_csv(folder / "truth.csv").set_index("customer")["churned"]
-    pairs = predictions.items() if isinstance(predictions, Mapping) else predictions
-    return float(np.mean([truth[each] == label for each, label in pairs]))
+    return float(np.mean([truth[each] == label for each, label in predictions]))
 
 
 def local_accuracy(folder: Path, party: str, ids: Sequence[str]) -> float:
