@@ -94,6 +94,7 @@ ADDED: dict[str, Any] = {
     "net.seeing_completers": False,
     "net.number_embedding_dim": 0,
     "net.members": 1,
+    "net.skip_rank": None,
     "loss.joint_masks": False,
     "train.completion_interval": 1,
     "train.image_shift": 0.0,

@@ -240,6 +240,11 @@ def test_shared_rows_other_metrics_and_samples_of_rows(classifier: XVFLClassifie
     assert few.n_rows == 100
     again = classifier.explain(HELD_OUT, Y, max_rows=100, n_repeats=1, n_samples=20)
     assert few.to_dict() == again.to_dict()
+    parties_only = classifier.explain(
+        HELD_OUT, Y, max_rows=100, n_repeats=0, n_samples=20, completion=False
+    )
+    assert few.completion is not None and parties_only.completion is None
+    assert parties_only.worth == few.worth and parties_only.completed_cells.empty
     one = classifier.explain({"bank": HELD_OUT["bank"]}, Y, n_repeats=0, n_samples=20)
     assert one.worth[0].share == Estimate(1, 1, 1)
 

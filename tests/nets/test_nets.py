@@ -70,6 +70,19 @@ def test_table_bottoms_have_three_layers_and_see_features_and_flags() -> None:
     assert linears(nets.completer(MIXED, 9, 7)) == [(9, 7), (7, 7), (7, 16)]
 
 
+def test_a_linear_skip_is_added_to_table_bottoms() -> None:
+    skip = nets.bottom(MIXED, 9, 7, 1, skip_rank=3)
+    assert linears(skip) == [(16 + 6, 7), (7, 7), (7, 9), (16 + 6, 3), (3, 9)]
+    assert linears(nets.bottom(MIXED, 9, 7, 1, skip_rank=9))[3:] == [(16 + 6, 9)]
+    assert isinstance(skip, nets.LinearSkip)
+    x = torch.rand(5, 16 + 6, generator=RNG)
+    first, second = skip.linear.children()
+    assert isinstance(first, nn.Linear) and isinstance(second, nn.Linear)
+    expected = skip.net(x) + (x @ first.weight.T + first.bias) @ second.weight.T + second.bias
+    torch.testing.assert_close(skip(x), expected)
+    assert isinstance(nets.bottom(IMAGE, 9, 7, 1, skip_rank=3), ResidualBottom)
+
+
 @pytest.mark.parametrize("size", list(itertools.product([1, 3, 4, 7, 8], [1, 2, 5, 8])))
 @pytest.mark.parametrize("channels", [1, 3])
 def test_image_completers_give_images_of_any_size(channels: int, size: tuple[int, int]) -> None:

@@ -175,7 +175,10 @@ def explain(
     ] = 5,
     rows: Annotated[
         int, typer.Option(help="Largest number of rows; more are sampled.", min=10)
-    ] = 2_000,
+    ] = 1_500,
+    completion: Annotated[
+        bool, typer.Option("--completion/--no-completion", help="Show what completion changed.")
+    ] = True,
 ) -> None:
     """Explain a run: what each party and feature is worth, and what completion changed.
 
@@ -194,7 +197,12 @@ def explain(
     from xvfl.model.workflow import explain_run
 
     options = ExplainOptions(
-        metric, "shared" if shared else "all", repeats, max_rows=rows, ids=id or None
+        metric,
+        "shared" if shared else "all",
+        repeats,
+        max_rows=rows,
+        ids=id or None,
+        completion=completion,
     )
     with work_bar("explaining") as report:
         result = explain_run(RunDir(run), options, report)

@@ -25,6 +25,11 @@ def source_ids(source: Source | pd.Series) -> list[str]:
     return list(source.ids) if isinstance(source, Images) else list(source.index)
 
 
+def source_index(source: Source) -> pd.Index:
+    """Return the ids of a party's rows as an index, to look up many ids at once."""
+    return pd.Index(source.ids) if isinstance(source, Images) else source.index
+
+
 def source_columns(source: Source) -> list[str]:
     """List the columns of a party's rows; for images, their shape."""
     if isinstance(source, Images):
@@ -43,7 +48,7 @@ def take_rows(source: Source, rows: NDArray[Any]) -> Source:
 
 def take_ids(source: Source, ids: Sequence[str]) -> Source:
     """Select the rows of the given ids, in the order of the ids; skip unknown ids."""
-    rows = pd.Index(source_ids(source)).get_indexer(pd.Index(ids))
+    rows = source_index(source).get_indexer(pd.Index(ids))
     return take_rows(source, rows[rows >= 0])
 
 

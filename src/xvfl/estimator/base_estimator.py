@@ -346,7 +346,8 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
         ids: Sequence[Any] | None = None,
         n_repeats: int = 5,
         n_samples: int = 300,
-        max_rows: int = 2_000,
+        max_rows: int = 1_500,
+        completion: bool = True,
     ) -> Explanation:
         """Explain the model: what parties and features are worth, and what completion changed.
 
@@ -372,8 +373,11 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
             Permutations of each feature. 0 leaves out the importance of features.
         n_samples : int, default=300
             Bootstrap samples of rows for the 95 % intervals.
-        max_rows : int, default=2000
+        max_rows : int, default=1500
             Of more rows, a random sample is used.
+        completion : bool, default=True
+            Whether to compute what completion changed. With `completion=False` and `n_repeats=0`,
+            only the worth of the parties is computed.
 
         Returns
         -------
@@ -390,7 +394,9 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self, "model_")
         sources, labels = self._sources_and_labels(X, y, min_classes=1)
-        options = ExplainOptions(metric, rows, n_repeats, n_samples, max_rows, _ids_as_text(ids))
+        options = ExplainOptions(
+            metric, rows, n_repeats, n_samples, max_rows, _ids_as_text(ids), completion
+        )
         with work_bar("explaining", self.verbose) as report:
             return explain(self.model_, sources, labels, options, report)
 

@@ -27,6 +27,8 @@ PRIVATE_WIDTH = 16
 """Default width of embeddings with differential privacy."""
 ADAPTED_WIDTHS = {False: 64, True: 256}
 """Largest width of adapted embeddings, of tables and if a party has images."""
+SKIP_RANK = 16
+"""Default rank of the linear skip in bottoms that receive no gradients."""
 
 
 def resolve_net(
@@ -55,12 +57,16 @@ def resolve_net(
     number = config.number_embedding_dim
     if number is None:
         number = 8 if members > 1 and not privacy.protects else 0
+    skip = config.skip_rank
+    if skip is None:
+        skip = SKIP_RANK if privacy.reconstruction_only else 0
     return replace(
         config,
         members=members,
         embedding_dim=config.embedding_dim or d,
         hidden_dim=config.hidden_dim or hidden,
         number_embedding_dim=number,
+        skip_rank=skip,
     )
 
 
@@ -95,6 +101,7 @@ def build_parties(
                 config.n_blocks,
                 config.base_channels,
                 config.number_embedding_dim or 0,
+                config.skip_rank or 0,
             )
             for _ in range(spec.branches)
         ]

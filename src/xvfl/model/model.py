@@ -201,8 +201,18 @@ class Model:
         A row is completed from the parties that observe it in full. Without such a party it is
         completed from its own features if there are any, else from what other parties observe.
         """
-        chosen, values, _ = self._complete(sources, party, ids)
-        return fill(self.encoders[party], self.parties[party], sources[party], chosen, values)
+        return self.complete_parties(sources, [party], ids)[party]
+
+    def complete_parties(
+        self, sources: Mapping[str, Source], parties: Sequence[str], ids: Sequence[str] | None
+    ) -> dict[str, Source]:
+        """Fill the tables of several parties as `complete`; each table is encoded once."""
+        encoded, result = self._encode_for_completion(sources, parties), {}
+        for name in parties:
+            chosen, values, _ = self._complete(encoded, name, ids)
+            net = self.parties[name]
+            result[name] = fill(self.encoders[name], net, sources[name], chosen, values)
+        return result
 
     def complete_details(
         self,
@@ -214,7 +224,8 @@ class Model:
         rng: np.random.Generator | None = None,
     ) -> Completion:
         """Fill a table as `complete`; describe each filled cell, and draw from its distribution."""
-        chosen, values, groups = self._complete(sources, party, ids)
+        encoded = self._encode_for_completion(sources, [party])
+        chosen, values, groups = self._complete(encoded, party, ids)
         encoder = cast(TableEncoder, self.encoders[party])
         rows = CompletedRows(
             encoder,
@@ -244,16 +255,23 @@ class Model:
                 "tables, train with 'xvfl+' or 'xvfl' and cross_completion"
             )
 
-    def _complete(
-        self, sources: Mapping[str, Source], party: str, ids: Sequence[str] | None
-    ) -> tuple[list[str], Floats, Ints]:
-        """Complete rows of a party; return their ids, values (n, p) and groups of cells (n,)."""
+    def _encode_for_completion(
+        self, sources: Mapping[str, Source], parties: Sequence[str]
+    ) -> dict[str, Encoded]:
+        """Check that tables of `parties` can be completed; encode all given tables."""
         self.check_parties(sources)
         self._require_completion()
-        if party not in sources:
-            raise ModeError(f"complete: expected a table of {party!r}, got {list(sources)}")
+        for name in parties:
+            if name not in sources:
+                raise ModeError(f"complete: expected a table of {name!r}, got {list(sources)}")
         given = [name for name in self.encoders if name in sources]
-        encoded = {name: encode(self.encoders[name], sources[name]) for name in given}
+        return {name: encode(self.encoders[name], sources[name]) for name in given}
+
+    def _complete(
+        self, encoded: Mapping[str, Encoded], party: str, ids: Sequence[str] | None
+    ) -> tuple[list[str], Floats, Ints]:
+        """Complete rows of a party; return their ids, values (n, p) and groups of cells (n,)."""
+        given = list(encoded)
         chosen = list(ids) if ids is not None else encoded[party].ids
         rows, federation = self.rows_of(encoded, chosen)
         with torch.random.fork_rng(devices=[]):

@@ -13,7 +13,7 @@ from xvfl.nets.completers import (
     TableFusion,
 )
 from xvfl.nets.concat import AdaptedHead, ConcatHead, ParallelBottoms
-from xvfl.nets.mlp import mlp
+from xvfl.nets.mlp import LinearSkip, mlp
 from xvfl.nets.numbers import NumberEmbeddings
 from xvfl.nets.resnet import ResidualBottom
 from xvfl.primitives.layout import Layout
@@ -22,6 +22,7 @@ __all__ = [
     "AdaptedHead",
     "Completer",
     "ConcatHead",
+    "LinearSkip",
     "NetOrBuilder",
     "NoCompleter",
     "ParallelBottoms",
@@ -38,20 +39,29 @@ NetOrBuilder = nn.Module | Callable[[Layout, int], nn.Module]
 
 
 def bottom(
-    layout: Layout, d: int, hidden: int, blocks: int, channels: int = 32, number_dim: int = 0
+    layout: Layout,
+    d: int,
+    hidden: int,
+    blocks: int,
+    channels: int = 32,
+    number_dim: int = 0,
+    skip_rank: int = 0,
 ) -> nn.Module:
     """Build the default f_i: three layers for tables, residual blocks for images.
 
     Its input is the encoded features, then one flag per raw feature (for images, one channel). With
-    `number_dim` > 0, the numbers of a table also have embeddings of this width.
+    `number_dim` > 0, the numbers of a table also have embeddings of this width. With `skip_rank` >
+    0, a linear map of this rank is added to the layers of a table.
     """
     if layout.image is not None:
         return ResidualBottom(layout.image[0] + 1, d, blocks, channels)
     width = layout.encoded + layout.raw
-    if not (number_dim and any(feature.kind == "numeric" for feature in layout.features)):
-        return mlp([width, hidden, hidden, d])
-    numbers = NumberEmbeddings(layout, number_dim)
-    return nn.Sequential(numbers, mlp([width + numbers.width, hidden, hidden, d]))
+    if number_dim and any(feature.kind == "numeric" for feature in layout.features):
+        numbers = NumberEmbeddings(layout, number_dim)
+        net = nn.Sequential(numbers, mlp([width + numbers.width, hidden, hidden, d]))
+    else:
+        net = mlp([width, hidden, hidden, d])
+    return LinearSkip(net, width, d, skip_rank) if skip_rank else net
 
 
 def head(width: int, hidden: int, classes: int, image: bool) -> nn.Module:

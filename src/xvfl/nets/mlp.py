@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import cast
 
-from torch import nn
+from torch import Tensor, nn
 
 
 def mlp(widths: Sequence[int]) -> nn.Sequential:
@@ -20,3 +21,18 @@ def mlp(widths: Sequence[int]) -> nn.Sequential:
         layers += [linear, nn.ReLU()]
     layers[-2] = nn.Linear(widths[-2], widths[-1])
     return nn.Sequential(*layers[:-1])
+
+
+class LinearSkip(nn.Module):
+    """A net plus a linear map of its input; a rank below both widths makes it two layers."""
+
+    def __init__(self, net: nn.Module, fan_in: int, fan_out: int, rank: int) -> None:
+        super().__init__()
+        self.net = net
+        self.linear: nn.Module = nn.Linear(fan_in, fan_out)
+        if rank < min(fan_in, fan_out):
+            self.linear = nn.Sequential(nn.Linear(fan_in, rank), nn.Linear(rank, fan_out))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Add both outputs. (B, fan out)"""
+        return cast(Tensor, self.net(x) + self.linear(x))

@@ -20,6 +20,7 @@ from xvfl.nets.completers import (
     TypedOutput,
 )
 from xvfl.nets.concat import AdaptedHead, ConcatHead, ParallelBottoms
+from xvfl.nets.mlp import LinearSkip
 from xvfl.nets.norm import GroupNorm
 from xvfl.nets.numbers import NumberEmbeddings
 from xvfl.nets.resnet import Block, ResidualBottom
@@ -30,7 +31,7 @@ ROW_WISE: frozenset[type[nn.Module]] = frozenset(
         *(nn.Sequential, nn.ModuleList, nn.Identity, nn.Flatten),
         *(nn.Linear, nn.Embedding, nn.Conv2d, nn.GroupNorm, GroupNorm, nn.LayerNorm),
         *(nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Sigmoid, nn.Tanh),
-        *(AdaptedHead, ConcatHead, ParallelBottoms, Block, ResidualBottom),
+        *(LinearSkip, AdaptedHead, ConcatHead, ParallelBottoms, Block, ResidualBottom),
         *(NumberEmbeddings, StackedEmbedding, StackedLinear),
         *(SeeingCompleter, ImageFusion, TableFusion),
         *(Completer, ImageTrunk, NoCompleter, TypedOutput),

@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from xvfl.data.sources import Source, encode, source_ids, take_ids
+from xvfl.data.sources import Source, encode, source_index, take_ids
 from xvfl.errors import InputError, unknown
 from xvfl.methods import require_mode
 from xvfl.methods.pooling import without_completion
@@ -32,8 +32,10 @@ from xvfl.model.explain.variants import (
     VariantPredictor,
 )
 from xvfl.model.model import Model
+from xvfl.primitives.layout import any_image
 from xvfl.primitives.seeding import derive_seed
 from xvfl.system.report import Report, no_report
+from xvfl.training.threads import limit_threads
 
 EXAMPLES = 10
 """Number of rows whose completion is described, unless ids are given."""
@@ -50,10 +52,12 @@ class ExplainOptions:
     """Permutations of each feature; 0 leaves out the importance of features."""
     n_samples: int = 300
     """Bootstrap samples of the intervals."""
-    max_rows: int = 2_000
+    max_rows: int = 1_500
     """Of more rows, a random sample is explained."""
     ids: Sequence[str] | None = None
     """Rows whose completion to describe; by default those that it changed most."""
+    completion: bool = True
+    """Whether to compute what completion changed."""
 
 
 def explain(
@@ -90,7 +94,9 @@ def explain(
         If the method does not predict collaboratively.
     """
     require_mode(model.method, "collaborative", model.loss.method)
-    return _Explainer(model, sources, labels, options, report).run()
+    # Once for the whole computation: each change of the number of threads costs CPU time.
+    with limit_threads(any_image(model.layouts), torch.device("cpu")):
+        return _Explainer(model, sources, labels, options, report).run()
 
 
 class _Explainer:
@@ -201,7 +207,7 @@ class _Explainer:
         return result
 
     def _completion_effect(self, completed: NDArray[np.float64]) -> CompletionEffect | None:
-        if without_completion(self.predictor.method) is None:
+        if not self.options.completion or without_completion(self.predictor.method) is None:
             return None
         full = self.rows.full.cpu().numpy()
         gaps = np.asarray(~full.all(1))
@@ -286,8 +292,8 @@ def _usable_labels(labels: pd.Series, model: Model, sources: Mapping[str, Source
             f"explain: none of the labels is a class of the model, {model.classes}; check their "
             "type: 1 is not '1'"
         )
-    ids = {each for source in sources.values() for each in source_ids(source)}
-    held: pd.Series = labels[known & np.array([each in ids for each in labels.index], dtype=bool)]
+    places = [source_index(source).get_indexer(labels.index) for source in sources.values()]
+    held: pd.Series = labels[known & (np.stack(places) >= 0).any(0)]
     if not len(held):
         raise InputError("explain: the tables and the labels share no id; check the id columns")
     return held

@@ -109,7 +109,8 @@ class Explanation:
     importances : list of FeatureImportance
         One entry for each feature, by party, most important first.
     completion : CompletionEffect or None
-        None if the method does not complete missing features, or no row has a gap.
+        None if the method does not complete missing features, no row has a gap, or this part was
+        left out.
     exact : bool
         Whether all subsets of parties were evaluated; otherwise a sample of orders.
     classes : list

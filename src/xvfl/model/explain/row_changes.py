@@ -41,10 +41,13 @@ def row_changes(
 ) -> list[RowChange]:
     """Describe the rows at some places of `labels`; `full` is (n, k), predictions (n, C)."""
     ids = [labels.index[place] for place in places]
+    gaps = [name for at, name in enumerate(encoded) if not full[list(places), at].all()]
+    tables = [name for name in gaps if model.layouts[name].image is None]
+    rows = {name: take_ids(source, ids) for name, source in sources.items()}
+    completed_tables = model.complete_parties(rows, tables, ids)
     filled = {
-        name: _filled_cells(model, sources, encoded[name], name, ids)
-        for at, name in enumerate(encoded)
-        if not full[list(places), at].all()
+        name: _filled_cells(model, completed_tables.get(name), encoded[name], name, ids)
+        for name in gaps
     }
     changes = []
     for number, place in enumerate(places):
@@ -72,27 +75,24 @@ def _label(model: Model, values: Floats) -> Any:
 
 
 def _filled_cells(
-    model: Model, sources: Mapping[str, Source], encoded: Encoded, party: str, ids: Sequence[str]
+    model: Model, completed: Source | None, encoded: Encoded, party: str, ids: Sequence[str]
 ) -> list[list[FilledCell]]:
-    """List the cells of a party that completion fills, by row."""
-    layout = model.encoders[party].layout
+    """List the cells of a party that completion fills, by row; for images, their number."""
+    layout = model.layouts[party]
     # Place −1, a row that the party does not hold, selects the last entry: nothing is observed.
     place = pd.Index(encoded.ids).get_indexer(pd.Index(list(ids)))
     missing = ~np.append(encoded.observed, np.zeros((1, layout.raw), dtype=bool), 0)[place]
-    if layout.image is not None:
+    if not isinstance(completed, pd.DataFrame):
         text = f"of {layout.raw} pixels"
         return [[FilledCell(party, text, int(row.sum()))] for row in missing]
-    rows = {name: take_ids(source, ids) for name, source in sources.items()}
-    table = model.complete(rows, party, list(ids))
-    assert isinstance(table, pd.DataFrame)
     names = [feature.name for feature in layout.features]
     return [
         [
-            FilledCell(party, name, plain_value(table.iloc[row][name]))
-            for name, gap in zip(names, missing[row], strict=True)
+            FilledCell(party, name, plain_value(cells[name]))
+            for name, gap in zip(names, of_row, strict=True)
             if gap
         ]
-        for row in range(len(ids))
+        for cells, of_row in zip(completed.to_dict("records"), missing, strict=True)
     ]
 
 

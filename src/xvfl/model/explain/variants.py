@@ -21,9 +21,8 @@ from xvfl.methods import View
 from xvfl.methods.pooling import without_completion
 from xvfl.model.model import Model
 from xvfl.model.prediction import PredictRequest
-from xvfl.primitives.layout import Layout, any_image
+from xvfl.primitives.layout import Layout
 from xvfl.primitives.rows import PartyTable, Rows, observation_levels
-from xvfl.training.threads import limit_threads
 
 
 @dataclass(frozen=True)
@@ -146,13 +145,12 @@ class VariantPredictor:
         assert method is not None
         method = method.select_parties(at)
         out, seen = [], []
-        with limit_threads(any_image(self.model.layouts), self.rows.device):
-            for index, workers in self._batches:
-                rows, workers = self._permute(variant.permuted, index, workers)
-                rows = rows.select_parties(at)
-                federation = CachedFederation([workers[party] for party in at])
-                out.append(method.logits(federation, rows, "collaborative", 0))
-                seen.append(rows.seen.any(1))
+        for index, workers in self._batches:
+            rows, workers = self._permute(variant.permuted, index, workers)
+            rows = rows.select_parties(at)
+            federation = CachedFederation([workers[party] for party in at])
+            out.append(method.logits(federation, rows, "collaborative", 0))
+            seen.append(rows.seen.any(1))
         values = self.model.task.values(torch.cat(out).double() / self._temperature)
         observed = torch.cat(seen).cpu().numpy()[:, None]
         return np.where(observed, values, np.asarray(self.model.prior))
