@@ -1,6 +1,8 @@
 """The HTTP endpoint of prediction by the federation: tokens, callers, addresses."""
 
+import http.client
 import json
+import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
@@ -10,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.service.predicting_federation import COORDINATOR
+from xvfl.certs import create_authority
 from xvfl.errors import ConfigError, RunError
 from xvfl.service.prediction.http_endpoint import (
     EndpointSettings,
@@ -18,8 +22,18 @@ from xvfl.service.prediction.http_endpoint import (
     read_tokens,
 )
 from xvfl.service.prediction.micro_batches import OverloadedError
+from xvfl.service.prediction.predict_client import predict_federated
+from xvfl.service.prediction.prediction_config import PartyPrediction
 
-ANSWER = {"prediction": 1, "mode": "collaborative", "parties": ["a"], "refused": [], "notes": []}
+ANSWER = {
+    "prediction": 1,
+    "mode": "collaborative",
+    "parties": ["a"],
+    "unreachable": {},
+    "refused": [],
+    "completed": 0.0,
+    "notes": [],
+}
 
 
 class Recorder:
@@ -41,19 +55,27 @@ class Recorder:
             future.set_result([ANSWER for _ in rows])
         return future
 
-    def endpoint(self, address: str = "127.0.0.1:0", tokens: str | None = None) -> HttpEndpoint:
+    def endpoint(
+        self,
+        address: str = "127.0.0.1:0",
+        tokens: str | None = None,
+        certificate: tuple[str, str] | None = None,
+    ) -> HttpEndpoint:
         service = PredictionService(
             "collaborative", lambda each: 0, lambda note: ANSWER, self.submit, {"run": "r"}
         )
-        return HttpEndpoint(EndpointSettings(address, tokens, 2.0, 10), service, self.events.append)
+        settings = EndpointSettings(address, tokens, 2.0, 10, *(certificate or ()))
+        return HttpEndpoint(settings, service, self.events.append)
 
 
-def post(port: int, token: str = "") -> tuple[int, dict[str, Any]]:
+def post(
+    port: int, token: str = "", context: ssl.SSLContext | None = None
+) -> tuple[int, dict[str, Any]]:
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    url = f"http://127.0.0.1:{port}/predict"
+    url = f"{'https' if context else 'http'}://127.0.0.1:{port}/predict"
     request = urllib.request.Request(url, b'{"ids": ["x"]}', headers)
     try:
-        with urllib.request.urlopen(request, timeout=60) as response:
+        with urllib.request.urlopen(request, timeout=60, context=context) as response:
             return response.status, json.load(response)
     except urllib.error.HTTPError as error:
         return error.code, json.load(error)
@@ -66,6 +88,41 @@ def test_tokens_name_the_caller(tmp_path: Path) -> None:
     assert post(endpoint.port)[0] == post(endpoint.port, "wrong")[0] == 401
     assert post(endpoint.port, "other")[0] == post(endpoint.port, "s3cret")[0] == 200
     assert recorder.callers == ["batch", "web"]
+    endpoint.close()
+
+
+def test_https(tmp_path: Path) -> None:
+    authority = create_authority(tmp_path)
+    authority.issue("coordinator", hosts=("127.0.0.1",))
+    files = (str(tmp_path / "coordinator.crt"), str(tmp_path / "coordinator.key"))
+    endpoint = Recorder().endpoint(certificate=files)
+    trusting = ssl.create_default_context(cafile=str(tmp_path / "ca.crt"))
+    assert post(endpoint.port, context=trusting)[0] == 200
+    with pytest.raises(urllib.error.URLError, match="CERTIFICATE_VERIFY_FAILED"):
+        post(endpoint.port, context=ssl.create_default_context())
+    with pytest.raises((OSError, http.client.HTTPException)):
+        post(endpoint.port)
+    endpoint.close()
+    with pytest.raises(ConfigError, match=r"prediction.certificate: .* cannot be used"):
+        Recorder().endpoint(certificate=(files[0], str(tmp_path / "ca.crt")))
+    with pytest.raises(ConfigError, match="expected also `private_key`, or neither"):
+        PartyPrediction("rows.csv", certificate=files[0])
+
+
+def test_the_command_trusts_the_authority_of_the_federation(tmp_path: Path) -> None:
+    create_authority(tmp_path / "certs").issue("coordinator", hosts=("127.0.0.1",))
+    files = [str(tmp_path / "certs" / f"coordinator.{end}") for end in ("crt", "key")]
+    endpoint = Recorder().endpoint(certificate=(files[0], files[1]))
+    (tmp_path / "new-ids.csv").write_text("customer\nx\n")
+    section = 'certificate = "certs/coordinator.crt"\nprivate_key = "certs/coordinator.key"\n'
+    text = COORDINATOR.format(address=endpoint.port, deadline=2.0) + section
+    (tmp_path / "coordinator.toml").write_text(text)
+    given = (tmp_path / "coordinator.toml", None, None, tmp_path / "answers.csv")
+    assert predict_federated(*given).rows == 1
+    create_authority(tmp_path / "other")
+    (tmp_path / "certs" / "ca.crt").write_bytes((tmp_path / "other" / "ca.crt").read_bytes())
+    with pytest.raises(RunError, match="no answer .*CERTIFICATE_VERIFY_FAILED"):
+        predict_federated(*given)
     endpoint.close()
 
 

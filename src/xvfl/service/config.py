@@ -289,6 +289,8 @@ def load_config(
                 prediction,
                 ids=_table_path(prediction.ids, base),
                 tokens=_path(prediction.tokens, base),
+                certificate=_path(prediction.certificate, base),
+                private_key=_path(prediction.private_key, base),
                 local_table=prediction.local_table and _table_path(prediction.local_table, base),
             )
         config = replace(
@@ -309,6 +311,8 @@ def load_config(
             opened,
             table=_table_path(opened.table, base),
             tokens=_path(opened.tokens, base),
+            certificate=_path(opened.certificate, base),
+            private_key=_path(opened.private_key, base),
         ),
         table=_table_path(party.table, base),
         release_key=_path(party.release_key, base),

@@ -69,10 +69,7 @@ def serve_predictions(config: CoordinatorConfig, show: bool = True) -> None:
             batcher.submit,
             {"run": model.run},
         )
-        endpoint_settings = EndpointSettings(
-            settings.address, settings.tokens, settings.deadline, settings.max_rows
-        )
-        endpoint = HttpEndpoint(endpoint_settings, service, log)
+        endpoint = HttpEndpoint(EndpointSettings.of(settings), service, log)
         stack.callback(endpoint.close)
         address = f"{config.listen.rpartition(':')[0]}:{server.port}"
         log({"event": "listening", "address": address, "parties": list(config.parties)})

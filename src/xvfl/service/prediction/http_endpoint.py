@@ -5,6 +5,7 @@ It shares tokens, limits, errors and JSON with `xvfl serve`.
 
 import asyncio
 import ipaddress
+import ssl
 import threading
 import time
 import traceback
@@ -25,6 +26,7 @@ from starlette.routing import Route
 from xvfl.errors import ConfigError, RunError, XVFLError
 from xvfl.service.log import LogFunction
 from xvfl.service.prediction.micro_batches import OverloadedError
+from xvfl.service.prediction.prediction_config import CoordinatorPrediction, PartyPrediction
 from xvfl_serve.command import listen
 from xvfl_serve.errors import RequestError, ServeError, unknown
 from xvfl_serve.http.app import Gate, on_error, on_http_error
@@ -66,6 +68,21 @@ class EndpointSettings:
     tokens: str | None
     deadline: float
     max_rows: int
+    certificate: str | None = None
+    private_key: str | None = None
+
+    @classmethod
+    def of(cls, section: CoordinatorPrediction | PartyPrediction) -> "EndpointSettings":
+        """Read the settings from a section `[prediction]` with an address."""
+        assert section.address is not None
+        return cls(
+            section.address,
+            section.tokens,
+            section.deadline,
+            section.max_rows,
+            section.certificate,
+            section.private_key,
+        )
 
 
 class HttpEndpoint:
@@ -78,6 +95,7 @@ class HttpEndpoint:
         self._callers = read_tokens(settings.tokens)
         host, port = _parse_address(settings.address)
         _check_exposure(host, settings.address, self._callers)
+        _check_certificate(settings)
         tokens = frozenset(self._callers.values())
         self._limits = Settings(Path(), "federation", tokens=tokens, max_rows=settings.max_rows)
         self.metrics = Metrics()
@@ -92,6 +110,8 @@ class HttpEndpoint:
             access_log=False,
             server_header=False,
             timeout_graceful_shutdown=int(settings.deadline) + 1,
+            ssl_certfile=settings.certificate,
+            ssl_keyfile=settings.private_key,
         )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(
@@ -239,6 +259,20 @@ def _parse_address(address: str) -> tuple[str, int]:
     if not colon or not host or not port.isdigit():
         raise ConfigError(f"prediction.address: expected HOST:PORT, got {address!r}")
     return host.strip("[]"), int(port)
+
+
+def _check_certificate(settings: EndpointSettings) -> None:
+    if settings.certificate is None:
+        return
+    try:
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(
+            settings.certificate, settings.private_key
+        )
+    except OSError as error:
+        raise ConfigError(
+            f"prediction.certificate: {settings.certificate} and {settings.private_key} cannot be "
+            f"used ({error})"
+        ) from error
 
 
 def _check_exposure(host: str, address: str, callers: Mapping[str, str]) -> None:

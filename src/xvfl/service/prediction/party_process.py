@@ -110,8 +110,7 @@ def _start_endpoint(
     service = PredictionService(
         "assisted", assisted.find_row, assisted.prior, batcher.submit, {"party": name}
     )
-    settings = EndpointSettings(opened.address, opened.tokens, opened.deadline, opened.max_rows)
-    endpoint = HttpEndpoint(settings, service, log)
+    endpoint = HttpEndpoint(EndpointSettings.of(opened), service, log)
     stack.callback(endpoint.close)
     return endpoint.port
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import ssl
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -75,7 +76,9 @@ def predict_federated(
 
 @dataclass(frozen=True)
 class _Target:
-    address: str
+    url: str
+    ca_certificate: str
+    """CA that is trusted for https, beside those of the system."""
     token: str | None
     deadline: float
     max_rows: int
@@ -93,8 +96,10 @@ def _target(config: CoordinatorConfig | PartyProcessConfig, path: Path) -> _Targ
     else:
         assert isinstance(config, CoordinatorConfig)
         ids, id_column = prediction.ids, prediction.id_column or config.labels.id_column
+    scheme = "http" if prediction.certificate is None else "https"
     return _Target(
-        prediction.address,
+        f"{scheme}://{prediction.address}",
+        config.tls.ca_certificate,
         _token(prediction.tokens),
         prediction.deadline,
         prediction.max_rows,
@@ -123,18 +128,25 @@ def _post(target: _Target, ids: Sequence[str]) -> list[dict[str, Any]]:
     if target.token:
         headers["Authorization"] = f"Bearer {target.token}"
     body = json.dumps({"ids": list(ids), "unknown": "prior"}).encode()
-    request = Request(f"http://{target.address}/predict", body, headers)
+    request = Request(f"{target.url}/predict", body, headers)
     try:
-        with urlopen(request, timeout=target.deadline + GRACE_S) as response:
+        context = _tls_context(target) if target.url.startswith("https") else None
+        with urlopen(request, timeout=target.deadline + GRACE_S, context=context) as response:
             answers: list[dict[str, Any]] = json.load(response)["predictions"]
     except HTTPError as error:
-        raise InputError(f"{target.address}: {_reason(error)}") from error
+        raise InputError(f"{target.url}: {_reason(error)}") from error
     except (URLError, OSError, ValueError, KeyError) as error:
         raise RunError(
-            f"{target.address}: no answer ({error}); start it with --serve, and with this "
+            f"{target.url}: no answer ({error}); start it with --serve, and with this "
             "`prediction.address` in its configuration"
         ) from error
     return answers
+
+
+def _tls_context(target: _Target) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.load_verify_locations(target.ca_certificate)
+    return context
 
 
 def _reason(error: HTTPError) -> str:

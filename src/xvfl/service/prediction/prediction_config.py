@@ -22,6 +22,11 @@ class CoordinatorPrediction:
     tokens: str | None = None
     """File of accepted callers, a name and a bearer token in each line; needed if other machines
     can reach `address`."""
+    certificate: str | None = None
+    """Certificate of the HTTP endpoint (PEM), which then serves https; that of `[tls]` may be
+    used."""
+    private_key: str | None = None
+    """Private key of `certificate`."""
     deadline: float = 2.0
     """Seconds until a request is answered; parties that have not replied by then are left out."""
     max_rows: int = 1000
@@ -30,7 +35,7 @@ class CoordinatorPrediction:
     """Prediction table of the local party."""
 
     def __post_init__(self) -> None:
-        _check(self.deadline, self.max_rows, 4096)
+        _check(self, 4096)
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,10 @@ class PartyPrediction:
     needs a released head."""
     tokens: str | None = None
     """File of accepted callers, as for the coordinator."""
+    certificate: str | None = None
+    """Certificate of the HTTP endpoint (PEM), which then serves https."""
+    private_key: str | None = None
+    """Private key of `certificate`."""
     deadline: float = 2.0
     """Seconds until a request is answered; peers that have not replied by then are left out."""
     max_rows: int = 100
@@ -54,10 +63,13 @@ class PartyPrediction:
 
     def __post_init__(self) -> None:
         # The help for as many rows fits into one message.
-        _check(self.deadline, self.max_rows, 200)
+        _check(self, 200)
 
 
-def _check(deadline: float, max_rows: int, largest: int) -> None:
+def _check(section: CoordinatorPrediction | PartyPrediction, largest: int) -> None:
+    deadline, max_rows = section.deadline, section.max_rows
+    if (section.certificate is None) != (section.private_key is None):
+        raise ConfigError("prediction.certificate: expected also `private_key`, or neither")
     if not (math.isfinite(deadline) and 0 < deadline <= MAX_DEADLINE_S):
         raise ConfigError(
             f"prediction.deadline: expected up to {MAX_DEADLINE_S:g} seconds, got {deadline}"
