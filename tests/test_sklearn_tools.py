@@ -157,7 +157,7 @@ def test_sample_weights() -> None:
     for wrong, message in (
         (np.ones(3), "one weight for each of the 200 labels"),
         (np.full(200, -1.0), "at least 0"),
-        (np.zeros(200), "one above 0"),
+        (np.zeros(200), "every weight is zero"),
     ):
         with pytest.raises(InputError, match=message):
             small().fit(BOTH, Y, wrong)

@@ -66,10 +66,12 @@ def weights_by_id(weights: Any, ids: Sequence[Any] | pd.Index) -> pd.Series:
             f"sample_weight: expected one weight for each of the {len(ids)} labels, got the shape "
             f"{values.shape}"
         )
-    if not (np.isfinite(values).all() and (values >= 0).all() and values.sum() > 0):
+    if not (np.isfinite(values).all() and (values >= 0).all()):
         raise InputError(
-            "sample_weight: expected numbers of at least 0, and one above 0; got "
+            "sample_weight: expected finite numbers of at least 0; got "
             f"{values.min():g} to {values.max():g}"
         )
+    if not values.any():
+        raise InputError("sample_weight: every weight is zero; give some rows a positive weight")
     texts = as_text(pd.Series(list(ids), dtype=object)).str.strip()
     return pd.Series(values, index=pd.Index(texts))
