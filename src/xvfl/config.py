@@ -186,7 +186,7 @@ class NetConfig:
     members, else 0."""
     skip_rank: int | None = None
     """Rank of a linear map from the features of a table to its embedding, added to the bottom's
-    output; 0 = none; by default 16 where parties receive no gradients, else 0."""
+    output; 0 = none; by default 64 where parties receive no gradients, else 0."""
     members: int = 0
     """Number of nets of each party and of heads, trained at once; predictions are averaged. More
     than one needs tables and default nets, and multiplies the embeddings in every message. 0 = 4

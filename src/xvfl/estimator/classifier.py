@@ -91,7 +91,7 @@ class XVFLClassifier(ClassifierMixin, XVFLEstimator):  # type: ignore[misc]
         several members, else 0.
     skip_rank : int, default=None
         Rank of a linear map from the features of a table to its embedding, added to the bottom's
-        output; 0 for none. By default 16 with `label_protection="no_gradients"`, else 0.
+        output; 0 for none. By default 64 with `label_protection="no_gradients"`, else 0.
     members : int, default=0
         Number of nets of each party and of heads, trained at once. Predictions are the mean of
         their log-probabilities. More than one needs tables and default nets. 0 means 4 where that

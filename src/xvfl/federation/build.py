@@ -27,7 +27,7 @@ PRIVATE_WIDTH = 16
 """Default width of embeddings with differential privacy."""
 ADAPTED_WIDTHS = {False: 64, True: 256}
 """Largest width of adapted embeddings, of tables and if a party has images."""
-SKIP_RANK = 16
+SKIP_RANK = 64
 """Default rank of the linear skip in bottoms that receive no gradients."""
 
 
