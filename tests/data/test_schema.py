@@ -131,7 +131,7 @@ def test_ambiguous_separators_are_told() -> None:
     assert found.kind == "category"
     assert found.warnings == (
         "texts such as '1,101' and '2,102' are numbers with thousands separators or with a decimal "
-        'comma; set the kind to "number:." or "number:," in `kinds`',
+        'comma, but are read as categories; set the kind to "number:." or "number:," in `kinds`',
     )
     for kind, low in (("number:.", 1101), ("number:,", 1.101), ("number", 1101)):
         encoder = TableEncoder.fit(
@@ -142,12 +142,88 @@ def test_ambiguous_separators_are_told() -> None:
 
 def test_mixed_currencies_and_words_among_numbers_are_told() -> None:
     found = describe(cycle([f"${i}" for i in range(50)] + [f"\u20ac{i}" for i in range(50)]))
-    assert found.kind == "category" and "most texts are numbers such as '$0'" in found.warnings[0]
+    assert found.kind == "category"
+    assert found.warnings == (
+        "texts such as '$0' and '\u20ac0' are numbers with different signs or decimal marks, but are "
+        "read as categories; write all cells in the same way, in one currency or unit",
+    )
+    found = describe(cycle([*(f"{i}.5" for i in range(30)), *(f"{i},5" for i in range(30))]))
+    assert found.warnings[0].startswith("texts such as '0.5' and '0,5' are numbers with different")
     found = describe(cycle([str(i) for i in range(90)] + ["few", "many"]))
     assert found.kind == "category"
     assert "numbers such as '0' and '1', but not 'few' and 'many'" in found.warnings[0]
     assert "add them to `na_values`" in found.warnings[0]
     assert describe(cycle([*map(str, range(90)), "few"]), na_values=("few",)).kind == "number"
+
+
+UNIQUE_TEXTS = {
+    "income": (
+        [f"{i + 10},{i + 100}" for i in range(ROWS)],
+        'the kind to "number:." or "number:,"',
+    ),
+    "unknown": (
+        [*(f"{i + 0.125}" for i in range(ROWS - 5)), *["unknown"] * 5],
+        "(98.3% of the cells) are numbers such as '0.125' and '1.125', but not 'unknown', so they "
+        "are left out as an identifier; correct these cells, or add them to `na_values`",
+    ),
+    "length": ([f"{i // 60}:{i % 60:02d}:33" for i in range(ROWS)], 'the kind to "duration"'),
+    "lengths": (
+        [*(f"{i // 60}:{i % 60:02d}:33" for i in range(ROWS - 2)), "soon", "late"],
+        "but not 'late' and 'soon', so they are left out as an identifier; set the kind to "
+        '"duration" in `kinds`; these cells then count as missing',
+    ),
+    "price": (
+        [("$", "\u20ac")[i % 2] + f"{i}.50" for i in range(ROWS)],
+        "'$0.50' and '\u20ac1.50' are numbers with different signs or decimal marks, but are left out",
+    ),
+    "way": (
+        [f"{i}.34 km" for i in range(ROWS)],
+        "'0.34 km' and '1.34 km' are numbers with the unit 'km', but are left out as an "
+        "identifier; remove the unit from all cells",
+    ),
+    "day": (
+        [*pd.date_range("2020-01-01", periods=ROWS - 16).strftime("%d.%m.%Y"), *["tbd"] * 16],
+        "(94.7% of the cells) are dates such as '01.01.2020' and '02.01.2020', but not 'tbd'",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNIQUE_TEXTS)
+def test_distinct_texts_of_another_kind_are_no_identifiers(name: str) -> None:
+    texts, message = UNIQUE_TEXTS[name]
+    found = describe(texts, name, size=70)
+    assert found.kind in ("identifier", "category")
+    (doubt,) = found.warnings
+    assert message in doubt
+    frame = pd.DataFrame({name: texts, "age": RNG.integers(0, 90, ROWS)})
+    with pytest.warns(DataWarning) as caught:
+        TableEncoder.fit(frame, TableOptions(), "bank")
+    assert [str(each.message) for each in caught] == [f"party 'bank', column {name!r}: {doubt}"]
+
+
+def test_a_word_after_many_numbers_is_told() -> None:
+    texts = [*(f"{i}.25" for i in range(2000)), "unknown"]
+    assert "but not 'unknown'" in describe(texts, size=500).warnings[0]
+    assert describe(texts, na_values=("unknown",)).kind == "number"
+
+
+def test_units_are_told() -> None:
+    found = describe(cycle([f"{i} kg" for i in range(40, 90)] + ["heavy"]))
+    assert found.kind == "category"
+    assert "numbers with the unit 'kg' such as '40 kg' and '41 kg', but not 'heavy'" in str(found)
+    houses = cycle([f"{i}{letter}" for i in range(20) for letter in "abc"])
+    assert describe(houses).warnings == ()
+
+
+def test_dates_among_words_are_told() -> None:
+    found = describe(cycle(["tbd", *pd.date_range("2020-01-01", periods=9).strftime("%d/%m/%Y")]))
+    assert found.kind == "category" and found.warnings == (), "too few to judge"
+    days = [*["tbd"] * 60, *sorted(DAYS.strftime("%d/%m/%Y"))[:240]]
+    found = describe(days, size=70)
+    assert found.kind == "category"
+    assert "most texts (80.0% of the cells) are dates such as '01/01/2020'" in found.warnings[0]
+    assert found.warnings[0].endswith("correct these cells, or add them to `na_values`")
+    assert describe(days, na_values=("tbd",)).kind == "date"
 
 
 def test_dates_that_may_be_day_first_are_told() -> None:

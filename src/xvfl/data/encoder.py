@@ -121,15 +121,17 @@ class TableEncoder:
         fitted = {name: column.codec() for name, column in columns.items()}
         codecs = [each for each in fitted.values() if not isinstance(each, str)]
         left_out = {name: each for name, each in fitted.items() if isinstance(each, str)}
+        doubts = {name: summarize(each, fitted[name]).warnings for name, each in columns.items()}
+        for name, texts in doubts.items():
+            for text in texts:
+                warnings.warn(f"{where}, column {name!r}: {text}", DataWarning, stacklevel=3)
         if not codecs:
             raise InputError(
                 f"{where}: expected at least one column with two different values, but found none "
                 f"in {len(fitted)}; check the table and the columns dropped"
             )
-        _warn_left_out(where, left_out, options)
-        for name, column in columns.items():
-            for doubt in summarize(column, fitted[name]).warnings:
-                warnings.warn(f"{where}, column {name!r}: {doubt}", DataWarning, stacklevel=3)
+        certain = {name: reason for name, reason in left_out.items() if not doubts[name]}
+        _warn_left_out(where, certain, options)
         return cls(party, codecs, (*NA_TEXTS, *options.na_values), left_out)
 
     def encode(self, frame: pd.DataFrame) -> Encoded:

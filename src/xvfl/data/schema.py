@@ -18,8 +18,9 @@ from xvfl.data.codecs import (
     NumberCodec,
 )
 from xvfl.data.column_stats import ColumnStats
-from xvfl.data.number_text import COMMA, POINT, looks_like_duration, parse_number
+from xvfl.data.number_text import COMMA, POINT
 from xvfl.data.parse import ISO
+from xvfl.data.text_doubts import find_text_doubts, quote
 from xvfl.data.value_stats import NumericStats
 
 CODE_NAMES = re.compile(
@@ -99,15 +100,17 @@ def _doubts(column: ColumnStats, codec: Codec | str) -> Iterator[str]:
     plain = isinstance(codec, NumberCodec) and not codec.decimal
     if plain and column.numbers is not None and column.numbers.integral:
         yield from _code_doubts(column, column.numbers)
-    if isinstance(codec, CategoryCodec | HashedCodec) and column.texts:
-        yield from _text_doubts(column)
+    if column.texts and isinstance(codec, CategoryCodec | HashedCodec):
+        yield from find_text_doubts(column, "are read as categories")
+    elif column.texts and isinstance(codec, str) and column.is_identifier:
+        yield from find_text_doubts(column, "are left out as an identifier")
     if isinstance(codec, DateCodec) and column.texts:
         yield from _date_doubts(column, codec.format)
 
 
 def _code_doubts(column: ColumnStats, numbers: NumericStats) -> Iterator[str]:
     values = numbers.sample()
-    shown = _shown([f"{each:.0f}" for each in values[:2]])
+    shown = quote([f"{each:.0f}" for each in values[:2]])
     remedy = '; set its kind to "category", or to "identifier" to ignore it in `kinds`'
     distinct = np.unique(values)
     if len(distinct) < MIN_CODES or numbers.count < MIN_ROWS:
@@ -123,41 +126,13 @@ def _code_doubts(column: ColumnStats, numbers: NumericStats) -> Iterator[str]:
         yield f"integers such as {shown} all differ, as row numbers or ids do{remedy}"
 
 
-def _text_doubts(column: ColumnStats) -> Iterator[str]:
-    words = column.words
-    shown = _shown(words)
-    if column.has_codes:
-        return
-    numeric = [each for each in words if any(parse_number(each, mark) is not None for mark in ".,")]
-    if len(column.decimal_marks) > 1:
-        yield (
-            f"texts such as {shown} are numbers with thousands separators or with a decimal comma; "
-            f'set the kind to "number:." or "number:," in `kinds`'
-        )
-    elif looks_like_duration(words):
-        yield (
-            f"texts such as {shown} are durations or times of day, but are read as categories; "
-            f'set the kind to "duration" in `kinds`'
-        )
-    elif len(words) >= MIN_CODES and len(numeric) >= 0.9 * len(words):
-        others = [each for each in words if each not in numeric] or numeric
-        yield (
-            f"most texts are numbers such as {_shown(numeric)}, but not {_shown(others)}, so they "
-            f"are read as categories; correct these cells, or add them to `na_values`"
-        )
-
-
 def _date_doubts(column: ColumnStats, chosen: str) -> Iterator[str]:
     others = [each for each in column.date_formats if each not in (ISO, chosen)]
     if chosen == ISO or not others or column.dates is None:
         return
     if column.dates[others[0]].parsed == column.dates[chosen].parsed:
         yield (
-            f"dates such as {_shown(column.words)} "
+            f"dates such as {quote(column.words)} "
             f"are read as {chosen}, but {others[0]} fits as well; "
             f'set the kind to "date:{chosen}" or "date:{others[0]}" in `kinds`'
         )
-
-
-def _shown(words: list[str]) -> str:
-    return " and ".join(map(repr, words[:2]))

@@ -1,0 +1,125 @@
+"""Texts that are read as categories or left out as identifiers, but look like another kind."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import pandas as pd
+
+from xvfl.data.column_stats import ColumnStats
+from xvfl.data.number_text import COMMA, POINT, affixes, looks_like_duration, parse_number
+from xvfl.data.parse import DATE_LIKE, candidate_date_formats, parse_dates
+
+MIN_WORDS = 20
+"""A column with fewer distinct texts is not judged by most of them."""
+MIN_SHARE = 0.9
+"""Share of the distinct texts that must be of one kind."""
+UNIT = re.compile(r"[-+]?\d[\d.,]*\s*([^\W\d_]+(?:/[^\W\d_]+)?)")
+"""A number with a unit."""
+NA_REMEDY = "correct these cells, or add them to `na_values`"
+Matches = Callable[[list[str]], list[bool]]
+"""Tells which texts are of a kind."""
+
+
+def find_text_doubts(column: ColumnStats, use: str) -> Iterator[str]:
+    """Yield what the texts of a column look like, and what to do; `use` is how they are used."""
+    if column.has_codes:
+        return
+    shown = quote(column.words)
+    if len(column.decimal_marks) > 1:
+        yield (
+            f"texts such as {shown} are numbers with thousands separators or with a decimal "
+            f'comma, but {use}; set the kind to "number:." or "number:," in `kinds`'
+        )
+    elif looks_like_duration(column.words):
+        yield (
+            f"texts such as {shown} are durations or times of day, but {use}; "
+            'set the kind to "duration" in `kinds`'
+        )
+    elif len(column.words) >= MIN_WORDS:
+        for kind, matches, remedy in _kinds(column.words):
+            if sum(matches(column.words)) >= MIN_SHARE * len(column.words):
+                yield from _doubt(column, kind, matches, remedy, use)
+                return
+
+
+def quote(words: list[str]) -> str:
+    """Show the first two texts."""
+    return " and ".join(map(repr, words[:2]))
+
+
+def _kinds(words: list[str]) -> Iterator[tuple[str, Matches, str]]:
+    """Yield the kinds that texts may have, and what to do where some have none."""
+    yield "numbers", _numbers, NA_REMEDY
+    remedy = 'set the kind to "duration" in `kinds`; these cells then count as missing'
+    yield "durations or times of day", _durations, remedy
+    units = Counter(match[1] for match in map(UNIT.fullmatch, map(str.strip, words)) if match)
+    if units:
+        unit = units.most_common(1)[0][0]
+        yield f"numbers with the unit {unit!r}", _with_unit(unit), "remove the unit from all cells"
+    first = next((each for each in words if re.search(DATE_LIKE, each)), None)
+    for each in [] if first is None else candidate_date_formats(first):
+        yield "dates", _dates(each), NA_REMEDY
+
+
+def _doubt(
+    column: ColumnStats, kind: str, matches: Matches, remedy: str, use: str
+) -> Iterator[str]:
+    """Yield that most texts are of a kind, or that all are numbers which are written differently."""
+    counts = column.categories.counts
+    texts = list(counts)
+    alike = [text for text, match in zip(texts, matches(texts), strict=True) if match]
+    others = sorted(counts.keys() - set(alike))
+    if others:
+        share = sum(counts[each] for each in alike) / counts.total()
+        yield (
+            f"most texts ({share:.1%} of the cells) are {kind} such as {quote(alike)}, but not "
+            f"{quote(others)}, so they {use}; {remedy}"
+        )
+    elif kind != "numbers":
+        yield f"texts such as {quote(alike)} are {kind}, but {use}; {remedy}"
+    elif unlike := _written_differently(alike):
+        yield (
+            f"texts such as {quote(unlike)} are numbers with different signs or decimal marks, but "
+            f"{use}; write all cells in the same way, in one currency or unit"
+        )
+
+
+def _numbers(texts: list[str]) -> list[bool]:
+    return [any(_has_mark(each, mark) for mark in (POINT, COMMA)) for each in texts]
+
+
+def _has_mark(text: str, mark: str) -> bool:
+    return parse_number(text, mark) is not None
+
+
+def _durations(texts: list[str]) -> list[bool]:
+    return [looks_like_duration([each]) for each in texts]
+
+
+def _with_unit(unit: str) -> Matches:
+    def matches(texts: list[str]) -> list[bool]:
+        found = (UNIT.fullmatch(each.strip()) for each in texts)
+        return [each is not None and each[1] == unit for each in found]
+
+    return matches
+
+
+def _dates(date_format: str) -> Matches:
+    def matches(texts: list[str]) -> list[bool]:
+        cells = pd.Series(texts, dtype="str")
+        parsed = parse_dates(cells, date_format).notna() & cells.str.contains(DATE_LIKE)
+        return parsed.tolist()
+
+    return matches
+
+
+def _written_differently(texts: list[str]) -> list[str]:
+    """Return two numbers with different signs, or with different decimal marks."""
+    by_sign = {affixes(each): each for each in reversed(texts)}
+    if len(by_sign) > 1:
+        return list(by_sign.values())[::-1]
+    by_mark = [
+        next((each for each in texts if not _has_mark(each, mark)), None) for mark in (COMMA, POINT)
+    ]
+    return [each for each in by_mark if each is not None]
