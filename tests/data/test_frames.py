@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from xvfl.config import TableOptions
+from xvfl.data.encoder import TableEncoder
 from xvfl.data.frames import read_table
 from xvfl.data.labels import read_labels
 from xvfl.data.table_writer import write_table
@@ -261,3 +263,18 @@ def test_a_table_that_cannot_be_written_leaves_nothing(
     with pytest.raises(InputError, match="No space left on device"):
         write_table(FRAME, tmp_path / "out.csv")
     assert not list(tmp_path.iterdir())
+
+
+def test_text_cells_of_excel_stay_text(tmp_path: Path) -> None:
+    codes = [f"{i:03d}" for i in range(40)]
+    frame = pd.DataFrame({"key": codes, "code": codes[::-1], "count": range(40)})
+    frame["half"] = [None, *(i / 2 for i in range(39))]
+    frame["mixed"] = ["07", *range(39)]
+    for name, write in (("t.xlsx", frame.to_excel), ("t.csv", frame.to_csv)):
+        write(tmp_path / name, index=False)
+        table = read_table(tmp_path / name, id_column="key", party="p")
+        assert table.index.tolist() == codes
+        assert table["code"].tolist() == codes[::-1]
+        assert table["count"].dtype == "int64" and table["half"].dtype == "float64"
+        assert str(table["mixed"].iloc[0]) == "07"
+        assert TableEncoder.fit(table[["code"]], TableOptions(), "p").codecs[0].feature.width == 40

@@ -33,7 +33,7 @@ def read_file(path: Path, id_column: str, where: str) -> pd.DataFrame:
         if name.endswith(".parquet"):
             return _read_parquet(path, where)
         if name.endswith(".xlsx"):
-            return _read_excel(path, id_column, where)
+            return _read_excel(path, where)
         return _read_csv(path, id_column, where)
 
 
@@ -102,7 +102,7 @@ def _may_hide_zeros(cells: pd.Series) -> bool:
     )
 
 
-def _read_excel(path: Path, id_column: str, where: str) -> pd.DataFrame:
+def _read_excel(path: Path, where: str) -> pd.DataFrame:
     try:
         import openpyxl  # noqa: F401
     except ImportError as error:
@@ -115,7 +115,8 @@ def _read_excel(path: Path, id_column: str, where: str) -> pd.DataFrame:
         if len(book.sheet_names) > 1:
             text = f"{where}: read the first of {len(book.sheet_names)} sheets"
             warnings.warn(f"{text}, {book.sheet_names[0]!r}", DataWarning, stacklevel=6)
-        return pd.read_excel(book, dtype={id_column: "str"})
+        # Text cells stay text: pandas would read "007" as the number 7.
+        return pd.read_excel(book, dtype=object).infer_objects()
 
 
 def _read_parquet(path: Path, where: str) -> pd.DataFrame:
