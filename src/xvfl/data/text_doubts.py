@@ -65,7 +65,7 @@ def _kinds(words: list[str]) -> Iterator[tuple[str, Matches, str]]:
 def _doubt(
     column: ColumnStats, kind: str, matches: Matches, remedy: str, use: str
 ) -> Iterator[str]:
-    """Yield that most texts are of a kind, or that all are numbers which are written differently."""
+    """Yield that most texts are of a kind, or that all are numbers, written differently."""
     counts = column.categories.counts
     texts = list(counts)
     alike = [text for text, match in zip(texts, matches(texts), strict=True) if match]
