@@ -20,6 +20,8 @@ TableSource: TypeAlias = (
 """A path (`SUFFIXES`), `sql:` and a DuckDB query, a pandas or polars frame, or an Arrow table."""
 
 SQL = "sql:"
+ROW_NUMBERS = "row numbers"
+"""Key of `DataFrame.attrs`: whether the ids are row numbers, because nobody has set an index."""
 HINTS = {
     "numpy.ndarray": "name its columns and rows: pd.DataFrame(array, columns=names, index=ids)",
     "builtins.dict": "make a table of it: pd.DataFrame(columns, index=ids)",
@@ -104,6 +106,7 @@ def index_by_id(
     features = frame.drop(columns=id_column) if id_column in frame.columns else frame
     features = features.set_axis(ids, axis=0)
     features.attrs[WHERE] = where
+    features.attrs[ROW_NUMBERS] = id_column is None and isinstance(frame.index, pd.RangeIndex)
     return features
 
 

@@ -83,6 +83,10 @@ class IdIndex:
         """Count the rows of a database table."""
         return int(self.run(f"SELECT count(*) FROM {table} WHERE {condition}")[0][0])
 
+    def count_common(self, table: str, other: str) -> int:
+        """Count the ids that two database tables have in common."""
+        return int(self.run(f"SELECT count(*) FROM {table} t JOIN {other} o ON o.id = t.id")[0][0])
+
     def sample_unmatched(self, table: str, other: str, size: int) -> IdSample:
         """Sample the ids of a database table that another one does not have."""
         rows = self.count(table)

@@ -4,7 +4,7 @@ The rows come in the order of one table, or of all tables in order of appearance
 order are first partitioned into one file for each chunk.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,12 +30,21 @@ class JoinedTables:
     """The ids of a chunk, and each table's rows among them."""
 
 
-def join_tables(tables: Mapping[str, ParquetTable], lead: str | None, folder: Path) -> JoinedTables:
-    """Join tables in the order of `lead`, or of all; partitions are written to `folder`."""
+def join_tables(
+    tables: Mapping[str, ParquetTable],
+    lead: str | None,
+    folder: Path,
+    check: Callable[[IdIndex, Mapping[str, str]], None],
+) -> JoinedTables:
+    """Join tables in the order of `lead`, or of all; partitions are written to `folder`.
+
+    `check` is called with the ids: the database, and the name of each table in it.
+    """
     first = lead or next(iter(tables))
     index = IdIndex(folder)
     try:
         names = {name: index.add(table) for name, table in tables.items()}
+        check(index, names)
         rows = len(tables[first]) if lead else _all_ids(index, list(names.values()))
         order = f"(SELECT row AS place, id FROM {names[first]})" if lead else "all_ids"
         for name, table in tables.items():

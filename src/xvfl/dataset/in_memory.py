@@ -25,6 +25,7 @@ from xvfl.dataset.prepare import (
     Values,
     prepare,
 )
+from xvfl.dataset.row_numbers import warn_row_numbers
 from xvfl.dataset.splits import (
     Parts,
     RowCounts,
@@ -93,6 +94,7 @@ def prepare_in_memory(
     sources: Mapping[str, Source], labels: pd.Series, plan: PreparationPlan
 ) -> InMemoryDataset:
     """Prepare tables and labels in memory."""
+    warn_row_numbers(sources)
     tables = {name: [source] for name, source in sources.items()}
     return prepare(_InMemoryBackend(sources, labels), tables, [labels], "labels", plan)
 

@@ -13,12 +13,11 @@ from xvfl.data.encoder import collect_stats
 from xvfl.data.frames import TableSource, read_table, read_without_ids
 from xvfl.data.label_leaks import MAX_ROWS, find_label_leaks
 from xvfl.data.labels import find_labels, warn_many_classes
-from xvfl.data.near_ids import IdSample, sample_ids
 from xvfl.data.parquet import is_parquet, open_parquet
 from xvfl.data.schema import ColumnSummary, summarize
 from xvfl.data.targets import find_target_leaks, find_targets, parse_targets
 from xvfl.data.value_stats import STREAMING_LIMITS
-from xvfl.dataset.overlap import Overlap, count_overlap, warn_near_misses, warn_small_overlap
+from xvfl.dataset.overlap import Overlap, check_ids
 from xvfl.errors import DataWarning, InputError
 
 
@@ -144,11 +143,7 @@ def inspect_tables(
         if not labeled:
             raise InputError(f"label column {label!r}: in none of the tables; check the name")
         if len(ids) > 1:
-            found.overlap = count_overlap(ids, {})
-            warn_near_misses(
-                found.overlap, 0, lambda name, other, size: _unmatched(ids, name, other, size)
-            )
-            warn_small_overlap(found.overlap, 0)
+            found.overlap = check_ids(ids)
     found.warnings = [str(each.message) for each in caught]
     return found
 
@@ -200,7 +195,3 @@ def _chunks(source: Any, id_column: str | None, name: str) -> Iterator[pd.DataFr
 
 def _with_warning(summary: ColumnSummary, text: str | None) -> ColumnSummary:
     return summary if text is None else replace(summary, warnings=(*summary.warnings, text))
-
-
-def _unmatched(ids: Mapping[str, pd.Index], name: str, other: str, size: int) -> IdSample:
-    return sample_ids(ids[name], ids[other], size)

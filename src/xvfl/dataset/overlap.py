@@ -7,7 +7,10 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 
-from xvfl.data.near_ids import SAMPLE_SIZES, IdSample, find_near_misses
+from xvfl.data.id_index import IdIndex
+from xvfl.data.near_ids import SAMPLE_SIZES, IdSample, find_near_misses, is_in, sample_ids
+from xvfl.data.sources import Source, source_index
+from xvfl.dataset.row_numbers import warn_row_numbers
 from xvfl.errors import DataWarning
 
 Overlap = dict[str, dict[str, int]]
@@ -24,6 +27,10 @@ ALL_PARTIES = "all parties"
 LABELS = "labels"
 MIN_SHARE = 0.01
 """A smaller share of common ids is suspicious."""
+MIN_LABEL_SHARE = 0.05
+"""The same for labels that measure predictions."""
+MIN_ROWS = 5
+"""Fewer rows that could match than this say nothing about the ids."""
 
 Unmatched = Callable[[str, str, int], IdSample]
 """Samples the ids of one table, of at most so many, that another table does not have."""
@@ -54,12 +61,16 @@ def warn_near_misses(overlap: Overlap, labels: int, unmatched: Unmatched) -> Non
     parties = [name for name in overlap if name != ALL_PARTIES]
     inside = any(overlap[name]["labeled"] == labels for name in parties)
     for first, second in combinations(parties if inside else [LABELS, *parties], 2):
-        left, right = (
-            unmatched(*pair, size)
-            for pair, size in zip(((first, second), (second, first)), SAMPLE_SIZES, strict=True)
-        )
-        for near_miss in find_near_misses(left, right):
-            _warn(f"{_title(first)} and {_title(second)}: {near_miss}")
+        _warn_near_misses_of(first, second, unmatched)
+
+
+def _warn_near_misses_of(first: str, second: str, unmatched: Unmatched) -> None:
+    left, right = (
+        unmatched(*pair, size)
+        for pair, size in zip(((first, second), (second, first)), SAMPLE_SIZES, strict=True)
+    )
+    for near_miss in find_near_misses(left, right):
+        _warn(f"{_title(first)} and {_title(second)}: {near_miss}")
 
 
 def warn_small_overlap(overlap: Overlap, labels: int) -> None:
@@ -71,13 +82,75 @@ def warn_small_overlap(overlap: Overlap, labels: int) -> None:
             _check_share(name, "held by another party", overlap[name]["shared"], rows, others)
 
 
+def check_ids(ids: Mapping[str, pd.Index]) -> Overlap:
+    """Count the overlap of tables without labels; warn about ids that hardly match."""
+    overlap = count_overlap(ids, {})
+    warn_near_misses(overlap, 0, _unmatched(ids))
+    warn_small_overlap(overlap, 0)
+    return overlap
+
+
+def check_tables(tables: Mapping[str, Source]) -> None:
+    """Warn if the ids of tables that are used together hardly match.
+
+    Rows that only one party holds are normal, so a partial overlap gives no warning.
+    """
+    if len(tables) > 1:
+        check_ids({name: source_index(table) for name, table in tables.items()})
+        warn_row_numbers(tables)
+
+
+def check_index(index: IdIndex, tables: Mapping[str, str]) -> None:
+    """Check tables on disk as `check_tables`; `tables` has the name of each in the database."""
+    if len(tables) < 2:
+        return
+    common = {(a, b): index.count_common(tables[a], tables[b]) for a, b in combinations(tables, 2)}
+    overlap = {
+        name: {
+            "rows": index.count(table),
+            "shared": max(n for pair, n in common.items() if name in pair),
+            "labeled": 0,
+        }
+        for name, table in tables.items()
+    }
+
+    def unmatched(name: str, other: str, size: int) -> IdSample:
+        return index.sample_unmatched(tables[name], tables[other], size)
+
+    warn_near_misses(overlap, 0, unmatched)
+    warn_small_overlap(overlap, 0)
+
+
+def check_labels(labels: pd.Index, tables: Mapping[str, Source]) -> None:
+    """Warn if labels, with which predictions are compared, hardly match the tables.
+
+    No match at all is an error of the caller.
+    """
+    ids = {LABELS: labels, **{name: source_index(table) for name, table in tables.items()}}
+    for name in tables:
+        _warn_near_misses_of(LABELS, name, _unmatched(ids))
+    held = np.logical_or.reduce([is_in(labels, ids[name]) for name in tables])
+    rows = len(pd.Index(np.concatenate([ids[name].to_numpy() for name in tables])).unique())
+    common, possible = int(held.sum()), min(len(labels), rows)
+    if possible >= MIN_ROWS and 0 < common < MIN_LABEL_SHARE * possible:
+        _warn(
+            f"labels: only {common:,} of {len(labels):,} have an id of the tables, {possible:,} "
+            "could, so the result describes few rows; check that the index of the labels holds "
+            "the same ids, written alike"
+        )
+
+
+def _unmatched(ids: Mapping[str, pd.Index]) -> Unmatched:
+    return lambda name, other, size: sample_ids(ids[name], ids[other], size)
+
+
 def _rows_of_others(overlap: Overlap, party: str) -> int:
     return max(each["rows"] for name, each in overlap.items() if name not in (party, ALL_PARTIES))
 
 
 def _check_share(party: str, what: str, common: int, rows: int, others: int) -> None:
     possible = min(rows, others)
-    if common < MIN_SHARE * possible:
+    if possible >= MIN_ROWS and common < MIN_SHARE * possible:
         _warn(
             f"party {party!r}: only {common:,} of {rows:,} rows are {what}, {possible:,} could be; "
             "check that the id columns hold the same ids, written alike"

@@ -35,6 +35,7 @@ from xvfl.data.party_frame import (
 from xvfl.data.sources import Source, source_ids
 from xvfl.data.text import as_text
 from xvfl.dataset.in_memory import prepare_in_memory
+from xvfl.dataset.overlap import check_labels, check_tables
 from xvfl.dataset.prepare import PreparationPlan
 from xvfl.dataset.row_weights import weigh_rows
 from xvfl.dataset.splits import Splits
@@ -45,6 +46,7 @@ from xvfl.model.explain.explain_model import ExplainOptions, explain
 from xvfl.model.explain.explanation import Explanation
 from xvfl.model.fitting import TrainingPlan, fit
 from xvfl.model.model import Model
+from xvfl.model.prediction import used_tables
 from xvfl.model.progress import progress_bar, show_overlap, work_bar
 from xvfl.model.run_dir import RunDir
 from xvfl.model.stream_predict import PredictionSummary
@@ -224,12 +226,15 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
         -----
         DataWarning
             If rows have no observed feature or an unknown id; their prediction is the class prior,
-            or the mean label.
+            or the mean label. If ids of two tables differ only in spelling, or hardly any id
+            occurs in both.
         """
         check_is_fitted(self, "model_")
         if ids is None and isinstance(X, pd.DataFrame):
             ids = list(X.index)
-        table = self.model_.predict(self._read(X), mode, party, _ids_as_text(ids)).frame()
+        sources, rows = self._read(X), _ids_as_text(ids)
+        check_tables(self._used(sources, mode, party))
+        table = self.model_.predict(sources, mode, party, rows).frame()
         summary = PredictionSummary(self.model_.task.prior_name)
         summary.add(table)
         summary.warn()
@@ -266,6 +271,7 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self, "model_")
         sources, rows = self._read(X), _ids_as_text(ids)
+        check_tables(sources)
         _warn_unknown(sources, rows or ())
         tables: dict[str, Any] = {}
         for name in sources if party is None else [party]:
@@ -326,6 +332,7 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self, "model_")
         sources, rows = self._read(X), _ids_as_text(ids)
+        check_tables(sources)
         _warn_unknown(sources, rows or ())
         seed = self.model_.random_state if random_state is None else random_state
         details = {}
@@ -388,12 +395,21 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
         Raises
         ------
         InputError
-            If no labeled id occurs in the tables, or a parameter is invalid.
+            If no labeled id occurs in the tables, if all labels are equal and the metric needs
+            two, or if a parameter is invalid.
         ModeError
             If the method does not predict collaboratively.
+
+        Warns
+        -----
+        DataWarning
+            If the ids of the tables, or of the labels, hardly match.
         """
         check_is_fitted(self, "model_")
         sources, labels = self._sources_and_labels(X, y, min_classes=1)
+        self.model_.check_parties(sources)
+        check_tables(sources)
+        check_labels(labels.index, sources)
         options = ExplainOptions(
             metric, rows, n_repeats, n_samples, max_rows, _ids_as_text(ids), completion
         )
@@ -488,6 +504,9 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
         """Predict labeled rows; return predictions, labels and weights of the same rows."""
         check_is_fitted(self, "model_")
         sources, labels = self._sources_and_labels(X, y, min_classes=1)
+        used = self._used(sources, mode, party)
+        check_tables(used)
+        check_labels(labels.index, used)
         predicted = self.model_.predict(sources, mode, party).frame()["prediction"]
         common = labels.index.intersection(predicted.index, sort=False)
         if not self.model_.task.known(labels.to_numpy()).any():
@@ -498,8 +517,14 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
         if not len(common):
             raise InputError("score: the tables and the labels share no id; check the id columns")
         weight = None if sample_weight is None else pd.Series(sample_weight, index=labels.index)
-        used = None if weight is None else weight.loc[common]
-        return predicted.loc[common], labels.loc[common], used
+        weight = None if weight is None else weight.loc[common]
+        return predicted.loc[common], labels.loc[common], weight
+
+    def _used(
+        self, sources: Mapping[str, Source], mode: Mode | None, party: str | None
+    ) -> dict[str, Source]:
+        """Select the tables that a prediction uses."""
+        return used_tables(self.model_.resolve_request(sources, mode, party), sources)
 
     def _weights(self, X: Tables, y: Any, sample_weight: Any) -> pd.Series:
         """Index the sample weights by id."""

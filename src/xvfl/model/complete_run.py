@@ -10,6 +10,7 @@ import pandas as pd
 from xvfl.data.sources import Source, source_ids, take_ids
 from xvfl.data.table_writer import write_table
 from xvfl.data.text import as_text
+from xvfl.dataset.overlap import check_tables
 from xvfl.errors import InputError, unknown
 from xvfl.model.filled_cells import Completion
 from xvfl.model.model import Model
@@ -79,6 +80,7 @@ def complete_run(
         name: read_source(table, options.id_column or columns.get(name), name, 0)
         for name, table in inputs.items()
     }
+    check_tables(sources)
     return [
         _complete_party(model, sources, name, out, options, report, (at, len(names)))
         for at, name in enumerate(names)

@@ -50,6 +50,7 @@ from xvfl.model.prediction import (
     build_prediction,
     completing_modes,
     row_ids,
+    used_tables,
     without_assistance,
 )
 from xvfl.model.run_dir import CELLS, FORMAT, MANIFEST, MODEL, RunDir
@@ -151,8 +152,7 @@ class Model:
     ) -> Prediction:
         """Predict the rows of the given tables, or the rows with the given ids."""
         request = self.resolve_request(sources, mode, party)
-        if request.party is not None and request.mode == "local":
-            sources = {request.party: sources[request.party]}
+        sources = used_tables(request, sources)
         given = [name for name in self.encoders if name in sources]
         encoded = {name: encode(self.encoders[name], sources[name]) for name in given}
         chosen = list(ids) if ids is not None else row_ids(sources, given, request.party)

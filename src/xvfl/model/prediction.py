@@ -5,7 +5,7 @@ Shapes: n rows, k parties, C outputs: one for each class, or one number.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -25,6 +25,7 @@ from xvfl.primitives.rows import Rows
 from xvfl.primitives.task import Task
 
 Bools = NDArray[np.bool_]
+T = TypeVar("T")
 
 NO_PEER = "no peer can assist: local prediction"
 NO_GAP, FULL_ROW = "no gap: decided alone", "counts as full: decided alone"
@@ -104,6 +105,12 @@ def completing_modes(method: Method, loss: LossConfig, party: str) -> list[Mode]
         return []
     weights = decision_weights(method)
     return [mode for mode in MODES if any(weights.get(mode_key(mode, party), COMPLETED)[1:])]
+
+
+def used_tables(request: PredictRequest, tables: Mapping[str, T]) -> dict[str, T]:
+    """Select the tables that a prediction uses: of the predicting party alone in mode `local`."""
+    alone = request.mode == "local"
+    return {name: table for name, table in tables.items() if not alone or name == request.party}
 
 
 def row_ids(sources: Mapping[str, Source], given: Sequence[str], party: str | None) -> list[str]:

@@ -13,6 +13,7 @@ import pandas as pd
 from xvfl.data.join import join_tables, prefetch
 from xvfl.data.parquet import ParquetTable
 from xvfl.data.table_writer import TableWriter
+from xvfl.dataset.overlap import check_index
 from xvfl.errors import DataWarning, InputError
 from xvfl.methods import Mode
 from xvfl.model.model import Model
@@ -86,7 +87,7 @@ def predict_stream(
             TableWriter(output) as writer,
             tempfile.TemporaryDirectory(prefix=".xvfl-", dir=output.parent) as folder,
         ):
-            joined = join_tables(given, request.party, Path(folder))
+            joined = join_tables(given, request.party, Path(folder), check_index)
             for ids, sources in prefetch(joined.chunks):
                 frame = model.predict(sources, request.mode, request.party, ids).frame()
                 writer.add(frame)

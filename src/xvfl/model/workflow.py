@@ -22,7 +22,7 @@ from xvfl.dataset.on_disk.cache import prepare_cached, remove_cache, save_held_o
 from xvfl.dataset.on_disk.held_out import held_out_chunks, no_held_out_rows
 from xvfl.dataset.on_disk.on_disk_dataset import OnDiskDataset
 from xvfl.dataset.on_disk.parquet_tables import ParquetTables, open_tables, trains_from_disk
-from xvfl.dataset.overlap import Overlap
+from xvfl.dataset.overlap import Overlap, check_tables
 from xvfl.dataset.prepare import PreparationPlan
 from xvfl.dataset.splits import Splits
 from xvfl.errors import InputError, ModeError, RunError, unknown
@@ -42,6 +42,7 @@ from xvfl.model.fitting import (
 from xvfl.model.missing_map import MISSING, dataset_map
 from xvfl.model.missing_rates import MISSING_RATES, score_missing_rates
 from xvfl.model.model import Model
+from xvfl.model.prediction import used_tables
 from xvfl.model.run_dir import CHECKPOINT, MANIFEST, RECORDS, RunDir
 from xvfl.model.run_summary import record_run, recorded_warnings
 from xvfl.model.stream_predict import PredictionSummary, predict_stream
@@ -276,6 +277,7 @@ def held_out_rows(
             yield held_out_chunks(tables, folder / held_out, model.task, Path(space))
         return
     sources, labels = read_run_tables(config, base_dir, allow_missing=True)
+    check_tables(sources)
     labels = labels[model.task.known(labels.to_numpy())]
     ids = [each for each in held_out if each in labels.index]
     if not ids:
@@ -363,6 +365,7 @@ def predict_run(
         summary = predict_stream(model, tables, mode, party, output, report)
     else:
         sources = {name: read_source(each, ids[name], name, 0) for name, each in inputs.items()}
+        check_tables(used_tables(model.resolve_request(sources, mode, party), sources))
         frame = model.predict(sources, mode, party).frame()
         write_table(frame, output)
         summary = PredictionSummary(model.task.prior_name)

@@ -1,14 +1,16 @@
 """Read the held-out rows of a run that was trained from disk."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pandas as pd
 
+from xvfl.data.id_index import IdIndex
 from xvfl.data.join import join_tables
 from xvfl.data.labels import plain_type
 from xvfl.data.parquet import open_parquet
 from xvfl.dataset.on_disk.parquet_tables import ParquetTables
+from xvfl.dataset.overlap import check_index
 from xvfl.errors import InputError
 from xvfl.primitives.task import Task
 
@@ -24,7 +26,11 @@ def held_out_chunks(
     others = [name for name in labels_table.names if name not in (labels_table.id_column, column)]
     held_out_ids = open_parquet(held_out, "id", "held-out ids")
     named = {HELD_OUT_IDS: held_out_ids, LABELS: labels_table.exclude(*others), **tables.parties}
-    joined = join_tables(named, HELD_OUT_IDS, folder)
+
+    def check(index: IdIndex, names: Mapping[str, str]) -> None:
+        check_index(index, {name: names[name] for name in tables.parties})
+
+    joined = join_tables(named, HELD_OUT_IDS, folder, check)
     empty = True
     for _, frames in joined.chunks:
         labels = plain_type(frames[LABELS][column].dropna())

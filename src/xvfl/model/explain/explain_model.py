@@ -16,7 +16,13 @@ from xvfl.data.sources import Source, encode, source_index, take_ids
 from xvfl.errors import InputError, unknown
 from xvfl.methods import require_mode
 from xvfl.methods.pooling import without_completion
-from xvfl.model.explain.bootstrap import Estimate, Floats, choose_metric, sample_rows
+from xvfl.model.explain.bootstrap import (
+    METRIC_NAMES,
+    Estimate,
+    Floats,
+    choose_metric,
+    sample_rows,
+)
 from xvfl.model.explain.coalitions import Coalitions, coalitions
 from xvfl.model.explain.explanation import (
     CompletionEffect,
@@ -39,6 +45,8 @@ from xvfl.training.threads import limit_threads
 
 EXAMPLES = 10
 """Number of rows whose completion is described, unless ids are given."""
+NEEDS_TWO_LABELS = {"auroc": "accuracy", "r2": "squared_error"}
+"""Metrics that are undefined if all labels are equal, and one that is defined."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +97,8 @@ def explain(
     Raises
     ------
     InputError
-        If no labeled row is in the tables, or an option is invalid.
+        If no labeled row is in the tables, all labels are equal and the metric needs two, or an
+        option is invalid.
     ModeError
         If the method does not predict collaboratively.
     """
@@ -123,6 +132,7 @@ class _Explainer:
         kept = self._chosen_rows(rows.seen.cpu().numpy(), list(labels.index))
         self.labels, self.rows = labels.iloc[kept], rows.take(torch.from_numpy(kept))
         self.y = model.task.encode(self.labels.to_numpy())
+        _require_two_labels(self.metric, self.labels)
         self.predictor = VariantPredictor(model, self.rows, federation)
         rng = self._rng("bootstrap")
         self.counts = sample_rows(len(self.y), options.n_samples, rng)
@@ -297,6 +307,16 @@ def _usable_labels(labels: pd.Series, model: Model, sources: Mapping[str, Source
     if not len(held):
         raise InputError("explain: the tables and the labels share no id; check the id columns")
     return held
+
+
+def _require_two_labels(metric: str, labels: pd.Series) -> None:
+    """Reject rows on which the metric is undefined, because all their labels are equal."""
+    if metric in NEEDS_TWO_LABELS and labels.nunique() < 2:
+        name, use = METRIC_NAMES[metric], NEEDS_TWO_LABELS[metric]
+        raise InputError(
+            f"explain: {name} needs rows with different labels, but the {len(labels):,} explained "
+            f"rows all have the label {labels.iloc[0]!s}; give more labels, or use metric={use!r}"
+        )
 
 
 def _changed_labels(observed: Floats, completed: Floats) -> int:
