@@ -354,7 +354,9 @@ def test_one_party_is_not_enough() -> None:
         small().fit({"bank": BANK}, Y)
     with pytest.raises(InputError, match="expected a dictionary of parties"):
         small().fit(BANK, Y)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="y: expected a Series"):
+    with pytest.raises(InputError, match=r"got polars.Series; write pd.Series\(labels, index=ids"):
+        small().fit(BOTH, pl.Series(Y.tolist()))
+    with pytest.raises(InputError, match="y: expected a pandas Series"):
         small().fit(BOTH, Y.to_numpy())
 
 

@@ -163,6 +163,8 @@ def test_sample_weights() -> None:
             small().fit(BOTH, Y, wrong)
     with pytest.raises(InputError, match="class_weight: unknown class 'maybe'"):
         small(class_weight={"maybe": 2}).fit(BOTH, Y)
+    with pytest.raises(InputError, match="expected classes of type int.*got '1' of type str; wri"):
+        small(class_weight={"1": 2}).fit(BOTH, Y.map({"yes": 1, "no": 0}))
 
 
 def test_a_class_of_weight_zero_is_not_learned() -> None:
@@ -191,8 +193,24 @@ def test_warm_start_continues() -> None:
     assert model.model_.encoders["bank"] is encoder
     with pytest.raises(InputError, match="warm_start: expected the classes of the previous fit"):
         model.fit(BOTH, Y.map({"yes": 1, "no": 0}))
+    with pytest.raises(InputError, match=r"parties of the previous fit, \['bank', 'shop'\], got"):
+        model.fit({**BOTH, "club": SHOP}, Y)
+    columns = r"columns of the previous fit at party 'bank', \['age', 'balance', 'job'\], got \["
+    for bank in (BANK.drop(columns="age"), BANK.assign(more=1.0)):
+        with pytest.raises(InputError, match=columns):
+            model.fit({"bank": bank, "shop": SHOP}, Y)
     with pytest.raises(ConfigError, match="warm_start: expected nets of the same parties"):
         model.set_params(hidden_dim=32).fit(BOTH, Y)
+
+
+def test_warm_start_with_columns_that_are_left_out() -> None:
+    bank = BANK.assign(constant=1, unused=range(len(BANK)))
+    options = {"bank": {"drop": ["unused"]}}
+    model = small(epochs=1, warm_start=True, table_options=options)
+    with pytest.warns(DataWarning, match="'constant'"):
+        model.fit({"bank": bank, "shop": SHOP}, Y)
+    model.fit({"shop": SHOP, "bank": bank}, Y)
+    assert model.parties_ == ["bank", "shop"]
 
 
 def rare() -> tuple[dict[str, pd.DataFrame], pd.Series]:

@@ -279,7 +279,8 @@ def test_predict_says_how_each_answer_came_about(mode: str | None, kind: str, ru
     alone = answers["notes"] == "no peer can assist: local prediction"
     assert (alone == (answers["mode"] == "local")).all() or mode == "local"
     no_gap = int((answers["notes"] == "no gap: decided alone").sum())
-    assert (f"; {no_gap} without a gap, decided alone;" in said.out) == (mode == "assisted")
+    assert (f"; {no_gap} decided alone; " in said.out) == (mode == "assisted")
+    assert ("with other notes)" in said.out) == (mode == "assisted")
 
 
 def test_a_threshold_decides_which_class_is_predicted(tmp_path: Path) -> None:

@@ -196,6 +196,8 @@ def test_the_command_writes_tables_cells_and_draws(tmp_path: Path) -> None:
     given = pd.read_csv(tmp_path / "bank.csv")
     completed = pd.read_csv(out / "bank.csv")
     assert completed.notna().all(axis=None) and len(completed) == len(given)
+    assert completed["customer"].tolist() == given["customer"].tolist()
+    assert pd.read_csv(out / "bank.draw1.csv").columns.tolist() == completed.columns.tolist()
     cells = pd.read_csv(out / "bank.cells.csv")
     assert len(cells) == int(given[["age", "balance", "job"]].isna().sum().sum())
     assert cells.columns.tolist() == [

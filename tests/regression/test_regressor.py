@@ -215,8 +215,11 @@ def test_labels_that_are_no_numbers_name_the_classifier() -> None:
             XVFLRegressor(**SMALL).fit(TRAIN, wrong)
     with pytest.raises(InputError, match="at least 2 different numbers, but found only the number"):
         XVFLRegressor(**SMALL).fit(TRAIN, Y_TRAIN * 0 + 7)
-    with pytest.warns(DataWarning, match="the only numbers are 0 and 1, which look like classes"):
+    with pytest.warns(
+        DataWarning, match="the only numbers are 0 and 1, which look like classes"
+    ) as caught:
         XVFLRegressor(**{**SMALL, "epochs": 1}).fit(TRAIN, (Y_TRAIN > 150).astype(int))
+    assert len(caught) == 1
 
 
 def test_numbers_given_to_a_classifier_name_the_regressor() -> None:

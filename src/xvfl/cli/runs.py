@@ -278,8 +278,10 @@ def predict(
     with work_bar("predicting") as report:
         summary = predict_run(RunDir(run), inputs, mode, party, output, id, report)  # type: ignore[arg-type]
     used = ", ".join(f"{count} {name}" for name, count in summary.modes.most_common())
-    alone = f"; {summary.decided_alone} without a gap, decided alone" * bool(summary.decided_alone)
-    print(f"wrote {summary.rows} rows to {output} ({used}{alone}; {summary.with_notes} with notes)")
+    notes = f"{summary.with_notes} with notes"
+    if summary.decided_alone:
+        notes = f"{summary.decided_alone} decided alone; {summary.with_notes} with other notes"
+    print(f"wrote {summary.rows} rows to {output} ({used}; {notes})")
 
 
 def _predict_federated(config: Path, ids: str | None, id_column: str | None, output: Path) -> None:

@@ -30,6 +30,8 @@ class TargetValues:
 
     center: float
     spread: float
+    few_values: tuple[float, ...] = ()
+    """The distinct numbers, if there are no more than `FEW_VALUES`."""
     stratum = "least(code, 0)"
     """SQL expression of the stratum of a code: all labeled rows are split as one stratum, 0."""
 
@@ -114,15 +116,20 @@ def find_targets(
             f"{where}: expected at least {min_values} different numbers, but found {found}; check "
             "the column"
         )
-    if len(distinct) <= FEW_VALUES and min_values > 1:
-        shown = " and ".join(f"{each:g}" for each in sorted(distinct))
+    few = tuple(sorted(distinct)) if len(distinct) <= FEW_VALUES else ()
+    return TargetValues(mean, std if std > 0 else 1.0, few)
+
+
+def warn_few_values(values: TargetValues, where: str) -> None:
+    """Warn if the labels are so few different numbers that they may be classes."""
+    if values.few_values:
+        shown = " and ".join(f"{each:g}" for each in values.few_values)
         warnings.warn(
             f"{where}: the only numbers are {shown}, which look like classes; use XVFLClassifier "
             '(task = "classification" in a configuration file) to predict probabilities',
             DataWarning,
             stacklevel=4,
         )
-    return TargetValues(mean, std if std > 0 else 1.0)
 
 
 def find_target_leaks(frame: pd.DataFrame, targets: Floats) -> Iterator[tuple[str, str]]:

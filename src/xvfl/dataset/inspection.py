@@ -15,7 +15,12 @@ from xvfl.data.label_leaks import MAX_ROWS, find_label_leaks
 from xvfl.data.labels import find_labels, warn_many_classes
 from xvfl.data.parquet import is_parquet, open_parquet
 from xvfl.data.schema import ColumnSummary, summarize
-from xvfl.data.targets import find_target_leaks, find_targets, parse_targets
+from xvfl.data.targets import (
+    find_target_leaks,
+    find_targets,
+    parse_targets,
+    warn_few_values,
+)
 from xvfl.data.value_stats import STREAMING_LIMITS
 from xvfl.dataset.overlap import Overlap, check_ids
 from xvfl.errors import DataWarning, InputError
@@ -175,7 +180,7 @@ class _Table:
             return {}
         where = f"{where}, label {self._label!r}"
         if task == "regression":
-            find_targets(self.labels, where, allow_missing=True)
+            warn_few_values(find_targets(self.labels, where, allow_missing=True), where)
             numbers = parse_targets(self.labels[0], where).to_numpy()[: len(self._first)]
             return dict(find_target_leaks(self._first, numbers))
         values = find_labels(self.labels, where, allow_missing=True)

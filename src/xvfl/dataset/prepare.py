@@ -23,7 +23,13 @@ from xvfl.data.label_leaks import MAX_ROWS, find_label_leaks
 from xvfl.data.labels import LabelValues, encode_labels, find_labels, warn_many_classes
 from xvfl.data.parse import describe_table
 from xvfl.data.sources import Encoder, Source, encode, fit_encoder, source_ids, take_rows
-from xvfl.data.targets import TargetValues, find_target_leaks, find_targets, moments
+from xvfl.data.targets import (
+    TargetValues,
+    find_target_leaks,
+    find_targets,
+    moments,
+    warn_few_values,
+)
 from xvfl.data.value_stats import FitLimits
 from xvfl.dataset.overlap import Overlap, Unmatched, warn_near_misses, warn_small_overlap
 from xvfl.dataset.splits import Splits
@@ -171,7 +177,9 @@ def prepare(
 
 def _find_values(labels: Iterable[pd.Series], where: str, plan: PreparationPlan) -> Values:
     if plan.task == "regression":
-        return find_targets(labels, where, allow_missing=plan.unlabeled)
+        targets = find_targets(labels, where, allow_missing=plan.unlabeled)
+        warn_few_values(targets, where)
+        return targets
     values = find_labels(labels, where, allow_missing=plan.unlabeled)
     warn_many_classes(values, where)
     return values

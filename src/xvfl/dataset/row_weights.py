@@ -31,7 +31,7 @@ def weigh_rows(
         of_class = torch.ones(len(classes) + 1, dtype=torch.float64)
         for label, weight in class_weight.items():
             if label not in classes:
-                raise InputError(f"class_weight: {unknown('class', str(label), classes)}")
+                raise _unknown_class(label, classes)
             if not weight >= 0:
                 raise InputError(f"class_weight: expected at least 0, got {weight} for {label!r}")
             of_class[classes.index(label)] = weight
@@ -44,3 +44,14 @@ def weigh_rows(
     factor = torch.where(labeled, factor / mean, factor)
     weights = (rows.weight.double() * factor).to(rows.weight.dtype)
     return replace(dataset, rows=replace(rows, weight=weights))
+
+
+def _unknown_class(label: Any, classes: list[Any]) -> InputError:
+    """Build the error for a weight of an unknown class; say if only its type is wrong."""
+    for each in classes:
+        if str(each) == str(label):
+            return InputError(
+                f"class_weight: expected classes of type {type(each).__name__}, as in y, "
+                f"got {label!r} of type {type(label).__name__}; write {each!r}"
+            )
+    return InputError(f"class_weight: {unknown('class', str(label), classes)}")

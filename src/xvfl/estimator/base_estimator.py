@@ -23,7 +23,8 @@ from xvfl.config import (
     TrainConfig,
     build,
 )
-from xvfl.data.frames import read_table
+from xvfl.data.encoder import TableEncoder
+from xvfl.data.frames import read_table, type_name
 from xvfl.data.images import Images
 from xvfl.data.labels import labels_of_party, read_labels
 from xvfl.data.party_frame import (
@@ -114,6 +115,8 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
         unlabeled = self.use_unlabeled and method_spec(plan.loss.method).uses_unlabeled
         sources, labels = self._sources_and_labels(X, y, allow_missing=unlabeled)
         options = {name: _options(name, each) for name, each in (self.table_options or {}).items()}
+        if previous is not None:
+            sources = _tables_of_previous_fit(sources, previous, options)
         splits = Splits(0.0, self.validation_fraction, plan.train.random_state)
         preparation = PreparationPlan(
             options,
@@ -612,8 +615,8 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
             y = y.iloc[:, 0]
         if not isinstance(y, pd.Series):
             raise InputError(
-                f"y: expected a Series indexed by id or (party, column), got {type(y).__name__}; "
-                "write pd.Series(labels, index=ids)"
+                f"y: expected a pandas Series indexed by id, or (party, column), got "
+                f"{type_name(y)}; write pd.Series(labels, index=ids)"
             )
         return sources, read_labels(
             y, where="y", min_classes=min_classes, allow_missing=allow_missing, task=self._task
@@ -652,6 +655,32 @@ def ids_by_text(table: Table, column: str | None) -> dict[str, Any]:
     if is_string_dtype(raw):
         return {}
     return dict(zip(as_text(raw).str.strip(), raw.tolist(), strict=True))
+
+
+def _tables_of_previous_fit(
+    sources: Mapping[str, Source], previous: Model, options: Mapping[str, TableOptions]
+) -> dict[str, Source]:
+    """Order tables as the previous fit; reject other parties and other columns."""
+    if set(sources) != set(previous.encoders):
+        raise InputError(
+            f"warm_start: expected the parties of the previous fit, {list(previous.encoders)}, got "
+            f"{list(sources)}; fit a new model"
+        )
+    for name, encoder in previous.encoders.items():
+        table = sources[name]
+        if not (isinstance(table, pd.DataFrame) and isinstance(encoder, TableEncoder)):
+            continue
+        dropped = options[name].drop if name in options else ()
+        absent = [each for each in encoder.columns if each not in table.columns]
+        known = {*encoder.columns, *encoder.left_out, *dropped}
+        added = [each for each in table.columns if each not in known]
+        if absent or added:
+            raise InputError(
+                f"warm_start: expected the columns of the previous fit at party {name!r}, "
+                f"{encoder.columns}, got {list(table.columns)}; use the same columns, or fit a new "
+                "model"
+            )
+    return {name: sources[name] for name in previous.encoders}
 
 
 def _options(party: str, given: TableOptions | Mapping[str, Any]) -> TableOptions:

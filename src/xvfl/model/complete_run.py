@@ -76,13 +76,11 @@ def complete_run(
     if out.exists() and not out.is_dir():
         raise InputError(f"{out}: expected a folder, found a file; choose another --out")
     out.mkdir(parents=True, exist_ok=True)
-    sources = {
-        name: read_source(table, options.id_column or columns.get(name), name, 0)
-        for name, table in inputs.items()
-    }
+    ids = {name: options.id_column or columns.get(name) for name in inputs}
+    sources = {name: read_source(table, ids[name], name, 0) for name, table in inputs.items()}
     check_tables(sources)
     return [
-        _complete_party(model, sources, name, out, options, report, (at, len(names)))
+        _complete_party(model, sources, name, ids[name], out, options, report, (at, len(names)))
         for at, name in enumerate(names)
     ]
 
@@ -91,6 +89,7 @@ def _complete_party(
     model: Model,
     sources: Mapping[str, Source],
     party: str,
+    id_column: str | None,
     out: Path,
     options: CompleteOptions,
     report: Report,
@@ -108,12 +107,14 @@ def _complete_party(
         )
     cells = pd.concat([part.cells for part in parts], ignore_index=True)
     texts = {name: as_text(cells[name]) for name in ("value", "low", "high")}
+    completed = [part.table for part in parts]
     tables = {
-        party: pd.concat([part.table for part in parts]),
+        party: pd.concat(completed).rename_axis(id_column),
         f"{party}.cells": cells.assign(**texts),
     }
     for number in range(options.n_draws):
-        tables[f"{party}.draw{number + 1}"] = pd.concat([part.draws[number] for part in parts])
+        drawn = pd.concat([part.draws[number] for part in parts])
+        tables[f"{party}.draw{number + 1}"] = drawn.rename_axis(id_column)
     paths = [out / f"{name}.{options.format}" for name in tables]
     for table, path in zip(tables.values(), paths, strict=True):
         write_table(table, path)

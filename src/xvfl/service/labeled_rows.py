@@ -12,7 +12,7 @@ from torch import Tensor
 
 from xvfl.config import TaskKind
 from xvfl.data.labels import encode_labels
-from xvfl.data.targets import moments
+from xvfl.data.targets import find_targets, moments, warn_few_values
 from xvfl.dataset.prepare import no_shared_ids
 from xvfl.dataset.splits import Parts, Splits, drop_unobserved, split
 from xvfl.matching.alignment import CoordinatorAlignment
@@ -56,6 +56,7 @@ class LabeledRows:
             y = torch.from_numpy(numbers)
             parts = split(y, splits)
             return cls(Classification(classes), y, y, handles[held], parts, tuple(names))
+        warn_few_values(find_targets([used], "labels"), "labels")
         strata, targets = torch.zeros(len(used), dtype=torch.long), used.to_numpy()
         parts = split(strata, splits)
         _, mean, std = moments([targets[parts[0].numpy()]])
