@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.dashboard.dashboard_runs import make_runs
+from tests.dashboard.dashboard_runs import make_regression_run, make_runs
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -19,6 +19,12 @@ CHROME = "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome"
 def finished_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Train and evaluate a run of tables and one of images; return the folder of the runs."""
     return make_runs(tmp_path_factory.mktemp("dashboard"))
+
+
+@pytest.fixture(scope="session")
+def regression_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Train and evaluate a run of regression; return the folder of the run."""
+    return make_regression_run(tmp_path_factory.mktemp("numbers"))
 
 
 @pytest.fixture(scope="module")

@@ -59,3 +59,13 @@ def make_runs(folder: Path) -> Path:
         train(config, folder / "runs" / name)
         evaluate_run(RunDir(folder / "runs" / name))
     return folder / "runs"
+
+
+def make_regression_run(folder: Path) -> Path:
+    """Train and evaluate a run with a numeric label; return the folder of the runs."""
+    (folder / "inputs").mkdir(parents=True)
+    text = CONFIG.replace('column = "churned"', 'column = "balance"\ntask = "regression"')
+    config = write_run_inputs(folder / "inputs", text, 300)
+    train(config, folder / "runs" / "numbers")
+    evaluate_run(RunDir(folder / "runs" / "numbers"))
+    return folder / "runs"

@@ -112,6 +112,26 @@ def test_every_panel_of_a_finished_run(
         assert (back == "rgb(17, 22, 27)") == (scheme == "dark")
 
 
+def test_every_panel_of_a_run_of_regression(browser: "Browser", regression_runs: Path) -> None:
+    server = DashboardServer(regression_runs)
+    with open_page(browser, f"{server.url}#/run/numbers") as page:
+        page.wait_for_selector("section[aria-label='Observed against completed'] h3")
+        for name in (*PANELS[:6], "Predictions and labels", *PANELS[8:]):
+            panel = page.locator(f"section[aria-label='{name}']")
+            assert panel.is_visible(), name
+            assert "NaN" not in panel.inner_text() and "undefined" not in panel.inner_text(), name
+            assert "Not computed" not in panel.inner_text()
+        assert page.evaluate(POINTS) >= 2
+        pairs = page.locator("section[aria-label='Predictions and labels'] circle")
+        assert pairs.count() > 10 and page.locator(".confusion").count() == 0
+        assert not page.locator("section[aria-label='Calibration']").is_visible()
+        evaluation = page.locator("section[aria-label='Evaluation of the modes']").inner_text()
+        assert "RMSE" in evaluation and "AUROC" not in evaluation
+        rates = page.locator("section[aria-label='Modes over missing rates']")
+        assert rates.locator("path.line").count() == 5 and "R²" in rates.inner_text()
+    server.close()
+
+
 def test_theme_switch_and_keyboard(browser: "Browser", dashboard: str) -> None:
     with open_page(browser, dashboard) as page:
         page.wait_for_selector("a[data-run]")

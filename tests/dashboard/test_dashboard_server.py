@@ -62,6 +62,24 @@ def test_a_run_has_curves_and_parts(server: DashboardServer) -> None:
         assert get_json(f"{server.url}api/panel?name=tables&panel={panel}")
 
 
+def test_a_run_of_regression(regression_runs: Path) -> None:
+    server = DashboardServer(regression_runs)
+    try:
+        (listed,) = get_json(f"{server.url}api/runs")["runs"]
+        run = get_json(f"{server.url}api/run?name=numbers")
+        panels = {
+            panel: get_json(f"{server.url}api/panel?name=numbers&panel={panel}")
+            for panel in run["files"]
+        }
+    finally:
+        server.close()
+    assert listed["state"] == "finished" and listed["label"] == "balance"
+    assert run["about"]["task"] == "regression" and run["curves"]["epoch"] == [1, 2, 3]
+    evaluation = panels["evaluation"]
+    assert evaluation["task"] == "regression" and len(evaluation["pairs"]) > 10
+    assert all({"r2", "rmse", "mae"} == set(each["metrics"]) for each in evaluation["lines"])
+
+
 @pytest.mark.parametrize(
     "name",
     [

@@ -20,7 +20,7 @@ import pandas as pd
 
 from tests.processes import SOURCES, free_port
 from xvfl.certs import create_authority
-from xvfl.config import LossConfig, build
+from xvfl.config import LossConfig, TaskKind, build
 from xvfl.data.encoder import encoder_from_dict
 from xvfl.federation.endpoint import LAST_STEP
 from xvfl.federation.run_settings import parse_run_settings
@@ -55,6 +55,7 @@ private_key = "certs/coordinator.key"
 table = "labels.csv"
 id_column = "customer"
 column = "churned"
+task = "{task}"
 [net]
 embedding_dim = 32
 hidden_dim = 32
@@ -88,17 +89,22 @@ max_per_row = {max_per_row}
 """
 
 
-def train_federation(folder: Path, deadline: float = DEADLINE_S) -> None:
+def train_federation(
+    folder: Path, deadline: float = DEADLINE_S, task: TaskKind = "classification"
+) -> None:
     """Write tables and certificates, and train with all parties in this process.
 
-    Party `bank` decides most of the label. Of the new rows some are held by one party alone, some
-    have missing features, and `nobody` is held by none.
+    The label is `yes` or `no`, or a number for regression. Party `bank` decides most of it. Of the
+    new rows some are held by one party alone, some have missing features, and `nobody` is held by
+    none.
     """
     rng = np.random.default_rng(7)
     ids = [f"c{i:04}" for i in range(N_TRAIN + N_NEW)]
     x = rng.normal(size=(len(ids), 9))
     signal = 2 * x[:, 0] + x[:, 3] + x[:, 6] + 0.3 * rng.normal(size=len(ids))
-    labels = pd.DataFrame({"customer": ids, "churned": np.where(signal > 0, "yes", "no")})
+    classes, numbers = np.where(signal > 0, "yes", "no"), 500 + 40 * signal
+    churned = numbers if task == "regression" else classes
+    labels = pd.DataFrame({"customer": ids, "churned": churned})
     labels.iloc[:N_TRAIN].to_csv(folder / "labels.csv", index=False)
     labels.iloc[N_TRAIN:].to_csv(folder / "truth.csv", index=False)
     new = [*ids[N_TRAIN:], "nobody"]
@@ -123,7 +129,7 @@ def train_federation(folder: Path, deadline: float = DEADLINE_S) -> None:
     for name in PARTIES:
         authority.issue(name)
     (folder / "coordinator.toml").write_text(
-        COORDINATOR.format(deadline=deadline, address=free_port())
+        COORDINATOR.format(deadline=deadline, address=free_port(), task=task)
     )
     service = CoordinatorService(load_coordinator_config(folder / "coordinator.toml"), show=False)
     transports = {}

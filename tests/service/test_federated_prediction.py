@@ -50,6 +50,34 @@ def test_answers_equal_the_fused_model(trained: Path) -> None:
     assert single[0]["probabilities"] == pytest.approx(answers[0]["probabilities"], abs=1e-5)
 
 
+@pytest.mark.slow
+def test_numbers_equal_those_of_the_fused_model(tmp_path: Path) -> None:
+    train_federation(tmp_path, task="regression")
+    held, tables, model = held_by(tmp_path, *PARTIES), new_tables(tmp_path), fused_model(tmp_path)
+    together = model.predict(tables, "collaborative", ids=held)
+    own = list(tables["bank"].index)[:90]
+    assisted = model.predict(tables, "assisted", "bank", ids=own)
+    output = tmp_path / "answers.csv"
+    with Predicting(tmp_path).start(*PARTIES) as federation:
+        answers = federation.predict(held).predictions
+        at_bank = federation.predict(own, federation.event("bank", "prediction_endpoint")["port"])
+        said = run_xvfl(
+            "predict", "--federation", tmp_path / "coordinator.toml", "--output", output
+        )
+    for found, expected in ((answers, together), (at_bank.predictions, assisted)):
+        numbers = [each["prediction"] for each in found]
+        np.testing.assert_allclose(numbers, expected.values[:, 0], rtol=1e-5)
+        assert not any("probabilities" in each for each in found)
+    truth = pd.read_csv(tmp_path / "truth.csv").set_index("customer")["churned"]
+    assert np.corrcoef(together.values[:, 0], truth[held])[0, 1] > 0.8
+    assert said.code == 0, said.err
+    frame = pd.read_csv(output, keep_default_na=False).set_index("id")
+    np.testing.assert_allclose(frame.loc[held, "prediction"], together.values[:, 0], rtol=1e-5)
+    assert frame.loc["nobody", "prediction"] == pytest.approx(model.prior[0])
+    assert frame.loc["nobody", "mode"] == "prior"
+    assert not [name for name in frame if name.startswith("proba")]
+
+
 def _check_assisted(federation: Predicting) -> None:
     """The endpoint of a party answers as the fused model does in mode assisted."""
     tables, port = new_tables(federation.folder), federation.event("bank", "prediction_endpoint")

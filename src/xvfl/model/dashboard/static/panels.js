@@ -3,10 +3,16 @@
 import { LineChart, heatCell, scatter } from "./charts.js";
 import { ago, bytes, duration, html, number, percent, table } from "./elements.js";
 
+const METRICS = { auroc: "AUROC", nll: "NLL", ece: "ECE", r2: "R²", rmse: "RMSE", mae: "MAE" };
 const DASHES = { local: "", assisted: "6 4", peers: "2 3" };
 
 function panel(title, body, wide = false) {
   return html("section", { class: wide ? "panel wide" : "panel", "aria-label": title }, html("h2", {}, title), body);
+}
+
+function rename(element, title) {
+  element.setAttribute("aria-label", title);
+  element.querySelector("h2").textContent = title;
 }
 
 function hint(text, command) {
@@ -158,7 +164,9 @@ function mainMetric(metrics, classes) {
 export function evaluationPanels(run) {
   const lines = html("div", { class: "scroll" });
   const select = html("select", { "aria-label": "mode and party" });
+  const details = html("p", {}, "Details of ", select);
   const confusion = html("div", {}), calibration = html("div", {});
+  const confusionPanel = panel("Confusion matrix", confusion), calibrationPanel = panel("Calibration", calibration);
   let data = null;
   const command = `xvfl evaluate ${run}`;
   select.addEventListener("change", show);
@@ -166,8 +174,14 @@ export function evaluationPanels(run) {
   function show() {
     const line = data.lines[select.selectedIndex];
     const where = `${line.mode} ${line.party}, ${number(line.rows)} ${data.split} rows`;
-    confusion.replaceChildren(...(data.task === "regression" ? pairsPlot(data) : confusionTable(line, data.classes ?? [], where)));
-    calibration.replaceChildren(...reliabilityPlot(line, where, data.task));
+    details.hidden = calibrationPanel.hidden = data.task === "regression";
+    if (data.task === "regression") {
+      rename(confusionPanel, "Predictions and labels");
+      confusion.replaceChildren(...pairsPlot(data));
+      return;
+    }
+    confusion.replaceChildren(...confusionTable(line, data.classes ?? [], where));
+    calibration.replaceChildren(...reliabilityPlot(line, where));
   }
 
   function update(value) {
@@ -177,7 +191,7 @@ export function evaluationPanels(run) {
       return;
     }
     const names = [...new Set(data.lines.flatMap((each) => Object.keys(each.metrics)))];
-    lines.replaceChildren(table(["mode", "party", "#rows", ...names.map((each) => `#${each.replaceAll("_", " ")}`)],
+    lines.replaceChildren(table(["mode", "party", "#rows", ...names.map((each) => `#${METRICS[each] ?? each.replaceAll("_", " ")}`)],
       data.lines.map((each) => [each.mode, each.party, number(each.rows),
         ...names.map((name) => each.reason ? "–" : number(each.metrics[name]))]), `${data.split} rows`));
     lines.firstChild.classList.add("cards");
@@ -190,14 +204,14 @@ export function evaluationPanels(run) {
   }
   return {
     elements: [
-      panel("Evaluation of the modes", html("div", {}, lines, html("p", {}, "Details of ", select)), true),
-      panel("Confusion matrix", confusion), panel("Calibration", calibration),
+      panel("Evaluation of the modes", html("div", {}, lines, details), true),
+      confusionPanel, calibrationPanel,
     ], update,
   };
 }
 
 function pairsPlot(data) {
-  return [hint("A run of regression has no classes; its labels and collaborative predictions:"),
+  return [hint(`Labels and collaborative predictions of ${number(data.pairs.length)} ${data.split} rows.`),
     scatter({ points: data.pairs, xLabel: "label", yLabel: "prediction", label: "Predictions against labels", size: 300 })];
 }
 
@@ -213,8 +227,7 @@ function confusionTable(line, classes, where) {
     html("div", { class: "scroll", tabindex: "0" }, html("table", { class: "confusion" }, html("thead", {}, head), html("tbody", {}, ...rows)))];
 }
 
-function reliabilityPlot(line, where, task) {
-  if (task === "regression") return [hint("Calibration is for classes; intervals of completed numbers are below.")];
+function reliabilityPlot(line, where) {
   if (!line.reliability?.length) return [hint(line.reason || "No bins of confidence: an evaluation of an older version; evaluate again.")];
   const most = Math.max(...line.reliability.map(([rows]) => rows));
   const points = line.reliability.map(([rows, confidence, correct]) => [confidence, correct, null, null, 3 + 7 * Math.sqrt(rows / most)]);
