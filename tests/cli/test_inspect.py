@@ -159,3 +159,31 @@ def test_columns_that_determine_the_label_by_their_gaps_are_told(tmp_path: Path)
     plan = PreparationPlan({}, Splits(0.2, 0.2, 0))
     with pytest.warns(DataWarning, match="'bank'.*column 'reason': each value, such as '"):
         prepare_in_memory(*read_run_tables(config, tmp_path), plan)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_copies_of_the_label_in_other_tables_are_told(folder: Path, order: int) -> None:
+    bank = pd.read_csv(folder / "bank.csv", sep=";", dtype={"customer": str})
+    shop = bank[["customer", "left"]].sample(frac=1, random_state=0)
+    shop["paid"] = 2.5 * shop["left"].eq("gone") + np.linspace(0, 1, ROWS)
+    shop.to_parquet(folder / "shop.parquet", index=False)
+    tables = [folder / "bank.csv", folder / "shop.parquet"][::order]
+    said = run_xvfl("inspect", *tables, "--id", "customer", "--label", "churned")
+    assert "warning: shop, column 'left': each value, such as " in said.out
+    assert "warning: shop, column 'paid': a threshold of " in said.out
+    frames = {"shop": shop, "bank": bank}
+    found = describe(frames, id_column="customer", label="churned", task="classification")
+    assert "repeats the label" in found.loc[("shop", "left"), "warnings"]
+    shop["amount"] = bank["age"] * 3
+    found = describe(frames, id_column="customer", label="age", task="regression")
+    assert "its correlation with the label is 1.0" in found.loc[("shop", "amount"), "warnings"]
+
+
+def test_labels_of_a_separate_table_are_compared(folder: Path) -> None:
+    bank = pd.read_csv(folder / "bank.csv", sep=";", dtype={"customer": str})
+    bank[["customer", "churned"]].to_csv(folder / "labels.csv", index=False)
+    bank.drop(columns="churned").to_csv(folder / "bank.csv", index=False)
+    own = 'table = "labels.csv"\nid_column = "customer"'
+    (folder / "run.toml").write_text(CONFIG.replace('party = "bank"', own))
+    said = run_xvfl("inspect", folder / "run.toml")
+    assert "warning: bank, column 'left': each value, such as " in said.out

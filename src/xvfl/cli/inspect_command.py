@@ -11,6 +11,8 @@ from xvfl.cli.output import print_table
 from xvfl.errors import InputError, unknown
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from xvfl.config import LabelsConfig, TableOptions
     from xvfl.dataset.inspection import Inspection
 
@@ -24,7 +26,10 @@ def inspect(
     ],
     id: Annotated[str | None, typer.Option(help="Name of the id column.")] = None,
     label: Annotated[
-        str | None, typer.Option(help="Name of the label column; finds columns that repeat it.")
+        str | None,
+        typer.Option(
+            help="Name of the label column; finds columns that repeat it, in all tables with --id."
+        ),
     ] = None,
     task: Annotated[
         str, typer.Option(help="What the label is: classification or regression (a number).")
@@ -54,8 +59,12 @@ def inspect(
     from xvfl.config import check_task
     from xvfl.dataset.inspection import inspect_tables
 
+    values = None
     if len(tables) == 1 and tables[0].endswith(".toml"):
-        sources, ids, options, labels = _from_config(Path(tables[0]))
+        path = Path(tables[0])
+        sources, ids, options, labels = _from_config(path)
+        if labels.party is None and label is None:
+            values = _label_column(labels, path.resolve().parent)
         label = label or (labels.column if labels.party else None)
         task = labels.task
     else:
@@ -63,7 +72,7 @@ def inspect(
         ids = dict.fromkeys(sources, id)
         options = {}
     options = _with_kinds(options, kind or [], sources)
-    found = inspect_tables(sources, ids, label, options, check_task(task))
+    found = inspect_tables(sources, ids, label, options, check_task(task), values)
     if as_json:
         print(json.dumps(found.to_dict(), ensure_ascii=False))
     else:
@@ -91,13 +100,26 @@ def _from_config(
     config = parse_config(read_config(path), str(path))
     base = path.resolve().parent
     tables = {
-        name: party.table if party.table.startswith("sql:") else str(base / party.table)
+        name: _located(party.table, base)
         for name, party in config.parties.items()
         if not party.table.endswith(".npz")
     }
     ids = {name: config.parties[name].id_column for name in tables}
     options = {name: config.parties[name].options for name in tables}
     return tables, ids, options, config.labels
+
+
+def _located(table: str, base: Path) -> str:
+    return table if table.startswith("sql:") else str(base / table)
+
+
+def _label_column(labels: "LabelsConfig", base: Path) -> "pd.Series":
+    """Read the labels from their own table, by id."""
+    from xvfl.data.frames import read_frame
+    from xvfl.data.labels import require_label_column
+
+    frame = read_frame(_located(str(labels.table), base), labels.id_column, "labels")
+    return frame[require_label_column(labels.column, frame.columns, "labels")]
 
 
 def _with_kinds(

@@ -21,7 +21,7 @@ Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
 FEW_VALUES = 2
 """A label with no more distinct values than this may be a class."""
-MIN_LEAK_ROWS, LEAK_CORRELATION = 50, 0.9999
+MIN_LEAK_ROWS, LEAK_CORRELATION = 50, 0.999
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def warn_few_values(values: TargetValues, where: str) -> None:
 
 
 def find_target_leaks(frame: pd.DataFrame, targets: Floats) -> Iterator[tuple[str, str]]:
-    """Yield each column of numbers that equals the target up to unit and offset, and a message."""
+    """Yield each column of numbers that is almost linear in the target, and a message."""
     for name in frame.columns:
         if not types.is_numeric_dtype(frame[name].dtype) or types.is_bool_dtype(frame[name].dtype):
             continue

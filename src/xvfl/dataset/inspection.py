@@ -77,7 +77,8 @@ def describe(
     id_column : str or dict of str, default=None
         Name of the id column, for all tables or by table. It is not described.
     label : str, default=None
-        Name of the label column, to find columns that repeat it.
+        Name of the label column, to find columns that repeat it: in the table of the label, and in
+        others with the same ids.
     table_options : dict of TableOptions, default=None
         How to read the columns, by table.
     task : {"classification", "regression"}, default="classification"
@@ -125,28 +126,43 @@ def inspect_tables(
     label: str | None = None,
     options: Mapping[str, TableOptions] | None = None,
     task: TaskKind = "classification",
+    labels: pd.Series | None = None,
 ) -> Inspection:
-    """Describe tables; Parquet files with an id column are read in chunks."""
+    """Describe tables; Parquet files with an id column are read in chunks.
+
+    The label is a column of a table, or `labels` by id.
+    """
     found = Inspection()
+    read: dict[str, _Table] = {}
     ids: dict[str, pd.Index] = {}
-    labeled = label is None
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", DataWarning)
         for name, source in tables.items():
-            table = _Table(_chunks(source, id_columns[name], name), label)
+            table = read[name] = _Table(_chunks(source, id_columns[name], name), label)
             own = (options or {}).get(name, TableOptions())
             columns, _ = collect_stats(table, own, name, STREAMING_LIMITS)
-            leaks = table.label_leaks(f"table {name!r}", task)
-            found.columns[name] = [
-                _with_warning(summarize(each, each.codec()), leaks.get(each.name))
-                for each in columns.values()
-            ]
+            found.columns[name] = [summarize(each, each.codec()) for each in columns.values()]
             index = table.ids()
-            found.rows[name], labeled = len(index), labeled or bool(table.labels)
+            found.rows[name] = len(index)
             if id_columns[name] is not None or isinstance(source, pd.DataFrame):
                 ids[name] = index
-        if not labeled:
+        known = {
+            name: _parse_labels(table.labels, f"table {name!r}, label {label!r}", task)
+            for name, table in read.items()
+            if table.labels
+        }
+        if label is not None and labels is None and not known:
             raise InputError(f"label column {label!r}: in none of the tables; check the name")
+        shared = [each for name, each in known.items() if name in ids]
+        if labels is not None:
+            shared = [_parse_labels([labels], f"label {labels.name!r}", task)]
+        for name in ids if shared else ():
+            known.setdefault(name, shared[0])
+        for name, own_labels in known.items():
+            leaks = _find_leaks(read[name].first, own_labels, task)
+            found.columns[name] = [
+                _with_warning(each, leaks.get(each.name)) for each in found.columns[name]
+            ]
         if len(ids) > 1:
             found.overlap = check_ids(ids)
     found.warnings = [str(each.message) for each in caught]
@@ -159,7 +175,7 @@ class _Table:
     def __init__(self, chunks: Iterator[pd.DataFrame], label: str | None) -> None:
         self._chunks, self._label = chunks, label
         self._ids: list[pd.Index] = []
-        self._first = pd.DataFrame()
+        self.first = pd.DataFrame()
         self.labels: list[pd.Series] = []
 
     def __iter__(self) -> Iterator[pd.DataFrame]:
@@ -168,25 +184,30 @@ class _Table:
             features = chunk.drop(columns=self._label, errors="ignore") if self._label else chunk
             if self._label in chunk.columns:
                 self.labels.append(chunk[self._label])
-                self._first = self._first if len(self._first) else features.iloc[:MAX_ROWS]
+            self.first = self.first if len(self.first) else features.iloc[:MAX_ROWS]
             yield features
 
     def ids(self) -> pd.Index:
         return self._ids[0].append(self._ids[1:]) if self._ids else pd.Index([])
 
-    def label_leaks(self, where: str, task: TaskKind) -> dict[str, str]:
-        """Find the columns that repeat the label; warn about labels that do not fit the task."""
-        if not self.labels:
-            return {}
-        where = f"{where}, label {self._label!r}"
-        if task == "regression":
-            warn_few_values(find_targets(self.labels, where, allow_missing=True), where)
-            numbers = parse_targets(self.labels[0], where).to_numpy()[: len(self._first)]
-            return dict(find_target_leaks(self._first, numbers))
-        values = find_labels(self.labels, where, allow_missing=True)
-        warn_many_classes(values, where)
-        codes = values.codes(self.labels[0])[: len(self._first)]
-        return dict(find_label_leaks(self._first, codes))
+
+def _parse_labels(chunks: list[pd.Series], where: str, task: TaskKind) -> pd.Series:
+    """Return class numbers, −1 for none, or numbers, by id; warn if labels do not fit the task."""
+    cells = pd.concat(chunks)
+    cells = cells[~cells.index.duplicated()]
+    if task == "regression":
+        warn_few_values(find_targets([cells], where, allow_missing=True), where)
+        return parse_targets(cells, where)
+    values = find_labels([cells], where, allow_missing=True)
+    warn_many_classes(values, where)
+    return pd.Series(values.codes(cells), index=cells.index)
+
+
+def _find_leaks(rows: pd.DataFrame, labels: pd.Series, task: TaskKind) -> dict[str, str]:
+    """Find the columns that repeat the label of the row with the same id."""
+    if task == "regression":
+        return dict(find_target_leaks(rows, labels.reindex(rows.index).to_numpy()))
+    return dict(find_label_leaks(rows, labels.reindex(rows.index, fill_value=-1).to_numpy()))
 
 
 def _chunks(source: Any, id_column: str | None, name: str) -> Iterator[pd.DataFrame]:

@@ -1,0 +1,104 @@
+"""Columns that repeat the label, exactly or almost."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn import datasets
+
+from xvfl.data.label_leaks import find_label_leaks
+from xvfl.data.targets import find_target_leaks
+
+RNG = np.random.default_rng(0)
+ROWS = 1000
+Y = (RNG.random(ROWS) < 0.3).astype(np.int64)
+
+
+def leak(values: object, y: np.ndarray = Y) -> str:
+    return dict(find_label_leaks(pd.DataFrame({"x": values}), y)).get("x", "")
+
+
+def one_row_differs() -> np.ndarray:
+    values = Y.copy()
+    values[7] = 1 - values[7]
+    return values
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (np.where(Y, "gone", "here"), "belongs to one class in all 1,000 rows checked, so it repe"),
+        (one_row_differs(), "predict the class of 99.90% of the 1,000 rows checked, so it almost"),
+        (np.where(Y, "a", RNG.choice(["b", "c"], ROWS)), "each value, such as "),
+        (1.5 * Y + 1e-3 * RNG.normal(size=ROWS), "separates the two classes in 100.00% of 1,000"),
+        (3 - one_row_differs() + 0.1 * RNG.random(ROWS), "separates the two classes in 99.90% of "),
+        (pd.Series(np.where(Y, "a", None)), "or each gap belongs to one class in all 1,000"),
+    ],
+)
+def test_copies_of_the_label_are_found(values: object, message: str) -> None:
+    found = leak(values)
+    assert message in found
+    assert found.endswith('unless it is known at prediction (kind "identifier" in `kinds`)')
+
+
+def test_strong_features_and_rare_classes_are_no_leaks() -> None:
+    assert leak(Y + 0.4 * RNG.normal(size=ROWS)) == ""
+    assert leak(np.where(RNG.random(ROWS) < 0.02, 1 - Y, Y)) == ""
+    rare = np.zeros(ROWS, dtype=np.int64)
+    rare[:4] = 1
+    assert leak(RNG.integers(0, 2, ROWS), rare) == "", "the more frequent class has 99.6 %"
+    assert leak(RNG.integers(0, 60, ROWS), RNG.integers(0, 2, ROWS)) == ""
+    assert leak(Y[:40], Y[:40]) == "", "too few to judge"
+    assert leak(Y, np.full(ROWS, -1)) == "", "no labels"
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_best_threshold_is_found(sign: int) -> None:
+    noise = np.random.default_rng(1).normal(size=ROWS)
+    numbers = sign * (5.5 * Y + noise).round(1)
+    errors = [
+        min(((numbers > cut) != Y).sum(), ((numbers > cut) == Y).sum()) for cut in set(numbers)
+    ]
+    assert 0 < min(errors) <= 5 and len(set(numbers)) > 64
+    assert f"in {1 - min(errors) / ROWS:.2%} of 1,000 rows" in leak(numbers)
+
+
+@pytest.mark.parametrize("name", ["iris", "wine", "breast_cancer", "digits"])
+def test_tables_of_scikit_learn_have_no_leaks(name: str) -> None:
+    frame, y = getattr(datasets, f"load_{name}")(return_X_y=True, as_frame=True)
+    assert dict(find_label_leaks(frame, y.to_numpy(dtype=np.int64))) == {}
+
+
+@pytest.mark.parametrize(
+    ("file", "label"),
+    [
+        ("tabular/bank_full.parquet", "y"),
+        ("tabular/bank_additional_full.parquet", "y"),
+        ("tabular/avazu_sample.parquet", "click"),
+        ("clinical/physionet2012_wide.parquet", "In-hospital_death"),
+    ],
+)
+def test_real_tables_have_no_leaks(file: str, label: str) -> None:
+    path = Path(os.environ.get("XVFL_DATA", "")) / file
+    if not path.is_file():
+        pytest.skip(f"XVFL_DATA has no {file}")
+    frame = pd.read_parquet(path).iloc[:4000]
+    y = pd.factorize(frame.pop(label))[0]
+    assert dict(find_label_leaks(frame, y)) == {}
+
+
+def test_numbers_that_are_almost_the_target_are_found() -> None:
+    target = RNG.normal(size=ROWS)
+    frame = pd.DataFrame({"copy": 3 - 2 * target, "noisy": target + 0.03 * RNG.normal(size=ROWS)})
+    frame["strong"] = target + 0.1 * RNG.normal(size=ROWS)
+    assert set(dict(find_target_leaks(frame, target))) == {"copy", "noisy"}
+
+
+@pytest.mark.parametrize("name", ["diabetes", "linnerud"])
+def test_numbers_of_scikit_learn_have_no_leaks(name: str) -> None:
+    frame, y = getattr(datasets, f"load_{name}")(return_X_y=True, as_frame=True)
+    assert (
+        dict(find_target_leaks(frame, np.asarray(y, dtype=float).reshape(len(y), -1)[:, 0])) == {}
+    )
