@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.data.test_column_stats import OPTIONS, wide
@@ -105,7 +105,10 @@ def test_images() -> None:
         assert [write_notes(each) for each in found.notes] == expected.notes
 
 
-@given(st.text("0123456789.,' $€%-+", max_size=12), st.sampled_from(".,"))
+@given(st.text("0123456789.,' $€%-+()", max_size=12), st.sampled_from(".,"))
+@example("(31)", ".")
+@example("( 1,5 )", ",")
+@example("(-31)", ".")
 def test_numbers_in_texts(text: str, decimal: str) -> None:
     assert parse_number(text.strip(), decimal) == pandas_text.parse_number(text, decimal)
 

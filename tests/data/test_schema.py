@@ -103,6 +103,8 @@ def test_texts_of_one_length_with_leading_zeros_are_categories() -> None:
         (["3%", "4.5 %", "100%"], ".", [3, 4.5, 100]),
         (["1 234 567", "12 000", "5"], ".", [1234567, 12000, 5]),
         (["1'234.50", "7"], ".", [1234.5, 7]),
+        (["(31)", "7", "(1,250.5)"], ".", [-31, 7, -1250.5]),
+        (["$5", "($3.50)", "$2.00"], ".", [5, -3.5, 2]),
     ],
 )
 def test_texts_that_are_numbers_are_read(
@@ -160,6 +162,10 @@ UNIQUE_TEXTS = {
     "income": (
         [f"{i + 10},{i + 100}" for i in range(ROWS)],
         'the kind to "number:." or "number:,"',
+    ),
+    "debt": (
+        [str(i) for i in range(2, ROWS)] + ["(1,000)", "(1,001)"],
+        "such as '(1,000)' and '(1,001)' are numbers with thousands separators",
     ),
     "unknown": (
         [*(f"{i + 0.125}" for i in range(ROWS - 5)), *["unknown"] * 5],
@@ -252,8 +258,15 @@ def test_the_format_with_most_dates_is_chosen() -> None:
 
 def test_compact_dates_can_be_set() -> None:
     numbers = DAYS.strftime("%Y%m%d").astype(int)
-    assert describe(numbers).kind == "number"
-    assert describe(numbers, kinds={"x": "date:%Y%m%d"}).kind == "date"
+    for given in (numbers, numbers.astype(float), numbers.astype(str)):
+        found = describe(given)
+        assert found.kind == "number"
+        (doubt,) = found.warnings
+        assert doubt.endswith(
+            'are dates, but are read as a number; set the kind to "date:%Y%m%d" in `kinds`'
+        )
+        assert describe(given, kinds={"x": "date:%Y%m%d"}).kind == "date"
+    assert describe(RNG.integers(20_200_000, 20_300_000, ROWS)).warnings == ()
     with pytest.raises(InputError, match="column 'x': expected dates, but 'a' and others are not"):
         describe(cycle(["a", "b"]), kinds={"x": "date"})
 

@@ -5,6 +5,8 @@ import re
 POINT, COMMA = ".", ","
 _SIGNS = "$€£¥"
 _AFFIXES = re.compile(rf"([-+]?)\s*([{_SIGNS}]?)\s*([-+]?[\d.,'\s]*\d)\s*([{_SIGNS}%]?)")
+_NEGATIVE = re.compile(r"\([^-+()]+\)")
+"""A number in parentheses, as accountants write negative ones."""
 _BODIES = {
     POINT: re.compile(r"[-+]?(?:\d{1,3}(?:[,'\s]\d{3})+|\d+)(?:\.\d+)?"),
     COMMA: re.compile(r"[-+]?(?:\d{1,3}(?:[.\s]\d{3})+|\d+)(?:,\d+)?"),
@@ -26,10 +28,14 @@ _PART = re.compile(
 def parse_number(text: str, decimal: str = "") -> float | None:
     """Parse a number; None if the text is not one.
 
-    With a decimal mark, it may have thousands separators, a currency or a percent sign.
+    With a decimal mark, it may have thousands separators, a currency or a percent sign, and a
+    number in parentheses is negative.
     """
     if not decimal:
         return float(text) if _PLAIN.fullmatch(text) else None
+    if _NEGATIVE.fullmatch(text):
+        number = parse_number(text[1:-1].strip(), decimal)
+        return None if number is None else -number
     match = _AFFIXES.fullmatch(text)
     if (
         match is None

@@ -14,6 +14,8 @@ CURRENCIES = "$€£¥"
 POINT_CURRENCIES = "$£¥"
 """Currencies of countries that write 1,234.50."""
 _AFFIXES = re.compile(rf"([-+]?)\s*([{CURRENCIES}]?)\s*([-+]?[\d.,'\s]*\d)\s*([{CURRENCIES}%]?)")
+_NEGATIVE = re.compile(r"\([^-+()]+\)")
+"""A number in parentheses, as accountants write negative ones."""
 _BODIES = {
     POINT: re.compile(r"[-+]?(?:\d{1,3}(?:[,'\s]\d{3})+|\d+)(?:\.\d+)?"),
     COMMA: re.compile(r"[-+]?(?:\d{1,3}(?:[.\s]\d{3})+|\d+)(?:,\d+)?"),
@@ -29,8 +31,15 @@ _CLOCK = re.compile(r"\d+:[0-5]\d")
 
 
 def parse_number(text: str, decimal: str) -> float | None:
-    """Parse a number with a decimal mark, thousands separators, a currency or a percent sign."""
-    match = _AFFIXES.fullmatch(text.strip())
+    """Parse a number with a decimal mark, thousands separators, a currency or a percent sign.
+
+    A number in parentheses is negative.
+    """
+    text = text.strip()
+    if _NEGATIVE.fullmatch(text):
+        number = parse_number(text[1:-1], decimal)
+        return None if number is None else -number
+    match = _AFFIXES.fullmatch(text)
     if (
         match is None
         or not _BODIES[decimal].fullmatch(match[3])
@@ -49,7 +58,7 @@ def parse_number_texts(texts: Iterable[str], decimal: str) -> Floats:
 
 def affixes(text: str) -> tuple[str, str]:
     """Return the sign before and after a number: a currency or %."""
-    match = _AFFIXES.fullmatch(text.strip())
+    match = _AFFIXES.fullmatch(text.strip().removeprefix("(").removesuffix(")"))
     return ("", "") if match is None else (match[2], match[4])
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 
 from xvfl.data.codecs import (
     CategoryCodec,
@@ -19,7 +20,8 @@ from xvfl.data.codecs import (
 )
 from xvfl.data.column_stats import ColumnStats
 from xvfl.data.number_text import COMMA, POINT
-from xvfl.data.parse import ISO
+from xvfl.data.parse import ISO, parse_dates
+from xvfl.data.scaling import Floats
 from xvfl.data.text_doubts import find_text_doubts, quote
 from xvfl.data.value_stats import NumericStats
 
@@ -27,6 +29,8 @@ CODE_NAMES = re.compile(
     r"(^|[^a-z])(zip|zip_?code|postal|post_?code|plz|phone|ssn|sku|code|id)($|[^a-z])"
 )
 """Names of columns whose integers are codes, in lower case, with words separated by _."""
+COMPACT_DATE = "%Y%m%d"
+EARLIEST_DAY, LATEST_DAY = 19_000_101, 21_001_231
 MIN_ROWS = 50
 """Columns with fewer values are not judged by their distribution."""
 MIN_CODES = 20
@@ -118,12 +122,23 @@ def _code_doubts(column: ColumnStats, numbers: NumericStats) -> Iterator[str]:
     spread = numbers.high - numbers.low
     off_center = abs(float(np.median(distinct)) - (numbers.low + numbers.high) / 2)
     name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", column.name).lower()
-    if CODE_NAMES.search(name):
+    if numbers.low >= EARLIEST_DAY and numbers.high <= LATEST_DAY and _are_days(distinct):
+        yield (
+            f"integers such as {shown} are dates, but are read as a number; set the kind to "
+            f'"date:{COMPACT_DATE}" in `kinds`'
+        )
+    elif CODE_NAMES.search(name):
         yield f"integers such as {shown} are read as a number, but the name says codes{remedy}"
     elif spread >= HASH_RANGE and off_center < MAX_OFF_CENTER * spread:
         yield f"integers such as {shown} look like hashes, but are read as a number{remedy}"
     elif len(distinct) == len(values) and numbers.count >= MIN_DENSITY * (spread + 1):
         yield f"integers such as {shown} all differ, as row numbers or ids do{remedy}"
+
+
+def _are_days(integers: Floats) -> bool:
+    """Tell whether integers such as 20210615 are all dates."""
+    texts = pd.Series([f"{each:.0f}" for each in integers], dtype="str")
+    return bool(parse_dates(texts, COMPACT_DATE).notna().all())
 
 
 def _date_doubts(column: ColumnStats, chosen: str) -> Iterator[str]:
