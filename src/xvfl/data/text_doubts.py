@@ -29,8 +29,9 @@ def find_text_doubts(column: ColumnStats, use: str) -> Iterator[str]:
     if len(column.decimal_marks) > 1:
         marked = [each for each in column.words if POINT in each or COMMA in each]
         yield (
-            f"texts such as {quote(marked or column.words)} are numbers with thousands separators or with a decimal "
-            f'comma, but {use}; set the kind to "number:." or "number:," in `kinds`'
+            f"texts such as {quote(marked or column.words)} are numbers with thousands separators "
+            f'or with a decimal comma, but {use}; set the kind to "number:." or "number:," in '
+            "`kinds`"
         )
     elif looks_like_duration(column.words):
         yield (
