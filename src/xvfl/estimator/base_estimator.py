@@ -76,10 +76,11 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
         Parameters
         ----------
         X : dict of DataFrame, str, Path or Images
-            The table of each party, by party name: a pandas or polars DataFrame, the name of a
-            .csv or .parquet file, `"sql:SELECT …"` executed by DuckDB, or `Images`. Two parties or
-            more. Or one DataFrame indexed by id with (party, column) columns, as
-            `pd.concat(tables, axis=1)` builds it; tools of scikit-learn can select its rows.
+            The table of each party, by party name: a pandas DataFrame, a polars DataFrame or
+            LazyFrame, an Arrow table, the name of a .csv, .csv.gz, .parquet or .xlsx file,
+            `"sql:SELECT …"` executed by DuckDB, or `Images`. Two parties or more. Or one DataFrame
+            indexed by id with (party, column) columns, as `pd.concat(tables, axis=1)` builds it;
+            tools of scikit-learn can select its rows.
         y : Series, one-column DataFrame or tuple of (party, column)
             Labels indexed by id, or the column of a party's table that contains them: classes, or
             numbers for `XVFLRegressor`. A row without a label is one whose id is not in `y`, or

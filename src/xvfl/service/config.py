@@ -59,7 +59,7 @@ class CoordinatorLabels:
     """The coordinator's labels."""
 
     table: str
-    """A .csv or .parquet file, or "sql:SELECT …" (DuckDB)."""
+    """A .csv, .csv.gz, .parquet or .xlsx file, or "sql:SELECT …" (DuckDB)."""
     id_column: str
     """The id column."""
     column: str
@@ -75,7 +75,8 @@ class LocalPartyConfig:
     name: str
     """Name of the party."""
     table: str
-    """A .csv or .parquet file, an .npz file of images, or "sql:SELECT …" (DuckDB)."""
+    """A .csv, .csv.gz, .parquet or .xlsx file, an .npz file of images, or "sql:SELECT …"
+    (DuckDB)."""
     id_column: str | None = None
     """The id column."""
     options: TableOptions = TableOptions()
@@ -202,7 +203,8 @@ class PartyProcessConfig:
     coordinator: str
     """HOST:PORT of the coordinator."""
     table: str
-    """A .csv or .parquet file, an .npz file of images, or "sql:SELECT …" (DuckDB)."""
+    """A .csv, .csv.gz, .parquet or .xlsx file, an .npz file of images, or "sql:SELECT …"
+    (DuckDB)."""
     tls: Tls
     """Certificate and key of this process, and the certificate authority it trusts."""
     id_column: str | None = None

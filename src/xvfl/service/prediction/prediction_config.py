@@ -14,7 +14,8 @@ class CoordinatorPrediction:
     """Prediction by the federation, at the coordinator."""
 
     ids: str
-    """The ids that may be predicted: a .csv or .parquet file, or "sql:SELECT …" (DuckDB)."""
+    """The ids that may be predicted: a .csv, .csv.gz, .parquet or .xlsx file, or "sql:SELECT …"
+    (DuckDB)."""
     id_column: str | None = None
     """The id column; by default that of the labels."""
     address: str = "127.0.0.1:7490"
