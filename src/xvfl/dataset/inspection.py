@@ -1,7 +1,7 @@
 """Describe tables before training: how each column is read, and how the tables overlap."""
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -146,18 +146,7 @@ def inspect_tables(
             found.rows[name] = len(index)
             if id_columns[name] is not None or isinstance(source, pd.DataFrame):
                 ids[name] = index
-        known = {
-            name: _parse_labels(table.labels, f"table {name!r}, label {label!r}", task)
-            for name, table in read.items()
-            if table.labels
-        }
-        if label is not None and labels is None and not known:
-            raise InputError(f"label column {label!r}: in none of the tables; check the name")
-        shared = [each for name, each in known.items() if name in ids]
-        if labels is not None:
-            shared = [_parse_labels([labels], f"label {labels.name!r}", task)]
-        for name in ids if shared else ():
-            known.setdefault(name, shared[0])
+        known = _labels_by_table(read, ids, label, labels, task)
         for name, own_labels in known.items():
             leaks = _find_leaks(read[name].first, own_labels, task)
             found.columns[name] = [
@@ -189,6 +178,27 @@ class _Table:
 
     def ids(self) -> pd.Index:
         return self._ids[0].append(self._ids[1:]) if self._ids else pd.Index([])
+
+
+def _labels_by_table(
+    read: Mapping[str, _Table],
+    with_ids: Collection[str],
+    label: str | None,
+    labels: pd.Series | None,
+    task: TaskKind,
+) -> dict[str, pd.Series]:
+    """Return the labels with which each table is compared: its own, or those with the same ids."""
+    known = {
+        name: _parse_labels(table.labels, f"table {name!r}, label {label!r}", task)
+        for name, table in read.items()
+        if table.labels
+    }
+    if label is not None and not known:
+        raise InputError(f"label column {label!r}: in none of the tables; check the name")
+    shared = [each for name, each in known.items() if name in with_ids]
+    if labels is not None:
+        shared = [_parse_labels([labels], f"label {labels.name!r}", task)]
+    return {**dict.fromkeys(with_ids, shared[0]), **known} if shared else known
 
 
 def _parse_labels(chunks: list[pd.Series], where: str, task: TaskKind) -> pd.Series:
