@@ -42,7 +42,7 @@ def score_missing_rates(
     Returns
     -------
     dict
-        `rows`, `rates`, and `metrics`: by mode and party, the metrics at each rate. `metrics` is
+        `rows`, `n_classes`, `rates`, and `metrics`: by mode and party, the metrics at each rate. `metrics` is
         empty with fewer than `MIN_ROWS` rows that every party observes.
     """
     ids = list(labels.index)
@@ -50,7 +50,12 @@ def score_missing_rates(
     rows, _ = model.rows_of(encoded, ids)
     shared = rows.seen.all(1).cpu().numpy()
     ids = [each for each, kept in zip(ids, shared, strict=True) if kept]
-    result: dict[str, Any] = {"rows": len(ids), "rates": list(rates), "metrics": {}}
+    result: dict[str, Any] = {
+        "rows": len(ids),
+        "n_classes": len(model.classes),
+        "rates": list(rates),
+        "metrics": {},
+    }
     if len(ids) < MIN_ROWS:
         return result
     y = model.task.encode(labels.loc[ids].to_numpy())

@@ -155,9 +155,9 @@ export function missingPanel() {
   return { element: panel("What is missing where", body), update };
 }
 
-function mainMetric(metrics, classes) {
+function mainMetric(metrics, nClasses) {
   if ("r2" in metrics) return ["r2", "R²"];
-  return classes > 2 ? ["accuracy", "accuracy"] : ["auroc", "AUROC"];
+  return nClasses > 2 ? ["accuracy", "accuracy"] : ["auroc", "AUROC"];
 }
 
 /** Metrics of every mode, with a choice of the line that the next two panels show. */
@@ -244,7 +244,7 @@ export function ratesPanel(run) {
     chart.element.hidden = !known;
     if (!data?.rates) return text.replaceChildren("Not computed yet; run ", html("code", {}, `xvfl evaluate ${run}`));
     if (!known) return text.replaceChildren(`Only ${number(data.rows)} held-out rows are observed by every party; at least 20 are needed.`);
-    const [metric, label] = mainMetric(Object.values(data.metrics)[0][0], data.classes);
+    const [metric, label] = mainMetric(Object.values(data.metrics)[0][0], data.n_classes);
     text.replaceChildren(`${label} on ${number(data.rows)} held-out rows that every party observes, with a share of their features hidden at random at every party.`);
     const values = Object.fromEntries(Object.entries(data.metrics).map(([key, each]) => [key, each.map((one) => one[metric])]));
     chart.update({ x: data.rates, series: modeSeries(values), fractions: true, xFormat: percent });
