@@ -54,7 +54,7 @@ def make(
         "runs": [list(names), PARTIES, list(seeds), epochs],
         "rows": ROWS,
         "samples": SAMPLES,
-        "timed": "all rows",
+        "timed": "worth of the parties, all rows",
     }
 
     def compute() -> FigureData:
@@ -118,7 +118,7 @@ def measured(
         names = [parties[i] for i in subset]
         retrained.append(part("+".join(names), names, all_subsets=False)["values"])
     progress(f"{task.name}: cost")
-    about = {"figure": NAME, "task": task.name, "rows": "all", "timed": True}
+    about = {"figure": NAME, "task": task.name, "rows": "all", "timed": "worth of the parties"}
     seconds = cached_part(out, about, device, lambda: FigureData(timed(whole), {})).figures
     first, last = (np.array(explained["values"])[..., at] for at in (0, -1))
     by_subset = np.stack([first, *(np.array(each)[:, -1] for each in retrained), last], 1)
