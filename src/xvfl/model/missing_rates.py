@@ -42,8 +42,8 @@ def score_missing_rates(
     Returns
     -------
     dict
-        `rows`, `n_classes`, `rates`, and `metrics`: by mode and party, the metrics at each rate. `metrics` is
-        empty with fewer than `MIN_ROWS` rows that every party observes.
+        `rows`, `n_classes`, `rates`, and `metrics`: by mode and party, the metrics at each rate.
+        `metrics` is empty with fewer than `MIN_ROWS` rows that every party observes.
     """
     ids = list(labels.index)
     encoded = {name: encode(each, sources[name]) for name, each in model.encoders.items()}
