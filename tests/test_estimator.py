@@ -3,6 +3,7 @@
 import ast
 import doctest
 import inspect
+import json
 import pickle
 import re
 import signal
@@ -174,6 +175,17 @@ def test_tables_have_four_members_unless_labels_are_protected() -> None:
     assert (protected.model_.net.embedding_dim, protected.model_.loss.n_masks) == (256, 2)
     assert (several.model_.net.skip_rank, protected.model_.net.skip_rank) == (0, 64)
     assert several.get_params()["members"] == 0
+
+
+def test_a_protected_model_without_a_linear_skip_is_loaded(tmp_path: Path) -> None:
+    """As a model of an earlier version, whose manifest does not name the skip."""
+    old = small(epochs=1, label_protection="no_gradients", skip_rank=0).fit(BOTH, Y)
+    old.save(tmp_path)
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    del manifest["net"]["skip_rank"]
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    loaded = XVFLClassifier.load(tmp_path)
+    np.testing.assert_array_equal(loaded.predict_proba(BOTH), old.predict_proba(BOTH))
 
 
 def test_automatic_epochs_give_small_tables_enough_steps() -> None:

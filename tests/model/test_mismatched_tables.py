@@ -5,12 +5,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from tests.command_line import run_xvfl
 from tests.small_tables import CONFIG, make_tables, write_run_inputs
 from xvfl import XVFLClassifier
+from xvfl.data.frames import ROW_NUMBERS
+from xvfl.dataset.row_numbers import warn_row_numbers
 from xvfl.errors import InputError
 
 ROWS = 120
@@ -122,6 +125,23 @@ def test_a_forgotten_id_column() -> None:
         texts = messages(lambda tables=tables: model.predict(tables))  # type: ignore[misc]
         assert not [each for each in texts if "row number" in each]
     assert messages(lambda: model.set_params(id_column="cust").predict(reset)) == []
+
+
+def test_numbers_that_are_no_ids() -> None:
+    """A salary is not distinct enough, or not among all ids that count rows."""
+    rng = np.random.default_rng(0)
+    bank = pd.DataFrame({"salary": rng.integers(0, 30_000, 40_000)})
+    shop = pd.DataFrame({"salary": rng.integers(0, 30_000, 40_000)})
+    counted = pd.DataFrame({"x": rng.random(400)}, index=np.arange(400) + 1)
+    few = pd.DataFrame({"visits": rng.permutation(800)[:400]})
+    lists = pd.DataFrame({"salary": [[1], [2]] * 10})
+    for table in (bank, shop, few, lists):
+        table.attrs[ROW_NUMBERS] = True
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_row_numbers({"bank": bank, "shop": shop})
+        warn_row_numbers({"few": few, "counted": counted})
+        warn_row_numbers({"bank": bank, "lists": lists})
 
 
 @pytest.fixture(scope="module")

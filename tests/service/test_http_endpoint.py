@@ -115,13 +115,14 @@ def test_the_command_trusts_the_authority_of_the_federation(tmp_path: Path) -> N
     endpoint = Recorder().endpoint(certificate=(files[0], files[1]))
     (tmp_path / "new-ids.csv").write_text("customer\nx\n")
     section = 'certificate = "certs/coordinator.crt"\nprivate_key = "certs/coordinator.key"\n'
-    text = COORDINATOR.format(address=endpoint.port, deadline=2.0) + section
+    text = COORDINATOR.format(address=endpoint.port, deadline=2.0, task="classification")
+    text += section
     (tmp_path / "coordinator.toml").write_text(text)
     given = (tmp_path / "coordinator.toml", None, None, tmp_path / "answers.csv")
     assert predict_federated(*given).rows == 1
     create_authority(tmp_path / "other")
     (tmp_path / "certs" / "ca.crt").write_bytes((tmp_path / "other" / "ca.crt").read_bytes())
-    with pytest.raises(RunError, match="no answer .*CERTIFICATE_VERIFY_FAILED"):
+    with pytest.raises(RunError, match="certificate is not accepted .*CERTIFICATE_VERIFY_FAILED"):
         predict_federated(*given)
     endpoint.close()
 

@@ -147,7 +147,7 @@ def test_D9_a_released_model_predicts_as_the_simulator(tmp_path: Path, with_weig
     tables = {"bank": str(tmp_path / "bank.csv")}
     with pytest.warns(DataWarning, match=r"trained before version 0.3.0 or in a federation"):
         complete_run(state, tables, tmp_path / "completed", options, no_report)
-    completed = pd.read_csv(tmp_path / "completed" / "bank.csv", index_col="id")
+    completed = pd.read_csv(tmp_path / "completed" / "bank.csv", index_col="customer")
     cells = pd.read_csv(tmp_path / "completed" / "bank.cells.csv")
     assert completed["age"].tolist() == model.complete({"bank": bank}, "bank")["age"].tolist()
     assert (cells["cue"] == "own").all() and cells["low"].isna().all()

@@ -64,12 +64,16 @@ def _forgotten_ids(
         keys = other[column] if both else other.index.to_series()
         if not (_may_be_id(table[column]) and _may_be_id(keys)):
             continue
+        if not (_nearly_distinct(table[column]) and _nearly_distinct(keys)):
+            continue
         own, theirs = (as_text(each.dropna()).str.strip() for each in (table[column], keys))
         common = int(is_in(pd.Index(own), pd.Index(theirs)).sum())
-        if common < max(MIN_ROWS, MIN_COMMON * min(len(own), len(theirs))):
+        # Ids that count rows have many whole numbers of another meaning in common with a column.
+        share = 1.0 if not both and _is_integer(keys) else MIN_COMMON
+        if common < max(MIN_ROWS, share * min(len(own), len(theirs))):
             continue
         in_same_row = own.reindex(theirs.index).to_numpy(object) == theirs.to_numpy(object)
-        if np.count_nonzero(in_same_row) < common:
+        if np.count_nonzero(in_same_row) < common / 2:
             yield str(column), common
 
 
@@ -80,4 +84,17 @@ def _may_be_id(cells: pd.Series) -> bool:
         return False
     if types.is_bool_dtype(first.dtype) or first.dtype.kind in "mM":
         return False
-    return len(first) >= MIN_ROWS and first.nunique() >= MIN_DISTINCT * len(first)
+    return len(first) >= MIN_ROWS and _nearly_distinct(first)
+
+
+def _nearly_distinct(cells: pd.Series) -> bool:
+    cells = cells.dropna()
+    try:
+        return bool(cells.nunique() >= MIN_DISTINCT * len(cells))
+    except TypeError:  # Lists and other cells that have no hash.
+        return False
+
+
+def _is_integer(cells: pd.Series) -> bool:
+    numbers = pd.to_numeric(cells.iloc[:SAMPLE].dropna(), errors="coerce")
+    return bool(numbers.notna().all() and (numbers % 1 == 0).all())

@@ -362,7 +362,8 @@ class Model:
                 manifest["full_threshold"],
                 task_from_dict(manifest),
                 manifest["prior"],
-                build(NetConfig, manifest["net"], MANIFEST),
+                # Runs before the linear skip was added have none.
+                build(NetConfig, {"skip_rank": 0, **manifest["net"]}, MANIFEST),
                 build(LossConfig, manifest["loss"], MANIFEST),
                 manifest["random_state"],
                 custom_nets,

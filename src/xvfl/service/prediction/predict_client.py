@@ -129,13 +129,18 @@ def _post(target: _Target, ids: Sequence[str]) -> list[dict[str, Any]]:
         headers["Authorization"] = f"Bearer {target.token}"
     body = json.dumps({"ids": list(ids), "unknown": "prior"}).encode()
     request = Request(f"{target.url}/predict", body, headers)
+    context = _tls_context(target) if target.url.startswith("https") else None
     try:
-        context = _tls_context(target) if target.url.startswith("https") else None
         with urlopen(request, timeout=target.deadline + GRACE_S, context=context) as response:
             answers: list[dict[str, Any]] = json.load(response)["predictions"]
     except HTTPError as error:
         raise InputError(f"{target.url}: {_reason(error)}") from error
     except (URLError, OSError, ValueError, KeyError) as error:
+        if isinstance(getattr(error, "reason", error), ssl.SSLError):
+            raise RunError(
+                f"{target.url}: its certificate is not accepted ({error}); issue one for the host "
+                "of `prediction.address` (xvfl certs issue --host) by the CA of `[tls]`"
+            ) from error
         raise RunError(
             f"{target.url}: no answer ({error}); start it with --serve, and with this "
             "`prediction.address` in its configuration"
@@ -145,7 +150,10 @@ def _post(target: _Target, ids: Sequence[str]) -> list[dict[str, Any]]:
 
 def _tls_context(target: _Target) -> ssl.SSLContext:
     context = ssl.create_default_context()
-    context.load_verify_locations(target.ca_certificate)
+    try:
+        context.load_verify_locations(target.ca_certificate)
+    except OSError as error:
+        raise ConfigError(f"tls.ca_certificate: {target.ca_certificate} ({error})") from error
     return context
 
 

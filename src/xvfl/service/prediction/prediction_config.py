@@ -24,8 +24,8 @@ class CoordinatorPrediction:
     """File of accepted callers, a name and a bearer token in each line; needed if other machines
     can reach `address`."""
     certificate: str | None = None
-    """Certificate of the HTTP endpoint (PEM), which then serves https; that of `[tls]` may be
-    used."""
+    """Certificate of the HTTP endpoint (PEM), which then serves https, for the host of `address`;
+    that of `[tls]` may be used."""
     private_key: str | None = None
     """Private key of `certificate`."""
     deadline: float = 2.0
@@ -54,7 +54,8 @@ class PartyPrediction:
     tokens: str | None = None
     """File of accepted callers, as for the coordinator."""
     certificate: str | None = None
-    """Certificate of the HTTP endpoint (PEM), which then serves https."""
+    """Certificate of the HTTP endpoint (PEM), which then serves https, issued for the host of
+    `address` (`xvfl certs issue --host`); that of `[tls]` has no host."""
     private_key: str | None = None
     """Private key of `certificate`."""
     deadline: float = 2.0
