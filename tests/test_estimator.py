@@ -671,7 +671,7 @@ def test_numbers_as_ids_come_back_as_numbers() -> None:
 
 
 @pytest.mark.parametrize("gap", [None, "w"])
-@pytest.mark.filterwarnings("ignore:.*repeats the label:xvfl.DataWarning")
+@pytest.mark.filterwarnings("ignore:.*(repeats|determines) the label:xvfl.DataWarning")
 def test_absent_rows_are_completed_from_full_and_from_partial_peers(gap: str | None) -> None:
     one, other, y = linked(400)
     fitted = small(epochs=30, full_threshold=1.0).fit({"one": one.iloc[:300], "other": other}, y)
@@ -690,7 +690,7 @@ def test_methods_that_complete_nothing_say_so(method: str) -> None:
         fitted.complete({"one": one})
 
 
-@pytest.mark.filterwarnings("ignore:.*repeats the label:xvfl.DataWarning")
+@pytest.mark.filterwarnings("ignore:.*(repeats|determines) the label:xvfl.DataWarning")
 def test_peers_are_calibrated_like_everybody_else() -> None:
     one, other, y = linked(200)
     fitted = small(validation_fraction=0.3).fit({"one": one, "other": other}, y)

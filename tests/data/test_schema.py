@@ -146,8 +146,9 @@ def test_mixed_currencies_and_words_among_numbers_are_told() -> None:
     found = describe(cycle([f"${i}" for i in range(50)] + [f"\u20ac{i}" for i in range(50)]))
     assert found.kind == "category"
     assert found.warnings == (
-        "texts such as '$0' and '\u20ac0' are numbers with different signs or decimal marks, but "
-        "are read as categories; write all cells in the same way, in one currency or unit",
+        "texts such as '$0' and '\u20ac0' are numbers with different currency or percent signs, "
+        "or with different decimal marks, but are read as categories; write all cells in the "
+        "same way, in one currency or unit",
     )
     found = describe(cycle([*(f"{i}.5" for i in range(30)), *(f"{i},5" for i in range(30))]))
     assert found.warnings[0].startswith("texts such as '0.5' and '0,5' are numbers with different")
@@ -180,7 +181,7 @@ UNIQUE_TEXTS = {
     ),
     "price": (
         [("$", "\u20ac")[i % 2] + f"{i}.50" for i in range(ROWS)],
-        "'$0.50' and '\u20ac1.50' are numbers with different signs or decimal marks, but are left",
+        "'$0.50' and '\u20ac1.50' are numbers with different currency or percent signs",
     ),
     "way": (
         [f"{i}.34 km" for i in range(ROWS)],

@@ -78,7 +78,7 @@ def test_a_partial_overlap_is_normal(model: XVFLClassifier) -> None:
 def test_labels_that_hardly_match(model: XVFLClassifier) -> None:
     tables = {"bank": BANK, "shop": SHOP}
     wrong = Y.set_axis([*Y.index[:5], *(f"x{i}" for i in range(ROWS - 5))])
-    expected = "labels: only 5 of 120 have an id of the tables, 120 could"
+    expected = "labels: only 5 of 120 match a row of the tables (at most 120 could)"
     assert starting(messages(lambda: model.score(tables, wrong)), expected) == 1
     explain = lambda y: model.explain(tables, y, n_repeats=0, n_samples=10)  # noqa: E731
     assert starting(messages(lambda: explain(wrong)), expected) == 1

@@ -164,7 +164,8 @@ def test_attacks_end_no_run_and_are_one_line_each(
     assert events(tmp_path / "main", "finished")
     assert json.loads((tmp_path / "main" / "evaluation.json").read_text())["lines"]
     dropped = events(tmp_path / "main", "connections_dropped")
-    assert sum(each["count"] for each in dropped) >= sockets - 64
+    # A line about one event has no count.
+    assert sum(each.get("count", 1) for each in dropped) >= sockets - 64
     assert all(each["addresses"] == ["127.0.0.1"] for each in dropped)
     rejected = events(tmp_path / "main", "connection_rejected")
     print(*dropped, *rejected, sep="\n")

@@ -100,7 +100,7 @@ def _from_config(
     config = parse_config(read_config(path), str(path))
     base = path.resolve().parent
     tables = {
-        name: _located(party.table, base)
+        name: _resolve_path(party.table, base)
         for name, party in config.parties.items()
         if not party.table.endswith(".npz")
     }
@@ -109,7 +109,7 @@ def _from_config(
     return tables, ids, options, config.labels
 
 
-def _located(table: str, base: Path) -> str:
+def _resolve_path(table: str, base: Path) -> str:
     return table if table.startswith("sql:") else str(base / table)
 
 
@@ -118,7 +118,7 @@ def _label_column(labels: "LabelsConfig", base: Path) -> "pd.Series":
     from xvfl.data.frames import read_frame
     from xvfl.data.labels import require_label_column
 
-    frame = read_frame(_located(str(labels.table), base), labels.id_column, "labels")
+    frame = read_frame(_resolve_path(str(labels.table), base), labels.id_column, "labels")
     return frame[require_label_column(labels.column, frame.columns, "labels")]
 
 

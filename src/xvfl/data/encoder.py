@@ -130,8 +130,8 @@ class TableEncoder:
                 f"{where}: expected at least one column with two different values, but found none "
                 f"in {len(fitted)}; check the table and the columns dropped"
             )
-        certain = {name: reason for name, reason in left_out.items() if not doubts[name]}
-        _warn_left_out(where, certain, options)
+        without_doubts = {name: reason for name, reason in left_out.items() if not doubts[name]}
+        _warn_left_out(where, without_doubts, options)
         return cls(party, codecs, (*NA_TEXTS, *options.na_values), left_out)
 
     def encode(self, frame: pd.DataFrame) -> Encoded:

@@ -1,5 +1,6 @@
 """Find columns that repeat the label; they are rarely known at prediction."""
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,9 +19,7 @@ MIN_ACCURACY = 0.995
 """Share of the rows whose class a column predicts if it repeats the label."""
 MAX_ERROR_RATIO = 0.1
 """Most errors of such a column, as a share of the errors of always predicting one class."""
-REMEDY = (
-    'repeats the label; ignore it unless it is known at prediction (kind "identifier" in `kinds`)'
-)
+REMEDY = 'the label; ignore it unless it is known at prediction (kind "identifier" in `kinds`)'
 
 
 def find_label_leaks(frame: pd.DataFrame, y: NDArray[np.int64]) -> Iterator[tuple[str, str]]:
@@ -42,17 +41,18 @@ def _value_leak(cells: pd.Series, classes: NDArray[np.int64]) -> str:
         return ""
     observed = codes >= 0
     accuracy = max(_accuracy(codes[observed], classes[observed]), _accuracy(observed, classes))
+    verb = "repeats" if len(values) <= len(np.unique(classes)) else "determines"
     shown = " and ".join(repr(str(each)) for each in values[:2])
     if accuracy == 1:
         return (
             f"each value, such as {shown}, or each gap belongs to one class in all "
-            f"{len(cells):,} rows checked, so it {REMEDY}"
+            f"{len(cells):,} rows checked, so it {verb} {REMEDY}"
         )
     if not accuracy:
         return ""
     return (
-        f"its values, such as {shown}, or its gaps predict the class of {accuracy:.2%} of the "
-        f"{len(cells):,} rows checked, so it almost {REMEDY}"
+        f"its values, such as {shown}, or its gaps predict the class of {_floor(accuracy)} of the "
+        f"{len(cells):,} rows checked, so it almost {verb} {REMEDY}"
     )
 
 
@@ -75,9 +75,14 @@ def _number_leak(cells: pd.Series, classes: NDArray[np.int64]) -> str:
     if not accuracy:
         return ""
     return (
-        f"a threshold of {numbers[order[best]]:g} separates the two classes in {accuracy:.2%} of "
-        f"{len(order):,} rows, so it almost {REMEDY}"
+        f"a threshold of {numbers[order[best]]:g} separates the two classes in {_floor(accuracy)} "
+        f"of {len(order):,} rows, so it {'' if accuracy == 1 else 'almost '}determines {REMEDY}"
     )
+
+
+def _floor(share: float) -> str:
+    """Format a share, rounded down: only 1 is 100 %."""
+    return f"{math.floor(1e4 * share) / 1e4:.2%}"
 
 
 def _accuracy(codes: NDArray[Any], classes: NDArray[Any]) -> float:

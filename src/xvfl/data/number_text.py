@@ -58,7 +58,7 @@ def parse_number_texts(texts: Iterable[str], decimal: str) -> Floats:
 
 def affixes(text: str) -> tuple[str, str]:
     """Return the sign before and after a number: a currency or %."""
-    match = _AFFIXES.fullmatch(text.strip().removeprefix("(").removesuffix(")"))
+    match = _AFFIXES.fullmatch(text.strip().removeprefix("(").removesuffix(")").strip())
     return ("", "") if match is None else (match[2], match[4])
 
 

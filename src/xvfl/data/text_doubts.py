@@ -73,17 +73,18 @@ def _doubt(
     alike = [text for text, match in zip(texts, matches(texts), strict=True) if match]
     others = sorted(counts.keys() - set(alike))
     if others:
-        share = sum(counts[each] for each in alike) / counts.total()
+        share = 1 - sum(counts[each] for each in others) / column.texts
         yield (
             f"most texts ({share:.1%} of the cells) are {kind} such as {quote(alike)}, but not "
             f"{quote(others)}, so they {use}; {remedy}"
         )
     elif kind != "numbers":
         yield f"texts such as {quote(alike)} are {kind}, but {use}; {remedy}"
-    elif unlike := _written_differently(alike):
+    elif len(unlike := _written_differently(alike)) > 1:
         yield (
-            f"texts such as {quote(unlike)} are numbers with different signs or decimal marks, but "
-            f"{use}; write all cells in the same way, in one currency or unit"
+            f"texts such as {quote(unlike)} are numbers with different currency or percent signs, "
+            f"or with different decimal marks, but {use}; write all cells in the same way, "
+            "in one currency or unit"
         )
 
 

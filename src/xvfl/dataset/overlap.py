@@ -134,9 +134,9 @@ def check_labels(labels: pd.Index, tables: Mapping[str, Source]) -> None:
     common, possible = int(held.sum()), min(len(labels), rows)
     if possible >= MIN_ROWS and 0 < common < MIN_LABEL_SHARE * possible:
         _warn(
-            f"labels: only {common:,} of {len(labels):,} have an id of the tables, {possible:,} "
-            "could, so the result describes few rows; check that the index of the labels holds "
-            "the same ids, written alike"
+            f"labels: only {common:,} of {len(labels):,} match a row of the tables (at most "
+            f"{possible:,} could), so the result describes few rows; check that the index of the "
+            "labels holds the same ids, written alike"
         )
 
 

@@ -34,12 +34,14 @@ def warn_row_numbers(tables: Mapping[str, Source]) -> None:
     The column must match a column of the same name in another table, or the ids of another table.
     """
     frames = {name: table for name, table in tables.items() if isinstance(table, pd.DataFrame)}
-    numbered = [name for name in frames if frames[name].attrs.get(ROW_NUMBERS)]
+    row_numbered = [name for name in frames if frames[name].attrs.get(ROW_NUMBERS)]
     for name, other in permutations(frames, 2):
-        both = name in numbered and other in numbered
-        if name not in numbered or (both and numbered.index(other) < numbered.index(name)):
+        both = name in row_numbered and other in row_numbered
+        if name not in row_numbered or (
+            both and row_numbered.index(other) < row_numbered.index(name)
+        ):
             continue
-        for column, count in _forgotten_ids(frames[name], frames[other], both):
+        for column, count in _id_columns(frames[name], frames[other], both):
             where = f"in the column of the same name of party {other!r}"
             warnings.warn(
                 f"party {name!r}: rows are matched by row number, but {column!r} looks like the "
@@ -51,9 +53,7 @@ def warn_row_numbers(tables: Mapping[str, Source]) -> None:
             )
 
 
-def _forgotten_ids(
-    table: pd.DataFrame, other: pd.DataFrame, both: bool
-) -> Iterator[tuple[str, int]]:
+def _id_columns(table: pd.DataFrame, other: pd.DataFrame, both: bool) -> Iterator[tuple[str, int]]:
     """Yield each column that looks like the id, and how many values the other table has too.
 
     With `both`, the ids of the other table are row numbers as well.
