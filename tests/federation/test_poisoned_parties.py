@@ -171,3 +171,22 @@ def test_a_party_that_restarts_has_no_history() -> None:
     assert any(name == "right" for name, _ in monitor._histories)
     run.federation.wait_for(2)
     assert not any(name == "right" for name, _ in monitor._histories)
+
+
+def test_a_party_that_increases_the_validation_loss_twice_in_a_row_is_reported() -> None:
+    without = torch.rand(100)
+    events: list[dict[str, object]] = []
+    monitor = PartyMonitor("leave_out", events.append)
+
+    def check(harm: float) -> str | None:
+        reason = monitor.check_validation("p1", without + harm, without)
+        monitor.end_epoch()
+        return reason
+
+    assert check(0.5) is None, "the head may be hardly trained"
+    assert check(0.0) is None and check(0.5) is None, "not in a row"
+    reason = check(0.5)
+    assert reason is not None and "with it and" in reason
+    assert [(event["kind"], event["epoch"]) for event in events] == [("validation", 4)]
+    monitor.forget("p1")
+    assert check(0.5) is None, "the party restarted"

@@ -83,6 +83,8 @@ class PartyMonitor:
         """The last logged anomalies: party, kind, epoch and reason."""
         self.explained: dict[str, float] = {}
         """Validation loss without each party, minus the loss with it."""
+        self._harmful: set[str] = set()
+        """Parties that exceeded the limits of the validation loss at their last check."""
         self.rms: dict[str, float] = {}
         """Root mean square of each party's last embeddings in training."""
         self._reported: set[tuple[str, str]] = set()
@@ -101,6 +103,7 @@ class PartyMonitor:
             for key in [key for key in each if key[0] == party]:
                 del each[key]
         self._evaluated.pop(party, None)
+        self._harmful.discard(party)
 
     def check_answers(
         self,
@@ -188,7 +191,8 @@ class PartyMonitor:
     def check_validation(self, party: str, with_party: Tensor, without: Tensor) -> str | None:
         """Compare the loss of validation rows (n,) with and without a party.
 
-        Return a reason to leave the party out, or None.
+        Return a reason to leave the party out, or None. The party must exceed the limits at two
+        checks in a row: honest parties can exceed them while the head is hardly trained.
         """
         difference = with_party - without
         mean = float(difference.mean())
@@ -196,6 +200,10 @@ class PartyMonitor:
         self.explained[party] = -mean
         limit = max(MAX_HARM, MAX_RELATIVE_HARM * float(without.mean()), MAX_HARM_SIGMAS * error)
         if len(difference) < 2 * MIN_ROWS or mean <= limit:
+            self._harmful.discard(party)
+            return None
+        if party not in self._harmful:
+            self._harmful.add(party)
             return None
         text = (
             f"the validation loss is {float(with_party.mean()):.3f} with it and "
