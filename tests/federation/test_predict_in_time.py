@@ -1,5 +1,6 @@
 """Predictions with the parties that answer in time equal the fused prediction of these parties."""
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -16,7 +17,12 @@ from tests.federation.split_helpers import make_federation, make_small_method
 from tests.problems import D, Problem
 from xvfl.federation.assistance import AssistedParties, average_peers, method_with_peers
 from xvfl.federation.party_pool import NO_ANSWER, PartyPool
-from xvfl.federation.predict_in_time import TimelyBatch, collaborate_in_time, embed_in_time
+from xvfl.federation.predict_in_time import (
+    EMBED_SHARE,
+    TimelyBatch,
+    collaborate_in_time,
+    embed_in_time,
+)
 from xvfl.federation.prediction_endpoint import PredictionEndpoint, PredictionRows
 from xvfl.federation.prediction_ledger import PredictionLedger, PredictionLimits
 from xvfl.federation.remote_party import RemoteParty
@@ -37,6 +43,8 @@ class SilentTransport:
     silent: Callable[[Message, int], bool] = lambda message, number: False
     counts: dict[type[Any], int] = field(default_factory=dict)
     open: bool = False
+    late: "tuple[Message, Future[Message]] | None" = None
+    """The last request without an answer."""
 
     def hello(self) -> Hello | None:
         return None if self.open else self.inner.hello()
@@ -44,9 +52,16 @@ class SilentTransport:
     def request(self, message: Message) -> "Future[Message]":
         number = self.counts[type(message)] = self.counts.get(type(message), 0) + 1
         if self.silent(message, number):
-            self.open = True
-            return Future()
+            self.open, self.late = True, (message, Future())
+            return self.late[1]
         return self.inner.request(message)
+
+    def reply_late(self) -> None:
+        """Answer the last request without an answer."""
+        assert self.late is not None
+        message, reply = self.late
+        self.open, self.late = False, None
+        reply.set_result(self.inner.request(message).result())
 
     def traffic(self) -> tuple[int, int]:
         return self.inner.traffic()
@@ -65,8 +80,10 @@ class Federation:
     transports: list[SilentTransport]
     events: list[dict[str, Any]]
 
-    def predict(self, caller: str = "caller") -> tuple[torch.Tensor, TimelyBatch, bool]:
-        deadline = time.monotonic() + DEADLINE_S
+    def predict(
+        self, caller: str = "caller", seconds: float = DEADLINE_S
+    ) -> tuple[torch.Tensor, TimelyBatch, bool]:
+        deadline = time.monotonic() + seconds
         views = prediction_views(self.method)
         with torch.no_grad():
             batch = embed_in_time(self.pool, self.problem.rows.handles, caller, views, D, deadline)
@@ -114,7 +131,9 @@ def federation(folder: Path, limits: PredictionLimits | None = None) -> Iterator
         )
         transports.append(SilentTransport(InProcessTransport(hello, endpoint.handle)))
     parties = [RemoteParty(n, t) for n, t in zip(problem.names, transports, strict=True)]
-    pool = PartyPool(parties, "run", lambda name, hello: None, events.append)
+    pool = PartyPool(
+        parties, "run", lambda name, hello: None, events.append, EMBED_SHARE * DEADLINE_S
+    )
     while len(pool.available()) < 3:
         time.sleep(0.01)
     method = make_small_method(problem, "xvfl+")
@@ -146,6 +165,34 @@ def test_a_party_without_an_answer_is_left_out_and_not_asked_again(tmp_path: Pat
         while len(parties.pool.available()) < 3:
             time.sleep(0.01)
         assert parties.predict()[1].places == (0, 1, 2)
+
+
+def test_a_short_deadline_does_not_exclude_parties_from_later_requests(tmp_path: Path) -> None:
+    with federation(tmp_path) as parties:
+        slow = parties.transports[1]
+        slow.silent = lambda message, number: isinstance(message, EmbedRows) and number == 1
+        assert parties.predict(seconds=0.1)[1].places == (0, 2)
+        # It is busy with the first request, and the second one has no time to wait for it.
+        assert parties.predict(seconds=0.01)[1].places == (0, 2)
+        assert slow.counts[EmbedRows] == 1
+        timer = threading.Timer(0.1, slow.reply_late)
+        timer.start()
+        out, batch, completed = parties.predict()
+        timer.join()
+        assert batch.places == (0, 1, 2) and completed
+        torch.testing.assert_close(out, parties.fused(0, 1, 2), atol=1e-5, rtol=0)
+        assert "party_left_out" not in [event["event"] for event in parties.events]
+
+
+def test_a_party_that_stays_silent_after_a_short_deadline_is_left_out(tmp_path: Path) -> None:
+    with federation(tmp_path) as parties:
+        parties.transports[1].silent = lambda message, number: isinstance(message, EmbedRows)
+        assert parties.predict(seconds=0.1)[1].places == (0, 2)
+        until = time.monotonic() + 60
+        while parties.pool.parties[1].available and time.monotonic() < until:
+            assert parties.predict()[1].places == (0, 2)
+        assert parties.pool.parties[1].reason == NO_ANSWER
+        assert parties.transports[1].counts[EmbedRows] == 1
 
 
 def test_a_party_that_fails_to_complete_is_left_out(tmp_path: Path) -> None:

@@ -44,6 +44,20 @@ def test_requests_that_wait_share_an_exchange_by_caller() -> None:
     batcher.close()
 
 
+def test_a_request_with_a_short_deadline_does_not_shorten_others() -> None:
+    exchanges = Exchanges()
+    batcher = MicroBatcher(exchanges.answer, max_rows=5)
+    batcher.submit([1], "a", 600)
+    exchanges.started.wait(60)
+    for row, seconds in ((2, 600), (3, 60), (4, 500), (5, 40)):
+        batcher.submit([row], "a", seconds)
+    last = batcher.submit([6], "a", 600)
+    exchanges.go.set()
+    assert rows_of(last) == [6]
+    batcher.close()
+    assert [rows for rows, _ in exchanges.calls] == [[1], [2, 4, 6], [3, 5]]
+
+
 def test_an_error_reaches_the_requests_of_its_exchange_alone() -> None:
     exchanges = Exchanges()
     exchanges.go.set()

@@ -2,13 +2,14 @@
 
 A party that does not answer in time is left out at once and costs nothing afterwards: a thread of
 its own waits until it is connected and idle again, after a pause that grows with every fault, and
-opens the session again (a circuit breaker).
+opens the session again (a circuit breaker). A request with less time than `patience` does not open
+the circuit: the party is late for this request alone, and has the rest of the patience to reply.
 """
 
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import TimeoutError
+from concurrent.futures import Future, TimeoutError
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -41,6 +42,10 @@ class PooledParty:
     retry_at: float = 0.0
     last_answer_s: float = 0.0
     """Seconds that its last answer took."""
+    late: "Future[Message] | None" = None
+    """Reply that the last request did not wait for."""
+    late_until: float = 0.0
+    """When it is left out if this reply has not arrived."""
 
     @property
     def name(self) -> str:
@@ -61,6 +66,8 @@ class PartyPool:
         Called before a session is opened with a party; raises if that is not possible.
     log_event
         Receives log events.
+    patience
+        Seconds that a party has for a reply before it is left out of further requests.
     """
 
     def __init__(
@@ -69,9 +76,11 @@ class PartyPool:
         run: str,
         prepare: Callable[[str, Hello], None],
         log_event: LogEvent,
+        patience: float,
     ) -> None:
         self.parties = [PooledParty(each) for each in parties]
         self._run, self._prepare, self._log_event = run, prepare, log_event
+        self._patience = patience
         self._request_id, self._lock = 0, threading.Lock()
         self._stop = threading.Event()
         self._threads = [
@@ -92,14 +101,29 @@ class PartyPool:
         """Names of all parties."""
         return tuple(each.name for each in self.parties)
 
-    def available(self) -> list[int]:
-        """Return the parties that can be asked; find those that left since the last request."""
+    def available(self, until: float = 0.0) -> list[int]:
+        """Return the parties that can be asked; find those that left since the last request.
+
+        Wait until this time (of `time.monotonic`) for parties that owe a late reply.
+        """
         for party in self.parties:
-            if party.available:
+            if party.late is not None:
+                self._await_late_reply(party, party.late, until)
+            if party.available and party.late is None:
                 hello = party.remote.transport.hello()
                 if hello is None or hello.instance_id != party.remote.instance_id:
                     self._leave_out(party, NOT_CONNECTED, fault=False)
-        return [i for i, party in enumerate(self.parties) if party.available]
+        return [i for i, party in enumerate(self.parties) if party.available and party.late is None]
+
+    def _await_late_reply(self, party: PooledParty, reply: "Future[Message]", until: float) -> None:
+        try:
+            reply.result(max(min(until, party.late_until) - time.monotonic(), 0.0))
+            party.late = None
+        except TimeoutError:
+            if time.monotonic() >= party.late_until:
+                self._leave_out(party, NO_ANSWER)
+        except PartyError:
+            self._leave_out(party, NO_ANSWER)
 
     def next_request_id(self) -> int:
         """Return a request id above all earlier ones, also those before a restart."""
@@ -120,7 +144,12 @@ class PartyPool:
             party = self.parties[i]
             try:
                 reply = future.result(max(deadline - time.monotonic(), 0.0))
-            except (TimeoutError, PartyError):
+            except TimeoutError:
+                party.late, party.late_until = future, started + self._patience
+                if time.monotonic() >= party.late_until:
+                    self._leave_out(party, NO_ANSWER)
+                continue
+            except PartyError:
                 self._leave_out(party, NO_ANSWER)
                 continue
             if isinstance(reply, reply_type):
@@ -145,7 +174,7 @@ class PartyPool:
         self._leave_out(self.parties[index], reason)
 
     def _leave_out(self, party: PooledParty, reason: str, fault: bool = True) -> None:
-        party.available, party.reason = False, reason
+        party.available, party.reason, party.late = False, reason, None
         pause = min(MIN_PAUSE_S * 2**party.faults, MAX_PAUSE_S) if fault else 0.0
         party.retry_at = time.monotonic() + pause
         party.faults += fault

@@ -12,7 +12,7 @@ from xvfl.errors import WireError
 from xvfl.federation.assistance import average_peers
 from xvfl.federation.message_checks import check_handles
 from xvfl.federation.party_pool import NO_ANSWER, PartyPool
-from xvfl.federation.predict_in_time import collaborate_in_time, embed_in_time
+from xvfl.federation.predict_in_time import EMBED_SHARE, collaborate_in_time, embed_in_time
 from xvfl.federation.prediction_endpoint import MAX_CALLER
 from xvfl.federation.remote_party import RemoteParty
 from xvfl.matching.alignment import CoordinatorAlignment
@@ -86,7 +86,9 @@ class CoordinatorPredictor:
         """Open sessions with the parties behind these transports."""
         self._transports = transports
         parties = [RemoteParty(name, transports[name]) for name in self.model.names]
-        self.pool = PartyPool(parties, self.model.run, self._prepare, self._log)
+        assert self.config.prediction is not None
+        patience = EMBED_SHARE * self.config.prediction.deadline
+        self.pool = PartyPool(parties, self.model.run, self._prepare, self._log, patience)
         return self.pool
 
     def check_hello(self, name: str, hello: Hello) -> None:

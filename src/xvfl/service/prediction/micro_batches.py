@@ -17,6 +17,8 @@ AnswerRows = Callable[[list[int], str, float], Answers]
 """Answer rows for a caller before a deadline (of `time.monotonic`)."""
 MIN_SHARE = 0.1
 """A request that has less than this share of its time left is not sent to the parties."""
+MAX_RATIO = 2.0
+"""Requests share an exchange if the seconds of one are at most this multiple of the other's."""
 
 
 class OverloadedError(RunError):
@@ -27,13 +29,25 @@ class OverloadedError(RunError):
 class _Request:
     rows: Sequence[int]
     caller: str
+    seconds: float
     deadline: float
-    latest_start: float
     answers: "Future[Answers]" = field(default_factory=Future)
+
+    @property
+    def latest_start(self) -> float:
+        return self.deadline - MIN_SHARE * self.seconds
+
+    def is_like(self, other: "_Request") -> bool:
+        """Return whether both come from one caller and have about the same time."""
+        shorter, longer = sorted((self.seconds, other.seconds))
+        return self.caller == other.caller and longer <= MAX_RATIO * shorter
 
 
 class MicroBatcher:
     """Merges requests of one caller; one thread carries out one exchange after the other.
+
+    An exchange ends before the earliest deadline of its requests, so those with much more time are
+    not merged with it.
 
     Parameters
     ----------
@@ -54,8 +68,7 @@ class MicroBatcher:
 
     def submit(self, rows: Sequence[int], caller: str, seconds: float) -> "Future[Answers]":
         """Queue a request that must be answered within some seconds."""
-        now = time.monotonic()
-        request = _Request(rows, caller, now + seconds, now + (1 - MIN_SHARE) * seconds)
+        request = _Request(rows, caller, seconds, time.monotonic() + seconds)
         with self._changed:
             self._waiting.append(request)
             self._changed.notify()
@@ -79,11 +92,11 @@ class MicroBatcher:
             self._answer_batch(batch)
 
     def _next_batch(self) -> list[_Request]:
-        """Take the oldest request, and those of the same caller that fit into the exchange."""
+        """Take the oldest request, and those like it that fit into the exchange."""
         first, rest = self._waiting[0], self._waiting[1:]
         batch, left, count = [first], list[_Request](), len(first.rows)
         for each in rest:
-            if each.caller == first.caller and count + len(each.rows) <= self._max_rows:
+            if each.is_like(first) and count + len(each.rows) <= self._max_rows:
                 batch.append(each)
                 count += len(each.rows)
             else:
