@@ -280,9 +280,9 @@ class Predicting:
         data = json.dumps({"ids": ids, **more}).encode()
         return self.post(data, port)
 
-    def post(self, data: bytes, port: int = 0) -> Response:
+    def post(self, data: bytes, port: int = 0, kind: str = "application/json") -> Response:
         url = f"http://127.0.0.1:{port or self.port}/predict"
-        request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
+        request = urllib.request.Request(url, data, {"Content-Type": kind})
         started = time.monotonic()
         try:
             with urllib.request.urlopen(request, timeout=60) as response:

@@ -15,12 +15,8 @@ import pytest
 from tests.service.predicting_federation import COORDINATOR
 from xvfl.certs import create_authority
 from xvfl.errors import ConfigError, RunError
-from xvfl.service.prediction.http_endpoint import (
-    EndpointSettings,
-    HttpEndpoint,
-    PredictionService,
-    read_tokens,
-)
+from xvfl.service.prediction.endpoint_settings import EndpointSettings, read_tokens
+from xvfl.service.prediction.http_endpoint import HttpEndpoint, PredictionService
 from xvfl.service.prediction.micro_batches import OverloadedError
 from xvfl.service.prediction.predict_client import predict_federated
 from xvfl.service.prediction.prediction_config import PartyPrediction
@@ -88,6 +84,36 @@ def test_tokens_name_the_caller(tmp_path: Path) -> None:
     assert post(endpoint.port)[0] == post(endpoint.port, "wrong")[0] == 401
     assert post(endpoint.port, "other")[0] == post(endpoint.port, "s3cret")[0] == 200
     assert recorder.callers == ["batch", "web"]
+    endpoint.close()
+
+
+def test_a_token_may_have_any_characters(tmp_path: Path) -> None:
+    file, recorder = tmp_path / "tokens", Recorder()
+    file.write_text("web schlüssel\n", encoding="utf-8")
+    endpoint = recorder.endpoint(tokens=str(file))
+    assert post(endpoint.port, "schlüssel".encode().decode("latin-1"))[0] == 200
+    assert recorder.callers == ["web"]
+    endpoint.close()
+
+
+def test_the_endpoint_describes_itself(tmp_path: Path) -> None:
+    (tmp_path / "tokens").write_text("web s3cret\n")
+    endpoint = Recorder().endpoint(tokens=str(tmp_path / "tokens"))
+    base = f"http://127.0.0.1:{endpoint.port}"
+
+    def get(path: str) -> str:
+        request = urllib.request.Request(base + path, headers={"Authorization": "Bearer s3cret"})
+        with urllib.request.urlopen(request, timeout=60) as response:
+            return str(response.read().decode())
+
+    description = json.loads(get("/openapi.json"))
+    ids = description["components"]["schemas"]["PredictRequest"]["properties"]["ids"]
+    assert ids["maxItems"] == 10 and description["security"] == [{"token": []}]
+    page = get("/docs")
+    assert get("/") == page and f"curl {base}/predict" in page and "Model card" not in page
+    for path in ("/predict/", "/other"):
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            get(path)
     endpoint.close()
 
 

@@ -113,7 +113,8 @@ class Service:
 
     async def docs(self, request: Request) -> Response:
         """Show the documentation of this server."""
-        return HTMLResponse(docs_page(self._openapi(), self.slot.current.bundle.card))
+        card = self.slot.current.bundle.card
+        return HTMLResponse(docs_page(self._openapi(), str(request.base_url), card))
 
     async def openapi(self, request: Request) -> Response:
         """Return the OpenAPI description."""

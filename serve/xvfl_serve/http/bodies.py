@@ -54,7 +54,7 @@ async def read_body(request: Request, settings: Settings) -> bytes:
     return b"".join(parts)
 
 
-def parse_json(body: bytes) -> dict[str, Any]:
+def parse_json(body: bytes, example: str = '{"rows": [...]}') -> dict[str, Any]:
     """Parse a JSON object; NaN and infinity are not JSON."""
     try:
         data = _DECODER.decode(body.decode())
@@ -63,8 +63,7 @@ def parse_json(body: bytes) -> dict[str, Any]:
         raise RequestError(f"expected JSON, but it is broken: {reason}", status=400) from error
     if not isinstance(data, dict):
         raise RequestError(
-            f'expected a JSON object such as {{"rows": [...]}}, got {type(data).__name__}',
-            status=400,
+            f"expected a JSON object such as {example}, got {type(data).__name__}", status=400
         )
     return data
 
@@ -115,12 +114,12 @@ def read_parquet(body: bytes, max_rows: int) -> list[dict[str, Any]]:
     return rows
 
 
-def check_rows(count: int, limit: int) -> None:
+def check_rows(count: int, limit: int, field: str = "rows") -> None:
     """Reject too many rows."""
     if count > limit:
         raise RequestError(
-            f"rows: expected at most {limit}, got {count}; send them in several requests",
-            "rows",
+            f"{field}: expected at most {limit}, got {count}; send them in several requests",
+            field,
             status=413,
         )
 

@@ -16,24 +16,25 @@ td, th { border: 1px solid var(--line); padding: .25rem .6rem; text-align: left;
 """
 
 
-def docs_page(openapi: dict[str, Any], card: str) -> str:
-    """Write the page from the OpenAPI description and the model card."""
-    return "\n".join(_lines(openapi, card))
+def docs_page(openapi: dict[str, Any], url: str, card: str = "") -> str:
+    """Write the page from the OpenAPI description and the model card, if there is one."""
+    return "\n".join(_lines(openapi, url, card))
 
 
-def _lines(openapi: dict[str, Any], card: str) -> Iterator[str]:
+def _lines(openapi: dict[str, Any], url: str, card: str) -> Iterator[str]:
     title = escape(openapi["info"]["title"])
     yield "<!doctype html><html lang='en'><head><meta charset='utf-8'>"
     yield "<meta name='viewport' content='width=device-width, initial-scale=1'>"
     yield f"<title>{title}</title><style>{STYLE}</style></head><body>"
     yield f"<h1>{title}</h1><p>{escape(openapi['info']['description'])} "
-    yield "<a href='openapi.json'>OpenAPI</a> · <a href='card'>Model card</a></p>"
+    yield "<a href='openapi.json'>OpenAPI</a>"
+    yield " · <a href='card'>Model card</a></p>" if card else "</p>"
     schemas = openapi["components"]["schemas"]
     body = json.dumps(schemas["PredictRequest"]["example"], ensure_ascii=False)
     token = ' -H "Authorization: Bearer $TOKEN"' if "security" in openapi else ""
     yield "<h2>Example</h2><pre>"
     quoted = body.replace("'", "'\\''")
-    yield f"curl localhost:8080/predict{token} -d '{escape(quoted)}'</pre>"
+    yield f"curl {escape(url)}predict{token} -d '{escape(quoted)}'</pre>"
     yield "<h2>Endpoints</h2>"
     for path, methods in openapi["paths"].items():
         for method, each in methods.items():
@@ -44,7 +45,9 @@ def _lines(openapi: dict[str, Any], card: str) -> Iterator[str]:
             for status, response in each["responses"].items():
                 yield f"<tr><td>{status}</td><td>{escape(response['description'])}</td></tr>"
             yield "</table>"
-    yield f"<h2>Model card</h2><pre>{escape(card)}</pre></body></html>"
+    yield (
+        f"<h2>Model card</h2><pre>{escape(card)}</pre></body></html>" if card else "</body></html>"
+    )
 
 
 def _parameters(parameters: list[dict[str, Any]]) -> Iterator[str]:

@@ -44,12 +44,14 @@ def openapi(predictor: Predictor, settings: Settings, version: str) -> Schema:
         "paths": _paths(predictor, settings.name),
         "components": {"schemas": schemas},
     }
-    if settings.tokens:
-        description["components"]["securitySchemes"] = {
-            "token": {"type": "http", "scheme": "bearer"}
-        }
-        description["security"] = [{"token": []}]
-    return description
+    return require_token(description) if settings.tokens else description
+
+
+def require_token(description: Schema) -> Schema:
+    """Describe that requests need a bearer token."""
+    schemes = {"token": {"type": "http", "scheme": "bearer"}}
+    components = {**description["components"], "securitySchemes": schemes}
+    return {**description, "components": components, "security": [{"token": []}]}
 
 
 def example_row(encoder: Encoder) -> Schema:
@@ -97,11 +99,11 @@ def _paths(predictor: Predictor, name: str) -> Schema:
                 | _errors(),
             }
         },
-        "/v2": {"get": _get("Describe the server (Open Inference Protocol).")},
-        "/v2/health/live": {"get": _get("Tell whether the server is alive.", None)},
-        "/v2/health/ready": {"get": _get("Tell whether the server is ready.", None)},
-        model: {"get": _get("Describe the model's tensors.")},
-        f"{model}/ready": {"get": _get("Tell whether the model is ready.", None)},
+        "/v2": {"get": get_operation("Describe the server (Open Inference Protocol).")},
+        "/v2/health/live": {"get": get_operation("Tell whether the server is alive.", None)},
+        "/v2/health/ready": {"get": get_operation("Tell whether the server is ready.", None)},
+        model: {"get": get_operation("Describe the model's tensors.")},
+        f"{model}/ready": {"get": get_operation("Tell whether the model is ready.", None)},
         f"{model}/infer": {
             "post": {
                 "summary": "Predict tensors (Open Inference Protocol).",
@@ -109,13 +111,14 @@ def _paths(predictor: Predictor, name: str) -> Schema:
                 "responses": {"200": _ok("application/json")} | _errors(),
             }
         },
-        "/card": {"get": _get("Return the model card.", "text/markdown")},
-        "/metrics": {"get": _get("Return counters for Prometheus.", "text/plain")},
-        "/openapi.json": {"get": _get("Return this description.")},
+        "/card": {"get": get_operation("Return the model card.", "text/markdown")},
+        "/metrics": {"get": get_operation("Return counters for Prometheus.", "text/plain")},
+        "/openapi.json": {"get": get_operation("Return this description.")},
     }
 
 
-def _get(summary: str, kind: str | None = "application/json") -> Schema:
+def get_operation(summary: str, kind: str | None = "application/json") -> Schema:
+    """Describe a GET with a content type, or without a body."""
     responses = {"200": _ok(kind), "401": _error("401")}
     return {"summary": summary, "responses": responses}
 

@@ -14,8 +14,9 @@ from xvfl.service.config import CoordinatorConfig
 from xvfl.service.listener import listen
 from xvfl.service.log import EventLog, LogFunction
 from xvfl.service.prediction.coordinator_prediction import CoordinatorPredictor
+from xvfl.service.prediction.endpoint_settings import EndpointSettings
 from xvfl.service.prediction.federated_model import load_federated_model
-from xvfl.service.prediction.http_endpoint import EndpointSettings, HttpEndpoint, PredictionService
+from xvfl.service.prediction.http_endpoint import HttpEndpoint, PredictionService
 from xvfl.service.prediction.micro_batches import MicroBatcher
 from xvfl.service.prediction.party_prediction import PREDICTION, PartyPredictor
 from xvfl.service.prediction.prediction_config import CoordinatorPrediction

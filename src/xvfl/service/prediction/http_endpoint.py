@@ -1,11 +1,9 @@
 """The HTTP endpoint of prediction by the federation: `POST /predict` with ids.
 
-It shares tokens, limits, errors and JSON with `xvfl serve`.
+It shares tokens, limits, errors, JSON and the documentation page with `xvfl serve`.
 """
 
 import asyncio
-import ipaddress
-import ssl
 import threading
 import time
 import traceback
@@ -20,17 +18,26 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
-from xvfl.errors import ConfigError, RunError, XVFLError
+from xvfl.errors import RunError, XVFLError
 from xvfl.service.log import LogFunction
-from xvfl.service.prediction.micro_batches import OverloadedError
-from xvfl.service.prediction.prediction_config import CoordinatorPrediction, PartyPrediction
+from xvfl.service.prediction.endpoint_openapi import describe_endpoint
+from xvfl.service.prediction.endpoint_settings import (
+    MIN_DEADLINE_S,
+    EndpointSettings,
+    check_certificate,
+    check_exposure,
+    parse_address,
+    read_tokens,
+)
+from xvfl.service.prediction.micro_batches import Answers, OverloadedError
 from xvfl_serve.command import listen
 from xvfl_serve.errors import RequestError, ServeError, unknown
 from xvfl_serve.http.app import Gate, on_error, on_http_error
-from xvfl_serve.http.bodies import check_rows, parse_json, read_body
+from xvfl_serve.http.bodies import JSON_TYPES, check_rows, content_type, parse_json, read_body
+from xvfl_serve.http.docs_page import docs_page
 from xvfl_serve.http.json_response import error_response, json_response
 from xvfl_serve.http.metrics import CONTENT_TYPE, Metrics
 from xvfl_serve.http.settings import Settings
@@ -40,8 +47,6 @@ UNKNOWN = ("error", "prior")
 """What to do with ids that nobody holds: reject the request, or answer with the prior."""
 ANYONE = "local"
 """Caller of an endpoint without tokens, which only this machine can reach."""
-MIN_DEADLINE_S = 0.01
-Answers = list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -60,31 +65,6 @@ class PredictionService:
     """Fields of every response."""
 
 
-@dataclass(frozen=True)
-class EndpointSettings:
-    """Address, callers and limits of an endpoint."""
-
-    address: str
-    tokens: str | None
-    deadline: float
-    max_rows: int
-    certificate: str | None = None
-    private_key: str | None = None
-
-    @classmethod
-    def of(cls, section: CoordinatorPrediction | PartyPrediction) -> "EndpointSettings":
-        """Read the settings from a section `[prediction]` with an address."""
-        assert section.address is not None
-        return cls(
-            section.address,
-            section.tokens,
-            section.deadline,
-            section.max_rows,
-            section.certificate,
-            section.private_key,
-        )
-
-
 class HttpEndpoint:
     """Serves `POST /predict` in a thread until closed."""
 
@@ -93,12 +73,13 @@ class HttpEndpoint:
     ) -> None:
         self._service, self._deadline, self._log = service, settings.deadline, log
         self._callers = read_tokens(settings.tokens)
-        host, port = _parse_address(settings.address)
-        _check_exposure(host, settings.address, self._callers)
-        _check_certificate(settings)
+        host, port = parse_address(settings.address)
+        check_exposure(host, settings.address, self._callers)
+        check_certificate(settings)
         tokens = frozenset(self._callers.values())
         self._limits = Settings(Path(), "federation", tokens=tokens, max_rows=settings.max_rows)
         self.metrics = Metrics()
+        self._openapi = describe_endpoint(settings, service.mode)
         try:
             listener = listen(host, port)
         except ServeError as error:
@@ -127,6 +108,9 @@ class HttpEndpoint:
     def _application(self) -> Starlette:
         routes = [
             Route("/predict", self._predict, methods=["POST"]),
+            Route("/", self._docs),
+            Route("/docs", self._docs),
+            Route("/openapi.json", self._openapi_json),
             Route("/metrics", self._metrics_text),
             Route("/v2/health/live", self._live),
         ]
@@ -136,7 +120,15 @@ class HttpEndpoint:
             OverloadedError: _on_overload,
             XVFLError: self._on_failure,
         }
-        return Starlette(routes=routes, exception_handlers=handlers)
+        app = Starlette(routes=routes, exception_handlers=handlers)
+        app.router.redirect_slashes = False
+        return app
+
+    async def _docs(self, request: Request) -> Response:
+        return HTMLResponse(docs_page(self._openapi, str(request.base_url)))
+
+    async def _openapi_json(self, request: Request) -> Response:
+        return json_response(self._openapi)
 
     async def _live(self, request: Request) -> Response:
         return Response(status_code=200)
@@ -147,7 +139,11 @@ class HttpEndpoint:
 
     async def _predict(self, request: Request) -> Response:
         started = time.monotonic()
-        data = parse_json(await read_body(request, self._limits))
+        kind = content_type(request)
+        if kind not in JSON_TYPES:
+            text = unknown("content type", kind, JSON_TYPES[:1])
+            raise RequestError(text, "content-type", status=415)
+        data = parse_json(await read_body(request, self._limits), '{"ids": [...]}')
         ids, seconds, unknown_as_prior = self._parse(data)
         places, rows, answers = list[int](), list[int](), list[dict[str, Any]]()
         for place, each in enumerate(ids):
@@ -188,22 +184,25 @@ class HttpEndpoint:
                 raise RequestError(unknown("field", name, FIELDS), name)
         ids, mode = data.get("ids"), data.get("mode", self._service.mode)
         if not isinstance(ids, list) or not ids:
-            raise RequestError("ids: expected a list of one or more ids", "ids")
+            got = "an empty list" if isinstance(ids, list) else type(ids).__name__
+            raise RequestError(f"ids: expected a list of one or more ids, got {got}", "ids")
         for place, each in enumerate(ids):
             if not isinstance(each, str):
                 name = type(each).__name__
                 raise RequestError(f"ids: expected texts, got {name}", "ids", place)
-        check_rows(len(ids), self._limits.max_rows)
+        check_rows(len(ids), self._limits.max_rows, "ids")
         if mode != self._service.mode:
             raise RequestError(
-                f"mode: this endpoint predicts in mode {self._service.mode!r}, got {mode!r}", "mode"
+                f"mode: this endpoint predicts in mode {self._service.mode!r}, got "
+                f"{str(mode)[:100]!r}",
+                "mode",
             )
         seconds = data.get("deadline", self._deadline)
         number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
         if not number or not MIN_DEADLINE_S <= seconds <= self._deadline:
             raise RequestError(
                 f"deadline: expected {MIN_DEADLINE_S} to {self._deadline:g} seconds, got "
-                f"{seconds!r}",
+                f"{str(seconds)[:100]}",
                 "deadline",
             )
         policy = data.get("unknown", UNKNOWN[0])
@@ -214,7 +213,8 @@ class HttpEndpoint:
     def _caller(self, request: Request) -> str:
         _, _, token = request.headers.get("authorization", "").partition(" ")
         for name, each in self._callers.items():
-            if compare_digest(token.strip().encode(), each.encode()):
+            # Starlette decodes headers as Latin-1.
+            if compare_digest(token.strip().encode("latin-1"), each.encode()):
                 return name
         return ANYONE
 
@@ -234,55 +234,3 @@ def _check_refused(ids: Sequence[str], answers: Answers) -> None:
         if answer["refused"] and not answer["parties"]:
             reason = "; ".join(answer["notes"][: len(answer["refused"])])
             raise RequestError(f"ids: {each!r} is refused: {reason}", "ids", place, status=429)
-
-
-def read_tokens(path: str | None) -> dict[str, str]:
-    """Read the callers of an endpoint: a name and a token in each line."""
-    if path is None:
-        return {}
-    try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"prediction.tokens: {path} cannot be read ({error})") from error
-    pairs = [line.split() for line in lines if line.strip()]
-    callers = {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
-    distinct = len(set(callers.values()))
-    if not pairs or len(callers) < len(pairs) or distinct < len(pairs):
-        raise ConfigError(
-            f"prediction.tokens: {path}: expected a name and a token in each line, all distinct"
-        )
-    return callers
-
-
-def _parse_address(address: str) -> tuple[str, int]:
-    host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isdigit():
-        raise ConfigError(f"prediction.address: expected HOST:PORT, got {address!r}")
-    return host.strip("[]"), int(port)
-
-
-def _check_certificate(settings: EndpointSettings) -> None:
-    if settings.certificate is None:
-        return
-    try:
-        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(
-            settings.certificate, settings.private_key
-        )
-    except OSError as error:
-        raise ConfigError(
-            f"prediction.certificate: {settings.certificate} and {settings.private_key} cannot be "
-            f"used ({error})"
-        ) from error
-
-
-def _check_exposure(host: str, address: str, callers: Mapping[str, str]) -> None:
-    """Reject an endpoint that other machines can use without a token."""
-    try:
-        local = host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        local = False
-    if not (local or callers):
-        raise ConfigError(
-            f"prediction.address: other machines could predict at {address} without a token; set "
-            "prediction.tokens"
-        )

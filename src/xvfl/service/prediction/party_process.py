@@ -93,11 +93,8 @@ def _start_endpoint(
     # The endpoint needs the extra `serve`, other parties do not.
     try:
         from xvfl.service.prediction.assisted_prediction import AssistedPredictor
-        from xvfl.service.prediction.http_endpoint import (
-            EndpointSettings,
-            HttpEndpoint,
-            PredictionService,
-        )
+        from xvfl.service.prediction.endpoint_settings import EndpointSettings
+        from xvfl.service.prediction.http_endpoint import HttpEndpoint, PredictionService
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"prediction.address: needs the package {error.name}: pip install 'xvfl[serve]'"

@@ -1,0 +1,117 @@
+"""The OpenAPI description of the HTTP endpoint of prediction by the federation."""
+
+from typing import Any
+
+from xvfl.service.prediction.endpoint_settings import MIN_DEADLINE_S, EndpointSettings
+from xvfl.version import VERSION
+from xvfl_serve.http.openapi import ERROR, TEXT, get_operation, require_token
+
+ERRORS = {
+    "400": "The body cannot be read.",
+    "401": "No or wrong token.",
+    "404": "An id that nobody holds, or that may not be predicted.",
+    "408": "The body arrived too slowly.",
+    "409": "No prediction table is open, or no head is released.",
+    "413": "Too many ids or bytes.",
+    "415": "Unknown content type.",
+    "422": "A field is wrong; the answer names it.",
+    "429": "Every party that could answer has used up a budget for a row.",
+    "503": "The request waited too long for others, or the prediction failed; try again.",
+}
+Schema = dict[str, Any]
+
+
+def describe_endpoint(settings: EndpointSettings, mode: str) -> Schema:
+    """Describe an endpoint that predicts in a mode."""
+    request = {"application/json": {"schema": {"$ref": "#/components/schemas/PredictRequest"}}}
+    answers = {"application/json": {"schema": {"$ref": "#/components/schemas/Answers"}}}
+    error = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+    predict = {
+        "summary": "Predict rows by their ids.",
+        "requestBody": {"required": True, "content": request},
+        "responses": {"200": {"description": "One answer per id.", "content": answers}}
+        | {status: {"description": text, "content": error} for status, text in ERRORS.items()},
+    }
+    description: Schema = {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Predictions of the federation",
+            "version": VERSION,
+            "description": f"Rows are predicted in mode {mode} by the parties that hold them and "
+            "answer in time.",
+        },
+        "paths": {
+            "/predict": {"post": predict},
+            "/v2/health/live": {"get": get_operation("Tell whether the endpoint is alive.", None)},
+            "/metrics": {"get": get_operation("Return counters for Prometheus.", "text/plain")},
+            "/openapi.json": {"get": get_operation("Return this description.")},
+        },
+        "components": {
+            "schemas": {
+                "Answers": _answers(),
+                "Error": ERROR,
+                "PredictRequest": _request(settings, mode),
+            }
+        },
+    }
+    return require_token(description) if settings.tokens else description
+
+
+def _request(settings: EndpointSettings, mode: str) -> Schema:
+    return {
+        "type": "object",
+        "required": ["ids"],
+        "additionalProperties": False,
+        "properties": {
+            "ids": {"type": "array", "minItems": 1, "maxItems": settings.max_rows, "items": TEXT},
+            "mode": {"enum": [mode]},
+            "deadline": {
+                "type": "number",
+                "minimum": MIN_DEADLINE_S,
+                "maximum": settings.deadline,
+                "description": "Seconds; parties that have not answered by then are left out.",
+            },
+            "unknown": {
+                "enum": ["error", "prior"],
+                "description": "Reject ids that nobody holds, or answer them with the prior.",
+            },
+        },
+        "example": {"ids": ["c0412"]},
+    }
+
+
+def _answers() -> Schema:
+    share = {"type": "number", "minimum": 0, "maximum": 1}
+    texts = {"type": "array", "items": TEXT}
+    answer = {
+        "type": "object",
+        "required": [
+            *("id", "prediction", "mode", "parties", "unreachable", "refused"),
+            *("completed", "notes"),
+        ],
+        "properties": {
+            "id": TEXT,
+            "prediction": {"type": ["string", "number", "boolean"]},
+            "probabilities": {"type": "object", "additionalProperties": share},
+            "mode": {"enum": ["local", "assisted", "collaborative", "prior"]},
+            "parties": texts,
+            "unreachable": {
+                "type": "object",
+                "additionalProperties": TEXT,
+                "description": "Parties that did not answer, with the reason.",
+            },
+            "refused": {**texts, "description": "Parties that have used up a budget for the row."},
+            "completed": {**share, "description": "Share of completed features."},
+            "notes": texts,
+        },
+    }
+    return {
+        "type": "object",
+        "required": ["seconds", "predictions"],
+        "properties": {
+            "run": TEXT,
+            "party": TEXT,
+            "seconds": {"type": "number", "minimum": 0},
+            "predictions": {"type": "array", "items": answer},
+        },
+    }

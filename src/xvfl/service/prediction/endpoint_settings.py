@@ -1,0 +1,92 @@
+"""Settings of the HTTP endpoint of prediction by the federation: address, callers, certificate."""
+
+import ipaddress
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from xvfl.errors import ConfigError
+from xvfl.service.prediction.prediction_config import CoordinatorPrediction, PartyPrediction
+
+MIN_DEADLINE_S = 0.01
+"""Shortest time that a request may demand."""
+
+
+@dataclass(frozen=True)
+class EndpointSettings:
+    """Address, callers and limits of an endpoint."""
+
+    address: str
+    tokens: str | None
+    deadline: float
+    max_rows: int
+    certificate: str | None = None
+    private_key: str | None = None
+
+    @classmethod
+    def of(cls, section: CoordinatorPrediction | PartyPrediction) -> "EndpointSettings":
+        """Read the settings from a section `[prediction]` with an address."""
+        assert section.address is not None
+        return cls(
+            section.address,
+            section.tokens,
+            section.deadline,
+            section.max_rows,
+            section.certificate,
+            section.private_key,
+        )
+
+
+def read_tokens(path: str | None) -> dict[str, str]:
+    """Read the callers of an endpoint: a name and a token in each line."""
+    if path is None:
+        return {}
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"prediction.tokens: {path} cannot be read ({error})") from error
+    pairs = [line.split() for line in lines if line.strip()]
+    callers = {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
+    distinct = len(set(callers.values()))
+    if not pairs or len(callers) < len(pairs) or distinct < len(pairs):
+        raise ConfigError(
+            f"prediction.tokens: {path}: expected a name and a token in each line, all distinct"
+        )
+    return callers
+
+
+def parse_address(address: str) -> tuple[str, int]:
+    """Split an address into host and port."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isdigit():
+        raise ConfigError(f"prediction.address: expected HOST:PORT, got {address!r}")
+    return host.strip("[]"), int(port)
+
+
+def check_certificate(settings: EndpointSettings) -> None:
+    """Reject a certificate that cannot be used with its key."""
+    if settings.certificate is None:
+        return
+    try:
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(
+            settings.certificate, settings.private_key
+        )
+    except OSError as error:
+        raise ConfigError(
+            f"prediction.certificate: {settings.certificate} and {settings.private_key} cannot be "
+            f"used ({error})"
+        ) from error
+
+
+def check_exposure(host: str, address: str, callers: Mapping[str, str]) -> None:
+    """Reject an endpoint that other machines can use without a token."""
+    try:
+        local = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        local = False
+    if not (local or callers):
+        raise ConfigError(
+            f"prediction.address: other machines could predict at {address} without a token; set "
+            "prediction.tokens"
+        )
