@@ -60,7 +60,7 @@ plt.show()
 # ## What is each party worth?
 #
 # Give `explain` rows that were not used in training. It predicts them with every subset of the parties, and permutes the cells
-# of each column. Intervals are 95 % bootstrap intervals over the rows.
+# of each column. Intervals are 95 % bootstrap intervals over the rows; those of the parties hold jointly for all parties.
 
 # %%
 explanation = model.explain(new, y, ids=list(test[:3]))

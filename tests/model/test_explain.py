@@ -136,6 +136,35 @@ def test_metrics_of_numbers_on_samples_are_those_of_repeated_rows() -> None:
             assert value == pytest.approx(slow)
 
 
+@pytest.mark.parametrize("columns", [1, 5, 20])
+def test_joint_intervals_hold_for_all_columns_at_once(columns: int) -> None:
+    rng, rows, trials = np.random.default_rng(0), 200, 200
+    each = all_at_once = 0
+    for _ in range(trials):
+        x = rng.normal(size=(rows, columns))
+        samples = sample_rows(rows, 300, rng) @ x / rows
+        joint = Estimate.joint(samples)
+        all_at_once += all(estimate.is_zero for estimate in joint)
+        each += joint[0].is_zero
+        np.testing.assert_allclose([estimate.value for estimate in joint], x.mean(0), atol=1e-6)
+    assert 0.9 < all_at_once / trials < 0.99, "the true means are 0"
+    assert each >= all_at_once
+
+
+def test_joint_intervals_of_special_samples() -> None:
+    rng = np.random.default_rng(0)
+    samples = rng.normal(0.99, 0.01, (301, 2))
+    samples[:, 1] = 1
+    first, constant = Estimate.joint(samples, at_most=1.0)
+    assert first.low < first.value <= first.high <= 1
+    assert constant == Estimate(1, 1, 1)
+    # A sample without a metric, such as the AUROC of one class, is left out.
+    gaps = np.vstack([samples, [np.nan, np.nan]])
+    assert Estimate.joint(gaps, at_most=1.0) == [first, constant]
+    (nothing,) = Estimate.joint(samples[:1, :1])
+    assert nothing.value == samples[0, 0] and math.isnan(nothing.low) and nothing.is_zero
+
+
 def test_shapley_values_are_means_over_all_orders() -> None:
     rng = np.random.default_rng(0)
     subsets = coalitions(4, rng)

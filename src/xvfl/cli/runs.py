@@ -183,9 +183,10 @@ def explain(
     """Explain a run: what each party and feature is worth, and what completion changed.
 
     Parties are compared on the same held-out rows, by predictions of the trained model with every
-    subset of them: each alone, all without it, and its Shapley value, with 95 % intervals. The
-    importance of a feature is the decrease of the metric when its cells are permuted. Writes
-    explanation.html, explanation.json and explanation.png into the run folder.
+    subset of them: each alone, all without it, and its Shapley value, with 95 % intervals that hold
+    jointly for all parties. The importance of a feature is the decrease of the metric when its
+    cells are permuted. Writes explanation.html, explanation.json and explanation.png into the run
+    folder.
 
     xvfl explain run
     """

@@ -383,7 +383,8 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
         n_repeats : int, default=5
             Permutations of each feature. 0 leaves out the importance of features.
         n_samples : int, default=300
-            Bootstrap samples of rows for the 95 % intervals.
+            Bootstrap samples of rows for the 95 % intervals. Those of the parties hold jointly
+            for all parties.
         max_rows : int, default=1500
             Of more rows, a random sample is used.
         completion : bool, default=True

@@ -18,7 +18,7 @@ Floats = NDArray[np.floating[Any]]
 Ints = NDArray[np.integer[Any]]
 Bools = NDArray[np.bool_]
 LEVEL = 0.95
-"""Coverage of all intervals."""
+"""Coverage of each interval, or of all intervals together where they hold jointly."""
 CHUNK = 50
 """Samples that are computed at once; bounds the memory."""
 
@@ -40,6 +40,27 @@ class Estimate:
         tail = (1 - LEVEL) / 2
         low, high = np.quantile(others, [tail, 1 - tail])
         return cls(value, float(low), float(high))
+
+    @classmethod
+    def joint(cls, samples: Floats, at_most: float = np.inf) -> list["Estimate"]:
+        """Build one estimate for each column, with 95 % intervals that hold jointly for all.
+
+        The intervals are the values ± c standard errors (max-t bootstrap): c is the 95 % quantile,
+        over the samples, of the largest deviation of a column in standard errors. Unlike quantiles
+        far out in the tails, c needs few samples, also for many columns. (S + 1, k)
+
+        Intervals end at `at_most`, the largest possible value.
+        """
+        values, others = samples[0], samples[1:][np.isfinite(samples[1:]).all(1)]
+        if not len(others):
+            return [cls(float(value), float("nan"), float("nan")) for value in values]
+        errors = others.std(0)
+        deviations = np.abs(others - values) / np.where(errors > 0, errors, np.inf)
+        half = np.quantile(deviations.max(1), LEVEL) * errors
+        low, high = values - half, np.minimum(values + half, np.maximum(values, at_most))
+        return [
+            cls(*each) for each in zip(values.tolist(), low.tolist(), high.tolist(), strict=True)
+        ]
 
     @property
     def is_zero(self) -> bool:
@@ -126,6 +147,15 @@ METRICS: dict[str, dict[str, Metric]] = {
     "regression": {"r2": r2, "squared_error": squared_error, "absolute_error": absolute_error},
 }
 """By task and name; a greater value is better."""
+BEST = {
+    "auroc": 1.0,
+    "accuracy": 1.0,
+    "log_loss": 0.0,
+    "r2": 1.0,
+    "squared_error": 0.0,
+    "absolute_error": 0.0,
+}
+"""The largest possible value of each metric."""
 METRIC_NAMES = {
     "auroc": "AUROC",
     "accuracy": "accuracy",

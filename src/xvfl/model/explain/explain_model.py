@@ -17,6 +17,7 @@ from xvfl.errors import InputError, unknown
 from xvfl.methods import require_mode
 from xvfl.methods.pooling import without_completion
 from xvfl.model.explain.bootstrap import (
+    BEST,
     METRIC_NAMES,
     Estimate,
     Floats,
@@ -166,22 +167,21 @@ class _Explainer:
     def _worth(self, subsets: Coalitions, samples: Floats) -> list[PartyWorth]:
         """Compute the worth of each party from the metric of each subset (S, m)."""
         shapley = subsets.shapley(samples, self._rng("resampled orders"))
-        nobody, together = samples[:, 0], samples[:, -1]
-        seen, worth = self.rows.seen.sum(0).tolist(), []
-        for party, name in enumerate(self.names):
-            without = samples[:, subsets.index(*(i for i in self.everyone if i != party))]
-            worth.append(
-                PartyWorth(
-                    name,
-                    int(seen[party]),
-                    Estimate.of(samples[:, subsets.index(party)]),
-                    Estimate.of(without),
-                    Estimate.of(together - without),
-                    Estimate.of(shapley[:, party]),
-                    _share(shapley[:, party], together - nobody),
-                )
-            )
-        return worth
+        nobody, together = samples[:, :1], samples[:, -1:]
+        alone = samples[:, [subsets.index(party) for party in self.everyone]]
+        others = [[i for i in self.everyone if i != party] for party in self.everyone]
+        without = samples[:, [subsets.index(*each) for each in others]]
+        best = BEST[self.metric]
+        columns = (
+            self.names,
+            self.rows.seen.sum(0).tolist(),
+            Estimate.joint(alone, best),
+            Estimate.joint(without, best),
+            Estimate.joint(together - without),
+            Estimate.joint(shapley),
+            _shares(shapley, together - nobody),
+        )
+        return [PartyWorth(*of_party) for of_party in zip(*columns, strict=True)]
 
     def _feature_groups(self) -> list[tuple[int, str, tuple[int, ...]]]:
         if not self.options.n_repeats:
@@ -326,8 +326,8 @@ def _changed_labels(observed: Floats, completed: Floats) -> int:
     return int((np.abs(observed - completed).sum(1) > SMALLEST_CHANGE).sum())
 
 
-def _share(shapley: Floats, worth: Floats) -> Estimate | None:
-    """Divide by the worth of all parties, unless that is 0 within its interval."""
-    if not Estimate.of(worth).low > 0:
-        return None
-    return Estimate.of(shapley / np.where(worth > 0, worth, np.nan))
+def _shares(shapley: Floats, worth: Floats) -> list[Estimate] | list[None]:
+    """Divide by the worth of all parties (S, 1), unless that is 0 within its interval."""
+    if not Estimate.of(worth[:, 0]).low > 0:
+        return [None] * shapley.shape[1]
+    return Estimate.joint(shapley / np.where(worth > 0, worth, np.nan))

@@ -20,7 +20,10 @@ EXPLANATION = "explanation.json"
 
 @dataclass(frozen=True)
 class PartyWorth:
-    """What one party is worth, on the same rows as every other party."""
+    """What one party is worth, on the same rows as every other party.
+
+    Intervals of one figure hold jointly for all parties.
+    """
 
     party: str
     rows: int
@@ -105,7 +108,7 @@ class Explanation:
     together : Estimate
         The metric with all parties.
     worth : list of PartyWorth
-        One entry for each party.
+        One entry for each party, with 95 % intervals that hold jointly for all parties.
     importances : list of FeatureImportance
         One entry for each feature, by party, most important first.
     completion : CompletionEffect or None
@@ -134,7 +137,10 @@ class Explanation:
 
     @property
     def parties(self) -> pd.DataFrame:
-        """What each party is worth; `_low` and `_high` are the ends of 95 % intervals."""
+        """What each party is worth.
+
+        `_low` and `_high` are the ends of 95 % intervals that hold jointly for all parties.
+        """
         rows = {
             each.party: {
                 "rows": each.rows,

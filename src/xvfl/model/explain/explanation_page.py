@@ -41,7 +41,8 @@ def page(explanation: Explanation, title: str) -> str:
 <title>{html.escape(title)}</title><style>{STYLE}{BARS}</style></head><body>
 <h1>{html.escape(title)}</h1>
 <p class="dim">{explanation.n_rows:,} labeled rows, the same for every figure. Metric:
-{explanation.metric_name}. Values in parentheses are 95 % intervals over rows.</p>
+{explanation.metric_name}. Below or beside each value is its
+95 % interval, over rows.</p>
 {_summary(explanation)}
 {_parties(explanation)}
 {_features(explanation)}
@@ -81,7 +82,8 @@ def _parties(explanation: Explanation) -> str:
 <td class="bars">{scale.bar(each.shapley)}</td></tr>"""
     return f"""<h2>What each party is worth</h2>
 <p>Predictions of the trained model with every subset of the parties, on the same rows. A row that
-no party of a subset observes gets the {"class prior" if explanation.classes else "mean label"}.</p>
+no party of a subset observes gets the {"class prior" if explanation.classes else "mean label"}.
+The 95 % intervals of each column hold jointly for all parties.</p>
 <table><thead><tr><th>party</th><th class="n">alone</th><th class="n">all but it</th>
 <th class="n">it adds</th><th class="n">Shapley value</th><th class="n">share</th><th></th></tr>
 </thead>
@@ -104,7 +106,8 @@ def _features(explanation: Explanation) -> str:
         text += f"<h3>{html.escape(party)}</h3>{_feature_table(first, scale)}{more}"
     return f"""<h2>What each feature is worth</h2>
 <p>The decrease of {explanation.metric_name} when the cells of a feature are permuted among the rows
-of its party. Features that carry the same information share their importance.</p>{text}"""
+of its party. Each 95 % interval holds for its feature alone. Features that carry the same
+information share their importance.</p>{text}"""
 
 
 def _feature_table(features: Sequence[FeatureImportance], scale: "_Scale") -> str:

@@ -29,7 +29,7 @@ def plot_explanation(explanation: Explanation, max_features: int) -> "Figure":
     _draw(axes[0], names, [each.shapley for each in parties])
     axes[0].set(
         title=f"Parties: {metric} {explanation.nobody:.3f} without any, {together:.3f} with all",
-        xlabel=f"Shapley value in {metric}",
+        xlabel=f"Shapley value in {metric}, with joint 95 % intervals",
     )
     if features:
         names = [f"{each.party}: {each.feature}" for each in features]
