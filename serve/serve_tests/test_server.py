@@ -6,15 +6,22 @@ import os
 import shutil
 import signal
 from collections.abc import Iterator
+from datetime import datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from serve_tests.server import Server, serving, wait_until
 from tests.wire.transport_helpers import issue_certificates
+from xvfl import XVFLClassifier
+from xvfl.config import TableOptions
+from xvfl.model.export.bundle_export import build_bundle
 from xvfl_serve import BundleError, Predictor, ServeError, read_bundle
 from xvfl_serve.bundle import pack, unpack
 from xvfl_serve.command import main
@@ -82,7 +89,7 @@ WRONG: dict[str, tuple[Any, int, str, str]] = {
     "boolean for a number": ({"rows": [{"age": True}]}, 422, "age", "expected a number, got True"),
     "list for a category": ({"rows": [{"job": ["cook"]}]}, 422, "job", "expected a text"),
     "huge number": ({"rows": [{"age": 10**400}]}, 422, "age", "finite"),
-    "row is a list": ({"rows": [[1, 2]]}, 422, "", "expected an object of columns, got list"),
+    "row is a list": ({"rows": [[1, 2]]}, 422, "rows", "(column: value), got list"),
     "rows is an object": ({"rows": {"age": 3}}, 422, "rows", "expected a list"),
     "no rows": ({}, 422, "rows", "expected a list"),
     "unknown field": ({"rows": [], "modus": "local"}, 422, "modus", "did you mean 'mode'"),
@@ -97,6 +104,9 @@ WRONG: dict[str, tuple[Any, int, str, str]] = {
     "not UTF-8": (b'{"rows": "\xff"}', 400, "", "broken"),
     "nested too deeply": (b"[" * 15000, 400, "", "nested too deeply"),
     "a list": (b"[]", 400, "", "expected a JSON object"),
+    "nothing": (b" ", 400, "", '"rows": [...]}, got nothing'),
+    "a field twice": (b'{"rows": [{"age": 1, "age": 2}]}', 400, "age", "'age' occurs twice"),
+    "too many digits": (b'{"rows": [%s]}' % (b"9" * 5000), 400, "", "too many digits"),
 }
 
 
@@ -143,6 +153,7 @@ def test_csv(server: Server, joint: Server) -> None:
         ("", b"age,age\n1,2\n", 400, "age"),
         ("", b"age,job\n1\n", 400, ""),
         ("", b"\xff\xfe", 400, ""),
+        ("", b"age;job\n1;cook\n", 400, ""),
         ("", b"years\n3\n", 422, "years"),
         ("?id=customer", b"age\n3\n", 422, "id"),
         ("?modus=local", b"age\n3\n", 422, "modus"),
@@ -153,6 +164,43 @@ def test_csv(server: Server, joint: Server) -> None:
 def test_wrong_csv(server: Server, query: str, body: bytes, status: int, field: str) -> None:
     answer = server.ask("POST", f"/predict{query}", body, CSV)
     assert (answer.status, answer.json().get("field", "")) == (status, field)
+
+
+def test_requests_that_were_easy_to_misread(server: Server) -> None:
+    body = json.dumps({"rows": [{"age": 3}]}).encode()
+    answer = server.ask("POST", "/predict?mode=local", body)
+    assert answer.status == 422 and answer.json()["field"] == "mode"
+    assert server.ask("POST", "/predict", b"\xef\xbb\xbf" + body).status == 200
+    answer = server.ask("POST", "/predict", b"age\tjob\n1\tcook\n", CSV)
+    assert "separated by commas, got tabs" in answer.json()["error"]
+
+
+def test_types_of_parquet_are_read_as_in_training(tmp_path: Path) -> None:
+    rng, n = np.random.default_rng(0), 120
+    seconds = rng.integers(0, 86_400, n)
+    columns = {
+        "amount": pa.array([Decimal(f"{x:.2f}") for x in rng.normal(size=n)], pa.decimal128(9, 2)),
+        "rate": pa.array([Decimal(["1.50", "2.00"][i % 2]) for i in range(n)]),
+        "time": pa.array([(datetime.min + timedelta(seconds=int(x))).time() for x in seconds]),
+        "moment": pa.array(seconds * 10**9 + 1, pa.timestamp("ns")),
+        "length": pa.array(seconds * 10**9 + 1, pa.duration("ns")),
+        "code": pa.array([[b"a", b"b"][i % 2] for i in range(n)]),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "rows.parquet")
+    frame = pd.read_parquet(tmp_path / "rows.parquet")
+    options = TableOptions(kinds={"time": "duration", "rate": "category"})
+    model = XVFLClassifier(epochs=1, members=1, table_options={"a": options})
+    y = pd.Series((seconds % 2).astype(str))
+    model.fit({"a": frame, "b": frame[["length"]]}, y)
+    (tmp_path / "a.xvfl").write_bytes(build_bundle(model.model_, "a"))
+    kind = {"Content-Type": "application/vnd.apache.parquet"}
+    with serving(tmp_path / "a.xvfl") as running:
+        body = (tmp_path / "rows.parquet").read_bytes()
+        answers = running.ask("POST", "/predict", body, kind).json()["predictions"]
+    found = [list(each["probabilities"].values()) for each in answers]
+    expected = model.predict_proba({"a": frame}, mode="local", party="a")
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert not any(each["notes"] for each in answers)
 
 
 def test_parquet(server: Server, tmp_path: Path) -> None:

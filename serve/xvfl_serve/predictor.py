@@ -257,7 +257,8 @@ class Predictor:
                 raise RequestError(
                     f"row {number}: expected an object with one entry for each party "
                     f"({', '.join(output.parties)}), got {type(row).__name__}",
-                    row=number,
+                    "rows",
+                    number,
                 )
             for name in row:
                 if name not in output.parties:

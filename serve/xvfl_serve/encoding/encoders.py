@@ -83,7 +83,7 @@ class TableRows:
         cells: Mapping[str, Any] = {} if row is None else row
         if not isinstance(cells, dict):
             raise RequestError(
-                f"expected an object of columns, got {type(row).__name__}; send column: value pairs"
+                f"expected an object of columns (column: value), got {type(row).__name__}", "rows"
             )
         notes: Notes = []
         for name in cells:

@@ -20,11 +20,21 @@ MAX_CELL = 2**17
 csv.field_size_limit(MAX_CELL)
 
 
+DELIMITERS = {";": "semicolons", "\t": "tabs", "|": "vertical bars"}
+
+
 def _reject_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON; use null for a missing value")
+    raise _broken_json(f"{name} is not JSON; use null for a missing value")
 
 
-_DECODER = json.JSONDecoder(parse_constant=_reject_constant)
+def _unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        _check_unique([name for name, _ in pairs], "field")
+    return fields
+
+
+_DECODER = json.JSONDecoder(parse_constant=_reject_constant, object_pairs_hook=_unique_fields)
 
 
 def content_type(request: Request) -> str:
@@ -55,12 +65,19 @@ async def read_body(request: Request, settings: Settings) -> bytes:
 
 
 def parse_json(body: bytes, example: str = '{"rows": [...]}') -> dict[str, Any]:
-    """Parse a JSON object; NaN and infinity are not JSON."""
+    """Parse a JSON object; NaN, infinity and a field that occurs twice are rejected."""
+    if not body.strip():
+        raise RequestError(f"expected a JSON object such as {example}, got nothing", status=400)
     try:
-        data = _DECODER.decode(body.decode())
-    except (ValueError, RecursionError) as error:
-        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise RequestError(f"expected JSON, but it is broken: {reason}", status=400) from error
+        data = _DECODER.decode(body.decode("utf-8-sig"))
+    except RequestError:
+        raise
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise _broken_json(str(error)) from error
+    except RecursionError as error:
+        raise _broken_json("nested too deeply") from error
+    except ValueError as error:
+        raise _broken_json("a number has too many digits") from error
     if not isinstance(data, dict):
         raise RequestError(
             f"expected a JSON object such as {example}, got {type(data).__name__}", status=400
@@ -77,7 +94,8 @@ def read_csv(body: bytes) -> list[dict[str, Any]]:
     if not lines:
         raise RequestError("expected a CSV file with a header, got an empty body", status=400)
     header = lines[0]
-    _check_header(header)
+    _check_delimiter(header)
+    _check_unique(header, "column")
     rows = []
     for number, line in enumerate(lines[1:]):
         if not line:
@@ -105,12 +123,34 @@ def read_parquet(body: bytes, max_rows: int) -> list[dict[str, Any]]:
     try:
         file = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(body))
         check_rows(file.metadata.num_rows, max_rows)
-        _check_header(file.schema_arrow.names)
-        rows: list[dict[str, Any]] = file.read().to_pylist()
+        _check_unique(file.schema_arrow.names, "column")
+        return _parquet_rows(file.read())
     except (pyarrow.ArrowException, OSError, ValueError) as error:
         if isinstance(error, RequestError):
             raise
         raise RequestError(f"expected a Parquet file ({error})", status=400) from error
+
+
+def _parquet_rows(table: Any) -> list[dict[str, Any]]:
+    """Return rows of JSON values, dates and durations; other values as the text of training."""
+    import pyarrow
+
+    types, texts = pyarrow.types, []
+    for at, field in enumerate(table.schema):
+        kind = field.type
+        if (types.is_timestamp(kind) or types.is_duration(kind)) and kind.unit == "ns":
+            # Python's dates have microseconds.
+            coarse = pyarrow.duration("us")
+            if types.is_timestamp(kind):
+                coarse = pyarrow.timestamp("us", kind.tz)
+            table = table.set_column(at, field.name, table.column(at).cast(coarse, safe=False))
+        elif types.is_decimal(kind) or types.is_time(kind) or types.is_binary(kind):
+            texts.append(field.name)
+    rows: list[dict[str, Any]] = table.to_pylist()
+    for row in rows:
+        for name in texts:
+            if (cell := row[name]) is not None:
+                row[name] = cell.decode(errors="replace") if type(cell) is bytes else str(cell)
     return rows
 
 
@@ -124,10 +164,25 @@ def check_rows(count: int, limit: int, field: str = "rows") -> None:
         )
 
 
-def _check_header(names: Sequence[str]) -> None:
+def _check_unique(names: Sequence[str], what: str) -> None:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise RequestError(f"column {twice[0]!r} occurs twice; rename one", twice[0], status=400)
+        raise RequestError(
+            f"{what} {twice[0][:100]!r} occurs twice; rename one", twice[0], status=400
+        )
+
+
+def _check_delimiter(header: Sequence[str]) -> None:
+    """Reject a file with one column whose name contains another delimiter."""
+    for mark, name in DELIMITERS.items():
+        if len(header) == 1 and mark in header[0]:
+            raise RequestError(
+                f"expected columns separated by commas, got {name}: {header[0][:100]!r}", status=400
+            )
+
+
+def _broken_json(reason: str) -> RequestError:
+    return RequestError(f"expected JSON, but it is broken: {reason}", status=400)
 
 
 def _too_large(limit: int) -> RequestError:

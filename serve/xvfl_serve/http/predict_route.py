@@ -101,7 +101,7 @@ async def predict(request: Request, predictor: Predictor, computer: Computer) ->
     kind, settings = content_type(request), computer.settings
     body = await read_body(request, settings)
     if kind in JSON_TYPES:
-        call = _json_call(parse_json(body))
+        call = _json_call(parse_json(body), request.query_params)
     elif kind == CSV_TYPE:
         rows = await run_in_threadpool(read_csv, body)
         call = _upload_call(request.query_params, rows, predictor)
@@ -119,13 +119,19 @@ async def predict(request: Request, predictor: Predictor, computer: Computer) ->
     return json_response({"bundle": predictor.bundle.digest, "predictions": answers})
 
 
-def _json_call(data: Mapping[str, Any]) -> PredictCall:
+def _json_call(data: Mapping[str, Any], parameters: Mapping[str, str]) -> PredictCall:
+    for name in parameters:
+        raise RequestError(
+            f"query parameter {name[:100]!r}: expected none beside JSON; use fields of the object",
+            name,
+        )
     for name in data:
         if name not in FIELDS:
             raise RequestError(unknown("field", name, FIELDS), name)
     rows = data.get("rows")
     if not isinstance(rows, list):
-        raise RequestError(f"rows: expected a list of objects, got {type(rows).__name__}", "rows")
+        got = "nothing" if rows is None else type(rows).__name__
+        raise RequestError(f"rows: expected a list of objects, got {got}", "rows")
     options = Options(_flag(data, "completed"), _flag(data, "importance"))
     return PredictCall(rows, optional_text(data, "mode"), optional_text(data, "party"), options)
 
