@@ -1,6 +1,7 @@
 """Bodies of requests: JSON, CSV and Parquet, within limits."""
 
 import asyncio
+import codecs
 import csv
 import io
 import json
@@ -69,7 +70,7 @@ def parse_json(body: bytes, example: str = '{"rows": [...]}') -> dict[str, Any]:
     if not body.strip():
         raise RequestError(f"expected a JSON object such as {example}, got nothing", status=400)
     try:
-        data = _DECODER.decode(body.decode("utf-8-sig"))
+        data = _DECODER.decode(body.removeprefix(codecs.BOM_UTF8).decode())
     except RequestError:
         raise
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
