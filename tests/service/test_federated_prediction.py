@@ -41,6 +41,7 @@ def test_answers_equal_the_fused_model(trained: Path) -> None:
         answers = federation.predict(held).predictions
         single = federation.predict(held[:1]).predictions
         _check_assisted(federation)
+        _check_spellings(federation, held[0])
         _check_errors(federation, held)
         _check_command(federation)
     proba = np.array([[each["probabilities"][c] for c in ("no", "yes")] for each in answers])
@@ -108,6 +109,15 @@ def _check_assisted(federation: Predicting) -> None:
     assert refused.status == 409 and refused.body["field"] == "mode"
     assert "no head is released" in refused.body["error"]
     bundle.with_name("away").rename(bundle)
+
+
+def _check_spellings(federation: Predicting, each: str) -> None:
+    """Ids that are equal under the rule of matching are one row; the answer has the caller's id."""
+    for port in (federation.port, federation.event("bank", "prediction_endpoint")["port"]):
+        (expected,) = federation.predict([each], port).predictions
+        for other in (each.upper(), f" {each}\u200b\n"):
+            (found,) = federation.predict([other], port).predictions
+            assert found == {**expected, "id": other}
 
 
 def _check_errors(federation: Predicting, held: list[str]) -> None:

@@ -18,6 +18,7 @@ from xvfl.errors import ModeError, PartyError, RunError, XVFLError
 from xvfl.federation.assistance import AssistedParties, method_with_peers
 from xvfl.federation.message_checks import check_tensor
 from xvfl.federation.party_worker import PartyWorker
+from xvfl.matching.normalize import RULES, normalize_ids
 from xvfl.model.model import Model
 from xvfl.model.prediction import FULL_ROW, NO_GAP, NO_PEER, NOT_OBSERVED, PredictRequest
 from xvfl.model.run_dir import MANIFEST, RunDir
@@ -73,6 +74,8 @@ class AssistedPredictor:
         State folder, with the released head.
     source
         The prediction table.
+    rule
+        Rule that normalizes ids, as in matching.
     handles
         Returns the handle of each row of the table, −1 where it is not matched. (n,)
     call
@@ -86,20 +89,23 @@ class AssistedPredictor:
         name: str,
         folder: RunDir,
         source: Source,
+        rule: str,
         handles: Callable[[], Tensor],
         call: Call,
         log: LogFunction,
     ) -> None:
         self._name, self._folder, self._source = name, folder, source
         self._handles, self._call, self._log = handles, call, log
-        self._row = {each: row for row, each in enumerate(source_ids(source))}
+        self._normalize = RULES[rule]
+        texts = normalize_ids(source_ids(source), rule, "prediction.table")
+        self._row = {text: row for row, text in enumerate(texts)}
         self._opened: _Opened | None = None
         self._request_id = 0
 
     def find_row(self, each: str) -> int:
         """Return the row of an id; reject an id that is not in the prediction table."""
         self._open()
-        row = self._row.get(each.strip(), -1)
+        row = self._row.get(self._normalize(each), -1)
         if row < 0:
             text = f"ids: {each[:100]!r} is not in the table that this party opened for prediction"
             raise RequestError(text, "ids", status=404)

@@ -16,6 +16,7 @@ from xvfl.federation.predict_in_time import EMBED_SHARE, collaborate_in_time, em
 from xvfl.federation.prediction_endpoint import MAX_CALLER
 from xvfl.federation.remote_party import RemoteParty
 from xvfl.matching.alignment import CoordinatorAlignment
+from xvfl.matching.normalize import RULES, normalize_ids
 from xvfl.methods.pooling import prediction_views
 from xvfl.model.run_dir import RunDir
 from xvfl.service.align import existing_alignment, match_parties
@@ -64,9 +65,11 @@ class CoordinatorPredictor:
     ) -> None:
         self.config, self.model, self._log = config, model, log
         self._ids = list(ids)
-        self._row = {each: row for row, each in enumerate(self._ids)}
-        self._path = folder / ALIGNMENT
         rule = config.matching.rule
+        self._normalize = RULES[rule]
+        texts = normalize_ids(self._ids, rule, "prediction.ids")
+        self._row = {text: row for row, text in enumerate(texts)}
+        self._path = folder / ALIGNMENT
         self._set_alignment(existing_alignment(self._path, self._ids, COLUMNS, rule))
         self._matched_now: dict[str, str] = {}
         self._matching, self._exchange = threading.Lock(), threading.Lock()
@@ -151,7 +154,7 @@ class CoordinatorPredictor:
                 "prediction",
                 status=409,
             )
-        row = self._row.get(each.strip(), -1)
+        row = self._row.get(self._normalize(each), -1)
         if row < 0:
             text = f"ids: {each[:100]!r} is not in the list of ids that may be predicted"
             raise RequestError(text, "ids", status=404)

@@ -68,7 +68,8 @@ def serve_party_predictions(
             log({"event": "status_server", "port": server.port})
         stack.enter_context(stop_on_signals(on_stop=client.stop, timeout=STOP_TIMEOUT_S))
         if opened.address is not None:
-            port = _start_endpoint(opened, predictor, folder, source, client, log, stack)
+            rule = config.matching.rule
+            port = _start_endpoint(opened, predictor, folder, source, rule, client, log, stack)
             log({"event": "prediction_endpoint", "port": port, "ids": len(predictor.ids)})
         rows = len(predictor.ids)
         log({"event": "started", "coordinator": config.coordinator, "prediction_rows": rows})
@@ -85,6 +86,7 @@ def _start_endpoint(
     predictor: PartyPredictor,
     folder: RunDir,
     source: Source,
+    rule: str,
     client: PartyClient,
     log: LogFunction,
     stack: ExitStack,
@@ -101,7 +103,7 @@ def _start_endpoint(
         ) from error
     assert opened.address is not None
     name = predictor.name
-    assisted = AssistedPredictor(name, folder, source, predictor.handles, client.call, log)
+    assisted = AssistedPredictor(name, folder, source, rule, predictor.handles, client.call, log)
     batcher = MicroBatcher(assisted.answer, opened.max_rows)
     stack.callback(batcher.close)
     service = PredictionService(
