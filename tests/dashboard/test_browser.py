@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.processes import SOURCES
+from tests.service.predicting_federation import Predicting, train_federation
 from tests.service.test_service import COORDINATOR, SHOP, start, wait_for, write
 from tests.small_tables import CONFIG, write_run_inputs
 from xvfl.model.dashboard.dashboard_server import DashboardServer
@@ -83,6 +84,15 @@ def dashboard(finished_runs: Path) -> Iterator[str]:
     server = DashboardServer(finished_runs)
     yield server.url
     server.close()
+
+
+@pytest.fixture(scope="module")
+def predicting_federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Predicting]:
+    """A coordinator that predicts with one of its three parties."""
+    folder = tmp_path_factory.mktemp("predicting")
+    train_federation(folder)
+    with Predicting(folder).start("bank") as federation:
+        yield federation
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -185,6 +195,50 @@ def test_a_run_without_evaluation_says_what_to_run(browser: "Browser", tmp_path:
             assert "xvfl evaluate <b>new</b> & odd" in panel.inner_text()
     finally:
         server.close()
+
+
+def test_folders_of_a_federation_show_what_they_have(browser: "Browser", tmp_path: Path) -> None:
+    for name, side in (("main", "coordinator"), ("bank", "party")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.json").write_text(json.dumps({"side": side, "state": "stopped"}))
+    (tmp_path / "bank" / "encoder.json").write_text("{}")
+    server = DashboardServer(tmp_path)
+    try:
+        with open_page(browser, f"{server.url}#/run/main") as page:
+            page.wait_for_selector("text=The coordinator evaluates when the training has ended.")
+            # These need the tables of all parties, which no process of a federation has.
+            for name in ("Modes over missing rates", "Observed against completed"):
+                assert not page.locator(f"section[aria-label='{name}']").is_visible()
+            assert not page.get_by_label("mode and party").is_visible()
+            assert "xvfl evaluate" not in page.inner_text("main")
+        with open_page(browser, f"{server.url}#/run/bank") as page:
+            page.wait_for_selector("text=The folder of a party has no curves")
+            visible = page.locator("section:visible")
+            assert visible.count() == 1 and visible.get_attribute("aria-label") == "Warnings"
+    finally:
+        server.close()
+
+
+def test_a_phone_shows_all_lines_of_a_table(browser: "Browser", dashboard: str) -> None:
+    with open_page(browser, f"{dashboard}#/run/tables", 390) as page:
+        page.wait_for_selector("section[aria-label='Evaluation of the modes'] .cards")
+        hidden = "(each) => each.scrollHeight - each.clientHeight"
+        for name in ("Evaluation of the modes", "Parties"):
+            assert page.locator(f"section[aria-label='{name}'] .scroll").evaluate(hidden) <= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [1280, 390])
+def test_page_of_a_coordinator_that_predicts(
+    browser: "Browser", predicting_federation: Predicting, width: int
+) -> None:
+    port = predicting_federation.event("main", "status_server")["port"]
+    with open_page(browser, f"http://127.0.0.1:{port}/", width) as page:
+        page.wait_for_selector("dd .tag.predicting")
+        parties = page.inner_text("section[aria-label=Parties]")
+        assert "online" in parties and "absent" in parties and "not connected" in parties
+        assert page.locator("section:visible").count() == 1
+        assert "epoch" not in page.inner_text("main")
 
 
 @pytest.mark.slow

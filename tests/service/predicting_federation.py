@@ -46,6 +46,7 @@ COORDINATOR = """\
 listen = "127.0.0.1:0"
 parties = ["bank", "shop", "clinic"]
 state_dir = "main"
+status_address = "127.0.0.1:0"
 release_to = ["bank", "shop", "clinic"]
 [tls]
 ca_certificate = "certs/ca.crt"

@@ -112,21 +112,27 @@ function runView(name) {
   const evaluation = panels.evaluationPanels(name), rates = panels.ratesPanel(name), completion = panels.completionPanel(name);
   const updates = { missing: missing.update, evaluation: evaluation.update, missing_rates: rates.update, completion: completion.update };
   const loaded = {};
+  const note = html("p", { class: "dim" }, "The folder of a party has no curves and no evaluation; the coordinator's has.");
   setTitle(name);
-  main.replaceChildren(html("p", {}, html("a", { href: "#/" }, "← All runs")), html("h1", {}, name), problem, head,
+  main.replaceChildren(html("p", {}, html("a", { href: "#/" }, "← All runs")), html("h1", {}, name), problem, head, note,
     html("div", { class: "panels" }, terms.element, modes.element, parties.element, missing.element, warnings.element,
       ...evaluation.elements, rates.element, completion.element));
   async function refresh() {
     const run = await fetchJson(`/api/run?name=${encodeURIComponent(name)}`);
+    const party = run.kind === "party", federated = party || run.kind === "coordinator";
+    note.hidden = !party;
+    for (const each of [terms, modes, parties, missing]) each.element.hidden = party;
+    for (const each of [rates, completion]) each.element.hidden = federated;
     const rows = Object.entries(run.rows).filter(([, count]) => count).map(([part, count]) => `${number(count)} ${part}`).join(", ");
-    head.replaceChildren(...facts([...progressFacts(run, run.curves.seconds.at(-1)), ["label", run.label], ["rows", rows],
+    const progress = party ? [["state", tag(run.state)]] : progressFacts(run, run.curves.seconds.at(-1));
+    head.replaceChildren(...facts([...progress, ["label", run.label], ["rows", rows],
       ["started", run.started.replace("T", " ").slice(0, 19)], ["last change", run.changed ? since(run.changed) : ""]]));
     problem.textContent = run.problem;
     const data = { ...run, status: run.about.status };
     for (const each of [terms, modes, parties, warnings]) each.update(data);
     for (const [part, update] of Object.entries(updates)) {
       if (loaded[part] === run.files[part]) continue;
-      update(run.files[part] ? await fetchJson(`/api/panel?name=${encodeURIComponent(name)}&panel=${part}`) : null);
+      update(run.files[part] ? await fetchJson(`/api/panel?name=${encodeURIComponent(name)}&panel=${part}`) : null, run.kind);
       loaded[part] = run.files[part];
     }
     return run.state === "training" ? LIVE_MS : IDLE_MS;
@@ -153,12 +159,15 @@ function statusView() {
     setTitle(text);
     title.textContent = status.run ? `${text}, run ${status.run}` : text;
     problem.textContent = status.healthy ? "" : status.problem;
+    const predicting = Boolean(status.predicting);
+    for (const each of [terms, modes, missing, warnings]) each.element.hidden = predicting;
     const run = {
       ...status, ...details, parties: status.party_present ?? {},
-      state: details?.state ?? "waiting",
+      state: predicting ? "predicting" : details?.state ?? "waiting",
       best_epoch: details?.curves.best_epoch ?? 0,
     };
-    grid.hidden = after.hidden = !status.party_present;
+    grid.hidden = !status.party_present;
+    after.hidden = predicting || !status.party_present;
     counts.hidden = Boolean(status.party_present);
     if (!status.party_present) {
       counts.replaceChildren(table(["", "#value"], Object.entries(status).filter(([, value]) => typeof value !== "object")

@@ -87,7 +87,13 @@ export function partiesPanel() {
   function update({ parties, status }) {
     const names = Object.keys(status?.party_present ?? parties ?? {});
     if (!names.length) return body.replaceChildren(hint("No party is known yet."));
-    if (status?.party_present) {
+    if (status?.predicting) {
+      body.replaceChildren(table(["party", "state", "#last answer took", "reason"], names.map((name) => [
+        name, html("span", { class: `tag ${partyState(status, name)}` }, partyState(status, name)),
+        status.party_answer_seconds?.[name] ? duration(status.party_answer_seconds[name]) : "–",
+        status.party_reason?.[name] ?? "",
+      ])));
+    } else if (status?.party_present) {
       const of = (key, name) => status[key]?.[name];
       body.replaceChildren(table(
         ["party", "state", "#response time", "#last seen", "#sent", "#received", "#batches", "#departures", "#warnings", "last warning"],
@@ -131,7 +137,9 @@ export function warningsPanel() {
 /** Shares of observed features: rows are columns of tables, columns are groups of rows. */
 export function missingPanel() {
   const body = html("div", { class: "scroll", tabindex: "0" });
+  const element = panel("What is missing where", body);
   function update(data) {
+    element.classList.toggle("wide", (data?.groups?.length ?? 0) > 3);
     if (!data?.groups?.length) return body.replaceChildren(hint("This run has no map of missing features; it is written by", "xvfl train"));
     const names = data.groups.map((each) => each.parties.join(" + ") || "no party");
     const head = html("thead", {}, html("tr", {}, html("th", { scope: "col" }, "rows observed by"),
@@ -152,7 +160,7 @@ export function missingPanel() {
     body.replaceChildren(html("p", { class: "dim" }, `Share of ${data.columns ? "observed cells" : "rows"} among ${number(data.rows)} rows${sampled}.`),
       html("table", { class: "heatmap" }, head, html("tbody", {}, ...rows)));
   }
-  return { element: panel("What is missing where", body), update };
+  return { element, update };
 }
 
 function mainMetric(metrics, nClasses) {
@@ -167,8 +175,8 @@ export function evaluationPanels(run) {
   const details = html("p", {}, "Details of ", select);
   const confusion = html("div", {}), calibration = html("div", {});
   const confusionPanel = panel("Confusion matrix", confusion), calibrationPanel = panel("Calibration", calibration);
+  const linesPanel = panel("Evaluation of the modes", html("div", {}, lines, details), true);
   let data = null;
-  const command = `xvfl evaluate ${run}`;
   select.addEventListener("change", show);
 
   function show() {
@@ -184,10 +192,15 @@ export function evaluationPanels(run) {
     calibration.replaceChildren(...reliabilityPlot(line, where));
   }
 
-  function update(value) {
+  function update(value, kind) {
     data = value;
+    for (const each of [linesPanel, confusionPanel, calibrationPanel]) each.hidden = kind === "party";
+    details.hidden = !data?.lines;
     if (!data?.lines) {
-      for (const each of [lines, confusion, calibration]) each.replaceChildren(hint("No evaluation yet; run", command));
+      for (const each of [lines, confusion, calibration]) {
+        each.replaceChildren(kind === "coordinator" ? hint("The coordinator evaluates when the training has ended.")
+          : hint("No evaluation yet; run", `xvfl evaluate ${run}`));
+      }
       return;
     }
     const names = [...new Set(data.lines.flatMap((each) => Object.keys(each.metrics)))];
@@ -202,12 +215,7 @@ export function evaluationPanels(run) {
     if (before) select.value = before;
     show();
   }
-  return {
-    elements: [
-      panel("Evaluation of the modes", html("div", {}, lines, details), true),
-      confusionPanel, calibrationPanel,
-    ], update,
-  };
+  return { elements: [linesPanel, confusionPanel, calibrationPanel], update };
 }
 
 function pairsPlot(data) {
