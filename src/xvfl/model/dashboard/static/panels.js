@@ -88,10 +88,10 @@ export function partiesPanel() {
     const names = Object.keys(status?.party_present ?? parties ?? {});
     if (!names.length) return body.replaceChildren(hint("No party is known yet."));
     if (status?.predicting) {
-      body.replaceChildren(table(["party", "state", "#last answer took", "reason"], names.map((name) => [
+      body.replaceChildren(table(["party", "state", "#last answer took", "reason of absence"], names.map((name) => [
         name, html("span", { class: `tag ${partyState(status, name)}` }, partyState(status, name)),
         status.party_answer_seconds?.[name] ? duration(status.party_answer_seconds[name]) : "–",
-        status.party_reason?.[name] ?? "",
+        status.party_reason?.[name] ?? "–",
       ])));
     } else if (status?.party_present) {
       const of = (key, name) => status[key]?.[name];
