@@ -14,6 +14,7 @@ from sklearn.metrics import roc_auc_score
 from tests.command_line import run_xvfl
 from tests.small_tables import is_png, make_tables, train, write_run_inputs
 from xvfl import Images, XVFLClassifier
+from xvfl.cli.output import print_explanation
 from xvfl.data.sources import encode
 from xvfl.errors import DataWarning, InputError, ModeError
 from xvfl.model.explain.bootstrap import METRICS, Estimate, sample_rows
@@ -255,6 +256,29 @@ def test_completion_of_rows_is_described_in_the_columns_own_units(
     assert set(cells[cells["party"] == "shop"]["column"]) == {"visits", "basket", "club"}
     with pytest.raises(InputError, match="'nobody' is not among the 300 explained rows"):
         classifier.explain(HELD_OUT, Y, ids=["nobody"], n_repeats=0)
+
+
+def test_rows_with_a_gap_that_have_one_label(
+    classifier: XVFLClassifier, capsys: pytest.CaptureFixture[str]
+) -> None:
+    full = set.intersection(*(set(table.dropna().index) for table in HELD_OUT.values()))
+    kept = [each for each in TEST if each in full or Y[each] == "yes"]
+    found = classifier.explain(part(TABLES, pd.Index(kept)), Y, n_repeats=0, n_samples=20)
+    assert found.completion is not None and not found.completion.is_defined
+    expected = f"AUROC of the {found.completion.rows} rows with a gap is undefined, because all of "
+    assert found.undefined_completion.startswith(expected)
+    assert "use the metric 'accuracy'" in found.undefined_completion
+    page = found.to_html()
+    assert expected in page and "nan" not in page
+    print_explanation("run", found)
+    printed = capsys.readouterr().out
+    assert expected in printed and "nan" not in printed
+    restored = Explanation.from_dict(json.loads(json.dumps(found.to_dict())))
+    assert restored.undefined_completion == found.undefined_completion
+    other = classifier.explain(
+        part(TABLES, pd.Index(kept)), Y, metric="accuracy", n_repeats=0, n_samples=20
+    )
+    assert other.completion is not None and other.completion.is_defined
 
 
 def test_shared_rows_other_metrics_and_samples_of_rows(classifier: XVFLClassifier) -> None:

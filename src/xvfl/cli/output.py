@@ -128,7 +128,9 @@ def print_explanation(name: str, explanation: "Explanation") -> None:
             interval = f"{worth.value:.3f} ({worth.low:.3f} to {worth.high:.3f})"
             table.add_row(feature.party, feature.feature, interval)
         print_table(table)
-    if effect := explanation.completion:
+    if undefined := explanation.undefined_completion:
+        print(undefined)
+    elif effect := explanation.completion:
         print(
             f"completion changes {metric} of {effect.rows} rows with a gap from "
             f"{effect.observed.value:.3f} to {effect.completed.value:.3f}"

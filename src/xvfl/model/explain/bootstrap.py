@@ -156,6 +156,8 @@ BEST = {
     "absolute_error": 0.0,
 }
 """The largest possible value of each metric."""
+NEEDS_TWO_LABELS = {"auroc": "accuracy", "r2": "squared_error"}
+"""Metrics that are undefined if all labels are equal, and one that is defined."""
 METRIC_NAMES = {
     "auroc": "AUROC",
     "accuracy": "accuracy",

@@ -19,6 +19,7 @@ from xvfl.methods.pooling import without_completion
 from xvfl.model.explain.bootstrap import (
     BEST,
     METRIC_NAMES,
+    NEEDS_TWO_LABELS,
     Estimate,
     Floats,
     choose_metric,
@@ -46,8 +47,6 @@ from xvfl.training.threads import limit_threads
 
 EXAMPLES = 10
 """Number of rows whose completion is described, unless ids are given."""
-NEEDS_TWO_LABELS = {"auroc": "accuracy", "r2": "squared_error"}
-"""Metrics that are undefined if all labels are equal, and one that is defined."""
 
 
 @dataclass(frozen=True)
@@ -315,7 +314,8 @@ def _require_two_labels(metric: str, labels: pd.Series) -> None:
         name, use = METRIC_NAMES[metric], NEEDS_TWO_LABELS[metric]
         raise InputError(
             f"explain: {name} needs rows with different labels, but the {len(labels):,} explained "
-            f"rows all have the label {labels.iloc[0]!s}; give more labels, or use metric={use!r}"
+            f"rows all have the label {labels.iloc[0]!s}; give more labels, or use metric={use!r} "
+            f"(--metric {use})"
         )
 
 

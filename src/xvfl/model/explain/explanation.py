@@ -1,5 +1,6 @@
 """The result of an explanation: figures with intervals, as tables, JSON, plot and page."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from xvfl.errors import InputError
-from xvfl.model.explain.bootstrap import METRIC_NAMES, Estimate
+from xvfl.model.explain.bootstrap import METRIC_NAMES, NEEDS_TWO_LABELS, Estimate
 from xvfl.model.run_dir import finite_json
 from xvfl.system.files import atomic_write
 
@@ -91,6 +92,11 @@ class CompletionEffect:
     """Rows whose predicted class, or number, changed."""
     examples: list[RowChange] = field(default_factory=list)
 
+    @property
+    def is_defined(self) -> bool:
+        """Whether the metric is defined on these rows; some need rows with different labels."""
+        return not math.isnan(self.observed.value)
+
 
 @dataclass(frozen=True)
 class Explanation:
@@ -134,6 +140,17 @@ class Explanation:
     def metric_name(self) -> str:
         """The metric as it is called in tables and plots."""
         return METRIC_NAMES[self.metric]
+
+    @property
+    def undefined_completion(self) -> str:
+        """Why the metric of the rows with a gap is undefined; empty if it is not."""
+        if self.completion is None or self.completion.is_defined:
+            return ""
+        return (
+            f"{self.metric_name} of the {self.completion.rows:,} rows with a gap is undefined, "
+            f"because all of them have the same label; use the metric "
+            f"{NEEDS_TWO_LABELS[self.metric]!r} to compare them"
+        )
 
     @property
     def parties(self) -> pd.DataFrame:
