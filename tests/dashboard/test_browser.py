@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -64,10 +64,10 @@ def open_page(
             problems.append(r.url) if not r.url.startswith(("http://127.", "data:")) else None
         ),
     )
-    page.goto(url)
-    yield page
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    context.close()
+    with closing(context):
+        page.goto(url)
+        yield page
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert problems == []
 
 
@@ -81,9 +81,8 @@ def wait_for_points(page: "Page", more_than: int, process: "subprocess.Popen[str
 
 @pytest.fixture
 def dashboard(finished_runs: Path) -> Iterator[str]:
-    server = DashboardServer(finished_runs)
-    yield server.url
-    server.close()
+    with closing(DashboardServer(finished_runs)) as server:
+        yield server.url
 
 
 @pytest.fixture(scope="module")
@@ -125,8 +124,10 @@ def test_every_panel_of_a_finished_run(
 
 
 def test_every_panel_of_a_run_of_regression(browser: "Browser", regression_runs: Path) -> None:
-    server = DashboardServer(regression_runs)
-    with open_page(browser, f"{server.url}#/run/numbers") as page:
+    with (
+        closing(DashboardServer(regression_runs)) as server,
+        open_page(browser, f"{server.url}#/run/numbers") as page,
+    ):
         page.wait_for_selector("section[aria-label='Observed against completed'] h3")
         for name in (*PANELS[:6], "Predictions and labels", *PANELS[8:]):
             panel = page.locator(f"section[aria-label='{name}']")
@@ -141,7 +142,6 @@ def test_every_panel_of_a_run_of_regression(browser: "Browser", regression_runs:
         assert "RMSE" in evaluation and "AUROC" not in evaluation
         rates = page.locator("section[aria-label='Modes over missing rates']")
         assert rates.locator("path.line").count() == 5 and "R²" in rates.inner_text()
-    server.close()
 
 
 def test_theme_switch_and_keyboard(browser: "Browser", dashboard: str) -> None:

@@ -14,6 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from pandas.api import types
 
+from xvfl.data.label_leaks import REMEDY
 from xvfl.data.parse import NA_TEXTS
 from xvfl.errors import DataWarning, InputError
 
@@ -147,6 +148,5 @@ def find_target_leaks(frame: pd.DataFrame, targets: Floats) -> Iterator[tuple[st
             yield (
                 str(name),
                 f"its correlation with the label is {correlation:.5f} in {len(x):,} rows, so it "
-                "repeats the label; ignore it unless it is known at prediction "
-                '(kind "identifier" in `kinds`)',
+                f"repeats {REMEDY}",
             )

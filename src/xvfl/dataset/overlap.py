@@ -10,7 +10,7 @@ import pandas as pd
 from xvfl.data.id_index import IdIndex
 from xvfl.data.near_ids import SAMPLE_SIZES, IdSample, find_near_misses, is_in, sample_ids
 from xvfl.data.sources import Source, source_index
-from xvfl.dataset.row_numbers import warn_row_numbers
+from xvfl.dataset.row_numbers import MIN_ROWS, warn_row_numbers
 from xvfl.errors import DataWarning
 
 Overlap = dict[str, dict[str, int]]
@@ -29,9 +29,6 @@ MIN_SHARE = 0.01
 """A smaller share of common ids is suspicious."""
 MIN_LABEL_SHARE = 0.05
 """The same for labels that measure predictions."""
-MIN_ROWS = 5
-"""Fewer rows that could match than this say nothing about the ids."""
-
 Unmatched = Callable[[str, str, int], IdSample]
 """Samples the ids of one table, of at most so many, that another table does not have."""
 

@@ -25,7 +25,7 @@ MIN_DISTINCT = 0.95
 MIN_COMMON = 0.5
 """Share of the smaller table whose values must be in the other table too."""
 MIN_ROWS = 5
-"""Fewer common values than this may be a coincidence."""
+"""Fewer ids that match, or could match, say nothing."""
 
 
 def warn_row_numbers(tables: Mapping[str, Source]) -> None:

@@ -8,7 +8,6 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 import pandas as pd
-from pandas.api.types import is_string_dtype
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
@@ -18,29 +17,31 @@ from xvfl.config import (
     LossConfig,
     NetConfig,
     PrivacyConfig,
-    TableOptions,
     TaskKind,
     TrainConfig,
     build,
 )
-from xvfl.data.encoder import TableEncoder
-from xvfl.data.frames import read_table, type_name
-from xvfl.data.images import Images
-from xvfl.data.labels import labels_of_party, read_labels
 from xvfl.data.party_frame import (
     is_party_frame,
-    labels_of_frame,
-    split_frame,
     weights_by_id,
 )
 from xvfl.data.sources import Source, source_ids
-from xvfl.data.text import as_text
 from xvfl.dataset.in_memory import prepare_in_memory
 from xvfl.dataset.overlap import check_labels, check_tables
 from xvfl.dataset.prepare import PreparationPlan
 from xvfl.dataset.row_weights import weigh_rows
 from xvfl.dataset.splits import Splits
 from xvfl.errors import DataWarning, InputError, RunError
+from xvfl.estimator.estimator_inputs import (
+    Tables,
+    ids_as_text,
+    original_ids,
+    read_tables,
+    read_tables_and_labels,
+    table_options,
+    tables_of_previous_fit,
+    warn_unknown_ids,
+)
 from xvfl.methods import Mode, method_spec
 from xvfl.model.custom_nets import CustomNets
 from xvfl.model.explain.explain_model import ExplainOptions, explain
@@ -53,10 +54,6 @@ from xvfl.model.run_dir import RunDir
 from xvfl.model.stream_predict import PredictionSummary
 from xvfl.nets import NetOrBuilder
 
-Table = Any
-"""A pandas or polars DataFrame, a file name, "sql:…", or `Images`."""
-Tables = Mapping[str, Table] | pd.DataFrame
-"""Tables by party, or one DataFrame whose columns are (party, column) pairs."""
 E = TypeVar("E", bound="XVFLEstimator")
 
 
@@ -115,9 +112,11 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
         previous = plan.initial
         unlabeled = self.use_unlabeled and method_spec(plan.loss.method).uses_unlabeled
         sources, labels = self._sources_and_labels(X, y, allow_missing=unlabeled)
-        options = {name: _options(name, each) for name, each in (self.table_options or {}).items()}
+        options = {
+            name: table_options(name, each) for name, each in (self.table_options or {}).items()
+        }
         if previous is not None:
-            sources = _tables_of_previous_fit(sources, previous, options)
+            sources = tables_of_previous_fit(sources, previous, options)
         splits = Splits(0.0, self.validation_fraction, plan.train.random_state)
         preparation = PreparationPlan(
             options,
@@ -236,7 +235,7 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "model_")
         if ids is None and isinstance(X, pd.DataFrame):
             ids = list(X.index)
-        sources, rows = self._read(X), _ids_as_text(ids)
+        sources, rows = self._read(X), ids_as_text(ids)
         check_tables(self._used(sources, mode, party))
         table = self.model_.predict(sources, mode, party, rows).frame()
         summary = PredictionSummary(self.model_.task.prior_name)
@@ -274,9 +273,9 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
             If a table cannot be used.
         """
         check_is_fitted(self, "model_")
-        sources, rows = self._read(X), _ids_as_text(ids)
+        sources, rows = self._read(X), ids_as_text(ids)
         check_tables(sources)
-        _warn_unknown(sources, rows or ())
+        warn_unknown_ids(sources, rows or ())
         tables: dict[str, Any] = {}
         for name in sources if party is None else [party]:
             table = self.model_.complete(sources, name, rows)
@@ -335,9 +334,9 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
             If the model has no distributions of filled cells.
         """
         check_is_fitted(self, "model_")
-        sources, rows = self._read(X), _ids_as_text(ids)
+        sources, rows = self._read(X), ids_as_text(ids)
         check_tables(sources)
-        _warn_unknown(sources, rows or ())
+        warn_unknown_ids(sources, rows or ())
         seed = self.model_.random_state if random_state is None else random_state
         details = {}
         for name in sources if party is None else [party]:
@@ -416,7 +415,7 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
         check_tables(sources)
         check_labels(labels.index, sources)
         options = ExplainOptions(
-            metric, rows, n_repeats, n_samples, max_rows, _ids_as_text(ids), completion
+            metric, rows, n_repeats, n_samples, max_rows, ids_as_text(ids), completion
         )
         with work_bar("explaining", self.verbose) as report:
             return explain(self.model_, sources, labels, options, report)
@@ -569,124 +568,13 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
             given.get("threshold"),
         )
 
-    def _read(self, X: Tables, min_rows: int = 0) -> dict[str, Source]:
-        if isinstance(X, pd.DataFrame) and is_party_frame(X):
-            return {
-                name: read_table(table, id_column=None, party=name, min_rows=min_rows)
-                for name, table in split_frame(X).items()
-            }
-        if not isinstance(X, Mapping):
-            raise InputError(
-                f"expected a dictionary of parties and tables, got {type(X).__name__}; "
-                'write {"bank": bank_frame, "shop": shop_frame}, or pd.concat of it with axis=1'
-            )
-        return {
-            name: table
-            if isinstance(table, Images)
-            else read_table(table, id_column=self._id_column(name), party=name, min_rows=min_rows)
-            for name, table in X.items()
-        }
-
-    def _id_column(self, party: str) -> str | None:
-        return self.id_column.get(party) if isinstance(self.id_column, Mapping) else self.id_column
+    def _read(self, X: Tables) -> dict[str, Source]:
+        return read_tables(X, self.id_column)
 
     def _original_ids(self, X: Tables, ids: pd.Index) -> pd.Index:
-        """Return ids with the type they have in the tables: 7 instead of "7"."""
-        original: dict[str, Any] = {}
-        if isinstance(X, pd.DataFrame):
-            original = ids_by_text(pd.DataFrame(index=X.index), None)
-        else:
-            for name, table in X.items():
-                original |= ids_by_text(table, self._id_column(name))
-        index: pd.Index = pd.Index([original.get(each, each) for each in ids], name="id")
-        return index
+        return original_ids(X, self.id_column, ids)
 
     def _sources_and_labels(
-        self,
-        X: Tables,
-        y: Any,
-        min_classes: int = 2,
-        allow_missing: bool = False,
+        self, X: Tables, y: Any, min_classes: int = 2, allow_missing: bool = False
     ) -> tuple[dict[str, Source], pd.Series]:
-        sources = self._read(X, min_rows=1 if min_classes > 1 else 0)
-        if isinstance(X, pd.DataFrame) and not isinstance(y, tuple):
-            y = labels_of_frame(X, y)
-        if isinstance(y, tuple) and len(y) == 2:
-            return labels_of_party(sources, *y, min_classes, allow_missing, self._task)
-        if isinstance(y, pd.DataFrame) and y.shape[1] == 1:
-            y = y.iloc[:, 0]
-        if not isinstance(y, pd.Series):
-            raise InputError(
-                f"y: expected a pandas Series indexed by id, or (party, column), got "
-                f"{type_name(y)}; write pd.Series(labels, index=ids)"
-            )
-        return sources, read_labels(
-            y, where="y", min_classes=min_classes, allow_missing=allow_missing, task=self._task
-        )
-
-
-def _ids_as_text(ids: Sequence[Any] | None) -> list[str] | None:
-    if ids is None:
-        return None
-    if isinstance(ids, str):
-        raise InputError(f"ids: expected a list of ids, got the text {ids!r}; write [{ids!r}]")
-    texts: list[str] = as_text(pd.Series(list(ids), dtype=object)).str.strip().tolist()
-    return texts
-
-
-def _warn_unknown(sources: Mapping[str, Source], ids: Sequence[str]) -> None:
-    unknown = set(ids).difference(*(source_ids(source) for source in sources.values()))
-    if unknown:
-        named = ", ".join(map(repr, sorted(unknown)[:2]))
-        warnings.warn(
-            f"ids: {len(unknown):,} of {len(ids):,} ids are in no given table ({named}); their "
-            "values are completed without any observed feature: check the ids",
-            DataWarning,
-            stacklevel=3,
-        )
-
-
-def ids_by_text(table: Table, column: str | None) -> dict[str, Any]:
-    """Map the text of each id to the id, if the ids of a frame or of images are not text."""
-    if isinstance(table, Images):
-        raw = pd.Series(list(table.ids), dtype=object)
-    elif isinstance(table, pd.DataFrame):
-        raw = table[column] if column in table else table.index.to_series()
-    else:
-        return {}
-    if is_string_dtype(raw):
-        return {}
-    return dict(zip(as_text(raw).str.strip(), raw.tolist(), strict=True))
-
-
-def _tables_of_previous_fit(
-    sources: Mapping[str, Source], previous: Model, options: Mapping[str, TableOptions]
-) -> dict[str, Source]:
-    """Order tables as the previous fit; reject other parties and other columns."""
-    if set(sources) != set(previous.encoders):
-        raise InputError(
-            f"warm_start: expected the parties of the previous fit, {list(previous.encoders)}, got "
-            f"{list(sources)}; fit a new model"
-        )
-    for name, encoder in previous.encoders.items():
-        table = sources[name]
-        if not (isinstance(table, pd.DataFrame) and isinstance(encoder, TableEncoder)):
-            continue
-        dropped = options[name].drop if name in options else ()
-        absent = [each for each in encoder.columns if each not in table.columns]
-        known = {*encoder.columns, *encoder.left_out, *dropped}
-        added = [each for each in table.columns if each not in known]
-        if absent or added:
-            raise InputError(
-                f"warm_start: expected the columns of the previous fit at party {name!r}, "
-                f"{encoder.columns}, got {list(table.columns)}; use the same columns, or fit a new "
-                "model"
-            )
-    return {name: sources[name] for name in previous.encoders}
-
-
-def _options(party: str, given: TableOptions | Mapping[str, Any]) -> TableOptions:
-    if isinstance(given, TableOptions):
-        return given
-    options: TableOptions = build(TableOptions, given, f"table_options: {party}")
-    return options
+        return read_tables_and_labels(X, y, self.id_column, self._task, min_classes, allow_missing)

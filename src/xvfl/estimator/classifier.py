@@ -10,7 +10,8 @@ from torch import nn
 
 from xvfl.config import TableOptions
 from xvfl.data.party_frame import is_party_frame
-from xvfl.estimator.base_estimator import Tables, XVFLEstimator
+from xvfl.estimator.base_estimator import XVFLEstimator
+from xvfl.estimator.estimator_inputs import Tables
 from xvfl.methods import Mode
 from xvfl.model.model import Model
 from xvfl.nets import NetOrBuilder

@@ -10,7 +10,8 @@ from sklearn.metrics import r2_score
 from torch import nn
 
 from xvfl.config import TableOptions
-from xvfl.estimator.base_estimator import Tables, XVFLEstimator
+from xvfl.estimator.base_estimator import XVFLEstimator
+from xvfl.estimator.estimator_inputs import Tables
 from xvfl.methods import Mode
 from xvfl.nets import NetOrBuilder
 

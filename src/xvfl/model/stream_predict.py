@@ -17,7 +17,7 @@ from xvfl.dataset.overlap import check_index
 from xvfl.errors import DataWarning, InputError
 from xvfl.methods import Mode
 from xvfl.model.model import Model
-from xvfl.model.prediction import FULL_ROW, NO_GAP, NOT_OBSERVED, UNKNOWN_ID
+from xvfl.model.prediction import FULL_ROW, NO_GAP, NOT_OBSERVED, UNKNOWN_ID, used_tables
 from xvfl.system.report import Report
 
 
@@ -79,8 +79,8 @@ def predict_stream(
 ) -> PredictionSummary:
     """Predict the rows of the given tables and write the predictions to a file."""
     request = model.resolve_request(tables, mode, party)
-    names = [request.party] if request.mode == "local" and request.party else list(model.encoders)
-    given = {name: tables[name] for name in names if name in tables}
+    used = used_tables(request, tables)
+    given = {name: used[name] for name in model.encoders if name in used}
     summary = PredictionSummary(model.task.prior_name)
     try:
         with (

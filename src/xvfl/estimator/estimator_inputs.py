@@ -1,0 +1,158 @@
+"""Read the tables, labels and ids that users give to an estimator."""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+from pandas.api.types import is_string_dtype
+
+from xvfl.config import TableOptions, TaskKind, build
+from xvfl.data.encoder import TableEncoder
+from xvfl.data.frames import read_table, type_name
+from xvfl.data.images import Images
+from xvfl.data.labels import labels_of_party, read_labels
+from xvfl.data.party_frame import is_party_frame, labels_of_frame, split_frame
+from xvfl.data.sources import Source, source_ids
+from xvfl.data.text import as_text
+from xvfl.errors import DataWarning, InputError
+from xvfl.model.model import Model
+
+Table = Any
+"""A pandas or polars DataFrame, a file name, "sql:…", or `Images`."""
+Tables = Mapping[str, Table] | pd.DataFrame
+"""Tables by party, or one DataFrame whose columns are (party, column) pairs."""
+IdColumn = str | Mapping[str, str] | None
+"""Name of the id column, for all parties or by party; None: the index."""
+
+
+def read_tables(X: Tables, id_column: IdColumn, min_rows: int = 0) -> dict[str, Source]:
+    """Read the table of each party."""
+    if isinstance(X, pd.DataFrame) and is_party_frame(X):
+        return {
+            name: read_table(table, id_column=None, party=name, min_rows=min_rows)
+            for name, table in split_frame(X).items()
+        }
+    if not isinstance(X, Mapping):
+        raise InputError(
+            f"expected a dictionary of parties and tables, got {type(X).__name__}; "
+            'write {"bank": bank_frame, "shop": shop_frame}, or pd.concat of it with axis=1'
+        )
+    return {
+        name: table
+        if isinstance(table, Images)
+        else read_table(table, id_column=_of_party(id_column, name), party=name, min_rows=min_rows)
+        for name, table in X.items()
+    }
+
+
+def read_tables_and_labels(
+    X: Tables,
+    y: Any,
+    id_column: IdColumn,
+    task: TaskKind,
+    min_classes: int = 2,
+    allow_missing: bool = False,
+) -> tuple[dict[str, Source], pd.Series]:
+    """Read the table of each party, and the labels by id."""
+    sources = read_tables(X, id_column, min_rows=1 if min_classes > 1 else 0)
+    if isinstance(X, pd.DataFrame) and not isinstance(y, tuple):
+        y = labels_of_frame(X, y)
+    if isinstance(y, tuple) and len(y) == 2:
+        return labels_of_party(sources, *y, min_classes, allow_missing, task)
+    if isinstance(y, pd.DataFrame) and y.shape[1] == 1:
+        y = y.iloc[:, 0]
+    if not isinstance(y, pd.Series):
+        raise InputError(
+            f"y: expected a pandas Series indexed by id, or (party, column), got "
+            f"{type_name(y)}; write pd.Series(labels, index=ids)"
+        )
+    return sources, read_labels(
+        y, where="y", min_classes=min_classes, allow_missing=allow_missing, task=task
+    )
+
+
+def original_ids(X: Tables, id_column: IdColumn, ids: pd.Index) -> pd.Index:
+    """Return ids with the type they have in the tables: 7 instead of "7"."""
+    original: dict[str, Any] = {}
+    if isinstance(X, pd.DataFrame):
+        original = _ids_by_text(pd.DataFrame(index=X.index), None)
+    else:
+        for name, table in X.items():
+            original |= _ids_by_text(table, _of_party(id_column, name))
+    index: pd.Index = pd.Index([original.get(each, each) for each in ids], name="id")
+    return index
+
+
+def _of_party(id_column: IdColumn, party: str) -> str | None:
+    return id_column.get(party) if isinstance(id_column, Mapping) else id_column
+
+
+def ids_as_text(ids: Sequence[Any] | None) -> list[str] | None:
+    """Return ids as the text that they have in tables; None stays None."""
+    if ids is None:
+        return None
+    if isinstance(ids, str):
+        raise InputError(f"ids: expected a list of ids, got the text {ids!r}; write [{ids!r}]")
+    texts: list[str] = as_text(pd.Series(list(ids), dtype=object)).str.strip().tolist()
+    return texts
+
+
+def warn_unknown_ids(sources: Mapping[str, Source], ids: Sequence[str]) -> None:
+    """Warn about ids that are in no table."""
+    unknown = set(ids).difference(*(source_ids(source) for source in sources.values()))
+    if unknown:
+        named = ", ".join(map(repr, sorted(unknown)[:2]))
+        warnings.warn(
+            f"ids: {len(unknown):,} of {len(ids):,} ids are in no given table ({named}); their "
+            "values are completed without any observed feature: check the ids",
+            DataWarning,
+            stacklevel=3,
+        )
+
+
+def _ids_by_text(table: Table, column: str | None) -> dict[str, Any]:
+    """Map the text of each id to the id, if the ids of a frame or of images are not text."""
+    if isinstance(table, Images):
+        raw = pd.Series(list(table.ids), dtype=object)
+    elif isinstance(table, pd.DataFrame):
+        raw = table[column] if column in table else table.index.to_series()
+    else:
+        return {}
+    if is_string_dtype(raw):
+        return {}
+    return dict(zip(as_text(raw).str.strip(), raw.tolist(), strict=True))
+
+
+def tables_of_previous_fit(
+    sources: Mapping[str, Source], previous: Model, options: Mapping[str, TableOptions]
+) -> dict[str, Source]:
+    """Order tables as the previous fit; reject other parties and other columns."""
+    if set(sources) != set(previous.encoders):
+        raise InputError(
+            f"warm_start: expected the parties of the previous fit, {list(previous.encoders)}, got "
+            f"{list(sources)}; fit a new model"
+        )
+    for name, encoder in previous.encoders.items():
+        table = sources[name]
+        if not (isinstance(table, pd.DataFrame) and isinstance(encoder, TableEncoder)):
+            continue
+        dropped = options[name].drop if name in options else ()
+        absent = [each for each in encoder.columns if each not in table.columns]
+        known = {*encoder.columns, *encoder.left_out, *dropped}
+        added = [each for each in table.columns if each not in known]
+        if absent or added:
+            raise InputError(
+                f"warm_start: expected the columns of the previous fit at party {name!r}, "
+                f"{encoder.columns}, got {list(table.columns)}; use the same columns, or fit a new "
+                "model"
+            )
+    return {name: sources[name] for name in previous.encoders}
+
+
+def table_options(party: str, given: TableOptions | Mapping[str, Any]) -> TableOptions:
+    """Build the options of a party's table, unless they are built already."""
+    if isinstance(given, TableOptions):
+        return given
+    options: TableOptions = build(TableOptions, given, f"table_options: {party}")
+    return options
