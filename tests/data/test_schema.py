@@ -54,11 +54,9 @@ def describe(values: Any, name: str = "x", size: int = ROWS, **options: Any) -> 
 def test_numbers_that_are_codes(name: str, values: Any, message: str) -> None:
     found = describe(values, name)
     assert found.kind == "number"
-    (doubt,) = found.warnings
-    assert message in doubt and doubt.startswith("integers such as '")
-    assert doubt.endswith(
-        '; set its kind to "category", or to "identifier" to ignore it in `kinds`'
-    )
+    (text,) = found.warnings
+    assert message in text and text.startswith("integers such as '")
+    assert text.endswith('; set its kind to "category", or to "identifier" to ignore it in `kinds`')
     for kind in ("category", "identifier", "number"):
         assert describe(values, name, kinds={name: kind}).kind == kind
         assert describe(values, name, kinds={name: kind}).warnings == ()
@@ -200,12 +198,12 @@ def test_distinct_texts_of_another_kind_are_no_identifiers(name: str) -> None:
     texts, message = UNIQUE_TEXTS[name]
     found = describe(texts, name, size=70)
     assert found.kind in ("identifier", "category")
-    (doubt,) = found.warnings
-    assert message in doubt
+    (text,) = found.warnings
+    assert message in text
     frame = pd.DataFrame({name: texts, "age": RNG.integers(0, 90, ROWS)})
     with pytest.warns(DataWarning) as caught:
         TableEncoder.fit(frame, TableOptions(), "bank")
-    assert [str(each.message) for each in caught] == [f"party 'bank', column {name!r}: {doubt}"]
+    assert [str(each.message) for each in caught] == [f"party 'bank', column {name!r}: {text}"]
 
 
 def test_a_word_after_many_numbers_is_told() -> None:
@@ -220,6 +218,58 @@ def test_units_are_told() -> None:
     assert "numbers with the unit 'kg' such as '40 kg' and '41 kg', but not 'heavy'" in str(found)
     houses = cycle([f"{i}{letter}" for i in range(20) for letter in "abc"])
     assert describe(houses).warnings == ()
+
+
+def test_different_units_are_told() -> None:
+    for space in (" ", ""):
+        found = describe(cycle([f"{i}{space}{'lb' if i % 2 else 'kg'}" for i in range(40, 90)]))
+        assert found.kind == "category"
+        assert found.warnings == (
+            f"texts such as '40{space}kg' and '41{space}lb' are numbers with the units 'kg' and "
+            "'lb', but are read as categories; convert all cells to one unit, and remove it from "
+            "the cells",
+        )
+    few = describe(cycle(["700 lb", "heavy", *(f"{i} kg" for i in range(40, 90))]))
+    assert "with the units 'kg' and 'lb' such as '700 lb' and '40 kg', but not 'heavy'" in str(few)
+    spellings = describe(cycle([f"{i} {'Kgs' if i % 2 else 'kg'}" for i in range(40, 90)]))
+    assert "are numbers with the unit 'kg', but" in spellings.warnings[0]
+    streets = cycle([f"{i} {['Main', 'Oak', 'Elm', 'High', 'Park'][i % 5]}" for i in range(50)])
+    assert describe(streets).warnings == ()
+
+
+@pytest.mark.parametrize("form", ["%d/%m/%Y", "%d.%m.%Y", "%m/%d/%Y"])
+def test_different_date_formats_are_told(form: str) -> None:
+    both = ("%Y-%m-%d", form)
+    found = describe([day.strftime(both[i % 2]) for i, day in enumerate(DAYS)], size=70)
+    assert found.kind in ("category", "identifier")
+    (text,) = found.warnings
+    assert "are dates in the formats " in text and form in text and "ISO8601" in text
+    assert text.endswith("write all dates in the same format, such as 2021-06-15")
+
+
+def test_dates_in_another_format_among_many_are_told() -> None:
+    texts = [day.strftime("%d/%m/%Y" if i % 30 == 0 else "%Y-%m-%d") for i, day in enumerate(DAYS)]
+    found = describe(texts, size=70)
+    assert found.kind == "date"
+    assert found.warnings == (
+        f"{len(DAYS) // 30} of {len(DAYS)} texts, such as {texts[0]!r} and {texts[30]!r}, are not "
+        "dates in the format ISO8601, and count as missing; write all dates in the same format, or "
+        "add other texts to `na_values`",
+    )
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        [f"http://x.org/{i}/a-b" for i in range(300)],
+        [f"555-{i:04d}" for i in range(300)],
+        [f"{i % 17}/{i % 19}" for i in range(300)],
+        [f"{i % 5}.{i % 7}-{i % 11}" for i in range(300)],
+        [f"2021-{i % 12 + 1:02d}-01 10:{i % 60:02d}" for i in range(300)],
+    ],
+)
+def test_texts_with_hyphens_slashes_and_colons_are_no_different_dates(texts: list[str]) -> None:
+    assert describe(texts, size=70).warnings == ()
 
 
 def test_dates_among_words_are_told() -> None:
@@ -262,8 +312,8 @@ def test_compact_dates_can_be_set() -> None:
     for given in (numbers, numbers.astype(float), numbers.astype(str)):
         found = describe(given)
         assert found.kind == "number"
-        (doubt,) = found.warnings
-        assert doubt.endswith(
+        (text,) = found.warnings
+        assert text.endswith(
             'are dates, but are read as a number; set the kind to "date:%Y%m%d" in `kinds`'
         )
         assert describe(given, kinds={"x": "date:%Y%m%d"}).kind == "date"

@@ -121,8 +121,10 @@ class TableEncoder:
         fitted = {name: column.codec() for name, column in columns.items()}
         codecs = [each for each in fitted.values() if not isinstance(each, str)]
         left_out = {name: each for name, each in fitted.items() if isinstance(each, str)}
-        doubts = {name: summarize(each, fitted[name]).warnings for name, each in columns.items()}
-        for name, texts in doubts.items():
+        ambiguities = {
+            name: summarize(each, fitted[name]).warnings for name, each in columns.items()
+        }
+        for name, texts in ambiguities.items():
             for text in texts:
                 warnings.warn(f"{where}, column {name!r}: {text}", DataWarning, stacklevel=3)
         if not codecs:
@@ -130,8 +132,8 @@ class TableEncoder:
                 f"{where}: expected at least one column with two different values, but found none "
                 f"in {len(fitted)}; check the table and the columns dropped"
             )
-        without_doubts = {name: reason for name, reason in left_out.items() if not doubts[name]}
-        _warn_left_out(where, without_doubts, options)
+        unexplained = {name: reason for name, reason in left_out.items() if not ambiguities[name]}
+        _warn_left_out(where, unexplained, options)
         return cls(party, codecs, (*NA_TEXTS, *options.na_values), left_out)
 
     def encode(self, frame: pd.DataFrame) -> Encoded:

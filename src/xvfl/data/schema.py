@@ -1,4 +1,4 @@
-"""How a column is read: its kind, its encoding, and warnings where the kind is doubtful.
+"""How a column is read: its kind, its encoding, and warnings where the kind is ambiguous.
 
 Everything comes from the statistics with which the encoder is fitted.
 """
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from xvfl.data.ambiguous_text import find_ambiguities, quote
 from xvfl.data.codecs import (
     CategoryCodec,
     Codec,
@@ -22,7 +23,6 @@ from xvfl.data.column_stats import ColumnStats
 from xvfl.data.number_text import COMMA, POINT
 from xvfl.data.parse import ISO, parse_dates
 from xvfl.data.scaling import Floats
-from xvfl.data.text_doubts import find_text_doubts, quote
 from xvfl.data.value_stats import NumericStats
 
 CODE_NAMES = re.compile(
@@ -71,8 +71,8 @@ def summarize(column: ColumnStats, codec: Codec | str) -> ColumnSummary:
     elif not distinct and column.dates:
         distinct = len(np.unique(column.dates[ISO].seconds.sample()))
     examples = tuple(_examples(column))
-    doubts = () if column.kind else tuple(_doubts(column, codec))
-    return ColumnSummary(column.name, kind, missing, distinct, encoding, examples, doubts)
+    texts = () if column.kind else tuple(_warnings(column, codec))
+    return ColumnSummary(column.name, kind, missing, distinct, encoding, examples, texts)
 
 
 def _kind(codec: Codec | str) -> tuple[str, str]:
@@ -99,20 +99,20 @@ def _examples(column: ColumnStats) -> Iterator[str]:
         yield from (f"{each:g}" for each in column.numbers.sample()[:2])
 
 
-def _doubts(column: ColumnStats, codec: Codec | str) -> Iterator[str]:
+def _warnings(column: ColumnStats, codec: Codec | str) -> Iterator[str]:
     """Find what may be wrong with the kind of a column."""
     plain = isinstance(codec, NumberCodec) and not codec.decimal
     if plain and column.numbers is not None and column.numbers.integral:
-        yield from _code_doubts(column, column.numbers)
+        yield from _code_warnings(column, column.numbers)
     if column.texts and isinstance(codec, CategoryCodec | HashedCodec):
-        yield from find_text_doubts(column, "are read as categories")
+        yield from find_ambiguities(column, "are read as categories")
     elif column.texts and isinstance(codec, str) and column.is_identifier:
-        yield from find_text_doubts(column, "are left out as an identifier")
+        yield from find_ambiguities(column, "are left out as an identifier")
     if isinstance(codec, DateCodec) and column.texts:
-        yield from _date_doubts(column, codec.format)
+        yield from _date_warnings(column, codec.format)
 
 
-def _code_doubts(column: ColumnStats, numbers: NumericStats) -> Iterator[str]:
+def _code_warnings(column: ColumnStats, numbers: NumericStats) -> Iterator[str]:
     values = numbers.sample()
     shown = quote([f"{each:.0f}" for each in values[:2]])
     remedy = '; set its kind to "category", or to "identifier" to ignore it in `kinds`'
@@ -141,9 +141,20 @@ def _are_days(integers: Floats) -> bool:
     return bool(parse_dates(texts, COMPACT_DATE).notna().all())
 
 
-def _date_doubts(column: ColumnStats, chosen: str) -> Iterator[str]:
+def _date_warnings(column: ColumnStats, chosen: str) -> Iterator[str]:
+    if column.dates is None:
+        return
+    if lost := column.texts - column.dates[chosen].parsed:
+        words = pd.Series(column.words, dtype="str")
+        wrong = words[parse_dates(words, chosen).isna()].tolist()
+        shown = f", such as {quote(wrong)}," if wrong else ""
+        yield (
+            f"{lost:,} of {column.texts:,} texts{shown} are not dates in the format {chosen}, and "
+            "count as missing; write all dates in the same format, or add other texts to "
+            "`na_values`"
+        )
     others = [each for each in column.date_formats if each not in (ISO, chosen)]
-    if chosen == ISO or not others or column.dates is None:
+    if chosen == ISO or not others:
         return
     if column.dates[others[0]].parsed == column.dates[chosen].parsed:
         yield (

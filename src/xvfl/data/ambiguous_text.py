@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 
+import numpy as np
 import pandas as pd
 
 from xvfl.data.column_stats import ColumnStats
@@ -16,12 +17,20 @@ MIN_SHARE = 0.9
 """Share of the distinct texts that must be of one kind."""
 UNIT = re.compile(r"[-+]?\d[\d.,]*\s*([^\W\d_]+(?:/[^\W\d_]+)?)")
 """A number with a unit."""
+CLEAR_UNIT = re.compile(r"[-+]?\d[\d.,]*(?:\s+|(?=[^\W\d_]{2}))([^\W\d_]+(?:/[^\W\d_]+)?)")
+"""A number with a unit that is not a letter after the number, as in the house number 12a."""
+MAX_UNITS, MAX_FORMATS = 3, 3
+"""Columns of more units or date formats are words."""
+CHECKED_WORDS = 40
+"""Texts, spread over all, in which formats of dates are searched."""
+MAX_FAILURES = 3
+"""Texts without a format after which the search ends."""
 NA_REMEDY = "correct these cells, or add them to `na_values`"
 Matches = Callable[[list[str]], list[bool]]
 """Tells which texts are of a kind."""
 
 
-def find_text_doubts(column: ColumnStats, use: str) -> Iterator[str]:
+def find_ambiguities(column: ColumnStats, use: str) -> Iterator[str]:
     """Yield what the texts of a column look like, and what to do; `use` is how they are used."""
     if column.has_codes:
         return
@@ -41,7 +50,7 @@ def find_text_doubts(column: ColumnStats, use: str) -> Iterator[str]:
     elif len(column.words) >= MIN_WORDS:
         for kind, matches, remedy in _kinds(column.words):
             if sum(matches(column.words)) >= MIN_SHARE * len(column.words):
-                yield from _doubt(column, kind, matches, remedy, use)
+                yield from _describe(column, kind, matches, remedy, use)
                 return
 
 
@@ -56,15 +65,23 @@ def _kinds(words: list[str]) -> Iterator[tuple[str, Matches, str]]:
     remedy = 'set the kind to "duration" in `kinds`; these cells then count as missing'
     yield "durations or times of day", _durations, remedy
     units = Counter(match[1] for match in map(UNIT.fullmatch, map(str.strip, words)) if match)
-    if units:
+    different = _different_units(words)
+    if len(different) > 1:
+        named = " and ".join(map(repr, different))
+        remedy = "convert all cells to one unit, and remove it from the cells"
+        yield f"numbers with the units {named}", _with_unit(*different), remedy
+    elif units:
         unit = units.most_common(1)[0][0]
         yield f"numbers with the unit {unit!r}", _with_unit(unit), "remove the unit from all cells"
-    first = next((each for each in words if re.search(DATE_LIKE, each)), None)
-    for each in [] if first is None else candidate_date_formats(first):
+    formats = _different_date_formats(words)
+    for each in formats:
         yield "dates", _dates(each), NA_REMEDY
+    if len(formats) > 1:
+        remedy = "write all dates in the same format, such as 2021-06-15"
+        yield f"dates in the formats {' and '.join(formats)}", _dates(*formats), remedy
 
 
-def _doubt(
+def _describe(
     column: ColumnStats, kind: str, matches: Matches, remedy: str, use: str
 ) -> Iterator[str]:
     """Yield that most texts are of a kind, or that all are numbers, written differently."""
@@ -100,21 +117,57 @@ def _durations(texts: list[str]) -> list[bool]:
     return [looks_like_duration([each]) for each in texts]
 
 
-def _with_unit(unit: str) -> Matches:
+def _with_unit(*units: str) -> Matches:
+    names = set(map(_unit_name, units))
+
     def matches(texts: list[str]) -> list[bool]:
         found = (UNIT.fullmatch(each.strip()) for each in texts)
-        return [each is not None and each[1] == unit for each in found]
+        return [each is not None and _unit_name(each[1]) in names for each in found]
 
     return matches
 
 
-def _dates(date_format: str) -> Matches:
+def _different_units(words: list[str]) -> list[str]:
+    """List the units of numbers; none if there are many, as in street addresses."""
+    found = (CLEAR_UNIT.fullmatch(each.strip()) for each in words)
+    by_name = {_unit_name(each[1]): each[1] for each in found if each}
+    return sorted(by_name.values()) if len(by_name) <= MAX_UNITS else []
+
+
+def _unit_name(unit: str) -> str:
+    """Return a unit without case and plural: "Kgs" and "kg" are the same."""
+    return unit.casefold().removesuffix("s")
+
+
+def _dates(*formats: str) -> Matches:
     def matches(texts: list[str]) -> list[bool]:
         cells = pd.Series(texts, dtype="str")
-        parsed = parse_dates(cells, date_format).notna() & cells.str.contains(DATE_LIKE)
-        return parsed.tolist()
+        parsed = [parse_dates(cells, each).notna() for each in formats]
+        dates: list[bool] = (np.logical_or.reduce(parsed) & cells.str.contains(DATE_LIKE)).tolist()
+        return dates
 
     return matches
+
+
+def _different_date_formats(words: list[str]) -> list[str]:
+    """List formats of dates: the first one, and others that read what those before it cannot."""
+    rest = [each for each in words[:: max(1, len(words) // CHECKED_WORDS)] if _is_date_like(each)]
+    formats: list[str] = []
+    failures = 0
+    while rest and failures < MAX_FAILURES and len(formats) <= MAX_FORMATS:
+        found = {each: _dates(each)(rest) for each in candidate_date_formats(rest[0])}
+        fitting = [each for each, dates in found.items() if dates[0]]
+        if fitting:
+            best = max(fitting, key=lambda each: sum(found[each]))
+            formats.append(best)
+            rest = [each for each, date in zip(rest, found[best], strict=True) if not date]
+        else:
+            rest, failures = rest[1:], failures + 1
+    return formats if len(formats) <= MAX_FORMATS else []
+
+
+def _is_date_like(text: str) -> bool:
+    return re.search(DATE_LIKE, text) is not None
 
 
 def _written_differently(texts: list[str]) -> list[str]:
