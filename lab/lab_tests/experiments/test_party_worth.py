@@ -68,6 +68,6 @@ def test_tables_of_training_and_test_rows() -> None:
     (train, y_train), (test, y_test) = split_tables(task)
     assert list(train) == list(test) == list(task.layouts)
     assert len(y_train) + len(y_test) == len(task)
-    for tables, y in ((train, y_train), (test, y_test)):
-        assert all(table.index.equals(y.index) for table in tables.values())
+    for parts, y in ((train, y_train), (test, y_test)):
+        assert all(table.index.equals(y.index) for table in parts.values())
     assert not np.array_equal(task.values["noise"], with_noise(task, seed=4).values["noise"])
