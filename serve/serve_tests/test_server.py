@@ -141,6 +141,9 @@ def test_csv(server: Server, joint: Server) -> None:
     frame = pd.read_csv(io.BytesIO(written.body), keep_default_na=False)
     names = ["id", "prediction", "proba_no", "proba_yes", "mode", "parties", "completed", "notes"]
     assert list(frame) == names
+    for mark in (b";", b"\t", b"|"):
+        other = server.ask("POST", "/predict?id=customer", body.replace(b",", mark), CSV)
+        assert other.json() == answer.json()
     body = b"bank.age,shop.visits\n40,3\n"
     (prediction,) = joint.ask("POST", "/predict", body, CSV).json()["predictions"]
     assert prediction["parties"] == ["bank", "shop"]
@@ -153,7 +156,6 @@ def test_csv(server: Server, joint: Server) -> None:
         ("", b"age,age\n1,2\n", 400, "age"),
         ("", b"age,job\n1\n", 400, ""),
         ("", b"\xff\xfe", 400, ""),
-        ("", b"age;job\n1;cook\n", 400, ""),
         ("", b"years\n3\n", 422, "years"),
         ("?id=customer", b"age\n3\n", 422, "id"),
         ("?modus=local", b"age\n3\n", 422, "modus"),
@@ -171,8 +173,6 @@ def test_requests_that_were_easy_to_misread(server: Server) -> None:
     answer = server.ask("POST", "/predict?mode=local", body)
     assert answer.status == 422 and answer.json()["field"] == "mode"
     assert server.ask("POST", "/predict", b"\xef\xbb\xbf" + body).status == 200
-    answer = server.ask("POST", "/predict", b"age\tjob\n1\tcook\n", CSV)
-    assert "separated by commas, got tabs" in answer.json()["error"]
 
 
 def test_types_of_parquet_are_read_as_in_training(tmp_path: Path) -> None:

@@ -101,12 +101,12 @@ def _check_assisted(federation: Predicting) -> None:
         [each["completed"] for each in answers], expected.completed, atol=1e-5
     )
     refused = federation.predict(["nobody"], port["port"])
-    assert refused.status == 404 and refused.body["field"] == "ids"
+    assert refused.status == 404 and (refused.body["field"], refused.body["row"]) == ("ids", 0)
     # Without a released head it cannot predict, and says so.
     bundle = federation.folder / "bank" / "bundle"
     bundle.rename(bundle.with_name("away"))
     refused = federation.predict(ids[:1], port["port"])
-    assert refused.status == 409 and refused.body["field"] == "mode"
+    assert refused.status == 409 and refused.body["field"] == "mode" and "row" not in refused.body
     assert "no head is released" in refused.body["error"]
     bundle.with_name("away").rename(bundle)
 

@@ -82,7 +82,7 @@ class ModelSlot:
             log.error("%s", error)
             return
         try:
-            release.check(self.current.bundle, str(self.settings.bundle))
+            release.check(self.current.bundle, self.settings.bundle.name)
             self.revoked = ""
         except BundleError as error:
             log.error("%s", error)

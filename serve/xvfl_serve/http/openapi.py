@@ -20,6 +20,7 @@ ERRORS = {
     "400": "The body cannot be read.",
     "401": "No or wrong token.",
     "408": "The body arrived too slowly.",
+    "410": "The head in the bundle is revoked.",
     "413": "Too many rows or bytes, or too long to compute.",
     "415": "Unknown content type.",
     "422": "A field is wrong; the answer names it.",
@@ -101,9 +102,9 @@ def _paths(predictor: Predictor, name: str) -> Schema:
         },
         "/v2": {"get": get_operation("Describe the server (Open Inference Protocol).")},
         "/v2/health/live": {"get": get_operation("Tell whether the server is alive.", None)},
-        "/v2/health/ready": {"get": get_operation("Tell whether the server is ready.", None)},
+        "/v2/health/ready": {"get": _ready("server")},
         model: {"get": get_operation("Describe the model's tensors.")},
-        f"{model}/ready": {"get": get_operation("Tell whether the model is ready.", None)},
+        f"{model}/ready": {"get": _ready("model")},
         f"{model}/infer": {
             "post": {
                 "summary": "Predict tensors (Open Inference Protocol).",
@@ -121,6 +122,12 @@ def get_operation(summary: str, kind: str | None = "application/json") -> Schema
     """Describe a GET with a content type, or without a body."""
     responses = {"200": _ok(kind), "401": _error("401")}
     return {"summary": summary, "responses": responses}
+
+
+def _ready(what: str) -> Schema:
+    operation = get_operation(f"Tell whether the {what} is ready.", None)
+    operation["responses"]["503"] = {"description": ERRORS["410"]}
+    return operation
 
 
 def _ok(kind: str | None) -> Schema:

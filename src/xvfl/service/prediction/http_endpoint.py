@@ -152,8 +152,10 @@ class HttpEndpoint:
                 places.append(place)
                 answers.append({})
             except RequestError as error:
+                if error.status != 404:
+                    raise
                 error.row = place
-                if not (unknown_as_prior and error.status == 404):
+                if not unknown_as_prior:
                     raise
                 answers.append(self._service.prior(error.message))
         if rows:
