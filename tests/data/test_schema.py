@@ -245,6 +245,10 @@ def test_different_date_formats_are_told(form: str) -> None:
     (text,) = found.warnings
     assert "are dates in the formats " in text and form in text and "ISO8601" in text
     assert text.endswith("write all dates in the same format, such as 2021-06-15")
+    for period, count in ((2, 100), (4, 160), (5, 200)):
+        days = pd.date_range("2020-01-01", periods=count)
+        texts = [day.strftime(both[i % period == 0]) for i, day in enumerate(days)]
+        assert "are dates in the formats " in describe(texts, size=70).warnings[0]
 
 
 def test_dates_in_another_format_among_many_are_told() -> None:

@@ -20,9 +20,9 @@ UNIT = re.compile(r"[-+]?\d[\d.,]*\s*([^\W\d_]+(?:/[^\W\d_]+)?)")
 CLEAR_UNIT = re.compile(r"[-+]?\d[\d.,]*(?:\s+|(?=[^\W\d_]{2}))([^\W\d_]+(?:/[^\W\d_]+)?)")
 """A number with a unit that is not a letter after the number, as in the house number 12a."""
 MAX_UNITS, MAX_FORMATS = 3, 3
-"""Columns of more units or date formats are words."""
+"""With more units or formats of dates, texts are words."""
 CHECKED_WORDS = 40
-"""Texts, spread over all, in which formats of dates are searched."""
+"""Number of random texts in which formats of dates are searched."""
 MAX_FAILURES = 3
 """Texts without a format after which the search ends."""
 NA_REMEDY = "correct these cells, or add them to `na_values`"
@@ -151,7 +151,10 @@ def _dates(*formats: str) -> Matches:
 
 def _different_date_formats(words: list[str]) -> list[str]:
     """List formats of dates: the first one, and others that read what those before it cannot."""
-    rest = [each for each in words[:: max(1, len(words) // CHECKED_WORDS)] if _is_date_like(each)]
+    # Words of several chunks may repeat.
+    distinct = sorted(set(words))
+    chosen = np.random.default_rng(0).permutation(len(distinct))[:CHECKED_WORDS]
+    rest = [distinct[i] for i in chosen if re.search(DATE_LIKE, distinct[i])]
     formats: list[str] = []
     failures = 0
     while rest and failures < MAX_FAILURES and len(formats) <= MAX_FORMATS:
@@ -164,10 +167,6 @@ def _different_date_formats(words: list[str]) -> list[str]:
         else:
             rest, failures = rest[1:], failures + 1
     return formats if len(formats) <= MAX_FORMATS else []
-
-
-def _is_date_like(text: str) -> bool:
-    return re.search(DATE_LIKE, text) is not None
 
 
 def _written_differently(texts: list[str]) -> list[str]:
