@@ -47,6 +47,10 @@ def test_figures_share_their_runs() -> None:
     assert {run_key(job) for job in FIGURES["mode-gap"]("bank", budget)} <= rates
     some = {run_key(job) for job in FIGURES["ablations"]("bank", budget)}
     assert len(some & rates) == 2 * budget.seeds
+    budget = budget_for("cifar10", quick=False)
+    images = {run_key(job) for job in FIGURES["images"]("cifar10", budget)}
+    some = {run_key(job) for job in FIGURES["ablations"]("cifar10", budget)}
+    assert len(some & images) == 2 * budget.seeds
 
 
 def test_a_key_changes_with_what_decides_the_result_alone() -> None:
