@@ -1,5 +1,6 @@
 """The pages of results: a summary, the claims, the standings, and a page for each figure."""
 
+import inspect
 from collections import Counter
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -70,7 +71,7 @@ def write_pages(out: Path, pages: Path) -> Path:
         body = page(request, results, about, f"{request.name}.png")
         sections.setdefault(request.figure, []).extend([f"## {request.dataset}", "", *body])
     for figure, body in sections.items():
-        caption = (FIGURES[figure].__doc__ or "").strip()
+        caption = inspect.getdoc(FIGURES[figure]) or ""
         _write_page(pages / f"{figure}.md", _title(figure), "\n".join([caption, "", *body]))
     for name, record in special.items():
         _write_page(pages / f"{name}.md", _title(name), _special(name, record, out, pages))
@@ -194,7 +195,7 @@ def _incomplete(stores: Stores, special: Collection[str]) -> str:
             if missing := len(stores[dataset].missing(jobs)):
                 names.append(f"{figure} on {dataset} ({len(jobs) - missing} of {len(jobs)} runs)")
     names += [name for name in SPECIAL if name not in special]
-    return f"Incomplete: {', '.join(names)}." if names else ""
+    return f"Not computed yet: {', '.join(names)}." if names else ""
 
 
 def _claims(answers: dict[str, Answer]) -> str:
