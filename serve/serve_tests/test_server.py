@@ -25,6 +25,8 @@ from xvfl.model.export.bundle_export import build_bundle
 from xvfl_serve import BundleError, Predictor, ServeError, read_bundle
 from xvfl_serve.bundle import pack, unpack
 from xvfl_serve.command import main
+from xvfl_serve.errors import RequestError
+from xvfl_serve.http.bodies import parse_json, read_csv
 
 CSV = {"Content-Type": "text/csv"}
 
@@ -118,6 +120,14 @@ def test_wrong_requests_name_the_field(server: Server, name: str) -> None:
     assert (answer.status, found.get("field", "")) == (status, field), found
     assert text in found["error"]
     assert server.predict({"age": 3}).status == 200
+
+
+def test_one_of_many_fields_twice() -> None:
+    names = [*(f"a{i}" for i in range(200_000)), "a5"]
+    body = json.dumps({"rows": []})[:-1] + "".join(f', "{name}": 1' for name in names) + "}"
+    for read, text in ((parse_json, body), (read_csv, ",".join(names))):
+        with pytest.raises(RequestError, match="'a5' occurs twice"):
+            read(text.encode())
 
 
 def test_wrong_requests_of_several_parties(joint: Server) -> None:

@@ -5,7 +5,8 @@ import codecs
 import csv
 import io
 import json
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 from starlette.requests import Request
@@ -30,7 +31,7 @@ def _reject_constant(name: str) -> None:
 def _unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     if len(fields) < len(pairs):
-        _check_unique([name for name, _ in pairs], "field")
+        _check_unique((name for name, _ in pairs), "field")
     return fields
 
 
@@ -168,12 +169,10 @@ def check_rows(count: int, limit: int, field: str = "rows") -> None:
         )
 
 
-def _check_unique(names: Sequence[str], what: str) -> None:
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise RequestError(
-            f"{what} {twice[0][:100]!r} occurs twice; rename one", twice[0], status=400
-        )
+def _check_unique(names: Iterable[str], what: str) -> None:
+    twice = next((name for name, count in Counter(names).items() if count > 1), None)
+    if twice is not None:
+        raise RequestError(f"{what} {twice[:100]!r} occurs twice; rename one", twice, status=400)
 
 
 def _broken_json(reason: str) -> RequestError:
