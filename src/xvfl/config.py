@@ -217,10 +217,10 @@ class LossConfig:
     lambda2: float | tuple[float, ...] = 0.1
     """Weight λ₂ of the loss DSAlign₂; of several values the one with the best validation score is
     chosen."""
-    self_completion: float = 1.0
+    self_completion: float | None = None
     """Weight of the self-completion loss of `xvfl+`: each party predicts alone from masked copies
-    of a row, before and after completion. 0 = the loss of `xvfl`; `n_masks`, `guidance` and
-    `reconstruction` then have no effect."""
+    of a row, before and after completion; by default 1, and 2/k for k > 2 parties with images. 0 =
+    the loss of `xvfl`; `n_masks`, `guidance` and `reconstruction` then have no effect."""
     n_masks: int = 0
     """Number of masked copies of each row per step in self completion, up to 31; 0 = 1 with several
     members, which draw a mask each, else 2."""
@@ -250,15 +250,21 @@ class LossConfig:
     paper's definition); by default the largest share that at least half of the party's rows
     reach."""
 
-    def resolve(self, members: int = 1, image: bool = False) -> "LossConfig":
-        """Replace automatic values, for a number of members, and for tables or images."""
+    def resolve(self, members: int = 1, image: bool = False, parties: int = 2) -> "LossConfig":
+        """Replace automatic values, for tables or images, and numbers of members and parties."""
         joint = self.joint_masks if self.joint_masks is not None else not image
-        return replace(self, n_masks=self.n_masks or (1 if members > 1 else 2), joint_masks=joint)
+        n_masks = self.n_masks or (1 if members > 1 else 2)
+        weight = self.self_completion
+        if weight is None:
+            several = image and parties > 2 and self.method == "xvfl+"
+            weight = 2 / parties if several else 1.0
+        return replace(self, self_completion=weight, n_masks=n_masks, joint_masks=joint)
 
     @property
     def self_completion_weight(self) -> float:
         """Weight of self completion in the loss; 0 in every method but `xvfl+`."""
-        return self.self_completion if self.method == "xvfl+" else 0.0
+        weight = self.resolve().self_completion or 0.0
+        return weight if self.method == "xvfl+" else 0.0
 
     @property
     def reconstruction_weight(self) -> float:
@@ -270,7 +276,7 @@ class LossConfig:
             raise ConfigError(unknown("method", self.method, METHOD_NAMES))
         for name in ("lambda1", "lambda2", "self_completion", "reconstruction"):
             value = getattr(self, name)
-            values = value if isinstance(value, tuple) else (value,)
+            values = value if isinstance(value, tuple) else (value or 0.0,)
             _require(self, name, bool(values) and min(values) >= 0, "a weight of 0 or more")
         for name in ("guidance", "distillation_alpha"):
             _require(self, name, 0 <= getattr(self, name) <= 1, "a share from 0 to 1")

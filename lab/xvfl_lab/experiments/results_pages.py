@@ -9,9 +9,10 @@ from typing import Any
 
 from xvfl.errors import RunError
 from xvfl.version import VERSION
+from xvfl_lab.experiments import figure_tables as tables
 from xvfl_lab.experiments import plots, standings
 from xvfl_lab.experiments.claims import CLAIMS, GRADES, Answer, Evidence, Runs, lambda_table
-from xvfl_lab.experiments.compare import difference
+from xvfl_lab.experiments.compare import difference, mean
 from xvfl_lab.experiments.figure_cache import read, read_record
 from xvfl_lab.experiments.figure_plot import draw_once, save_picture
 from xvfl_lab.experiments.figure_tables import JUDGED, markdown_row, markdown_table, metric_of
@@ -29,6 +30,8 @@ from xvfl_lab.experiments.runner import Result
 from xvfl_lab.files import write_text
 
 STANDINGS = "standings.png"
+IMAGE_FIGURES = {"images": "two", "images-four-parties": "four"}
+"""The figures with the defaults of this version for images: the number of parties."""
 PICTURE = f"![Lead of xvfl+ over every rival]({STANDINGS})\n\n"
 WORDS = ("none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 TEMPLATES = Path(__file__).with_name("templates")
@@ -147,7 +150,35 @@ def _advice(runs: Runs, compared: standings.Standings) -> str:
         rival=rival,
         times=times,
         ablations=_ablation_costs(runs),
+        images=_image_standings(runs),
     )
+
+
+def _image_standings(runs: Runs) -> str:
+    """Lay out `xvfl+` and its nearest rival on images, with the defaults of this version."""
+    rows = []
+    for (figure, dataset), results in runs.items():
+        if figure not in IMAGE_FIGURES:
+            continue
+        metric, rates = metric_of(dataset), tables.judged(results)
+        compared = tables.standing(results, metric, rates)
+        for mode in ("local", "collaborative"):
+            nearest = min(
+                (each for each in compared if each.mode == mode), key=lambda each: each.gap.mean
+            )
+            levels = [
+                " / ".join(
+                    f"{100 * mean(results, (name, mode), rate, metric).mean:.1f}" for rate in rates
+                )
+                for name in (OURS, nearest.rival)
+            ]
+            lead = f"{tables.points(nearest.gap)}, {nearest.verdict}"
+            parties = IMAGE_FIGURES[figure]
+            rows.append([f"{dataset}, {parties} parties, {mode}", *levels, nearest.rival, lead])
+    if not rows:
+        return ""
+    header = ["", OURS, "nearest rival", "which", "lead"]
+    return _fill("images", standings=indent("\n".join(markdown_table(header, rows)), "    "))
 
 
 def _ablation_costs(runs: Runs) -> str:

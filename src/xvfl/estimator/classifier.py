@@ -42,10 +42,11 @@ class XVFLClassifier(ClassifierMixin, XVFLEstimator):  # type: ignore[misc]
     lambda2 : float or sequence of float, default=0.1
         Weight λ₂ of the loss DSAlign₂. Of several values the one with the best validation score is
         chosen.
-    self_completion : float, default=1.0
+    self_completion : float, default=None
         Weight of the self-completion loss of `"xvfl+"`: each party predicts alone from masked
-        copies of a row, before and after completion. 0 is the loss of `"xvfl"`; `n_masks`,
-        `guidance` and `reconstruction` then have no effect.
+        copies of a row, before and after completion. None means 1, and 2/k for k > 2 parties with
+        images. 0 is the loss of `"xvfl"`; `n_masks`, `guidance` and `reconstruction` then have no
+        effect.
     n_masks : int, default=0
         Number of masked copies of each row per step in self completion, up to 31. 0 means 1 with
         several members, which draw a mask each, else 2.
@@ -278,7 +279,7 @@ class XVFLClassifier(ClassifierMixin, XVFLEstimator):  # type: ignore[misc]
         method: str = "xvfl+",
         lambda1: float | Sequence[float] = 0.1,
         lambda2: float | Sequence[float] = 0.1,
-        self_completion: float = 1.0,
+        self_completion: float | None = None,
         n_masks: int = 0,
         stop_gradient: bool = False,
         detach_cue: bool = False,

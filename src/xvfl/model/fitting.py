@@ -31,7 +31,7 @@ from xvfl.model.decision_rule import check_threshold
 from xvfl.model.model import Model
 from xvfl.model.run_dir import CHECKPOINT, FORMAT, RunDir
 from xvfl.nets.row_wise import has_hooks, row_wise
-from xvfl.primitives.layout import any_image
+from xvfl.primitives.layout import Layout, any_image
 from xvfl.primitives.rows import PartyTable, Rows, RowSource
 from xvfl.primitives.task import Task
 from xvfl.system.signals import STOP_SIGNALS, stop_on_signals
@@ -64,13 +64,15 @@ class TrainingPlan:
     def __post_init__(self) -> None:
         check_threshold(self.threshold)
 
-    def resolve(self, image: bool, rows: int) -> "TrainingPlan":
-        """Replace automatic values, for tables or images and a number of labeled training rows."""
+    def resolve(self, layouts: Mapping[str, Layout], rows: int) -> "TrainingPlan":
+        """Replace automatic values, for the parties' columns and the labeled training rows."""
+        image = any_image(layouts)
         custom = self.custom_nets is not None and self.custom_nets.any()
         several = not (image or custom or self.privacy.protects)
         net = resolve_net(self.net, image, self.privacy, several)
         train = self.train.resolve(net.members, rows, self.privacy.reconstruction_only)
-        return replace(self, net=net, loss=self.loss.resolve(net.members, image), train=train)
+        loss = self.loss.resolve(net.members, image, len(layouts))
+        return replace(self, net=net, loss=loss, train=train)
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ def fit(
     resumed, SIGTERM does the same.
     """
     on_progress = on_progress or (lambda update: None)
-    plan = plan.resolve(any_image(dataset.layouts), dataset.row_counts().labeled)
+    plan = plan.resolve(dataset.layouts, dataset.row_counts().labeled)
     signals = STOP_SIGNALS if folder is not None else (signal.SIGINT,)
     with (
         stop_on_signals(signals) as stop,

@@ -46,7 +46,6 @@ from xvfl.model.prediction import used_tables
 from xvfl.model.run_dir import CHECKPOINT, MANIFEST, RECORDS, RunDir
 from xvfl.model.run_summary import record_run, recorded_warnings
 from xvfl.model.stream_predict import PredictionSummary, predict_stream
-from xvfl.primitives.layout import any_image
 from xvfl.primitives.seeding import derive_seed
 from xvfl.system.report import Report, no_report
 
@@ -121,7 +120,7 @@ def train_run(
 def _describe_run(config: Config, dataset: Dataset, plan: TrainingPlan) -> dict[str, Any]:
     """Describe a run that starts, for `run.json`."""
     counts = dataset.row_counts()
-    resolved = plan.resolve(any_image(dataset.layouts), counts.labeled)
+    resolved = plan.resolve(dataset.layouts, counts.labeled)
     overlap = dataset.overlap()
     return {
         "side": "run",
