@@ -9,7 +9,7 @@ import re
 import signal
 import warnings
 from copy import deepcopy
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from unittest import mock
 
@@ -196,6 +196,25 @@ def test_automatic_epochs_give_small_tables_enough_steps() -> None:
     assert epochs(1_000, epochs=7) == 7
     assert TrainConfig().resolve(1, 1_000).epochs == 60
     assert TrainConfig().resolve(4, 1_000, reconstruction_only=True).epochs == 60
+
+
+@pytest.mark.parametrize(("parties", "weight"), [("ab", 1.0), ("abcd", 0.5)])
+def test_more_than_two_parties_with_images_weigh_self_completion_less(
+    parties: str, weight: float
+) -> None:
+    rng = np.random.default_rng(0)
+    ids = list(BANK.index)
+    strips = {name: Images(rng.random((ROWS, 4, 4)), ids) for name in parties}
+    fitted = small(epochs=1, n_blocks=1).fit(strips, Y)
+    assert fitted.model_.loss.self_completion == weight
+    assert small(epochs=1, n_blocks=1, self_completion=0.8).fit(strips, Y).model_.loss == replace(
+        fitted.model_.loss, self_completion=0.8
+    )
+
+
+def test_tables_and_other_methods_keep_the_weight_of_self_completion() -> None:
+    assert LossConfig().resolve(image=False, parties=4).self_completion == 1
+    assert LossConfig(method="xvfl").resolve(image=True, parties=4).self_completion == 1
 
 
 def test_numpy_parameters_as_a_grid_gives_them() -> None:
