@@ -47,11 +47,35 @@ def test_heads_are_not_trained_before_the_parties_are() -> None:
 
 
 def test_patience_counts_from_the_end_of_pretraining() -> None:
-    trainer, _ = few_labels(pretraining=3, epochs=20, patience=2)
+    trainer, _ = few_labels(pretraining=3, epochs=12, patience=2)
     scores = iter([0.5, 0.4, 0.3, 0.2])
     for _ in trainer.run(lambda: next(scores)):
         pass
     assert trainer.progress.epoch == 6 and trainer.progress.best_epoch == 3
+
+
+@pytest.mark.parametrize(("pretraining", "epochs", "best"), [(0, 9, 0), (0, 20, 3), (3, 23, 6)])
+def test_no_epoch_of_the_first_tenth_is_chosen_over_a_later_one(
+    pretraining: int, epochs: int, best: int
+) -> None:
+    trainer, _ = few_labels(pretraining, epochs)
+    scores = iter([0.9, 0.8, 0.2, 0.5, *[0.4] * epochs])
+    chosen = [
+        record.progress.best_epoch
+        for record in trainer.run(lambda: next(scores))
+        if record.kind == "epoch"
+    ]
+    assert trainer.progress.best_epoch == chosen[-1] == best
+    first = (epochs - pretraining) // 10
+    assert chosen[pretraining : pretraining + first] == [pretraining + i for i in range(first)]
+
+
+def test_a_diverging_training_keeps_an_early_epoch() -> None:
+    trainer, _ = few_labels(0, epochs=20)
+    scores = iter([0.9, *[math.nan] * 20])
+    for _ in trainer.run(lambda: next(scores)):
+        pass
+    assert trainer.progress.best_epoch == 0
 
 
 def test_the_more_rows_have_no_label_the_longer_is_pretraining() -> None:

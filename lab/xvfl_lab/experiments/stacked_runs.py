@@ -8,6 +8,7 @@ Shapes: R runs, N rows of a run, k parties.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 from typing import Literal, cast
 
@@ -155,8 +156,9 @@ class StackedRuns:
         for record in trainer.run(lambda: float(trainer.progress.epoch)):
             if record.kind == "epoch":
                 on_epoch()
-                if best is not None and record.progress.epoch > trainer.pretraining:
-                    best.update()
+                epoch = record.progress.epoch - 1
+                if best is not None and epoch >= trainer.pretraining:
+                    best.update(partial(trainer.improves, epoch))
         if best is not None:
             best.load()
         if weights == "calibrated":
@@ -289,10 +291,11 @@ class BestWeights:
         self.score = torch.full((len(stack.seeds),), -torch.inf, device=stack.device)
         self.states = [{k: v.clone() for k, v in net.state_dict().items()} for net in stack.nets]
 
-    def update(self) -> None:
-        """Score the current weights; store them for the runs that improved."""
+    def update(self, improves: Callable[[float, float], bool]) -> None:
+        """Score the current weights; store them for the runs whose score `improves` on the best."""
         score = self.stack.score()
-        better = score > self.score
+        pairs = zip(score.tolist(), self.score.tolist(), strict=True)
+        better = torch.tensor([improves(*pair) for pair in pairs], device=score.device)
         of_net = better.repeat_interleave(self.stack.net.members)
         self.score = torch.where(better, score, self.score)
         for stored, net in zip(self.states, self.stack.nets, strict=True):

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from xvfl.config import TrainConfig
+from xvfl.config import LossConfig, TrainConfig
 from xvfl.dataset.splits import label_weights
 from xvfl.federation.predict import logits
 from xvfl.methods.base import Mode
@@ -24,6 +24,7 @@ from xvfl_lab.datasets.digits import digits
 from xvfl_lab.experiments.compare import Difference
 from xvfl_lab.experiments.dispatch import Load
 from xvfl_lab.experiments.figure_cache import FigureData, Progress, cached_figure, cached_part
+from xvfl_lab.experiments.figures import SEVERAL_MEMBERS
 from xvfl_lab.experiments.runner import test
 from xvfl_lab.experiments.stacked_runs import Part, RunConfig, StackedRuns, isolated
 from xvfl_lab.task import Task
@@ -70,10 +71,15 @@ def make(
 
 
 def run_config(dataset: str, seed: int, epochs: int = EPOCHS) -> RunConfig:
-    """Configure a run of `xvfl+`."""
-    train = IMAGE_TRAINING if dataset == "cifar10" else TrainConfig()
-    train = replace(train, epochs=epochs, random_state=seed)
-    return RunConfig("xvfl+", RATE, seed, train=train)
+    """Configure a run of `xvfl+` with the defaults of images, or of tables in one process."""
+    if dataset == "cifar10":
+        train = replace(IMAGE_TRAINING, epochs=epochs, random_state=seed)
+        loss = LossConfig().resolve(image=True)
+        return RunConfig("xvfl+", RATE, seed, loss=loss, train=train, weights="calibrated")
+    net = SEVERAL_MEMBERS
+    train = TrainConfig(epochs=epochs, patience=0, random_state=seed).resolve(net.members)
+    loss = LossConfig().resolve(net.members)
+    return RunConfig("xvfl+", RATE, seed, net=net, loss=loss, train=train, weights="calibrated")
 
 
 def measured(

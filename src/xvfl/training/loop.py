@@ -194,13 +194,23 @@ class Trainer:
         values = {name: total / count for name, (total, count) in totals.items()}
         self._sums = {}
         now = self.progress
-        if score > now.best_score:
+        if self.improves(now.epoch, score, now.best_score):
             now = replace(now, best_score=score, best_epoch=now.epoch)
             self._update(WeightUpdate("save_best"))
         epochs_since_best = now.epoch - max(now.best_epoch, self.pretraining - 1)
         stop = self.config.patience > 0 and epochs_since_best >= self.config.patience
         self.progress = replace(now, epoch=now.epoch + 1, batch=0, stopped=stop)
         return Record("epoch", self.progress, {**values, "score": score})
+
+    def improves(self, epoch: int, score: float, best: float) -> bool:
+        """Return whether an epoch, counted from 0, becomes the best one.
+
+        No epoch among the first ones is better than the next: with few validation rows, nearly
+        constant predictions can have a good score by chance.
+        """
+        trained = epoch - self.pretraining
+        first = min((self.config.epochs - self.pretraining) // 10, MAX_FIRST_EPOCHS)
+        return score > best or (trained <= first and math.isfinite(score))
 
     def forget_best(self) -> None:
         """Choose the best epoch among the following ones, and restart the learning rate schedule.
@@ -232,6 +242,8 @@ class Trainer:
             net.load_state_tensors(name, tensors)
 
 
+MAX_FIRST_EPOCHS = 6
+"""The first epochs, which are never chosen over the next, are a tenth of all, at most this many."""
 PRETRAINING_SHARE = 0.5
 """Largest share of the epochs that pretrain."""
 

@@ -122,7 +122,7 @@ def _describe(name: str, path: Path) -> dict[str, Any]:
     summary, manifest = _read_json(path / SUMMARY), _read_json(path / MANIFEST)
     records = [each for each in _read_lines(path / RECORDS) if each.get("kind") == "epoch"]
     last: Mapping[str, Any] = records[-1] if records else {}
-    scores = [each["score"] for each in records if each.get("score") is not None]
+    best = last.get("best_epoch", 0)
     parties = summary.get("parties") or {each: {} for each in manifest.get("parties", [])}
     return {
         "name": name,
@@ -137,8 +137,8 @@ def _describe(name: str, path: Path) -> dict[str, Any]:
         "absent": manifest.get("absent", {}),
         "epoch": last.get("epoch", 0),
         "epochs": summary.get("epochs", 0),
-        "best_epoch": last.get("best_epoch", 0),
-        "best_score": max(scores, default=None),
+        "best_epoch": best,
+        "best_score": next((each.get("score") for each in records if each["epoch"] == best), None),
         "score_name": summary.get("score_name", "log-loss"),
         "warnings": len(_warnings(path, summary)),
         "changed": max(_changed(path / each) for each in (SUMMARY, RECORDS, MANIFEST, LOG)),
