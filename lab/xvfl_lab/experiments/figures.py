@@ -126,7 +126,7 @@ def imbalance(dataset: str, budget: Budget) -> list[Job]:
 
 
 def images(dataset: str, budget: Budget) -> list[Job]:
-    """Images with the defaults of this version: all rows, random shifts, seeing completers.
+    """Images with all rows, random shifts and, for `xvfl+`, seeing completers, as in version 0.3.
 
     Only the nearest rival of `missing-rates` is compared.
     """
@@ -135,14 +135,17 @@ def images(dataset: str, budget: Budget) -> list[Job]:
 
 
 def images_four_parties(dataset: str, budget: Budget) -> list[Job]:
-    """Images with the defaults of this version and four parties; the budget is that of two."""
+    """Images with all rows, the losses and nets of version 0.3 and four parties.
+
+    The budget is that of two parties.
+    """
     methods = (OURS, "laser+mask", "laser", "vanilla")
     budget = _image_budget(budget, 3)
     return make_jobs(dataset, budget, rates=(0.5, 0.9), methods=methods, parties=4)
 
 
 def _image_budget(budget: Budget, seeds: int) -> Budget:
-    """Return a budget with the defaults of this version; all rows, unless it is a quick one."""
+    """Return a budget with the losses and nets of version 0.3; all rows, unless it is quick."""
     if not budget.half_resolution:
         budget = replace(budget, train_rows=0, test_rows=0, seeds=seeds)
     net = replace(budget.net, seeing_completers=True)
@@ -189,7 +192,7 @@ IMAGE_ABLATIONS = (
 def ablations(dataset: str, budget: Budget) -> list[Job]:
     """`xvfl+` without one of its parts at a time, at R_miss 0.5 and 0.9.
 
-    Images have the defaults of this version, as in the figure `images`.
+    Images have the settings of the figure `images`.
     """
     names: Sequence[str] = tuple(ABLATIONS)
     if dataset in IMAGES:
