@@ -232,7 +232,7 @@ PUBLISHED: dict[str, tuple[str, ...]] = {
     "overlap": ("bank", "physionet2012", "cifar10"),
     "imbalance": ("physionet2012", "cifar10"),
     "four-parties": ("physionet2012", "cifar10"),
-    "ablations": ("bank", "physionet2012", "cifar10"),
+    "ablations": ("bank", "physionet2012"),
     "kinds": ("physionet2012",),
     "images": IMAGES,
     "images-four-parties": ("cifar10",),
