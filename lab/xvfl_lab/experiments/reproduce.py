@@ -310,8 +310,8 @@ SPECIAL: dict[str, SpecialFigure] = {
     "unlabeled": SpecialFigure(
         unlabeled.make,
         plot_unlabeled.plot,
-        "`xvfl+` with 500 labels, 1,000 on CIFAR-10: what the rows without a label add; R_miss "
-        "0.5, five seeds.",
+        "`xvfl+` with 500 labels: what the rows without a label add; R_miss 0.5, five seeds. On a "
+        "GPU also CIFAR-10 with 1,000 labels.",
     ),
     "party-worth": SpecialFigure(
         party_worth.make,

@@ -24,9 +24,11 @@ from xvfl_lab.datasets.digits import digits
 from xvfl_lab.experiments.compare import Difference
 from xvfl_lab.experiments.dispatch import Load
 from xvfl_lab.experiments.figure_cache import FigureData, Progress, cached_figure, cached_part
+from xvfl_lab.experiments.figure_tables import markdown_table
 from xvfl_lab.experiments.figures import SEVERAL_MEMBERS
 from xvfl_lab.experiments.runner import test
 from xvfl_lab.experiments.stacked_runs import Part, RunConfig, StackedRuns, isolated
+from xvfl_lab.files import write_text
 from xvfl_lab.task import Task
 
 NAME = "unlabeled"
@@ -47,16 +49,19 @@ def make(
     """Train with and without unlabeled rows on every data set; images on a GPU only."""
     seeds: Sequence[int] = (0,) if quick else (0, 1, 2, 3, 4)
     names = ("digits",) if quick else (*TABLES, *(("cifar10",) if device.type == "cuda" else ()))
-    config = {"labels": LABELS, "runs": [list(names), RATE, list(seeds), EPOCHS]}
+    epochs = 30 if quick else EPOCHS
+    configs = {name: [run_config(name, seed, epochs) for seed in seeds] for name in names}
+    config = {
+        "labels": LABELS,
+        "runs": {name: [asdict(each) for each in runs] for name, runs in configs.items()},
+    }
 
     def compute() -> FigureData:
         figures: dict[str, Any] = {}
-        for dataset in names:
+        for dataset, runs in configs.items():
             task = digits() if dataset == "digits" else load(dataset, 2)
-            epochs = 30 if quick else EPOCHS
             for setting, unlabeled in SETTINGS.items():
                 progress(f"{dataset}, {setting}")
-                runs = [run_config(dataset, seed, epochs) for seed in seeds]
                 # The nets of images fill a GPU: one run at a time.
                 stacks = [[each] for each in runs] if dataset == "cifar10" else [runs]
                 parts = [
@@ -67,7 +72,9 @@ def make(
                 figures.setdefault(dataset, {})[setting] = {**parts[0], "runs": merged}
         return FigureData(figures, {})
 
-    return cached_figure(out, NAME, config, device, compute)
+    record = cached_figure(out, NAME, config, device, compute)
+    write_text(out / f"{NAME}.md", "\n".join(tables(record["figures"])) + "\n")
+    return record
 
 
 def run_config(dataset: str, seed: int, epochs: int = EPOCHS) -> RunConfig:
@@ -193,3 +200,31 @@ def summary(figures: dict[str, Any]) -> dict[str, dict[str, Any]]:
                 "verdict": gain.verdict,
             }
     return table
+
+
+def tables(figures: dict[str, Any]) -> list[str]:
+    """Lay out the scores with and without unlabeled rows, and the gain."""
+    lines = []
+    for dataset, settings in figures.items():
+        with_all = settings["all rows"]
+        rows = with_all["rows"]
+        table = summary({dataset: settings})
+        lines += [
+            f"**{dataset}**, {rows['labeled']} labeled and {rows['unlabeled']:,} unlabeled "
+            f"training rows, {with_all['metric']} in %; gain in points, ± standard error:",
+            "",
+            *markdown_table(
+                ["", *SETTINGS, "gain"],
+                (
+                    [
+                        mode,
+                        f"{each['without']:.1f}",
+                        f"{each['with']:.1f}",
+                        f"{each['gain']:+.2f} ± {each['error']:.2f}, {each['verdict']}",
+                    ]
+                    for mode in MODES
+                    for each in [table[f"{dataset} {mode}"]]
+                ),
+            ),
+        ]
+    return lines
