@@ -50,7 +50,9 @@ class Table:
             values[party], observed[party] = encoded.values, encoded.observed
             if encoded.codes.shape[1]:
                 codes[party] = encoded.codes
-        return Task(self.name, layouts, values, self.y, observed, codes, self.test)
+        # Arrays of pandas may be read-only, which torch warns about.
+        y, test = self.y.copy(), self.test.copy()
+        return Task(self.name, layouts, values, y, observed, codes, test)
 
 
 def whole_features(layout: Layout, encoded: Encoded) -> tuple[Layout, Encoded]:
