@@ -1,6 +1,6 @@
 """Compare `xvfl+` with `laser+mask` and trees on any CSV files, with features made missing.
 
-    python lab/benchmarks/other_tables.py adult.csv:label=>50K:fnlwgt "MedExp.csv:med>median:"
+    python lab/benchmarks/other_tables.py "MedExp.csv:med>median:" "HI.csv:hhi=yes:hhi2,whi"
 
 An argument is FILE:LABEL:COLUMNS. LABEL is COLUMN=VALUE, or COLUMN>median; the column is no
 feature. COLUMNS are left out, separated by commas. Two parties hold every second column each. At
@@ -33,17 +33,22 @@ METHODS = ("xvfl+", "laser+mask")
 
 def read(argument: str) -> Task:
     """Read a file, shuffle its rows and split its columns over two parties."""
+    if argument.count(":") < 2:
+        raise SystemExit(f"{argument}: expected FILE:LABEL:COLUMNS, where COLUMNS may be empty")
     path, label, left_out = argument.rsplit(":", 2)
     frame = pd.read_csv(path, na_values=["?"], skipinitialspace=True)
     unnamed = [name for name in frame if str(name).startswith("Unnamed")]
     frame = frame.drop(columns=unnamed).sample(frac=1, random_state=7, ignore_index=True)
-    if label.endswith(">median"):
-        column = label.removesuffix(">median")
-        y = frame[column] > frame[column].median()
-    else:
-        column, _, value = label.partition("=")
-        y = frame[column].astype(str) == value
-    frame = frame.drop(columns=[column, *filter(None, left_out.split(","))])
+    above = label.endswith(">median")
+    column, _, value = label.partition(">" if above else "=")
+    unused = [column, *filter(None, left_out.split(","))]
+    missing = [name for name in unused if name not in frame]
+    if missing:
+        raise SystemExit(
+            f"{path}: has no column {missing[0]!r}; it has {', '.join(map(str, frame))}"
+        )
+    y = frame[column] > frame[column].median() if above else frame[column].astype(str) == value
+    frame = frame.drop(columns=unused)
     frame = frame.rename(columns=lambda name: name.replace("__", "_"))
     train = min(TRAIN_ROWS, int(0.7 * len(frame)))
     frame, y = frame.iloc[: train + TEST_ROWS], y.iloc[: train + TEST_ROWS]

@@ -9,13 +9,20 @@ from typing import Any
 
 from xvfl.errors import RunError
 from xvfl.version import VERSION
-from xvfl_lab.experiments import figure_tables as tables
 from xvfl_lab.experiments import plots, standings
 from xvfl_lab.experiments.claims import CLAIMS, GRADES, Answer, Evidence, Runs, lambda_table
 from xvfl_lab.experiments.compare import difference, mean
 from xvfl_lab.experiments.figure_cache import read, read_record
 from xvfl_lab.experiments.figure_plot import draw_once, save_picture
-from xvfl_lab.experiments.figure_tables import JUDGED, markdown_row, markdown_table, metric_of
+from xvfl_lab.experiments.figure_tables import (
+    JUDGED,
+    judged,
+    markdown_row,
+    markdown_table,
+    metric_of,
+    points,
+    standing,
+)
 from xvfl_lab.experiments.figures import FIGURES, FULL, OURS, PUBLISHED
 from xvfl_lab.experiments.reproduce import (
     SPECIAL,
@@ -31,7 +38,7 @@ from xvfl_lab.files import write_text
 
 STANDINGS = "standings.png"
 IMAGE_FIGURES = {"images": "two", "images-four-parties": "four"}
-"""The figures with the defaults of this version for images: the number of parties."""
+"""The figures of images with the losses and nets of version 0.3: the number of parties."""
 PICTURE = f"![Lead of xvfl+ over every rival]({STANDINGS})\n\n"
 WORDS = ("none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 TEMPLATES = Path(__file__).with_name("templates")
@@ -155,13 +162,13 @@ def _advice(runs: Runs, compared: standings.Standings) -> str:
 
 
 def _image_standings(runs: Runs) -> str:
-    """Lay out `xvfl+` and its nearest rival on images, with the defaults of this version."""
+    """Lay out the accuracy of `xvfl+` and of its nearest rival on images."""
     rows = []
     for (figure, dataset), results in runs.items():
         if figure not in IMAGE_FIGURES:
             continue
-        metric, rates = metric_of(dataset), tables.judged(results)
-        compared = tables.standing(results, metric, rates)
+        metric, rates = metric_of(dataset), judged(results)
+        compared = standing(results, metric, rates)
         for mode in ("local", "collaborative"):
             nearest = min(
                 (each for each in compared if each.mode == mode), key=lambda each: each.gap.mean
@@ -172,7 +179,7 @@ def _image_standings(runs: Runs) -> str:
                 )
                 for name in (OURS, nearest.rival)
             ]
-            lead = f"{tables.points(nearest.gap)}, {nearest.verdict}"
+            lead = f"{points(nearest.gap)}, {nearest.verdict}"
             parties = IMAGE_FIGURES[figure]
             rows.append([f"{dataset}, {parties} parties, {mode}", *levels, nearest.rival, lead])
     if not rows:

@@ -203,10 +203,10 @@ class Trainer:
         return Record("epoch", self.progress, {**values, "score": score})
 
     def improves(self, epoch: int, score: float, best: float) -> bool:
-        """Return whether an epoch, counted from 0, becomes the best one.
+        """Return whether an epoch, counted from 0, replaces the best one so far.
 
-        No epoch among the first ones is better than the next: with few validation rows, nearly
-        constant predictions can have a good score by chance.
+        Each of the first epochs is replaced by the next, whatever its score: with few validation
+        rows, nearly constant predictions can have a good score by chance.
         """
         trained = epoch - self.pretraining
         first = min((self.config.epochs - self.pretraining) // 10, MAX_FIRST_EPOCHS)
@@ -243,7 +243,7 @@ class Trainer:
 
 
 MAX_FIRST_EPOCHS = 6
-"""The first epochs, which are never chosen over the next, are a tenth of all, at most this many."""
+"""The first epochs, which are not chosen as the best, are a tenth of all, at most this many."""
 PRETRAINING_SHARE = 0.5
 """Largest share of the epochs that pretrain."""
 

@@ -138,7 +138,7 @@ def _describe(name: str, path: Path) -> dict[str, Any]:
         "epoch": last.get("epoch", 0),
         "epochs": summary.get("epochs", 0),
         "best_epoch": best,
-        "best_score": next((each.get("score") for each in records if each["epoch"] == best), None),
+        "best_score": next((r.get("score") for r in records if r.get("epoch") == best), None),
         "score_name": summary.get("score_name", "log-loss"),
         "warnings": len(_warnings(path, summary)),
         "changed": max(_changed(path / each) for each in (SUMMARY, RECORDS, MANIFEST, LOG)),
