@@ -2,7 +2,6 @@
 
 import json
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -527,11 +526,15 @@ def test_resuming_a_run_of_version_0_1(stopped: Path) -> None:
 def test_a_full_disk_leaves_the_last_checkpoint_whole(stopped: Path) -> None:
     before = checkpoint_bytes(stopped / "run")
     room = len(before) // 2
+    code = (
+        "import resource, runpy\n"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({room}, {room}))\n"
+        "runpy.run_module('xvfl', run_name='__main__', alter_sys=True)"
+    )
     done = subprocess.run(
-        [sys.executable, "-m", "xvfl", "train", "run.toml", "--out", "run", "--resume"],
+        [sys.executable, "-c", code, "train", "run.toml", "--out", "run", "--resume"],
         cwd=stopped,
         env={"PYTHONPATH": str(SOURCE), "PATH": "/usr/bin:/bin", "PYTHONDONTWRITEBYTECODE": "1"},
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (room, room)),
         capture_output=True,
         text=True,
         check=False,
