@@ -26,23 +26,27 @@ from xvfl.federation.calibration import (
 from xvfl.federation.predict import logits
 from xvfl.methods.pooling import decision_weights
 from xvfl.primitives.rows import Rows
-from xvfl.primitives.task import CLASSIFICATION
+from xvfl.primitives.task import CLASSIFICATION, LOG_SCALE_PRECISION
 
 
 def log_loss(out: Tensor, y: int, scale: float) -> float:
     return math.log(sum(math.exp(scale * (float(each) - float(out[y]))) for each in out))
 
 
+def penalized_loss(rows: list[Tensor], y: Tensor, scale: float) -> float:
+    """Sum the log-loss; add minus the logarithm of the prior of the scale."""
+    total = sum(log_loss(row, int(c), scale) for row, c in zip(rows, y, strict=True))
+    return total + LOG_SCALE_PRECISION * math.log(scale) ** 2 / 2
+
+
 def slow_choice(decisions: Tensor, y: Tensor, candidates: Tensor) -> list[float]:
     """Choose weights for the rows (N, n, C) of one run, scales by a search in small steps."""
 
     def losses(weights: list[float]) -> list[float]:
-        rows = [sum(w * d for w, d in zip(weights, row, strict=True)) for row in decisions]
-        best: list[float] = []
-        for step in range(-60, 41):
-            each = [log_loss(row, int(c), 1.05**step) for row, c in zip(rows, y, strict=True)]  # type: ignore[arg-type]
-            best = each if not best or sum(each) < sum(best) else best
-        return best
+        rows = [(torch.tensor(weights).unsqueeze(1) * row).sum(0) for row in decisions]
+        scales = [1.05**step for step in range(-60, 41)]
+        scale = min(scales, key=lambda each: penalized_loss(rows, y, each))
+        return [log_loss(row, int(c), scale) for row, c in zip(rows, y, strict=True)]
 
     default = losses(candidates[0].tolist())
     best, chosen = min(((losses(each), each) for each in candidates.tolist()), key=_total)
@@ -83,11 +87,27 @@ def test_the_scale_minimizes_the_log_loss_of_each_run() -> None:
     out = torch.stack([decisions[:, 0] * 3, decisions[:, 1] / 2])
     both, weight = torch.stack([y, y]), torch.ones(2, 80, dtype=torch.float64)
     for run, scale in enumerate(CLASSIFICATION.fit_scale(out, both, weight).tolist()):
-        at = [
-            sum(log_loss(row, int(c), s) for row, c in zip(out[run], y, strict=True))
-            for s in (scale * 0.99, scale, scale * 1.01)
-        ]
+        at = [penalized_loss(list(out[run]), y, s) for s in (scale * 0.99, scale, scale * 1.01)]
         assert at[1] <= min(at[0], at[2])
+
+
+def test_few_rows_that_are_all_predicted_right_give_no_extreme_temperature() -> None:
+    y = torch.arange(60) % 2
+    out = nn.functional.one_hot(y, 2).double() * 4
+    scales = []
+    for rows in (20, 60):
+        weight = (torch.arange(60) < rows).double()
+        scales.append(CLASSIFICATION.fit_scale(out[None], y[None], weight[None]).item())
+    assert 1 < scales[0] < scales[1] < 1.5
+
+
+def test_many_rows_outweigh_the_prior_of_the_temperature() -> None:
+    rng = torch.Generator().manual_seed(0)
+    logits = torch.randn(20_000, 3, generator=rng, dtype=torch.float64)
+    y = torch.multinomial(logits.softmax(-1), 1, generator=rng).flatten()
+    weight = torch.ones(1, 20_000, dtype=torch.float64)
+    scale = CLASSIFICATION.fit_scale(logits[None] / 5, y[None], weight)
+    assert scale.item() == pytest.approx(5, rel=0.05)
 
 
 def test_D9_few_rows_or_no_clear_gain_keep_the_default() -> None:
