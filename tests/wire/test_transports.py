@@ -1,5 +1,6 @@
 """What every transport does, and what gRPC does besides: broken lines, strangers, refusals."""
 
+import asyncio
 import socket
 import threading
 import time
@@ -91,6 +92,18 @@ def test_a_message_beyond_grpcs_own_limit(authority: Path) -> None:
         wait_until(found.hello)
         reply = ask(found, Match(1, body))
         assert isinstance(reply, Matched) and reply.body == body
+
+
+def test_a_closed_server_leaves_no_task_behind(authority: Path) -> None:
+    """A task that is pending when its loop closes prints a traceback as the process ends."""
+    for _ in range(3):
+        with (
+            run_server(authority, ["p0"]) as listener,
+            run_client(authority, "p0", listener.port, HELLO, echo),
+        ):
+            wait_until(listener.transports["p0"].hello)
+            listener.close()
+            assert not asyncio.all_tasks(listener._loop)
 
 
 def test_a_cut_line_comes_back_and_nothing_is_done_twice(authority: Path) -> None:

@@ -21,7 +21,7 @@ from xvfl.errors import CertificateError, RunError, WireError, XVFLError
 from xvfl.wire import codec
 from xvfl.wire.event_summary import FLUSH_S, INTERVAL_S, EventSummary, LogEvent
 from xvfl.wire.front import Front
-from xvfl.wire.grpc_transport import Connection, GrpcTransport
+from xvfl.wire.grpc_transport import END_TIMEOUT_S, Connection, GrpcTransport
 from xvfl.wire.limits import (
     CHUNK_BYTES,
     HELLO_TIMEOUT_S,
@@ -132,7 +132,9 @@ class CoordinatorServer:
         try:
             self._loop.run_until_complete(self._serve())
         except Exception as error:
-            if not self._started.done():
+            if self._started.done():
+                self._log_event({"event": "internal_error", "traceback": traceback.format_exc()})
+            else:
                 self._started.set_exception(error)
         finally:
             self._loop.close()
@@ -164,6 +166,11 @@ class CoordinatorServer:
                 task.cancel()
             await server.stop(0.5)
             await self._front.close()
+            # gRPC does not wait for the tasks of its streams, and one that is pending when the loop
+            # closes prints a traceback (https://github.com/grpc/grpc/issues/37239).
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            if others:
+                await asyncio.wait(others, timeout=END_TIMEOUT_S)
 
     async def _repeat(self, seconds: float, action: Callable[[], Any]) -> None:
         while True:
