@@ -82,7 +82,7 @@ def test_D9_the_choice_equals_the_slow_one(signal: list[float]) -> None:
         assert of_run == slow_choice(decisions[run, some], y[run, some], candidates)
 
 
-def test_the_scale_minimizes_the_log_loss_of_each_run() -> None:
+def test_the_scale_minimizes_the_penalized_log_loss_of_each_run() -> None:
     decisions, y = sample_decisions(80, [1.0, 3.0], 0)
     out = torch.stack([decisions[:, 0] * 3, decisions[:, 1] / 2])
     both, weight = torch.stack([y, y]), torch.ones(2, 80, dtype=torch.float64)
