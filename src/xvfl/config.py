@@ -204,6 +204,10 @@ class NetConfig:
         _require(self, "members", 0 <= self.members <= 64, "0 (automatic) or from 1 to 64")
 
 
+MASKING_METHODS = ("xvfl+", "laser+mask")
+"""Methods that train on masked copies of rows."""
+
+
 @dataclass(frozen=True)
 class LossConfig:
     """Method and loss weights."""
@@ -224,9 +228,14 @@ class LossConfig:
     n_masks: int = 0
     """Number of masked copies of each row per step in self completion, up to 31; 0 = 1 with several
     members, which draw a mask each, else 2."""
-    guidance: float = 0.5
+    unmasked_copies: float | None = None
+    """Share of the masked copies of `xvfl+` and `laser+mask` that keep all observed features, 0 to
+    below 1; by default 0, and with several members up to 1/2, by party: the less is missing in its
+    training rows, the more."""
+    guidance: float | None = None
     """Weight of the joint prediction (soft label) against the true label in the targets of masked
-    copies, 0 to 1."""
+    copies, 0 to 1; by default 1 with several members, whose other steps use the true label, else
+    0.5."""
     reconstruction: float = 0.3
     """Weight of the reconstruction loss: completers reproduce observed features."""
     stop_gradient: bool = False
@@ -251,14 +260,29 @@ class LossConfig:
     reach."""
 
     def resolve(self, members: int = 1, image: bool = False, parties: int = 2) -> "LossConfig":
-        """Replace automatic values, for tables or images, and numbers of members and parties."""
+        """Replace automatic values, for tables or images, and numbers of members and parties.
+
+        `unmasked_copies` stays automatic with several members: it depends on a party's rows.
+        """
         joint = self.joint_masks if self.joint_masks is not None else not image
         n_masks = self.n_masks or (1 if members > 1 else 2)
         weight = self.self_completion
         if weight is None:
             several = image and parties > 2 and self.method == "xvfl+"
             weight = 2 / parties if several else 1.0
-        return replace(self, self_completion=weight, n_masks=n_masks, joint_masks=joint)
+        unmasked, guidance = self.unmasked_copies, self.guidance
+        if unmasked is None and not (members > 1 and self.method in MASKING_METHODS):
+            unmasked = 0.0
+        if guidance is None:
+            guidance = 1.0 if members > 1 and self.method == "xvfl+" else 0.5
+        return replace(
+            self,
+            self_completion=weight,
+            n_masks=n_masks,
+            unmasked_copies=unmasked,
+            guidance=guidance,
+            joint_masks=joint,
+        )
 
     @property
     def self_completion_weight(self) -> float:
@@ -279,7 +303,9 @@ class LossConfig:
             values = value if isinstance(value, tuple) else (value or 0.0,)
             _require(self, name, bool(values) and min(values) >= 0, "a weight of 0 or more")
         for name in ("guidance", "distillation_alpha"):
-            _require(self, name, 0 <= getattr(self, name) <= 1, "a share from 0 to 1")
+            _require(self, name, 0 <= (getattr(self, name) or 0.0) <= 1, "a share from 0 to 1")
+        unmasked = 0 <= (self.unmasked_copies or 0.0) < 1
+        _require(self, "unmasked_copies", unmasked, "a share from 0 to below 1")
         _require(self, "distillation_temperature", self.distillation_temperature > 0, "above 0")
         _require(self, "n_masks", 0 <= self.n_masks <= 31, "0 (automatic) or from 1 to 31")
         reachable = self.full_threshold is None or 0 < self.full_threshold <= 1

@@ -27,6 +27,7 @@ from xvfl.methods import Method, Mode, protect_labels
 from xvfl.methods.members import Members, member_seeds
 from xvfl.methods.xvfl import XVFL
 from xvfl.primitives.layout import any_image
+from xvfl.primitives.masks import unmasked_share
 from xvfl.primitives.random import named_generator
 from xvfl.primitives.rows import PartyTable, Rows
 from xvfl.primitives.seeding import derive_seed
@@ -117,17 +118,19 @@ class StackedRuns:
         self.method = self._method()
         self.method.heads.to(self.device)
         weight = one.loss.reconstruction_weight
+        tables = {name: self._table(name, at) for at, name in enumerate(nets)}
         sides = [
             PartyWorker(
                 name,
                 net.to(device),
-                self._table(name, at),
+                tables[name],
                 member_seeds(self.seeds, self.net.members),
                 weight,
                 self.statement,
                 one.train.image_shift,
+                self._unmasked_shares(tables[name]),
             )
-            for at, (name, net) in enumerate(nets.items())
+            for name, net in nets.items()
         ]
         self.federation = FusedFederation(sides, privacy.sends_gradients)
         self.nets = [*(worker.net for worker in sides), self.method.heads]
@@ -220,6 +223,16 @@ class StackedRuns:
         return PartyTable(
             layout, values * observed[:, dense], codes * observed[:, first:], observed
         )
+
+    def _unmasked_shares(self, table: PartyTable) -> list[float]:
+        """Return the share of masked copies that keep all features, for each member of each run."""
+        share = self.configs[0].loss.unmasked_copies
+        shares = [share] * len(self.configs)
+        if share is None:
+            train = [table.observed[rows.to(self.device)] for rows in self.places("train")]
+            missing = [1 - observed.float().mean().item() for observed in train]
+            shares = [unmasked_share(table.layout, each) for each in missing]
+        return [each for each in shares for _ in range(self.net.members)]
 
     def _rows(self) -> Rows:
         tables = [cast(PartyTable, worker.table) for worker in self.federation.workers]

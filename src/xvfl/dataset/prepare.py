@@ -35,7 +35,7 @@ from xvfl.dataset.overlap import Overlap, Unmatched, warn_near_misses, warn_smal
 from xvfl.dataset.splits import Splits
 from xvfl.errors import DataWarning, InputError, unknown
 from xvfl.primitives.layout import Layout
-from xvfl.primitives.rows import full_threshold_from_counts
+from xvfl.primitives.rows import full_threshold_from_counts, missing_share_from_counts
 from xvfl.primitives.task import Classification, Regression, Task
 
 Int64Array = NDArray[np.int64]
@@ -107,6 +107,8 @@ class Metadata:
     encoders: dict[str, Encoder]
     full_threshold: dict[str, float]
     """Observed share from which a row is full, by party."""
+    missing_share: dict[str, float]
+    """Share of missing cells in the training rows that a party holds, by party."""
     class_weight: str
     id_overlap: Overlap
     """Rows of each party, shared and labeled."""
@@ -159,7 +161,7 @@ def prepare(
     warn_near_misses(match.overlap, match.labeled, match.unmatched)
     _check_match(match, tables, labels)
     placement, task = _split(backend, values, match, plan.splits)
-    encoders, thresholds = {}, {}
+    encoders, thresholds, missing = {}, {}, {}
     for name, table in tables.items():
         training = _training_chunks(table, placement, name)
         if plan.encoders is None:
@@ -171,7 +173,8 @@ def prepare(
         rows = torch.from_numpy(_encode_table(table, placement, name, encoder, store))
         encoders[name] = encoder
         thresholds[name] = plan.full_threshold or full_threshold_from_counts(rows)
-    metadata = Metadata(task, encoders, thresholds, plan.class_weight, match.overlap)
+        missing[name] = missing_share_from_counts(rows)
+    metadata = Metadata(task, encoders, thresholds, missing, plan.class_weight, match.overlap)
     return backend.dataset(metadata)
 
 

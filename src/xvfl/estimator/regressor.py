@@ -49,13 +49,18 @@ class XVFLRegressor(RegressorMixin, XVFLEstimator):  # type: ignore[misc]
     n_masks : int, default=0
         Number of masked copies of each row per step in self completion, up to 31. 0 means 1 with
         several members, which draw a mask each, else 2.
+    unmasked_copies : float, default=None
+        Share of the masked copies of `"xvfl+"` and `"laser+mask"` that keep all observed features,
+        0 to below 1. None means 0, and with several members up to 1/2, by party: the less is
+        missing in its training rows, the more.
     stop_gradient : bool, default=False
         Do not propagate gradients through the targets of DSAlign₁ and DSAlign₂.
     detach_cue : bool, default=False
         Do not propagate gradients through cues.
-    guidance : float, default=0.5
+    guidance : float, default=None
         Weight of the joint prediction against the true label in the targets of masked copies, 0 to
-        1.
+        1. None means 1 with several members, whose other steps use the true label, else
+        0.5.
     reconstruction : float, default=0.3
         Weight of the reconstruction loss: completers reproduce observed features.
     cross_completion : bool, default=True
@@ -231,9 +236,10 @@ class XVFLRegressor(RegressorMixin, XVFLEstimator):  # type: ignore[misc]
         lambda2: float | Sequence[float] = 0.1,
         self_completion: float | None = None,
         n_masks: int = 0,
+        unmasked_copies: float | None = None,
         stop_gradient: bool = False,
         detach_cue: bool = False,
-        guidance: float = 0.5,
+        guidance: float | None = None,
         reconstruction: float = 0.3,
         cross_completion: bool = True,
         joint_masks: bool | None = None,

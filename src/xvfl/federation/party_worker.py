@@ -43,6 +43,8 @@ class PartyWorker:
         not trained.
     image_shift
         Largest random shift of images in training, as a share of their height and width.
+    unmasked
+        Share of the masked copies that keep all features, for each seed or for all.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class PartyWorker:
         reconstruction: float = 0.0,
         privacy: PrivacyStatement | None = None,
         image_shift: float = 0.0,
+        unmasked: float | Sequence[float] = 0.0,
     ) -> None:
         self.name = name
         self.net = net
@@ -62,6 +65,8 @@ class PartyWorker:
         self._draws: list[CounterRNG] = []
         self._image_shift = image_shift if net.layout.image is not None else 0.0
         self._shifts = CounterRNG(self.seeds, name, "shift")
+        by_seed = unmasked if isinstance(unmasked, Sequence) else [unmasked] * len(self.seeds)
+        self._unmasked = torch.tensor(by_seed, device=table.device)
         self.reconstruction = reconstruction
         self.row_wise = all(row_wise(each) for each in (net.bottom, net.completer))
         self.optimized_net: OptimizedNet | None = None
@@ -172,7 +177,8 @@ class PartyWorker:
             self._draws.append(CounterRNG(self.seeds, self.name, "mask", len(self._draws)))
         rows, raw = observed.shape
         uniform = self._draws[number].uniform(step, rows, 1 + raw, observed.device)
-        return drop_features(observed, uniform)
+        unmasked = self._unmasked.view(-1, 1).expand(-1, rows // len(self._unmasked))
+        return drop_features(observed, uniform, unmasked.reshape(-1, 1))
 
     def _complete(
         self, cue: Tensor, observed: Tensor, used: Tensor | None, own_cue: bool

@@ -99,7 +99,7 @@ def _xvfl(config: LossConfig, parts: MethodParts) -> Method:
         config.cross_completion,
         config.aggregation,
         config.n_masks,
-        config.guidance,
+        config.guidance or 0.0,
         bool(config.joint_masks),
     )
     concat = config.aggregation == "concat"

@@ -32,6 +32,7 @@ from xvfl.model.model import Model
 from xvfl.model.run_dir import CHECKPOINT, FORMAT, RunDir
 from xvfl.nets.row_wise import has_hooks, row_wise
 from xvfl.primitives.layout import Layout, any_image
+from xvfl.primitives.masks import unmasked_share
 from xvfl.primitives.rows import PartyTable, Rows, RowSource
 from xvfl.primitives.task import Task
 from xvfl.system.signals import STOP_SIGNALS, stop_on_signals
@@ -137,6 +138,14 @@ def fit(
     return result
 
 
+def _unmasked_shares(dataset: Dataset, loss: LossConfig) -> dict[str, float]:
+    """Return each party's share of masked copies that keep all features."""
+    if loss.unmasked_copies is not None:
+        return dict.fromkeys(dataset.layouts, loss.unmasked_copies)
+    missing = dataset.missing_share
+    return {name: unmasked_share(layout, missing[name]) for name, layout in dataset.layouts.items()}
+
+
 def choose_device(name: str) -> torch.device:
     """Return the torch device for `auto`, `cpu` or `cuda`."""
     if name == "cuda" and not torch.cuda.is_available():
@@ -170,7 +179,10 @@ def _fit_once(
     for module in model.modules.values():
         module.to(device)
     federation = model.federation(
-        dataset.tables, plan.loss.reconstruction_weight, plan.train.image_shift
+        dataset.tables,
+        plan.loss.reconstruction_weight,
+        plan.train.image_shift,
+        _unmasked_shares(dataset, plan.loss),
     )
     validation = dataset.validation_rows(device)
     rows: RowSource = dataset.training_rows(device)

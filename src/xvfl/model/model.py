@@ -285,8 +285,12 @@ class Model:
         tables: Mapping[str, Table],
         reconstruction_weight: float = 0.0,
         image_shift: float = 0.0,
+        unmasked: Mapping[str, float] | None = None,
     ) -> FusedFederation:
-        """Combine the parties' nets with their tables, on the device of the heads."""
+        """Combine the parties' nets with their tables, on the device of the heads.
+
+        `unmasked` is each party's share of masked copies that keep all features.
+        """
         device = next(self.method.heads.parameters()).device
         seeds = member_seeds([self.random_state], self.net.members)
         privacy = self.differential_privacy
@@ -301,6 +305,7 @@ class Model:
                 reconstruction_weight,
                 privacy,
                 image_shift,
+                (unmasked or {}).get(name, 0.0),
             )
             for name, table in tables.items()
         ]
