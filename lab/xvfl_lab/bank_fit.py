@@ -89,8 +89,10 @@ def compare_steps(plan: Plan) -> Outcome:
     net = resolve_net(NetConfig(), False, several_members=True)
     train = TrainConfig(epochs=1_000)
     old_train = replace(train, completion_interval=1, learning_rate=2e-3)
+    now = train.resolve(net.members)
+    loss = LossConfig().resolve(net.members, completion_interval=now.completion_interval)
     contenders = {
-        "now": (net, LossConfig().resolve(net.members), train.resolve(net.members)),
+        "now": (net, loss, now),
         "0.1.0": (OLD_NET, LossConfig(n_masks=2, joint_masks=False), old_train),
         "vanilla, nets of 0.1.0": (OLD_NET, LossConfig(method="vanilla"), old_train),
     }

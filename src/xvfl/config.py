@@ -230,12 +230,12 @@ class LossConfig:
     members, which draw a mask each, else 2."""
     unmasked_copies: float | None = None
     """Share of the masked copies of `xvfl+` and `laser+mask` that keep all observed features, 0 to
-    below 1; by default 0, and with several members up to 1/2, by party: the less is missing in its
-    training rows, the more."""
+    below 1; by default 0, and with a `completion_interval` above 1 up to 1/2, by party: the less is
+    missing in its training rows, the more."""
     guidance: float | None = None
     """Weight of the joint prediction (soft label) against the true label in the targets of masked
-    copies, 0 to 1; by default 1 with several members, whose other steps use the true label, else
-    0.5."""
+    copies, 0 to 1; by default 1 with a `completion_interval` above 1, where the other steps use the
+    true label, else 0.5."""
     reconstruction: float = 0.3
     """Weight of the reconstruction loss: completers reproduce observed features."""
     stop_gradient: bool = False
@@ -259,10 +259,17 @@ class LossConfig:
     paper's definition); by default the largest share that at least half of the party's rows
     reach."""
 
-    def resolve(self, members: int = 1, image: bool = False, parties: int = 2) -> "LossConfig":
+    def resolve(
+        self,
+        members: int = 1,
+        image: bool = False,
+        parties: int = 2,
+        completion_interval: int = 1,
+    ) -> "LossConfig":
         """Replace automatic values, for tables or images, and numbers of members and parties.
 
-        `unmasked_copies` stays automatic with several members: it depends on a party's rows.
+        With a `completion_interval` above 1, `unmasked_copies` stays automatic: it depends on a
+        party's rows.
         """
         joint = self.joint_masks if self.joint_masks is not None else not image
         n_masks = self.n_masks or (1 if members > 1 else 2)
@@ -271,10 +278,11 @@ class LossConfig:
             several = image and parties > 2 and self.method == "xvfl+"
             weight = 2 / parties if several else 1.0
         unmasked, guidance = self.unmasked_copies, self.guidance
-        if unmasked is None and not (members > 1 and self.method in MASKING_METHODS):
+        some_steps = completion_interval > 1
+        if unmasked is None and not (some_steps and self.method in MASKING_METHODS):
             unmasked = 0.0
         if guidance is None:
-            guidance = 1.0 if members > 1 and self.method == "xvfl+" else 0.5
+            guidance = 1.0 if some_steps and self.method == "xvfl+" else 0.5
         return replace(
             self,
             self_completion=weight,
@@ -488,8 +496,9 @@ class Config:
     """Tables by party name; two parties or more."""
     test_fraction: float = 0.2
     """Share of the labeled rows held out for `xvfl evaluate`."""
-    use_unlabeled: bool = True
-    """Train on rows without a label too, if the method can: `xvfl+` does."""
+    use_unlabeled: bool | None = None
+    """Train on rows without a label too, if the method can: `xvfl+` does; by default unless a party
+    has images, where they lowered the accuracy."""
     out_of_core: bool | Literal["auto"] = "auto"
     """Keep Parquet tables on disk during training; `auto` = if they have more than 100 million
     cells."""

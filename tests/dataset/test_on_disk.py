@@ -105,7 +105,7 @@ def test_rows_on_disk_are_those_in_memory(tmp_path: Path, class_weight: str) -> 
     part = parts_of(y)
     order = np.concatenate([np.flatnonzero(part == which) for which in range(3)])
     ids, training = labels.index[order].tolist(), set(labels.index[part == 0])
-    encoders, encoded, own_tables, shares = {}, {}, {}, {}
+    encoders, encoded, own_tables, shares, missing = {}, {}, {}, {}, {}
     for name, table in tables.items():
         options = TableOptions(na_values=("cook",) if name == "bank" else ())
         mine = table[[each in training for each in table.index]]
@@ -116,6 +116,7 @@ def test_rows_on_disk_are_those_in_memory(tmp_path: Path, class_weight: str) -> 
         own_tables[name] = to_party_table(encoders[name].layout, encoded[name])
         own = torch.tensor([each in training for each in encoded[name].ids])
         shares[name] = choose_full_threshold(own_tables[name].observed[own])
+        missing[name] = 1 - np.median(encoded[name].observed[own.numpy()].mean(0))
     rows = rows_of_ids(ids, encoded, own_tables, shares)
     rows = replace(rows, y=torch.from_numpy(y[order]))
     counts = [int((part == which).sum()) for which in range(3)]
@@ -124,6 +125,7 @@ def test_rows_on_disk_are_those_in_memory(tmp_path: Path, class_weight: str) -> 
 
     assert found.classes == ["no", "yes"]
     assert found.full_threshold == pytest.approx(shares)
+    assert found.missing_share == pytest.approx(missing)
     assert {n: e.to_dict() for n, e in found.encoders.items()} == {
         n: e.to_dict() for n, e in encoders.items()
     }

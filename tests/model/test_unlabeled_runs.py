@@ -12,7 +12,7 @@ import pytest
 
 from tests.command_line import run_xvfl
 from tests.small_tables import CONFIG, assert_same_run, interrupt_at, make_tables, train
-from xvfl import XVFLClassifier
+from xvfl import Images, XVFLClassifier
 from xvfl.errors import DataWarning
 from xvfl.model.run_dir import RunDir
 from xvfl.model.workflow import evaluate_run
@@ -75,6 +75,17 @@ def test_use_unlabeled_and_methods_decide() -> None:
         alone = small(epochs=2, **changes).fit(only, FEW.dropna())
         expected = alone.predict_proba(only)
         pd.testing.assert_frame_equal(fitted.predict_proba(only), expected)
+
+
+def test_images_leave_unlabeled_rows_out_by_default() -> None:
+    pixels = np.random.default_rng(0).random((ROWS, 4, 4))
+    tables = {"bank": BANK, "camera": Images(pixels, list(BANK.index))}
+    options = {"epochs": 1, "n_blocks": 1}
+    with pytest.warns(DataWarning, match="left out 225 of 300 rows without a label"):
+        fitted = small(**options).fit(tables, FEW)
+    assert fitted.row_counts_["unlabeled"] == 0
+    wanted = small(**options, use_unlabeled=True).fit(tables, FEW)
+    assert wanted.row_counts_["unlabeled"] == ROWS - LABELED
 
 
 def test_noisy_labels_and_no_gradients_accept_unlabeled_rows() -> None:

@@ -159,6 +159,19 @@ def private_run_of_members(folder: Path) -> tuple[object, list[dict[str, Any]]]:
     return codec.decode(reply), events
 
 
+def unmasked_share_of(folder: Path, name: str, wanted: float | None) -> float:
+    """Return the share of unmasked copies with which a matched party begins a run."""
+    config = load_party_config(folder / f"{name}.toml")
+    service = PartyService(
+        PartyInputs.load(name, config, RunDir(folder / name)), lambda event: None
+    )
+    net = NetConfig(embedding_dim=16, hidden_dim=16, members=2)
+    settings = RunSettings("laser+mask", net, TrainConfig(), unmasked_copies=wanted, run="r")
+    shares = service._start_run(settings, torch.arange(100)).worker._unmasked.tolist()
+    assert len(shares) == 2 and shares[0] == shares[1]
+    return float(shares[0])
+
+
 def test_members_train_resume_evaluate_and_predict(tmp_path: Path) -> None:
     write_files(tmp_path)
     log = tmp_path / "main"
@@ -208,6 +221,10 @@ def test_members_train_resume_evaluate_and_predict(tmp_path: Path) -> None:
         found = pd.read_csv(out).set_index("id")
         columns = ["proba_no", "proba_yes"]
         np.testing.assert_allclose(found[columns], expected.loc[found.index, columns], atol=1e-5)
+    assert unmasked_share_of(tmp_path, "shop", 0.25) == 0.25
+    # About 5 % of the median feature are missing at the shop; the bank has a hashed category.
+    assert 0 < unmasked_share_of(tmp_path, "shop", None) < 0.5
+    assert unmasked_share_of(tmp_path, "bank", None) == 0.0
     reply, party_log = private_run_of_members(tmp_path)
     assert isinstance(reply, ErrorReply) and "ConfigError" in reply.text
     assert any("members: expected 1 with differential" in str(e.get("reason")) for e in party_log)

@@ -27,7 +27,7 @@ from xvfl.methods import Method, Mode, protect_labels
 from xvfl.methods.members import Members, member_seeds
 from xvfl.methods.xvfl import XVFL
 from xvfl.primitives.layout import any_image
-from xvfl.primitives.masks import unmasked_share
+from xvfl.primitives.masks import choose_unmasked_share
 from xvfl.primitives.random import named_generator
 from xvfl.primitives.rows import PartyTable, Rows
 from xvfl.primitives.seeding import derive_seed
@@ -227,11 +227,11 @@ class StackedRuns:
     def _unmasked_shares(self, table: PartyTable) -> list[float]:
         """Return the share of masked copies that keep all features, for each member of each run."""
         share = self.configs[0].loss.unmasked_copies
-        shares = [share] * len(self.configs)
-        if share is None:
+        if share is not None:
+            shares = [share] * len(self.configs)
+        else:
             train = [table.observed[rows.to(self.device)] for rows in self.places("train")]
-            missing = [1 - observed.float().mean().item() for observed in train]
-            shares = [unmasked_share(table.layout, each) for each in missing]
+            shares = [choose_unmasked_share(table.layout, observed) for observed in train]
         return [each for each in shares for _ in range(self.net.members)]
 
     def _rows(self) -> Rows:

@@ -85,7 +85,7 @@ def run_config(dataset: str, seed: int, epochs: int = EPOCHS) -> RunConfig:
         return RunConfig("xvfl+", RATE, seed, loss=loss, train=train, weights="calibrated")
     net = SEVERAL_MEMBERS
     train = TrainConfig(epochs=epochs, patience=0, random_state=seed).resolve(net.members)
-    loss = LossConfig().resolve(net.members)
+    loss = LossConfig().resolve(net.members, completion_interval=train.completion_interval)
     return RunConfig("xvfl+", RATE, seed, net=net, loss=loss, train=train, weights="calibrated")
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from xvfl.config import COORDINATOR, TableOptions, TaskKind
 from xvfl.data.encoded import Encoded
@@ -35,7 +36,8 @@ from xvfl.dataset.overlap import Overlap, Unmatched, warn_near_misses, warn_smal
 from xvfl.dataset.splits import Splits
 from xvfl.errors import DataWarning, InputError, unknown
 from xvfl.primitives.layout import Layout
-from xvfl.primitives.rows import full_threshold_from_counts, missing_share_from_counts
+from xvfl.primitives.masks import median_missing_share
+from xvfl.primitives.rows import full_threshold_from_counts
 from xvfl.primitives.task import Classification, Regression, Task
 
 Int64Array = NDArray[np.int64]
@@ -108,7 +110,7 @@ class Metadata:
     full_threshold: dict[str, float]
     """Observed share from which a row is full, by party."""
     missing_share: dict[str, float]
-    """Share of missing cells in the training rows that a party holds, by party."""
+    """Missing share of the median feature, in the training rows that a party holds, by party."""
     class_weight: str
     id_overlap: Overlap
     """Rows of each party, shared and labeled."""
@@ -170,10 +172,10 @@ def prepare(
             encoder = plan.encoders[name]
         _warn_label_leaks(table, placement, name, encoder, values)
         store = backend.storage(name, encoder.layout)
-        rows = torch.from_numpy(_encode_table(table, placement, name, encoder, store))
+        rows, observed = _encode_table(table, placement, name, encoder, store)
         encoders[name] = encoder
         thresholds[name] = plan.full_threshold or full_threshold_from_counts(rows)
-        missing[name] = missing_share_from_counts(rows)
+        missing[name] = median_missing_share(observed, int(rows.sum()))
     metadata = Metadata(task, encoders, thresholds, missing, plan.class_weight, match.overlap)
     return backend.dataset(metadata)
 
@@ -269,15 +271,21 @@ def _warn_label_leaks(
 
 def _encode_table(
     table: Iterable[Source], placement: Placement, party: str, encoder: Encoder, store: StoreRows
-) -> Int64Array:
-    """Encode and store a party's rows; count training rows by the number of observed features."""
+) -> tuple[Tensor, Tensor]:
+    """Encode and store a party's rows.
+
+    Returns the number of training rows by their number of observed features, (raw + 1,), and the
+    number of training rows that observe each feature, (raw,).
+    """
     rows = np.zeros(encoder.layout.raw + 1, dtype=np.int64)
+    features = np.zeros(encoder.layout.raw, dtype=np.int64)
     for chunk, places in zip(table, placement.places(party), strict=True):
         used = places >= 0
         if not used.any():
             continue
         encoded = encode(encoder, take_rows(chunk, used))
         store(places[used], encoded)
-        observed = encoded.observed[placement.is_training(places[used])].sum(1)
-        rows += np.bincount(observed, minlength=len(rows))
-    return rows
+        observed = encoded.observed[placement.is_training(places[used])]
+        rows += np.bincount(observed.sum(1), minlength=len(rows))
+        features += observed.sum(0)
+    return torch.from_numpy(rows), torch.from_numpy(features)

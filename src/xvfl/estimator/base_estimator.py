@@ -21,6 +21,7 @@ from xvfl.config import (
     TrainConfig,
     build,
 )
+from xvfl.data.images import Images
 from xvfl.data.party_frame import (
     is_party_frame,
     weights_by_id,
@@ -42,7 +43,7 @@ from xvfl.estimator.estimator_inputs import (
     tables_of_previous_fit,
     warn_unknown_ids,
 )
-from xvfl.methods import Mode, method_spec
+from xvfl.methods import Mode, trains_on_unlabeled
 from xvfl.model.custom_nets import CustomNets
 from xvfl.model.explain.explain_model import ExplainOptions, explain
 from xvfl.model.explain.explanation import Explanation
@@ -81,9 +82,9 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
         y : Series, one-column DataFrame or tuple of (party, column)
             Labels indexed by id, or the column of a party's table that contains them: classes, or
             numbers for `XVFLRegressor`. A row without a label is one whose id is not in `y`, or
-            whose label is missing (NaN, None or NA). With `use_unlabeled`, `"xvfl+"` trains on
-            these rows too; other methods leave them out. -1 is a label like any other number. With
-            one DataFrame as `X`, also an array in the order of its rows.
+            whose label is missing (NaN, None or NA). `"xvfl+"` trains on these rows too
+            (`use_unlabeled`); other methods leave them out. -1 is a label like any other number.
+            With one DataFrame as `X`, also an array in the order of its rows.
         sample_weight : array of shape (n_labels,) or Series, default=None
             Weight of each label in the loss: in the order of `y`, or indexed by id. Only ratios
             matter. Validation rows count equally.
@@ -110,7 +111,8 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
         """
         plan = self._plan()
         previous = plan.initial
-        unlabeled = self.use_unlabeled and method_spec(plan.loss.method).uses_unlabeled
+        image = isinstance(X, Mapping) and any(isinstance(each, Images) for each in X.values())
+        unlabeled = trains_on_unlabeled(self.use_unlabeled, plan.loss.method, image)
         sources, labels = self._sources_and_labels(X, y, allow_missing=unlabeled)
         options = {
             name: table_options(name, each) for name, each in (self.table_options or {}).items()

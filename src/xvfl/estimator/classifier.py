@@ -52,16 +52,16 @@ class XVFLClassifier(ClassifierMixin, XVFLEstimator):  # type: ignore[misc]
         several members, which draw a mask each, else 2.
     unmasked_copies : float, default=None
         Share of the masked copies of `"xvfl+"` and `"laser+mask"` that keep all observed features,
-        0 to below 1. None means 0, and with several members up to 1/2, by party: the less is
-        missing in its training rows, the more.
+        0 to below 1. None means 0, and with a `completion_interval` above 1 up to 1/2, by party:
+        the less is missing in its training rows, the more.
     stop_gradient : bool, default=False
         Do not propagate gradients through the targets of DSAlign₁ and DSAlign₂.
     detach_cue : bool, default=False
         Do not propagate gradients through cues.
     guidance : float, default=None
         Weight of the joint prediction (soft label) against the true label in the targets of masked
-        copies, 0 to 1. None means 1 with several members, whose other steps use the true label,
-        else 0.5.
+        copies, 0 to 1. None means 1 with a `completion_interval` above 1, where the other steps use
+        the true label, else 0.5.
     reconstruction : float, default=0.3
         Weight of the reconstruction loss: completers reproduce observed features.
     cross_completion : bool, default=True
@@ -129,8 +129,9 @@ class XVFLClassifier(ClassifierMixin, XVFLEstimator):  # type: ignore[misc]
     class_weight : dict or "balanced", default=None
         Weights of the classes in the loss, by class. `"balanced"` weights classes inversely to
         their frequency. None weights all rows equally.
-    use_unlabeled : bool, default=True
-        Train on rows without a label too, if the method can: `"xvfl+"` does.
+    use_unlabeled : bool, default=None
+        Train on rows without a label too, if the method can: `"xvfl+"` does. None means True,
+        unless a party has images, where they lowered the accuracy.
     completion_interval : int, default=0
         `"xvfl+"` completes features in every n-th step; the other steps train on masked copies
         alone. 0 means 4 with several members, else 1.
@@ -317,7 +318,7 @@ class XVFLClassifier(ClassifierMixin, XVFLEstimator):  # type: ignore[misc]
         validation_fraction: float = 0.15,
         patience: int = 15,
         class_weight: Mapping[Any, float] | str | None = None,
-        use_unlabeled: bool = True,
+        use_unlabeled: bool | None = None,
         completion_interval: int = 0,
         image_shift: float = 0.125,
         random_state: int | np.random.RandomState | None = 0,

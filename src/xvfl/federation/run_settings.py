@@ -20,6 +20,8 @@ class RunSettings:
     """Without `random_state`: a party has a secret of its own."""
     reconstruction: float = 0.0
     """Weight of the reconstruction loss, which each party computes itself."""
+    unmasked_copies: float | None = 0.0
+    """Share of the masked copies that keep all features; None = the party chooses."""
     full_threshold: float | None = None
     """Observed share at which a row counts as full; None = the party chooses."""
     warm: str = ""

@@ -31,6 +31,7 @@ __all__ = [
     "register_method",
     "require_mode",
     "require_task",
+    "trains_on_unlabeled",
     "unregister_method",
 ]
 
@@ -81,7 +82,7 @@ class MethodSpec:
     completes: bool = False
     """Whether parties need completers."""
     uses_unlabeled: bool = False
-    """Whether the method trains on unlabeled rows, whose `Rows.y` is −1."""
+    """Whether the method can train on unlabeled rows, whose `Rows.y` is −1."""
     masked_views: int = 0
     """Number of masked views of a row that the method requests, for differential privacy."""
     regression: bool = False
@@ -198,6 +199,11 @@ def method_spec(name: str) -> MethodSpec:
     if name not in METHODS:
         raise ConfigError(unknown("method", name, METHODS))
     return METHODS[name]
+
+
+def trains_on_unlabeled(wanted: bool | None, name: str, image: bool) -> bool:
+    """Return whether a method trains on unlabeled rows; by default not if a party has images."""
+    return method_spec(name).uses_unlabeled and (not image if wanted is None else wanted)
 
 
 def require_task(name: str, task: TaskKind) -> None:

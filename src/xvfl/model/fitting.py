@@ -72,7 +72,8 @@ class TrainingPlan:
         several = not (image or custom or self.privacy.protects)
         net = resolve_net(self.net, image, self.privacy, several)
         train = self.train.resolve(net.members, rows, self.privacy.reconstruction_only)
-        loss = self.loss.resolve(net.members, image, len(layouts))
+        interval = train.completion_interval
+        loss = self.loss.resolve(net.members, image, len(layouts), interval)
         return replace(self, net=net, loss=loss, train=train)
 
 

@@ -26,7 +26,7 @@ from xvfl.dataset.overlap import Overlap, check_tables
 from xvfl.dataset.prepare import PreparationPlan
 from xvfl.dataset.splits import Splits
 from xvfl.errors import InputError, ModeError, RunError, unknown
-from xvfl.methods import Mode, method_spec, require_task
+from xvfl.methods import Mode, require_task, trains_on_unlabeled
 from xvfl.model.completion_examples import COMPLETION, completion_examples
 from xvfl.model.evaluation import EVALUATION, Chunk, Evaluation, evaluate, model_predictions
 from xvfl.model.explain.explain_model import ExplainOptions, explain
@@ -163,7 +163,8 @@ def open_dataset(config: Config, base_dir: Path, folder: RunDir) -> Iterator[Dat
     options = {name: party.options for name, party in config.parties.items()}
     train = config.train
     splits = Splits(config.test_fraction, train.validation_fraction, train.random_state)
-    unlabeled = config.use_unlabeled and method_spec(config.loss.method).uses_unlabeled
+    image = any(is_image_file(party.table) for party in config.parties.values())
+    unlabeled = trains_on_unlabeled(config.use_unlabeled, config.loss.method, image)
     plan = PreparationPlan(
         options,
         splits,
@@ -218,9 +219,14 @@ def read_run_tables(
         )
 
 
+def is_image_file(table: str) -> bool:
+    """Return whether a party's table is a file of images."""
+    return table.endswith(".npz")
+
+
 def read_source(table: str, id_column: str | None, party: str, min_rows: int = 1) -> Source:
     """Read a party's table of at least `min_rows` rows, or its images from an .npz file."""
-    if table.endswith(".npz"):
+    if is_image_file(table):
         return read_images(table)
     return read_table(table, id_column=id_column, party=party, min_rows=min_rows)
 

@@ -7,7 +7,7 @@ from xvfl.primitives.layout import Layout
 MAX_UNMASKED_SHARE = 0.5
 """Share of the copies that keep all features if nothing is missing in the training rows."""
 NO_UNMASKED_COPIES = 0.1
-"""Share of missing cells from which every copy is masked."""
+"""Missing share of the median feature from which every copy is masked."""
 
 
 def drop_features(observed: Tensor, uniform: Tensor, unmasked: float | Tensor = 0.0) -> Tensor:
@@ -21,11 +21,24 @@ def drop_features(observed: Tensor, uniform: Tensor, unmasked: float | Tensor = 
     return observed & (uniform[:, 1:] >= rate)
 
 
-def unmasked_share(layout: Layout, missing: float) -> float:
-    """Choose the share of copies that keep all features, by the share of missing cells.
+def median_missing_share(observed: Tensor, rows: int) -> float:
+    """Return the missing share of the median feature; 0 without rows.
 
-    What is missing in training rows will be missing in prediction too. Hashed categories overfit
-    without masks.
+    `observed` (p,): the number of rows that observe each feature.
+    """
+    return 1 - observed.double().quantile(0.5).item() / rows if rows else 0.0
+
+
+def choose_unmasked_share(layout: Layout, observed: Tensor) -> float:
+    """Choose the share of copies that keep all features, by observed features (B, p)."""
+    return unmasked_share(layout, median_missing_share(observed.sum(0), len(observed)))
+
+
+def unmasked_share(layout: Layout, missing: float) -> float:
+    """Choose the share of copies that keep all features, by the median feature's missing share.
+
+    What is missing in training rows will be missing in prediction too, and masks prepare for it. A
+    few features that are mostly missing do not count. Hashed categories overfit without masks.
     """
     if layout.hashed:
         return 0.0

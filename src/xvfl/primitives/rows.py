@@ -309,17 +309,6 @@ def full_threshold_from_counts(rows: Tensor) -> float:
     return float(torch.tensor(observed).float() / raw)
 
 
-def missing_share_from_counts(rows: Tensor) -> float:
-    """Return the share of missing cells from a histogram of rows; 0 without rows.
-
-    Entry j counts the rows with j observed features.
-    """
-    raw = len(rows) - 1
-    cells = int(rows.sum()) * raw
-    observed = int((rows * torch.arange(len(rows))).sum())
-    return 1 - observed / cells if cells else 0.0
-
-
 def is_full(observed: Tensor, full_threshold: float) -> Tensor:
     """Tell which rows are full at a party: enough of their raw features are observed."""
     share = observed.float().mean(1)

@@ -80,7 +80,8 @@ class CoordinatorRun:
         net = resolve_net(config.net, image, privacy)
         count = len(labeled.parts[0])
         train = train.resolve(net.members, count, privacy.reconstruction_only)
-        loss = config.loss.resolve(net.members, image, len(names))
+        interval = train.completion_interval
+        loss = config.loss.resolve(net.members, image, len(names), interval)
         self.config = config = replace(config, train=train, loss=loss)
         seeds, self.task = [run_seed(secret, name)], labeled.task
         n_outputs = self.task.n_outputs

@@ -30,6 +30,7 @@ from xvfl.matching.alignment import PartyAlignment, load_party_alignment
 from xvfl.methods.members import member_seeds
 from xvfl.model.fitting import choose_device
 from xvfl.model.workflow import ENCODER
+from xvfl.primitives.masks import choose_unmasked_share
 from xvfl.primitives.rows import FULL, choose_full_threshold, observation_levels
 from xvfl.service.checkpoints import Checkpoints
 from xvfl.service.config import ALIGNMENT
@@ -104,6 +105,8 @@ class PartyService:
             {name: encoder.layout}, net_config, loss, seeds, privacy=settings.privacy
         )
         net, privacy = nets[name], state_privacy(settings.privacy, settings.method)
+        observed = table.observed[training] if len(training) else table.observed
+        unmasked = settings.unmasked_copies
         worker = PartyWorker(
             name,
             net.to(device),
@@ -112,11 +115,9 @@ class PartyService:
             settings.reconstruction,
             privacy,
             settings.train.image_shift,
+            choose_unmasked_share(encoder.layout, observed) if unmasked is None else unmasked,
         )
-        trained = table.observed[training]
-        full_threshold = settings.full_threshold or choose_full_threshold(
-            trained if len(trained) else table.observed
-        )
+        full_threshold = settings.full_threshold or choose_full_threshold(observed)
         levels = observation_levels(table.observed, full_threshold)
         if privacy is not None:
             # Which features of a row are missing is private too.

@@ -32,6 +32,7 @@ def make_terms(
         # The coordinator's seed is not sent: it initializes the heads.
         replace(config.train, random_state=0),
         config.loss.reconstruction_weight,
+        config.loss.unmasked_copies,
         config.loss.full_threshold,
         warm,
         config.payload,
