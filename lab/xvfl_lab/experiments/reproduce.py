@@ -311,7 +311,8 @@ SPECIAL: dict[str, SpecialFigure] = {
         unlabeled.make,
         plot_unlabeled.plot,
         "`xvfl+` with 500 labels: what the rows without a label add; R_miss 0.5, five seeds. On a "
-        "GPU also CIFAR-10 with 1,000 labels.",
+        "GPU also CIFAR-10 with 1,000 labels, where they lower the accuracy; by default images "
+        "leave them out (`use_unlabeled`).",
     ),
     "party-worth": SpecialFigure(
         party_worth.make,

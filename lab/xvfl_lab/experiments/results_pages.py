@@ -1,6 +1,7 @@
 """The pages of results: a summary, the claims, the standings, and a page for each figure."""
 
 import inspect
+import math
 from collections import Counter
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -204,7 +205,7 @@ def _ablation_costs(runs: Runs) -> str:
     def cost(without: str, dataset: str, mode: str) -> str:
         ways, metric = ((OURS, mode), (without, mode)), metric_of(dataset)
         lost = difference(sets[dataset], *ways, JUDGED, metric).mean
-        return f"{100 * lost:.1f}".replace("-0.0", "0.0")
+        return "not run" if math.isnan(lost) else f"{100 * lost:.1f}".replace("-0.0", "0.0")
 
     lines = markdown_table(
         ["part", *map(", ".join, columns)],
