@@ -1,7 +1,6 @@
 """The pages of results: a summary, the claims, the standings, and a page for each figure."""
 
 import inspect
-import math
 from collections import Counter
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -203,9 +202,11 @@ def _ablation_costs(runs: Runs) -> str:
     columns = [(dataset, mode) for dataset in sets for mode in ("local", "collaborative")]
 
     def cost(without: str, dataset: str, mode: str) -> str:
+        if not any(result.config.name == without for result in sets[dataset]):
+            return "not run"
         ways, metric = ((OURS, mode), (without, mode)), metric_of(dataset)
         lost = difference(sets[dataset], *ways, JUDGED, metric).mean
-        return "not run" if math.isnan(lost) else f"{100 * lost:.1f}".replace("-0.0", "0.0")
+        return f"{100 * lost:.1f}".replace("-0.0", "0.0")
 
     lines = markdown_table(
         ["part", *map(", ".join, columns)],
