@@ -224,14 +224,15 @@ class LossConfig:
     self_completion: float | None = None
     """Weight of the self-completion loss of `xvfl+`: each party predicts alone from masked copies
     of a row, before and after completion; by default 1, and 2/k for k > 2 parties with images. 0 =
-    the loss of `xvfl`; `n_masks`, `guidance` and `reconstruction` then have no effect."""
+    the loss of `xvfl`; `n_masks`, `unmasked_copies`, `guidance` and `reconstruction` then have no
+    effect."""
     n_masks: int = 0
     """Number of masked copies of each row per step in self completion, up to 31; 0 = 1 with several
     members, which draw a mask each, else 2."""
     unmasked_copies: float | None = None
     """Share of the masked copies of `xvfl+` and `laser+mask` that keep all observed features, 0 to
-    below 1; by default 0, and with a `completion_interval` above 1 up to 1/2, by party: the less is
-    missing in its training rows, the more."""
+    below 1; by default 0. With a `completion_interval` above 1 each party chooses up to 1/2: more
+    if less is missing in its training rows, 0 with hashed categories."""
     guidance: float | None = None
     """Weight of the joint prediction (soft label) against the true label in the targets of masked
     copies, 0 to 1; by default 1 with a `completion_interval` above 1, where the other steps use the
@@ -497,8 +498,8 @@ class Config:
     test_fraction: float = 0.2
     """Share of the labeled rows held out for `xvfl evaluate`."""
     use_unlabeled: bool | None = None
-    """Train on rows without a label too, if the method can: `xvfl+` does; by default unless a party
-    has images, where they lowered the accuracy."""
+    """Train on rows without a label too, if the method can: `xvfl+` does. The default is true, but
+    false if a party has images, where these rows lowered the accuracy."""
     out_of_core: bool | Literal["auto"] = "auto"
     """Keep Parquet tables on disk during training; `auto` = if they have more than 100 million
     cells."""

@@ -57,9 +57,10 @@ def with_seeing_completers(problem: Problem) -> Problem:
     return replace(problem, parties=parties)
 
 
-def one_worker(reconstruction: float = 0.0) -> PartyWorker:
+def one_worker(reconstruction: float = 0.0, unmasked: float = 0.0) -> PartyWorker:
     problem = with_seeing_completers(make_problem([MIXED], ["F"] * 6, seed=2))
-    return PartyWorker("p0", problem.parties[0], problem.tables[0], [SEED], reconstruction)
+    net, table = problem.parties[0], problem.tables[0]
+    return PartyWorker("p0", net, table, [SEED], reconstruction, unmasked=unmasked)
 
 
 def completed(worker: PartyWorker, cue: Tensor, aligned: bool) -> Tensor:
@@ -67,6 +68,13 @@ def completed(worker: PartyWorker, cue: Tensor, aligned: bool) -> Tensor:
     worker.net.train()
     worker.embed(torch.arange(rows), ["plain", "masked", "self"], STEP)
     return worker.complete(cue, torch.full((rows,), aligned))
+
+
+def test_unmasked_copies_do_not_change_cross_completion() -> None:
+    cue = torch.randn(6, D, dtype=torch.float64)
+    torch.testing.assert_close(
+        completed(one_worker(unmasked=0.9), cue, True), completed(one_worker(), cue, True)
+    )
 
 
 def test_aligned_rows_are_completed_from_a_drawn_mask_by_hand() -> None:

@@ -1,14 +1,18 @@
 """Masks: the share of copies that keep all features, and how it is chosen."""
 
+import json
+from dataclasses import asdict
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from xvfl.config import LossConfig, NetConfig
+from xvfl.config import LossConfig, NetConfig, TrainConfig
+from xvfl.errors import ConfigError, WireError
 from xvfl.federation.build import build_parties
 from xvfl.federation.party_worker import PartyWorker
+from xvfl.federation.run_settings import RunSettings, parse_run_settings
 from xvfl.primitives.layout import Feature, Layout
 from xvfl.primitives.masks import drop_features, median_missing_share, unmasked_share
 from xvfl.primitives.random import CounterRNG
@@ -47,9 +51,8 @@ def test_the_share_of_unmasked_rows_and_the_rates_of_the_others() -> None:
     observed = torch.ones(8000, 200, dtype=torch.bool)
     uniform = CounterRNG([0], "mask").uniform(0, 8000, 201, observed.device)
     kept = drop_features(observed, uniform, 0.5).float().mean(1)
-    masked = kept[uniform[:, 0] >= 0.5].sort().values
+    masked = kept[kept < 1].sort().values
     assert abs(len(masked) / 8000 - 0.5) < 0.05
-    assert (kept[uniform[:, 0] < 0.5] == 1).all()
     spread = (torch.arange(len(masked)) + 0.5) / len(masked)
     assert (masked - spread).abs().max() < 0.05
 
@@ -64,6 +67,18 @@ def test_the_median_feature_decides_what_is_missing() -> None:
     assert median_missing_share(torch.tensor([100, 90, 20]), 100) == pytest.approx(0.1)
     assert median_missing_share(torch.tensor([100, 90, 80, 20]), 100) == pytest.approx(0.15)
     assert median_missing_share(torch.tensor([0, 0]), 0) == 0.0
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.0, 5.0, float("nan")])
+def test_a_share_out_of_range_is_rejected(share: float) -> None:
+    with pytest.raises(ConfigError, match="unmasked_copies"):
+        LossConfig(unmasked_copies=share)
+    settings = {
+        **asdict(RunSettings("xvfl+", NetConfig(), TrainConfig())),
+        "unmasked_copies": share,
+    }
+    with pytest.raises(WireError, match="unmasked_copies"):
+        parse_run_settings(json.dumps(settings))
 
 
 def resolved(interval: int, **options: Any) -> LossConfig:

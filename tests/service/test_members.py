@@ -28,6 +28,7 @@ from xvfl.service.config import load_party_config
 from xvfl.service.labeled_rows import LabeledRows
 from xvfl.service.log import read_log
 from xvfl.service.party_inputs import PartyInputs
+from xvfl.service.party_release import RUN
 from xvfl.service.party_service import PartyService
 from xvfl.service.secret import load_secret, run_seed
 from xvfl.wire import codec
@@ -54,6 +55,8 @@ column = "churned"
 members = 3
 embedding_dim = 64
 hidden_dim = 32
+[loss]
+unmasked_copies = 0.125
 [train]
 epochs = 10
 learning_rate = 0.01
@@ -221,9 +224,10 @@ def test_members_train_resume_evaluate_and_predict(tmp_path: Path) -> None:
         found = pd.read_csv(out).set_index("id")
         columns = ["proba_no", "proba_yes"]
         np.testing.assert_allclose(found[columns], expected.loc[found.index, columns], atol=1e-5)
+    assert RunDir(tmp_path / "shop").read_json(RUN)["settings"]["unmasked_copies"] == 0.125
     assert unmasked_share_of(tmp_path, "shop", 0.25) == 0.25
-    # About 5 % of the median feature are missing at the shop; the bank has a hashed category.
-    assert 0 < unmasked_share_of(tmp_path, "shop", None) < 0.5
+    # The shop has two features, and misses a tenth of one; the bank has a hashed category.
+    assert unmasked_share_of(tmp_path, "shop", None) == pytest.approx(0.25, abs=0.1)
     assert unmasked_share_of(tmp_path, "bank", None) == 0.0
     reply, party_log = private_run_of_members(tmp_path)
     assert isinstance(reply, ErrorReply) and "ConfigError" in reply.text

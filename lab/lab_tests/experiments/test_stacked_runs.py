@@ -192,3 +192,15 @@ def test_calibrated_runs_of_a_stack_are_also_tested_without_completion() -> None
     results = run_many(digits(), [replace(run, weights="calibrated") for run in runs])
     for result in results:
         assert {"local zero-filled", "collaborative zero-filled"} <= result.metrics.keys()
+
+
+def test_each_run_chooses_its_share_of_unmasked_copies() -> None:
+    task = replace(small_task(), observed={})
+    runs = [replace(each, overlap=0.4) for each in configs("xvfl+")[:2]]
+    runs = [replace(each, rate=rate) for each, rate in zip(runs, (0.0, 0.9), strict=True)]
+    for interval, expected in ((4, [0.5, 0.5, 0.0, 0.0]), (1, [0.0] * 4)):
+        train = replace(runs[0].train, completion_interval=interval)
+        some = [replace(each, net=NetConfig(6, 8, members=2), train=train) for each in runs]
+        a, b = StackedRuns(task, some).federation.workers
+        assert a._unmasked.tolist() == expected
+        assert b._unmasked.tolist() == [0.0] * 4  # a hashed category

@@ -226,7 +226,9 @@ class StackedRuns:
 
     def _unmasked_shares(self, table: PartyTable) -> list[float]:
         """Return the share of masked copies that keep all features, for each member of each run."""
-        share = self.configs[0].loss.unmasked_copies
+        one = self.configs[0]
+        interval = one.train.completion_interval or 1
+        share = one.loss.resolve(completion_interval=interval).unmasked_copies
         if share is not None:
             shares = [share] * len(self.configs)
         else:

@@ -32,6 +32,7 @@ from xvfl.methods import method_spec, protect_labels
 from xvfl.methods.members import member_seeds
 from xvfl.nets.party_net import PartyNet
 from xvfl.primitives.layout import any_image
+from xvfl.primitives.masks import choose_unmasked_share
 from xvfl.primitives.rows import PartyTable, Rows, observation_levels
 from xvfl.training.loop import Record, Trainer
 from xvfl.wire.messages import Hello
@@ -124,6 +125,9 @@ class Scenario:
             config.loss, lambda1=_first(config.loss.lambda1), lambda2=_first(config.loss.lambda2)
         )
         train = replace(config.train.resolve(), device="cpu", precision="float32")
+        image, parties = any_image(dataset.layouts), len(dataset.layouts)
+        members = max(config.net.members, 1)
+        loss = loss.resolve(members, image, parties, train.completion_interval)
         return cls(dataset, config.net, loss, train, config.privacy)
 
     @property
@@ -147,11 +151,14 @@ class Scenario:
 
     def settings(self, protection: Protection) -> RunSettings:
         """Return the settings that the coordinator sends to every party."""
+        interval = self.train.completion_interval or 1
+        loss = self.loss.resolve(completion_interval=interval)
         return RunSettings(
             self.loss.method,
             self.widths(protection),
             self.train,
             self.loss.reconstruction_weight,
+            loss.unmasked_copies,
             run=RUN,
             privacy=protection.privacy,
         )
@@ -185,7 +192,12 @@ class Scenario:
             net = self.first_net(name, protection, seed)
             worker_type = PartyWorker if protection.private_seeds else UnprotectedWorker
             seeds = member_seeds([seed], settings.net.members)
-            worker = worker_type(name, net, table, seeds, settings.reconstruction)
+            unmasked = settings.unmasked_copies
+            if unmasked is None:
+                unmasked = choose_unmasked_share(table.layout, table.observed[training])
+            worker = worker_type(
+                name, net, table, seeds, settings.reconstruction, unmasked=unmasked
+            )
             levels = observation_levels(table.observed, self.dataset.full_threshold[name])
             return PartyRun(worker, levels, RequestLedger(protection.limits, len(table)))
 

@@ -44,15 +44,15 @@ class XVFLRegressor(RegressorMixin, XVFLEstimator):  # type: ignore[misc]
     self_completion : float, default=None
         Weight of the self-completion loss of `"xvfl+"`: each party predicts alone from masked
         copies of a row, before and after completion. None means 1, and 2/k for k > 2 parties with
-        images. 0 is the loss of `"xvfl"`; `n_masks`, `guidance` and `reconstruction` then have no
-        effect.
+        images. 0 is the loss of `"xvfl"`; `n_masks`, `unmasked_copies`, `guidance` and
+        `reconstruction` then have no effect.
     n_masks : int, default=0
         Number of masked copies of each row per step in self completion, up to 31. 0 means 1 with
         several members, which draw a mask each, else 2.
     unmasked_copies : float, default=None
         Share of the masked copies of `"xvfl+"` and `"laser+mask"` that keep all observed features,
-        0 to below 1. None means 0, and with a `completion_interval` above 1 up to 1/2, by party:
-        the less is missing in its training rows, the more.
+        0 to below 1. None means 0; with a `completion_interval` above 1 each party chooses up to
+        1/2: more if less is missing in its training rows, 0 with hashed categories.
     stop_gradient : bool, default=False
         Do not propagate gradients through the targets of DSAlign₁ and DSAlign₂.
     detach_cue : bool, default=False
@@ -124,8 +124,8 @@ class XVFLRegressor(RegressorMixin, XVFLEstimator):  # type: ignore[misc]
     patience : int, default=15
         Epochs without a better validation score before training stops. 0 disables early stopping.
     use_unlabeled : bool, default=None
-        Train on rows without a label too, if the method can: `"xvfl+"` does. None means True,
-        unless a party has images, where they lowered the accuracy.
+        Train on rows without a label too, if the method can: `"xvfl+"` does. None means True, but
+        False if a party has images, where these rows lowered the accuracy.
     completion_interval : int, default=0
         `"xvfl+"` completes features in every n-th step; the other steps train on masked copies
         alone. 0 means 4 with several members, else 1.

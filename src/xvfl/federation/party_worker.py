@@ -79,7 +79,7 @@ class PartyWorker:
         if privacy is not None:
             n_masked = privacy.n_releases - 1
             self.private = PrivateEmbeddings(
-                name, net, table, seeds[0], privacy.noise_std, n_masked
+                name, net, table, seeds[0], privacy.noise_std, n_masked, by_seed[0]
             )
 
     def embed(
@@ -149,7 +149,7 @@ class PartyWorker:
         used = needed.unsqueeze(1) if needed is not None and self.row_wise else None
         kept = torch.zeros_like(self._observed)
         if self.net.completer_sees:
-            kept = self._sample_mask(self._observed, self._step, self._n_masks)
+            kept = self._drop(self._observed, self._step, self._n_masks)
         observed = torch.where(replace_observed.unsqueeze(1), kept, self._observed)
         return self._complete(cue, observed, used, own_cue=False)
 
@@ -171,14 +171,21 @@ class PartyWorker:
         return torch.stack(used, 1)
 
     def _sample_mask(self, observed: Tensor, step: int | Tensor, number: int) -> Tensor:
+        """Sample the mask of a copy; a share of the copies keeps all features."""
+        unmasked = self._unmasked.view(-1, 1).expand(-1, len(observed) // len(self._unmasked))
+        return self._drop(observed, step, number, unmasked.reshape(-1, 1))
+
+    def _drop(
+        self, observed: Tensor, step: int | Tensor, number: int, unmasked: float | Tensor = 0.0
+    ) -> Tensor:
+        """Drop features at random, in training only."""
         if not self.net.training:
             return observed
         while len(self._draws) <= number:
             self._draws.append(CounterRNG(self.seeds, self.name, "mask", len(self._draws)))
         rows, raw = observed.shape
         uniform = self._draws[number].uniform(step, rows, 1 + raw, observed.device)
-        unmasked = self._unmasked.view(-1, 1).expand(-1, rows // len(self._unmasked))
-        return drop_features(observed, uniform, unmasked.reshape(-1, 1))
+        return drop_features(observed, uniform, unmasked)
 
     def _complete(
         self, cue: Tensor, observed: Tensor, used: Tensor | None, own_cue: bool

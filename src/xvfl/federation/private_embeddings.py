@@ -49,10 +49,19 @@ class PrivateEmbeddings:
         Standard deviation of the noise; 0 = none.
     n_masked
         Number of masked views.
+    unmasked
+        Share of the masked views that keep all features.
     """
 
     def __init__(
-        self, name: str, net: PartyNet, table: Table, seed: int, noise_std: float, n_masked: int
+        self,
+        name: str,
+        net: PartyNet,
+        table: Table,
+        seed: int,
+        noise_std: float,
+        n_masked: int,
+        unmasked: float = 0.0,
     ) -> None:
         if not row_wise(net.bottom):
             raise ConfigError(
@@ -60,7 +69,7 @@ class PrivateEmbeddings:
                 "batch normalization and custom modules"
             )
         self.name, self.net, self.table, self.seed = name, net, table, seed
-        self.noise_std, self.n_masked = noise_std, n_masked
+        self.noise_std, self.n_masked, self.unmasked = noise_std, n_masked, unmasked
         self._releases: Tensor | None = None
 
     def select(self, handles: Tensor, views: Sequence[str]) -> Tensor:
@@ -102,7 +111,7 @@ class PrivateEmbeddings:
             for number in range(self.n_masked):
                 rng = CounterRNG([self.seed], self.name, "private mask", number)
                 uniform = rng.uniform_by_key(handles, 1 + rows.observed.shape[1])
-                masked = drop_features(rows.observed, uniform)
+                masked = drop_features(rows.observed, uniform, self.unmasked)
                 embeddings.append(self._embed(rows, masked) - center)
             parts.append(self._add_noise(torch.stack(embeddings, 1), rows, handles))
         self.net.train(training)

@@ -140,9 +140,15 @@ def fit(
 
 
 def _unmasked_shares(dataset: Dataset, loss: LossConfig) -> dict[str, float]:
-    """Return each party's share of masked copies that keep all features."""
-    if loss.unmasked_copies is not None:
-        return dict.fromkeys(dataset.layouts, loss.unmasked_copies)
+    """Return each party's share of masked copies that keep all features.
+
+    With unlabeled rows every step has the row as observed too, so all copies are masked by default.
+    """
+    share = loss.unmasked_copies
+    if share is None and dataset.row_counts().unlabeled:
+        share = 0.0
+    if share is not None:
+        return dict.fromkeys(dataset.layouts, share)
     missing = dataset.missing_share
     return {name: unmasked_share(layout, missing[name]) for name, layout in dataset.layouts.items()}
 
