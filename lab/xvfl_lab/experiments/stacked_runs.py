@@ -229,11 +229,8 @@ class StackedRuns:
         one = self.configs[0]
         interval = one.train.completion_interval or 1
         share = one.loss.resolve(completion_interval=interval).unmasked_copies
-        if share is not None:
-            shares = [share] * len(self.configs)
-        else:
-            train = [table.observed[rows.to(self.device)] for rows in self.places("train")]
-            shares = [choose_unmasked_share(table.layout, observed) for observed in train]
+        train = (table.observed[rows.to(self.device)] for rows in self.places("train"))
+        shares = [choose_unmasked_share(table.layout, observed, share) for observed in train]
         return [each for each in shares for _ in range(self.net.members)]
 
     def _rows(self) -> Rows:

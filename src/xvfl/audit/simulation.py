@@ -192,9 +192,9 @@ class Scenario:
             net = self.first_net(name, protection, seed)
             worker_type = PartyWorker if protection.private_seeds else UnprotectedWorker
             seeds = member_seeds([seed], settings.net.members)
-            unmasked = settings.unmasked_copies
-            if unmasked is None:
-                unmasked = choose_unmasked_share(table.layout, table.observed[training])
+            unmasked = choose_unmasked_share(
+                table.layout, table.observed[training], settings.unmasked_copies
+            )
             worker = worker_type(
                 name, net, table, seeds, settings.reconstruction, unmasked=unmasked
             )

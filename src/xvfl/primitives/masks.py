@@ -6,7 +6,7 @@ from xvfl.primitives.layout import Layout
 
 MAX_UNMASKED_SHARE = 0.5
 """Share of the copies that keep all features if nothing is missing in the training rows."""
-NO_UNMASKED_COPIES = 0.1
+MISSING_LIMIT = 0.1
 """Missing share of the median feature from which every copy is masked."""
 
 
@@ -29,8 +29,10 @@ def median_missing_share(observed: Tensor, rows: int) -> float:
     return 1 - observed.double().quantile(0.5).item() / rows if rows else 0.0
 
 
-def choose_unmasked_share(layout: Layout, observed: Tensor) -> float:
-    """Choose the share of copies that keep all features, by observed features (B, p)."""
+def choose_unmasked_share(layout: Layout, observed: Tensor, wanted: float | None = None) -> float:
+    """Return the wanted share of copies that keep all features; by default by `observed` (B, p)."""
+    if wanted is not None:
+        return wanted
     return unmasked_share(layout, median_missing_share(observed.sum(0), len(observed)))
 
 
@@ -42,4 +44,4 @@ def unmasked_share(layout: Layout, missing: float) -> float:
     """
     if layout.hashed:
         return 0.0
-    return MAX_UNMASKED_SHARE * max(0.0, 1 - missing / NO_UNMASKED_COPIES)
+    return MAX_UNMASKED_SHARE * max(0.0, 1 - missing / MISSING_LIMIT)

@@ -106,7 +106,6 @@ class PartyService:
         )
         net, privacy = nets[name], state_privacy(settings.privacy, settings.method)
         observed = table.observed[training] if len(training) else table.observed
-        unmasked = settings.unmasked_copies
         worker = PartyWorker(
             name,
             net.to(device),
@@ -115,7 +114,7 @@ class PartyService:
             settings.reconstruction,
             privacy,
             settings.train.image_shift,
-            choose_unmasked_share(encoder.layout, observed) if unmasked is None else unmasked,
+            choose_unmasked_share(encoder.layout, observed, settings.unmasked_copies),
         )
         full_threshold = settings.full_threshold or choose_full_threshold(observed)
         levels = observation_levels(table.observed, full_threshold)
