@@ -149,8 +149,28 @@ def test_a_repeated_batch_is_no_replay() -> None:
 
 def test_answers_with_few_different_rows_have_no_sketch() -> None:
     values = torch.zeros(64, 8)
-    values[3] = 1.0
+    values[3:10] = torch.randn(7, 8, generator=torch.Generator().manual_seed(3))
     assert sketch(values) is None and sketch(torch.randn(8, 8)) is None
+    assert sketch(torch.ones(64, 8)) is None
+
+
+def test_a_replay_is_noticed_if_few_rows_are_far_from_the_others() -> None:
+    rng = torch.Generator().manual_seed(4)
+
+    def answer() -> torch.Tensor:
+        values = 5 + torch.randn(64, 8, generator=rng)
+        values[torch.randperm(32, generator=rng)[:2]] += 100
+        return values
+
+    history, replayed = History(), answer()
+    for step, values in enumerate([replayed, *(answer() for _ in range(100))]):
+        described = sketch(values)
+        assert described is not None
+        assert history.repeats(described, step)[0] < 0.8, step
+    described = sketch(replayed)
+    assert described is not None
+    correlation, step = history.repeats(described, 101)
+    assert correlation > MAX_CORRELATION and step == 0
 
 
 def test_inconsistency_of_noise_and_of_rounding() -> None:

@@ -35,7 +35,7 @@ MAX_SCALE_CHANGE = 5.0
 MAX_FIRST_RMS = 30.0
 """Largest root mean square without a history, relative to the other parties' or to 1."""
 MIN_SPREAD = 1e-3
-"""Smallest deviation of the rows from their mean, relative to their root mean square."""
+"""Smallest deviation of embeddings from their mean, relative to their root mean square."""
 DRIFT_ANSWERS = 10
 """Answers of a history before drift is measured."""
 MAX_DRIFT = 0.6
@@ -156,7 +156,7 @@ class PartyMonitor:
             anomalies = self._check_one(name, kind, statistics, i, history)
             if (answer := sketch(first)) is not None and (training or kind == "embeddings"):
                 repeats = history.repeats(answer, step) if training else history.correlation(answer)
-                anomalies += _check_repeat(name, kind, *repeats)
+                anomalies += self._check_repeat(name, kind, *repeats)
             if not training and kind == "embeddings":
                 if answer is not None and name not in self._evaluated:
                     history.store_evaluation(answer)
@@ -217,7 +217,8 @@ class PartyMonitor:
         self, name: str, kind: AnswerKind, statistics: AnswerStatistics, i: int, history: History
     ) -> list[Anomaly]:
         rms, spread = float(statistics.rms[i]), float(statistics.spread[i])
-        if spread < MIN_SPREAD:
+        # A completer may give one value for all rows: then nothing of the row can be completed.
+        if spread < MIN_SPREAD and kind == "embeddings":
             return [Anomaly(name, "constant", f"all rows of its {kind} are equal")]
         if history.count:
             low, high = history.rms / MAX_SCALE_CHANGE, history.rms * MAX_SCALE_CHANGE
@@ -231,6 +232,15 @@ class PartyMonitor:
             text = f"the second moments of its {kind} changed by {drift:.2f} at once"
             return [Anomaly(name, "drift", f"{text}; expected at most {MAX_DRIFT}")]
         return []
+
+    def _check_repeat(
+        self, name: str, kind: AnswerKind, correlation: float, step: int
+    ) -> list[Anomaly]:
+        """Judge the correlation with an answer of another step, or of the validation rows (−1)."""
+        if correlation <= MAX_CORRELATION:
+            return []
+        earlier = f"step {step}, for other rows" if step >= 0 else "the validation rows"
+        return [Anomaly(name, "repeat", f"its {kind} repeat those of {earlier}")]
 
     def _check_consistency(self, name: str, values: Tensor, handles: Tensor) -> list[Anomaly]:
         """Compare answers for the same rows since the last training step."""
@@ -276,13 +286,6 @@ class PartyMonitor:
 def describe(anomaly: Anomaly) -> str:
     """Describe an anomaly as the reason of an exclusion."""
     return f"party {anomaly.party!r} sent suspicious values ({anomaly.kind}): {anomaly.reason}"
-
-
-def _check_repeat(name: str, kind: AnswerKind, correlation: float, step: int) -> list[Anomaly]:
-    if correlation <= MAX_CORRELATION:
-        return []
-    earlier = f"step {step}, for other rows" if step >= 0 else "the validation rows"
-    return [Anomaly(name, "repeat", f"its {kind} repeat those of {earlier}")]
 
 
 def _others(rms: Tensor, i: int) -> float:

@@ -17,6 +17,8 @@ RATE = 0.1
 """Weight of a new answer in the running statistics."""
 MOMENT_WIDTH = 64
 """Coordinates of an embedding that moments and sketches use, evenly spaced over all members."""
+MIN_DISTANCE = 1e-3
+"""Distance from the median row that counts as a difference, relative to the largest one."""
 TINY = 1e-30
 
 
@@ -76,20 +78,22 @@ def spread(values: Tensor, counted: Tensor) -> Tensor:
 
 @torch.no_grad()
 def sketch(values: Tensor) -> Tensor | None:
-    """Describe one party's answer (n, d) by its first rows, centered and scaled; None if too few.
+    """Describe one party's answer (n, d) by its first rows; None if too few or too few differ.
 
-    The scalar product of two sketches is the correlation of the answers. Answers in which few rows
-    differ from the others have no sketch: they correlate by chance.
+    The scalar product of two sketches is the correlation of the answers, after rows far from the
+    median row were moved towards it: without this, a few such rows would decide the correlation.
     """
     rows = _select_columns(values[:SKETCH_ROWS])
     if len(rows) < SKETCH_ROWS // 2:
         return None
-    centered = rows - rows.mean(0)
-    square = centered.square().sum(1)
-    total = square.sum()
-    effective_rows = total.square() / square.square().sum().clamp(min=TINY)
-    if float(effective_rows) < SKETCH_ROWS // 4:
+    centered = rows - rows.median(0).values
+    length = centered.norm(dim=1)
+    limit = length.topk(SKETCH_ROWS // 4).values[-1]
+    if not float(limit) > MIN_DISTANCE * float(length.max()):
         return None
+    centered = centered * (limit / length.clamp(min=limit)).unsqueeze(1)
+    centered = centered - centered.mean(0)
+    total = centered.square().sum()
     result = values.new_zeros(SKETCH_ROWS * rows.shape[1])
     flat = (centered / total.sqrt()).flatten()
     result[: len(flat)] = flat
