@@ -54,6 +54,7 @@ PHYSIONET = Path("clinical") / "physionet2012_wide.parquet"
 PHYSIONET_ROWS = 4000
 NET = NetConfig(embedding_dim=64, hidden_dim=64, members=1)
 NO_GRADIENTS = PrivacyConfig("no_gradients")
+SENDS_GRADIENTS = PrivacyConfig("off")
 LEAVE = "leave"
 """In place of an attack: exclude the party."""
 MISSING = 0.3

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tests.federation.poisoned_parties import LEAVE, TABLES, make_run
+from tests.federation.poisoned_parties import LEAVE, SENDS_GRADIENTS, TABLES, make_run
 from tests.federation.poisoned_values import ATTACKS
-from xvfl.config import NetConfig, PrivacyConfig
+from xvfl.config import NetConfig
 from xvfl.federation.party_monitor import (
     DRIFT_ANSWERS,
     GRADIENT_STEPS,
@@ -30,7 +30,6 @@ from xvfl.federation.party_statistics import AnswerStatistics, History, inconsis
 from xvfl.methods import METHODS
 
 FEDERATED_METHODS = ("xvfl+", "xvfl", "laser", "laser+mask", "vanilla", "standalone")
-SENDS_GRADIENTS = PrivacyConfig("off")
 SHARES = (0.25, 0.5, 0.75)
 """Shares of the epochs after which the attack starts."""
 
@@ -78,7 +77,10 @@ def report_false_alarms(data: str, epochs: int, rate: float, seeds: range) -> No
 
 
 class ExtremeValues(PartyMonitor):
-    """Record the most extreme values that the monitor compares with its limits."""
+    """Record the most extreme values that the monitor compares with its limits.
+
+    Of `constant` that is the smallest one, of all others the largest.
+    """
 
     def __init__(self) -> None:
         super().__init__("warn")
@@ -96,7 +98,8 @@ class ExtremeValues(PartyMonitor):
         else:
             self.record("scale, first", rms / max(1.0, _others(statistics.rms, i)))
         if kind == "embeddings":
-            self.record("constant", -float(statistics.spread[i]))
+            smallest = self.found.get("constant", math.inf)
+            self.found["constant"] = min(smallest, float(statistics.spread[i]))
         if history.count >= DRIFT_ANSWERS and int(statistics.rows[i]) >= 2 * MIN_ROWS:
             self.record("drift", history.drift(statistics.moment[i]))
         return super()._check_one(name, kind, statistics, i, history)

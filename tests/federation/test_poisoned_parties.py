@@ -7,7 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from tests.federation.poisoned_parties import LEAVE, NET, NO_GRADIENTS, PoisonedRun, make_run
+from tests.federation.poisoned_parties import (
+    LEAVE,
+    NET,
+    NO_GRADIENTS,
+    SENDS_GRADIENTS,
+    PoisonedRun,
+    make_run,
+)
 from tests.federation.poisoned_values import ATTACKS
 from xvfl.config import PrivacyConfig
 from xvfl.federation.party_monitor import MAX_CORRELATION, MAX_INCONSISTENCY, PartyMonitor
@@ -22,7 +29,6 @@ KINDS = {
     "replay": {"repeat"},
 }
 """How each attack may be noticed first."""
-SENDS_GRADIENTS = PrivacyConfig("off")
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["first step", "later"])

@@ -217,7 +217,7 @@ class PartyMonitor:
         self, name: str, kind: AnswerKind, statistics: AnswerStatistics, i: int, history: History
     ) -> list[Anomaly]:
         rms, spread = float(statistics.rms[i]), float(statistics.spread[i])
-        # A completer may give one value for all rows: then nothing of the row can be completed.
+        # An honest completer may predict the same values for all rows.
         if spread < MIN_SPREAD and kind == "embeddings":
             return [Anomaly(name, "constant", f"all rows of its {kind} are equal")]
         if history.count:

@@ -78,10 +78,11 @@ def spread(values: Tensor, counted: Tensor) -> Tensor:
 
 @torch.no_grad()
 def sketch(values: Tensor) -> Tensor | None:
-    """Describe one party's answer (n, d) by its first rows; None if too few or too few differ.
+    """Describe one party's answer (n, d) by its first rows, centered and scaled.
 
-    The scalar product of two sketches is the correlation of the answers, after rows far from the
-    median row were moved towards it: without this, a few such rows would decide the correlation.
+    The scalar product of two sketches is the correlation of the answers. Rows far from the median
+    row are moved towards it; otherwise a few of them would determine the correlation. None if there
+    are too few rows, or if too few of them differ.
     """
     rows = _select_columns(values[:SKETCH_ROWS])
     if len(rows) < SKETCH_ROWS // 2:
