@@ -118,12 +118,12 @@ class PoisonedTransport(InProcessTransport):
     def __init__(self, hello: Hello, handle: Callable[[bytes], bytes]) -> None:
         super().__init__(hello, handle)
         self.attack: Attack | None = None
-        self._poisoner = Poisoner()
+        self.poisoner = Poisoner()
 
     def request(self, message: Message) -> "Future[Message]":
         poisoned: Future[Message] = Future()
         reply = super().request(message).result()
-        poisoned.set_result(self._poisoner.reply(message, reply, self.attack))
+        poisoned.set_result(self.poisoner.reply(message, reply, self.attack))
         return poisoned
 
 

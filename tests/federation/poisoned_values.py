@@ -42,9 +42,12 @@ ATTACKS: dict[str, Attack] = {
 
 
 class Poisoner:
-    """Replaces the embeddings and completed embeddings in a party's replies."""
+    """Replaces values in a party's replies: embeddings, completed embeddings, or both."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, replaced: tuple[type[Embedded | Completed], ...] = (Embedded, Completed)
+    ) -> None:
+        self._replaced = replaced
         self._old: dict[type, Tensor] = {}
 
     def reply(self, request: Message, reply: Message, attack: Attack | None) -> Message:
@@ -54,6 +57,6 @@ class Poisoner:
         training = not isinstance(request, Embed) or request.training
         if type(reply) not in self._old or (attack is None and training):
             self._old[type(reply)] = reply.values
-        if attack is None:
+        if attack is None or not isinstance(reply, self._replaced):
             return reply
         return replace(reply, values=attack(reply.values, self._old[type(reply)]))

@@ -15,11 +15,12 @@ from tests.federation.poisoned_parties import (
     PoisonedRun,
     make_run,
 )
-from tests.federation.poisoned_values import ATTACKS
+from tests.federation.poisoned_values import ATTACKS, Poisoner
 from xvfl.config import PrivacyConfig
 from xvfl.federation.party_monitor import MAX_CORRELATION, MAX_INCONSISTENCY, PartyMonitor
 from xvfl.federation.party_statistics import History, answer_statistics, inconsistency, sketch
 from xvfl.methods import METHODS
+from xvfl.wire.messages import Completed
 
 pytestmark = pytest.mark.usefixtures("limited_threads")
 KINDS = {
@@ -54,6 +55,16 @@ def test_an_attack_on_several_members_is_noticed(attack: str | None) -> None:
     kinds = {(event["party"], event["kind"]) for event in run.anomalies()}
     assert kinds <= {("right", kind) for kind in KINDS.get(attack or "", set())}
     assert run.federation.present == ((0, 1) if attack is None else (0,))
+
+
+def test_constant_completed_embeddings_are_noticed_as_drift() -> None:
+    """Honest ones may be nearly constant, so the check of constants ignores them."""
+    run = make_run("digits", epochs=3, policy="leave_out")
+    run.transports[1].poisoner = Poisoner((Completed,))
+    run.train("constant", run.trainer.batches_per_epoch + 3)
+    (anomaly,) = run.anomalies()
+    assert (anomaly["party"], anomaly["kind"], anomaly["epoch"]) == ("right", "drift", 2)
+    assert "completed embeddings" in anomaly["reason"]
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
