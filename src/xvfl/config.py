@@ -321,6 +321,8 @@ class LossConfig:
         _require(self, "full_threshold", reachable, "above 0, at most 1")
 
 
+MAX_BATCH_SIZE = 1024
+"""Largest automatic batch size."""
 MIN_STEPS = 800
 """Steps for which the automatic number of epochs of several members is increased."""
 
@@ -407,7 +409,7 @@ class TrainConfig:
     def batch_size_for(self, rows: int) -> int:
         """Return the batch size for this number of training rows."""
         default = 2 ** round(math.log2(max(rows, 1) / 100)) if rows > 100 else 1
-        return self.batch_size or min(max(default, 64), 1024)
+        return self.batch_size or min(max(default, 64), MAX_BATCH_SIZE)
 
 
 @dataclass(frozen=True)
@@ -497,9 +499,8 @@ class Config:
     """Tables by party name; two parties or more."""
     test_fraction: float = 0.2
     """Share of the labeled rows held out for `xvfl evaluate`."""
-    use_unlabeled: bool | None = None
-    """Train on rows without a label too, if the method can: `xvfl+` does. The default is true, but
-    false if a party has images, where these rows lowered the accuracy."""
+    use_unlabeled: bool = True
+    """Train on rows without a label too, if the method can: `xvfl+` does."""
     out_of_core: bool | Literal["auto"] = "auto"
     """Keep Parquet tables on disk during training; `auto` = if they have more than 100 million
     cells."""

@@ -9,8 +9,9 @@ import torch
 from tests.problems import NUMBERS, make_problem
 from xvfl.config import LossConfig, TrainConfig
 from xvfl.methods.xvfl import XVFL, XVFLWeights
+from xvfl.primitives.mixed_order import labeled_share
 from xvfl.primitives.rows import Rows
-from xvfl.training.loop import Trainer, pretraining_epochs
+from xvfl.training.loop import Trainer, choose_batch_size, pretraining_epochs
 
 pytestmark = pytest.mark.usefixtures("limited_threads")
 LOSS = LossConfig()
@@ -86,3 +87,29 @@ def test_the_more_rows_have_no_label_the_longer_is_pretraining() -> None:
     assert pretraining_epochs(replace(rows, y=rows.y.clamp(min=0)), LOSS, config) == 0
     assert pretraining_epochs(rows, LossConfig(reconstruction=0.0), config) == 0
     assert pretraining_epochs(rows, LossConfig(method="laser"), config) == 0
+    assert pretraining_epochs(rows, LOSS, config, image=True) == 0
+
+
+@pytest.mark.parametrize(
+    ("labeled", "unlabeled", "table", "image"),
+    [
+        (850, 0, 64, 64),
+        (850, 42_000, 64, 256),
+        (6_800, 6_800, 128, 128),
+        (13_600, 13_600, 256, 256),
+        (40_000, 400_000, 1024, 1024),
+    ],
+)
+def test_a_batch_of_images_has_as_many_labeled_rows_as_without_unlabeled_ones(
+    labeled: int, unlabeled: int, table: int, image: int
+) -> None:
+    rows = make_problem([NUMBERS] * 2, ["FF"], seed=0).rows
+    y = torch.tensor([0] * labeled + [-1] * unlabeled)
+    rows = replace(rows.take(torch.zeros(len(y), dtype=torch.long)), y=y)
+    config = TrainConfig()
+    assert choose_batch_size(rows, config) == table
+    assert choose_batch_size(rows, config, image=True) == image
+    share = labeled_share(labeled, unlabeled)
+    if image < 1024:
+        assert image * share == config.batch_size_for(labeled)
+    assert choose_batch_size(rows, TrainConfig(batch_size=32), image=True) == 32

@@ -31,7 +31,7 @@ from xvfl.primitives.masks import choose_unmasked_share
 from xvfl.primitives.random import named_generator
 from xvfl.primitives.rows import PartyTable, Rows
 from xvfl.primitives.seeding import derive_seed
-from xvfl.training.loop import Trainer, pretraining_epochs
+from xvfl.training.loop import Trainer, choose_batch_size, pretraining_epochs
 from xvfl.training.threads import limit_threads
 from xvfl_lab.scenarios import Kind, Scenario
 from xvfl_lab.task import Task
@@ -148,8 +148,17 @@ class StackedRuns:
         """Return a trainer of all runs."""
         rows, train = self.rows("train"), self.configs[0].train
         method = protect_labels(self.method, self.privacy, self.task.classes, self.seeds)
-        pretraining = pretraining_epochs(rows, self.configs[0].loss, train)
-        return Trainer(self.federation, method, rows, train, self.seeds, captured, pretraining)
+        image = any_image(self.task.layouts)
+        return Trainer(
+            self.federation,
+            method,
+            rows,
+            train,
+            self.seeds,
+            captured,
+            pretraining_epochs(rows, self.configs[0].loss, train, image),
+            choose_batch_size(rows, train, image),
+        )
 
     def train(self, on_epoch: Callable[[], None] = lambda: None) -> None:
         """Train all runs for the whole budget; load the last or the best weights."""

@@ -21,7 +21,6 @@ from xvfl.config import (
     TrainConfig,
     build,
 )
-from xvfl.data.images import Images
 from xvfl.data.party_frame import (
     is_party_frame,
     weights_by_id,
@@ -43,7 +42,7 @@ from xvfl.estimator.estimator_inputs import (
     tables_of_previous_fit,
     warn_unknown_ids,
 )
-from xvfl.methods import Mode, trains_on_unlabeled
+from xvfl.methods import Mode, method_spec
 from xvfl.model.custom_nets import CustomNets
 from xvfl.model.explain.explain_model import ExplainOptions, explain
 from xvfl.model.explain.explanation import Explanation
@@ -111,8 +110,7 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
         """
         plan = self._plan()
         previous = plan.initial
-        image = isinstance(X, Mapping) and any(isinstance(each, Images) for each in X.values())
-        unlabeled = trains_on_unlabeled(self.use_unlabeled, plan.loss.method, image)
+        unlabeled = self.use_unlabeled and method_spec(plan.loss.method).uses_unlabeled
         sources, labels = self._sources_and_labels(X, y, allow_missing=unlabeled)
         options = {
             name: table_options(name, each) for name, each in (self.table_options or {}).items()

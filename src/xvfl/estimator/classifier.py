@@ -129,9 +129,8 @@ class XVFLClassifier(ClassifierMixin, XVFLEstimator):  # type: ignore[misc]
     class_weight : dict or "balanced", default=None
         Weights of the classes in the loss, by class. `"balanced"` weights classes inversely to
         their frequency. None weights all rows equally.
-    use_unlabeled : bool, default=None
-        Train on rows without a label too, if the method can: `"xvfl+"` does. None means True, but
-        False if a party has images, where these rows lowered the accuracy.
+    use_unlabeled : bool, default=True
+        Train on rows without a label too, if the method can: `"xvfl+"` does.
     completion_interval : int, default=0
         `"xvfl+"` completes features in every n-th step; the other steps train on masked copies
         alone. 0 means 4 with several members, else 1.
@@ -318,7 +317,7 @@ class XVFLClassifier(ClassifierMixin, XVFLEstimator):  # type: ignore[misc]
         validation_fraction: float = 0.15,
         patience: int = 15,
         class_weight: Mapping[Any, float] | str | None = None,
-        use_unlabeled: bool | None = None,
+        use_unlabeled: bool = True,
         completion_interval: int = 0,
         image_shift: float = 0.125,
         random_state: int | np.random.RandomState | None = 0,

@@ -123,9 +123,8 @@ class XVFLRegressor(RegressorMixin, XVFLEstimator):  # type: ignore[misc]
         Share of the rows held out for early stopping and calibration.
     patience : int, default=15
         Epochs without a better validation score before training stops. 0 disables early stopping.
-    use_unlabeled : bool, default=None
-        Train on rows without a label too, if the method can: `"xvfl+"` does. None means True, but
-        False if a party has images, where these rows lowered the accuracy.
+    use_unlabeled : bool, default=True
+        Train on rows without a label too, if the method can: `"xvfl+"` does.
     completion_interval : int, default=0
         `"xvfl+"` completes features in every n-th step; the other steps train on masked copies
         alone. 0 means 4 with several members, else 1.
@@ -266,7 +265,7 @@ class XVFLRegressor(RegressorMixin, XVFLEstimator):  # type: ignore[misc]
         page_probability: float | None = None,
         validation_fraction: float = 0.15,
         patience: int = 15,
-        use_unlabeled: bool | None = None,
+        use_unlabeled: bool = True,
         completion_interval: int = 0,
         image_shift: float = 0.125,
         random_state: int | np.random.RandomState | None = 0,

@@ -31,7 +31,6 @@ __all__ = [
     "register_method",
     "require_mode",
     "require_task",
-    "trains_on_unlabeled",
     "unregister_method",
 ]
 
@@ -199,11 +198,6 @@ def method_spec(name: str) -> MethodSpec:
     if name not in METHODS:
         raise ConfigError(unknown("method", name, METHODS))
     return METHODS[name]
-
-
-def trains_on_unlabeled(wanted: bool | None, name: str, image: bool) -> bool:
-    """Return whether a method trains on unlabeled rows; by default not if a party has images."""
-    return method_spec(name).uses_unlabeled and (not image if wanted is None else wanted)
 
 
 def require_task(name: str, task: TaskKind) -> None:

@@ -26,7 +26,7 @@ from xvfl.dataset.overlap import Overlap, check_tables
 from xvfl.dataset.prepare import PreparationPlan
 from xvfl.dataset.splits import Splits
 from xvfl.errors import InputError, ModeError, RunError, unknown
-from xvfl.methods import Mode, require_task, trains_on_unlabeled
+from xvfl.methods import Mode, method_spec, require_task
 from xvfl.model.completion_examples import COMPLETION, completion_examples
 from xvfl.model.evaluation import EVALUATION, Chunk, Evaluation, evaluate, model_predictions
 from xvfl.model.explain.explain_model import ExplainOptions, explain
@@ -163,8 +163,7 @@ def open_dataset(config: Config, base_dir: Path, folder: RunDir) -> Iterator[Dat
     options = {name: party.options for name, party in config.parties.items()}
     train = config.train
     splits = Splits(config.test_fraction, train.validation_fraction, train.random_state)
-    image = any(is_image_file(party.table) for party in config.parties.values())
-    unlabeled = trains_on_unlabeled(config.use_unlabeled, config.loss.method, image)
+    unlabeled = config.use_unlabeled and method_spec(config.loss.method).uses_unlabeled
     plan = PreparationPlan(
         options,
         splits,

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from xvfl.config import COORDINATOR, LossConfig, TrainConfig
+from xvfl.config import COORDINATOR, MAX_BATCH_SIZE, LossConfig, TrainConfig
 from xvfl.methods.base import Federation, Method
+from xvfl.primitives.mixed_order import MIN_LABELED_SHARE
 from xvfl.primitives.random import named_generator
 from xvfl.primitives.rows import Rows, RowSource
 from xvfl.training.cuda_graph import CudaGraphStep
@@ -65,6 +66,8 @@ class Trainer:
     seeds
         One seed for each run that is trained at once, with stacked nets and rows ordered run by
         run; by default the configured `random_state`.
+    batch_size
+        Rows of a batch; 0: the configured number, or by default one for the rows of an epoch.
     pretraining
         Number of first epochs in which the coordinator's loss has weight 0, so that the parties
         train their nets by their own objectives alone; these epochs are not scored.
@@ -81,6 +84,7 @@ class Trainer:
         seeds: Sequence[int] | None = None,
         cuda_graph: bool = False,
         pretraining: int = 0,
+        batch_size: int = 0,
     ) -> None:
         self.federation = federation
         self.method = method
@@ -91,7 +95,8 @@ class Trainer:
         self.heads = federation.begin(config, method.heads)
         self.seeds = tuple(seeds) if seeds else (config.random_state,)
         self.epoch_size = rows.epoch_size
-        self.batch_size = min(config.batch_size_for(self.epoch_size), self.epoch_size)
+        wanted = batch_size or config.batch_size_for(self.epoch_size)
+        self.batch_size = min(wanted, self.epoch_size)
         self.plan = PagePlan.default(
             self.batch_size, config.page_batch_size, config.page_probability
         )
@@ -248,14 +253,31 @@ PRETRAINING_SHARE = 0.5
 """Largest share of the epochs that pretrain."""
 
 
-def pretraining_epochs(rows: RowSource, loss: LossConfig, config: TrainConfig) -> int:
+def pretraining_epochs(
+    rows: RowSource, loss: LossConfig, config: TrainConfig, image: bool = False
+) -> int:
     """Choose the epochs of pretraining: more, the more rows have no label.
 
-    Without reconstruction, parties have no objective of their own to pretrain with.
+    Without reconstruction, parties have no objective of their own to pretrain with. With images,
+    pretraining lowered the accuracy.
     """
-    if not loss.reconstruction_weight:
+    if image or not loss.reconstruction_weight:
         return 0
     return int(config.epochs * PRETRAINING_SHARE * rows.unlabeled_share)
+
+
+def choose_batch_size(rows: RowSource, config: TrainConfig, image: bool = False) -> int:
+    """Choose the batch size: the configured one, or by default one for the rows of an epoch.
+
+    With images, the default has as many labeled rows as without unlabeled ones, up to the largest
+    default: fewer lowered the accuracy.
+    """
+    size = config.batch_size_for(rows.epoch_size)
+    if config.batch_size or not image:
+        return size
+    share = max(1 - rows.unlabeled_share, float(MIN_LABELED_SHARE))
+    labeled = config.batch_size_for(round(share * rows.epoch_size))
+    return min(round(labeled / share), MAX_BATCH_SIZE)
 
 
 def learning_rate(step: int, total: int, config: TrainConfig) -> float:
