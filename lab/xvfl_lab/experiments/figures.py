@@ -170,6 +170,7 @@ ABLATIONS: dict[str, dict[str, object]] = {
     "without cross completion": {"cross_completion": False},
     "without DSAlign1": {"lambda1": 0.0},
     "without DSAlign2": {"lambda2": 0.0},
+    "without DSAlign": {"lambda1": 0.0, "lambda2": 0.0},
     "without self completion": {"self_completion": 0.0},
     "without guidance": {"guidance": 0.0},
     "without reconstruction": {"reconstruction": 0.0},
@@ -179,8 +180,13 @@ ABLATIONS: dict[str, dict[str, object]] = {
 }
 
 
-IMAGE_ABLATIONS = ("xvfl+", "without cross completion", "without self completion")
-"""The ablations of images: cross completion and self completion."""
+IMAGE_ABLATIONS = (
+    "xvfl+",
+    "without cross completion",
+    "without DSAlign",
+    "without self completion",
+)
+"""The ablations of images: cross completion, both alignment losses, and self completion."""
 
 
 def ablations(dataset: str, budget: Budget) -> list[Job]:
