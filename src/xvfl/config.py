@@ -335,7 +335,8 @@ class TrainConfig:
     """Maximum number of passes over the labeled training rows; 0 = with several members 16 to 60,
     for at least 800 steps, else 60."""
     batch_size: int = 0
-    """Rows per step; 0 = between 64 and 1024, for about 100 steps per epoch."""
+    """Rows per step; 0 = between 64 and 1024, for about 100 steps per epoch, or fewer steps with
+    unlabeled images."""
     optimizer: Literal["sgd", "adam", "adamw", "page"] = "adamw"
     """Optimizer; `page` is the paper's variance-reduced method PAGE."""
     learning_rate: float = 0.0

@@ -80,9 +80,10 @@ def test_use_unlabeled_and_methods_decide() -> None:
 def test_images_without_a_label_are_used_without_pretraining() -> None:
     pixels = np.random.default_rng(0).random((ROWS, 4, 4))
     tables = {"bank": BANK, "camera": Images(pixels, list(BANK.index))}
-    fitted = small(epochs=2, n_blocks=1).fit(tables, FEW)
+    fitted = small(epochs=4, n_blocks=1, batch_size=0).fit(tables, FEW)
     assert fitted.row_counts_["unlabeled"] == ROWS - LABELED
     assert all(math.isfinite(each["score"]) for each in fitted.history_)
+    assert fitted.history_[0]["step"] == 1, "a batch has the 64 labeled rows and 192 others"
 
 
 def test_noisy_labels_and_no_gradients_accept_unlabeled_rows() -> None:

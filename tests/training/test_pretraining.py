@@ -90,14 +90,21 @@ def test_the_more_rows_have_no_label_the_longer_is_pretraining() -> None:
     assert pretraining_epochs(rows, LOSS, config, image=True) == 0
 
 
+def test_a_batch_of_unlabeled_images_has_a_largest_size() -> None:
+    rows = make_problem([NUMBERS] * 2, ["FF"], seed=0).rows
+    y = torch.tensor([0] * 40_000 + [-1] * 400_000)
+    rows = replace(rows.take(torch.zeros(len(y), dtype=torch.long)), y=y)
+    assert choose_batch_size(rows, TrainConfig(), image=True) == 1024
+
+
 @pytest.mark.parametrize(
     ("labeled", "unlabeled", "table", "image"),
     [
         (850, 0, 64, 64),
         (850, 42_000, 64, 256),
+        (3_000, 6_000, 64, 192),
         (6_800, 6_800, 128, 128),
-        (13_600, 13_600, 256, 256),
-        (40_000, 400_000, 1024, 1024),
+        (30_000, 10_000, 512, 341),
     ],
 )
 def test_a_batch_of_images_has_as_many_labeled_rows_as_without_unlabeled_ones(
@@ -109,7 +116,5 @@ def test_a_batch_of_images_has_as_many_labeled_rows_as_without_unlabeled_ones(
     config = TrainConfig()
     assert choose_batch_size(rows, config) == table
     assert choose_batch_size(rows, config, image=True) == image
-    share = labeled_share(labeled, unlabeled)
-    if image < 1024:
-        assert image * share == config.batch_size_for(labeled)
+    assert int(config.batch_size_for(labeled) / labeled_share(labeled, unlabeled)) == image
     assert choose_batch_size(rows, TrainConfig(batch_size=32), image=True) == 32

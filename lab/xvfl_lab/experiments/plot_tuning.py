@@ -10,7 +10,7 @@ from xvfl_lab.experiments.claims import PAPER
 from xvfl_lab.experiments.compare import mean
 from xvfl_lab.experiments.figure_tables import metric_of
 from xvfl_lab.experiments.plots import COLORS
-from xvfl_lab.experiments.tuning import DEFAULT, results_of
+from xvfl_lab.experiments.tuning_tables import UNTUNED, results_of
 
 MODES = {"assisted (baselines: local)": ("assisted", "local"), "collaborative": ("collaborative",)}
 """Rows of the figure: a method is drawn in the first of the modes that it has."""
@@ -39,11 +39,11 @@ def plot(figures: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Figure:
                     rates,
                     [100 * each.mean for each in scores],
                     [100 * each.deviation for each in scores],
-                    label=method,
-                    color=COLORS[PAPER if method == DEFAULT else method],
+                    label=f"{method}, λ chosen" if method == PAPER else method,
+                    color=COLORS[PAPER if method == UNTUNED else method],
                     marker="o",
                     capsize=2,
-                    linestyle="--" if method == DEFAULT else "-",
+                    linestyle="--" if method == UNTUNED else "-",
                 )
             axis.set(title=f"{dataset}, {title}", xlabel="R_miss", ylabel=f"{metric} in %")
             axis.spines[["top", "right"]].set_visible(False)

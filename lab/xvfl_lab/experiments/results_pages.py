@@ -9,7 +9,7 @@ from typing import Any
 
 from xvfl.errors import RunError
 from xvfl.version import VERSION
-from xvfl_lab.experiments import plots, standings, tuning
+from xvfl_lab.experiments import plots, standings, tuning_tables
 from xvfl_lab.experiments.claims import (
     CLAIMS,
     GRADES,
@@ -243,18 +243,19 @@ def _incomplete(stores: Stores, special: Collection[str]) -> str:
     return f"Not computed yet: {', '.join(names)}." if names else ""
 
 
-def _tuned(evidence: Evidence) -> str:
-    """Say how equal tuning changes the cases of P1."""
-    figures = evidence.figures.get(tuning.NAME)
-    if figures is None:
+def _tuning_text(evidence: Evidence) -> str:
+    """Say how tuning changes the cases of P1; nothing without the runs."""
+    tuned = tuning_tables.with_baselines(evidence.figures.get(tuning_tables.NAME, {}))
+    before = {name: some for name in tuned if (some := evidence.of("missing-rates", name))}
+    if not before or len(before) < len(tuned):
         return ""
-    tuned = tuning.with_baselines(dict(figures))
-    before = {dataset: evidence.of("missing-rates", dataset) for dataset in tuned}
     return _fill(
         "tuned",
-        before=tuning.judged_cases(before, PAPER),
-        after=tuning.judged_cases(tuned, PAPER),
-        ours=tuning.judged_cases(tuned, OURS),
+        tables=len(tuned),
+        before=tuning_tables.judged_cases(before, PAPER),
+        baselines=tuning_tables.judged_cases(tuned, tuning_tables.UNTUNED),
+        both=tuning_tables.judged_cases(tuned, PAPER),
+        ours=tuning_tables.judged_cases(tuned, OURS),
     )
 
 
@@ -267,6 +268,6 @@ def _claims(answers: dict[str, Answer], evidence: Evidence) -> str:
         "claims",
         protocol=_fill("protocol"),
         lambdas="\n".join(lambda_table()),
-        tuned=_tuned(evidence),
+        tuned=_tuning_text(evidence),
         claims="\n".join(texts),
     )

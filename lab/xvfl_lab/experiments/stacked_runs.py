@@ -31,7 +31,7 @@ from xvfl.primitives.masks import choose_unmasked_share
 from xvfl.primitives.random import named_generator
 from xvfl.primitives.rows import PartyTable, Rows
 from xvfl.primitives.seeding import derive_seed
-from xvfl.training.loop import Trainer, choose_batch_size, pretraining_epochs
+from xvfl.training.loop import Trainer, pretraining_epochs
 from xvfl.training.threads import limit_threads
 from xvfl_lab.scenarios import Kind, Scenario
 from xvfl_lab.task import Task
@@ -156,8 +156,8 @@ class StackedRuns:
             train,
             self.seeds,
             captured,
-            pretraining_epochs(rows, self.configs[0].loss, train, image),
-            choose_batch_size(rows, train, image),
+            pretraining=pretraining_epochs(rows, self.configs[0].loss, train, image),
+            image=image,
         )
 
     def train(self, on_epoch: Callable[[], None] = lambda: None) -> None:

@@ -36,7 +36,7 @@ from xvfl.primitives.masks import unmasked_share
 from xvfl.primitives.rows import PartyTable, Rows, RowSource
 from xvfl.primitives.task import Task
 from xvfl.system.signals import STOP_SIGNALS, stop_on_signals
-from xvfl.training.loop import Record, Trainer, choose_batch_size, pretraining_epochs
+from xvfl.training.loop import Record, Trainer, pretraining_epochs
 from xvfl.training.threads import limit_threads
 
 Dataset = InMemoryDataset | OnDiskDataset
@@ -209,7 +209,7 @@ def _fit_once(
         plan.train,
         cuda_graph=captured,
         pretraining=pretraining_epochs(rows, plan.loss, plan.train, image),
-        batch_size=choose_batch_size(rows, plan.train, image),
+        image=image,
     )
     recorder = RunRecorder(folder, trainer, _fingerprint(dataset, plan))
     if resume:

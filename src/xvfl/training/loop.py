@@ -15,7 +15,7 @@ from torch import Tensor
 
 from xvfl.config import COORDINATOR, MAX_BATCH_SIZE, LossConfig, TrainConfig
 from xvfl.methods.base import Federation, Method
-from xvfl.primitives.mixed_order import MIN_LABELED_SHARE
+from xvfl.primitives.mixed_order import labeled_share
 from xvfl.primitives.random import named_generator
 from xvfl.primitives.rows import Rows, RowSource
 from xvfl.training.cuda_graph import CudaGraphStep
@@ -66,11 +66,11 @@ class Trainer:
     seeds
         One seed for each run that is trained at once, with stacked nets and rows ordered run by
         run; by default the configured `random_state`.
-    batch_size
-        Rows of a batch; 0: the configured number, or by default one for the rows of an epoch.
     pretraining
         Number of first epochs in which the coordinator's loss has weight 0, so that the parties
         train their nets by their own objectives alone; these epochs are not scored.
+    image
+        Whether a party has images; for the automatic batch size.
     cuda_graph
         Capture the step as a CUDA graph and replay it; applies to Adam and AdamW only.
     """
@@ -84,7 +84,7 @@ class Trainer:
         seeds: Sequence[int] | None = None,
         cuda_graph: bool = False,
         pretraining: int = 0,
-        batch_size: int = 0,
+        image: bool = False,
     ) -> None:
         self.federation = federation
         self.method = method
@@ -95,8 +95,7 @@ class Trainer:
         self.heads = federation.begin(config, method.heads)
         self.seeds = tuple(seeds) if seeds else (config.random_state,)
         self.epoch_size = rows.epoch_size
-        wanted = batch_size or config.batch_size_for(self.epoch_size)
-        self.batch_size = min(wanted, self.epoch_size)
+        self.batch_size = min(choose_batch_size(rows, config, image), self.epoch_size)
         self.plan = PagePlan.default(
             self.batch_size, config.page_batch_size, config.page_probability
         )
@@ -267,17 +266,18 @@ def pretraining_epochs(
 
 
 def choose_batch_size(rows: RowSource, config: TrainConfig, image: bool = False) -> int:
-    """Choose the batch size: the configured one, or by default one for the rows of an epoch.
+    """Return the configured batch size, or choose it from the number of rows in an epoch.
 
-    With images, the default has as many labeled rows as without unlabeled ones, up to the largest
-    default: fewer lowered the accuracy.
+    With images, the automatic batch has the number of labeled rows that it would have without
+    unlabeled rows, but at most `MAX_BATCH_SIZE` rows in total. Fewer labeled rows lowered the
+    accuracy on CIFAR-10.
     """
-    size = config.batch_size_for(rows.epoch_size)
     if config.batch_size or not image:
-        return size
-    share = max(1 - rows.unlabeled_share, float(MIN_LABELED_SHARE))
-    labeled = config.batch_size_for(round(share * rows.epoch_size))
-    return min(round(labeled / share), MAX_BATCH_SIZE)
+        return config.batch_size_for(rows.epoch_size)
+    labeled = round((1 - rows.unlabeled_share) * len(rows))
+    share = labeled_share(labeled, len(rows) - labeled)
+    size = config.batch_size_for(int(share * rows.epoch_size))
+    return min(int(size / share), MAX_BATCH_SIZE)
 
 
 def learning_rate(step: int, total: int, config: TrainConfig) -> float:
