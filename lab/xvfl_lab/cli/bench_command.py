@@ -14,8 +14,8 @@ def bench(
         list[str] | None,
         typer.Argument(
             help="paper, public, parties, growth, memory; on a GPU agreement, gpu, images; by "
-            "default all of these. fit: a fit of Bank against version 0.1.0; big: tables larger than "
-            "memory; grid: all runs of three tables."
+            "default all of these. fit: a fit of Bank against version 0.1.0; big: tables larger "
+            "than memory; grid: all runs of three tables."
         ),
     ] = None,
     quick: Annotated[
