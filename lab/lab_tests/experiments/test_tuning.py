@@ -11,10 +11,9 @@ from xvfl.config import LAMBDA_RANGES
 from xvfl_lab.datasets.digits import digits
 from xvfl_lab.experiments import tuning
 from xvfl_lab.experiments.claims import BASELINES, PAPER, Evidence
-from xvfl_lab.experiments.figures import OURS
+from xvfl_lab.experiments.figures import OURS, Job
 from xvfl_lab.experiments.plot_tuning import plot
 from xvfl_lab.experiments.results_pages import _tuning_text
-from xvfl_lab.experiments.stacked_runs import RunConfig
 from xvfl_lab.experiments.tuning import GRID, Search, Setting
 from xvfl_lab.experiments.tuning_tables import UNTUNED, best_setting, results_of, tables
 from xvfl_lab.task import Task
@@ -53,14 +52,15 @@ def test_lambda1_is_chosen_before_lambda2(
 def test_each_setting_gets_the_mean_score_of_its_seeds(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def score(config: RunConfig) -> float:
+    def score(job: Job) -> float:
+        config = job.config
         options = config.train.learning_rate + config.train.weight_decay
         return options + 10 * float(config.loss.lambda1) + config.seed  # type: ignore[arg-type]
 
-    def score_stack(search: Search, task: Task, configs: Sequence[RunConfig]) -> list[float]:
-        return [score(each) for each in configs]
+    def score_group(search: Search, jobs: Sequence[Job]) -> list[float]:
+        return [score(each) for each in jobs]
 
-    monkeypatch.setattr(Search, "score_stack", score_stack)
+    monkeypatch.setattr(Search, "score_group", score_group)
     settings: Sequence[Setting] = GRID
     if method == PAPER:
         settings = [{"lambda1": each, "lambda2": 0.5} for each in (3.0, 1.0, 2.0)]

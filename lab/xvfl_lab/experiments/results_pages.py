@@ -251,7 +251,7 @@ def _tuning_text(evidence: Evidence) -> str:
         return ""
     return _fill(
         "tuned",
-        tables=len(tuned),
+        tables=WORDS[len(tuned)],
         before=tuning_tables.judged_cases(before, PAPER),
         baselines=tuning_tables.judged_cases(tuned, tuning_tables.UNTUNED),
         both=tuning_tables.judged_cases(tuned, PAPER),

@@ -6,9 +6,9 @@ and weight decay of a baseline. The chosen settings are tested at every missing 
 for the digits.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import groupby, product
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import torch
 from xvfl.config import LAMBDA_RANGES
 from xvfl_lab.datasets.digits import digits
 from xvfl_lab.experiments.claims import BASELINES, PAPER, PAPER_RANGES
-from xvfl_lab.experiments.dispatch import Load, task_of
+from xvfl_lab.experiments.dispatch import Group, Load, groups, task_of
 from xvfl_lab.experiments.figure_cache import FigureData, Progress, cached_figure, cached_part
 from xvfl_lab.experiments.figure_tables import COMPARED, metric_of
 from xvfl_lab.experiments.figures import FULL, IMAGES, OURS, QUICK, Budget, Job, make_jobs
@@ -39,6 +39,8 @@ GRID: tuple[dict[str, float], ...] = tuple(
 
 Setting = Mapping[str, float]
 """Values of options, by name."""
+Compute = Callable[[Task, Sequence[RunConfig]], dict[str, Any]]
+"""Computes numbers of runs that are trained at once."""
 
 
 def make(
@@ -130,27 +132,22 @@ def jobs_of(dataset: str, method: str, budget: Budget, rate: float) -> list[Job]
     return make_jobs(dataset, budget, rates=(rate,), methods=(name,), name=method)
 
 
-def apply_setting(config: RunConfig, setting: Setting) -> RunConfig:
+def apply_setting(job: Job, setting: Setting) -> Job:
     """Set options of the loss and of the training."""
+    config = job.config
     loss = {name: value for name, value in setting.items() if name.startswith("lambda")}
     train = {name: value for name, value in setting.items() if name not in loss}
-    return replace(
+    config = replace(
         config,
         loss=replace(config.loss, **loss),  # type: ignore[arg-type]
         train=replace(config.train, **train),  # type: ignore[arg-type]
     )
-
-
-def stacks(dataset: str, configs: Sequence[RunConfig]) -> list[list[RunConfig]]:
-    """Group runs of one shape; the nets of images fill a GPU, so each run is a group."""
-    if dataset in IMAGES:
-        return [[each] for each in configs]
-    return [list(some) for _, some in groupby(configs, lambda each: each.shape)]
+    return replace(job, config=config)
 
 
 @dataclass(frozen=True)
 class Search:
-    """Scores and tests settings; each stack of runs is stored in a folder."""
+    """Scores and tests settings; each group of runs is stored in a folder."""
 
     out: Path
     load: Load
@@ -178,46 +175,47 @@ class Search:
         """Score settings on validation rows; return the mean over seeds."""
         budget = replace(budget_of(dataset), seeds=search_seeds(dataset))
         jobs = jobs_of(dataset, method, budget, SEARCH_RATE)
-        configs = [apply_setting(job.config, each) for each in settings for job in jobs]
-        task = task_of(self.load, jobs[0])
-        scores = [
-            score for stack in stacks(dataset, configs) for score in self.score_stack(task, stack)
-        ]
+        todo = [apply_setting(job, each) for each in settings for job in jobs]
+        scores = [score for group in self._groups(todo) for score in self.score_group(group)]
         return torch.tensor(scores).view(len(settings), -1).mean(1).tolist()
 
-    def score_stack(self, task: Task, configs: Sequence[RunConfig]) -> list[float]:
+    def score_group(self, jobs: Group) -> list[float]:
         """Train runs at once; return their validation scores. From disk if computed before."""
 
-        def compute() -> FigureData:
+        def compute(task: Task, configs: Sequence[RunConfig]) -> dict[str, Any]:
             with isolated(task, self.device):
                 stack = StackedRuns(task, configs, self.device)
                 stack.train()
-                return FigureData({"scores": stack.score().tolist()}, {})
+                return {"scores": stack.score().tolist()}
 
-        scores: list[float] = self._stored("score", task, configs, compute)["scores"]
+        scores: list[float] = self._stored("score", jobs, compute)["scores"]
         return scores
 
     def test_setting(
         self, dataset: str, method: str, setting: Setting, rate: float
     ) -> list[dict[str, Any]]:
         """Test a setting with all seeds at a missing rate. From disk if computed before."""
+
+        def compute(task: Task, configs: Sequence[RunConfig]) -> dict[str, Any]:
+            results = run_many(task, configs, self.device)
+            return {"runs": [_run_record(each, dataset) for each in results]}
+
         jobs = jobs_of(dataset, method, budget_of(dataset), rate)
-        task, runs = task_of(self.load, jobs[0]), []
-        for stack in stacks(dataset, [apply_setting(job.config, setting) for job in jobs]):
+        todo = self._groups([apply_setting(job, setting) for job in jobs])
+        return [run for group in todo for run in self._stored("test", group, compute)["runs"]]
 
-            def compute(configs: Sequence[RunConfig] = stack) -> FigureData:
-                results = run_many(task, configs, self.device)
-                return FigureData({"runs": [_run_record(each, dataset) for each in results]}, {})
+    def _groups(self, jobs: Sequence[Job]) -> list[Group]:
+        return groups(jobs, self.load, self.device.type)
 
-            runs += self._stored("test", task, stack, compute)["runs"]
-        return runs
-
-    def _stored(
-        self, kind: str, task: Task, configs: Sequence[RunConfig], compute: Any
-    ) -> dict[str, Any]:
+    def _stored(self, kind: str, jobs: Group, compute: Compute) -> dict[str, Any]:
+        task, configs = task_of(self.load, jobs[0]), [job.config for job in jobs]
         runs = [asdict(each) for each in configs]
         about = {"figure": NAME, "kind": kind, "data": task.digest(), "runs": runs}
-        return cached_part(self.out, about, self.device, compute).figures
+
+        def data() -> FigureData:
+            return FigureData(compute(task, configs), {})
+
+        return cached_part(self.out, about, self.device, data).figures
 
 
 def _run_record(result: Result, dataset: str) -> dict[str, Any]:
