@@ -324,7 +324,8 @@ class LossConfig:
 MAX_BATCH_SIZE = 1024
 """Largest automatic batch size."""
 MIN_STEPS = 800
-"""Steps for which the automatic number of epochs of several members is increased."""
+"""Steps for which the automatic number of epochs of several members is increased, and the automatic
+batch size with unlabeled images decreased."""
 
 
 @dataclass(frozen=True)

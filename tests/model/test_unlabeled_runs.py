@@ -80,10 +80,20 @@ def test_use_unlabeled_and_methods_decide() -> None:
 def test_images_without_a_label_are_used_without_pretraining() -> None:
     pixels = np.random.default_rng(0).random((ROWS, 4, 4))
     tables = {"bank": BANK, "camera": Images(pixels, list(BANK.index))}
-    fitted = small(epochs=4, n_blocks=1, batch_size=0).fit(tables, FEW)
+    fitted = small(epochs=4, n_blocks=1).fit(tables, FEW)
     assert fitted.row_counts_["unlabeled"] == ROWS - LABELED
     assert all(math.isfinite(each["score"]) for each in fitted.history_)
-    assert fitted.history_[0]["step"] == 1, "a batch has the 64 labeled rows and 192 others"
+
+
+def test_a_batch_of_images_has_more_rows_if_some_have_no_label(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("xvfl.training.loop.MIN_STEPS", 1)
+    pixels = np.random.default_rng(0).random((ROWS, 4, 4))
+    tables = {"bank": BANK, "camera": Images(pixels, list(BANK.index))}
+    options = {"epochs": 1, "n_blocks": 1, "batch_size": 0}
+    assert small(**options).fit(tables, FEW).history_[0]["step"] == 1
+    assert small(**options).fit(BOTH, FEW).history_[0]["step"] > 1
 
 
 def test_noisy_labels_and_no_gradients_accept_unlabeled_rows() -> None:

@@ -90,11 +90,24 @@ def test_the_more_rows_have_no_label_the_longer_is_pretraining() -> None:
     assert pretraining_epochs(rows, LOSS, config, image=True) == 0
 
 
+@pytest.mark.parametrize(
+    ("labeled", "epochs", "expected"),
+    [(170, 60, 64), (425, 60, 128), (850, 60, 256), (850, 30, 128), (170, 600, 256)],
+)
+def test_a_batch_of_unlabeled_images_leaves_enough_steps(
+    labeled: int, epochs: int, expected: int
+) -> None:
+    rows = make_problem([NUMBERS] * 2, ["FF"], seed=0).rows
+    y = torch.tensor([0] * labeled + [-1] * 10_000)
+    rows = replace(rows.take(torch.zeros(len(y), dtype=torch.long)), y=y)
+    assert choose_batch_size(rows, TrainConfig(epochs=epochs), image=True) == expected
+
+
 def test_a_batch_of_unlabeled_images_has_a_largest_size() -> None:
     rows = make_problem([NUMBERS] * 2, ["FF"], seed=0).rows
     y = torch.tensor([0] * 40_000 + [-1] * 400_000)
     rows = replace(rows.take(torch.zeros(len(y), dtype=torch.long)), y=y)
-    assert choose_batch_size(rows, TrainConfig(), image=True) == 1024
+    assert choose_batch_size(rows, TrainConfig(epochs=60), image=True) == 1024
 
 
 @pytest.mark.parametrize(
@@ -113,7 +126,7 @@ def test_a_batch_of_images_has_as_many_labeled_rows_as_without_unlabeled_ones(
     rows = make_problem([NUMBERS] * 2, ["FF"], seed=0).rows
     y = torch.tensor([0] * labeled + [-1] * unlabeled)
     rows = replace(rows.take(torch.zeros(len(y), dtype=torch.long)), y=y)
-    config = TrainConfig()
+    config = TrainConfig(epochs=60)
     assert choose_batch_size(rows, config) == table
     assert choose_batch_size(rows, config, image=True) == image
     assert int(config.batch_size_for(labeled) / labeled_share(labeled, unlabeled)) == image
