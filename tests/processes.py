@@ -10,6 +10,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = os.pathsep.join(str(ROOT / each) for each in ("src", "lab", "serve"))
+"""Import path of processes; '' with `scripts/version`, where they import the installed packages."""
+if os.environ.get("XVFL_INSTALLED"):
+    SOURCES = ""
 
 
 def run_python(*arguments: str) -> "subprocess.CompletedProcess[str]":
