@@ -41,7 +41,7 @@ def milliseconds(task: Task, net: NetConfig, train: TrainConfig, onednn: bool) -
     """Return the median time of a step in milliseconds."""
     torch.backends.mkldnn.enabled = onednn  # type: ignore[assignment]
     stack = StackedRuns(task, [RunConfig("xvfl+", 0.5, 0, net=net, loss=LossConfig(), train=train)])
-    step = steps(Trainer(stack.federation, stack.method, stack.rows("train"), train))
+    step = steps(Trainer(stack.federation, stack.method, stack.rows("train"), stack.options.train))
     times = []
     for _ in range(WARM + TIMED):
         started = time.perf_counter()

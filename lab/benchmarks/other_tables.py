@@ -23,6 +23,7 @@ from xvfl.config import TableOptions, TrainConfig
 from xvfl_lab.datasets.table_sets import Table
 from xvfl_lab.experiments.figures import TABLE_BUDGET, make_jobs
 from xvfl_lab.experiments.runner import Result, run_many
+from xvfl_lab.experiments.stacked_runs import RunConfig
 from xvfl_lab.experiments.tree_runs import TREES, TREES_POOLED, TreeJob, TreeRun, run_trees
 from xvfl_lab.task import Task
 
@@ -65,7 +66,8 @@ def run(task: Task, seeds: int) -> dict[str, list[Result]]:
     """Train and test every method and the trees on the same rows and masks."""
     assert task.test is not None
     train_rows = int((~task.test).sum() * (1 - TrainConfig().validation_fraction))
-    epochs = TrainConfig().resolve(TABLE_BUDGET.net.members, train_rows).epochs
+    run = RunConfig("", 0.0, 0, net=TABLE_BUDGET.net)
+    epochs = run.resolve(image=False, parties=2, rows=train_rows).train.epochs
     budget = replace(TABLE_BUDGET, epochs=epochs, seeds=seeds)
     results = {}
     for method in METHODS:

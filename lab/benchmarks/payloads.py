@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from xvfl.config import LossConfig, NetConfig, TrainConfig
+from xvfl.config import NetConfig, TrainConfig
 from xvfl.federation.elastic import ElasticFederation
 from xvfl.federation.endpoint import Endpoint, PartyRun
 from xvfl.federation.membership import RunTerms
@@ -102,7 +102,8 @@ def run(task: Task, metric: str, payload: Payload, feedback: bool, seed: int, ep
     """Train and test once."""
     train = TrainConfig(epochs=epochs, random_state=seed, patience=0, device="cpu")
     stack = StackedRuns(task, [RunConfig("xvfl+", 0.5, seed, net=NET, train=train, weights="last")])
-    said = RunSettings("xvfl+", NET, train, LossConfig().reconstruction_weight, payload=payload)
+    net, loss, train = stack.options.net, stack.options.loss, stack.options.train
+    said = RunSettings("xvfl+", net, train, loss.reconstruction_weight, payload=payload)
     lines = {worker.name: line_to(worker, feedback) for worker in stack.federation.workers}
     terms = RunTerms("run", json.dumps(asdict(said)), 64, 2, payload=payload)
     peers = [RemoteParty(*each) for each in lines.items()]

@@ -105,7 +105,8 @@ def over_grpc(folder: Path, rows: int, count: int) -> tuple[float, float, float]
     for each in running:
         each.start()
     lines = [listener.transports[name] for name in PARTIES]
-    said = json.dumps(asdict(RunSettings("xvfl+", NET, train, LossConfig().reconstruction_weight)))
+    net, loss, train = made.options.net, made.options.loss, made.options.train
+    said = json.dumps(asdict(RunSettings("xvfl+", net, train, loss.reconstruction_weight)))
     roster = ElasticFederation(
         [RemoteParty(line.name, line) for line in lines], RunTerms("run", said, 64, 2)
     )
@@ -120,7 +121,7 @@ def over_grpc(folder: Path, rows: int, count: int) -> tuple[float, float, float]
     for each in running:
         each.join(30)
     listener.close()
-    views = 1 + 2 * LossConfig().n_masks
+    views = 1 + 2 * loss.n_masks
     per_row = 4 * 64 * (2 * views + 4)
     own = len(PARTIES) * trainer.batch_size * per_row
     return seconds, (after - before) / (WARM + count), own
@@ -223,7 +224,8 @@ def main() -> None:
         alone = stack(train)
         rows = alone.rows("train")
         fused = timed(
-            Trainer(alone.federation, alone.method, rows, train).run(lambda: 0.0), options.steps
+            Trainer(alone.federation, alone.method, rows, alone.options.train).run(lambda: 0.0),
+            options.steps,
         )
     print(f"rows of a step          {options.rows}")
     print(f"bytes a step            {sent:,.0f}, the tensors' own {own:,.0f}: x {sent / own:.4f}")

@@ -9,8 +9,8 @@ import pandas as pd
 import torch
 
 from xvfl import XVFLClassifier
-from xvfl.config import LossConfig, NetConfig, TrainConfig
-from xvfl.federation.build import resolve_net
+from xvfl.config import NO_PROTECTION, LossConfig, NetConfig, TrainConfig
+from xvfl.options import resolve_options
 from xvfl.training.threads import limit_threads
 from xvfl_lab.bench.outcome import Claim, Line, Outcome
 from xvfl_lab.bench.sections import Plan
@@ -86,13 +86,20 @@ def _bank(rows: int | None) -> tuple[dict[str, pd.DataFrame], pd.Series]:
 def compare_steps(plan: Plan) -> Outcome:
     """Time steps, four in a turn, of which one completes features."""
     task = prepare("bank")
-    net = resolve_net(NetConfig(), False, several_members=True)
     train = TrainConfig(epochs=1_000)
     old_train = replace(train, completion_interval=1, learning_rate=2e-3)
-    now = train.resolve(net.members)
-    loss = LossConfig().resolve(net.members, completion_interval=now.completion_interval)
+    now = resolve_options(
+        NetConfig(),
+        LossConfig(),
+        train,
+        NO_PROTECTION,
+        federated=False,
+        image=False,
+        parties=len(task.layouts),
+        rows=len(task.y),
+    )
     contenders = {
-        "now": (net, loss, now),
+        "now": (now.net, now.loss, now.train),
         "0.1.0": (OLD_NET, LossConfig(n_masks=2, joint_masks=False), old_train),
         "vanilla, nets of 0.1.0": (OLD_NET, LossConfig(method="vanilla"), old_train),
     }

@@ -28,11 +28,12 @@ from xvfl.dataset.splits import Splits
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.predict import logits
-from xvfl.model.fitting import ProgressUpdate
+from xvfl.model.fitting import ProgressUpdate, resolve_for_dataset
 from xvfl.model.model import Model
 from xvfl.model.run_dir import RunDir
 from xvfl.model.stream_predict import predict_stream
 from xvfl.model.workflow import train_run
+from xvfl.options import Options
 from xvfl.primitives.layout import any_image
 from xvfl.primitives.rows import RowSource, Table
 from xvfl.training.loop import Trainer
@@ -153,7 +154,13 @@ def _prepared(folder: Path) -> OnDiskDataset:
 
 def _model(prepared: OnDiskDataset) -> Model:
     about = (prepared.encoders, prepared.full_threshold, prepared.task, prepared.prior())
-    return Model(*about, NetConfig(), LossConfig(), 0)
+    options = _options(prepared)
+    return Model(*about, options.net, options.loss, 0)
+
+
+def _options(prepared: OnDiskDataset) -> Options:
+    train = TrainConfig(batch_size=1024, patience=0)
+    return resolve_for_dataset(prepared, NetConfig(members=1), LossConfig(), train)
 
 
 def _steps(prepared: OnDiskDataset, tables: dict[str, Table], rows: RowSource) -> Iterator[object]:
@@ -162,8 +169,8 @@ def _steps(prepared: OnDiskDataset, tables: dict[str, Table], rows: RowSource) -
     sides = [
         PartyWorker(name, net, tables[name], [0], weight) for name, net in model.parties.items()
     ]
-    config = TrainConfig(batch_size=1024, patience=0)
-    return Trainer(FusedFederation(sides), model.method, rows, config).run(lambda: 0.0)
+    train = _options(prepared).train
+    return Trainer(FusedFederation(sides), model.method, rows, train).run(lambda: 0.0)
 
 
 def predict(folder: Path, _: int) -> dict[str, float]:

@@ -23,7 +23,7 @@ from xvfl.dataset.prepare import PreparationPlan
 from xvfl.dataset.splits import Splits
 from xvfl.errors import DataWarning
 from xvfl.methods import method_spec
-from xvfl.model.fitting import TrainingPlan, fit
+from xvfl.model.fitting import TrainingPlan, fit, resolve_for_dataset
 from xvfl.model.model import Model
 
 ROWS = 1000
@@ -119,5 +119,6 @@ def train(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataWarning)  # Some pixels are always white.
         dataset = prepare_in_memory(sources, y, plan)
-        result = fit(dataset, TrainingPlan(net, loss, train, privacy=privacy))
+        options = resolve_for_dataset(dataset, net, loss, train, privacy)
+        result = fit(dataset, TrainingPlan(options))
     return Trained(result.model, sources)

@@ -9,7 +9,7 @@ import tomllib
 import types
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -204,10 +204,6 @@ class NetConfig:
         _require(self, "members", 0 <= self.members <= 64, "0 (automatic) or from 1 to 64")
 
 
-MASKING_METHODS = ("xvfl+", "laser+mask")
-"""Methods that train on masked copies of rows."""
-
-
 @dataclass(frozen=True)
 class LossConfig:
     """Method and loss weights."""
@@ -260,44 +256,13 @@ class LossConfig:
     paper's definition); by default the largest share that at least half of the party's rows
     reach."""
 
-    def resolve(
-        self,
-        members: int = 1,
-        image: bool = False,
-        parties: int = 2,
-        completion_interval: int = 1,
-    ) -> "LossConfig":
-        """Replace automatic values, for tables or images, and numbers of members and parties.
-
-        With a `completion_interval` above 1, `unmasked_copies` stays automatic: it depends on a
-        party's rows.
-        """
-        joint = self.joint_masks if self.joint_masks is not None else not image
-        n_masks = self.n_masks or (1 if members > 1 else 2)
-        weight = self.self_completion
-        if weight is None:
-            several = image and parties > 2 and self.method == "xvfl+"
-            weight = 2 / parties if several else 1.0
-        unmasked, guidance = self.unmasked_copies, self.guidance
-        some_steps = completion_interval > 1
-        if unmasked is None and not (some_steps and self.method in MASKING_METHODS):
-            unmasked = 0.0
-        if guidance is None:
-            guidance = 1.0 if some_steps and self.method == "xvfl+" else 0.5
-        return replace(
-            self,
-            self_completion=weight,
-            n_masks=n_masks,
-            unmasked_copies=unmasked,
-            guidance=guidance,
-            joint_masks=joint,
-        )
-
     @property
     def self_completion_weight(self) -> float:
         """Weight of self completion in the loss; 0 in every method but `xvfl+`."""
-        weight = self.resolve().self_completion or 0.0
-        return weight if self.method == "xvfl+" else 0.0
+        if self.method != "xvfl+":
+            return 0.0
+        assert self.self_completion is not None, "automatic: resolve the options first"
+        return self.self_completion
 
     @property
     def reconstruction_weight(self) -> float:
@@ -388,26 +353,6 @@ class TrainConfig:
         _require(self, "page_batch_size", small is None or small >= 1, "at least 1")
         _require(self, "page_probability", p is None or 0 < p <= 1, "above 0, at most 1")
 
-    def resolve(
-        self, members: int = 1, rows: int = 0, reconstruction_only: bool = False
-    ) -> "TrainConfig":
-        """Replace automatic values, for a number of members and of labeled training rows.
-
-        Parties that train by reconstruction alone need it in every step, and more steps.
-        """
-        several = members > 1 and not reconstruction_only
-        interval = 4 if several and self.optimizer != "page" else 1
-        epochs = 60
-        if several:
-            steps = max(rows // self.batch_size_for(rows), 1)
-            epochs = min(max(16, math.ceil(MIN_STEPS / steps)), epochs)
-        return replace(
-            self,
-            epochs=self.epochs or epochs,
-            learning_rate=self.learning_rate or (4e-3 if several else 2e-3),
-            completion_interval=self.completion_interval or interval,
-        )
-
     def batch_size_for(self, rows: int) -> int:
         """Return the batch size for this number of training rows."""
         default = 2 ** round(math.log2(max(rows, 1) / 100)) if rows > 100 else 1
@@ -430,13 +375,6 @@ class PrivacyConfig:
     `no_gradients` and a method without completers, such as `laser`. By default there is none."""
     delta: float = 1e-5
     """The δ of differential privacy; choose it well below 1 / number of rows."""
-
-    def resolve(self, federated: bool) -> "PrivacyConfig":
-        """Replace `auto` by its value in a federation or in one process."""
-        if self.label_protection != "auto":
-            return self
-        protected = federated or self.epsilon is not None
-        return replace(self, label_protection="no_gradients" if protected else "off")
 
     @property
     def bounded(self) -> bool:

@@ -83,7 +83,7 @@ def losses_from_disk(method: str, device: torch.device) -> float:
     run = configs(method, NetConfig(64, 64), _train())[0]
     stack = StackedRuns(random_table(rows_for(BATCH)), [run], device)
     with on_disk(stack, device) as rows:
-        return _loss(Trainer(stack.federation, stack.method, rows, run.train))
+        return _loss(Trainer(stack.federation, stack.method, rows, stack.options.train))
 
 
 def _loss(trainer: Trainer) -> float:

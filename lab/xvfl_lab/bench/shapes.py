@@ -11,11 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from xvfl import nets
-from xvfl.config import LossConfig, NetConfig, TrainConfig
+from xvfl.config import NO_PROTECTION, LossConfig, NetConfig, TrainConfig
 from xvfl.federation.build import build_parties
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.methods import MethodParts, method_spec
+from xvfl.options import resolve_options
 from xvfl.primitives.layout import Feature, Layout
 from xvfl.primitives.rows import PartyTable, Rows
 from xvfl.training.loop import Trainer
@@ -104,10 +105,21 @@ class SyntheticRows:
     def trainer(self, method: str, **train: object) -> Trainer:
         """Return our trainer with new nets."""
         shape, names = self.shape, [f"p{i}" for i in range(self.shape.parties)]
-        loss = LossConfig(method=method)
+        options = resolve_options(
+            NetConfig(embedding_dim=shape.bottom[-1]),
+            LossConfig(method=method),
+            config(shape.batch, **train),
+            NO_PROTECTION,
+            federated=False,
+            image=False,
+            parties=len(names),
+            rows=shape.rows,
+            custom_nets=True,
+        )
+        loss = options.loss
         parties = build_parties(
             dict.fromkeys(names, shape.layout),
-            NetConfig(embedding_dim=shape.bottom[-1]),
+            options.net,
             loss,
             [0],
             {name: lambda layout, d: nets.mlp([shape.inputs, *shape.bottom]) for name in names},
@@ -121,7 +133,7 @@ class SyntheticRows:
             PartyWorker(name, parties[name], table, [0], loss.reconstruction_weight)
             for name, table in zip(names, self.tables, strict=True)
         ]
-        return Trainer(FusedFederation(sides), built, self.rows, config(shape.batch, **train))
+        return Trainer(FusedFederation(sides), built, self.rows, options.train)
 
     def reference(self, trainer: Trainer) -> tuple[reference.Nets, reference.Batch]:
         """Return the nets of an X-VFL trainer and the rows in the form of the reference."""

@@ -32,8 +32,8 @@ WEIGHTS = (0.0, 0.1, 10.0)
 """λ1 = λ2: off, the default, a hundred times the default."""
 RATE = 0.5
 TRAIN = TrainConfig(
-    40, 128, learning_rate=5e-3, patience=0, image_shift=0.0, device="cpu"
-).resolve()
+    40, 128, learning_rate=5e-3, patience=0, completion_interval=1, image_shift=0.0, device="cpu"
+)
 DRAWN = replace(ONE_MEMBER, embedding_dim=2)
 GRID = 240
 """Grid points along a side of the picture."""
@@ -98,9 +98,10 @@ def make(
 
 def run_config(weight: float, seed: int, net: NetConfig, train: TrainConfig) -> RunConfig:
     """Configure a run of the paper's loss with λ1 = λ2 = weight."""
-    loss = LossConfig(method="xvfl", lambda1=weight, lambda2=weight, joint_masks=False).resolve()
+    loss = LossConfig(method="xvfl", lambda1=weight, lambda2=weight, joint_masks=False)
     train = replace(train, random_state=seed)
-    return RunConfig("xvfl", RATE, seed, net=net, loss=loss, train=train, weights="last")
+    run = RunConfig("xvfl", RATE, seed, net=net, loss=loss, train=train, weights="last")
+    return replace(run, loss=run.resolve(image=False, parties=2).loss)
 
 
 def compute(

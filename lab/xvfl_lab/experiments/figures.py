@@ -261,18 +261,18 @@ def make_jobs(
     train = TrainConfig(epochs=budget.epochs, batch_size=budget.batch_size, patience=0)
     train = replace(train, learning_rate=budget.learning_rate, precision=budget.precision)
     train = replace(train, image_shift=budget.image_shift)
-    train = train.resolve(budget.net.members)
     shared = RunConfig("", 0.0, 0, overlap, budget.net, weights=budget.weights, kind=kind)
-    shared = replace(shared, imbalance=imbalance)
+    shared = replace(shared, train=train, imbalance=imbalance)
     configs: list[RunConfig] = []
     for method in chosen:
         changes = {"joint_masks": budget.joint_masks, **(loss or {})}
-        options = LossConfig(method=method, **changes)  # type: ignore[arg-type]
-        interval = train.completion_interval
-        options = options.resolve(budget.net.members, dataset in IMAGES, parties, interval)
-        of_method = replace(shared, name=name or method, loss=options)
+        of_loss = LossConfig(method=method, **changes)  # type: ignore[arg-type]
+        of_method = replace(shared, name=name or method, loss=of_loss)
+        options = of_method.resolve(dataset in IMAGES, parties, budget.train_rows)
+        of_method = replace(of_method, loss=options.loss, train=options.train)
         for seed in range(budget.seeds):
-            of_seed = replace(of_method, seed=seed, train=replace(train, random_state=seed))
+            of_seed = replace(of_method, seed=seed)
+            of_seed = replace(of_seed, train=replace(options.train, random_state=seed))
             configs += [replace(of_seed, rate=rate) for rate in rates]
     rows = (budget.train_rows, budget.test_rows)
     return [Job(dataset, parties, *rows, each, budget.half_resolution) for each in configs]

@@ -115,9 +115,10 @@ def run_config(algorithm: Algorithm, step: float, seed: int, b: int) -> RunConfi
     train = replace(
         plain, optimizer=algorithm, batch_size=batch, learning_rate=step, random_state=seed
     )
-    loss = LossConfig(method="xvfl", joint_masks=False).resolve()
-    plain_run = RunConfig("xvfl", 0.5, seed, net=ONE_MEMBER, loss=loss, weights="last")
-    return replace(plain_run, train=train.resolve())
+    loss = LossConfig(method="xvfl", joint_masks=False)
+    run = RunConfig("xvfl", 0.5, seed, net=ONE_MEMBER, loss=loss, train=train, weights="last")
+    options = run.resolve(image=False, parties=2)
+    return replace(run, loss=options.loss, train=options.train)
 
 
 Key = tuple[Algorithm, float]

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from xvfl import maths
 from xvfl.config import NO_PROTECTION, LossConfig, NetConfig, PrivacyConfig, TrainConfig
-from xvfl.federation.build import build_method, build_parties, resolve_net
+from xvfl.federation.build import build_method, build_parties
 from xvfl.federation.calibration import fit_decision_weights
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party_worker import PartyWorker
@@ -26,6 +26,7 @@ from xvfl.federation.privacy_accounting import state_privacy
 from xvfl.methods import Method, Mode, protect_labels
 from xvfl.methods.members import Members, member_seeds
 from xvfl.methods.xvfl import XVFL
+from xvfl.options import Options, resolve_options
 from xvfl.primitives.layout import any_image
 from xvfl.primitives.masks import choose_unmasked_share
 from xvfl.primitives.random import named_generator
@@ -72,6 +73,21 @@ class RunConfig:
         train = replace(self.train, random_state=0)
         return replace(plain, name=loss.method, loss=loss, train=train)
 
+    def resolve(
+        self, image: bool, parties: int, rows: int = 0, privacy: PrivacyConfig = NO_PROTECTION
+    ) -> Options:
+        """Resolve the options of a run, which simulates a federation; `rows` train."""
+        return resolve_options(
+            self.net,
+            self.loss,
+            self.train,
+            privacy,
+            federated=True,
+            image=image,
+            parties=parties,
+            rows=rows,
+        )
+
     def scenario(self, part: "Part") -> Scenario:
         """Return the scenario of a part's rows; test rows are all non-aligned."""
         if part == "test":
@@ -106,18 +122,19 @@ class StackedRuns:
         if len({each.shape for each in configs}) != 1:
             raise ValueError("runs of one stack may differ in seed, scenario and λ only")
         self.task, self.configs, one = task, tuple(configs), configs[0]
-        self.device, self.privacy = device, privacy
-        self.seeds = [each.seed for each in configs]
+        self.device, self.seeds = device, [each.seed for each in configs]
         self.run_rows = [RunRows(task, each) for each in configs]
         self._base = torch.cat([run.base for run in self.run_rows]).to(device)
-        self.net = resolve_net(one.net, any_image(task.layouts), privacy)
+        count = len(self.places("train")[0])
+        self.options = one.resolve(any_image(task.layouts), len(task.layouts), count, privacy)
+        self.net, privacy = self.options.net, self.options.privacy
         nets = build_parties(task.layouts, self.net, one.loss, self.seeds, privacy=privacy)
         self.statement = state_privacy(privacy, one.loss.method)
         if self.statement is not None and not noise:
             self.statement = self.statement.without_noise()
         self.method = self._method()
         self.method.heads.to(self.device)
-        weight = one.loss.reconstruction_weight
+        weight = self.options.loss.reconstruction_weight
         tables = {name: self._table(name, at) for at, name in enumerate(nets)}
         sides = [
             PartyWorker(
@@ -146,17 +163,17 @@ class StackedRuns:
 
     def trainer(self, captured: bool = False) -> Trainer:
         """Return a trainer of all runs."""
-        rows, train = self.rows("train"), self.configs[0].train
-        method = protect_labels(self.method, self.privacy, self.task.classes, self.seeds)
+        rows, options = self.rows("train"), self.options
+        method = protect_labels(self.method, options.privacy, self.task.classes, self.seeds)
         image = any_image(self.task.layouts)
         return Trainer(
             self.federation,
             method,
             rows,
-            train,
+            options.train,
             self.seeds,
             captured,
-            pretraining=pretraining_epochs(rows, self.configs[0].loss, train, image),
+            pretraining=pretraining_epochs(rows, options.loss, options.train, image),
             image=image,
         )
 
@@ -193,7 +210,6 @@ class StackedRuns:
 
     def _method(self) -> Method:
         """Build the method; runs whose λ differ get a λ each."""
-        one = self.configs[0]
         layouts, classes = self.task.layouts, self.task.classes
         image = any_image(layouts)
         method = build_method(
@@ -201,9 +217,9 @@ class StackedRuns:
             classes,
             image,
             self.net,
-            one.loss,
+            self.options.loss,
             self.seeds,
-            privacy=self.privacy,
+            privacy=self.options.privacy,
         )
         inner = method.method if isinstance(method, Members) else method
         if isinstance(inner, XVFL):
@@ -235,9 +251,7 @@ class StackedRuns:
 
     def _unmasked_shares(self, table: PartyTable) -> list[float]:
         """Return the share of masked copies that keep all features, for each member of each run."""
-        one = self.configs[0]
-        interval = one.train.completion_interval or 1
-        share = one.loss.resolve(completion_interval=interval).unmasked_copies
+        share = self.options.loss.unmasked_copies
         train = (table.observed[rows.to(self.device)] for rows in self.places("train"))
         shares = [choose_unmasked_share(table.layout, observed, share) for observed in train]
         return [each for each in shares for _ in range(self.net.members)]

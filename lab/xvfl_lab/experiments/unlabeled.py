@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from xvfl.config import LossConfig, TrainConfig
+from xvfl.config import TrainConfig
 from xvfl.dataset.splits import label_weights
 from xvfl.federation.predict import logits
 from xvfl.methods.base import Mode
@@ -81,12 +81,12 @@ def run_config(dataset: str, seed: int, epochs: int = EPOCHS) -> RunConfig:
     """Configure a run of `xvfl+` with the defaults of images, or of tables in one process."""
     if dataset == "cifar10":
         train = replace(IMAGE_TRAINING, epochs=epochs, random_state=seed)
-        loss = LossConfig().resolve(image=True)
-        return RunConfig("xvfl+", RATE, seed, loss=loss, train=train, weights="calibrated")
-    net = SEVERAL_MEMBERS
-    train = TrainConfig(epochs=epochs, patience=0, random_state=seed).resolve(net.members)
-    loss = LossConfig().resolve(net.members, completion_interval=train.completion_interval)
-    return RunConfig("xvfl+", RATE, seed, net=net, loss=loss, train=train, weights="calibrated")
+        run = RunConfig("xvfl+", RATE, seed, train=train, weights="calibrated")
+        return replace(run, loss=run.resolve(image=True, parties=2).loss)
+    train = TrainConfig(epochs=epochs, patience=0, random_state=seed)
+    run = RunConfig("xvfl+", RATE, seed, net=SEVERAL_MEMBERS, train=train, weights="calibrated")
+    options = run.resolve(image=False, parties=2)
+    return replace(run, loss=options.loss, train=options.train)
 
 
 def measured(

@@ -62,11 +62,12 @@ class DishonestCoordinator:
         self.party: SimulatedParty = scenario.make_party(party, protection)
         self.n_requests = 0
         self._last_update = 0
+        net = scenario.options(protection).net
         settings = json.dumps(asdict(scenario.settings(protection)))
         handles = torch.zeros(0, dtype=torch.int32)
         reply = self.send(lambda number: Begin(number, RUN, 0, settings, handles))
         assert isinstance(reply, Ready), reply
-        self.width = scenario.members * scenario.widths(protection).embedding_dim
+        self.members, self.width = net.members, net.members * net.embedding_dim
 
     def send(self, request: Callable[[int], Message]) -> Message:
         """Send a request with the next request id."""
@@ -112,7 +113,7 @@ def extract_rows(
     rng = named_generator("cpu", "extraction")
     cues = torch.rand(CUES_PER_ROW, coordinator.width, generator=rng) * 2 - 1
     net = scenario.first_net(party, protection, scenario.train.random_state)
-    solve = _row_solver(net, cues, scenario.members)
+    solve = _row_solver(net, cues, coordinator.members)
     coordinator.embed(torch.tensor([len(table)]))  # A row that was never matched.
     refused = True
     predicted = torch.full((len(handles), table.values.flatten(1).shape[1]), 0.5)

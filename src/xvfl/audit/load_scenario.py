@@ -1,6 +1,5 @@
 """Read the rows and settings to audit: from a training configuration or a run folder."""
 
-from dataclasses import replace
 from pathlib import Path
 
 from xvfl.audit.simulation import Scenario
@@ -28,7 +27,7 @@ def load_scenario(path: Path, max_rows: int, max_epochs: int | None = None) -> S
             "the label into classes to audit the same tables"
         )
     sources, labels = read_run_tables(config, base_dir)
-    train = config.train.resolve()
+    train = config.train
     if len(labels) > max_rows:
         labels = labels.sample(max_rows, random_state=train.random_state)
     options = {name: party.options for name, party in config.parties.items()}
@@ -36,9 +35,7 @@ def load_scenario(path: Path, max_rows: int, max_epochs: int | None = None) -> S
     splits = Splits(0.0, train.validation_fraction, train.random_state)
     plan = PreparationPlan(options, splits, config.loss.full_threshold, train.class_weight)
     dataset = prepare_in_memory(sources, labels, plan)
-    if max_epochs is not None:
-        config = replace(config, train=replace(train, epochs=min(train.epochs, max_epochs)))
-    return Scenario.of(config, dataset)
+    return Scenario.of(config, dataset, max_epochs)
 
 
 def _read(path: Path) -> tuple[Config, Path]:

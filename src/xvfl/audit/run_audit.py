@@ -114,6 +114,7 @@ class Attacks:
     def __init__(self, simulation: Simulation, options: AuditOptions) -> None:
         self.simulation, self.options = simulation, options
         self.scenario, self.protection = simulation.scenario, simulation.protection
+        self.members = self.scenario.options(self.protection).net.members
         self.found: dict[Key, Reached] = {}
         self._baselines: dict[str, FeatureScore] = {}
 
@@ -162,7 +163,7 @@ class Attacks:
         """Train a classifier with a few labels on own features, own embeddings, received cues."""
         party, own = self.simulation.parties[name], self._own_features(name)
         table = self.scenario.table(name)
-        E = embed_rows(party.net, table, self.scenario.members)
+        E = embed_rows(party.net, table, self.members)
         every = torch.arange(len(table))
         baseline = self._completion_auc(name, own)
         both = torch.cat([own.values, E], 1)
@@ -240,8 +241,8 @@ class Attacks:
         options, scenario = self.options, self.scenario
         party = self.simulation.parties[name]
         table = scenario.table(name).take(torch.arange(options.inversion_rows))
-        E = embed_rows(party.net, table, self.scenario.members)
-        steps, members = options.inversion_steps, scenario.members
+        E = embed_rows(party.net, table, self.members)
+        steps, members = options.inversion_steps, self.members
         found = score_features(invert(party.net, E, table.observed, steps, members), table)
         base = self._label_baseline(name)
         self._add("inversion, stolen net", "coordinator", name, found, base)

@@ -19,7 +19,7 @@ from xvfl.config import (
     TrainConfig,
 )
 from xvfl.dataset.in_memory import InMemoryDataset
-from xvfl.federation.build import build_method, build_parties, resolve_net
+from xvfl.federation.build import build_method, build_parties
 from xvfl.federation.elastic import ElasticFederation
 from xvfl.federation.endpoint import Endpoint, PartyRun
 from xvfl.federation.membership import RunTerms
@@ -31,6 +31,7 @@ from xvfl.federation.run_settings import RunSettings
 from xvfl.methods import method_spec, protect_labels
 from xvfl.methods.members import member_seeds
 from xvfl.nets.party_net import PartyNet
+from xvfl.options import Options, resolve_options, resolve_privacy
 from xvfl.primitives.layout import any_image
 from xvfl.primitives.masks import choose_unmasked_share
 from xvfl.primitives.rows import PartyTable, Rows, observation_levels
@@ -63,7 +64,7 @@ OFF = Protection("off", NO_PROTECTION, UNLIMITED, private_seeds=False)
 
 def configured_protection(privacy: PrivacyConfig) -> Protection:
     """Return the protection of a federation with this configuration; its parties use defaults."""
-    resolved = privacy.resolve(federated=True)
+    resolved = resolve_privacy(privacy, federated=True)
     limits = RequestLimits(accept_gradients=resolved.sends_gradients)
     return Protection("configured", resolved, limits, private_seeds=True)
 
@@ -117,50 +118,57 @@ class Scenario:
     loss: LossConfig
     train: TrainConfig
     privacy: PrivacyConfig = PrivacyConfig()
+    max_epochs: int | None = None
+    """Largest number of epochs, even if the options ask for more."""
 
     @classmethod
-    def of(cls, config: Config, dataset: InMemoryDataset) -> "Scenario":
+    def of(
+        cls, config: Config, dataset: InMemoryDataset, max_epochs: int | None = None
+    ) -> "Scenario":
         """Take the settings of a configuration, as in a federation; of several λ, the first."""
         loss = replace(
             config.loss, lambda1=_first(config.loss.lambda1), lambda2=_first(config.loss.lambda2)
         )
-        train = replace(config.train.resolve(), device="cpu", precision="float32")
-        image, parties = any_image(dataset.layouts), len(dataset.layouts)
-        members = max(config.net.members, 1)
-        loss = loss.resolve(members, image, parties, train.completion_interval)
-        return cls(dataset, config.net, loss, train, config.privacy)
+        train = replace(config.train, device="cpu", precision="float32")
+        return cls(dataset, config.net, loss, train, config.privacy, max_epochs)
 
     @property
     def names(self) -> list[str]:
         """Names of the parties."""
         return list(self.dataset.tables)
 
-    @property
-    def members(self) -> int:
-        """Number of members, as in a federation."""
-        return self.net.members or 1
-
     def table(self, name: str) -> PartyTable:
         """Return a party's encoded rows."""
         return self.dataset.tables[name]
 
-    def widths(self, protection: Protection) -> NetConfig:
-        """Return the sizes of the nets, with defaults resolved."""
-        image = any_image(self.dataset.layouts)
-        return resolve_net(self.net, image, protection.privacy)
+    def options(self, protection: Protection) -> Options:
+        """Resolve the options of the federation that is simulated with this protection."""
+        options = resolve_options(
+            self.net,
+            self.loss,
+            self.train,
+            protection.privacy,
+            federated=True,
+            image=any_image(self.dataset.layouts),
+            parties=len(self.dataset.layouts),
+            rows=self.dataset.row_counts().labeled,
+        )
+        if self.max_epochs is None:
+            return options
+        epochs = min(options.train.epochs, self.max_epochs)
+        return replace(options, train=replace(options.train, epochs=epochs))
 
     def settings(self, protection: Protection) -> RunSettings:
         """Return the settings that the coordinator sends to every party."""
-        interval = self.train.completion_interval or 1
-        loss = self.loss.resolve(completion_interval=interval)
+        options = self.options(protection)
         return RunSettings(
-            self.loss.method,
-            self.widths(protection),
-            self.train,
-            self.loss.reconstruction_weight,
-            loss.unmasked_copies,
+            options.loss.method,
+            options.net,
+            options.train,
+            options.loss.reconstruction_weight,
+            options.loss.unmasked_copies,
             run=RUN,
-            privacy=protection.privacy,
+            privacy=options.privacy,
         )
 
     def first_net(self, name: str, protection: Protection, seed: int) -> PartyNet:
@@ -169,7 +177,7 @@ class Scenario:
         with torch.random.fork_rng(devices=[]):
             nets = build_parties(
                 layouts,
-                self.widths(protection),
+                self.options(protection).net,
                 self.loss,
                 [seed],
                 privacy=protection.privacy,
@@ -249,7 +257,8 @@ def simulate(
     """Train with honest participants and record all messages."""
     cpu = torch.device("cpu")
     parties = {name: scenario.make_party(name, protection) for name in scenario.names}
-    dataset, settings = scenario.dataset, scenario.settings(protection)
+    dataset, options = scenario.dataset, scenario.options(protection)
+    settings = scenario.settings(protection)
     rows, validation = dataset.training_rows(cpu), dataset.validation_rows(cpu)
     seeds = [scenario.train.random_state]
     terms = RunTerms(
@@ -267,14 +276,14 @@ def simulate(
             len(parties),
             len(dataset.classes),
             any_image(dataset.layouts),
-            settings.net,
-            scenario.loss,
+            options.net,
+            options.loss,
             seeds,
-            privacy=protection.privacy,
+            privacy=options.privacy,
         )
         federation.wait_for(len(parties))
         trained = protect_labels(method, protection.privacy, len(dataset.classes), seeds)
-        trainer = Trainer(federation, trained, rows, scenario.train)
+        trainer = Trainer(federation, trained, rows, options.train)
         for record in trainer.run(lambda: score(method, federation, validation)):
             on_record(record, trainer)
         trainer.load_best()

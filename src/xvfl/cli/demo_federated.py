@@ -31,7 +31,7 @@ from xvfl.dataset.prepare import PreparationPlan
 from xvfl.dataset.splits import Splits
 from xvfl.errors import RunError
 from xvfl.model.evaluation import EVALUATION, evaluate, federation_predictions
-from xvfl.model.fitting import TrainingPlan, fit
+from xvfl.model.fitting import TrainingPlan, fit, resolve_for_dataset
 from xvfl.model.run_dir import RunDir
 from xvfl.service.log import read_log
 
@@ -144,7 +144,8 @@ def one_process_lines(out: Path, train: TrainConfig) -> Lines:
     splits = Splits(TEST, train.validation_fraction, train.random_state)
     preparation = PreparationPlan({}, splits, class_weight=train.class_weight)
     prepared = prepare_in_memory(sources, labels, preparation)
-    model = fit(prepared, TrainingPlan(NetConfig(), LossConfig(), train)).model
+    options = resolve_for_dataset(prepared, NetConfig(), LossConfig(), train)
+    model = fit(prepared, TrainingPlan(options)).model
     rows = prepared.rows.take(prepared.test)
     with torch.random.fork_rng(devices=[]):
         predictions = federation_predictions(model.method, model.federation(prepared.tables), rows)

@@ -44,9 +44,10 @@ from xvfl.estimator.estimator_inputs import (
 )
 from xvfl.methods import Mode, method_spec
 from xvfl.model.custom_nets import CustomNets
+from xvfl.model.decision_rule import check_threshold
 from xvfl.model.explain.explain_model import ExplainOptions, explain
 from xvfl.model.explain.explanation import Explanation
-from xvfl.model.fitting import TrainingPlan, fit
+from xvfl.model.fitting import TrainingPlan, fit, resolve_for_dataset
 from xvfl.model.model import Model
 from xvfl.model.prediction import used_tables
 from xvfl.model.progress import progress_bar, show_overlap, work_bar
@@ -108,21 +109,23 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
             If columns or rows are ignored, if a classifier predicts all validation rows to be of
             one class, or if Ctrl-C stops training; the best epoch so far is kept then.
         """
-        plan = self._plan()
-        previous = plan.initial
-        unlabeled = self.use_unlabeled and method_spec(plan.loss.method).uses_unlabeled
+        net, loss, train, privacy = self._sections()
+        threshold = _plain(getattr(self, "threshold", None))
+        check_threshold(threshold)
+        previous: Model | None = getattr(self, "model_", None) if self.warm_start else None
+        unlabeled = self.use_unlabeled and method_spec(loss.method).uses_unlabeled
         sources, labels = self._sources_and_labels(X, y, allow_missing=unlabeled)
         options = {
             name: table_options(name, each) for name, each in (self.table_options or {}).items()
         }
         if previous is not None:
             sources = tables_of_previous_fit(sources, previous, options)
-        splits = Splits(0.0, self.validation_fraction, plan.train.random_state)
+        splits = Splits(0.0, self.validation_fraction, train.random_state)
         preparation = PreparationPlan(
             options,
             splits,
             self.full_threshold,
-            plan.train.class_weight,
+            train.class_weight,
             unlabeled,
             None if previous is None else previous.encoders,
             self._task,
@@ -139,6 +142,9 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
             by_id = None if sample_weight is None else self._weights(X, y, sample_weight)
             dataset = weigh_rows(dataset, by_id, by_class)
         show_overlap(dataset.overlap(), self.verbose)
+        nets = CustomNets(self.bottoms, self.completers, self.head)
+        resolved = resolve_for_dataset(dataset, net, loss, train, privacy, nets)
+        plan = TrainingPlan(resolved, nets, previous, threshold)
         with progress_bar(self.verbose) as on_progress:
             result = fit(dataset, plan, on_progress=on_progress)
         if result.interrupted and result.diverged:
@@ -538,10 +544,9 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
             return weights_by_id(sample_weight, source_ids(self._read({y[0]: X[y[0]]})[y[0]]))
         return weights_by_id(sample_weight, y.index)
 
-    def _plan(self) -> TrainingPlan:
-        """Build and check the configuration from the parameters."""
-        given = self.get_params(deep=False)
-        given = {k: v.item() if isinstance(v, np.generic) else v for k, v in given.items()}
+    def _sections(self) -> tuple[NetConfig, LossConfig, TrainConfig, PrivacyConfig]:
+        """Build and check the sections of a configuration from the parameters."""
+        given = {name: _plain(value) for name, value in self.get_params(deep=False).items()}
         if not isinstance(given.get("class_weight"), str):
             given["class_weight"] = "none"
         if given["random_state"] is None or isinstance(self.random_state, np.random.RandomState):
@@ -550,23 +555,11 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
             if isinstance(given[name], Sequence | np.ndarray) and not isinstance(given[name], str):
                 given[name] = tuple(given[name])
         where = type(self).__name__
-        net, loss, train = (
+        net, loss, train, privacy = (
             build(cls, {k: given[k] for k in cls.__dataclass_fields__ if k in given}, where)
-            for cls in (NetConfig, LossConfig, TrainConfig)
+            for cls in (NetConfig, LossConfig, TrainConfig, PrivacyConfig)
         )
-        nets = CustomNets(self.bottoms, self.completers, self.head)
-        names = PrivacyConfig.__dataclass_fields__
-        privacy = build(PrivacyConfig, {k: given[k] for k in names}, where)
-        initial = getattr(self, "model_", None) if self.warm_start else None
-        return TrainingPlan(
-            net,
-            loss,
-            train,
-            nets,
-            privacy.resolve(federated=False),
-            initial,
-            given.get("threshold"),
-        )
+        return net, loss, train, privacy
 
     def _read(self, X: Tables) -> dict[str, Source]:
         return read_tables(X, self.id_column)
@@ -578,3 +571,8 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
         self, X: Tables, y: Any, min_classes: int = 2, allow_missing: bool = False
     ) -> tuple[dict[str, Source], pd.Series]:
         return read_tables_and_labels(X, y, self.id_column, self._task, min_classes, allow_missing)
+
+
+def _plain(value: Any) -> Any:
+    """Return a numpy scalar as a Python number."""
+    return value.item() if isinstance(value, np.generic) else value

@@ -3,7 +3,6 @@
 import copy
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -11,63 +10,20 @@ from torch import nn
 
 from xvfl import nets
 from xvfl.config import COORDINATOR, NO_PROTECTION, LossConfig, NetConfig, PrivacyConfig
-from xvfl.errors import ConfigError, InputError
+from xvfl.errors import InputError
 from xvfl.methods import Method, MethodParts, method_spec, require_task
 from xvfl.methods.members import Members, member_seeds
 from xvfl.nets import NetOrBuilder
 from xvfl.nets.party_net import PartyNet
 from xvfl.nets.stacked import stack
+from xvfl.options import check_members, require_resolved
 from xvfl.primitives.layout import Layout, any_image
 from xvfl.primitives.random import seed_modules
 from xvfl.primitives.task import CLASSIFICATION, Task
 
 CPU = torch.device("cpu")
-DEFAULT_MEMBERS = 4
-PRIVATE_WIDTH = 16
-"""Default width of embeddings with differential privacy."""
 ADAPTED_WIDTHS = {False: 64, True: 256}
 """Largest width of adapted embeddings, of tables and if a party has images."""
-SKIP_RANK = 64
-"""Default rank of the linear skip in bottoms that receive no gradients."""
-
-
-def resolve_net(
-    config: NetConfig,
-    image: bool,
-    privacy: PrivacyConfig = NO_PROTECTION,
-    several_members: bool = False,
-) -> NetConfig:
-    """Replace automatic values of the nets' sizes; an automatic number of members is 1 or 4.
-
-    Bounded embeddings are wider, because bottoms are not trained to select what the label needs.
-    Those with differential privacy are narrow: their noise is the same for every number of an
-    embedding of norm 1, so wide embeddings give a head more noise to fit, and hardly more signal.
-    """
-    if privacy.epsilon is not None and config.members > 1:
-        raise ConfigError(
-            f"members: expected 1 with differential privacy, got {config.members}; every member "
-            "would be a release of its own"
-        )
-    members = config.members or (DEFAULT_MEMBERS if several_members else 1)
-    d, hidden = (32, 64) if members > 1 else (64, 128)
-    if image or privacy.bounded:
-        d, hidden = 256, 256
-    if privacy.epsilon is not None:
-        d = PRIVATE_WIDTH
-    number = config.number_embedding_dim
-    if number is None:
-        number = 8 if members > 1 and not privacy.protects else 0
-    skip = config.skip_rank
-    if skip is None:
-        skip = SKIP_RANK if privacy.reconstruction_only else 0
-    return replace(
-        config,
-        members=members,
-        embedding_dim=config.embedding_dim or d,
-        hidden_dim=config.hidden_dim or hidden,
-        number_embedding_dim=number,
-        skip_rank=skip,
-    )
 
 
 def build_parties(
@@ -82,10 +38,11 @@ def build_parties(
     """Build the net of every party; each is initialized from its own random stream.
 
     Custom `bottoms` and `completers` replace the defaults. With several seeds, each net is a stack
-    of the nets of as many runs, with all their members. Bounded embeddings are in [-1, 1].
+    of the nets of as many runs, with all their members. Bounded embeddings are in [-1, 1]. Of
+    `loss`, only the method matters.
     """
-    config = resolve_net(config, any_image(layouts), privacy)
-    _check_members(config, any_image(layouts), bool(bottoms or completers))
+    require_resolved(config, privacy)
+    check_members(config, privacy, any_image(layouts), bool(bottoms or completers))
     d, hidden = config.embedding_dim, config.hidden_dim
     spec = method_spec(loss.method)
 
@@ -114,7 +71,7 @@ def build_parties(
         sees = config.seeing_completers
         if sees is None:
             sees = layout.image is not None
-        sees = sees and loss.self_completion_weight > 0
+        sees = sees and loss.method == "xvfl+"
         default = completer or nets.completer(layout, d, hidden, config.base_channels, sees)
         return PartyNet(layout, bottom, default)
 
@@ -125,14 +82,6 @@ def build_parties(
         )
         for name, layout in layouts.items()
     }
-
-
-def _check_members(config: NetConfig, image: bool, custom: bool) -> None:
-    if config.members > 1 and (image or custom):
-        raise ConfigError(
-            f"members: expected 1 with {'images' if image else 'custom nets'}, got "
-            f"{config.members}; several members need tables and default nets"
-        )
 
 
 def build_method(
@@ -150,8 +99,8 @@ def build_method(
 
     Heads have one output for each class, or one for a number.
     """
-    config = resolve_net(config, image, privacy)
-    _check_members(config, image, head is not None)
+    require_resolved(config, loss, privacy)
+    check_members(config, privacy, image, head is not None)
     seeds = member_seeds(seeds, config.members)
     d, hidden = config.embedding_dim, config.hidden_dim
     adapted = min(d, ADAPTED_WIDTHS[image]) if head is None else d

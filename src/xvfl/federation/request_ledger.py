@@ -113,7 +113,6 @@ class RequestLedger:
                 f"got {privacy.label_protection!r}. The party's operator can set "
                 "limits.accept_gradients"
             )
-        train = train.resolve()
         if train.epochs > limits.max_epochs:
             raise WireError(
                 f"Begin: this party allows {limits.max_epochs} epochs, the run has {train.epochs}; "

@@ -16,6 +16,7 @@ from xvfl.methods.standalone import Standalone
 from xvfl.methods.vanilla import Vanilla
 from xvfl.methods.xvfl import XVFL, XVFLWeights
 from xvfl.nets import AdaptedHead, ConcatHead
+from xvfl.options import require_resolved
 from xvfl.primitives.task import CLASSIFICATION, Task
 
 __all__ = [
@@ -89,7 +90,7 @@ class MethodSpec:
 
 
 def _xvfl(config: LossConfig, parts: MethodParts) -> Method:
-    config = config.resolve()
+    require_resolved(config)
     weights = XVFLWeights(
         _single(config.lambda1, "lambda1"),
         _single(config.lambda2, "lambda2"),

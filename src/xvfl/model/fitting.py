@@ -19,7 +19,6 @@ from xvfl.dataset.on_disk.on_disk_dataset import OnDiskDataset
 from xvfl.dataset.overlap import Overlap
 from xvfl.dataset.splits import RowCounts
 from xvfl.errors import ConfigError, RunError
-from xvfl.federation.build import resolve_net
 from xvfl.federation.calibration import calibrate
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.predict import mean_score, mode_losses
@@ -31,7 +30,8 @@ from xvfl.model.decision_rule import check_threshold
 from xvfl.model.model import Model
 from xvfl.model.run_dir import CHECKPOINT, FORMAT, RunDir
 from xvfl.nets.row_wise import has_hooks, row_wise
-from xvfl.primitives.layout import Layout, any_image
+from xvfl.options import Options, resolve_options
+from xvfl.primitives.layout import any_image
 from xvfl.primitives.masks import unmasked_share
 from xvfl.primitives.rows import PartyTable, Rows, RowSource
 from xvfl.primitives.task import Task
@@ -52,11 +52,8 @@ ASSISTED_ROWS = 1024
 class TrainingPlan:
     """Configuration of one training run."""
 
-    net: NetConfig
-    loss: LossConfig
-    train: TrainConfig
+    options: Options
     custom_nets: CustomNets | None = None
-    privacy: PrivacyConfig = NO_PROTECTION
     initial: Model | None = None
     """A trained model of the same nets whose weights are the first ones (warm start)."""
     threshold: float | str | None = None
@@ -65,16 +62,31 @@ class TrainingPlan:
     def __post_init__(self) -> None:
         check_threshold(self.threshold)
 
-    def resolve(self, layouts: Mapping[str, Layout], rows: int) -> "TrainingPlan":
-        """Replace automatic values, for the parties' columns and the labeled training rows."""
-        image = any_image(layouts)
-        custom = self.custom_nets is not None and self.custom_nets.any()
-        several = not (image or custom or self.privacy.protects)
-        net = resolve_net(self.net, image, self.privacy, several)
-        train = self.train.resolve(net.members, rows, self.privacy.reconstruction_only)
-        interval = train.completion_interval
-        loss = self.loss.resolve(net.members, image, len(layouts), interval)
-        return replace(self, net=net, loss=loss, train=train)
+    def with_loss(self, loss: LossConfig) -> "TrainingPlan":
+        """Return this plan with another loss."""
+        return replace(self, options=replace(self.options, loss=loss))
+
+
+def resolve_for_dataset(
+    dataset: Dataset,
+    net: NetConfig,
+    loss: LossConfig,
+    train: TrainConfig,
+    privacy: PrivacyConfig = NO_PROTECTION,
+    custom_nets: CustomNets | None = None,
+) -> Options:
+    """Resolve the options of a run in one process on prepared rows."""
+    return resolve_options(
+        net,
+        loss,
+        train,
+        privacy,
+        federated=False,
+        image=any_image(dataset.layouts),
+        parties=len(dataset.layouts),
+        rows=dataset.row_counts().labeled,
+        custom_nets=custom_nets is not None and custom_nets.any(),
+    )
 
 
 @dataclass(frozen=True)
@@ -121,14 +133,13 @@ def fit(
     resumed, SIGTERM does the same.
     """
     on_progress = on_progress or (lambda update: None)
-    plan = plan.resolve(dataset.layouts, dataset.row_counts().labeled)
     signals = STOP_SIGNALS if folder is not None else (signal.SIGINT,)
     with (
         stop_on_signals(signals) as stop,
         torch.random.fork_rng(devices=[]),
-        limit_threads(any_image(dataset.layouts), choose_device(plan.train.device)),
+        limit_threads(any_image(dataset.layouts), choose_device(plan.options.train.device)),
     ):
-        plan = replace(plan, loss=_search(dataset, plan, folder, on_progress, stop))
+        plan = plan.with_loss(_search(dataset, plan, folder, on_progress, stop))
         # Stopped during the λ search: no λ is chosen yet, so write no checkpoint.
         run_dir = None if stop.is_set() else folder
         result = _fit_once(dataset, plan, run_dir, resume, on_progress, stop, "")
@@ -169,17 +180,18 @@ def _fit_once(
     stop: threading.Event,
     label: str,
 ) -> FitResult:
-    device = choose_device(plan.train.device)
+    options = plan.options
+    device = choose_device(options.train.device)
     model = Model(
         dataset.encoders,
         dataset.full_threshold,
         dataset.task,
         dataset.prior(),
-        plan.net,
-        plan.loss,
-        plan.train.random_state,
+        options.net,
+        options.loss,
+        options.train.random_state,
         plan.custom_nets,
-        plan.privacy,
+        options.privacy,
     )
     if plan.initial is not None:
         _copy_weights(plan.initial, model)
@@ -187,9 +199,9 @@ def _fit_once(
         module.to(device)
     federation = model.federation(
         dataset.tables,
-        plan.loss.reconstruction_weight,
-        plan.train.image_shift,
-        _unmasked_shares(dataset, plan.loss),
+        options.loss.reconstruction_weight,
+        options.train.image_shift,
+        _unmasked_shares(dataset, options.loss),
     )
     validation = dataset.validation_rows(device)
     rows: RowSource = dataset.training_rows(device)
@@ -199,16 +211,16 @@ def _fit_once(
         rows, validation = rows.hide_missing(), validation.hide_missing()
     captured = device.type == "cuda" and can_capture(federation, rows, plan.custom_nets)
     method = protect_labels(
-        model.method, plan.privacy, model.task.n_outputs, [plan.train.random_state]
+        model.method, options.privacy, model.task.n_outputs, [options.train.random_state]
     )
     image = any_image(dataset.layouts)
     trainer = Trainer(
         federation,
         method,
         rows,
-        plan.train,
+        options.train,
         cuda_graph=captured,
-        pretraining=pretraining_epochs(rows, plan.loss, plan.train, image),
+        pretraining=pretraining_epochs(rows, options.loss, options.train, image),
         image=image,
     )
     recorder = RunRecorder(folder, trainer, _fingerprint(dataset, plan))
@@ -220,7 +232,7 @@ def _fit_once(
         on_progress(
             ProgressUpdate(
                 record,
-                plan.train.epochs,
+                options.train.epochs,
                 trainer.batches_per_epoch,
                 label,
                 model.task.score_name,
@@ -249,7 +261,7 @@ def _fit_once(
         dataset.overlap(),
         interrupted,
         diverged,
-        plan.train.epochs,
+        options.train.epochs,
     )
 
 
@@ -293,9 +305,10 @@ def _search(
 
     Scores are recorded in the folder, so that a resumed search skips finished pairs.
     """
-    pairs = list(itertools.product(_as_tuple(plan.loss.lambda1), _as_tuple(plan.loss.lambda2)))
+    loss = plan.options.loss
+    pairs = list(itertools.product(_as_tuple(loss.lambda1), _as_tuple(loss.lambda2)))
     if len(pairs) == 1:
-        return replace(plan.loss, lambda1=pairs[0][0], lambda2=pairs[0][1])
+        return replace(loss, lambda1=pairs[0][0], lambda2=pairs[0][1])
     fingerprint = _fingerprint(dataset, plan)
     scores = {
         (each["lambda1"], each["lambda2"]): _score(each)
@@ -306,7 +319,7 @@ def _search(
         if (l1, l2) in scores or stop.is_set():
             continue
         label = f"λ1={l1:g} λ2={l2:g} ({at + 1}/{len(pairs)})"
-        candidate = replace(plan, loss=replace(plan.loss, lambda1=l1, lambda2=l2))
+        candidate = plan.with_loss(replace(loss, lambda1=l1, lambda2=l2))
         result = _fit_once(dataset, candidate, None, False, on_progress, stop, label)
         if stop.is_set():
             break
@@ -315,7 +328,7 @@ def _search(
             record = {"lambda1": l1, "lambda2": l2, "score": scores[l1, l2]}
             folder.append_record({"kind": "search", **record, "fingerprint": fingerprint})
     best = max(pairs, key=lambda pair: scores.get(pair, float("-inf")))
-    return replace(plan.loss, lambda1=best[0], lambda2=best[1])
+    return replace(loss, lambda1=best[0], lambda2=best[1])
 
 
 def _score(record: Mapping[str, Any]) -> float:
@@ -420,14 +433,15 @@ def _target(task: Task) -> dict[str, Any]:
 
 def _fingerprint(dataset: Dataset, plan: TrainingPlan) -> str:
     """Hash everything that determines the weights of a run; the device may change."""
-    train = asdict(plan.train)
+    options = plan.options
+    train = asdict(options.train)
     train.pop("device")
     identity: Mapping[str, Any] = {
         "format": FORMAT,
-        "net": asdict(plan.net),
-        "loss": asdict(plan.loss),
+        "net": asdict(options.net),
+        "loss": asdict(options.loss),
         "train": train,
-        "privacy": asdict(plan.privacy),
+        "privacy": asdict(options.privacy),
         "encoders": {name: each.to_dict() for name, each in dataset.encoders.items()},
         "classes": [str(label) for label in dataset.classes],
         **_target(dataset.task),

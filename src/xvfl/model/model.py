@@ -16,7 +16,7 @@ from xvfl.data.images import ImageEncoder
 from xvfl.data.sources import Encoder, Source, encode
 from xvfl.dataset.in_memory import rows_of_ids, to_party_table
 from xvfl.errors import InputError, ModeError, RunError, unknown
-from xvfl.federation.build import build_method, build_parties, resolve_net
+from xvfl.federation.build import build_method, build_parties
 from xvfl.federation.calibration import Temperatures
 from xvfl.federation.complete_rows import complete_rows
 from xvfl.federation.fused import FusedFederation
@@ -54,6 +54,7 @@ from xvfl.model.prediction import (
     without_assistance,
 )
 from xvfl.model.run_dir import CELLS, FORMAT, MANIFEST, MODEL, RunDir
+from xvfl.options import resolve_saved
 from xvfl.primitives.layout import Layout, any_image
 from xvfl.primitives.rows import Rows, Table
 from xvfl.primitives.task import Task, task_from_dict
@@ -77,13 +78,12 @@ class Model:
         custom_nets: CustomNets | None = None,
         privacy: PrivacyConfig = NO_PROTECTION,
     ) -> None:
-        """Build untrained nets for these parties."""
+        """Build untrained nets for these parties; options are resolved."""
         custom_nets = custom_nets or CustomNets()
         self.encoders = dict(encoders)
         self.full_threshold = dict(full_threshold)
         self.task = task
         self.prior = list(prior)
-        net = resolve_net(net, any_image(self.layouts), privacy)
         self.net, self.loss, self.random_state = net, loss, random_state
         self.privacy = privacy
         self.differential_privacy = state_privacy(privacy, loss.method)
@@ -362,18 +362,24 @@ class Model:
                 name: encoder_from_dict(folder.read_json(f"encoders/{name}.json"))
                 for name in manifest["parties"]
             }
+            # Runs before the linear skip was added have none.
+            net = build(NetConfig, {"skip_rank": 0, **manifest["net"]}, MANIFEST)
+            loss = build(LossConfig, manifest["loss"], MANIFEST)
+            # Runs of version 0.2 have no protection.
+            stored = manifest.get("privacy", asdict(NO_PROTECTION))
+            privacy = build(PrivacyConfig, stored, MANIFEST)
+            image = any(isinstance(each, ImageEncoder) for each in encoders.values())
+            net, loss = resolve_saved(net, loss, privacy, image=image)
             model = cls(
                 encoders,
                 manifest["full_threshold"],
                 task_from_dict(manifest),
                 manifest["prior"],
-                # Runs before the linear skip was added have none.
-                build(NetConfig, {"skip_rank": 0, **manifest["net"]}, MANIFEST),
-                build(LossConfig, manifest["loss"], MANIFEST),
+                net,
+                loss,
                 manifest["random_state"],
                 custom_nets,
-                # Runs of version 0.2 have no protection.
-                build(PrivacyConfig, manifest.get("privacy", asdict(NO_PROTECTION)), MANIFEST),
+                privacy,
             )
             model.temperatures = manifest["temperatures"]
             model.class_factors = manifest.get("class_factors")
@@ -382,8 +388,8 @@ class Model:
             model.adds_noise = "bundle" not in manifest
             # Runs before version 0.3 have none.
             if parties := manifest.get("cell_distributions"):
-                stored, _ = folder.load_tensors(CELLS)
-                model.cell_distributions = distributions_from_tensors(stored, parties)
+                cells, _ = folder.load_tensors(CELLS)
+                model.cell_distributions = distributions_from_tensors(cells, parties)
             tensors, _ = folder.load_tensors(MODEL)
             for holder, module in model.modules.items():
                 module.load_state_dict(strip_prefix(tensors, f"{holder}/"))

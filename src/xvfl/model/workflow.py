@@ -28,6 +28,7 @@ from xvfl.dataset.splits import Splits
 from xvfl.errors import InputError, ModeError, RunError, unknown
 from xvfl.methods import Mode, method_spec, require_task
 from xvfl.model.completion_examples import COMPLETION, completion_examples
+from xvfl.model.decision_rule import check_threshold
 from xvfl.model.evaluation import EVALUATION, Chunk, Evaluation, evaluate, model_predictions
 from xvfl.model.explain.explain_model import ExplainOptions, explain
 from xvfl.model.explain.explanation import EXPLANATION, Explanation
@@ -38,6 +39,7 @@ from xvfl.model.fitting import (
     TrainingPlan,
     choose_device,
     fit,
+    resolve_for_dataset,
 )
 from xvfl.model.missing_map import MISSING, dataset_map
 from xvfl.model.missing_rates import MISSING_RATES, score_missing_rates
@@ -46,6 +48,7 @@ from xvfl.model.prediction import used_tables
 from xvfl.model.run_dir import CHECKPOINT, MANIFEST, RECORDS, RunDir
 from xvfl.model.run_summary import record_run, recorded_warnings
 from xvfl.model.stream_predict import PredictionSummary, predict_stream
+from xvfl.options import Options
 from xvfl.primitives.seeding import derive_seed
 from xvfl.system.report import Report, no_report
 
@@ -83,20 +86,18 @@ def train_run(
         )
     choose_device(config.train.device)
     require_task(config.loss.method, config.labels.task)
-    plan = TrainingPlan(
-        config.net,
-        config.loss,
-        config.train,
-        privacy=config.privacy.resolve(federated=False),
-        threshold=config.labels.threshold,
-    )
+    check_threshold(config.labels.threshold)
     base_dir = config_path.resolve().parent
     with recorded_warnings() as texts, open_dataset(config, base_dir, folder) as dataset:
+        options = resolve_for_dataset(
+            dataset, config.net, config.loss, config.train, config.privacy
+        )
         folder.create()
         if not folder.has(CHECKPOINT):
             on_overlap(dataset.overlap())
             folder.write_text(CONFIG, text)
-        description = _describe_run(config, dataset, plan)
+        plan = TrainingPlan(options, threshold=config.labels.threshold)
+        description = _describe_run(config, dataset, options)
         with record_run(folder, {**description, "warnings": texts}) as about:
             folder.write_json(MISSING, dataset_map(dataset))
             result = fit(dataset, plan, folder, resume, on_progress)
@@ -117,10 +118,9 @@ def train_run(
     return result
 
 
-def _describe_run(config: Config, dataset: Dataset, plan: TrainingPlan) -> dict[str, Any]:
+def _describe_run(config: Config, dataset: Dataset, options: Options) -> dict[str, Any]:
     """Describe a run that starts, for `run.json`."""
     counts = dataset.row_counts()
-    resolved = plan.resolve(dataset.layouts, counts.labeled)
     overlap = dataset.overlap()
     return {
         "side": "run",
@@ -128,7 +128,7 @@ def _describe_run(config: Config, dataset: Dataset, plan: TrainingPlan) -> dict[
         "task": config.labels.task,
         "label": config.labels.column,
         "score_name": dataset.task.score_name,
-        "epochs": resolved.train.epochs,
+        "epochs": options.train.epochs,
         "rows": asdict(counts),
         "parties": {
             name: {

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from xvfl.dataset.splits import Parts, RowCounts, Splits
 from xvfl.errors import ConfigError, RunError
-from xvfl.federation.build import build_method, resolve_net
+from xvfl.federation.build import build_method
 from xvfl.federation.elastic import ElasticFederation
 from xvfl.federation.party_monitor import PartyMonitor
 from xvfl.federation.party_share import check_repeatability, check_validation
@@ -23,6 +23,7 @@ from xvfl.matching.alignment import CoordinatorAlignment
 from xvfl.methods import Method, protect_labels
 from xvfl.model.missing_map import rows_map
 from xvfl.model.run_dir import MODEL, RunDir
+from xvfl.options import resolve_options
 from xvfl.primitives.rows import Rows
 from xvfl.service.config import CoordinatorConfig
 from xvfl.service.labeled_rows import LabeledRows
@@ -72,24 +73,29 @@ class CoordinatorRun:
         saved, about = load_checkpoint(folder)
         name = str(about.get("run") or secrets.token_hex(6))
         images = image_parties(parties, about.get("images", {}), config.timeouts.join)
-        privacy = config.privacy.resolve(federated=True)
-        statement = state_privacy(privacy, config.loss.method)
+        image = any(images.values())
+        options = resolve_options(
+            config.net,
+            config.loss,
+            train,
+            config.privacy,
+            federated=True,
+            image=image,
+            parties=len(names),
+            rows=len(labeled.parts[0]),
+        )
+        net, loss, train, privacy = options.net, options.loss, options.train, options.privacy
+        self.config = config = replace(config, net=net, loss=loss, train=train, privacy=privacy)
+        statement = state_privacy(privacy, loss.method)
         if statement is not None and config.warm_start is not None:
             raise ConfigError("warm_start: expected none with `privacy.epsilon`")
-        image = any(images.values())
-        net = resolve_net(config.net, image, privacy)
-        count = len(labeled.parts[0])
-        train = train.resolve(net.members, count, privacy.reconstruction_only)
-        interval = train.completion_interval
-        loss = config.loss.resolve(net.members, image, len(names), interval)
-        self.config = config = replace(config, train=train, loss=loss)
         seeds, self.task = [run_seed(secret, name)], labeled.task
         n_outputs = self.task.n_outputs
         self.method: Method = build_method(
-            len(names), n_outputs, image, net, config.loss, seeds, None, privacy, self.task
+            len(names), n_outputs, image, net, loss, seeds, None, privacy, self.task
         )
         warm = str(json.loads(about["settings"])["warm"]) if saved else self._warm_start()
-        terms = make_terms(config, net, labeled, name, warm)
+        terms = make_terms(config, labeled, name, warm)
         self.monitor = PartyMonitor(config.on_anomaly, log)
         self.federation = ElasticFederation(parties, terms, log, self.monitor)
         self.federation.counters = counters
@@ -115,7 +121,6 @@ class CoordinatorRun:
             folder,
             self.federation,
             self.method,
-            net,
             image,
             self.task,
             labeled.prior(training),

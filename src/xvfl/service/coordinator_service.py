@@ -9,12 +9,12 @@ import torch
 
 from xvfl.data.labels import read_labels
 from xvfl.errors import WireError
-from xvfl.federation.build import resolve_net
 from xvfl.federation.remote_party import AdaptiveTimeout, RemoteParty
 from xvfl.federation.split import Counters
 from xvfl.matching.alignment import CoordinatorAlignment, load_coordinator_alignment
 from xvfl.methods import require_task
 from xvfl.model.run_dir import RunDir
+from xvfl.options import check_members
 from xvfl.service.align import match_parties
 from xvfl.service.config import ALIGNMENT, CoordinatorConfig
 from xvfl.service.coordinator_run import CoordinatorRun
@@ -34,7 +34,7 @@ class CoordinatorService:
         """Load the labels and the state folder; create the release key if it is missing."""
         check_releasable(config.loss, config.release_to)
         # Reject members that privacy does not allow before the parties connect.
-        resolve_net(config.net, False, config.privacy)
+        check_members(config.net, config.privacy)
         require_task(config.loss.method, config.labels.task)
         self.config = config
         self.folder = RunDir(config.state_dir).create()

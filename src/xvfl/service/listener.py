@@ -7,9 +7,9 @@ from pathlib import Path
 from xvfl.certs import PeerVerifier
 from xvfl.certs.proof import prover
 from xvfl.errors import WireError
-from xvfl.federation.build import resolve_net
 from xvfl.matching.session_messages import MAX_MESSAGE_BYTES
 from xvfl.methods import method_spec
+from xvfl.options import max_embedding_width
 from xvfl.service.config import CoordinatorConfig
 from xvfl.service.log import LogFunction
 from xvfl.wire.handshake_log import log_failed_handshakes
@@ -67,7 +67,6 @@ def listen(
 
 def _reply_limit(config: CoordinatorConfig) -> ReplyLimit:
     """Bound replies by the widest embeddings of this configuration, in float64."""
-    nets = [resolve_net(config.net, image) for image in (False, True)]
     branches = method_spec(config.loss.method).branches
-    row_bytes = 8 * branches * max(net.embedding_dim * net.members for net in nets)
+    row_bytes = 8 * branches * max_embedding_width(config.net)
     return reply_limit(config.max_message_bytes, row_bytes, MAX_MESSAGE_BYTES)

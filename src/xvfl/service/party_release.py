@@ -26,6 +26,7 @@ from xvfl.methods.pooling import load_decision_weights
 from xvfl.model.model import Model
 from xvfl.model.run_dir import RunDir
 from xvfl.model.workflow import BUNDLE, ENCODER, RELEASE
+from xvfl.options import resolve_saved
 from xvfl.primitives.task import task_from_dict
 from xvfl.service.checkpoints import Checkpoints
 from xvfl.service.release import verify_release
@@ -110,13 +111,19 @@ class PartyFolder:
         settings, full_threshold = self.load_run(manifest["run"], "Release")
         encoder = encoder_from_dict(self.folder.read_json(ENCODER))
         try:
+            net, loss = resolve_saved(
+                settings.net,
+                build(LossConfig, manifest["loss"], "release"),
+                settings.privacy,
+                image=encoder.layout.image is not None,
+            )
             model = Model(
                 {self.name: encoder},
                 {self.name: full_threshold},
                 task_from_dict(manifest),
                 manifest["prior"],
-                settings.net,
-                build(LossConfig, manifest["loss"], "release"),
+                net,
+                loss,
                 0,
                 privacy=settings.privacy,
             )

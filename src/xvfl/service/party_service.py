@@ -20,7 +20,7 @@ from xvfl.data.sources import (
 )
 from xvfl.dataset.in_memory import to_party_table
 from xvfl.errors import WireError
-from xvfl.federation.build import build_parties, resolve_net
+from xvfl.federation.build import build_parties
 from xvfl.federation.endpoint import Endpoint, PartyRun
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.privacy_accounting import state_privacy
@@ -30,6 +30,7 @@ from xvfl.matching.alignment import PartyAlignment, load_party_alignment
 from xvfl.methods.members import member_seeds
 from xvfl.model.fitting import choose_device
 from xvfl.model.workflow import ENCODER
+from xvfl.options import require_resolved
 from xvfl.primitives.masks import choose_unmasked_share
 from xvfl.primitives.rows import FULL, choose_full_threshold, observation_levels
 from xvfl.service.checkpoints import Checkpoints
@@ -99,10 +100,9 @@ class PartyService:
         table = to_party_table(encoder.layout, rows)
         loss = LossConfig(method=settings.method)
         seeds = [run_seed(load_secret(self.inputs.folder), settings.run)]
-        image = encoder.layout.image is not None
-        net_config = resolve_net(settings.net, image, settings.privacy)
+        require_resolved(settings.net, settings.train, settings.privacy)
         nets = build_parties(
-            {name: encoder.layout}, net_config, loss, seeds, privacy=settings.privacy
+            {name: encoder.layout}, settings.net, loss, seeds, privacy=settings.privacy
         )
         net, privacy = nets[name], state_privacy(settings.privacy, settings.method)
         observed = table.observed[training] if len(training) else table.observed
@@ -110,7 +110,7 @@ class PartyService:
             name,
             net.to(device),
             table.to(device),
-            member_seeds(seeds, net_config.members),
+            member_seeds(seeds, settings.net.members),
             settings.reconstruction,
             privacy,
             settings.train.image_shift,

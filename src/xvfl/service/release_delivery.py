@@ -10,6 +10,7 @@ from xvfl.errors import PartyError, RunError, XVFLError, unknown
 from xvfl.federation.elastic import ElasticFederation
 from xvfl.federation.remote_party import RemoteParty, request_all
 from xvfl.model.run_dir import RunDir
+from xvfl.options import resolve_privacy
 from xvfl.service.config import CoordinatorConfig
 from xvfl.service.listener import listen
 from xvfl.service.log import FINISHED, LogFunction
@@ -27,7 +28,7 @@ def sign_releases(
 ) -> ReleaseStore:
     """Sign the head of the finished run for parties, or with a reason its revocation."""
     folder = RunDir(config.state_dir)
-    heads, names = load_trained_heads(folder, config.privacy.resolve(federated=True))
+    heads, names = load_trained_heads(folder, resolve_privacy(config.privacy, federated=True))
     check_releasable(heads.loss, parties)
     for name in parties:
         if name not in names:

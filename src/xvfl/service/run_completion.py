@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from threading import Event
 from typing import Any
 
-from xvfl.config import NetConfig
 from xvfl.errors import RunError
 from xvfl.federation.calibration import Temperatures, calibrate
 from xvfl.federation.elastic import ElasticFederation
@@ -37,10 +36,10 @@ class RunCompletion:
     """What the end of a run needs."""
 
     config: CoordinatorConfig
+    """With resolved options."""
     folder: RunDir
     federation: ElasticFederation
     method: Method
-    net: NetConfig
     image: bool
     """Whether a party holds images."""
     task: Task
@@ -74,7 +73,7 @@ class RunCompletion:
         seed, manifest = self.config.train.random_state, self._manifest(step, absent)
 
         def save_heads() -> None:
-            heads.save(self.folder, federation.names, self.net, self.image, seed, manifest)
+            heads.save(self.folder, federation.names, self.config.net, self.image, seed, manifest)
 
         for file, write in (
             (RECORDS, records.write),

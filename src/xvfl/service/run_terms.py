@@ -5,7 +5,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 
-from xvfl.config import NetConfig
 from xvfl.errors import ConfigError, RunError
 from xvfl.federation.membership import RunTerms
 from xvfl.federation.predict import BATCH
@@ -20,12 +19,13 @@ NUMBER_BYTES = {"float32": 4, "bf16": 2, "fp16": 2, "int8": 1}
 """Bytes of a number in each payload."""
 
 
-def make_terms(
-    config: CoordinatorConfig, net: NetConfig, labeled: LabeledRows, run: str, warm: str
-) -> RunTerms:
-    """Collect the settings that every party receives, and what its replies must match."""
-    check_message_size(config, net, len(labeled.parts[0]))
-    privacy = config.privacy.resolve(federated=True)
+def make_terms(config: CoordinatorConfig, labeled: LabeledRows, run: str, warm: str) -> RunTerms:
+    """Collect the settings that every party receives, and what its replies must match.
+
+    The options of `config` are resolved.
+    """
+    net, privacy = config.net, config.privacy
+    check_message_size(config, len(labeled.parts[0]))
     settings = RunSettings(
         config.loss.method,
         net,
@@ -53,9 +53,9 @@ def make_terms(
     )
 
 
-def check_message_size(config: CoordinatorConfig, net: NetConfig, training_rows: int) -> None:
-    """Reject settings with which the embeddings of a batch do not fit into a message."""
-    loss, branches = config.loss.resolve(net.members), method_spec(config.loss.method).branches
+def check_message_size(config: CoordinatorConfig, training_rows: int) -> None:
+    """Reject resolved options with which the embeddings of a batch do not fit into a message."""
+    net, loss, branches = config.net, config.loss, method_spec(config.loss.method).branches
     views = 1 + 2 * loss.n_masks if loss.self_completion_weight else 1
     rows = max(config.train.batch_size_for(training_rows) * views, BATCH * min(views, 2))
     size = rows * net.members * net.embedding_dim * branches * NUMBER_BYTES[config.payload]

@@ -16,6 +16,7 @@ from xvfl.methods.pooling import decision_weights, load_decision_weights
 from xvfl.methods.xvfl import DecisionWeights
 from xvfl.model.run_dir import FORMAT, MANIFEST, MODEL, RunDir
 from xvfl.nets import AdaptedHead
+from xvfl.options import resolve_saved
 from xvfl.primitives.task import Task, task_from_dict
 from xvfl.service.release_store import ReleaseRecord, ReleaseStore
 from xvfl.training.optimizer import strip_prefix
@@ -105,6 +106,7 @@ def load_trained_heads(folder: RunDir, privacy: PrivacyConfig) -> tuple[TrainedH
         build(kind, manifest[key], str(folder.path))
         for kind, key in ((LossConfig, "loss"), (NetConfig, "net"))
     )
+    net, loss = resolve_saved(net, loss, privacy, image=manifest["image"])
     with torch.random.fork_rng(devices=[]):
         method = build_method(
             len(names), task.n_outputs, manifest["image"], net, loss, [0], None, privacy, task

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from xvfl.config import COORDINATOR, MAX_BATCH_SIZE, MIN_STEPS, LossConfig, TrainConfig
 from xvfl.methods.base import Federation, Method
+from xvfl.options import require_resolved
 from xvfl.primitives.mixed_order import labeled_share
 from xvfl.primitives.random import named_generator
 from xvfl.primitives.rows import Rows, RowSource
@@ -62,7 +63,7 @@ class Trainer:
     rows
         Training rows.
     config
-        Optimizer, schedule, epochs, early stopping.
+        Optimizer, schedule, epochs, early stopping; resolved.
     seeds
         One seed for each run that is trained at once, with stacked nets and rows ordered run by
         run; by default the configured `random_state`.
@@ -89,7 +90,8 @@ class Trainer:
         self.federation = federation
         self.method = method
         self.rows = rows
-        self.config = config = config.resolve()
+        require_resolved(config)
+        self.config = config
         self.pretraining = pretraining
         self.progress = Progress()
         self.heads = federation.begin(config, method.heads)

@@ -171,7 +171,7 @@ def _apply_page(optimizer: Optimizer, kind: UpdateKind) -> None:
 
 def build_optimizer(weights: Sequence[nn.Parameter], config: TrainConfig) -> Optimizer:
     """Build the configured optimizer."""
-    rate, decay = config.resolve().learning_rate, config.weight_decay
+    rate, decay = config.learning_rate, config.weight_decay
     if config.optimizer == "sgd":
         return SGD(weights, rate, momentum=config.momentum, weight_decay=decay)
     if config.optimizer == "page":

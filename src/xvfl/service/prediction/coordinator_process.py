@@ -10,6 +10,7 @@ from xvfl.errors import ConfigError
 from xvfl.federation.prediction_ledger import PredictionLimits
 from xvfl.model.run_dir import RunDir
 from xvfl.model.workflow import read_source
+from xvfl.options import resolve_privacy
 from xvfl.service.config import CoordinatorConfig
 from xvfl.service.listener import listen
 from xvfl.service.log import EventLog, LogFunction
@@ -46,7 +47,8 @@ def serve_predictions(config: CoordinatorConfig, show: bool = True) -> None:
     if settings is None:
         raise ConfigError("prediction: expected a section [prediction] with `ids`")
     folder = RunDir(config.state_dir)
-    model = load_federated_model(folder, config.privacy.resolve(federated=True), config.all_parties)
+    privacy = resolve_privacy(config.privacy, federated=True)
+    model = load_federated_model(folder, privacy, config.all_parties)
     id_column = settings.id_column or config.labels.id_column
     ids = list(read_frame(settings.ids, id_column, "prediction.ids").index)
     log = EventLog(folder.path, "coordinator", show).write

@@ -12,7 +12,7 @@ from xvfl.data.images import Images
 from xvfl.data.sources import Source, encode, source_columns, source_ids, take_rows
 from xvfl.dataset.in_memory import to_party_table
 from xvfl.errors import InputError, RunError, WireError
-from xvfl.federation.build import build_parties, resolve_net
+from xvfl.federation.build import build_parties
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.prediction_endpoint import PredictionEndpoint, PredictionRows
 from xvfl.federation.prediction_ledger import COUNTS, PredictionLedger, PredictionLimits
@@ -23,6 +23,7 @@ from xvfl.model.fitting import choose_device
 from xvfl.model.run_dir import RunDir
 from xvfl.model.workflow import ENCODER
 from xvfl.nets.party_net import PartyNet
+from xvfl.options import resolve_saved
 from xvfl.primitives.layout import Layout
 from xvfl.primitives.rows import observation_levels
 from xvfl.service.config import ALIGNMENT, MatchingConfig
@@ -171,10 +172,10 @@ class PartyPredictor:
 
     def _load_net(self, settings: RunSettings, layout: Layout) -> PartyNet:
         """Build the party's net with the final weights of the run."""
-        config = resolve_net(settings.net, layout.image is not None, settings.privacy)
-        loss = LossConfig(method=settings.method)
+        loss, privacy = LossConfig(method=settings.method), settings.privacy
+        config, loss = resolve_saved(settings.net, loss, privacy, image=layout.image is not None)
         with torch.random.fork_rng(devices=[]):
-            nets = build_parties({self.name: layout}, config, loss, [0], privacy=settings.privacy)
+            nets = build_parties({self.name: layout}, config, loss, [0], privacy=privacy)
         net = nets[self.name]
         net.load_state_dict(self._state.load_weights(settings.run))
         return net

@@ -1,0 +1,251 @@
+"""Replace the automatic values of a run's options: one function for every way to train.
+
+Estimators, `xvfl train`, the coordinator, `xvfl audit` and the lab call `resolve_options` once,
+when the tables are known. Everything below takes its result. Where a run is trained changes two
+options only, `label_protection` and `members`; all others follow from these and from the tables.
+
+Three options stay automatic because they are chosen from rows: `batch_size` by the trainer,
+`unmasked_copies` and `full_threshold` by each party.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+from xvfl.config import (
+    MIN_STEPS,
+    LossConfig,
+    NetConfig,
+    PrivacyConfig,
+    TrainConfig,
+)
+from xvfl.errors import ConfigError
+
+Section = NetConfig | LossConfig | TrainConfig | PrivacyConfig
+
+DEFAULT_MEMBERS = 4
+PRIVATE_WIDTH = 16
+"""Default width of embeddings with differential privacy."""
+MASKING_METHODS = ("xvfl+", "laser+mask")
+"""Methods that train on masked copies of rows."""
+SKIP_RANK = 64
+"""Default rank of the linear skip in bottoms that receive no gradients."""
+AUTOMATIC: dict[type[Section], dict[str, object]] = {
+    NetConfig: {
+        "embedding_dim": 0,
+        "hidden_dim": 0,
+        "number_embedding_dim": None,
+        "skip_rank": None,
+        "members": 0,
+    },
+    LossConfig: {"self_completion": None, "n_masks": 0, "guidance": None, "joint_masks": None},
+    TrainConfig: {"epochs": 0, "learning_rate": 0.0, "completion_interval": 0},
+    PrivacyConfig: {"label_protection": "auto"},
+}
+"""The automatic value of each option that `resolve_options` replaces, by section."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of a run, without automatic values."""
+
+    net: NetConfig
+    loss: LossConfig
+    train: TrainConfig
+    privacy: PrivacyConfig
+
+    def __post_init__(self) -> None:
+        require_resolved(self.net, self.loss, self.train, self.privacy)
+
+
+def resolve_options(
+    net: NetConfig,
+    loss: LossConfig,
+    train: TrainConfig,
+    privacy: PrivacyConfig,
+    *,
+    federated: bool,
+    image: bool,
+    parties: int,
+    rows: int,
+    custom_nets: bool = False,
+) -> Options:
+    """Replace the automatic values of a run's options.
+
+    Options that are resolved already stay as they are.
+
+    Parameters
+    ----------
+    net, loss, train, privacy
+        The options, with or without automatic values.
+    federated : bool
+        Whether the parties are separate processes, or simulated as such; otherwise all tables are
+        in one process.
+    image : bool
+        Whether a party has images.
+    parties : int
+        Number of parties.
+    rows : int
+        Number of labeled training rows.
+    custom_nets : bool, default=False
+        Whether a bottom, a completer or the head is a custom net.
+
+    Returns
+    -------
+    Options
+
+    Raises
+    ------
+    ConfigError
+        If the number of members is not possible with these nets or this protection.
+    """
+    privacy = resolve_privacy(privacy, federated=federated)
+    several = not (federated or image or custom_nets or privacy.protects)
+    net = _resolve_net(net, image, privacy, DEFAULT_MEMBERS if several else 1)
+    check_members(net, privacy, image, custom_nets)
+    train = _resolve_train(train, net.members, rows, privacy)
+    loss = _resolve_loss(loss, net.members, image, parties, train.completion_interval)
+    return Options(_hide_from_completers(net, loss), loss, train, privacy)
+
+
+def resolve_privacy(privacy: PrivacyConfig, *, federated: bool) -> PrivacyConfig:
+    """Replace an automatic label protection; it depends on nothing but where parties are."""
+    if privacy.label_protection != "auto":
+        return privacy
+    protected = federated or privacy.epsilon is not None
+    return replace(privacy, label_protection="no_gradients" if protected else "off")
+
+
+def resolve_saved(
+    net: NetConfig, loss: LossConfig, privacy: PrivacyConfig, *, image: bool
+) -> tuple[NetConfig, LossConfig]:
+    """Replace what a saved model leaves automatic: options that are newer than the model.
+
+    Models of this version leave nothing automatic that prediction needs.
+    """
+    net = _resolve_net(net, image, privacy, 1)
+    loss = _resolve_loss(loss, net.members, image, parties=2, completion_interval=1)
+    return _hide_from_completers(net, loss), loss
+
+
+def max_embedding_width(net: NetConfig) -> int:
+    """Return the most numbers in a row's embedding of one branch, whatever the parties hold.
+
+    For a coordinator that does not know yet whether a party has images.
+    """
+    off = PrivacyConfig("off")
+    nets = [_resolve_net(net, image, off, 1) for image in (False, True)]
+    return max(each.embedding_dim * each.members for each in nets)
+
+
+def check_members(
+    net: NetConfig, privacy: PrivacyConfig, image: bool = False, custom_nets: bool = False
+) -> None:
+    """Reject several members where one is possible."""
+    if net.members <= 1:
+        return
+    if privacy.epsilon is not None:
+        raise ConfigError(
+            f"members: expected 1 with differential privacy, got {net.members}; every member "
+            "would be a release of its own"
+        )
+    if image or custom_nets:
+        raise ConfigError(
+            f"members: expected 1 with {'images' if image else 'custom nets'}, got "
+            f"{net.members}; several members need tables and default nets"
+        )
+
+
+def require_resolved(*sections: Section) -> None:
+    """Reject options that still have automatic values."""
+    for section in sections:
+        for name, automatic in AUTOMATIC[type(section)].items():
+            if getattr(section, name) == automatic:
+                raise ConfigError(
+                    f"{name}: expected a resolved value, got the automatic {automatic!r}; call "
+                    "`xvfl.options.resolve_options` first"
+                )
+
+
+def _resolve_net(
+    net: NetConfig, image: bool, privacy: PrivacyConfig, default_members: int
+) -> NetConfig:
+    """Replace automatic sizes.
+
+    Bounded embeddings are wider, because bottoms are not trained to select what the label needs.
+    Those with differential privacy are narrow: their noise is the same for every number of an
+    embedding of norm 1, so wide embeddings give a head more noise to fit, and hardly more signal.
+    """
+    members = net.members or default_members
+    d, hidden = (32, 64) if members > 1 else (64, 128)
+    if image or privacy.bounded:
+        d, hidden = 256, 256
+    if privacy.epsilon is not None:
+        d = PRIVATE_WIDTH
+    number = net.number_embedding_dim
+    if number is None:
+        number = 8 if members > 1 and not privacy.protects else 0
+    skip = net.skip_rank
+    if skip is None:
+        skip = SKIP_RANK if privacy.reconstruction_only else 0
+    return replace(
+        net,
+        members=members,
+        embedding_dim=net.embedding_dim or d,
+        hidden_dim=net.hidden_dim or hidden,
+        number_embedding_dim=number,
+        skip_rank=skip,
+    )
+
+
+def _resolve_train(
+    train: TrainConfig, members: int, rows: int, privacy: PrivacyConfig
+) -> TrainConfig:
+    """Replace automatic values of training.
+
+    Parties that train by reconstruction alone need it in every step, and more steps.
+    """
+    several = members > 1 and not privacy.reconstruction_only
+    epochs = 60
+    if several:
+        steps = max(rows // train.batch_size_for(rows), 1)
+        epochs = min(max(16, math.ceil(MIN_STEPS / steps)), epochs)
+    return replace(
+        train,
+        epochs=train.epochs or epochs,
+        learning_rate=train.learning_rate or (4e-3 if several else 2e-3),
+        completion_interval=train.completion_interval
+        or (4 if several and train.optimizer != "page" else 1),
+    )
+
+
+def _resolve_loss(
+    loss: LossConfig, members: int, image: bool, parties: int, completion_interval: int
+) -> LossConfig:
+    """Replace automatic values of the loss.
+
+    With a `completion_interval` above 1, `unmasked_copies` stays automatic: it depends on a party's
+    rows.
+    """
+    weight, some_steps = loss.self_completion, completion_interval > 1
+    if weight is None:
+        lower = image and parties > 2 and loss.method == "xvfl+"
+        weight = 2 / parties if lower else 1.0
+    unmasked, guidance = loss.unmasked_copies, loss.guidance
+    if unmasked is None and not (some_steps and loss.method in MASKING_METHODS):
+        unmasked = 0.0
+    if guidance is None:
+        guidance = 1.0 if some_steps and loss.method == "xvfl+" else 0.5
+    return replace(
+        loss,
+        self_completion=weight,
+        n_masks=loss.n_masks or (1 if members > 1 else 2),
+        unmasked_copies=unmasked,
+        guidance=guidance,
+        joint_masks=loss.joint_masks if loss.joint_masks is not None else not image,
+    )
+
+
+def _hide_from_completers(net: NetConfig, loss: LossConfig) -> NetConfig:
+    """Let completers of `xvfl+` see their party's features with self completion only."""
+    sees = loss.method != "xvfl+" or loss.self_completion_weight > 0
+    return net if sees else replace(net, seeing_completers=False)
