@@ -8,6 +8,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from tests import twin
+from tests.options import resolved
 from xvfl import nets
 from xvfl.config import LossConfig, NetConfig, TrainConfig
 from xvfl.federation.build import build_method, build_parties
@@ -234,6 +235,8 @@ def train_small(
     config = TrainConfig(
         epochs=epochs, learning_rate=1e-2, schedule="constant", weight_decay=0.0, patience=0
     )
+    options = resolved(net, loss, config)
+    net, loss, config = options.net, options.loss, options.train
     with torch.random.fork_rng(devices=[]):
         parties = build_parties(layouts, net, loss, [SEED])
         method = build_method(len(layouts), CLASSES, any_image(layouts), net, loss, [SEED])

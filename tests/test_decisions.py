@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests import twin
+from tests.options import resolved
 from tests.problems import IMAGE, MIXED, NUMBERS, D, Problem, make_problem
 from xvfl import maths, nets
-from xvfl.config import COORDINATOR, LossConfig, NetConfig, TableOptions
+from xvfl.config import COORDINATOR, NetConfig, TableOptions
 from xvfl.data.encoder import TableEncoder
 from xvfl.data.images import ImageEncoder, Images
 from xvfl.dataset.in_memory import InMemoryDataset, prepare_in_memory
@@ -61,14 +62,14 @@ def prepared(
 
 def model_of(ready: InMemoryDataset) -> Model:
     """Build an untrained model."""
-    net = NetConfig(embedding_dim=8, hidden_dim=16)
+    options = resolved(NetConfig(embedding_dim=8, hidden_dim=16))
     return Model(
         ready.encoders,
         ready.full_threshold,
         ready.task,
         ready.prior(),
-        net,
-        LossConfig(),
+        options.net,
+        options.loss,
         0,
     )
 

@@ -25,10 +25,11 @@ from torch import nn
 
 import xvfl.estimator.classifier
 import xvfl.estimator.regressor
+from tests.options import resolved
 from tests.small_tables import ROWS, make_tables, train, write_run_inputs
 from xvfl import DataWarning, Images, TableOptions, XVFLClassifier
 from xvfl.cli.template import field_docs
-from xvfl.config import LossConfig, NetConfig, TrainConfig
+from xvfl.config import LossConfig, NetConfig, PrivacyConfig, TrainConfig
 from xvfl.errors import ConfigError, InputError, ModeError, RunError
 from xvfl.primitives.layout import Layout
 
@@ -188,14 +189,18 @@ def test_a_protected_model_without_a_linear_skip_is_loaded(tmp_path: Path) -> No
     np.testing.assert_array_equal(loaded.predict_proba(BOTH), old.predict_proba(BOTH))
 
 
+FOUR = NetConfig(members=4)
+
+
 def test_automatic_epochs_give_small_tables_enough_steps() -> None:
     def epochs(rows: int, **given: int) -> int:
-        return TrainConfig(**given).resolve(4, rows).epochs
+        return resolved(FOUR, train=TrainConfig(**given), rows=rows).train.epochs
 
     assert [epochs(rows) for rows in (100, 1_000, 3_000, 30_000, 300_000)] == [60, 54, 18, 16, 16]
     assert epochs(1_000, epochs=7) == 7
-    assert TrainConfig().resolve(1, 1_000).epochs == 60
-    assert TrainConfig().resolve(4, 1_000, reconstruction_only=True).epochs == 60
+    assert resolved(rows=1_000).train.epochs == 60
+    protected = resolved(FOUR, privacy=PrivacyConfig("no_gradients"), rows=1_000)
+    assert protected.train.epochs == 60
 
 
 @pytest.mark.parametrize(("parties", "weight"), [("ab", 1.0), ("abcd", 0.5)])
@@ -213,8 +218,8 @@ def test_more_than_two_parties_with_images_weigh_self_completion_less(
 
 
 def test_tables_and_other_methods_keep_the_weight_of_self_completion() -> None:
-    assert LossConfig().resolve(image=False, parties=4).self_completion == 1
-    assert LossConfig(method="xvfl").resolve(image=True, parties=4).self_completion == 1
+    assert resolved(parties=4).loss.self_completion == 1
+    assert resolved(loss=LossConfig(method="xvfl"), image=True, parties=4).loss.self_completion == 1
 
 
 def test_numpy_parameters_as_a_grid_gives_them() -> None:

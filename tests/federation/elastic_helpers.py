@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from tests.federation.split_helpers import InMemoryCheckpoints
+from tests.options import resolved
 from tests.problems import CLASSES, SEED, split_digits
-from xvfl.config import LossConfig, NetConfig, TrainConfig
+from xvfl.config import NetConfig, TrainConfig
 from xvfl.federation.build import build_method, build_parties
 from xvfl.federation.elastic import ElasticFederation
 from xvfl.federation.endpoint import Endpoint, PartyRun
@@ -26,7 +27,8 @@ from xvfl.training.loop import Trainer
 from xvfl.wire.in_process import InProcessTransport
 from xvfl.wire.messages import Begin, Hello, Message
 
-NET, LOSS, ROWS = NetConfig(embedding_dim=8, hidden_dim=16, members=1), LossConfig(), 240
+OPTIONS, ROWS = resolved(NetConfig(embedding_dim=8, hidden_dim=16, members=1)), 240
+NET, LOSS = OPTIONS.net, OPTIONS.loss
 NAMES = ("p0", "p1")
 
 
@@ -34,6 +36,7 @@ def train_config(optimizer: str, epochs: int) -> TrainConfig:
     rate = {"adamw": 2e-3, "sgd": 3e-3, "page": 2e-2}[optimizer]
     return TrainConfig(
         epochs=epochs,
+        completion_interval=1,
         batch_size=24,
         optimizer=optimizer,
         learning_rate=rate,

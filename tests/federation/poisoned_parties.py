@@ -17,10 +17,11 @@ from torch import Tensor
 
 from tests.federation.poisoned_values import ATTACKS, Attack, Poisoner
 from tests.federation.split_helpers import InMemoryCheckpoints
+from tests.options import resolved
 from xvfl.config import LossConfig, NetConfig, PrivacyConfig, TableOptions, TrainConfig
 from xvfl.data.encoder import TableEncoder
 from xvfl.dataset.in_memory import to_party_table
-from xvfl.federation.build import build_method, build_parties, resolve_net
+from xvfl.federation.build import build_method, build_parties
 from xvfl.federation.elastic import ElasticFederation
 from xvfl.federation.endpoint import Endpoint, PartyRun
 from xvfl.federation.membership import RunTerms
@@ -204,8 +205,8 @@ def make_run(
     train = TrainConfig(
         epochs=epochs, batch_size=64, patience=0, device="cpu", learning_rate=learning_rate
     )
-    loss = LossConfig(method=method_name)
-    net = resolve_net(net, False, protection)
+    options = resolved(net, LossConfig(method=method_name), train, protection)
+    net, loss, train = options.net, options.loss, options.train
     layouts = {name: table.layout for name, table in tables.items()}
     nets = build_parties(layouts, net, loss, [seed], privacy=protection)
     method = build_method(

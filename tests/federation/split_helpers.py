@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 import torch
 from torch import Tensor, nn
 
+from tests.options import resolved
 from tests.problems import CLASSES, MIXED, NUMBERS, SEED, D, Problem, make_problem, smooth_net
 from xvfl.config import LossConfig, NetConfig, TrainConfig
 from xvfl.federation.endpoint import Endpoint, PartyRun
@@ -59,7 +60,7 @@ def make_federation(
 
 def make_small_method(problem: Problem, name: str, **more: object) -> Method:
     """Build a method with small heads, in the problem's precision."""
-    config = LossConfig(method=name, **more)  # type: ignore[arg-type]
+    config = resolved(loss=LossConfig(method=name, **more)).loss  # type: ignore[arg-type]
     numbers = problem.rows.y.is_floating_point()
     task, outputs = (Regression(), 1) if numbers else (CLASSIFICATION, CLASSES)
     with torch.random.fork_rng(devices=[]):

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from tests.options import resolved
 from xvfl.config import LossConfig, NetConfig
 from xvfl.federation.build import build_parties
 from xvfl.federation.party_worker import PartyWorker
@@ -26,7 +27,8 @@ def table() -> PartyTable:
 def worker(table: PartyTable, share: float) -> PartyWorker:
     """Build a party of images with the same weights each time."""
     net = NetConfig(embedding_dim=4, hidden_dim=8, n_blocks=1, base_channels=8)
-    nets = build_parties({"camera": LAYOUT}, net, LossConfig(method="laser"), [3])
+    options = resolved(net, LossConfig(method="laser"), image=True)
+    nets = build_parties({"camera": LAYOUT}, options.net, options.loss, [3])
     return PartyWorker("camera", nets["camera"], table, [3], image_shift=share)
 
 

@@ -21,6 +21,7 @@ from tests.federation.elastic_helpers import (
 )
 from tests.federation.split_helpers import InMemoryCheckpoints
 from tests.federation.test_no_gradients import recorded_requests
+from tests.options import resolved
 from tests.problems import CLASSES, SEED
 from xvfl.config import LossConfig, PrivacyConfig
 from xvfl.federation.build import build_method, build_parties
@@ -42,10 +43,12 @@ pytestmark = pytest.mark.usefixtures("limited_threads")
 def private_workers(privacy: PrivacyStatement) -> tuple[list[PartyWorker], Method]:
     tables = {worker.name: worker.table for worker in make_workers()[0]}
     layouts = {name: table.layout for name, table in tables.items()}
-    loss = LossConfig(method="laser+mask")
+    net = replace(NET, skip_rank=None)
+    options = resolved(net, LossConfig(method="laser+mask"), privacy=NO_GRADIENTS)
+    net, loss = options.net, options.loss
     with torch.random.fork_rng(devices=[]):
-        nets = build_parties(layouts, NET, loss, [SEED], privacy=NO_GRADIENTS)
-        method = build_method(2, CLASSES, False, NET, loss, [SEED], privacy=NO_GRADIENTS)
+        nets = build_parties(layouts, net, loss, [SEED], privacy=NO_GRADIENTS)
+        method = build_method(2, CLASSES, False, net, loss, [SEED], privacy=NO_GRADIENTS)
     workers = [PartyWorker(n, nets[n], tables[n], [SEED], 0.0, privacy) for n in tables]
     return workers, method
 

@@ -13,6 +13,7 @@ from tests.federation.elastic_helpers import make_endpoint
 from tests.federation.split_helpers import InMemoryCheckpoints
 from tests.methods.test_every_method import EVERY, named
 from tests.methods.test_members import NET, federation_of
+from tests.options import resolved
 from tests.problems import CLASSES, SEED, split_digits
 from xvfl.config import LossConfig, PrivacyConfig, TrainConfig
 from xvfl.federation.build import build_method, build_parties
@@ -168,7 +169,8 @@ def test_predictions_are_the_fused_ones(loss: LossConfig) -> None:
 
 def digits_with_members() -> tuple[list[PartyWorker], Method, Rows]:
     tables, rows = split_digits(240)
-    loss, config = LossConfig(), replace(CONFIG, embedding_dim=8, hidden_dim=16)
+    config = resolved(replace(CONFIG, embedding_dim=8, hidden_dim=16)).net
+    loss = resolved().loss
     layouts = {
         name: table.layout for name, table in zip(("p0", "p1"), tables.values(), strict=True)
     }
@@ -202,7 +204,14 @@ def train_split(
     return weights(workers, method), federation, method, rows, monitor
 
 
-TRAIN = TrainConfig(epochs=6, batch_size=40, learning_rate=5e-3, patience=0, random_state=SEED)
+TRAIN = TrainConfig(
+    epochs=6,
+    batch_size=40,
+    learning_rate=5e-3,
+    patience=0,
+    completion_interval=1,
+    random_state=SEED,
+)
 SGD = replace(TRAIN, optimizer="sgd", learning_rate=1e-2)
 """Adam's first steps depend on the sign of tiny gradients, so rounding would decide."""
 

@@ -20,10 +20,10 @@ from tests.federation.split_helpers import (
     make_small_method,
 )
 from tests.federation.test_split import assert_equal, gradients, split_gradients
+from tests.options import resolved
 from tests.problems import SEED, D, Problem
 from xvfl.config import NetConfig, PrivacyConfig, TrainConfig
 from xvfl.errors import ConfigError, PartyError, WireError
-from xvfl.federation.build import resolve_net
 from xvfl.federation.endpoint import Endpoint, PartyRun
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party_worker import PartyWorker
@@ -37,6 +37,7 @@ from xvfl.federation.request_ledger import RequestLedger, RequestLimits
 from xvfl.federation.run_settings import RunSettings
 from xvfl.methods import METHODS
 from xvfl.methods.base import View
+from xvfl.options import resolve_privacy
 from xvfl.primitives.rows import PartyTable
 from xvfl.wire import codec
 from xvfl.wire.in_process import InProcessTransport
@@ -244,14 +245,15 @@ def test_dropout_is_rejected() -> None:
 
 
 def test_configuration_is_checked() -> None:
-    assert PrivacyConfig(epsilon=1.0).resolve(federated=False).label_protection == "no_gradients"
+    automatic = resolve_privacy(PrivacyConfig(epsilon=1.0), federated=False)
+    assert automatic.label_protection == "no_gradients"
     for wrong in ({"epsilon": 0.0}, {"epsilon": 100.0}, {"epsilon": 1.0, "delta": 1.0}):
         with pytest.raises(ConfigError, match="expected"):
             PrivacyConfig(**wrong)
     with pytest.raises(ConfigError, match="expected label_protection 'no_gradients', got 'noise'"):
         PrivacyConfig("noise", epsilon=1.0)
-    assert resolve_net(NetConfig(), False, PRIVATE).embedding_dim == 16
-    assert resolve_net(NetConfig(8), False, PRIVATE).embedding_dim == 8
+    assert resolved(privacy=PRIVATE).net.embedding_dim == 16
+    assert resolved(NetConfig(8), privacy=PRIVATE).net.embedding_dim == 8
 
 
 def test_a_party_limits_epsilon_over_its_runs(tmp_path: Path) -> None:

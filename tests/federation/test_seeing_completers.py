@@ -19,6 +19,7 @@ from tests.federation.test_split import (
     fused_gradients,
     split_gradients,
 )
+from tests.options import resolved
 from tests.problems import IMAGE, MIXED, NUMBERS, SEED, D, Problem, make_problem, sampled_mask
 from xvfl import nets
 from xvfl.config import LossConfig, NetConfig
@@ -147,7 +148,12 @@ def test_only_xvfl_plus_builds_them() -> None:
     layouts = {"a": NUMBERS, "b": IMAGE}
     net = NetConfig(embedding_dim=4, hidden_dim=6, base_channels=8, seeing_completers=True)
     for method, sees in (("xvfl+", True), ("xvfl", False)):
-        parties = build_parties(layouts, net, LossConfig(method=method), [0])
+        options = resolved(net, LossConfig(method=method), image=True)
+        parties = build_parties(layouts, options.net, options.loss, [0])
         assert [each.completer_sees for each in parties.values()] == [sees, sees]
-    plain = build_parties(layouts, NetConfig(4, 6), LossConfig(), [0])
+    options = resolved(NetConfig(4, 6), image=True)
+    plain = build_parties(layouts, options.net, options.loss, [0])
     assert [each.completer_sees for each in plain.values()] == [False, True], "only of images"
+    options = resolved(net, LossConfig(self_completion=0.0), image=True)
+    blind = build_parties(layouts, options.net, options.loss, [0])
+    assert not any(each.completer_sees for each in blind.values())

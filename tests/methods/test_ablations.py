@@ -9,6 +9,7 @@ from torch import Tensor
 
 from tests import small_tables, twin
 from tests.methods.branch_helpers import embed_rows, make_head
+from tests.options import resolved
 from tests.problems import CLASSES, MIXED, NUMBERS, D, Problem, make_problem
 from xvfl import XVFLClassifier
 from xvfl.config import LossConfig, NetConfig
@@ -16,7 +17,6 @@ from xvfl.errors import ModeError
 from xvfl.federation.build import build_method
 from xvfl.methods.xvfl import XVFL, XVFLWeights
 from xvfl.nets import ConcatHead
-from xvfl.primitives.layout import any_image
 
 ROWS = ["FFF", "FPF", "F-P", "PP-", "-PE"]
 
@@ -140,7 +140,8 @@ def test_switches_come_from_the_configuration() -> None:
         n_masks=3,
         guidance=0.2,
     )
-    method = build_method(len(layouts), CLASSES, any_image(layouts), net, loss, [0])
+    options = resolved(net, loss)
+    method = build_method(len(layouts), CLASSES, False, options.net, options.loss, [0])
     assert isinstance(method, XVFL) and isinstance(method.heads, ConcatHead)
     assert method.weights == XVFLWeights(0.0, 0.0, 1.0, False, False, False, "concat", 3, 0.2)
 

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from tests import command_line, small_tables
+from tests.options import resolved
 from tests.problems import (
     CLASSES,
     NUMBERS,
@@ -73,7 +74,8 @@ def test_a_registered_method_trains_like_every_other() -> None:
     try:
         with pytest.raises(ConfigError, match="method 'mine': already registered"):
             register_method("mine", spec)
-        method = build_method(2, CLASSES, False, NetConfig(), LossConfig(method="mine"), [0])
+        options = resolved(loss=LossConfig(method="mine"))
+        method = build_method(2, CLASSES, False, options.net, options.loss, [0])
         assert isinstance(method, Vanilla)
     finally:
         unregister_method("mine")
@@ -115,7 +117,9 @@ def small_federation(loss: LossConfig, *seeds: int) -> tuple[Method, FusedFedera
     """Put a method's own nets to work on rows of every kind, in double precision."""
     holdings = ["FF", "FP", "PF", "F-", "GF", "PP", "FF", "-F"] * 2
     problem = make_problem([NUMBERS] * 2, holdings, seed=1)
-    layouts, net = {"p0": NUMBERS, "p1": NUMBERS}, NetConfig(embedding_dim=4, hidden_dim=6)
+    layouts = {"p0": NUMBERS, "p1": NUMBERS}
+    options = resolved(NetConfig(embedding_dim=4, hidden_dim=6), loss)
+    net, loss = options.net, options.loss
     with torch.random.fork_rng(devices=[]):
         parties = build_parties(layouts, net, loss, seeds)
         method = build_method(len(layouts), CLASSES, any_image(layouts), net, loss, seeds)

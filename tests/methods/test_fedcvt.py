@@ -17,8 +17,9 @@ from tests.methods.branch_helpers import (
     make_two_branch_problem,
     weighted_mean,
 )
+from tests.options import resolved
 from tests.problems import CLASSES, MIXED, NUMBERS, D, Problem
-from xvfl.config import LossConfig, NetConfig
+from xvfl.config import LossConfig
 from xvfl.errors import ConfigError
 from xvfl.federation.build import build_method
 from xvfl.methods.fedcvt import FedCVT, FedCVTConfig, ReferenceMemory
@@ -193,7 +194,6 @@ def test_stacked_runs_see_their_own_rows_alone() -> None:
 
 def test_more_than_two_parties_are_refused() -> None:
     layouts = {"a": NUMBERS, "b": NUMBERS, "c": NUMBERS}
+    options = resolved(loss=LossConfig(method="fedcvt"), parties=3)
     with pytest.raises(ConfigError, match="fedcvt: expected two parties, got 3"):
-        build_method(
-            len(layouts), CLASSES, any_image(layouts), NetConfig(), LossConfig(method="fedcvt"), [0]
-        )
+        build_method(len(layouts), CLASSES, any_image(layouts), options.net, options.loss, [0])

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from tests.methods.test_every_method import EVERY, named
+from tests.options import resolved
 from tests.problems import CLASSES, NUMBERS, make_problem
 from xvfl import XVFLClassifier
 from xvfl.config import LossConfig, NetConfig, PrivacyConfig
 from xvfl.errors import ConfigError
-from xvfl.federation.build import build_method, build_parties, resolve_net
+from xvfl.federation.build import build_method, build_parties
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.methods.base import Method
@@ -35,6 +36,7 @@ def federation_of(
     holdings = ["FF", "FP", "PF", "F-", "GF", "PP", "FF", "-F"] * 2
     problem = make_problem([NUMBERS] * 2, holdings, seed=1)
     layouts = {"p0": NUMBERS, "p1": NUMBERS}
+    net, loss = resolved(net).net, resolved(loss=loss).loss
     with torch.random.fork_rng(devices=[]):
         parties = build_parties(layouts, net, loss, seeds)
         method = build_method(2, CLASSES, False, net, loss, seeds)
@@ -119,7 +121,8 @@ def test_stacked_nets_skip_rows_only_if_all_need_the_same() -> None:
 
 def test_the_embedding_of_a_missing_number_is_zero_and_a_present_one_is_not() -> None:
     layout = Layout((Feature("x", "numeric", 1), Feature("job", "category", 2)))
-    net = build_parties({"p": layout}, NetConfig(number_embedding_dim=8), LossConfig(), [0])["p"]
+    options = resolved(NetConfig(number_embedding_dim=8))
+    net = build_parties({"p": layout}, options.net, options.loss, [0])["p"]
     numbers = net.bottom[0]  # type: ignore[index]
     row = torch.tensor([[0.3, 1.0, 0.0]]).repeat(2, 1)
     given = torch.tensor([[True, True], [False, True]])
@@ -131,13 +134,19 @@ def test_the_embedding_of_a_missing_number_is_zero_and_a_present_one_is_not() ->
 
 def test_members_are_refused_where_they_cannot_be_built() -> None:
     image = {"p": Layout(image=(1, 8, 8))}
+    several = NetConfig(members=2)
+    net, loss = resolved(several).net, LossConfig()
     with pytest.raises(ConfigError, match="members: expected 1 with images, got 2"):
-        build_parties(image, NetConfig(members=2), LossConfig(), [0])
+        build_parties(image, net, loss, [0])
+    with pytest.raises(ConfigError, match="members: expected 1 with images, got 2"):
+        resolved(several, image=True)
     layouts = {"p": NUMBERS}
     with pytest.raises(ConfigError, match="members: expected 1 with custom nets"):
-        build_parties(layouts, NetConfig(members=2), LossConfig(), [0], {"p": torch.nn.Identity()})
+        build_parties(layouts, net, loss, [0], {"p": torch.nn.Identity()})
+    with pytest.raises(ConfigError, match="members: expected 1 with custom nets"):
+        resolved(several, custom_nets=True)
     with pytest.raises(ConfigError, match="members: expected 1 with differential privacy"):
-        resolve_net(NetConfig(members=2), False, PrivacyConfig(epsilon=1.0))
+        resolved(several, privacy=PrivacyConfig(epsilon=1.0))
 
 
 def test_a_classifier_with_members_predicts_completes_and_loads(tmp_path: Path) -> None:

@@ -12,14 +12,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.options import resolved
 from tests.problems import IMAGE, MIXED, NUMBERS
 from xvfl import XVFLClassifier, nets
-from xvfl.config import LossConfig, NetConfig, PrivacyConfig
+from xvfl.config import NetConfig, PrivacyConfig
 from xvfl.dataset.in_memory import prepare_in_memory
 from xvfl.dataset.prepare import PreparationPlan
 from xvfl.dataset.splits import Splits
 from xvfl.errors import InputError, RunError
-from xvfl.federation.build import build_method, build_parties, resolve_net
+from xvfl.federation.build import build_method, build_parties
 from xvfl.model.custom_nets import CustomNets
 from xvfl.model.model import Model
 from xvfl.model.run_dir import RunDir
@@ -150,7 +151,7 @@ def test_no_net_looks_at_the_other_rows_of_a_batch(name: str, training: bool) ->
 
 def test_default_sizes_follow_the_data_kind_and_the_members() -> None:
     def sizes(image: bool, **given: int) -> tuple[int, int]:
-        net = resolve_net(NetConfig(**given), image)
+        net = resolved(NetConfig(**given), image=image).net
         return net.embedding_dim, net.hidden_dim
 
     assert sizes(False) == (64, 128)
@@ -161,22 +162,23 @@ def test_default_sizes_follow_the_data_kind_and_the_members() -> None:
 
 
 def test_automatic_values_are_replaced_once() -> None:
-    several = resolve_net(NetConfig(), False, several_members=True)
+    several = resolved(federated=False).net
     assert (several.members, several.number_embedding_dim) == (4, 8)
-    one = resolve_net(NetConfig(), False)
+    one = resolved().net
     assert (one.members, one.number_embedding_dim) == (1, 0)
-    assert resolve_net(NetConfig(number_embedding_dim=0), False, several_members=True) == replace(
+    assert resolved(NetConfig(number_embedding_dim=0), federated=False).net == replace(
         several, number_embedding_dim=0
     )
-    assert resolve_net(several, False) == several
-    assert resolve_net(one, False, several_members=True) == one
+    assert resolved(several).net == several
+    assert resolved(one, federated=False).net == one
 
 
 @pytest.mark.parametrize("layouts", [{"a": NUMBERS, "b": MIXED}, {"a": NUMBERS, "b": IMAGE}])
 def test_default_nets_fit_together(layouts: dict[str, Layout]) -> None:
-    parties = build_parties(layouts, NetConfig(), LossConfig(), [0])
-    method = build_method(len(layouts), 4, any_image(layouts), NetConfig(), LossConfig(), [0])
-    image = any(layout.image for layout in layouts.values())
+    image = any_image(layouts)
+    options = resolved(image=image)
+    parties = build_parties(layouts, options.net, options.loss, [0])
+    method = build_method(len(layouts), 4, image, options.net, options.loss, [0])
     assert len(linears(method.heads)) == (6 if image else 3)
     for name, layout in layouts.items():
         net, shape = parties[name], layout.image or (layout.encoded,)
@@ -190,7 +192,8 @@ def test_default_nets_fit_together(layouts: dict[str, Layout]) -> None:
 def test_a_partys_first_weights_are_named_by_seed_and_party_alone() -> None:
     def weights(seed: int, layouts: dict[str, Layout]) -> Tensor:
         with torch.random.fork_rng(devices=[]):
-            net: PartyNet = build_parties(layouts, NetConfig(8, 8), LossConfig(), [seed])["b"]
+            options = resolved(NetConfig(8, 8))
+            net: PartyNet = build_parties(layouts, options.net, options.loss, [seed])["b"]
         return torch.cat([p.detach().flatten() for p in net.parameters()])
 
     first = weights(0, {"a": NUMBERS, "b": MIXED})
@@ -281,7 +284,8 @@ def test_a_users_modules_and_builders_take_the_place_of_the_defaults(tmp_path: P
 def test_a_misfitting_net_is_named_before_training(own: dict[str, Any], message: str) -> None:
     sources, labels = frames()
     ready = prepare_in_memory(sources, labels, PreparationPlan({}, Splits(0.0, 0.2, 0)))
-    rest = (ready.task, ready.prior(), NetConfig(6, 8), LossConfig(), 0)
+    options = resolved(NetConfig(6, 8))
+    rest = (ready.task, ready.prior(), options.net, options.loss, 0)
     with pytest.raises(InputError, match=message):
         Model(ready.encoders, ready.full_threshold, *rest, CustomNets(**own))
     with pytest.raises(InputError, match=message):
@@ -300,14 +304,16 @@ def test_a_misfitting_net_is_named_before_training(own: dict[str, Any], message:
 def test_other_misfits_are_named_too(own: dict[str, Any]) -> None:
     sources, labels = frames()
     ready = prepare_in_memory(sources, labels, PreparationPlan({}, Splits(0.0, 0.2, 0)))
-    rest = (ready.task, ready.prior(), NetConfig(6, 8), LossConfig(), 0)
+    options = resolved(NetConfig(6, 8))
+    rest = (ready.task, ready.prior(), options.net, options.loss, 0)
     with pytest.raises(InputError):
         Model(ready.encoders, ready.full_threshold, *rest, CustomNets(**own))
 
 
 def test_an_adapted_head_maps_each_party_by_its_own_layer() -> None:
     privacy = PrivacyConfig("no_gradients")
-    method = build_method(3, 2, False, NetConfig(), LossConfig(), [0], privacy=privacy)
+    options = resolved(privacy=privacy)
+    method = build_method(3, 2, False, options.net, options.loss, [0], privacy=privacy)
     head = method.heads
     assert isinstance(head, nets.AdaptedHead)
     E = torch.randn(5, 3, 2, 256, generator=RNG)
@@ -320,5 +326,6 @@ def test_an_adapted_head_maps_each_party_by_its_own_layer() -> None:
 
 @pytest.mark.parametrize("privacy", [PrivacyConfig("off"), PrivacyConfig("noise")])
 def test_parties_that_receive_gradients_need_no_adapters(privacy: PrivacyConfig) -> None:
-    method = build_method(3, 2, False, NetConfig(), LossConfig(), [0], privacy=privacy)
+    options = resolved(privacy=privacy)
+    method = build_method(3, 2, False, options.net, options.loss, [0], privacy=privacy)
     assert not isinstance(method.heads, nets.AdaptedHead)

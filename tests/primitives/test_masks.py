@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.options import resolved
 from xvfl.config import LossConfig, NetConfig, TrainConfig
 from xvfl.errors import ConfigError, WireError
 from xvfl.federation.build import build_parties
@@ -81,18 +82,19 @@ def test_a_share_out_of_range_is_rejected(share: float) -> None:
         parse_run_settings(json.dumps(settings))
 
 
-def resolved(interval: int, **options: Any) -> LossConfig:
-    return LossConfig(**options).resolve(completion_interval=interval)
+def loss_with(interval: int, **options: Any) -> LossConfig:
+    train = TrainConfig(completion_interval=interval)
+    return resolved(loss=LossConfig(**options), train=train).loss
 
 
 def test_steps_without_completion_change_the_defaults() -> None:
-    assert resolved(4).unmasked_copies is None
-    assert resolved(4, method="laser+mask").unmasked_copies is None
-    assert resolved(4, method="laser").unmasked_copies == 0.0
-    assert resolved(1).unmasked_copies == 0.0
-    assert resolved(4, unmasked_copies=0.3).unmasked_copies == 0.3
-    assert [resolved(interval).guidance for interval in (1, 4)] == [0.5, 1.0]
-    assert resolved(4, guidance=0.25).guidance == 0.25
+    assert loss_with(4).unmasked_copies is None
+    assert loss_with(4, method="laser+mask").unmasked_copies is None
+    assert loss_with(4, method="laser").unmasked_copies == 0.0
+    assert loss_with(1).unmasked_copies == 0.0
+    assert loss_with(4, unmasked_copies=0.3).unmasked_copies == 0.3
+    assert [loss_with(interval).guidance for interval in (1, 4)] == [0.5, 1.0]
+    assert loss_with(4, guidance=0.25).guidance == 0.25
 
 
 def test_every_run_of_a_stack_has_its_own_share() -> None:
@@ -111,5 +113,6 @@ def test_every_run_of_a_stack_has_its_own_share() -> None:
 
 
 def _worker(table: PartyTable, seeds: list[int], shares: float | list[float]) -> PartyWorker:
-    nets = build_parties({"a": table.layout}, NetConfig(4, 8), LossConfig(method="laser"), seeds)
+    options = resolved(NetConfig(4, 8), LossConfig(method="laser"))
+    nets = build_parties({"a": table.layout}, options.net, options.loss, seeds)
     return PartyWorker("a", nets["a"], table, seeds, unmasked=shares)

@@ -22,11 +22,12 @@ from tests.methods.branch_helpers import (
     make_two_branch_problem,
     weighted_mean,
 )
+from tests.options import resolved
 from tests.problems import MIXED, NUMBERS, SEED, D, make_problem, smooth_net, with_numbers
 from tests.test_maths import EVERYTHING, LAMBDAS, agree, every_kind_of_row
 from tests.wire.transport_helpers import TRANSPORTS, open_transports
 from xvfl import maths
-from xvfl.config import LossConfig, NetConfig
+from xvfl.config import LossConfig
 from xvfl.errors import ConfigError
 from xvfl.federation.build import build_method
 from xvfl.federation.calibration import calibrate, choose_weights
@@ -256,5 +257,6 @@ def test_noise_on_numbers_has_the_given_deviation() -> None:
 
 
 def test_a_method_for_classes_rejects_numbers() -> None:
+    options = resolved(loss=LossConfig(method="fedcvt"))
     with pytest.raises(ConfigError, match="'fedcvt' predicts classes only; for regression choose"):
-        build_method(2, 1, False, NetConfig(), LossConfig(method="fedcvt"), [0], task=TASK)
+        build_method(2, 1, False, options.net, options.loss, [0], task=TASK)

@@ -11,6 +11,7 @@ from xvfl.data.frames import read_frame
 from xvfl.errors import ConfigError
 from xvfl.federation.prediction_ledger import PredictionLimits
 from xvfl.model.run_dir import RunDir
+from xvfl.options import resolve_privacy
 from xvfl.service.config import load_coordinator_config, load_party_config
 from xvfl.service.coordinator import _local_party
 from xvfl.service.coordinator_service import CoordinatorService
@@ -39,7 +40,7 @@ def test_the_local_party_takes_part(tmp_path: Path) -> None:
     assert service.run(Event()).evaluation is not None
 
     folder, events = RunDir(config.state_dir), list[object]()
-    privacy, settings = config.privacy.resolve(federated=True), config.prediction
+    privacy, settings = resolve_privacy(config.privacy, federated=True), config.prediction
     assert settings is not None
     model = load_federated_model(folder, privacy, config.all_parties)
     ids = list(read_frame(settings.ids, "customer", "ids").index)

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from tests.command_line import run_xvfl
+from tests.options import resolved
 from tests.service.test_service import SHOP, start, wait_for
 from xvfl.certs import create_authority
 from xvfl.config import LossConfig, NetConfig, PrivacyConfig, TrainConfig, build
@@ -114,7 +115,7 @@ def one_process_model(folder: Path) -> Model:
         build(NetConfig, main["net"], "net"),
         build(LossConfig, main["loss"], "loss"),
         0,
-        privacy=PrivacyConfig().resolve(federated=True),
+        privacy=PrivacyConfig("no_gradients"),
     )
     for name, each in released.items():
         model.parties[name].load_state_dict(each.parties[name].state_dict())
@@ -155,7 +156,7 @@ def private_run_of_members(folder: Path) -> tuple[object, list[dict[str, Any]]]:
         "laser",
         NetConfig(embedding_dim=16, hidden_dim=16, members=2),
         TrainConfig(),
-        privacy=PrivacyConfig(epsilon=8.0).resolve(federated=True),
+        privacy=PrivacyConfig("no_gradients", epsilon=8.0),
     )
     begin = Begin(1, "private", 0, json.dumps(asdict(settings)), torch.zeros(0, dtype=torch.int32))
     reply = PartyService(inputs, events.append).endpoint.handle(codec.encode(begin))
@@ -168,8 +169,10 @@ def unmasked_share_of(folder: Path, name: str, wanted: float | None) -> float:
     service = PartyService(
         PartyInputs.load(name, config, RunDir(folder / name)), lambda event: None
     )
-    net = NetConfig(embedding_dim=16, hidden_dim=16, members=2)
-    settings = RunSettings("laser+mask", net, TrainConfig(), unmasked_copies=wanted, run="r")
+    options = resolved(NetConfig(embedding_dim=16, hidden_dim=16, members=2))
+    settings = RunSettings(
+        "laser+mask", options.net, options.train, unmasked_copies=wanted, run="r"
+    )
     # Ids are matched in a random order: all rows train, so that the share is always the same.
     assert service._alignment is not None
     training = torch.arange(len(service._alignment.match.rows))

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from tests import small_tables
+from tests.options import resolved
 from xvfl import DataWarning, XVFLClassifier
 from xvfl.certs.release_key import PRIVATE_KEY, PUBLIC_KEY
 from xvfl.config import LossConfig, TrainConfig
@@ -37,7 +38,7 @@ from xvfl.wire.messages import Release
 
 def released(folder: Path) -> Release:
     parts = MethodParts(lambda width: torch.nn.Linear(width, 3), 2, 4, (0,))
-    method = method_spec("xvfl+").build(LossConfig(), parts)
+    method = method_spec("xvfl+").build(resolved().loss, parts)
     key, head = load_signing_key(RunDir(folder)), method.select_parties([0]).heads.state_dict()
     return sign_release(key, {"party": "shop", "run": "r"}, head)
 
@@ -155,7 +156,7 @@ def test_D9_a_released_model_predicts_as_the_simulator(tmp_path: Path, with_weig
 
 def test_D9_wrong_weights_of_decisions_are_rejected() -> None:
     parts = MethodParts(lambda width: torch.nn.Linear(width, 3), 2, 4, (0,))
-    method = method_spec("xvfl+").build(LossConfig(), parts)
+    method = method_spec("xvfl+").build(resolved().loss, parts)
     wrong: list[dict[str, Any]] = [
         {"local/a": [1.0]},
         {"collaborative": [0.0, 1.0]},

@@ -2,7 +2,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from xvfl.config import LossConfig, NetConfig, TrainConfig
+from tests.options import resolved
+from xvfl.config import NetConfig, TrainConfig
 from xvfl.federation.build import build_parties
 from xvfl.nets.norm import GroupNorm, channels_last
 from xvfl.nets.party_net import PartyNet
@@ -14,8 +15,8 @@ STRIP = Layout((), (3, 16, 8))
 
 @pytest.fixture
 def net() -> PartyNet:
-    small = NetConfig(embedding_dim=16, n_blocks=2, base_channels=8)
-    return build_parties({"left": STRIP}, small, LossConfig(), [0])["left"]
+    small = resolved(NetConfig(embedding_dim=16, n_blocks=2, base_channels=8), image=True)
+    return build_parties({"left": STRIP}, small.net, small.loss, [0])["left"]
 
 
 def test_normalisation_with_channels_last_equals_torchs() -> None:

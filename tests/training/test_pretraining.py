@@ -6,15 +6,16 @@ from dataclasses import replace
 import pytest
 import torch
 
+from tests.options import resolved
 from tests.problems import NUMBERS, make_problem
-from xvfl.config import LossConfig, TrainConfig
+from xvfl.config import TrainConfig
 from xvfl.methods.xvfl import XVFL, XVFLWeights
 from xvfl.primitives.mixed_order import labeled_share
 from xvfl.primitives.rows import Rows
 from xvfl.training.loop import Trainer, choose_batch_size, pretraining_epochs
 
 pytestmark = pytest.mark.usefixtures("limited_threads")
-LOSS = LossConfig()
+LOSS = resolved().loss
 
 
 def few_labels(pretraining: int, epochs: int = 4, patience: int = 0) -> tuple[Trainer, Rows]:
@@ -27,6 +28,7 @@ def few_labels(pretraining: int, epochs: int = 4, patience: int = 0) -> tuple[Tr
         epochs=epochs, batch_size=8, patience=patience, device="cpu", weight_decay=0.0
     )
     federation = problem.federation(reconstruction=0.3)
+    config = resolved(train=config).train
     return Trainer(federation, method, rows, config, pretraining=pretraining), rows
 
 
@@ -85,8 +87,8 @@ def test_the_more_rows_have_no_label_the_longer_is_pretraining() -> None:
     assert rows.unlabeled_share == 0.5
     assert pretraining_epochs(rows, LOSS, config) == 15
     assert pretraining_epochs(replace(rows, y=rows.y.clamp(min=0)), LOSS, config) == 0
-    assert pretraining_epochs(rows, LossConfig(reconstruction=0.0), config) == 0
-    assert pretraining_epochs(rows, LossConfig(method="laser"), config) == 0
+    assert pretraining_epochs(rows, replace(LOSS, reconstruction=0.0), config) == 0
+    assert pretraining_epochs(rows, replace(LOSS, method="laser"), config) == 0
     assert pretraining_epochs(rows, LOSS, config, image=True) == 0
 
 

@@ -26,7 +26,13 @@ from xvfl.wire.transport import Transport
 
 STEPS, METHOD, RECONSTRUCTION = 200, "xvfl+", 0.7
 TRAIN = TrainConfig(
-    epochs=STEPS, batch_size=10, optimizer="adamw", learning_rate=1e-2, patience=0, device="cpu"
+    epochs=STEPS,
+    batch_size=10,
+    optimizer="adamw",
+    learning_rate=1e-2,
+    patience=0,
+    completion_interval=1,
+    device="cpu",
 )
 SITES = ("p0", "p1")
 

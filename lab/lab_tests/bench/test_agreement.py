@@ -53,7 +53,7 @@ def test_a_run_from_disk_is_the_same_each_time() -> None:
 def test_an_epoch_has_the_steps_it_should() -> None:
     run = configs("xvfl+", NetConfig(8, 8), config(BATCH, epochs=1))[0]
     stack = StackedRuns(random_table(rows_for(BATCH)), [run], CPU)
-    trainer = Trainer(stack.federation, stack.method, stack.rows("train"), run.train)
+    trainer = Trainer(stack.federation, stack.method, stack.rows("train"), stack.options.train)
     kinds = [record.kind for record in trainer.run(lambda: 0.0)]
     assert kinds == ["step"] * STEPS + ["epoch"]
 

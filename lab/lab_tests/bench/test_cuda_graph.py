@@ -6,6 +6,7 @@
 import gc
 import weakref
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -72,8 +73,8 @@ def stack() -> StackedRuns:
 )
 def test_steps_of_adam_are_captured(optimizer: str, captured: int) -> None:
     made = stack()
-    how = config(BATCH, epochs=1, optimizer=optimizer)
-    trainer = Trainer(made.federation, made.method, made.rows("train"), how, cuda_graph=True)
+    train = replace(made.options.train, optimizer=optimizer)  # type: ignore[arg-type]
+    trainer = Trainer(made.federation, made.method, made.rows("train"), train, cuda_graph=True)
     list(trainer.run(lambda: 0.0))
     assert Replayed.made == captured
 
@@ -81,9 +82,8 @@ def test_steps_of_adam_are_captured(optimizer: str, captured: int) -> None:
 def test_a_run_goes_with_its_last_reference() -> None:
     """A GPU's memory must not wait for the collector, nor one graph go while another is made."""
     made = stack()
-    trainer = Trainer(
-        made.federation, made.method, made.rows("train"), config(BATCH), cuda_graph=True
-    )
+    train = made.options.train
+    trainer = Trainer(made.federation, made.method, made.rows("train"), train, cuda_graph=True)
     next(trainer.run(lambda: 0.0))
     gone = weakref.ref(trainer)
     gc.collect()

@@ -1,0 +1,29 @@
+"""Resolved options for tests that build nets, methods and trainers directly."""
+
+from xvfl.config import NO_PROTECTION, LossConfig, NetConfig, PrivacyConfig, TrainConfig
+from xvfl.options import Options, resolve_options
+
+
+def resolved(
+    net: NetConfig | None = None,
+    loss: LossConfig | None = None,
+    train: TrainConfig | None = None,
+    privacy: PrivacyConfig = NO_PROTECTION,
+    federated: bool = True,
+    image: bool = False,
+    parties: int = 2,
+    rows: int = 0,
+    custom_nets: bool = False,
+) -> Options:
+    """Resolve options; by default of two tables in a federation without protection."""
+    return resolve_options(
+        net or NetConfig(),
+        loss or LossConfig(),
+        train or TrainConfig(),
+        privacy,
+        federated=federated,
+        image=image,
+        parties=parties,
+        rows=rows,
+        custom_nets=custom_nets,
+    )
