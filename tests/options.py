@@ -1,7 +1,11 @@
 """Resolved options for tests that build nets, methods and trainers directly."""
 
+from typing import TYPE_CHECKING
+
 from xvfl.config import NO_PROTECTION, LossConfig, NetConfig, PrivacyConfig, TrainConfig
-from xvfl.options import Options, resolve_options
+
+if TYPE_CHECKING:
+    from xvfl.options import Options
 
 
 def resolved(
@@ -14,8 +18,11 @@ def resolved(
     parties: int = 2,
     rows: int = 0,
     custom_nets: bool = False,
-) -> Options:
+) -> "Options":
     """Resolve options; by default of two tables in a federation without protection."""
+    # Imported here: `scripts/version` runs tests with older versions, which have no such module.
+    from xvfl.options import resolve_options
+
     return resolve_options(
         net or NetConfig(),
         loss or LossConfig(),

@@ -168,11 +168,11 @@ class NetConfig:
     """Sizes of the default nets."""
 
     embedding_dim: int = 0
-    """Size d of the embeddings; 0 = 32 with several members, else 64 for tables and 256 if a party
-    has images."""
+    """Size d of the embeddings; 0 = 16 with differential privacy, 256 if a party has images or
+    labels are protected, 32 with several members, else 64."""
     hidden_dim: int = 0
-    """Size of hidden layers in heads, bottoms of tables and completers; 0 = 64 with several
-    members, else 128 for tables and 256 if a party has images."""
+    """Size of hidden layers in heads, bottoms of tables and completers; 0 = 256 if a party has
+    images or labels are protected, 64 with several members, else 128."""
     n_blocks: int = 4
     """Number of residual blocks in bottoms of images."""
     base_channels: int = 32
@@ -183,7 +183,7 @@ class NetConfig:
     images do."""
     number_embedding_dim: int | None = None
     """Size of the periodic embedding of each number of a table; 0 = none; by default 8 with several
-    members, else 0."""
+    members and without privacy options, else 0."""
     skip_rank: int | None = None
     """Rank of a linear map from the features of a table to its embedding, added to the bottom's
     output; 0 = none; by default 64 where parties receive no gradients, else 0."""
@@ -298,15 +298,15 @@ class TrainConfig:
     """Optimizer, schedule and validation."""
 
     epochs: int = 0
-    """Maximum number of passes over the labeled training rows; 0 = with several members 16 to 60,
-    for at least 800 steps, else 60."""
+    """Maximum number of passes over the labeled training rows; 0 = with several members that
+    receive gradients 16 to 60, for at least 800 steps, else 60."""
     batch_size: int = 0
     """Rows per step; 0 = between 64 and 1024, for about 100 steps per epoch, or fewer steps with
     unlabeled images."""
     optimizer: Literal["sgd", "adam", "adamw", "page"] = "adamw"
     """Optimizer; `page` is the paper's variance-reduced method PAGE."""
     learning_rate: float = 0.0
-    """Initial learning rate η; 0 = 4e-3 with several members, else 2e-3."""
+    """Initial learning rate η; 0 = 4e-3 with several members that receive gradients, else 2e-3."""
     schedule: Literal["constant", "cosine"] = "cosine"
     """Learning rate schedule."""
     momentum: float = 0.9
@@ -325,7 +325,7 @@ class TrainConfig:
     """`balanced` weights classes inversely to their frequency."""
     completion_interval: int = 0
     """`xvfl+` completes features in every n-th step; the other steps train on masked copies alone.
-    0 = 4 with several members, else 1."""
+    0 = 4 with several members that receive gradients, but 1 with `page`; else 1."""
     image_shift: float = 0.125
     """Images are shifted at random in training, by up to this share of their height and width; 0 =
     not shifted."""

@@ -81,11 +81,11 @@ class XVFLClassifier(ClassifierMixin, XVFLEstimator):  # type: ignore[misc]
         paper's definition). By default the largest share that at least half of the party's rows
         reach.
     embedding_dim : int, default=0
-        Size d of the embeddings. 0 means 32 with several members, else 64 for tables and 256 if a
-        party has images.
+        Size d of the embeddings. 0 means 16 with differential privacy, 256 if a party has images or
+        labels are protected, 32 with several members, else 64.
     hidden_dim : int, default=0
-        Size of hidden layers in heads, bottoms of tables and completers. 0 means 64 with several
-        members, else 128 for tables and 256 if a party has images.
+        Size of hidden layers in heads, bottoms of tables and completers. 0 means 256 if a party has
+        images or labels are protected, 64 with several members, else 128.
     n_blocks : int, default=4
         Number of residual blocks in bottoms of images.
     base_channels : int, default=32
@@ -95,7 +95,7 @@ class XVFLClassifier(ClassifierMixin, XVFLEstimator):  # type: ignore[misc]
         of images.
     number_embedding_dim : int, default=None
         Size of the periodic embedding of each number of a table. 0 means none. By default 8 with
-        several members, else 0.
+        several members and without privacy options, else 0.
     skip_rank : int, default=None
         Rank of a linear map from the features of a table to its embedding, added to the bottom's
         output; 0 for none. By default 64 with `label_protection="no_gradients"`, else 0.
@@ -104,15 +104,16 @@ class XVFLClassifier(ClassifierMixin, XVFLEstimator):  # type: ignore[misc]
         their log-probabilities. More than one needs tables and default nets. 0 means 4 where that
         is possible and labels and features are not protected, else 1.
     epochs : int, default=0
-        Maximum number of passes over the labeled training rows. 0 means, with several members, 16
-        to 60, for at least 800 steps, else 60.
+        Maximum number of passes over the labeled training rows. 0 means, with several members that
+        receive gradients, 16 to 60, for at least 800 steps, else 60.
     batch_size : int, default=0
         Rows per step. 0 chooses between 64 and 1024, for about 100 steps per epoch, or fewer steps
         with unlabeled images.
     optimizer : {"adamw", "adam", "sgd", "page"}, default="adamw"
         Optimizer. `"page"` is the paper's variance-reduced method PAGE.
     learning_rate : float, default=0.0
-        Initial learning rate η. 0 means 0.004 with several members, else 0.002.
+        Initial learning rate η. 0 means 0.004 with several members that receive gradients, else
+        0.002.
     schedule : {"cosine", "constant"}, default="cosine"
         Learning rate schedule.
     momentum : float, default=0.9
@@ -134,7 +135,7 @@ class XVFLClassifier(ClassifierMixin, XVFLEstimator):  # type: ignore[misc]
         Train on rows without a label too, if the method can: `"xvfl+"` does.
     completion_interval : int, default=0
         `"xvfl+"` completes features in every n-th step; the other steps train on masked copies
-        alone. 0 means 4 with several members, else 1.
+        alone. 0 means 4 with several members that receive gradients, but 1 with `"page"`; else 1.
     image_shift : float, default=0.125
         Images are shifted at random in training, by up to this share of their height and width.
     random_state : int, RandomState or None, default=0
