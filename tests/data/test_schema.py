@@ -13,10 +13,10 @@ from xvfl.config import TableOptions, build
 from xvfl.data.codecs import DurationCodec, NumberCodec
 from xvfl.data.encoder import TableEncoder, collect_stats, encoder_from_dict
 from xvfl.data.frames import read_table
-from xvfl.data.number_text import parse_number
 from xvfl.data.schema import ColumnSummary, summarize
 from xvfl.data.value_stats import STREAMING_LIMITS
 from xvfl.errors import ConfigError, DataWarning, InputError
+from xvfl_serve.encoding.number_text import parse_number
 
 ROWS = 300
 RNG = np.random.default_rng(0)

@@ -1,5 +1,5 @@
-"""Cells of a request → inputs of the nets, one row at a time and without pandas.
+"""From the cells of tables and images to numbers, and back; numpy alone.
 
-The twin of `xvfl.data.encoder`, which encodes whole pandas columns; tests compare the two. A row of
-a request takes about a microsecond per cell this way, and some hundred through pandas.
+Both sides use it: training on whole columns (`xvfl.data`), serving on the rows of a request. The
+functions of one cell are the definition; those of arrays are faster and give the same numbers.
 """

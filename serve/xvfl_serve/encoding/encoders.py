@@ -10,14 +10,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from xvfl_serve.encoding.cells import MissingCells
 from xvfl_serve.encoding.columns import (
+    COLUMNS,
     NOTES,
     Column,
     HashedColumn,
-    MissingCells,
     Notes,
     build_column,
 )
+from xvfl_serve.encoding.images import ImageScale
 from xvfl_serve.errors import BundleError, RequestError, unknown
 
 IMAGE = "image"
@@ -46,7 +48,7 @@ class TableRows:
         self.missing = MissingCells.of(data["na_values"])
         self.ignored = frozenset(data["left_out"])
         """Columns of the training table that carry no information; accepted and not used."""
-        columns = [build_column(each, self.missing.numbers) for each in data["codecs"]]
+        columns = [build_column(each, COLUMNS) for each in data["codecs"]]
         self.names = [column.name for column in columns]
         self.columns: list[Column] = sorted(columns, key=lambda each: each.kind == "hashed")
         self.dense = [each for each in self.columns if not isinstance(each, HashedColumn)]
@@ -92,24 +94,24 @@ class TableRows:
         missing = self.missing
         for column in self.dense:
             cell = cells.get(column.name)
-            part = None if cell in missing else column.encode(cell, notes)
+            part = None if cell in missing else column.encode_cell(cell, missing, notes)
             observed.append(part is not None)
             values.extend(self._empty[column.name] if part is None else part)
         for hashed in self.hashed:
             cell = cells.get(hashed.name)
-            absent = cell in missing
-            observed.append(not absent)
-            codes.append(0 if absent else hashed.encode(cell, notes))
+            code = None if cell in missing else hashed.encode_cell(cell, missing, notes)
+            observed.append(code is not None)
+            codes.append(code or 0)
         return notes
 
     def decode(self, values: NDArray[Any], words: NDArray[Any]) -> dict[str, Any]:
         """Decode one row of completed values (dense,) and vocabulary places (hashed,)."""
         decoded, at, numbers = {}, 0, values.tolist()
         for column in self.dense:
-            decoded[column.name] = column.decode(numbers[at : at + column.width])
+            decoded[column.name] = column.decode_cell(numbers[at : at + column.width])
             at += column.width
         for hashed, word in zip(self.hashed, words.tolist(), strict=True):
-            decoded[hashed.name] = hashed.decode(word)
+            decoded[hashed.name] = hashed.decode_cell(word)
         return {name: decoded[name] for name in self.names}
 
 
@@ -117,12 +119,9 @@ class ImageRows:
     """Encodes images, given as arrays or nested lists of pixels; null or NaN is missing."""
 
     def __init__(self, data: Mapping[str, Any]) -> None:
-        self.party: str = data["party"]
-        self.axes: str = data["axes"]
-        self.shape = tuple(data["shape"])
-        self.low, self.high, self.dtype = data["low"], data["high"], data["dtype"]
-        sizes = dict(zip("CHW", self.shape, strict=True))
-        self.own_shape = tuple(sizes[axis] for axis in self.axes)
+        fields = {name: value for name, value in data.items() if name != "type"}
+        self.scale = ImageScale(**{**fields, "shape": tuple(data["shape"])})
+        self.party, self.own_shape = self.scale.party, self.scale.own_shape
         self.names = self.features = [IMAGE]
         self.feature_key = (IMAGE,)
 
@@ -133,42 +132,19 @@ class ImageRows:
             image = self._pixels(row, first + at)
             if image is not None:
                 pixels[at] = image
-        return self.encode_pixels(pixels)
-
-    def encode_pixels(
-        self, pixels: NDArray[Any], observed: NDArray[np.bool_] | None = None
-    ) -> EncodedRows:
-        """Scale images (n, *own_shape) to [0, 1]; a pixel missing in one channel is in all."""
-        n = len(pixels)
-        channels = pixels.astype(np.float32)
-        if np.isinf(channels).any():
+        if np.isinf(pixels).any():
             raise RequestError(
                 "expected finite pixels, but some are infinite; use NaN where missing", IMAGE
             )
-        if self.axes == "HW":
-            channels = channels[:, None]
-        elif self.axes == "HWC":
-            channels = np.moveaxis(channels, -1, 1)
-        present = np.asarray(~np.isnan(channels).any(axis=1))
-        if observed is not None:
-            present &= observed
-        scaled = np.where(present[:, None], (channels - self.low) / (self.high - self.low), 0.0)
-        far = np.asarray(((scaled < -1) | (scaled > 2)).any(axis=(1, 2, 3)))
-        notes: list[Notes] = [[("pixels", IMAGE)] if each else [] for each in far.tolist()]
-        values = np.clip(scaled, 0.0, 1.0).astype(np.float32)
-        codes = np.zeros((n, 0), dtype=np.int64)
-        return EncodedRows(values, codes, present.reshape(n, -1), notes)
+        scaled = self.scale.scale(pixels)
+        far = scaled.notes["pixels"].tolist()
+        notes: list[Notes] = [[("pixels", IMAGE)] if each else [] for each in far]
+        codes = np.zeros((len(rows), 0), dtype=np.int64)
+        return EncodedRows(scaled.values, codes, scaled.observed, notes)  # type: ignore[arg-type]
 
     def decode(self, values: NDArray[Any], words: NDArray[Any]) -> dict[str, Any]:
         """Decode one completed image to the party's axes and range."""
-        image = np.clip(values.astype(np.float64).reshape(self.shape), 0.0, 1.0)
-        image = image * (self.high - self.low) + self.low
-        if self.axes == "HW":
-            image = image[0]
-        elif self.axes == "HWC":
-            image = np.moveaxis(image, 0, -1)
-        whole = np.dtype(self.dtype).kind in "iub"
-        return {IMAGE: (np.rint(image).astype(np.int64) if whole else image).tolist()}
+        return {IMAGE: self.scale.restore(values)[0].tolist()}
 
     def _pixels(self, row: Any, number: int) -> NDArray[Any] | None:
         if row is None:

@@ -62,7 +62,7 @@ def example_row(encoder: Encoder) -> Schema:
     row: Schema = {}
     for column in encoder.columns[:3]:
         empty = (0.5,) + (0.0,) * (column.width - 1)
-        value = column.decode(0) if column.kind == "hashed" else column.decode(empty)  # type: ignore[arg-type]
+        value = column.decode_cell(0 if column.kind == "hashed" else empty)  # type: ignore[arg-type]
         row[column.name] = round(value, 4) if isinstance(value, float) else value
     if len(row) > 1:
         row[next(reversed(row))] = None

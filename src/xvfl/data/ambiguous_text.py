@@ -8,8 +8,14 @@ import numpy as np
 import pandas as pd
 
 from xvfl.data.column_stats import ColumnStats
-from xvfl.data.number_text import COMMA, POINT, affixes, looks_like_duration, parse_number
-from xvfl.data.parse import DATE_LIKE, candidate_date_formats, parse_dates
+from xvfl.data.parse import DATE_LIKE, candidate_date_formats, parse_date_texts
+from xvfl_serve.encoding.number_text import (
+    COMMA,
+    POINT,
+    affixes,
+    looks_like_duration,
+    parse_number,
+)
 
 MIN_WORDS = 20
 """A column with fewer distinct texts is not judged by most of them."""
@@ -142,7 +148,7 @@ def _unit_name(unit: str) -> str:
 def _dates(*formats: str) -> Matches:
     def matches(texts: list[str]) -> list[bool]:
         cells = pd.Series(texts, dtype="str")
-        parsed = [parse_dates(cells, each).notna() for each in formats]
+        parsed = [~np.isnan(parse_date_texts(cells, each)) for each in formats]
         dates: list[bool] = (np.logical_or.reduce(parsed) & cells.str.contains(DATE_LIKE)).tolist()
         return dates
 

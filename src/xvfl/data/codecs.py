@@ -1,30 +1,47 @@
-"""Codecs of a table's columns: each encodes one raw feature and decodes it.
+"""Codecs of a table's columns: the columns of `xvfl_serve`, for cells in pandas.
 
 Shapes: n rows, w encoded columns of the feature. Missing cells are NA.
 """
 
-import hashlib
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from pandas.api import types
 
-from xvfl.data.number_text import parse_durations, write_numbers
-from xvfl.data.parse import observed_text, parse_dates, parse_numbers
-from xvfl.data.scaling import Floats, Scale
+from xvfl.data.parse import (
+    local_seconds,
+    observed_text,
+    parse_dates,
+    parse_durations,
+    parse_numbers,
+)
+from xvfl.data.text import without_categories
 from xvfl.primitives.layout import Feature
-
-Bools = NDArray[np.bool_]
-ValueType = Literal["bool", "int", "float", "str"]
+from xvfl_serve.encoding.cells import MissingCells
+from xvfl_serve.encoding.columns import (
+    DAY,
+    CategoryColumn,
+    DateColumn,
+    DurationColumn,
+    EncodedColumn,
+    HashedColumn,
+    NoteKind,
+    NumberColumn,
+    ValueType,
+    build_column,
+    hash_bucket,
+    restore_type,
+)
+from xvfl_serve.encoding.number_text import write_duration, write_number
+from xvfl_serve.encoding.scale import Floats
 
 MAX_EXACT_INTEGER = 2.0**53
 """A float64 represents all smaller integers exactly."""
-DAY = 86_400
 MIN_BUCKETS, MAX_BUCKETS = 128, 2**16
 FREQUENT_ROWS, FREQUENT_SHARE = 10, 0.005
 """Rows, or share of the rows if that is less, from which a value has an embedding of its own."""
@@ -34,44 +51,17 @@ DECODE_BATCH = 4096
 """Rows compared with the vocabulary's vectors at once."""
 
 
-@dataclass(frozen=True)
-class EncodedColumn:
-    """One encoded feature of n rows."""
-
-    values: NDArray[np.float32] | NDArray[np.int64]
-    """(n, w) numbers, or (n,) bucket codes of a hashed feature; 0 where not observed."""
-    observed: Bools
-    """(n,) which cells are not missing."""
-    notes: dict[str, Bools] = field(default_factory=dict)
-    """Remarks on unusual cells: text → (n,) mask."""
-
-
-@dataclass(frozen=True)
-class NumberCodec:
+class NumberCodec(NumberColumn):
     """A number, scaled to [0, 1]."""
-
-    name: str
-    scale: Scale
-    whole: bool
-    """All training values were integers: decode to integers."""
-    decimal: str = ""
-    """Decimal mark of numbers that are texts, such as "$1,234"; '' for plain numbers."""
-    prefix: str = ""
-    suffix: str = ""
-    """Currency or percent sign of these texts."""
 
     @property
     def feature(self) -> Feature:
         """The column's entry in the layout."""
         return Feature(self.name, "numeric", 1)
 
-    def encode(self, cells: pd.Series, party: str) -> EncodedColumn:
+    def encode(self, cells: pd.Series, party: str, missing: MissingCells) -> EncodedColumn:
         """Scale the numbers."""
-        numbers = parse_numbers(cells, party, self.decimal)
-        observed = ~np.isnan(numbers)
-        values = np.where(observed, self.scale.apply(numbers), 0.0).astype(np.float32)
-        notes = _range_notes(self.name, self.scale, numbers)
-        return EncodedColumn(values[:, None], observed, notes)
+        return self.encode_values(parse_numbers(cells, party, self.decimal, missing))
 
     def rounded(self, encoded: Floats) -> Floats:
         """Round scaled numbers as `decode` does. (n,)"""
@@ -81,82 +71,46 @@ class NumberCodec:
         """Invert the scaling; round if the training values were integers."""
         numbers = self.scale.invert(encoded[:, 0])
         if self.decimal:
-            rounded = np.rint(numbers) if self.whole else numbers
-            return write_numbers(rounded, self.whole, self.decimal, self.prefix, self.suffix)
+            form = (self.whole, self.decimal, self.prefix, self.suffix)
+            return pd.Series([write_number(each, *form) for each in numbers.tolist()], dtype="str")
         return pd.Series(np.rint(numbers).astype(np.int64) if self.whole else numbers)
 
 
-@dataclass(frozen=True)
-class DurationCodec:
+class DurationCodec(DurationColumn):
     """A duration: its seconds, scaled to [0, 1]."""
-
-    name: str
-    scale: Scale
-    text: bool
-    """The training values were texts: decode to texts such as "1:30:00"."""
 
     @property
     def feature(self) -> Feature:
         """The column's entry in the layout."""
         return Feature(self.name, "numeric", 1)
 
-    def encode(self, cells: pd.Series, party: str) -> EncodedColumn:
-        """Scale the seconds; a text that is no duration counts as missing."""
-        seconds = parse_durations(cells)
-        observed = ~np.isnan(seconds)
-        values = np.where(observed, self.scale.apply(seconds), 0.0).astype(np.float32)
-        notes = _range_notes(self.name, self.scale, seconds)
-        unreadable = cells.notna().to_numpy(dtype=bool) & ~observed
-        notes[f"unreadable duration in {self.name}"] = unreadable
-        return EncodedColumn(values[:, None], observed, notes)
+    def encode(self, cells: pd.Series, party: str, missing: MissingCells) -> EncodedColumn:
+        """Scale the seconds; what is no duration or has no unit counts as missing."""
+        return _note_unreadable(
+            "duration", cells, self.encode_values(parse_durations(cells, party))
+        )
 
     def decode(self, encoded: Floats, vectors: Mapping[str, Floats]) -> pd.Series:
         """Decode to durations in whole seconds."""
-        seconds = np.rint(self.scale.invert(encoded[:, 0])).astype(np.int64)
+        seconds = self.scale.invert(encoded[:, 0])
         if not self.text:
-            return pd.Series(pd.to_timedelta(seconds, unit="s"))
-        clocks = [f"{s // 3600}:{s // 60 % 60:02d}:{s % 60:02d}" for s in seconds.tolist()]
-        return pd.Series(clocks, dtype="str")
+            return pd.Series(pd.to_timedelta(np.rint(seconds).astype(np.int64), unit="s"))
+        return pd.Series([write_duration(each) for each in seconds.tolist()], dtype="str")
 
 
-@dataclass(frozen=True)
-class DateCodec:
+class DateCodec(DateColumn):
     """A date: time scaled to [0, 1]; weekday, day of year and time of day as sine and cosine."""
-
-    name: str
-    scale: Scale
-    """Of seconds since 1970 in UTC."""
-    has_time: bool
-    """Some training value has a time of day."""
-    format: str
-    """Format of text cells; unused for a datetime column."""
-    zone: str | None
-    """Time zone of the training column; None if it has none."""
-    unit: Literal["s", "ms", "us", "ns"]
-    """Resolution of the training column."""
 
     @property
     def feature(self) -> Feature:
         """The column's entry in the layout."""
-        return Feature(self.name, "numeric", 7 if self.has_time else 5)
+        return Feature(self.name, "numeric", self.width)
 
-    def encode(self, cells: pd.Series, party: str) -> EncodedColumn:
+    def encode(self, cells: pd.Series, party: str, missing: MissingCells) -> EncodedColumn:
         """Encode time, weekday, day of year and, if present, time of day."""
-        timestamps = parse_dates(cells, self.format)
-        observed = timestamps.notna().to_numpy(dtype=bool)
-        seconds = to_epoch_seconds(timestamps)
-        local = timestamps.dt.tz_convert(self.zone or "UTC").dt
-        phases = [local.day_of_week / 7, (local.day_of_year - 1) / 365.25]
-        if self.has_time:
-            phases.append((local.hour * 3600 + local.minute * 60 + local.second) / DAY)
-        columns = [self.scale.apply(seconds)]
-        for phase in phases:
-            angle = 2 * np.pi * phase.to_numpy(dtype=np.float64)
-            columns += [(np.sin(angle) + 1) / 2, (np.cos(angle) + 1) / 2]
-        values = np.where(observed[:, None], np.stack(columns, axis=1), 0.0).astype(np.float32)
-        notes = _range_notes(self.name, self.scale, seconds)
-        notes[f"unreadable date in {self.name}"] = cells.notna().to_numpy(dtype=bool) & ~observed
-        return EncodedColumn(values, observed, notes)
+        seconds = parse_dates(cells, self.format, party)
+        local = local_seconds(seconds, self.zone) if self.zone else None
+        return _note_unreadable("date", cells, self.encode_values(seconds, local))
 
     def decode(self, encoded: Floats, vectors: Mapping[str, Floats]) -> pd.Series:
         """Decode the time to seconds, or to days if no training value had a time of day."""
@@ -167,29 +121,17 @@ class DateCodec:
         return timestamps.dt.tz_localize("UTC").dt.tz_convert(zone) if zone else timestamps
 
 
-@dataclass(frozen=True)
-class CategoryCodec:
+class CategoryCodec(CategoryColumn):
     """A category with few values: a one-hot group."""
-
-    name: str
-    values: tuple[str, ...]
-    type: ValueType
 
     @property
     def feature(self) -> Feature:
         """The column's entry in the layout."""
         return Feature(self.name, "category", len(self.values))
 
-    def encode(self, cells: pd.Series, party: str) -> EncodedColumn:
+    def encode(self, cells: pd.Series, party: str, missing: MissingCells) -> EncodedColumn:
         """One-hot encode; a value not in the training rows counts as missing."""
-        present, texts = observed_text(cells)
-        at = np.full(len(cells), -1)
-        at[present] = pd.Index(self.values, dtype="str").get_indexer(pd.Index(texts))
-        observed = at >= 0
-        values = np.zeros((len(cells), len(self.values)), dtype=np.float32)
-        values[np.flatnonzero(observed), at[observed]] = 1.0
-        notes = {f"unseen category in {self.name}": present & ~observed}
-        return EncodedColumn(values, observed, notes)
+        return self.encode_texts(*distinct_texts(cells), missing)
 
     def decode(self, encoded: Floats, vectors: Mapping[str, Floats]) -> pd.Series:
         """Return the value with the largest column of the group."""
@@ -197,30 +139,18 @@ class CategoryCodec:
 
     def options(self) -> pd.Series:
         """List the values that a cell can have, in the order of `scores`."""
-        return _restore_type(self.values, self.type)
+        return _restore_types(self.values, self.type)
 
     def scores(self, encoded: Floats, vectors: Mapping[str, Floats]) -> Floats:
         """Return the log-probability of each value. (n, values)"""
         return np.log(np.clip(encoded, MIN_PROBABILITY, 1.0))
 
 
-@dataclass(frozen=True)
-class HashedCodec:
+class HashedCodec(HashedColumn):
     """A category with many values: hash buckets with learned embeddings.
 
     Rare and unseen values share the embedding with code 0: their own would be noise.
     """
-
-    name: str
-    width: int
-    buckets: int
-    frequent: tuple[int, ...]
-    """Buckets of frequent values in ascending order; their codes start at 1."""
-    vocabulary: tuple[str, ...]
-    """The most frequent training values, most frequent first."""
-    complete: bool
-    """The vocabulary holds every training value."""
-    type: ValueType
 
     @classmethod
     def from_counts(
@@ -231,32 +161,19 @@ class HashedCodec:
         buckets = 1 << (2 * len(counts) - 1).bit_length()
         buckets = min(max(buckets, MIN_BUCKETS), MAX_BUCKETS)
         minimum = min(FREQUENT_ROWS, FREQUENT_SHARE * sum(counts.values()))
-        of_values = hash_buckets((text for text in frequent if counts[text] >= minimum), buckets)
-        own = tuple(np.unique(of_values).tolist())
+        own = {hash_bucket(text, buckets) for text in frequent if counts[text] >= minimum}
         complete = len(counts) <= MAX_VOCABULARY
-        return cls(name, width, buckets, own, tuple(frequent[:MAX_VOCABULARY]), complete, kind)
+        words = tuple(frequent[:MAX_VOCABULARY])
+        return cls(name, width, buckets, tuple(sorted(own)), words, complete, kind)
 
     @property
     def feature(self) -> Feature:
         """The column's entry in the layout."""
         return Feature(self.name, "hashed", self.width, len(self.frequent) + 1)
 
-    def _codes(self, texts: Iterable[str]) -> NDArray[np.int64]:
-        code_of_bucket = np.zeros(self.buckets, dtype=np.int64)
-        code_of_bucket[list(self.frequent)] = np.arange(1, len(self.frequent) + 1)
-        codes: NDArray[np.int64] = code_of_bucket[hash_buckets(texts, self.buckets)]
-        return codes
-
-    def encode(self, cells: pd.Series, party: str) -> EncodedColumn:
+    def encode(self, cells: pd.Series, party: str, missing: MissingCells) -> EncodedColumn:
         """Hash each cell's value; code 0 if it is rare or unseen."""
-        present, texts = observed_text(cells)
-        positions, distinct = pd.factorize(texts)
-        codes = np.zeros(len(cells), dtype=np.int64)
-        codes[present] = self._codes(distinct)[positions]
-        unseen = np.zeros(len(cells), dtype=bool)
-        if self.complete:
-            unseen[present] = ~distinct.isin(self.vocabulary)[positions]
-        return EncodedColumn(codes, present, {f"unseen category in {self.name}": unseen})
+        return self.encode_texts(*distinct_texts(cells), missing)
 
     def decode(self, encoded: Floats, vectors: Mapping[str, Floats]) -> pd.Series:
         """Return the value of `options` with the nearest embedding."""
@@ -272,13 +189,14 @@ class HashedCodec:
 
         Code 0 stands for many values, so it is one of them only if there is no other.
         """
-        codes, words = np.unique(self._codes(self.vocabulary), return_index=True)
+        of_words = np.array([self.code_of(word) for word in self.vocabulary], dtype=np.int64)
+        codes, words = np.unique(of_words, return_index=True)
         return (codes, words) if len(codes) == 1 else (codes[codes > 0], words[codes > 0])
 
     def options(self) -> pd.Series:
         """List the values that a cell can be decoded to, in the order of `scores`."""
         words = self.decodable[1]
-        return _restore_type(self.vocabulary, self.type).take(words).reset_index(drop=True)
+        return _restore_types(self.vocabulary, self.type).take(words).reset_index(drop=True)
 
     def scores(self, encoded: Floats, vectors: Mapping[str, Floats]) -> Floats:
         """Return the negative squared distance to the embedding of each option. (n, options)"""
@@ -299,7 +217,7 @@ class HashedCodec:
 
 Codec = NumberCodec | DurationCodec | DateCodec | CategoryCodec | HashedCodec
 """Encodes one column of cells, and decodes it."""
-CODECS: dict[str, type[Codec]] = {
+CODECS: dict[str, Callable[..., Codec]] = {
     "number": NumberCodec,
     "duration": DurationCodec,
     "date": DateCodec,
@@ -310,31 +228,25 @@ CODECS: dict[str, type[Codec]] = {
 
 def codec_to_dict(codec: Codec) -> dict[str, Any]:
     """Return the JSON-serializable form of a codec."""
-    kind = next(kind for kind, cls in CODECS.items() if isinstance(codec, cls))
-    return {"codec": kind, **asdict(codec)}
+    return {"codec": codec.kind, **asdict(codec)}
 
 
 def codec_from_dict(data: Mapping[str, Any]) -> Codec:
     """Build a codec from its JSON form."""
-    fields = {name: value for name, value in data.items() if name != "codec"}
-    if "scale" in fields:
-        fields["scale"] = Scale(*(tuple(fields["scale"][key]) for key in ("knots", "scaled_knots")))
-    for name in ("values", "vocabulary", "frequent"):
-        if name in fields:
-            fields[name] = tuple(fields[name])
-    return CODECS[data["codec"]](**fields)
+    return build_column(data, CODECS)
 
 
-def hash_buckets(texts: Iterable[str], buckets: int) -> NDArray[np.int64]:
-    """Hash strings to buckets, identically on every machine."""
-    digests = (hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts)
-    return np.array([int.from_bytes(digest, "big") % buckets for digest in digests], dtype=np.int64)
+def distinct_texts(cells: pd.Series) -> tuple[list[str], NDArray[np.int64]]:
+    """Return the distinct texts of cells, and the place of each cell's text, −1 where missing."""
+    present, texts = observed_text(cells)
+    places = np.full(len(cells), -1, dtype=np.int64)
+    places[present], distinct = pd.factorize(texts)
+    return list(distinct), places
 
 
 def value_type(cells: pd.Series) -> ValueType:
     """Return the type that category values are decoded to; `str` unless bool or number."""
-    if isinstance(cells.dtype, pd.CategoricalDtype):
-        cells = cells.astype(cells.cat.categories.dtype)
+    cells = without_categories(cells)
     kind = types.infer_dtype(cells)
     if kind == "boolean":
         return "bool"
@@ -344,19 +256,11 @@ def value_type(cells: pd.Series) -> ValueType:
     return "str"
 
 
-def _restore_type(values: tuple[str, ...], kind: ValueType) -> pd.Series:
-    texts = pd.Series(values, dtype="str")
-    if kind == "bool":
-        return texts == "True"
-    return texts if kind == "str" else texts.astype(np.int64 if kind == "int" else np.float64)
+def _restore_types(values: tuple[str, ...], kind: ValueType) -> pd.Series:
+    dtypes = {"bool": bool, "int": np.int64, "float": np.float64}
+    return pd.Series([restore_type(each, kind) for each in values], dtype=dtypes.get(kind, "str"))
 
 
-def to_epoch_seconds(timestamps: pd.Series) -> Floats:
-    """Convert UTC dates to seconds since 1970, NaN where missing."""
-    plain = timestamps.dt.tz_localize(None).dt.as_unit("us").to_numpy(dtype="datetime64[us]")
-    seconds = plain.astype(np.int64) / 1e6
-    return np.where(np.isnat(plain), np.nan, seconds)
-
-
-def _range_notes(name: str, scale: Scale, numbers: Floats) -> dict[str, Bools]:
-    return {f"{name} far outside the training range": scale.far_outside(numbers)}
+def _note_unreadable(kind: NoteKind, cells: pd.Series, column: EncodedColumn) -> EncodedColumn:
+    column.notes[kind] = cells.notna().to_numpy(dtype=bool) & ~column.observed
+    return column

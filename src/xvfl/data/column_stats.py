@@ -8,48 +8,56 @@ from numpy.typing import NDArray
 from pandas.api import types
 
 from xvfl.config import TableOptions
-from xvfl.data.codecs import (
-    Codec,
-    DurationCodec,
-    NumberCodec,
-)
-from xvfl.data.number_text import (
-    COMMA,
-    POINT,
-    POINT_CURRENCIES,
-    affixes,
-    parse_durations,
-    parse_number_texts,
-)
+from xvfl.data.codecs import Codec, DurationCodec, NumberCodec
 from xvfl.data.parse import (
     DATE_LIKE,
-    ISO,
     MIN_DATE_FRACTION,
     candidate_date_formats,
     observed_text,
+    parse_date_texts,
     parse_dates,
+    parse_durations,
+    parse_number_texts,
     parse_numbers,
+    without_numbers,
 )
-from xvfl.data.scaling import Floats
+from xvfl.data.text import as_text
 from xvfl.data.value_stats import CategoryStats, DateStats, FitLimits, NumericStats
 from xvfl.errors import InputError
+from xvfl_serve.encoding.cells import MissingCells
+from xvfl_serve.encoding.dates import ISO
+from xvfl_serve.encoding.number_text import COMMA, POINT, POINT_CURRENCIES, affixes
+from xvfl_serve.encoding.scale import Floats
 
 MIN_IDENTIFIER_ROWS, MIN_IDENTIFIER_SHARE = 50, 0.95
 """A text column with this share of distinct values is an identifier."""
 MAX_SHOWN_WORDS = 1000
 """Distinct texts kept to describe a column."""
+HEAD = 10
+"""Distinct texts that are parsed first, to recognize words."""
 
 
 class ColumnStats:
     """Statistics of one column for every kind it may turn out to have."""
 
-    def __init__(self, name: str, options: TableOptions, party: str, limits: FitLimits) -> None:
+    def __init__(
+        self,
+        name: str,
+        options: TableOptions,
+        party: str,
+        limits: FitLimits,
+        missing: MissingCells,
+    ) -> None:
         self.name, self.options, self.party, self.limits = name, options, party, limits
+        self.missing = missing
         self.kind, self.detail = options.kind_of(name)
         self.numbers: NumericStats | None = None
         self.text_numbers = {mark: NumericStats(limits.sample_size) for mark in (POINT, COMMA)}
         self.affixes: set[tuple[str, str]] = set()
         self.durations: NumericStats | None = None
+        self.unreadable: list[str] = []
+        """The first cells that are no durations or have no unit."""
+        self.n_unreadable = 0
         self.categories = CategoryStats(limits.max_categories)
         self.dates: dict[str, DateStats] | None = None
         self.is_category = self.kind in ("category", "identifier")
@@ -73,9 +81,7 @@ class ColumnStats:
         if self.is_category:
             self._add_categories(cells)
         elif is_duration or self.kind == "duration":
-            self.durations = self.durations or NumericStats(self.limits.sample_size)
-            self.durations.add(parse_durations(cells), keys)
-            self.texts += 0 if is_duration else int(cells.notna().sum())
+            self._add_durations(cells, keys, is_duration)
         elif types.is_numeric_dtype(dtype) and self.kind != "date":
             self._add_numbers(cells, keys)
         elif is_date:
@@ -174,14 +180,24 @@ class ColumnStats:
 
     def _add_numbers(self, cells: pd.Series, keys: Floats) -> None:
         self.numbers = self.numbers or NumericStats(self.limits.sample_size)
-        self.numbers.add(parse_numbers(cells, self.party), keys)
+        self.numbers.add(parse_numbers(cells, self.party, missing=self.missing), keys)
 
     def _add_dates(self, cells: pd.Series, keys: Floats) -> None:
         self.dates = self.dates or {ISO: DateStats(ISO, self.limits.sample_size)}
         dates = self.dates[ISO]
         dates.zone = str(cells.dt.tz) if cells.dt.tz is not None else None
         dates.unit = cells.dt.unit
-        dates.add(parse_dates(cells, ISO), keys, None)
+        dates.add(parse_dates(cells, ISO, self.party), keys, None)
+
+    def _add_durations(self, cells: pd.Series, keys: Floats, typed: bool) -> None:
+        self.durations = self.durations or NumericStats(self.limits.sample_size)
+        seconds = parse_durations(cells, self.party)
+        self.durations.add(seconds, keys)
+        if not typed:
+            self.texts += int(cells.notna().sum())
+            unreadable = cells[cells.notna().to_numpy(dtype=bool) & np.isnan(seconds)]
+            self.n_unreadable += len(unreadable)
+            self.unreadable = [*self.unreadable, *as_text(unreadable[:2])][:2]
 
     def _add_categories(
         self, cells: pd.Series
@@ -201,8 +217,7 @@ class ColumnStats:
         words = pd.Series(distinct, dtype="str")
         self.date_like += int(words.str.contains(DATE_LIKE).to_numpy(dtype=bool)[codes].sum())
         if self.all_numeric:
-            numbers = pd.to_numeric(words.str.strip(), errors="coerce")
-            self.all_numeric = not bool(numbers.isna().any())
+            self.all_numeric = not np.isnan(parse_number_texts(words, "")).any()
         if self.all_numeric:
             stripped = words.str.strip()
             self.leading_zeros |= bool(stripped.str.fullmatch(r"0\d+").any())
@@ -222,18 +237,21 @@ class ColumnStats:
             )
             self.dates = {each: DateStats(each, self.limits.sample_size) for each in formats}
         for date_format, dates in self.dates.items():
-            dates.add(parse_dates(words, date_format), keys[observed], codes)
+            dates.add(parse_date_texts(words, date_format), keys[observed], codes)
 
     def _add_text_numbers(self, words: pd.Series, codes: NDArray[np.int64], keys: Floats) -> None:
         """Add texts such as "$1,234"; forget a decimal mark with which a text is no number."""
         for mark in list(self.text_numbers):
             # Most columns of words are recognized by the first of them.
-            values = parse_number_texts(words[:1], mark)
-            if not np.isnan(values).any():
-                values = parse_number_texts(words, mark)
+            head = parse_number_texts(words[:HEAD], mark)
+            readable = not np.isnan(head).any()
+            values = parse_number_texts(words, mark) if readable else head
             if np.isnan(values).any():
                 del self.text_numbers[mark]
             else:
-                self.text_numbers[mark].add(values[codes], keys)
+                self.text_numbers[mark].add(without_numbers(values, self.missing)[codes], keys)
         if self.text_numbers:
-            self.affixes.update(map(affixes, words))
+            marked = words[~words.str.fullmatch(r"[-+0-9.,]+").to_numpy(dtype=bool)]
+            self.affixes.update(map(affixes, marked))
+            if len(marked) < len(words):
+                self.affixes.add(("", ""))

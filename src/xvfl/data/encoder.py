@@ -14,16 +14,19 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from xvfl.config import TableOptions
-from xvfl.data.codecs import Bools, Codec, DateCodec, codec_from_dict, codec_to_dict
+from xvfl.data.codecs import Codec, DateCodec, codec_from_dict, codec_to_dict
 from xvfl.data.column_stats import ColumnStats
 from xvfl.data.encoded import Encoded
 from xvfl.data.images import ImageEncoder
-from xvfl.data.parse import ISO, NA_TEXTS, describe_table, mask_missing
+from xvfl.data.parse import describe_table, mask_missing
 from xvfl.data.schema import summarize
 from xvfl.data.text import as_text
 from xvfl.data.value_stats import FitLimits, sampling_keys
 from xvfl.errors import DataWarning, InputError, unknown
 from xvfl.primitives.layout import Layout
+from xvfl_serve.encoding.cells import NA_TEXTS, MissingCells
+from xvfl_serve.encoding.columns import NOTES, Bools
+from xvfl_serve.encoding.dates import ISO
 
 
 class TableEncoder:
@@ -50,6 +53,8 @@ class TableEncoder:
         The layout of the encoded features.
     codecs : list of Codec
         The codecs of the columns, in the order of the layout.
+    missing : MissingCells
+        The cells that count as missing.
 
     Examples
     --------
@@ -73,6 +78,7 @@ class TableEncoder:
         by_column = list(codecs)
         self.party = party
         self.na_values = tuple(na_values)
+        self.missing = MissingCells.of(self.na_values)
         self.left_out = dict(left_out or {})
         self.columns = [codec.feature.name for codec in by_column]
         self.codecs = sorted(by_column, key=lambda codec: codec.feature.kind == "hashed")
@@ -163,7 +169,8 @@ class TableEncoder:
         at = hashed = 0
         for number, codec in enumerate(self.codecs):
             feature = codec.feature
-            block = codec.encode(mask_missing(frame[feature.name], self.na_values), self.party)
+            cells = mask_missing(frame[feature.name], self.missing)
+            block = codec.encode(cells, self.party, self.missing)
             observed[:, number] = block.observed
             if feature.kind == "hashed":
                 codes[:, hashed] = block.values
@@ -171,8 +178,8 @@ class TableEncoder:
             else:
                 values[:, at : at + feature.width] = block.values
                 at += feature.width
-            for text, rows in block.notes.items():
-                _add_note(notes, text, rows)
+            for kind, rows in block.notes.items():
+                _add_note(notes, NOTES[kind].format(feature.name), rows)
         ids = as_text(frame.index.to_series()).tolist()
         return Encoded(ids, values, codes, observed, notes.tolist())
 
@@ -248,16 +255,16 @@ def collect_stats(
     """Collect the statistics of each column, and the name of the table for messages."""
     limits, where = limits or FitLimits(), ""
     columns: dict[str, ColumnStats] = {}
-    na_values = (*NA_TEXTS, *options.na_values)
+    missing = MissingCells.of((*NA_TEXTS, *options.na_values))
     for number, frame in enumerate(chunks):
         if not number:
             where = describe_table(frame, party)
             _check_options(frame.columns, options, party, where)
             names = [name for name in frame.columns if name not in options.drop]
-            columns = {name: ColumnStats(name, options, party, limits) for name in names}
+            columns = {name: ColumnStats(name, options, party, limits, missing) for name in names}
         keys = sampling_keys(len(frame), number)
         for name, column in columns.items():
-            column.add(mask_missing(frame[name], na_values), keys)
+            column.add(mask_missing(frame[name], missing), keys)
     return columns, where
 
 

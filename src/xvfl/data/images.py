@@ -7,7 +7,7 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,8 +18,9 @@ from xvfl.data.ids import parse_ids
 from xvfl.data.table_files import require_file
 from xvfl.errors import InputError, unknown
 from xvfl.primitives.layout import Layout
+from xvfl_serve.encoding.columns import NOTES
+from xvfl_serve.encoding.images import Axes, ImageScale, channels_first
 
-Axes = Literal["HW", "CHW", "HWC"]
 CHANNELS = (1, 3, 4)
 """A last axis of one of these sizes holds the channels."""
 
@@ -62,8 +63,7 @@ class Images:
         self.ids = _image_ids(self.ids, len(self.pixels), "images")
 
 
-@dataclass(frozen=True)
-class ImageEncoder:
+class ImageEncoder(ImageScale):
     """Encodes a party's images as numbers in [0, 1], and decodes them.
 
     Parameters
@@ -91,19 +91,12 @@ class ImageEncoder:
 
     """
 
-    party: str
-    axes: Axes
-    shape: tuple[int, int, int]
-    low: float
-    high: float
-    dtype: str
-
     @classmethod
     def fit(cls, pixels: NDArray[Any], party: str) -> "ImageEncoder":
         """Infer axes and range from training images."""
         axes = _axes(pixels, party)
         low, high = _range(pixels, party)
-        channels, height, width = _channels_first(pixels[:1], axes).shape[1:]
+        channels, height, width = channels_first(pixels[:1], axes).shape[1:]
         return cls(party, axes, (channels, height, width), low, high, pixels.dtype.name)
 
     @property
@@ -116,40 +109,28 @@ class ImageEncoder:
     ) -> Encoded:
         """Scale images to [0, 1]; a pixel that is missing in one channel is missing in all."""
         names = _image_ids(ids, len(pixels), f"party {self.party!r}, images")
-        if pixels.shape[1:] != self._own_shape:
+        if pixels.shape[1:] != self.own_shape:
             raise InputError(
-                f"party {self.party!r}: expected images of shape {self._own_shape} as in training, "
+                f"party {self.party!r}: expected images of shape {self.own_shape} as in training, "
                 f"but got {pixels.shape[1:]}; resize or reorder them"
             )
         _reject_infinite(pixels, self.party)
-        first = _channels_first(pixels, self.axes).astype(np.float32)
-        present = np.asarray(~np.isnan(first).any(axis=1), dtype=bool)
-        if observed is not None:
-            if observed.shape != present.shape:
-                raise InputError(
-                    f"party {self.party!r}: expected observed of shape {present.shape} (images, "
-                    f"height, width), but got {observed.shape}; pass one flag per pixel"
-                )
-            present &= observed.astype(bool)
-        scaled = np.where(present[:, None], (first - self.low) / (self.high - self.low), 0.0)
-        values = np.clip(scaled, 0.0, 1.0).astype(np.float32)
-        far = np.asarray(((scaled < -1) | (scaled > 2)).any(axis=(1, 2, 3)))
-        notes = ["pixels far outside the training range" if each else "" for each in far]
-        codes = np.zeros((len(values), 0), dtype=np.int64)
-        return Encoded(names, values, codes, present.reshape(len(values), -1), notes)
+        expected = (len(pixels), *self.shape[1:])
+        if observed is not None and observed.shape != expected:
+            raise InputError(
+                f"party {self.party!r}: expected observed of shape {expected} (images, height, "
+                f"width), but got {observed.shape}; pass one flag per pixel"
+            )
+        scaled = self.scale(pixels, observed)
+        notes = [NOTES["pixels"] if each else "" for each in scaled.notes["pixels"].tolist()]
+        codes = np.zeros((len(pixels), 0), dtype=np.int64)
+        return Encoded(names, scaled.values, codes, scaled.observed, notes)  # type: ignore[arg-type]
 
     def decode(
         self, encoded_columns: NDArray[Any], vectors: Mapping[str, NDArray[Any]] | None = None
     ) -> NDArray[Any]:
         """Convert (n, C·H·W) or (n, C, H, W) numbers to images of the party's axes and type."""
-        first = np.asarray(encoded_columns, dtype=np.float64).reshape(-1, *self.shape)
-        own = np.clip(first, 0.0, 1.0) * (self.high - self.low) + self.low
-        if self.axes == "HW":
-            own = own[:, 0]
-        elif self.axes == "HWC":
-            own = np.moveaxis(own, 1, -1)
-        dtype = np.dtype(self.dtype)
-        return (np.rint(own) if dtype.kind in "iub" else own).astype(dtype)
+        return self.restore(encoded_columns)
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-serializable form."""
@@ -160,11 +141,6 @@ class ImageEncoder:
         """Build an encoder from its JSON form."""
         fields = {name: value for name, value in data.items() if name != "type"}
         return cls(**{**fields, "shape": tuple(data["shape"])})
-
-    @property
-    def _own_shape(self) -> tuple[int, ...]:
-        sizes = dict(zip("CHW", self.shape, strict=True))
-        return tuple(sizes[axis] for axis in self.axes)
 
 
 def read_images(path: str | Path) -> Images:
@@ -251,9 +227,3 @@ def _reject_infinite(pixels: NDArray[Any], party: str) -> None:
             f"party {party!r}: expected finite pixels, but {infinite} are infinite; "
             "replace by a number, or NaN where missing"
         )
-
-
-def _channels_first(pixels: NDArray[Any], axes: Axes) -> NDArray[Any]:
-    if axes == "HW":
-        return pixels[:, None]
-    return np.moveaxis(pixels, -1, 1) if axes == "HWC" else pixels

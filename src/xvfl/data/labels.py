@@ -14,10 +14,11 @@ from pandas.api import types
 from xvfl.config import TaskKind
 from xvfl.data.frames import TableSource, describe_source, read_frame, single_level
 from xvfl.data.ids import parse_ids
-from xvfl.data.parse import NA_TEXTS
 from xvfl.data.sources import Source
 from xvfl.data.targets import find_targets, parse_targets
+from xvfl.data.text import without_categories
 from xvfl.errors import DataWarning, InputError, unknown
+from xvfl_serve.encoding.cells import NA_TEXTS
 
 MAX_CLASSES = 100_000
 """More distinct labels than this are rejected."""
@@ -177,13 +178,6 @@ def encode_labels(labels: pd.Series) -> tuple[list[Any], NDArray[np.int64]]:
     order = sorted(values, key=lambda label: (str(type(label)), label))
     numbers = pd.Categorical(labels, categories=order).codes.astype(np.int64)
     return [values[label] for label in order], numbers
-
-
-def without_categories(labels: pd.Series) -> pd.Series:
-    """Convert a categorical column to the type of its categories."""
-    if isinstance(labels.dtype, pd.CategoricalDtype):
-        return labels.astype(labels.cat.categories.dtype)
-    return labels
 
 
 def plain_type(labels: pd.Series) -> pd.Series:

@@ -1,43 +1,15 @@
-"""Piecewise linear scaling of numbers to [0, 1], and its inverse."""
-
-from dataclasses import dataclass
+"""Fit the scaling of numbers to [0, 1]."""
 
 import numpy as np
-from numpy.typing import NDArray
 
 from xvfl.config import Scaling
-
-Floats = NDArray[np.float64]
+from xvfl_serve.encoding.scale import Floats, Scale
 
 KNOTS = 129
 """Largest number of knots of a quantile scaling."""
 CENTRAL_QUANTILES = (0.01, 0.99)
 MIN_CENTRAL_RANGE = 0.25
 """Scale by quantiles if the central 98 % of the values cover less than this share of the range."""
-
-
-@dataclass(frozen=True)
-class Scale:
-    """A strictly increasing, piecewise linear map; values outside its knots are clipped."""
-
-    knots: tuple[float, ...]
-    """Knots in the column's own units."""
-    scaled_knots: tuple[float, ...]
-    """The scaled knots, from 0 to 1."""
-
-    def apply(self, values: Floats) -> Floats:
-        """Map values to [0, 1]."""
-        return np.interp(values, self.knots, self.scaled_knots)
-
-    def invert(self, scaled: Floats) -> Floats:
-        """Map [0, 1] back to the column's units."""
-        return np.interp(scaled, self.scaled_knots, self.knots)
-
-    def far_outside(self, values: Floats) -> NDArray[np.bool_]:
-        """Tell which values are outside the range by more than its width."""
-        low, high = self.knots[0], self.knots[-1]
-        span = high - low
-        return (values < low - span) | (values > high + span)
 
 
 def fit_scale(values: Floats, scaling: Scaling) -> Scale:

@@ -20,10 +20,11 @@ from xvfl.data.codecs import (
     NumberCodec,
 )
 from xvfl.data.column_stats import ColumnStats
-from xvfl.data.number_text import COMMA, POINT
-from xvfl.data.parse import ISO, parse_dates
-from xvfl.data.scaling import Floats
+from xvfl.data.parse import parse_date_texts
 from xvfl.data.value_stats import NumericStats
+from xvfl_serve.encoding.dates import ISO
+from xvfl_serve.encoding.number_text import COMMA, POINT
+from xvfl_serve.encoding.scale import Floats
 
 CODE_NAMES = re.compile(
     r"(^|[^a-z])(zip|zip_?code|postal|post_?code|plz|phone|ssn|sku|code|id)($|[^a-z])"
@@ -71,7 +72,7 @@ def summarize(column: ColumnStats, codec: Codec | str) -> ColumnSummary:
     elif not distinct and column.dates:
         distinct = len(np.unique(column.dates[ISO].seconds.sample()))
     examples = tuple(_examples(column))
-    texts = () if column.kind else tuple(_warnings(column, codec))
+    texts = tuple(_duration_warnings(column) if column.kind else _warnings(column, codec))
     return ColumnSummary(column.name, kind, missing, distinct, encoding, examples, texts)
 
 
@@ -138,7 +139,16 @@ def _code_warnings(column: ColumnStats, numbers: NumericStats) -> Iterator[str]:
 def _are_days(integers: Floats) -> bool:
     """Tell whether integers such as 20210615 are all dates."""
     texts = pd.Series([f"{each:.0f}" for each in integers], dtype="str")
-    return bool(parse_dates(texts, COMPACT_DATE).notna().all())
+    return not np.isnan(parse_date_texts(texts, COMPACT_DATE)).any()
+
+
+def _duration_warnings(column: ColumnStats) -> Iterator[str]:
+    if column.n_unreadable:
+        yield (
+            f"{column.n_unreadable:,} of {column.texts:,} cells, such as "
+            f"{quote(column.unreadable)}, are no durations with a unit, and count as missing; "
+            "write a unit, as in '90 min', or a clock time, as in '1:30:00'"
+        )
 
 
 def _date_warnings(column: ColumnStats, chosen: str) -> Iterator[str]:
@@ -146,7 +156,7 @@ def _date_warnings(column: ColumnStats, chosen: str) -> Iterator[str]:
         return
     if lost := column.texts - column.dates[chosen].parsed:
         words = pd.Series(column.words, dtype="str")
-        wrong = words[parse_dates(words, chosen).isna()].tolist()
+        wrong = words[np.isnan(parse_date_texts(words, chosen))].tolist()
         shown = f", such as {quote(wrong)}," if wrong else ""
         yield (
             f"{lost:,} of {column.texts:,} texts{shown} are not dates in the format {chosen}, and "

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from pandas.api import types
 
 from xvfl.data.label_leaks import REMEDY
-from xvfl.data.parse import NA_TEXTS
+from xvfl.data.parse import mask_missing, read_numbers
 from xvfl.errors import DataWarning, InputError
+from xvfl_serve.encoding.cells import NA_TEXTS, MissingCells
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
@@ -59,14 +60,12 @@ def parse_targets(cells: pd.Series, where: str) -> pd.Series:
         raise _not_numbers(where, f"a {cells.dtype} column")
     if types.is_datetime64_any_dtype(cells.dtype) or types.is_timedelta64_dtype(cells.dtype):
         raise _not_numbers(where, f"a {cells.dtype} column")
-    missing = cells.isna()
-    if not types.is_numeric_dtype(cells.dtype):
-        missing |= cells.isin(["", *NA_TEXTS])
-    numbers = pd.to_numeric(cells.mask(missing), errors="coerce").astype(np.float64)
-    wrong = ~missing & ~np.isfinite(numbers.to_numpy())
+    cells = mask_missing(cells, MissingCells.of(NA_TEXTS))
+    numbers = read_numbers(cells, where)
+    wrong = cells.notna().to_numpy(dtype=bool) & ~np.isfinite(numbers)
     if wrong.any():
         raise _not_numbers(where, repr(cells[wrong].tolist()[0]))
-    return numbers
+    return pd.Series(numbers, index=cells.index, name=cells.name)
 
 
 def _not_numbers(where: str, found: str) -> InputError:

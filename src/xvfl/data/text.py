@@ -6,22 +6,32 @@ import numpy as np
 import pandas as pd
 from pandas.api import types
 
-MAX_INTEGER = 2.0**63
-"""Smaller integral floats are written as integers."""
+from xvfl_serve.encoding.cells import MAX_INTEGER, text_of
 
 
 def as_text(values: pd.Series) -> pd.Series:
-    """Convert non-missing values to strings: 7, 7.0 and "7" all become "7"."""
-    if isinstance(values.dtype, pd.CategoricalDtype):
-        values = values.astype(values.cat.categories.dtype)
-    if types.is_string_dtype(values.dtype) and not types.is_object_dtype(values.dtype):
+    """Convert non-missing values to strings, as `text_of`: 7, 7.0 and "7" all become "7"."""
+    values = without_categories(values)
+    if is_text(values):
         return values.astype("str")
     if types.is_float_dtype(values.dtype):
         return _floats_as_text(values)
-    if types.is_object_dtype(values.dtype):
-        texts = [item if type(item) is str else _item_as_text(item) for item in values]
+    if types.is_object_dtype(values.dtype) or values.dtype.kind in "mM":
+        texts = [item if type(item) is str else _item_text(item) for item in values]
         return pd.Series(texts, index=values.index, dtype="str")
     return values.astype("str")
+
+
+def is_text(cells: pd.Series) -> bool:
+    """Tell whether the type of a column is text, not object."""
+    return types.is_string_dtype(cells.dtype) and not types.is_object_dtype(cells.dtype)
+
+
+def without_categories(cells: pd.Series) -> pd.Series:
+    """Convert a categorical column to the type of its categories."""
+    if isinstance(cells.dtype, pd.CategoricalDtype):
+        return cells.astype(cells.cat.categories.dtype)
+    return cells
 
 
 def _floats_as_text(values: pd.Series) -> pd.Series:
@@ -36,9 +46,8 @@ def _floats_as_text(values: pd.Series) -> pd.Series:
     return texts
 
 
-def _item_as_text(item: Any) -> str:
-    if isinstance(item, bytes):
-        return item.decode(errors="replace")
-    if isinstance(item, float | np.floating) and float(item).is_integer():
-        return str(int(item))
-    return str(item)
+def _item_text(item: Any) -> str:
+    try:
+        return text_of(item)
+    except TypeError:
+        return str(item)

@@ -15,18 +15,17 @@ from pandas.api import types
 
 from xvfl.config import Scaling, TableOptions
 from xvfl.data.codecs import (
-    DAY,
     MAX_EXACT_INTEGER,
     CategoryCodec,
     Codec,
     DateCodec,
     HashedCodec,
-    ValueType,
-    to_epoch_seconds,
     value_type,
 )
-from xvfl.data.scaling import Floats, Scale, fit_scale
+from xvfl.data.scaling import fit_scale
 from xvfl.primitives.seeding import derive_seed
+from xvfl_serve.encoding.columns import DAY, ValueType
+from xvfl_serve.encoding.scale import Floats, Scale
 
 
 @dataclass(frozen=True)
@@ -173,9 +172,8 @@ class DateStats:
         self.zone: str | None = None
         self.unit: Any = "us"
 
-    def add(self, dates: pd.Series, keys: Floats, codes: NDArray[np.int64] | None) -> None:
+    def add(self, seconds: Floats, keys: Floats, codes: NDArray[np.int64] | None) -> None:
         """Add dates, or distinct dates and the position of each cell's date among them."""
-        seconds = to_epoch_seconds(dates)
         self.has_time |= bool(np.any(seconds[~np.isnan(seconds)] % DAY != 0))
         cells = seconds if codes is None else seconds[codes]
         self.parsed += int((~np.isnan(cells)).sum())

@@ -44,7 +44,7 @@ def fill_gaps(
     index = pd.Index(list(ids), name="id")
     completed, given = completed.set_axis(index), source.reindex(index)
     for name in encoder.columns:
-        gaps = mask_missing(given[name], encoder.na_values).isna()
+        gaps = mask_missing(given[name], encoder.missing).isna()
         if gaps.any():
             given[name] = _mix(given[name], in_table_format(encoder, completed[name]), gaps)
     return given

@@ -70,7 +70,7 @@ def _table_examples(
     given = cast(pd.DataFrame, sources[party]).iloc[:MAX_ROWS]
     columns = list(encoder.columns)
     observed = pd.DataFrame(
-        {name: mask_missing(given[name], encoder.na_values).notna() for name in columns}
+        {name: mask_missing(given[name], encoder.missing).notna() for name in columns}
     )
     hidden = observed & (rng.random(observed.shape) < HIDDEN)
     masked = given.copy()

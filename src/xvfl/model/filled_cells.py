@@ -117,7 +117,7 @@ def describe_filled_cells(
     described, probabilities = [], {}
     for column in _columns(encoder):
         name = column.codec.name
-        filled[name] = mask_missing(given[name], encoder.na_values).isna().to_numpy(dtype=bool)
+        filled[name] = mask_missing(given[name], encoder.missing).isna().to_numpy(dtype=bool)
         at = np.flatnonzero(filled[name])
         if not len(at):
             continue
