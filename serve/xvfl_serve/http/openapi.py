@@ -45,7 +45,7 @@ def openapi(predictor: Predictor, settings: Settings, version: str) -> Schema:
         "paths": _paths(predictor, settings.name),
         "components": {"schemas": schemas},
     }
-    return require_token(description) if settings.tokens else description
+    return require_token(description) if settings.access.tokens else description
 
 
 def require_token(description: Schema) -> Schema:
