@@ -61,36 +61,41 @@ address = "127.0.0.1:{prediction}"
 {tls}"""
 TLS = 'certificate = "certs/coordinator.crt"\nprivate_key = "certs/coordinator.key"\n'
 SLOW_HEADERS = """
-import select, socket, ssl, sys, time
+import socket, ssl, sys, threading, time
 port, count, ca = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 context = ssl.create_default_context(cafile=ca) if ca else None
 if context:
     context.check_hostname = False
-held = []
+held, dripping = [], []
+
+def drip():
+    # A byte now and then, so that no connection is silent.
+    while True:
+        for one in list(dripping):
+            try:
+                one.send(b"a")
+            except OSError:
+                dripping.remove(one)
+        time.sleep(0.2)
+
+threading.Thread(target=drip, daemon=True).start()
 for number in range(count):
     try:
         held.append(one := socket.create_connection(("127.0.0.1", port), timeout=5))
         # Over TLS, one of ten finishes the handshake; the others send a part of it.
-        if context and number % 10 == 0:
-            one.settimeout(5)
-            one = held[-1] = context.wrap_socket(one)
-        elif context:
+        if context and number % 10:
             one.sendall(bytes([22, 3, 1, 2, 0]))
             continue
+        if context:
+            one = held[-1] = context.wrap_socket(one)
         one.sendall(b"GET / HTTP/1.1\\r\\nHost: localhost\\r\\nX-Slow: ")
+        dripping.append(one)
     except TimeoutError:
         break  # The server accepts no more.
     except OSError:
         pass
 print("held", flush=True)
-# A byte a second, so that no connection is silent.
-while not select.select([sys.stdin], [], [], 1)[0]:
-    for one in held:
-        if isinstance(one, ssl.SSLSocket) or not context:
-            try:
-                one.send(b"a")
-            except OSError:
-                pass
+sys.stdin.readline()
 """
 
 
