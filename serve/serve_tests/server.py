@@ -62,8 +62,10 @@ class Connection:
 def request_bytes(
     method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None
 ) -> bytes:
-    """Write a request."""
-    given = {"Host": "localhost", "Content-Length": str(len(body)), **(headers or {})}
+    """Write a request; a body is JSON unless the headers have another type."""
+    given = {"Host": "localhost", "Content-Length": str(len(body))}
+    given |= {"Content-Type": "application/json"} if body else {}
+    given |= headers or {}
     lines = "".join(f"{name}: {value}\r\n" for name, value in given.items())
     return f"{method} {path} HTTP/1.1\r\n{lines}\r\n".encode() + body
 

@@ -365,7 +365,8 @@ def _https(port: int, context: Any) -> int:
 
     connection = http.client.HTTPSConnection("localhost", port, context=context, timeout=30)
     try:
-        connection.request("POST", "/predict", json.dumps({"rows": [{}]}))
+        headers = {"Content-Type": "application/json"}
+        connection.request("POST", "/predict", json.dumps({"rows": [{}]}), headers)
         return connection.getresponse().status
     finally:
         connection.close()

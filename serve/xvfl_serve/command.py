@@ -2,22 +2,20 @@
 
 import argparse
 import gc
-import ipaddress
 import logging
 import os
 import signal
-import socket
 import ssl
 import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
-
-import uvicorn
 
 from xvfl_serve.errors import ServeError
 from xvfl_serve.http.app import Service
+from xvfl_serve.http.connections import MAX_CONNECTIONS, port_limits
+from xvfl_serve.http.gate import Access, is_loopback
+from xvfl_serve.http.server import HttpServer, listen, server_tls
 from xvfl_serve.http.settings import Settings
 
 TOKEN_VARIABLE = "XVFL_SERVE_TOKEN"
@@ -40,11 +38,12 @@ def serve(options: argparse.Namespace) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     tokens = _tokens(options.tokens)
     _check_exposure(options, tokens)
+    tls = _tls(options)
     settings = Settings(
         options.bundle,
         options.name or options.bundle.stem,
         options.verify,
-        tokens,
+        Access(options.host, tokens, frozenset(options.allow_host)),
         options.max_rows,
         options.max_bytes,
         options.max_seconds,
@@ -52,25 +51,24 @@ def serve(options: argparse.Namespace) -> None:
         release=options.release,
     )
     service = Service(settings, own_version())
-    config = uvicorn.Config(
-        service.application(),
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        timeout_graceful_shutdown=int(options.max_seconds) + 1,
-        **_tls(options),
-    )
     if hasattr(signal, "SIGHUP"):
         signal.signal(signal.SIGHUP, lambda *_: service.slot.request_reload())
-    listener = listen(options.host, options.port)
-    address = f"{options.host}:{listener.getsockname()[1]}"
-    url = f"{'https' if options.tls_cert else 'http'}://{address}"
+    try:
+        listener = listen(options.host, options.port)
+    except (OSError, OverflowError) as error:
+        raise ServeError(
+            f"cannot listen on {options.host}:{options.port} ({error}); choose another --host or "
+            "--port"
+        ) from error
+    limits = port_limits(options.max_connections)
+    server = HttpServer(service.application(), listener, limits, tls, options.max_seconds + 1)
+    url = f"{'https' if options.tls_cert else 'http'}://{options.host}:{server.port}"
     modes = ", ".join(f"{mode} {party}".strip() for mode, party in service.slot.current.outputs)
     print(f"serving {options.bundle} ({modes}) on {url}; documentation: {url}/docs", flush=True)
     # What is loaded by now stays: the garbage collector need not look at it again.
     gc.collect()
     gc.freeze()
-    uvicorn.Server(config).run([listener])
+    server.run()
 
 
 def own_version() -> str:
@@ -79,23 +77,6 @@ def own_version() -> str:
         return version("xvfl-serve")
     except PackageNotFoundError:
         return "0"
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """Open the socket of the server."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio sends answers without delay only from sockets that name their protocol.
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        listener.listen(2048)
-    except (OSError, OverflowError) as error:
-        listener.close()
-        raise ServeError(
-            f"cannot listen on {host}:{port} ({error}); choose another --host or --port"
-        ) from error
-    return listener
 
 
 def _parser(program: str) -> argparse.ArgumentParser:
@@ -124,6 +105,21 @@ def _parser(program: str) -> argparse.ArgumentParser:
     add("--tls-key", type=Path, help="its private key (PEM)")
     add("--client-ca", type=Path, help="accept only clients with a certificate of this authority")
     add("--insecure", action="store_true", help="allow other machines without token or client CA")
+    add(
+        "--allow-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="name of this server that clients without a token may use over plain HTTP, beside "
+        "localhost and IP addresses; may be repeated",
+    )
+    add(
+        "--max-connections",
+        type=_positive,
+        default=MAX_CONNECTIONS,
+        help="at the same time, half of them from one address (default: %(default)s, or a quarter "
+        "of `ulimit -n` if that is less)",
+    )
     add("--max-rows", type=_positive, default=10_000, help="per request (default: %(default)s)")
     add("--max-bytes", type=_positive, default=16 * 2**20, help="per request (default: 16 MiB)")
     add("--max-seconds", type=_seconds, default=30.0, help="per request (default: %(default)s)")
@@ -146,29 +142,22 @@ def _tokens(path: Path | None) -> frozenset[str]:
 
 def _check_exposure(options: argparse.Namespace, tokens: frozenset[str]) -> None:
     """Reject a server that anybody on the network could use, unless it is intended."""
-    try:
-        local = options.host == "localhost" or ipaddress.ip_address(options.host).is_loopback
-    except ValueError:
-        local = False
-    if not (local or tokens or options.client_ca or options.insecure):
+    if not (is_loopback(options.host) or tokens or options.client_ca or options.insecure):
         raise ServeError(
             f"--host {options.host}: other machines could predict without a token; give --tokens "
             "or --client-ca, or allow it with --insecure"
         )
 
 
-def _tls(options: argparse.Namespace) -> dict[str, Any]:
+def _tls(options: argparse.Namespace) -> ssl.SSLContext | None:
     if options.tls_cert is None:
         if options.tls_key or options.client_ca:
             raise ServeError("--tls-key and --client-ca need --tls-cert")
-        return {}
+        return None
     for path in (options.tls_cert, options.tls_key, options.client_ca):
         if path is not None and not path.is_file():
             raise ServeError(f"{path}: no such file")
-    settings: dict[str, Any] = {"ssl_certfile": options.tls_cert, "ssl_keyfile": options.tls_key}
-    if options.client_ca is not None:
-        settings |= {"ssl_ca_certs": str(options.client_ca), "ssl_cert_reqs": ssl.CERT_REQUIRED}
-    return settings
+    return server_tls(options.tls_cert, options.tls_key, options.client_ca)
 
 
 def _positive(text: str) -> int:

@@ -68,6 +68,7 @@ def post(
     port: int, token: str = "", context: ssl.SSLContext | None = None
 ) -> tuple[int, dict[str, Any]]:
     headers = {"Authorization": f"Bearer {token}"} if token else {}
+    headers["Content-Type"] = "application/json"
     url = f"{'https' if context else 'http'}://127.0.0.1:{port}/predict"
     request = urllib.request.Request(url, b'{"ids": ["x"]}', headers)
     try:

@@ -1,11 +1,9 @@
-"""The server's application: routes, tokens, errors and metrics."""
+"""The server's application: routes, errors and metrics."""
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from hmac import compare_digest
 from typing import Any
 
 from starlette.applications import Starlette
@@ -14,13 +12,14 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from xvfl_serve.errors import RequestError, unknown
 from xvfl_serve.http import infer_v2
 from xvfl_serve.http.batching import Batcher
 from xvfl_serve.http.bodies import parse_json, read_body
 from xvfl_serve.http.docs_page import docs_page
+from xvfl_serve.http.gate import Gate
 from xvfl_serve.http.json_response import error_response, json_response
 from xvfl_serve.http.metrics import CONTENT_TYPE, Metrics
 from xvfl_serve.http.model_slot import ModelSlot
@@ -29,8 +28,6 @@ from xvfl_serve.http.predict_route import Computer, predict
 from xvfl_serve.http.settings import Settings
 
 log = logging.getLogger("xvfl_serve")
-OPEN_ROUTES = ("/v2/health/live", "/v2/health/ready")
-"""Routes that need no token."""
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
@@ -65,7 +62,7 @@ class Service:
         handlers: dict[Any, Any] = {RequestError: on_error, HTTPException: on_http_error}
         app = Starlette(routes=routes, exception_handlers=handlers, lifespan=self._lifespan)
         app.router.redirect_slashes = False
-        return Gate(app, self.settings.tokens, self.metrics)
+        return Gate(app, self.settings.access, self.metrics.add_request)
 
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
@@ -140,51 +137,6 @@ class Service:
         loaded = self.slot.current.bundle.digest[:12]
         if version not in (None, loaded):
             raise RequestError(unknown("version", str(version), [loaded]), "version", status=404)
-
-
-class Gate:
-    """Checks tokens, counts requests, and answers unexpected errors with status 500."""
-
-    def __init__(self, app: ASGIApp, tokens: frozenset[str], metrics: Metrics) -> None:
-        self.app, self.metrics = app, metrics
-        self.tokens = [token.encode() for token in tokens]
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        begin, status = time.perf_counter(), 500
-
-        async def count_status(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
-        try:
-            if self._allowed(scope):
-                await self.app(scope, receive, count_status)
-            else:
-                error = RequestError(
-                    "expected a valid token in the header `Authorization: Bearer TOKEN`",
-                    "authorization",
-                    status=401,
-                )
-                response = error_response(error, {"WWW-Authenticate": "Bearer"})
-                await response(scope, receive, count_status)
-        finally:
-            route = scope.get("route")
-            path = getattr(route, "path", "other")
-            self.metrics.add_request(path, status, time.perf_counter() - begin)
-
-    def _allowed(self, scope: Scope) -> bool:
-        if not self.tokens or scope["path"] in OPEN_ROUTES:
-            return True
-        headers = dict(scope["headers"])
-        kind, _, token = headers.get(b"authorization", b"").partition(b" ")
-        valid = [compare_digest(token.strip(), each) for each in self.tokens]
-        return kind.lower() == b"bearer" and any(valid)
 
 
 async def on_error(request: Request, error: RequestError) -> Response:

@@ -34,7 +34,8 @@ def _lines(openapi: dict[str, Any], url: str, card: str) -> Iterator[str]:
     token = ' -H "Authorization: Bearer $TOKEN"' if "security" in openapi else ""
     yield "<h2>Example</h2><pre>"
     quoted = body.replace("'", "'\\''")
-    yield f"curl {escape(url)}predict{token} -d '{escape(quoted)}'</pre>"
+    kind = "-H 'Content-Type: application/json'"
+    yield f"curl {escape(url)}predict{token} {escape(kind)} -d '{escape(quoted)}'</pre>"
     yield "<h2>Endpoints</h2>"
     for path, methods in openapi["paths"].items():
         for method, each in methods.items():

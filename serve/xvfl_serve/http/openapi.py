@@ -16,13 +16,16 @@ ERROR: Schema = {
     "required": ["error"],
     "properties": {"error": TEXT, "field": TEXT, "row": {"type": "integer"}},
 }
+FOREIGN = "Without tokens: a request of a web page of another site."
 ERRORS = {
     "400": "The body cannot be read.",
     "401": "No or wrong token.",
+    "403": FOREIGN,
     "408": "The body arrived too slowly.",
     "410": "The head in the bundle is revoked.",
     "413": "Too many rows or bytes, or too long to compute.",
     "415": "Unknown content type.",
+    "421": FOREIGN,
     "422": "A field is wrong; the answer names it.",
 }
 
@@ -45,7 +48,7 @@ def openapi(predictor: Predictor, settings: Settings, version: str) -> Schema:
         "paths": _paths(predictor, settings.name),
         "components": {"schemas": schemas},
     }
-    return require_token(description) if settings.tokens else description
+    return require_token(description) if settings.access.tokens else description
 
 
 def require_token(description: Schema) -> Schema:
@@ -120,7 +123,7 @@ def _paths(predictor: Predictor, name: str) -> Schema:
 
 def get_operation(summary: str, kind: str | None = "application/json") -> Schema:
     """Describe a GET with a content type, or without a body."""
-    responses = {"200": _ok(kind), "401": _error("401")}
+    responses = {"200": _ok(kind)} | {each: _error(each) for each in ("401", "403", "421")}
     return {"summary": summary, "responses": responses}
 
 

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from xvfl_serve.http.gate import Access
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -16,8 +18,8 @@ class Settings:
         Name of the model in the Open Inference Protocol.
     public_key : Path, optional
         The key that must have signed the bundle.
-    tokens : frozenset of str, default=empty
-        Accepted bearer tokens; empty accepts requests without a token.
+    access : Access
+        Who may send requests; by default this machine, without a token.
     max_rows : int, default=10000
         Largest number of rows of a request.
     max_bytes : int, default=16777216
@@ -35,7 +37,7 @@ class Settings:
     bundle: Path
     name: str
     public_key: Path | None = None
-    tokens: frozenset[str] = frozenset()
+    access: Access = Access("127.0.0.1")
     max_rows: int = 10_000
     max_bytes: int = 16 * 2**20
     max_seconds: float = 30.0

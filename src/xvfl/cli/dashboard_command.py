@@ -12,6 +12,14 @@ def dashboard(
     runs: Annotated[Path, typer.Argument(help="A folder with run folders, or one run folder.")],
     port: Annotated[int, typer.Option(help="Port; 0: any free one.", min=0, max=65535)] = 8470,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Name of this machine that browsers may use, beside localhost, IP addresses and "
+            "names without a dot; may be repeated.",
+        ),
+    ] = None,
 ) -> None:
     """Show runs on a web page: curves of a training, parties, missing features, evaluation.
 
@@ -23,13 +31,14 @@ def dashboard(
 
     xvfl dashboard runs
     """
-    from xvfl.model.dashboard.dashboard_server import LOOPBACK, DashboardServer
+    from xvfl.model.dashboard.dashboard_server import DashboardServer
     from xvfl.system.signals import stop_on_signals
+    from xvfl_serve.http.gate import is_loopback
 
-    server = DashboardServer(runs, host, port)
+    server = DashboardServer(runs, host, port, allow_host or ())
     try:
         with stop_on_signals() as stop:
-            if host not in LOOPBACK:
+            if not is_loopback(host):
                 print_error(f"warning: everybody who reaches {host} can read these runs")
             print(f"{server.url} shows {runs}; Ctrl-C ends it", flush=True)
             stop.wait()

@@ -46,7 +46,9 @@ def serve_party(config: PartyProcessConfig, show: bool = True) -> None:
         if config.status_address is not None:
             clock, limit = ProgressClock(), config.progress_timeout
             server = StatusServer(
-                config.status_address, lambda: _status(service, client, clock, limit)
+                config.status_address,
+                lambda: _status(service, client, clock, limit),
+                config.status_hosts,
             )
             stack.callback(server.close)
             log({"event": "status_server", "port": server.port})

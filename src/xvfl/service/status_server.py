@@ -4,12 +4,20 @@ Contains no secrets.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
+
+from starlette.responses import PlainTextResponse, Response
 
 from xvfl.errors import ConfigError, RunError
 from xvfl.model.dashboard.assets import json_reply, static_reply
-from xvfl.system.bounded_server import BoundedServer, Reply
+from xvfl_serve.http.connections import port_limits
+from xvfl_serve.http.gate import Access, Gate
+from xvfl_serve.http.pages import pages
+from xvfl_serve.http.server import HttpServer, listen
+
+MAX_CONNECTIONS = 64
+CONTENT_TYPE = "text/plain; version=0.0.4"
 
 StatusFunction = Callable[[], dict[str, Any]]
 """Return the status of a process: `healthy`, `problem`, and values, some of them by party."""
@@ -47,34 +55,36 @@ def prometheus(status: dict[str, Any]) -> str:
 class StatusServer:
     """Serves a status, and a page that shows it, until closed."""
 
-    def __init__(self, address: str, status: StatusFunction) -> None:
-        """Listen on HOST:PORT."""
+    def __init__(self, address: str, status: StatusFunction, names: Iterable[str] = ()) -> None:
+        """Listen on HOST:PORT; `names` are further names of this host."""
         host, colon, port = address.rpartition(":")
         if not colon or not port.isdigit():
             raise ConfigError(f"status_address: expected HOST:PORT, got {address!r}")
+        host = host.strip("[]")
         try:
-            self._server = BoundedServer(host, int(port), lambda path, _: _respond(path, status))
-        except OSError as error:
-            raise RunError(
-                f"status_address: cannot listen on {address} ({error.strerror})"
-            ) from error
-        self.port = self._server.server_port
+            listener = listen(host, int(port))
+        except (OSError, OverflowError) as error:
+            raise RunError(f"status_address: cannot listen on {address} ({error})") from error
+        app = pages(lambda path: _respond(path, status))
+        gate = Gate(app, Access(host, names=frozenset(names)))
+        self._server = HttpServer(gate, listener, port_limits(MAX_CONNECTIONS)).start("status")
+        self.port = self._server.port
 
     def close(self) -> None:
         """Stop serving."""
         self._server.close()
 
 
-def _respond(path: str, get_status: StatusFunction) -> Reply:
+def _respond(path: str, get_status: StatusFunction) -> Response:
     if (page := static_reply(path, "status")) is not None:
         return page
     status = get_status()
     if path == "/health":
         healthy = bool(status["healthy"])
         text = "ok" if healthy else f"unhealthy: {status['problem']}"
-        return Reply(200 if healthy else 503, "text/plain", f"{text}\n".encode())
+        return PlainTextResponse(f"{text}\n", 200 if healthy else 503)
     if path == "/metrics":
-        return Reply(200, "text/plain; version=0.0.4", prometheus(status).encode())
+        return Response(prometheus(status), media_type=CONTENT_TYPE)
     if path == "/status":
         return json_reply(status)
-    return Reply(404, "text/plain", b"expected /, /health, /metrics or /status\n")
+    return PlainTextResponse("expected /, /health, /metrics or /status\n", 404)

@@ -10,8 +10,9 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
 
+from starlette.responses import Response
+
 from xvfl.model.run_dir import finite_json
-from xvfl.system.bounded_server import Reply
 
 PageSource = Literal["runs", "status"]
 """What the page reads: the runs of a folder, or `/status` of a process."""
@@ -35,7 +36,7 @@ HEADERS = {
 }
 
 
-def static_reply(path: str, source: PageSource) -> Reply | None:
+def static_reply(path: str, source: PageSource) -> Response | None:
     """Reply with a file of the page; None for any other path."""
     name = "index.html" if path == "/" else path.removeprefix("/")
     if name not in TYPES:
@@ -43,13 +44,13 @@ def static_reply(path: str, source: PageSource) -> Reply | None:
     body = _read(name)
     if name == "index.html":
         body = body.replace(b"SOURCE", source.encode())
-    return Reply(200, TYPES[name], body, HEADERS)
+    return Response(body, 200, HEADERS, TYPES[name])
 
 
-def json_reply(data: Mapping[str, Any], code: int = 200) -> Reply:
+def json_reply(data: Mapping[str, Any], code: int = 200) -> Response:
     """Reply with JSON; NaN and infinity become null."""
     body = json.dumps(finite_json(data), default=str) + "\n"
-    return Reply(code, "application/json", body.encode(), HEADERS)
+    return Response(body, code, HEADERS, "application/json")
 
 
 @cache

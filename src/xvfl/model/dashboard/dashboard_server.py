@@ -1,14 +1,20 @@
 """Serve the dashboard of a folder of runs. Read-only."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
+
+from starlette.responses import PlainTextResponse, Response
 
 from xvfl.errors import InputError, RunError
 from xvfl.model.dashboard.assets import json_reply, static_reply
 from xvfl.model.dashboard.run_reader import RunReader
-from xvfl.system.bounded_server import BoundedServer, Reply
+from xvfl_serve.http.connections import port_limits
+from xvfl_serve.http.gate import Access, Gate
+from xvfl_serve.http.pages import pages
+from xvfl_serve.http.server import HttpServer, listen
 
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
+MAX_CONNECTIONS = 64
 
 
 class DashboardServer:
@@ -20,27 +26,31 @@ class DashboardServer:
         A folder with run folders, or one run folder.
     host, port
         Where to listen; port 0 is any free port.
+    names
+        Further names of the host that browsers may use.
     """
 
-    def __init__(self, folder: Path, host: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(
+        self, folder: Path, host: str = "127.0.0.1", port: int = 0, names: Iterable[str] = ()
+    ) -> None:
         if not folder.is_dir():
             raise InputError(f"{folder}: no such folder; give a run folder, or a folder of runs")
-        self._reader, self._host = RunReader(folder), host
+        self._reader = RunReader(folder)
         try:
-            self._server = BoundedServer(host, port, self._respond)
-        except OSError as error:
+            listener = listen(host, port)
+        except (OSError, OverflowError) as error:
             raise RunError(
-                f"{host}:{port}: cannot listen ({error.strerror}); choose another --port or --host"
+                f"{host}:{port}: cannot listen ({error}); choose another --port or --host"
             ) from error
-        self.url = f"http://{host}:{self._server.server_port}/"
+        gate = Gate(pages(self._respond), Access(host, names=frozenset(names)))
+        self._server = HttpServer(gate, listener, port_limits(MAX_CONNECTIONS)).start("dashboard")
+        self.url = f"http://{f'[{host}]' if ':' in host else host}:{self._server.port}/"
 
     def close(self) -> None:
         """Stop serving."""
         self._server.close()
 
-    def _respond(self, path: str, host: str) -> Reply:
-        if not self._is_own_host(host):
-            return Reply(421, "text/plain", b"expected a request to this address\n")
+    def _respond(self, path: str) -> Response:
         if (page := static_reply(path, "runs")) is not None:
             return page
         parts = urlsplit(path)
@@ -52,15 +62,7 @@ class DashboardServer:
         elif parts.path == "/api/panel":
             data = self._reader.panel(query.get("name", ""), query.get("panel", ""))
         else:
-            return Reply(404, "text/plain", b"expected /\n")
+            return PlainTextResponse("expected /\n", 404)
         if data is None:
             return json_reply({"error": "no such run, or no such part of it"}, 404)
         return json_reply(data)
-
-    def _is_own_host(self, host: str) -> bool:
-        """Return whether a request to a loopback address names it.
-
-        A web page elsewhere could resolve its own name to this address and read the runs.
-        """
-        name = host.rpartition(":")[0] if not host.endswith("]") else host
-        return self._host not in LOOPBACK or (name or host).strip("[]") in LOOPBACK

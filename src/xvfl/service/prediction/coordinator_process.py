@@ -78,7 +78,9 @@ def serve_predictions(config: CoordinatorConfig, show: bool = True) -> None:
         log({"event": "listening", "address": address, "parties": list(config.parties)})
         log({"event": "prediction_endpoint", "port": endpoint.port, "ids": len(ids)})
         if config.status_address is not None:
-            status_server = StatusServer(config.status_address, predictor.status)
+            status_server = StatusServer(
+                config.status_address, predictor.status, config.status_hosts
+            )
             stack.callback(status_server.close)
             log({"event": "status_server", "port": status_server.port})
         while not stop.wait(0.5):

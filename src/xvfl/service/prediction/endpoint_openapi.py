@@ -4,16 +4,18 @@ from typing import Any
 
 from xvfl.service.prediction.endpoint_settings import MIN_DEADLINE_S, EndpointSettings
 from xvfl.version import VERSION
-from xvfl_serve.http.openapi import ERROR, TEXT, get_operation, require_token
+from xvfl_serve.http.openapi import ERROR, FOREIGN, TEXT, get_operation, require_token
 
 ERRORS = {
     "400": "The body cannot be read.",
     "401": "No or wrong token.",
+    "403": FOREIGN,
     "404": "An id that nobody holds, or that may not be predicted.",
     "408": "The body arrived too slowly.",
     "409": "No prediction table is open, or no head is released.",
     "413": "Too many ids or bytes.",
     "415": "Unknown content type.",
+    "421": FOREIGN,
     "422": "A field is wrong; the answer names it.",
     "429": "Every party that could answer has used up a budget for a row.",
     "503": "The request waited too long for others, or the prediction failed; try again.",

@@ -1,6 +1,5 @@
 """Settings of the HTTP endpoint of prediction by the federation: address, callers, certificate."""
 
-import ipaddress
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,6 +7,9 @@ from pathlib import Path
 
 from xvfl.errors import ConfigError
 from xvfl.service.prediction.prediction_config import CoordinatorPrediction, PartyPrediction
+from xvfl_serve.errors import ServeError
+from xvfl_serve.http.gate import is_loopback
+from xvfl_serve.http.server import server_tls
 
 MIN_DEADLINE_S = 0.01
 """Shortest time that a request may demand."""
@@ -64,28 +66,19 @@ def parse_address(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def check_certificate(settings: EndpointSettings) -> None:
-    """Reject a certificate that cannot be used with its key."""
+def load_certificate(settings: EndpointSettings) -> ssl.SSLContext | None:
+    """Load the certificate and its key, if there is one."""
     if settings.certificate is None:
-        return
+        return None
     try:
-        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(
-            settings.certificate, settings.private_key
-        )
-    except OSError as error:
-        raise ConfigError(
-            f"prediction.certificate: {settings.certificate} and {settings.private_key} cannot be "
-            f"used ({error})"
-        ) from error
+        return server_tls(settings.certificate, settings.private_key)
+    except ServeError as error:
+        raise ConfigError(f"prediction.certificate: {error}") from error
 
 
 def check_exposure(host: str, address: str, callers: Mapping[str, str]) -> None:
     """Reject an endpoint that other machines can use without a token."""
-    try:
-        local = host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        local = False
-    if not (local or callers):
+    if not (is_loopback(host) or callers):
         raise ConfigError(
             f"prediction.address: other machines could predict at {address} without a token; set "
             "prediction.tokens"

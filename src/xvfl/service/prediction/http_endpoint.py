@@ -4,7 +4,6 @@ It shares tokens, limits, errors, JSON and the documentation page with `xvfl ser
 """
 
 import asyncio
-import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +13,6 @@ from hmac import compare_digest
 from pathlib import Path
 from typing import Any
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -27,19 +25,21 @@ from xvfl.service.prediction.endpoint_openapi import describe_endpoint
 from xvfl.service.prediction.endpoint_settings import (
     MIN_DEADLINE_S,
     EndpointSettings,
-    check_certificate,
     check_exposure,
+    load_certificate,
     parse_address,
     read_tokens,
 )
 from xvfl.service.prediction.micro_batches import Answers, OverloadedError
-from xvfl_serve.command import listen
-from xvfl_serve.errors import RequestError, ServeError, unknown
-from xvfl_serve.http.app import Gate, on_error, on_http_error
+from xvfl_serve.errors import RequestError, unknown
+from xvfl_serve.http.app import on_error, on_http_error
 from xvfl_serve.http.bodies import JSON_TYPES, check_rows, content_type, parse_json, read_body
+from xvfl_serve.http.connections import port_limits
 from xvfl_serve.http.docs_page import docs_page
+from xvfl_serve.http.gate import Access, Gate
 from xvfl_serve.http.json_response import error_response, json_response
 from xvfl_serve.http.metrics import CONTENT_TYPE, Metrics
+from xvfl_serve.http.server import HttpServer, listen
 from xvfl_serve.http.settings import Settings
 
 FIELDS = ("ids", "mode", "deadline", "unknown")
@@ -75,35 +75,25 @@ class HttpEndpoint:
         self._callers = read_tokens(settings.tokens)
         host, port = parse_address(settings.address)
         check_exposure(host, settings.address, self._callers)
-        check_certificate(settings)
-        tokens = frozenset(self._callers.values())
-        self._limits = Settings(Path(), "federation", tokens=tokens, max_rows=settings.max_rows)
+        tls = load_certificate(settings)
+        access = Access(host, frozenset(self._callers.values()))
+        self._limits = Settings(Path(), "federation", access=access, max_rows=settings.max_rows)
         self.metrics = Metrics()
         self._openapi = describe_endpoint(settings, service.mode)
         try:
             listener = listen(host, port)
-        except ServeError as error:
-            raise RunError(f"prediction.address: {error}") from error
-        self.port: int = listener.getsockname()[1]
-        config = uvicorn.Config(
-            Gate(self._application(), tokens, self.metrics),
-            log_level="warning",
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=int(settings.deadline) + 1,
-            ssl_certfile=settings.certificate,
-            ssl_keyfile=settings.private_key,
-        )
-        self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(
-            target=self._server.run, args=([listener],), name="http", daemon=True
-        )
-        self._thread.start()
+        except (OSError, OverflowError) as error:
+            raise RunError(
+                f"prediction.address: cannot listen on {settings.address} ({error}); choose another"
+            ) from error
+        gate = Gate(self._application(), access, self.metrics.add_request)
+        seconds = settings.deadline + 1
+        self._server = HttpServer(gate, listener, port_limits(), tls, seconds).start("http")
+        self.port = self._server.port
 
     def close(self) -> None:
         """Finish the requests in progress and stop."""
-        self._server.should_exit = True
-        self._thread.join(self._deadline + 5)
+        self._server.close()
 
     def _application(self) -> Starlette:
         routes = [

@@ -63,7 +63,9 @@ def serve_party_predictions(
     client = connect_party(config, predictor.hello, endpoint, log, config.reconnect_timeout)
     with ExitStack() as stack:
         if config.status_address is not None:
-            server = StatusServer(config.status_address, lambda: _status(predictor, client))
+            server = StatusServer(
+                config.status_address, lambda: _status(predictor, client), config.status_hosts
+            )
             stack.callback(server.close)
             log({"event": "status_server", "port": server.port})
         stack.enter_context(stop_on_signals(on_stop=client.stop, timeout=STOP_TIMEOUT_S))

@@ -1,0 +1,280 @@
+"""The HTTP server of every port: uvicorn, with limits on connections and on time.
+
+uvicorn accepts any number of connections and waits for the first headers without end. Here each
+connection is registered when it is accepted, before the TLS handshake; `connections` says which one
+gives way to a new one. Bodies have their limits in `bodies`, below the check of tokens.
+"""
+
+import asyncio
+import socket
+import ssl
+import threading
+import time
+from functools import partial
+from pathlib import Path
+
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from xvfl_serve.errors import ServeError
+from xvfl_serve.http.connections import Connections, Limits, client_key
+
+BACKLOG = 2048
+ACCEPTED_AT_ONCE = 16
+"""Connections that are accepted before the server turns to its requests again."""
+CLOSED_AT_ONCE = 16
+"""Connections that are closed if no file descriptor is free."""
+ACCEPT_PAUSE_S = 0.1
+"""Pause after a connection could not be accepted."""
+TLS_CLOSE_S = 1.0
+"""Time in which a client must confirm the end of a TLS connection."""
+
+
+class HttpServer:
+    """Serves an application on a port.
+
+    Parameters
+    ----------
+    app
+        The ASGI application.
+    listener
+        The socket of `listen`.
+    limits
+        Limits of connections.
+    tls
+        Certificate and key of `server_tls`; without it, plain HTTP.
+    drain_seconds
+        Time for the requests in progress when the server is stopped.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        listener: socket.socket,
+        limits: Limits,
+        tls: ssl.SSLContext | None = None,
+        drain_seconds: float = 1.0,
+    ) -> None:
+        self._listener, self._drain_seconds = listener, drain_seconds
+        self.port: int = listener.getsockname()[1]
+        config = uvicorn.Config(
+            app,
+            http=_Connection,
+            ws="none",
+            loop="asyncio",
+            # Malformed requests are no news: no line in the log for each.
+            log_config=None,
+            log_level="error",
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=limits.idle_seconds,
+            timeout_graceful_shutdown=max(1, round(drain_seconds)),
+            h11_max_incomplete_event_size=limits.max_header_bytes,
+        )
+        self._server = _Server(config, limits, tls)
+        self._thread: threading.Thread | None = None
+
+    def run(self) -> None:
+        """Serve until SIGTERM or SIGINT; then finish the requests in progress."""
+        self._server.run([self._listener])
+
+    def start(self, name: str) -> "HttpServer":
+        """Serve in a thread of this name until closed."""
+        self._thread = threading.Thread(target=self.run, name=name, daemon=True)
+        self._thread.start()
+        return self
+
+    def close(self) -> None:
+        """Finish the requests in progress and end the thread."""
+        self._server.should_exit = True
+        if self._thread is not None:
+            self._thread.join(self._drain_seconds + 5)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Open the socket of a server.
+
+    Raises
+    ------
+    OSError
+        The address is in use, or not one of this machine.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # asyncio sends answers without delay only from sockets that name their protocol.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(BACKLOG)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def server_tls(
+    certificate: Path | str, key: Path | str | None, client_ca: Path | str | None = None
+) -> ssl.SSLContext:
+    """Load the certificate of a server; with `client_ca`, clients need one of this authority."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(certificate, key)
+        if client_ca is not None:
+            context.load_verify_locations(client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+    except OSError as error:
+        files = ", ".join(str(each) for each in (certificate, key, client_ca) if each is not None)
+        raise ServeError(f"{files}: the certificate cannot be used ({error})") from error
+    return context
+
+
+class _Connection(H11Protocol):
+    """A connection: waiting, or busy with a complete request."""
+
+    address: str
+    connections_of_port: "Connections[_Connection]"
+    connecting: "asyncio.Task[object] | None" = None
+    busy = False
+    since = 0.0
+    """When the connection was accepted, or its last answer was complete."""
+
+    def abort(self) -> None:
+        """Close the connection at once, whatever its state."""
+        if self.transport is not None:
+            self.transport.abort()
+        elif self.connecting is not None:
+            self.connecting.cancel()
+
+    def overdue(self, limits: Limits, now: float) -> bool:
+        """Return whether a waiting connection has exceeded its time."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            return False  # The application limits the time of bodies.
+        unread = self.transport is not None and self.transport.get_write_buffer_size() > 0
+        return now - self.since > (limits.answer_seconds if unread else limits.header_seconds)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+        self.connections_of_port.remove(self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Read a part of a request."""
+        super().data_received(data)
+        self._note_state()
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request, which may have arrived already."""
+        self.since = time.monotonic()
+        super().on_response_complete()
+        self._note_state()
+
+    def _note_state(self) -> None:
+        cycle = self.cycle
+        busy = cycle is not None and not cycle.response_complete and not cycle.more_body
+        if busy != self.busy:
+            self.busy = busy
+            if busy:
+                self.connections_of_port.set_busy(self)
+            else:
+                self.connections_of_port.set_waiting(self)
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server with an accept loop that keeps the limits."""
+
+    def __init__(self, config: uvicorn.Config, limits: Limits, tls: ssl.SSLContext | None) -> None:
+        super().__init__(config)
+        self._limits, self._tls = limits, tls
+        self._connections = Connections[_Connection](limits)
+        self._accepting = False
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start the application and accept connections."""
+        await self.lifespan.startup()
+        if self.lifespan.should_exit:
+            raise ServeError("the server could not be started; its log has the reason")
+        self.servers = []
+        self._accepting = True
+        for listener in sockets or ():
+            listener.setblocking(False)
+            self._watch(listener)
+        self.started = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept no more connections, finish the requests in progress, close the others."""
+        self._accepting = False
+        loop = asyncio.get_running_loop()
+        for listener in sockets or ():
+            loop.remove_reader(listener)
+        for each in self._connections.all():
+            if each.connecting is not None:
+                each.abort()
+        await super().shutdown(sockets)
+        for each in self._connections.all():
+            each.abort()
+        await asyncio.sleep(0)
+
+    async def on_tick(self, counter: int) -> bool:
+        """Close connections that have exceeded their time, once a second."""
+        if counter % 10 == 0:
+            now = time.monotonic()
+            for each in self._connections.all():
+                if not each.busy and each.overdue(self._limits, now):
+                    self._connections.remove(each)
+                    each.abort()
+        return await super().on_tick(counter)
+
+    def _watch(self, listener: socket.socket) -> None:
+        if self._accepting:
+            asyncio.get_running_loop().add_reader(listener, self._accept, listener)
+
+    def _accept(self, listener: socket.socket) -> None:
+        """Accept the next connections; pause if no file descriptor is free."""
+        for _ in range(ACCEPTED_AT_ONCE):
+            try:
+                accepted, (host, *_) = listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError:
+                # The connection stays in the queue: without the pause it is tried again at once.
+                loop = asyncio.get_running_loop()
+                loop.remove_reader(listener)
+                for _ in range(CLOSED_AT_ONCE):
+                    self._connections.close_one()
+                loop.call_later(ACCEPT_PAUSE_S, self._watch, listener)
+                return
+            self._open(accepted, host)
+
+    def _open(self, accepted: socket.socket, host: str) -> None:
+        """Register a connection and start it; close it if there is no place for it."""
+        loop = asyncio.get_running_loop()
+        connection = _Connection(self.config, self.server_state, self.lifespan.state, loop)
+        connection.connections_of_port = self._connections
+        connection.address, connection.since = client_key(host), time.monotonic()
+        if not self._connections.add(connection):
+            accepted.close()
+            return
+        accepted.setblocking(False)
+        times = None if self._tls is None else self._limits.header_seconds
+        connecting = loop.create_task(
+            loop.connect_accepted_socket(
+                lambda: connection,
+                accepted,
+                ssl=self._tls,
+                ssl_handshake_timeout=times,
+                ssl_shutdown_timeout=None if self._tls is None else TLS_CLOSE_S,
+            )
+        )
+        connection.connecting = connecting
+        connecting.add_done_callback(partial(self._opened, connection, accepted))
+
+    def _opened(
+        self, connection: _Connection, accepted: socket.socket, task: "asyncio.Task[object]"
+    ) -> None:
+        """Forget a connection that was not established, such as one without a TLS handshake."""
+        connection.connecting = None
+        if task.cancelled() or task.exception() is not None:
+            self._connections.remove(connection)
+            accepted.close()
