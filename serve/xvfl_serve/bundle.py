@@ -185,9 +185,7 @@ def _check_file(file: BinaryIO, where: str) -> str:
     return digest
 
 
-def _check_entries(
-    archive: zipfile.ZipFile, packed: int, where: str
-) -> dict[str, zipfile.ZipInfo]:
+def _check_entries(archive: zipfile.ZipFile, packed: int, where: str) -> dict[str, zipfile.ZipInfo]:
     """Check names and declared sizes of the files in a bundle."""
     infos = archive.infolist()
     entries = {info.filename: info for info in infos}
@@ -209,7 +207,8 @@ def _read(
         raise BundleError(f"{where}: not a bundle: it has no {name}; export it again")
     if info.file_size > limit:
         raise BundleError(
-            f"{where}: {name}: expected at most {limit} bytes, got {info.file_size}; export it again"
+            f"{where}: {name}: expected at most {limit} bytes, got {info.file_size}; export the "
+            "bundle again"
         )
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise BundleError(f"{where}: {name}: unknown compression; export it again")

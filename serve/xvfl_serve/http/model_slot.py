@@ -5,8 +5,10 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 
 from xvfl_serve.errors import RequestError, ServeError
+from xvfl_serve.http.budget import Budget
 from xvfl_serve.http.metrics import Metrics
 from xvfl_serve.http.settings import Settings
 from xvfl_serve.predictor import Predictor
@@ -38,8 +40,10 @@ class ModelSlot:
         self._release_file: _FileState | None = None
         self._release: ReleaseState | None = None
         self._logged: dict[str, str] = {}
+        self._release_lock = Lock()
         self._read_release()
         self.current = self._load()
+        self.budget = Budget.of_model(settings, self.current)
 
     @property
     def revoked(self) -> str:
@@ -91,7 +95,7 @@ class ModelSlot:
         self._bundle_file = state
         before = self.current.bundle.digest
         try:
-            self.current = await asyncio.to_thread(self._load)
+            loaded = await asyncio.to_thread(self._load)
         except ServeError as error:
             self.metrics.add_reload("rejected")
             log.error("the new bundle is rejected, the current one stays: %s", error)
@@ -99,6 +103,7 @@ class ModelSlot:
         except Exception:
             self.metrics.add_reload("rejected")
             raise
+        self.current, self.budget = loaded, Budget.of_model(self.settings, loaded)
         self.metrics.add_reload("loaded")
         log.info("bundle %.12s replaces %.12s", self.current.bundle.digest, before)
 
@@ -111,16 +116,18 @@ class ModelSlot:
 
     def _read_release(self) -> None:
         path = self.settings.release
-        if path is None or ((state := _file_state(path)) == self._release_file and state):
+        if path is None:
             return
-        self._release = read_release_state(path).after(self._release)
-        self._release_file = state
+        with self._release_lock:
+            state = _file_state(path)
+            if state is None or state != self._release_file:
+                self._release = read_release_state(path).after(self._release)
+                self._release_file = state
 
     def _load(self) -> Predictor:
         each = self.settings
         predictor = Predictor.load(each.bundle, each.public_key, each.threads)
-        if each.release is not None:
-            self._read_release()
+        self._read_release()
         if self._release is not None:
             self._release.check(predictor.bundle, str(each.bundle))
         return predictor

@@ -21,9 +21,10 @@ ERRORS = {
     "401": "No or wrong token.",
     "408": "The body arrived too slowly.",
     "410": "The head in the bundle is revoked.",
-    "413": "Too many rows or bytes, or too long to compute.",
+    "413": "Too many rows, values or bytes, or too long to compute.",
     "415": "Unknown content type.",
     "422": "A field is wrong; the answer names it.",
+    "503": "The server is busy with large requests.",
 }
 
 
