@@ -17,6 +17,7 @@ they are read, then the signature of the manifest, and each other file against t
 import hashlib
 import io
 import json
+import stat
 import struct
 import zipfile
 from collections.abc import Mapping
@@ -130,6 +131,8 @@ def read_bundle(path: str | Path, public_key: Path | None = None) -> Bundle:
         The file is missing, damaged, too large, of another format, or not signed by the key.
     """
     try:
+        if not stat.S_ISREG(Path(path).stat().st_mode):
+            raise BundleError(f"{path}: expected a file, got something else; check the path")
         with Path(path).open("rb") as file:
             return _unpack(file, str(path), public_key)
     except OSError as error:

@@ -377,7 +377,9 @@ class Nets:
             options.add_free_dimension_override_by_name("rows", rows)
         # The check of external data reads this format.
         options.add_session_config_entry("session.load_model_format", "ONNX")
-        return onnxruntime.InferenceSession(self._nets, options, providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(
+            self._nets, options, providers=["CPUExecutionProvider"], enable_fallback=False
+        )
 
 
 def _pad(rows: NDArray[Any], size: int) -> NDArray[Any]:

@@ -62,13 +62,12 @@ def read_rows(body: bytes, limits: dict[str, int]) -> list[dict[str, Any]]:
     """Return rows of JSON values, dates and durations; other values as the text of training."""
     source = pyarrow.BufferReader(body)
     options = {"thrift_container_size_limit": MAX_LIST, "pre_buffer": False}
-    schema = pyarrow.parquet.ParquetFile(source, **options).schema_arrow
-    check_schema(schema, limits["columns"])
-    # Texts stay in their dictionary until their size is known.
-    texts = [field.name for field in schema if is_text(field.type)]
+    file = pyarrow.parquet.ParquetFile(source, **options)
+    check_schema(file.schema_arrow, limits["columns"])
+    check_limit("rows", file.metadata.num_rows, limits["rows"])
+    texts = with_dictionary(file)
     source.seek(0)
     file = pyarrow.parquet.ParquetFile(source, read_dictionary=texts, **options)
-    check_limit("rows", file.metadata.num_rows, limits["rows"])
     rows: list[dict[str, Any]] = []
     cells = text_bytes = 0
     for batch in file.iter_batches(BATCH, use_threads=False):
@@ -79,6 +78,19 @@ def read_rows(body: bytes, limits: dict[str, int]) -> list[dict[str, Any]]:
         check_limit("bytes of texts", text_bytes, limits["text_bytes"])
         rows += to_rows(pyarrow.Table.from_batches([batch]))
     return rows
+
+
+def with_dictionary(file: Any) -> list[str]:
+    """Return the columns of texts that stay in their dictionary until their size is known."""
+    texts = {field.name for field in file.schema_arrow if is_text(field.type)}
+    for group in range(file.metadata.num_row_groups):
+        chunks = file.metadata.row_group(group)
+        for at in range(chunks.num_columns):
+            chunk = chunks.column(at)
+            if any(each.startswith("DELTA") for each in chunk.encodings):
+                # pyarrow has no dictionary of these encodings.
+                texts.discard(chunk.path_in_schema)
+    return sorted(texts)
 
 
 def check_schema(schema: Any, columns: int) -> None:
