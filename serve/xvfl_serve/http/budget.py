@@ -186,6 +186,6 @@ def _names(encoder: Encoder) -> list[str]:
 def _row_cells(encoder: Encoder) -> int:
     if not isinstance(encoder, ImageRows):
         return OBJECT_CELLS + len(_names(encoder))
-    shape = encoder.own_shape
+    shape: tuple[int, ...] = encoder.own_shape
     lists = sum(math.prod(shape[:axis]) for axis in range(len(shape)))
     return OBJECT_CELLS + 1 + lists + math.prod(shape)

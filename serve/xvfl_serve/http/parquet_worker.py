@@ -118,8 +118,14 @@ def check_limit(what: str, count: int, limit: int) -> None:
 
 def is_text(kind: Any) -> bool:
     """Return whether values of a type have a length of their own."""
-    checks = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
-    return any(check(kind) for check in checks) or types.is_fixed_size_binary(kind)
+    checks = (
+        types.is_string,
+        types.is_large_string,
+        types.is_binary,
+        types.is_large_binary,
+        types.is_fixed_size_binary,
+    )
+    return any(check(kind) for check in checks)
 
 
 def is_number(kind: Any) -> bool:
@@ -132,7 +138,8 @@ def is_number(kind: Any) -> bool:
 
 def is_list(kind: Any) -> bool:
     """Return whether a type is a list."""
-    return types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+    checks = (types.is_list, types.is_large_list, types.is_fixed_size_list)
+    return any(check(kind) for check in checks)
 
 
 def is_cell(kind: Any) -> bool:
@@ -142,12 +149,8 @@ def is_cell(kind: Any) -> bool:
     if is_list(kind):
         return is_number(kind.value_type) or (is_list(kind.value_type) and is_cell(kind.value_type))
     dates = (types.is_date, types.is_time, types.is_timestamp, types.is_duration)
-    return (
-        is_number(kind)
-        or is_text(kind)
-        or types.is_decimal(kind)
-        or any(check(kind) for check in dates)
-    )
+    others = any(check(kind) for check in (types.is_decimal, *dates))
+    return is_number(kind) or is_text(kind) or others
 
 
 def count_cells(column: Any) -> int:

@@ -34,7 +34,8 @@ from xvfl_serve.predictor import Options, Predictor
 INLINE_BYTES = 2**16
 INLINE_ROWS = 8
 """Larger requests are decoded and computed in a thread, so that others need not wait."""
-P, T = ParamSpec("P"), TypeVar("T")
+P = ParamSpec("P")
+T = TypeVar("T")
 PLAIN = Options()
 MAX_IMPORTANCE_ROWS = 100
 FIELDS = ("rows", "mode", "party", "completed", "importance")
