@@ -49,13 +49,15 @@ def limit_memory(size: int, seconds: int) -> None:
         import resource
     except ModuleNotFoundError:  # Windows
         return
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     try:
         with open("/proc/self/statm", encoding="ascii") as file:
             used = int(file.read().split()[0]) * resource.getpagesize()
     except OSError:  # not Linux
         used = 2**30
-    resource.setrlimit(resource.RLIMIT_AS, (used + size, used + size))
+    for kind, limit in ((resource.RLIMIT_AS, used + size), (resource.RLIMIT_CPU, seconds)):
+        _, hard = resource.getrlimit(kind)
+        limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+        resource.setrlimit(kind, (limit, limit))
 
 
 def read_rows(body: bytes, limits: dict[str, int]) -> list[dict[str, Any]]:
