@@ -46,6 +46,7 @@ def serve(options: argparse.Namespace) -> None:
         Access(options.host, tokens, frozenset(options.allow_host)),
         options.max_rows,
         options.max_bytes,
+        options.max_cells,
         options.max_seconds,
         threads=options.threads,
         release=options.release,
@@ -122,6 +123,12 @@ def _parser(program: str) -> argparse.ArgumentParser:
     )
     add("--max-rows", type=_positive, default=10_000, help="per request (default: %(default)s)")
     add("--max-bytes", type=_positive, default=16 * 2**20, help="per request (default: 16 MiB)")
+    add(
+        "--max-cells",
+        type=_positive,
+        default=2_000_000,
+        help="values per request and per answer, about 100 bytes each (default: %(default)s)",
+    )
     add("--max-seconds", type=_seconds, default=30.0, help="per request (default: %(default)s)")
     add("--threads", type=_positive, default=1, help="threads of the nets (default: %(default)s)")
     return parser

@@ -7,7 +7,8 @@ ServeError           base class; the command line prints one line and exits with
 Each message states what was expected, what was received, and what to do.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 
 
@@ -41,10 +42,28 @@ class RequestError(ServeError, ValueError):
         self.message, self.field, self.row, self.status = message, field, row, status
 
 
+@contextmanager
+def bundle_errors(where: str) -> Iterator[None]:
+    """Turn every error of loading a bundle into a `BundleError` of one line.
+
+    A bundle may come from anywhere: what its contents make Python, numpy or ONNX Runtime raise is
+    not known beforehand.
+    """
+    try:
+        yield
+    except RequestError as error:
+        raise BundleError(f"{where}: it cannot predict ({error}); export it again") from error
+    except ServeError:
+        raise
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise BundleError(f"{where}: cannot be loaded ({reason}); export it again") from error
+
+
 def unknown(what: str, given: str, valid: Iterable[str]) -> str:
     """Format an error message for an unknown name: the closest valid name, and all of them."""
-    names = [str(name) for name in valid]
+    given, names = given[:100], [str(name) for name in valid]
     near = get_close_matches(given, names, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}? " if near else ""
     shown = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
-    return f"unknown {what} {given[:100]!r}: {hint}valid: {shown}"
+    return f"unknown {what} {given!r}: {hint}valid: {shown}"

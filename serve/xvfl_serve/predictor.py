@@ -21,7 +21,8 @@ from xvfl_serve.encoding.encoders import (
     build_encoder,
     write_notes,
 )
-from xvfl_serve.errors import BundleError, RequestError, unknown
+from xvfl_serve.errors import RequestError, bundle_errors, unknown
+from xvfl_serve.onnx_check import check_self_contained
 from xvfl_serve.row_report import (
     COMPLETED,
     LOGITS,
@@ -74,34 +75,31 @@ class Predictor:
     """
 
     def __init__(self, bundle: Bundle, threads: int = 1) -> None:
-        self.bundle, manifest = bundle, bundle.manifest
-        try:
-            self.encoders: dict[str, Encoder] = {
-                each["name"]: build_encoder(bundle.read_json(each["encoder"]))
-                for each in manifest["parties"]
-            }
-            self.thresholds = {each["name"]: each["full_threshold"] for each in manifest["parties"]}
-            outputs = [Output.from_dict(each) for each in manifest["outputs"]]
-            self.outputs = {output.key: output for output in outputs}
-            self.task = build_task(manifest["task"], manifest["class_factors"])
-            self.prior: Floats = np.array(manifest["prior"])
-            self.flags = ModelFlags(**manifest["flags"])
-            self._numbers = {name: number for number, name in enumerate(self.encoders)}
-            self._nets = {
-                name: Nets(bundle.files[name], threads)
-                for output in outputs
-                for name in (output.graph, output.completion)
-                if name
-            }
-        except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
-            if isinstance(error, BundleError):
-                raise
-            raise BundleError(f"the bundle is incomplete ({error!r}); export it again") from error
-        # The first run of a session is slow: do it before the first request.
-        for output in outputs:
-            empty: Any = None if output.mode == "local" else {}
-            for count in (*FIXED_ROWS, FIXED_ROWS[-1] + 1):
-                self.predict([empty] * count, output.mode, output.party or None)
+        self.bundle = bundle
+        with bundle_errors("the bundle"):
+            self._build(threads)
+            # The first run of a session is slow: do it before the first request.
+            for output in self.outputs.values():
+                empty: Any = None if output.mode == "local" else {}
+                for count in (*FIXED_ROWS, FIXED_ROWS[-1] + 1):
+                    self.predict([empty] * count, output.mode, output.party or None)
+
+    def _build(self, threads: int) -> None:
+        """Build encoders, task and nets from the bundle."""
+        bundle, manifest = self.bundle, self.bundle.manifest
+        self.encoders: dict[str, Encoder] = {
+            each["name"]: build_encoder(bundle.read_json(each["encoder"]))
+            for each in manifest["parties"]
+        }
+        self.thresholds = {each["name"]: each["full_threshold"] for each in manifest["parties"]}
+        outputs = [Output.from_dict(each) for each in manifest["outputs"]]
+        self.outputs = {output.key: output for output in outputs}
+        self.task = build_task(manifest["task"], manifest["class_factors"])
+        self.prior: Floats = np.array(manifest["prior"])
+        self.flags = ModelFlags(**manifest["flags"])
+        self._numbers = {name: number for number, name in enumerate(self.encoders)}
+        names = {each for output in outputs for each in (output.graph, output.completion) if each}
+        self._nets = {name: Nets(bundle.files[name], threads) for name in sorted(names)}
 
     @classmethod
     def load(
@@ -352,6 +350,7 @@ class Nets:
     """
 
     def __init__(self, nets: bytes, threads: int) -> None:
+        check_self_contained(nets)
         self._nets, self._threads = nets, threads
         self._fixed = [(rows, self._session(rows)) for rows in FIXED_ROWS]
         self._many = self._session(None)
@@ -376,14 +375,11 @@ class Nets:
         options.log_severity_level = 3
         if rows is not None:
             options.add_free_dimension_override_by_name("rows", rows)
-        try:
-            return onnxruntime.InferenceSession(
-                self._nets, options, providers=["CPUExecutionProvider"]
-            )
-        except Exception as error:  # ONNX Runtime raises classes of its own.
-            raise BundleError(
-                f"the nets cannot be loaded ({error}); export the bundle again"
-            ) from error
+        # The check of external data reads this format.
+        options.add_session_config_entry("session.load_model_format", "ONNX")
+        return onnxruntime.InferenceSession(
+            self._nets, options, providers=["CPUExecutionProvider"], enable_fallback=False
+        )
 
 
 def _pad(rows: NDArray[Any], size: int) -> NDArray[Any]:

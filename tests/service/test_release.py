@@ -24,7 +24,7 @@ from xvfl.methods.pooling import load_decision_weights
 from xvfl.model.complete_run import CompleteOptions, complete_run
 from xvfl.model.model import Model
 from xvfl.model.run_dir import RunDir
-from xvfl.model.workflow import BUNDLE, ENCODER, open_bundle
+from xvfl.model.workflow import BUNDLE, ENCODER, RELEASE, open_bundle
 from xvfl.service.checkpoints import Checkpoints
 from xvfl.service.config import load_coordinator_config
 from xvfl.service.coordinator_service import CoordinatorService
@@ -34,6 +34,7 @@ from xvfl.service.release_store import ReleaseRecord, ReleaseStore
 from xvfl.service.trained_heads import TrainedHeads
 from xvfl.system.report import no_report
 from xvfl.wire.messages import Release
+from xvfl_serve.release_state import Revocation, read_release_state
 
 
 def released(folder: Path) -> Release:
@@ -224,9 +225,14 @@ def test_an_older_release_is_never_accepted_again(tmp_path: Path) -> None:
         open_bundle(party.folder)
     with pytest.raises(WireError, match="which was revoked"):
         party.install(first)
-    sign()
-    party.install(store.load("bank"))
-    assert open_bundle(party.folder) is not None
+    revoked = json.loads(store.load("bank").manifest)["number"]
+    for _ in range(2):
+        sign()
+        party.install(store.load("bank"))
+        assert open_bundle(party.folder) is not None
+        # Servers learn what was revoked before.
+        state = read_release_state(party.folder / RELEASE)
+        assert state.revocation == Revocation(revoked, "a mistake") and state.number > revoked
 
 
 def test_a_release_of_another_run_or_without_training(tmp_path: Path) -> None:

@@ -17,14 +17,15 @@ from starlette.types import ASGIApp
 from xvfl_serve.errors import RequestError, unknown
 from xvfl_serve.http import infer_v2
 from xvfl_serve.http.batching import Batcher
-from xvfl_serve.http.bodies import parse_json, read_body
+from xvfl_serve.http.bodies import decode_json, read_body
+from xvfl_serve.http.budget import Admission
 from xvfl_serve.http.docs_page import docs_page
 from xvfl_serve.http.gate import Gate
 from xvfl_serve.http.json_response import error_response, json_response
 from xvfl_serve.http.metrics import CONTENT_TYPE, Metrics
 from xvfl_serve.http.model_slot import ModelSlot
 from xvfl_serve.http.openapi import openapi
-from xvfl_serve.http.predict_route import Computer, predict
+from xvfl_serve.http.predict_route import Computer, predict, run_large
 from xvfl_serve.http.settings import Settings
 
 log = logging.getLogger("xvfl_serve")
@@ -37,7 +38,7 @@ class Service:
     def __init__(self, settings: Settings, version: str) -> None:
         self.settings, self.version, self.metrics = settings, version, Metrics()
         self.slot = ModelSlot(settings, self.metrics)
-        self.computer = Computer(settings, self.metrics, Batcher())
+        self.computer = Computer(settings, self.metrics, Batcher(), Admission(settings))
 
     def application(self) -> ASGIApp:
         """Return the ASGI application."""
@@ -82,17 +83,26 @@ class Service:
 
     async def predict(self, request: Request) -> Response:
         """Predict rows."""
-        return await predict(request, self.slot.predictor(), self.computer)
+        return await predict(request, self.slot.predictor(), self.slot.budget, self.computer)
 
     async def infer(self, request: Request) -> Response:
         """Predict tensors by the Open Inference Protocol."""
-        predictor = self.slot.predictor()
+        predictor, budget = self.slot.predictor(), self.slot.budget
         self._check_model(request)
-        data = parse_json(await read_body(request, self.settings))
-        call, wanted = await run_in_threadpool(infer_v2.parse_infer, data, predictor)
-        answers = await self.computer.compute(predictor, call)
-        name = self.settings.name
-        return json_response(infer_v2.infer_response(name, data, answers, wanted, predictor))
+        admission, name = self.computer.admission, self.settings.name
+        with admission.count_bytes() as on_part:
+            body = await read_body(request, self.settings, on_part)
+            size = len(body)
+            async with admission.rows.hold(await run_large(size, budget.check_json, body)):
+                data = await run_large(size, decode_json, body)
+                call, wanted = await run_in_threadpool(
+                    infer_v2.parse_infer, data, predictor, budget
+                )
+                async with admission.answers.hold(self.computer.check(call, budget)):
+                    answers = await self.computer.compute(predictor, call)
+                    return await run_large(
+                        size, infer_v2.infer_response, name, data, answers, wanted, predictor
+                    )
 
     async def server_metadata(self, request: Request) -> Response:
         """Describe the server."""

@@ -5,13 +5,22 @@ import codecs
 import csv
 import io
 import json
+import logging
+import math
+import os
+import pickle
+import subprocess
+import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from starlette.requests import Request
 
 from xvfl_serve.errors import RequestError
+from xvfl_serve.http.budget import Budget
 from xvfl_serve.http.settings import Settings
 
 JSON_TYPES = ("application/json", "application/x-www-form-urlencoded", "")
@@ -20,8 +29,12 @@ CSV_TYPE = "text/csv"
 PARQUET_TYPES = ("application/vnd.apache.parquet", "application/x-parquet")
 MAX_CELL = 2**17
 csv.field_size_limit(MAX_CELL)
-SEPARATORS = ",;\t|"
+SEPARATORS = (b",", b";", b"\t", b"|")
 """Separators of CSV files, as in training."""
+PARQUET_WORKER = Path(__file__).with_name("parquet_worker.py")
+PARQUET_MEMORY = 256 * 2**20
+"""Memory for decoding a Parquet file, in bytes."""
+log = logging.getLogger("xvfl_serve")
 
 
 def _reject_constant(name: str) -> None:
@@ -43,8 +56,13 @@ def content_type(request: Request) -> str:
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
-async def read_body(request: Request, settings: Settings) -> bytes:
-    """Read the body of a request; reject one that is too large or arrives too slowly."""
+async def read_body(
+    request: Request, settings: Settings, on_part: Callable[[int], None] = lambda size: None
+) -> bytes:
+    """Read the body of a request; reject one that is too large or arrives too slowly.
+
+    `on_part` is called with the size of each part, and may raise to stop.
+    """
     limit = settings.max_bytes
     length = request.headers.get("content-length", "")
     if length.isdigit() and int(length) > limit:
@@ -56,6 +74,7 @@ async def read_body(request: Request, settings: Settings) -> bytes:
                 size += len(part)
                 if size > limit:
                     raise _too_large(limit)
+                on_part(len(part))
                 parts.append(part)
     except TimeoutError as error:
         raise RequestError(
@@ -65,8 +84,14 @@ async def read_body(request: Request, settings: Settings) -> bytes:
     return b"".join(parts)
 
 
-def parse_json(body: bytes, example: str = '{"rows": [...]}') -> dict[str, Any]:
-    """Parse a JSON object; NaN, infinity and a field that occurs twice are rejected."""
+def parse_json(body: bytes, budget: Budget, example: str = '{"rows": [...]}') -> dict[str, Any]:
+    """Parse a JSON object within a budget; see `decode_json`."""
+    budget.check_json(body)
+    return decode_json(body, example)
+
+
+def decode_json(body: bytes, example: str = '{"rows": [...]}') -> dict[str, Any]:
+    """Decode a JSON object; NaN, infinity and a field that occurs twice are rejected."""
     if not body.strip():
         raise RequestError(f"expected a JSON object such as {example}, got nothing", status=400)
     try:
@@ -86,77 +111,92 @@ def parse_json(body: bytes, example: str = '{"rows": [...]}') -> dict[str, Any]:
     return data
 
 
-def read_csv(body: bytes) -> list[dict[str, Any]]:
+def read_csv(body: bytes, budget: Budget) -> list[dict[str, Any]]:
     """Read rows of a CSV file with a header; an empty cell is missing.
 
     The separator is the one that occurs most often in the header.
     """
+    separator = max(SEPARATORS, key=body.partition(b"\n")[0].count)
+    # A line is read as a whole, so that its cells are counted too late. Texts have separators too.
+    if body.count(separator) > budget.max_cells:
+        budget.check_cells(body.count(separator))
+    text = io.TextIOWrapper(io.BytesIO(body), "utf-8-sig", newline="")
+    rows: list[dict[str, Any]] = []
     try:
-        text = body.decode("utf-8-sig")
-        separator = max(SEPARATORS, key=text.partition("\n")[0].count)
-        lines = list(csv.reader(io.StringIO(text, newline=""), delimiter=separator))
+        lines = csv.reader(text, delimiter=separator.decode())
+        header = next(lines, None)
+        if header is None:
+            raise RequestError("expected a CSV file with a header, got an empty body", status=400)
+        _check_unique(header, "column")
+        budget.check_columns(len(header))
+        for number, line in enumerate(lines):
+            if not line:
+                continue
+            if len(line) != len(header):
+                raise RequestError(
+                    f"row {number}: expected {len(header)} cells as in the header, got {len(line)}",
+                    row=number,
+                    status=400,
+                )
+            check_rows(len(rows) + 1, budget.rows)
+            budget.check_cells((len(rows) + 1) * len(header))
+            rows.append(dict(zip(header, line, strict=True)))
     except (UnicodeDecodeError, csv.Error) as error:
         raise RequestError(f"expected a CSV file in UTF-8 ({error})", status=400) from error
-    if not lines:
-        raise RequestError("expected a CSV file with a header, got an empty body", status=400)
-    header = lines[0]
-    _check_unique(header, "column")
-    rows = []
-    for number, line in enumerate(lines[1:]):
-        if not line:
-            continue
-        if len(line) != len(header):
-            raise RequestError(
-                f"row {number}: expected {len(header)} cells as in the header, got {len(line)}",
-                row=number,
-                status=400,
-            )
-        rows.append(dict(zip(header, line, strict=True)))
     return rows
 
 
-def read_parquet(body: bytes, max_rows: int) -> list[dict[str, Any]]:
-    """Read rows of a Parquet file; needs pyarrow."""
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ModuleNotFoundError as error:
+def read_parquet(body: bytes, budget: Budget) -> list[dict[str, Any]]:
+    """Read rows of a Parquet file, in a process with limited memory; needs pyarrow."""
+    if find_spec("pyarrow") is None:
         raise RequestError(
             "this server does not read Parquet: install xvfl-serve[parquet], or send CSV or JSON",
             status=415,
-        ) from error
+        )
+    limits = {
+        "rows": budget.rows,
+        "columns": budget.columns,
+        "cells": budget.cells,
+        "text_bytes": budget.text_bytes,
+        "memory": PARQUET_MEMORY,
+        "seconds": math.ceil(budget.seconds),
+    }
     try:
-        file = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(body))
-        check_rows(file.metadata.num_rows, max_rows)
-        _check_unique(file.schema_arrow.names, "column")
-        return _parquet_rows(file.read())
-    except (pyarrow.ArrowException, OSError, ValueError) as error:
-        if isinstance(error, RequestError):
-            raise
-        raise RequestError(f"expected a Parquet file ({error})", status=400) from error
-
-
-def _parquet_rows(table: Any) -> list[dict[str, Any]]:
-    """Return rows of JSON values, dates and durations; other values as the text of training."""
-    import pyarrow
-
-    types, texts = pyarrow.types, []
-    for at, field in enumerate(table.schema):
-        kind = field.type
-        if (types.is_timestamp(kind) or types.is_duration(kind)) and kind.unit == "ns":
-            # Python's dates have microseconds.
-            coarse = pyarrow.duration("us")
-            if types.is_timestamp(kind):
-                coarse = pyarrow.timestamp("us", kind.tz)
-            table = table.set_column(at, field.name, table.column(at).cast(coarse, safe=False))
-        elif types.is_decimal(kind) or types.is_time(kind) or types.is_binary(kind):
-            texts.append(field.name)
-    rows: list[dict[str, Any]] = table.to_pylist()
-    for row in rows:
-        for name in texts:
-            if (cell := row[name]) is not None:
-                row[name] = cell.decode(errors="replace") if type(cell) is bytes else str(cell)
+        done = subprocess.run(
+            [sys.executable, "-P", str(PARQUET_WORKER), json.dumps(limits)],
+            input=body,
+            capture_output=True,
+            timeout=budget.seconds,
+            check=False,
+            env={**os.environ, "ARROW_DEFAULT_MEMORY_POOL": "system"},
+        )
+        kind, answer = _PlainUnpickler(io.BytesIO(done.stdout)).load()
+    except subprocess.TimeoutExpired as error:
+        raise RequestError(
+            f"the Parquet file was not decoded in {budget.seconds:g} s, the limit; send fewer rows",
+            "rows",
+            status=413,
+        ) from error
+    except (EOFError, pickle.UnpicklingError) as error:
+        log.error("a Parquet file ended the decoder (exit code %d)", done.returncode)
+        raise RequestError(
+            "expected a Parquet file, but it cannot be decoded; send CSV or JSON", status=400
+        ) from error
+    if kind == "error":
+        status, message, field = answer
+        raise RequestError(message, field, status=status)
+    rows: list[dict[str, Any]] = answer
     return rows
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    """Reads plain values, dates and durations."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Find the class of a date or a time zone."""
+        if module.partition(".")[0] not in ("datetime", "zoneinfo", "pytz", "_codecs"):
+            raise pickle.UnpicklingError(f"{module}.{name} is no cell")
+        return super().find_class(module, name)
 
 
 def check_rows(count: int, limit: int, field: str = "rows") -> None:

@@ -1,7 +1,7 @@
 """Responses in JSON."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from starlette.responses import Response
@@ -18,6 +18,15 @@ def json_response(
     return Response(_encode(data), status, headers, "application/json")
 
 
+def rows_response(
+    fields: Mapping[str, str], name: str, rows: Sequence[Mapping[str, Any]]
+) -> Response:
+    """Return a JSON object with a list of rows, encoded row by row so that other threads run."""
+    head = _encode(fields)[:-1]
+    text = f"{head},{_encode(name)}:[{','.join(map(_encode, rows))}]}}"
+    return Response(text, media_type="application/json")
+
+
 def error_response(error: RequestError, headers: Mapping[str, str] | None = None) -> Response:
     """Return an error: its message, and the field and row at fault where there is one.
 
@@ -28,4 +37,6 @@ def error_response(error: RequestError, headers: Mapping[str, str] | None = None
         data["field"] = error.field
     if error.row is not None:
         data["row"] = error.row
+    if error.status == 503:
+        headers = {"Retry-After": "1", **(headers or {})}
     return json_response(data, error.status, headers)

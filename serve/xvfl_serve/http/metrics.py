@@ -27,6 +27,7 @@ class Metrics:
         self._missing: dict[tuple[str, tuple[str, ...]], NDArray[np.int64]] = {}
         self._unusual: Counter[Labels] = Counter()
         self._reloads: Counter[Labels] = Counter()
+        self._watch_errors: Counter[Labels] = Counter()
         self._latency = [0] * (len(BUCKETS) + 1)
         self._seconds = 0.0
 
@@ -61,6 +62,11 @@ class Metrics:
         with self._lock:
             self._reloads[(("result", result),)] += 1
 
+    def add_watch_error(self, check: str) -> None:
+        """Count a failed check for a new bundle or a revocation."""
+        with self._lock:
+            self._watch_errors[(("check", check),)] += 1
+
     def text(self, info: Mapping[str, str]) -> str:
         """Write all counters; `info` describes the bundle."""
         with self._lock:
@@ -91,6 +97,11 @@ class Metrics:
                 self._unusual,
             ),
             ("xvfl_reloads_total", "Replacements of the bundle.", self._reloads),
+            (
+                "xvfl_watch_errors_total",
+                "Failed checks for a new bundle (bundle) or a revocation (release).",
+                self._watch_errors,
+            ),
         )
         for name, text, counts in families:
             yield from _family(name, "counter", text, counts)

@@ -23,10 +23,11 @@ ERRORS = {
     "403": FOREIGN,
     "408": "The body arrived too slowly.",
     "410": "The head in the bundle is revoked.",
-    "413": "Too many rows or bytes, or too long to compute.",
+    "413": "Too many rows, values or bytes, or too long to compute.",
     "415": "Unknown content type.",
     "421": FOREIGN,
     "422": "A field is wrong; the answer names it.",
+    "503": "The server is busy with large requests.",
 }
 
 

@@ -2,10 +2,11 @@
 
 import csv
 import io
+import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -19,18 +20,22 @@ from xvfl_serve.http.bodies import (
     PARQUET_TYPES,
     check_rows,
     content_type,
-    parse_json,
+    decode_json,
     read_body,
     read_csv,
     read_parquet,
 )
-from xvfl_serve.http.json_response import json_response
+from xvfl_serve.http.budget import Admission, Budget
+from xvfl_serve.http.json_response import rows_response
 from xvfl_serve.http.metrics import Metrics
 from xvfl_serve.http.settings import Settings
 from xvfl_serve.predictor import Options, Predictor
 
+INLINE_BYTES = 2**16
 INLINE_ROWS = 8
-"""Requests of more rows are computed in a thread, so that others need not wait."""
+"""Larger requests are decoded and computed in a thread, so that others need not wait."""
+P = ParamSpec("P")
+T = TypeVar("T")
 PLAIN = Options()
 MAX_IMPORTANCE_ROWS = 100
 FIELDS = ("rows", "mode", "party", "completed", "importance")
@@ -51,17 +56,22 @@ class PredictCall:
 
 @dataclass(frozen=True)
 class Computer:
-    """Predicts the rows of requests within the limits."""
+    """Decodes and predicts the rows of requests within the limits."""
 
     settings: Settings
     metrics: Metrics
     batcher: Batcher
+    admission: Admission
 
-    async def compute(self, predictor: Predictor, call: PredictCall) -> list[dict[str, Any]]:
-        """Predict: few rows together with those of other requests, many in a thread."""
+    def check(self, call: PredictCall, budget: Budget) -> int:
+        """Check the number of rows; return the cells of their answers."""
         check_rows(len(call.rows), self.settings.max_rows)
         if call.options.importance:
             check_rows(len(call.rows), min(self.settings.max_rows, MAX_IMPORTANCE_ROWS))
+        return budget.check_answers(len(call.rows), call.options.completed)
+
+    async def compute(self, predictor: Predictor, call: PredictCall) -> list[dict[str, Any]]:
+        """Predict: few rows together with those of other requests, many in a thread."""
         if 0 < len(call.rows) <= INLINE_ROWS and call.options == PLAIN:
             output = predictor.choose(call.mode, call.party)
             encoded = predictor.encode(output, call.rows)
@@ -96,27 +106,61 @@ class Computer:
         )
 
 
-async def predict(request: Request, predictor: Predictor, computer: Computer) -> Response:
+async def predict(
+    request: Request, predictor: Predictor, budget: Budget, computer: Computer
+) -> Response:
     """Answer `POST /predict`."""
-    kind, settings = content_type(request), computer.settings
-    body = await read_body(request, settings)
+    admission = computer.admission
+    with admission.count_bytes() as on_part:
+        body, kind = await read_body(request, computer.settings, on_part), content_type(request)
+        cells, decode = await _measure(kind, body, budget)
+        size = len(body) if kind in JSON_TYPES else math.inf
+        async with admission.rows.hold(cells):
+            call = await run_large(size, decode, request.query_params, predictor)
+            async with admission.answers.hold(computer.check(call, budget)):
+                answers = await computer.compute(predictor, call)
+                size = len(answers) * INLINE_BYTES // INLINE_ROWS
+                return await run_large(size, _respond, request, call, answers, predictor)
+
+
+async def _measure(
+    kind: str, body: bytes, budget: Budget
+) -> tuple[int, Callable[[Mapping[str, str], Predictor], PredictCall]]:
+    """Return the cells of a body, at most, and the function that decodes it."""
     if kind in JSON_TYPES:
-        call = _json_call(parse_json(body), request.query_params)
-    elif kind == CSV_TYPE:
-        rows = await run_in_threadpool(read_csv, body)
-        call = _upload_call(request.query_params, rows, predictor)
-    elif kind in PARQUET_TYPES:
-        rows = await run_in_threadpool(read_parquet, body, settings.max_rows)
-        call = _upload_call(request.query_params, rows, predictor)
-    else:
-        valid = (JSON_TYPES[0], CSV_TYPE, PARQUET_TYPES[0])
-        raise RequestError(unknown("content type", kind, valid), "content-type", status=415)
-    answers = await computer.compute(predictor, call)
+        cells = await run_large(len(body), budget.check_json, body)
+        return cells, lambda parameters, _: _json_call(decode_json(body), parameters)
+    if kind == CSV_TYPE:
+        return min(len(body), budget.cells), lambda parameters, predictor: _upload_call(
+            parameters, read_csv(body, budget), predictor
+        )
+    if kind in PARQUET_TYPES:
+        # Its size is known only after it is decoded.
+        return budget.max_cells, lambda parameters, predictor: _upload_call(
+            parameters, read_parquet(body, budget), predictor
+        )
+    valid = (JSON_TYPES[0], CSV_TYPE, PARQUET_TYPES[0])
+    raise RequestError(unknown("content type", kind, valid), "content-type", status=415)
+
+
+def _respond(
+    request: Request,
+    call: PredictCall,
+    answers: Sequence[Mapping[str, Any]],
+    predictor: Predictor,
+) -> Response:
     if call.ids is not None:
         answers = [{"id": i, **each} for i, each in zip(call.ids, answers, strict=True)]
     if request.headers.get("accept", "").startswith(CSV_TYPE):
         return Response(_write_csv(answers, predictor), media_type=CSV_TYPE)
-    return json_response({"bundle": predictor.bundle.digest, "predictions": answers})
+    return rows_response({"bundle": predictor.bundle.digest}, "predictions", answers)
+
+
+async def run_large(size: float, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call a function on so many bytes: on many in a thread, so that others need not wait."""
+    if size <= INLINE_BYTES:
+        return function(*args, **kwargs)
+    return await run_in_threadpool(function, *args, **kwargs)
 
 
 def _json_call(data: Mapping[str, Any], parameters: Mapping[str, str]) -> PredictCall:

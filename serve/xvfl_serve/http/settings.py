@@ -24,6 +24,8 @@ class Settings:
         Largest number of rows of a request.
     max_bytes : int, default=16777216
         Largest body of a request.
+    max_cells : int, default=2000000
+        Largest number of values of a request, and of its answer. A value takes about 100 bytes.
     max_seconds : float, default=30.0
         Longest time to receive and to answer a request.
     poll_seconds : float, default=1.0
@@ -40,6 +42,7 @@ class Settings:
     access: Access = Access("127.0.0.1")
     max_rows: int = 10_000
     max_bytes: int = 16 * 2**20
+    max_cells: int = 2_000_000
     max_seconds: float = 30.0
     poll_seconds: float = 1.0
     threads: int = 1

@@ -1,7 +1,8 @@
 """The release that a party has installed, and the run that it belongs to, in its state folder.
 
 run.json       settings of the party's last run
-release.json   number of the newest release or revocation that the party has accepted
+release.json   number of the newest release or revocation that the party has accepted, and the
+               newest revocation before it
 bundle/        the model of the party's nets and the released head
 
 A release assembles a model from the head, the party's encoder and its last checkpoint of the run.
@@ -72,6 +73,7 @@ class PartyFolder:
             "run": manifest["run"],
             "created": manifest["created"],
             "revoked": manifest.get("revoked"),
+            "last_revocation": self._last_revocation(),
             "digest": _digest(message),
         }
         if record["revoked"] is None:
@@ -100,6 +102,16 @@ class PartyFolder:
             f"Release: expected a number above {installed['number']}, which {kind}, got {number}; "
             "an older release is not accepted; ask the coordinator for a new one"
         )
+
+    def _last_revocation(self) -> dict[str, Any] | None:
+        """Return number and reason of the newest revocation before this release, for servers."""
+        if not self.folder.has(RELEASE):
+            return None
+        before = self.folder.read_json(RELEASE)
+        if before["revoked"] is None:
+            last: dict[str, Any] | None = before.get("last_revocation")
+            return last
+        return {"number": before["number"], "reason": before["revoked"]}
 
     def _assemble(
         self,

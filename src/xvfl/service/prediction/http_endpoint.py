@@ -34,6 +34,7 @@ from xvfl.service.prediction.micro_batches import Answers, OverloadedError
 from xvfl_serve.errors import RequestError, unknown
 from xvfl_serve.http.app import on_error, on_http_error
 from xvfl_serve.http.bodies import JSON_TYPES, check_rows, content_type, parse_json, read_body
+from xvfl_serve.http.budget import Budget
 from xvfl_serve.http.connections import port_limits
 from xvfl_serve.http.docs_page import docs_page
 from xvfl_serve.http.gate import Access, Gate
@@ -133,7 +134,8 @@ class HttpEndpoint:
         if kind not in JSON_TYPES:
             text = unknown("content type", kind, JSON_TYPES[:1])
             raise RequestError(text, "content-type", status=415)
-        data = parse_json(await read_body(request, self._limits), '{"ids": [...]}')
+        body = await read_body(request, self._limits)
+        data = parse_json(body, Budget.of_ids(self._limits), '{"ids": [...]}')
         ids, seconds, unknown_as_prior = self._parse(data)
         places, rows, answers = list[int](), list[int](), list[dict[str, Any]]()
         for place, each in enumerate(ids):

@@ -1,0 +1,64 @@
+"""Measure JSON before it is decoded: a few bytes of it can take a hundred times their memory."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+OBJECT_CELLS = 4
+"""An object takes the memory of so many cells."""
+MIN_DEPTH = 8
+"""No limit of the depth is below this one."""
+_SHORT, _CHUNK = 4096, 2**20
+_OPEN = np.zeros(256, dtype=np.int8)
+_OPEN[list(b"[{")] = 1
+_OPEN[list(b"]}")] = -1
+_CELLS = np.zeros(256, dtype=np.int64)
+_CELLS[list(b",[{")] = 1, 1, OBJECT_CELLS
+
+
+@dataclass(frozen=True)
+class JsonSize:
+    """An upper bound of what a JSON text decodes to."""
+
+    cells: int
+    """Numbers, texts and lists; an object counts as `OBJECT_CELLS`."""
+    depth: int
+    """Lists and objects within each other."""
+
+
+def measure_json(text: bytes) -> JsonSize:
+    """Return an upper bound of the size of JSON, without decoding it.
+
+    Exact up to the first error of broken JSON, which is as far as a decoder gets.
+    """
+    opened = text.count(b"[") + text.count(b"{")
+    if opened <= MIN_DEPTH and len(text) <= _SHORT:
+        cells = opened + (OBJECT_CELLS - 1) * text.count(b"{") + text.count(b",")
+        return JsonSize(cells + 1, opened)
+    # Without escapes, a text ends at the next quote.
+    plain = text.replace(b"\\\\", b"").replace(b'\\"', b"")
+    counts = np.zeros(256, dtype=np.int64)
+    depth = deepest = 0
+    inside = False
+    for start in range(0, len(plain), _CHUNK):
+        chunk = np.frombuffer(plain, np.uint8, min(_CHUNK, len(plain) - start), start)
+        in_text = np.logical_xor.accumulate(chunk == ord('"')) ^ inside
+        inside = bool(in_text[-1])
+        outside = chunk[~in_text]
+        if len(outside):
+            counts += np.bincount(outside, minlength=256)
+            depths = depth + np.cumsum(_OPEN[outside], dtype=np.int32)
+            depth, deepest = int(depths[-1]), max(deepest, int(depths.max()))
+    return JsonSize(int(counts @ _CELLS) + 1, deepest)
+
+
+def load_json(text: bytes, cells: int, depth: int) -> Any:
+    """Decode JSON of at most so many cells and so deep; raise `ValueError` if there are more."""
+    size = measure_json(text)
+    if size.depth > depth:
+        raise ValueError(f"JSON nested {size.depth} deep, expected at most {depth}")
+    if size.cells > cells:
+        raise ValueError(f"JSON of {size.cells} values, expected at most {cells}")
+    return json.loads(text)

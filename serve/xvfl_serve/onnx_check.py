@@ -1,0 +1,74 @@
+"""Find tensors of an ONNX file whose data lie in other files.
+
+ONNX Runtime reads such files from this machine, outside the checksums and the signature of a
+bundle. Only the fields that lead to tensors are followed; see onnx.proto.
+"""
+
+from collections.abc import Iterator
+
+_TENSOR = "tensor"
+_FIELDS: dict[str, dict[int, str]] = {
+    "model": {7: "graph", 20: "training", 25: "function"},
+    "training": {1: "graph", 2: "graph"},
+    "graph": {1: "node", 5: _TENSOR, 15: "sparse"},
+    "function": {7: "node", 11: "attribute"},
+    "node": {5: "attribute"},
+    "attribute": {5: _TENSOR, 6: "graph", 10: _TENSOR, 11: "graph", 22: "sparse", 23: "sparse"},
+    "sparse": {1: _TENSOR, 2: _TENSOR},
+    _TENSOR: {},
+}
+"""The messages within each message, by the number of the field."""
+_EXTERNAL_DATA, _DATA_LOCATION = 13, 14
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+MAX_MESSAGES = 1_000_000
+
+
+def check_self_contained(nets: bytes) -> None:
+    """Raise `ValueError` if an ONNX file refers to other files, or is no ONNX file."""
+    view, waiting, count = memoryview(nets), [("model", 0, len(nets))], 0
+    while waiting:
+        kind, start, end = waiting.pop()
+        count += 1
+        if count > MAX_MESSAGES:
+            raise ValueError(f"nets of more than {MAX_MESSAGES} parts")
+        for number, wire_type, value, stop in _fields(view, start, end):
+            if kind == _TENSOR and (
+                number == _EXTERNAL_DATA or (number == _DATA_LOCATION and value != 0)
+            ):
+                raise ValueError("nets with external data, which lie in other files")
+            if wire_type == _BYTES and number in _FIELDS[kind]:
+                waiting.append((_FIELDS[kind][number], value, stop))
+
+
+def _fields(view: memoryview, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+    """Yield number, wire type, value (or start) and end of each field of a message."""
+    while at < end:
+        key, at = _varint(view, at, end)
+        if not 8 <= key < 2**32:
+            raise ValueError("nets that are not in the ONNX format")
+        number, wire_type, value = key >> 3, key & 7, at
+        if wire_type == _VARINT:
+            value, at = _varint(view, at, end)
+        elif wire_type == _BYTES:
+            size, value = _varint(view, at, end)
+            at = value + size
+        elif wire_type in (_FIXED32, _FIXED64):
+            at += 4 if wire_type == _FIXED32 else 8
+        else:
+            raise ValueError("nets that are not in the ONNX format")
+        if at > end:
+            raise ValueError("nets that are cut off")
+        yield number, wire_type, value, at
+
+
+def _varint(view: memoryview, at: int, end: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 70, 7):
+        if at >= end:
+            raise ValueError("nets that are cut off")
+        byte = view[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+    raise ValueError("nets that are not in the ONNX format")

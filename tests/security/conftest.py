@@ -1,0 +1,19 @@
+"""A bundle that is attacked."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.small_tables import make_tables
+from xvfl import XVFLClassifier
+from xvfl.model.export.bundle_export import build_bundle
+
+
+@pytest.fixture(scope="session")
+def bank_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write the bundle of a small model: columns age, balance and job of the bank."""
+    bank, shop, y = make_tables(100)
+    model = XVFLClassifier(epochs=1, members=1).fit({"bank": bank, "shop": shop}, y)
+    path = tmp_path_factory.mktemp("bundle") / "bank.xvfl"
+    path.write_bytes(build_bundle(model.model_, "bank"))
+    return path
