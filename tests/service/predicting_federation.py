@@ -91,7 +91,10 @@ max_per_row = {max_per_row}
 
 
 def train_federation(
-    folder: Path, deadline: float = DEADLINE_S, task: TaskKind = "classification"
+    folder: Path,
+    deadline: float = DEADLINE_S,
+    task: TaskKind = "classification",
+    n_new: int = N_NEW,
 ) -> None:
     """Write tables and certificates, and train with all parties in this process.
 
@@ -100,7 +103,7 @@ def train_federation(
     none.
     """
     rng = np.random.default_rng(7)
-    ids = [f"c{i:04}" for i in range(N_TRAIN + N_NEW)]
+    ids = [f"c{i:04}" for i in range(N_TRAIN + n_new)]
     x = rng.normal(size=(len(ids), 9))
     signal = 2 * x[:, 0] + x[:, 3] + x[:, 6] + 0.3 * rng.normal(size=len(ids))
     classes, numbers = np.where(signal > 0, "yes", "no"), 500 + 40 * signal
@@ -194,6 +197,7 @@ class Response:
     status: int
     body: dict[str, Any]
     seconds: float
+    headers: Mapping[str, str]
 
     @property
     def predictions(self) -> list[dict[str, Any]]:
@@ -287,10 +291,19 @@ class Predicting:
         started = time.monotonic()
         try:
             with urllib.request.urlopen(request, timeout=60) as response:
-                status, text = response.status, response.read()
+                status, text, headers = response.status, response.read(), response.headers
         except urllib.error.HTTPError as error:
-            status, text = error.code, error.read()
-        return Response(status, json.loads(text), time.monotonic() - started)
+            status, text, headers = error.code, error.read(), error.headers
+        return Response(status, json.loads(text), time.monotonic() - started, headers)
+
+    def get(self, path: str, port: int = 0) -> tuple[int, str, Mapping[str, str]]:
+        """Return status, text and headers of a GET."""
+        url = f"http://127.0.0.1:{port or self.port}{path}"
+        try:
+            with urllib.request.urlopen(url, timeout=60) as response:
+                return response.status, response.read().decode(), response.headers
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode(), error.headers
 
     def signal(self, name: str, number: signal.Signals) -> None:
         """Send a signal to a process."""
