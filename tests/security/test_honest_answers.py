@@ -30,6 +30,9 @@ def restarted(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 def test_without_a_party_nothing_is_predicted(restarted: Predicting) -> None:
     stop(restarted, "bank")
+    until = time.monotonic() + 60
+    while restarted.get("/v2/health/ready")[0] == 200 and time.monotonic() < until:
+        time.sleep(0.1)
     (each, *_) = held_by(restarted.folder, "bank")
     response = restarted.predict([each])
     assert response.status == 503, response.body
@@ -85,6 +88,4 @@ def stop(federation: Predicting, name: str) -> None:
         return
     federation.signal(name, SIGKILL)
     federation.running[name].wait(60)
-    until = time.monotonic() + 60
-    while time.monotonic() < until and federation.get("/v2/health/ready")[0] == 200:
-        time.sleep(0.1)
+    federation.event("main", "disconnected", party=name)

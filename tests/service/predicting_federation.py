@@ -85,6 +85,7 @@ private_key = "certs/{name}.key"
 table = "{name}-new.csv"
 address = "127.0.0.1:{address}"
 deadline = 2.0
+{options}
 [prediction.limits]
 max_per_row = {max_per_row}
 """
@@ -148,9 +149,14 @@ def train_federation(
     assert outcome.evaluation is not None and not outcome.absent
 
 
-def write_party(folder: Path, name: str, port: int, max_per_row: int = 100_000) -> None:
-    """Write the configuration of a party."""
-    text = PARTY.format(port=port, name=name, max_per_row=max_per_row, address=free_port())
+def write_party(
+    folder: Path, name: str, port: int, max_per_row: int = 100_000, options: str = ""
+) -> None:
+    """Write the configuration of a party, with further options of prediction."""
+    address = free_port()
+    text = PARTY.format(
+        port=port, name=name, max_per_row=max_per_row, address=address, options=options
+    )
     (folder / f"{name}.toml").write_text(text)
 
 
@@ -212,6 +218,8 @@ class Predicting:
 
     folder: Path
     max_per_row: int = 100_000
+    party_options: str = ""
+    """Further options of prediction at the parties."""
     running: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
     port: int = 0
     """Port of the HTTP endpoint."""
@@ -239,7 +247,7 @@ class Predicting:
 
     def start_party(self, name: str, *options: str) -> None:
         """Start a party."""
-        write_party(self.folder, name, self.listen, self.max_per_row)
+        write_party(self.folder, name, self.listen, self.max_per_row, self.party_options)
         self.launch(name, *options)
 
     def launch(self, name: str, *options: str) -> None:
