@@ -46,7 +46,6 @@ def test_without_a_party_nothing_is_predicted(restarted: Predicting) -> None:
 
 def test_a_row_of_an_unreachable_party_is_not_called_unobserved(restarted: Predicting) -> None:
     start(restarted, "bank")
-    assert restarted.get("/v2/health/ready")[0] == 200
     tables = new_tables(restarted.folder)
     at_shop = next(each for each in tables["shop"].index if each not in tables["bank"].index)
     at_bank = tables["bank"].dropna().index[0]
@@ -55,6 +54,7 @@ def test_a_row_of_an_unreachable_party_is_not_called_unobserved(restarted: Predi
     text = "; ".join(elsewhere["notes"])
     assert "unreachable: shop (not connected)" in text and "not observed by any party" not in text
     assert here["mode"] == "collaborative" and here["parties"] == ["bank"]
+    assert restarted.get("/v2/health/ready")[0] == 200
 
 
 def test_callers_do_not_learn_the_name_of_the_run(restarted: Predicting) -> None:

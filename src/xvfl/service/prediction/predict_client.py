@@ -197,7 +197,8 @@ def _tls_context(target: _Target) -> ssl.SSLContext:
 def _body(error: HTTPError) -> dict[str, Any]:
     """Return the JSON object of an error."""
     try:
-        body = json.load(error)
+        with error:
+            body = json.load(error)
     except (ValueError, OSError):
         return {}
     return body if isinstance(body, dict) else {}
