@@ -16,7 +16,7 @@ import torch
 from tests.federation.split_helpers import make_federation, make_small_method
 from tests.problems import D, Problem
 from xvfl.federation.assistance import AssistedParties, average_peers, method_with_peers
-from xvfl.federation.party_pool import NO_ANSWER, PartyPool
+from xvfl.federation.party_pool import NO_ANSWER, NOT_CONNECTED, REJECTED, PartyPool
 from xvfl.federation.predict_in_time import (
     EMBED_SHARE,
     TimelyBatch,
@@ -220,7 +220,40 @@ def test_refused_rows_are_completed_as_absent_ones(tmp_path: Path) -> None:
         _, batch, _ = parties.predict()
         assert bool((batch.refused == (parties.problem.rows.handles >= 0)).all())
         assert not bool(batch.rows.seen.any())
-        assert set(batch.refusals) == {"max_per_row (1) is used up"}
+        (refusal,) = set(batch.refusals)
+        assert refusal.startswith("max_per_row (1) is used up until ")
+
+
+def test_without_views_parties_report_how_completely_rows_are_observed(tmp_path: Path) -> None:
+    with federation(tmp_path) as parties:
+        rows, deadline = parties.problem.rows, time.monotonic() + DEADLINE_S
+        batch = embed_in_time(parties.pool, rows.handles, "c", (), 0, deadline, places=[1])
+        assert batch.places == (1,) and batch.E.numel() == 0
+        assert batch.rows.full.equal(rows.full[:, [1]])
+        assert batch.rows.seen.equal(rows.seen[:, [1]])
+
+
+def test_a_party_that_disconnects_is_noticed_without_a_request(tmp_path: Path) -> None:
+    with federation(tmp_path) as parties:
+        parties.predict()
+        assert parties.pool.n_available == 3
+        parties.transports[1].open = True
+        while parties.pool.n_available > 2:
+            time.sleep(0.01)
+        assert parties.pool.parties[1].absence == NOT_CONNECTED
+        parties.transports[1].open = False
+        while parties.pool.n_available < 3:
+            time.sleep(0.01)
+
+
+def test_callers_learn_a_reason_but_no_text_of_a_party(tmp_path: Path) -> None:
+    with federation(tmp_path) as parties:
+        views, deadline = ("masked",), time.monotonic() + DEADLINE_S
+        handles = parties.problem.rows.handles
+        embed_in_time(parties.pool, handles, "c", views, D, deadline)  # type: ignore[arg-type]
+        assert {each.absence for each in parties.pool.parties} == {REJECTED}
+        assert "expected views among" in parties.pool.parties[0].diagnosis
+        assert "expected views among" in str(parties.events)
 
 
 @pytest.mark.parametrize("party", [0, 1, 2])

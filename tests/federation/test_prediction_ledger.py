@@ -7,7 +7,13 @@ import numpy as np
 import pytest
 
 from xvfl.errors import ConfigError, RunError
-from xvfl.federation.prediction_ledger import COUNTS, PredictionLedger, PredictionLimits
+from xvfl.federation.prediction_ledger import (
+    COUNTS,
+    KEPT_DAYS,
+    MAX_CALLERS,
+    PredictionLedger,
+    PredictionLimits,
+)
 
 DAY = date(2026, 3, 1)
 ROWS = np.arange(4)
@@ -17,15 +23,71 @@ def ledger(folder: Path, day: date = DAY, **limits: int) -> PredictionLedger:
     return PredictionLedger(PredictionLimits(**limits), 4, folder, lambda: day)
 
 
-def test_a_row_has_a_budget_over_restarts_and_days(tmp_path: Path) -> None:
-    for number in range(3):
-        allowed, refusal = ledger(tmp_path, DAY + timedelta(number), max_per_row=3).take(
-            ROWS[:2], "a"
-        )
+def test_a_row_has_a_budget_a_day_over_restarts(tmp_path: Path) -> None:
+    for _ in range(3):
+        allowed, refusal = ledger(tmp_path, max_per_row=3).take(ROWS[:2], "a")
         assert allowed.all() and not refusal
-    allowed, refusal = ledger(tmp_path, DAY + timedelta(9), max_per_row=3).take(ROWS, "a")
+    allowed, refusal = ledger(tmp_path, max_per_row=3).take(ROWS, "a")
     assert allowed.tolist() == [False, False, True, True]
-    assert refusal == "max_per_row (3) is used up"
+    assert refusal == "max_per_row (3) is used up until 2026-03-02 00:00 UTC"
+    assert ledger(tmp_path, DAY + timedelta(1), max_per_row=3).take(ROWS, "a")[0].all()
+
+
+def test_a_clock_that_is_set_back_refills_nothing(tmp_path: Path) -> None:
+    today = [DAY]
+    one = PredictionLedger(PredictionLimits(max_per_row=1), 4, tmp_path, lambda: today[0])
+    assert one.take(ROWS, "a")[0].all()
+    for day in (DAY - timedelta(1), DAY, DAY - timedelta(400), DAY):
+        today[0] = day
+        assert not one.take(ROWS, "a")[0].any()
+        again = ledger(tmp_path, day, max_per_row=1)
+        assert not again.take(ROWS, "a")[0].any() and again.usage()["prediction_day"] == str(DAY)
+    today[0] = DAY + timedelta(1)
+    assert one.take(ROWS, "a")[0].all() and not one.take(ROWS, "a")[0].any()
+
+
+@pytest.mark.parametrize(("days", "left"), [(0, 1), (1, 3)])
+def test_counts_without_a_day_are_those_of_the_last_request(
+    tmp_path: Path, days: int, left: int
+) -> None:
+    np.save(tmp_path / COUNTS, np.full((1, 4), 2, dtype=np.uint32))
+    (tmp_path / "requests-2026-02-01.jsonl").write_text('{"caller": "a", "rows": 9}\n')
+    path = tmp_path / f"requests-{DAY}.jsonl"
+    path.write_text('{"caller": "a", "rows": 4}\n{"caller": "b", "rows": 4}\n{"call')
+    found = ledger(tmp_path, DAY + timedelta(days), max_per_row=3)
+    assert found.usage()["prediction_requests_today"] == (0 if days else 8)
+    for _ in range(left):
+        assert found.take(ROWS, "a")[0].all()
+    assert not found.take(ROWS, "a")[0].any()
+
+
+def test_a_row_above_one_budget_counts_in_none(tmp_path: Path) -> None:
+    one = ledger(tmp_path, max_per_row=1, max_per_day=3)
+    one.take(ROWS[:1], "a")
+    allowed, refusal = one.take(ROWS, "a")
+    assert allowed.tolist() == [False, True, True, False]
+    assert refusal.startswith("max_per_row (1) or max_per_day (3) is used up until ")
+    assert one.usage()["prediction_requests_today"] == 3
+    assert np.load(tmp_path / COUNTS).tolist() == [[1, 1, 1, 0]]
+
+
+def test_invented_callers_share_one_budget(tmp_path: Path) -> None:
+    one = ledger(tmp_path, max_per_row=10_000, max_per_caller=4)
+    for number in range(MAX_CALLERS):
+        assert one.take(ROWS[:1], f"caller {number}")[0].all()
+    for number in range(4):
+        assert one.take(ROWS[:1], f"invented {number}")[0].all()
+    for each in (one, ledger(tmp_path, max_per_row=10_000, max_per_caller=4)):
+        allowed, refusal = each.take(ROWS[:1], "another one")
+        assert not allowed.any() and "max_per_caller (4)" in refusal
+        assert each.take(ROWS[:1], "caller 7")[0].all()
+        assert len(each.usage()["prediction_requests_by_caller"]) == MAX_CALLERS + 1  # type: ignore[arg-type]
+
+
+def test_files_of_old_days_are_removed(tmp_path: Path) -> None:
+    for number in range(KEPT_DAYS + 20):
+        assert ledger(tmp_path, DAY + timedelta(number)).take(ROWS, "a")[0].all()
+    assert len(list(tmp_path.glob("requests-*"))) == KEPT_DAYS + 1
 
 
 def test_a_caller_has_a_budget_a_day_over_restarts(tmp_path: Path) -> None:
@@ -33,7 +95,7 @@ def test_a_caller_has_a_budget_a_day_over_restarts(tmp_path: Path) -> None:
     again = ledger(tmp_path, max_per_caller=5)
     allowed, refusal = again.take(ROWS, "a")
     assert allowed.tolist() == [True, False, False, False]
-    assert refusal == "max_per_caller (5) is used up until midnight UTC"
+    assert refusal == "max_per_caller (5) is used up until 2026-03-02 00:00 UTC"
     assert again.take(ROWS, "b")[0].all()
     tomorrow = ledger(tmp_path, DAY + timedelta(1), max_per_caller=5)
     assert tomorrow.take(ROWS, "a")[0].all()

@@ -1,0 +1,1 @@
+"""Attacks that an earlier version did not withstand."""

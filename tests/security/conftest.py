@@ -1,12 +1,15 @@
-"""A bundle that is attacked."""
+"""A bundle and a trained federation that are attacked."""
 
 from pathlib import Path
 
 import pytest
 
+from tests.service.predicting_federation import train_federation
 from tests.small_tables import make_tables
 from xvfl import XVFLClassifier
 from xvfl.model.export.bundle_export import build_bundle
+
+N_NEW = 420
 
 
 @pytest.fixture(scope="session")
@@ -17,3 +20,11 @@ def bank_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("bundle") / "bank.xvfl"
     path.write_bytes(build_bundle(model.model_, "bank"))
     return path
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder where a federation of three parties was trained; copy it before use."""
+    folder = tmp_path_factory.mktemp("trained")
+    train_federation(folder, n_new=N_NEW)
+    return folder

@@ -85,13 +85,17 @@ private_key = "certs/{name}.key"
 table = "{name}-new.csv"
 address = "127.0.0.1:{address}"
 deadline = 2.0
+{options}
 [prediction.limits]
 max_per_row = {max_per_row}
 """
 
 
 def train_federation(
-    folder: Path, deadline: float = DEADLINE_S, task: TaskKind = "classification"
+    folder: Path,
+    deadline: float = DEADLINE_S,
+    task: TaskKind = "classification",
+    n_new: int = N_NEW,
 ) -> None:
     """Write tables and certificates, and train with all parties in this process.
 
@@ -100,7 +104,7 @@ def train_federation(
     none.
     """
     rng = np.random.default_rng(7)
-    ids = [f"c{i:04}" for i in range(N_TRAIN + N_NEW)]
+    ids = [f"c{i:04}" for i in range(N_TRAIN + n_new)]
     x = rng.normal(size=(len(ids), 9))
     signal = 2 * x[:, 0] + x[:, 3] + x[:, 6] + 0.3 * rng.normal(size=len(ids))
     classes, numbers = np.where(signal > 0, "yes", "no"), 500 + 40 * signal
@@ -145,9 +149,14 @@ def train_federation(
     assert outcome.evaluation is not None and not outcome.absent
 
 
-def write_party(folder: Path, name: str, port: int, max_per_row: int = 100_000) -> None:
-    """Write the configuration of a party."""
-    text = PARTY.format(port=port, name=name, max_per_row=max_per_row, address=free_port())
+def write_party(
+    folder: Path, name: str, port: int, max_per_row: int = 100_000, options: str = ""
+) -> None:
+    """Write the configuration of a party, with further options of prediction."""
+    address = free_port()
+    text = PARTY.format(
+        port=port, name=name, max_per_row=max_per_row, address=address, options=options
+    )
     (folder / f"{name}.toml").write_text(text)
 
 
@@ -194,6 +203,7 @@ class Response:
     status: int
     body: dict[str, Any]
     seconds: float
+    headers: Mapping[str, str]
 
     @property
     def predictions(self) -> list[dict[str, Any]]:
@@ -208,6 +218,8 @@ class Predicting:
 
     folder: Path
     max_per_row: int = 100_000
+    party_options: str = ""
+    """Further options of prediction at the parties."""
     running: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
     port: int = 0
     """Port of the HTTP endpoint."""
@@ -235,7 +247,7 @@ class Predicting:
 
     def start_party(self, name: str, *options: str) -> None:
         """Start a party."""
-        write_party(self.folder, name, self.listen, self.max_per_row)
+        write_party(self.folder, name, self.listen, self.max_per_row, self.party_options)
         self.launch(name, *options)
 
     def launch(self, name: str, *options: str) -> None:
@@ -287,10 +299,19 @@ class Predicting:
         started = time.monotonic()
         try:
             with urllib.request.urlopen(request, timeout=60) as response:
-                status, text = response.status, response.read()
+                status, text, headers = response.status, response.read(), response.headers
         except urllib.error.HTTPError as error:
-            status, text = error.code, error.read()
-        return Response(status, json.loads(text), time.monotonic() - started)
+            status, text, headers = error.code, error.read(), error.headers
+        return Response(status, json.loads(text), time.monotonic() - started, headers)
+
+    def get(self, path: str, port: int = 0) -> tuple[int, str, Mapping[str, str]]:
+        """Return status, text and headers of a GET."""
+        url = f"http://127.0.0.1:{port or self.port}{path}"
+        try:
+            with urllib.request.urlopen(url, timeout=60) as response:
+                return response.status, response.read().decode(), response.headers
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode(), error.headers
 
     def signal(self, name: str, number: signal.Signals) -> None:
         """Send a signal to a process."""

@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 import urllib.request
 from pathlib import Path
 
@@ -252,15 +253,14 @@ def test_budgets_hold_over_restarts_and_new_tables_have_new_ones(trained: Path) 
         assert _refused(federation, alone)
         federation.signal("bank", signal.SIGTERM)
         assert federation.running["bank"].wait(60) == 0
-        answer = federation.predict([alone]).predictions[0]
-        assert answer["mode"] == "prior" and answer["unreachable"]["bank"] == "not connected"
+        assert federation.predict([alone]).status == 503
         federation.start_party("bank")
         federation.wait_available("bank")
         assert _refused(federation, alone)
         assert federation.predict([held_by(trained, "bank")[1]]).status == 200
         federation.signal("bank", signal.SIGTERM)
         assert federation.running["bank"].wait(60) == 0
-        assert federation.predict([alone]).predictions[0]["mode"] == "prior"
+        assert federation.predict([alone]).status == 503
         table.write_text(table.read_text() + "c9999,1,1,1\n")
         federation.start_party("bank")
         federation.event("bank", "prediction_table_changed")
@@ -269,10 +269,33 @@ def test_budgets_hold_over_restarts_and_new_tables_have_new_ones(trained: Path) 
         _check_wrong_purpose(federation)
 
 
+@pytest.mark.slow
+def test_fewer_parties_than_required(trained: Path) -> None:
+    held, config = held_by(trained, "bank")[10:12], trained / "coordinator.toml"
+    text = config.read_text()
+    config.write_text(text + "min_parties = 2\n")
+    with Predicting(trained, party_options="min_parties = 2").start("bank", "shop") as federation:
+        bank = int(federation.event("bank", "prediction_endpoint")["port"])
+        for port in (federation.port, bank):
+            assert federation.get("/v2/health/ready", port)[0] == 200
+            assert federation.predict(held, port).status == 200
+        federation.signal("shop", signal.SIGKILL)
+        federation.running["shop"].wait(60)
+        for port in (federation.port, bank):
+            until = time.monotonic() + 60
+            while federation.get("/v2/health/ready", port)[0] == 200:
+                assert time.monotonic() < until
+                time.sleep(0.1)
+            response = federation.predict(held, port)
+            assert response.status == 503 and int(response.headers["Retry-After"]) > 0
+            assert "parties: 1 available, expected at least 2" in response.body["error"]
+    config.write_text(text)
+
+
 def _refused(federation: Predicting, each: str) -> bool:
     response = federation.predict([each])
-    text = f"ids: {each!r} is refused: bank: max_per_row (2) is used up"
-    return response.status == 429 and response.body == {"error": text, "field": "ids", "row": 0}
+    text = f"ids: {each!r} is refused: bank: max_per_row (2) is used up until "
+    return response.status == 429 and response.body["error"].startswith(text)
 
 
 def _check_wrong_purpose(federation: Predicting) -> None:

@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from tests.service.predicting_federation import COORDINATOR
@@ -17,9 +18,10 @@ from xvfl.certs import create_authority
 from xvfl.errors import ConfigError, RunError
 from xvfl.service.prediction.endpoint_settings import EndpointSettings, read_tokens
 from xvfl.service.prediction.http_endpoint import HttpEndpoint, PredictionService
-from xvfl.service.prediction.micro_batches import OverloadedError
+from xvfl.service.prediction.micro_batches import OverloadedError, UnavailableError
 from xvfl.service.prediction.predict_client import predict_federated
 from xvfl.service.prediction.prediction_config import PartyPrediction
+from xvfl_serve.errors import RequestError
 
 ANSWER = {
     "prediction": 1,
@@ -38,6 +40,9 @@ class Recorder:
     def __init__(self) -> None:
         self.callers: list[str] = []
         self.error: Exception | None = None
+        self.not_ready: list[Exception] = []
+        self.answers: list[dict[str, Any]] = []
+        """Answers of the next rows, before `ANSWER`."""
         self.events: list[Any] = []
 
     def submit(
@@ -48,8 +53,13 @@ class Recorder:
         if self.error is not None:
             future.set_exception(self.error)
         else:
-            future.set_result([ANSWER for _ in rows])
+            answers = [self.answers.pop(0) if self.answers else ANSWER for _ in rows]
+            future.set_result(answers)
         return future
+
+    def check_ready(self) -> None:
+        if self.not_ready:
+            raise self.not_ready.pop(0)
 
     def endpoint(
         self,
@@ -58,7 +68,12 @@ class Recorder:
         certificate: tuple[str, str] | None = None,
     ) -> HttpEndpoint:
         service = PredictionService(
-            "collaborative", lambda each: 0, lambda note: ANSWER, self.submit, {"run": "r"}
+            "collaborative",
+            lambda each: 0,
+            lambda note: ANSWER,
+            self.submit,
+            {"party": "a"},
+            self.check_ready,
         )
         settings = EndpointSettings(address, tokens, 2.0, 10, *(certificate or ()))
         return HttpEndpoint(settings, service, self.events.append)
@@ -171,6 +186,60 @@ def test_failures_are_answered_and_logged() -> None:
     assert post(endpoint.port)[0] == 200
     with pytest.raises(RunError, match="prediction.address: cannot listen"):
         recorder.endpoint(f"127.0.0.1:{endpoint.port}")
+    endpoint.close()
+
+
+def test_an_endpoint_that_is_not_ready_says_when_to_try_again() -> None:
+    recorder = Recorder()
+    endpoint = recorder.endpoint()
+    url = f"http://127.0.0.1:{endpoint.port}"
+    for path, error, status in (
+        ("/v2/health/ready", UnavailableError("parties: 0 available"), 503),
+        ("/v2/health/ready", RequestError("no head", status=409), 503),
+        ("/predict", UnavailableError("parties: 0 available"), 503),
+        ("/predict", RequestError("no head", status=409), 409),
+    ):
+        recorder.not_ready = [error]
+        data = b'{"ids": ["x"]}' if path == "/predict" else None
+        request = urllib.request.Request(url + path, data, {"Content-Type": "application/json"})
+        with pytest.raises(urllib.error.HTTPError) as raised:
+            urllib.request.urlopen(request, timeout=60)
+        assert raised.value.code == status
+        assert raised.value.headers["Retry-After"] == ("5" if status == 503 else None)
+        # Anybody may ask whether it is ready, so the answer has no names.
+        with raised.value:
+            assert path == "/predict" or raised.value.read() == b""
+        with urllib.request.urlopen(f"{url}/v2/health/ready", timeout=60) as response:
+            assert response.status == 200
+    assert recorder.callers == []
+    endpoint.close()
+
+
+def test_the_command_tries_again_and_keeps_refused_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(UnavailableError, "retry_after", 0)
+    recorder = Recorder()
+    endpoint = recorder.endpoint()
+    (tmp_path / "new-ids.csv").write_text("customer\n" + "\n".join(map(str, range(23))))
+    text = COORDINATOR.format(address=endpoint.port, deadline=2.0, task="classification")
+    (tmp_path / "coordinator.toml").write_text(text + "max_rows = 10\n")
+    refused = ANSWER | {"prediction": None, "mode": "refused", "parties": [], "refused": ["a"]}
+    recorder.not_ready = [UnavailableError("parties: 0 available")] * 2
+    # The first request is refused as a whole (status 429), then every other row.
+    predicted = ANSWER | {"probabilities": {"1": 0.7, "2": 0.3}}
+    mixed = [refused] * 10 + [refused, predicted] * 6 + [refused]
+    for name in ("answers.csv", "answers.parquet"):
+        recorder.answers = list(mixed)
+        summary = predict_federated(tmp_path / "coordinator.toml", None, None, tmp_path / name)
+        assert summary.rows == 23 and summary.modes == {"refused": 17, "collaborative": 6}
+    frames = [pd.read_csv(tmp_path / "answers.csv"), pd.read_parquet(tmp_path / "answers.parquet")]
+    for frame in frames:
+        assert frame["prediction"].isna().sum() == frame["proba_1"].isna().sum() == 17
+        assert frame["id"].tolist() == list(map(type(frame["id"][0]), range(23)))
+    recorder.not_ready = [UnavailableError("parties: 0 available")] * 5
+    with pytest.raises(RunError, match="parties: 0 available"):
+        predict_federated(tmp_path / "coordinator.toml", None, None, tmp_path / "x.csv")
     endpoint.close()
 
 

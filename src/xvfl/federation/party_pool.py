@@ -26,6 +26,9 @@ OPEN_TIMEOUT_S = 60.0
 MIN_PAUSE_S, MAX_PAUSE_S = 0.1, 60.0
 """Pause after a fault: doubled with every further one."""
 NOT_CONNECTED, NO_ANSWER = "not connected", "no answer in time"
+DISCONNECTED, RESTARTED = "its connection broke", "it was restarted"
+REJECTED, INVALID = "it rejected the request", "it sent an invalid reply"
+NOT_OPENED = "its prediction table is not open"
 
 
 @dataclass
@@ -35,13 +38,19 @@ class PooledParty:
     remote: RemoteParty
     available: bool = False
     reason: str = NOT_CONNECTED
-    """Why it is not available."""
+    """Why it is not available: one of the constants above."""
+    detail: str = ""
+    """What the log says besides; it may name a run."""
     n_features: int = 0
     faults: int = 0
     """Consecutive faults."""
     retry_at: float = 0.0
     last_answer_s: float = 0.0
     """Seconds that its last answer took."""
+    waited_s: float = 0.0
+    """Seconds that the last request without an answer waited."""
+    last_reply: "Future[Message] | None" = None
+    """Reply to the last request."""
     late: "Future[Message] | None" = None
     """Reply that the last request did not wait for."""
     late_until: float = 0.0
@@ -51,6 +60,18 @@ class PooledParty:
     def name(self) -> str:
         """Name of the party."""
         return self.remote.name
+
+    @property
+    def absence(self) -> str:
+        """Why it did not take part in the last exchange, for callers."""
+        if self.waited_s and self.reason in ("", NO_ANSWER):
+            return f"no answer within {self.waited_s:.2g} s"
+        return self.reason or NO_ANSWER
+
+    @property
+    def diagnosis(self) -> str:
+        """Why it is not available, for operators."""
+        return f"{self.reason}: {self.detail}" if self.detail else self.reason
 
 
 class PartyPool:
@@ -101,6 +122,11 @@ class PartyPool:
         """Names of all parties."""
         return tuple(each.name for each in self.parties)
 
+    @property
+    def n_available(self) -> int:
+        """Number of parties with an open session."""
+        return sum(each.available for each in self.parties)
+
     def available(self, until: float = 0.0) -> list[int]:
         """Return the parties that can be asked; find those that left since the last request.
 
@@ -123,7 +149,7 @@ class PartyPool:
             if time.monotonic() >= party.late_until:
                 self._leave_out(party, NO_ANSWER)
         except PartyError:
-            self._leave_out(party, NO_ANSWER)
+            self._leave_out(party, DISCONNECTED)
 
     def next_request_id(self) -> int:
         """Return a request id above all earlier ones, also those before a restart."""
@@ -136,31 +162,35 @@ class PartyPool:
     ) -> dict[int, Reply]:
         """Send each party its request; return the replies that arrive before the deadline."""
         started = time.monotonic()
-        pending = {
-            i: self.parties[i].remote.transport.request(message) for i, message in requests.items()
-        }
-        replies: dict[int, Reply] = {}
-        for i, future in pending.items():
+        for i, message in requests.items():
             party = self.parties[i]
+            # Not done before the request is sent: the party is not idle from here on.
+            party.last_reply = Future()
+            party.last_reply = party.remote.transport.request(message)
+        replies: dict[int, Reply] = {}
+        for i in requests:
+            party = self.parties[i]
+            future = party.last_reply
+            assert future is not None
             try:
                 reply = future.result(max(deadline - time.monotonic(), 0.0))
             except TimeoutError:
                 party.late, party.late_until = future, started + self._patience
+                party.waited_s = time.monotonic() - started
                 if time.monotonic() >= party.late_until:
                     self._leave_out(party, NO_ANSWER)
                 continue
             except PartyError:
-                self._leave_out(party, NO_ANSWER)
+                self._leave_out(party, DISCONNECTED)
                 continue
             if isinstance(reply, reply_type):
                 party.faults, party.last_answer_s = 0, time.monotonic() - started
                 replies[i] = reply
             elif isinstance(reply, ErrorReply):
-                self._leave_out(party, f"it rejected the request: {reply.text}")
+                self._leave_out(party, REJECTED, reply.text)
             else:
-                self._leave_out(
-                    party, f"expected {reply_type.__name__}, got {type(reply).__name__}"
-                )
+                text = f"expected {reply_type.__name__}, got {type(reply).__name__}"
+                self._leave_out(party, INVALID, text)
         return replies
 
     def reopen(self, name: str, reason: str) -> None:
@@ -169,31 +199,44 @@ class PartyPool:
             if party.name == name and party.available:
                 self._leave_out(party, reason, fault=False)
 
-    def leave_out(self, index: int, reason: str) -> None:
+    def reject_reply(self, index: int, error: WireError) -> None:
         """Leave a party out that sent an invalid reply."""
-        self._leave_out(self.parties[index], reason)
+        self._leave_out(self.parties[index], INVALID, str(error))
 
-    def _leave_out(self, party: PooledParty, reason: str, fault: bool = True) -> None:
-        party.available, party.reason, party.late = False, reason, None
+    def _leave_out(
+        self, party: PooledParty, reason: str, detail: str = "", fault: bool = True
+    ) -> None:
+        party.available, party.late = False, None
+        party.reason, party.detail = reason, detail
         pause = min(MIN_PAUSE_S * 2**party.faults, MAX_PAUSE_S) if fault else 0.0
         party.retry_at = time.monotonic() + pause
         party.faults += fault
-        self._log_event({"event": "party_left_out", "party": party.name, "reason": reason})
+        self._log_event({"event": "party_left_out", "party": party.name, "reason": party.diagnosis})
 
     def _keep_open(self, party: PooledParty) -> None:
+        idle_since: Future[Message] | None = None
         while not self._stop.wait(POLL_S):
             # While a request is not answered, the party is not idle: this is None.
-            hello = party.remote.transport.hello()
+            hello, last = party.remote.transport.hello(), party.last_reply
+            if hello is None and party.available and (last is None or last.done()):
+                # Nothing was requested since the last look, so it is not busy.
+                if last is idle_since:
+                    self._leave_out(party, NOT_CONNECTED, fault=False)
+                idle_since = last
+                continue
             if hello is None or time.monotonic() < party.retry_at:
                 continue
             if party.available:
                 if hello.instance_id == party.remote.instance_id:
                     continue
-                self._leave_out(party, "it was restarted", fault=False)
+                self._leave_out(party, RESTARTED, fault=False)
             try:
                 self._open(party, hello)
-            except (XVFLError, TimeoutError) as error:
-                self._leave_out(party, str(error) or NO_ANSWER)
+            except TimeoutError:
+                party.waited_s = OPEN_TIMEOUT_S
+                self._leave_out(party, NO_ANSWER)
+            except XVFLError as error:
+                self._leave_out(party, NOT_OPENED, str(error))
 
     def _open(self, party: PooledParty, hello: Hello) -> None:
         self._prepare(party.name, hello)
@@ -204,5 +247,5 @@ class PartyPool:
         if not isinstance(reply, PredictionOpened) or reply.n_features < 1:
             raise WireError("it sent an invalid reply to OpenPrediction")
         party.remote.instance_id, party.n_features = hello.instance_id, reply.n_features
-        party.available, party.reason = True, ""
+        party.available, party.reason, party.detail, party.waited_s = True, "", "", 0.0
         self._log_event({"event": "party_available", "party": party.name})

@@ -25,6 +25,8 @@ from xvfl.wire.messages import Complete, Completed, EmbedRows, RowEmbeddings
 
 EMBED_SHARE, COMPLETE_SHARE = 0.55, 0.6
 """Shares of the remaining time after which an exchange ends."""
+MAX_REFUSAL = 200
+"""Characters of a party's reason to refuse rows."""
 LATE_SHARE = 0.25
 """Share of the time to wait for parties that still compute an earlier, shorter request."""
 
@@ -70,7 +72,10 @@ def embed_in_time(
     deadline: float,
     places: Sequence[int] | None = None,
 ) -> TimelyBatch:
-    """Request the embeddings of rows (N, k) of handles; `width` is M·d."""
+    """Request the embeddings of rows (N, k) of handles; `width` is M·d.
+
+    Without views, request how completely the rows are observed; `width` is then 0.
+    """
     now = time.monotonic()
     asked = pool.available(until=now + LATE_SHARE * (deadline - now))
     asked = [i for i in asked if places is None or i in places]
@@ -83,7 +88,7 @@ def embed_in_time(
             embeddings.append(_unpack(reply, handles[:, i], len(views), width))
             answered.append(i)
         except WireError as error:
-            pool.leave_out(i, f"it sent an invalid reply: {error}")
+            pool.reject_reply(i, error)
     n = len(handles)
     kept = [replies[i] for i in answered]
     status = _stack([each.row_status for each in kept], torch.zeros(n, 0, dtype=torch.uint8))
@@ -189,7 +194,7 @@ class _TimelyParties:
             except KeyError:
                 failed.append(places[n])
             except WireError as error:
-                self._pool.leave_out(places[n], f"it sent an invalid reply: {error}")
+                self._pool.reject_reply(places[n], error)
                 failed.append(places[n])
         if failed:
             names = tuple(self._pool.names[i] for i in failed)
@@ -208,6 +213,8 @@ def _unpack(reply: RowEmbeddings, handles: Tensor, n_views: int, width: int) -> 
     check_tensor("observed", reply.observed, (n,), torch.float32)
     if n and (int(status.max()) > REFUSED or bool((status[handles < 0] > 0).any())):
         raise WireError("row_status: expected 0 to 3, and 0 for rows that the party does not hold")
+    if len(reply.refusal) > MAX_REFUSAL or not reply.refusal.isprintable():
+        raise WireError(f"refusal: expected up to {MAX_REFUSAL} printable characters")
     if n and not 0 <= float(reply.observed.min()) <= float(reply.observed.max()) <= 1:
         raise WireError("observed: expected shares from 0 to 1")
     held = ((handles >= 0) & (status != REFUSED)).nonzero().flatten()

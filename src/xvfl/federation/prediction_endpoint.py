@@ -128,9 +128,10 @@ class PredictionEndpoint(RequestEndpoint):
     @torch.no_grad()
     def _embed(self, message: EmbedRows) -> RowEmbeddings:
         opened = self._require_opened()
-        worker, members = opened.worker, len(opened.worker.seeds)
+        worker = opened.worker
         check_handles(message.handles, len(opened.rows))
-        check_views(message.views, worker.net.completes)
+        if message.views:
+            check_views(message.views, worker.net.completes)
         if not set(message.views) <= set(VIEWS) or len(message.views) > len(VIEWS):
             raise WireError(f"EmbedRows: expected views among {VIEWS}, got {message.views}")
         if len(message.handles) > MAX_ROWS or len(message.caller) > MAX_CALLER:
@@ -155,17 +156,23 @@ class PredictionEndpoint(RequestEndpoint):
             )
         answered = handles.clone()
         answered[refused] = -1
-        held = (answered >= 0).nonzero().flatten()
-        on_device = answered.to(worker.table.device)
-        views = cast(tuple[View, ...], message.views)
-        output = join_members(worker.embed(on_device.repeat(members), views, 0), members)
-        self._tensor_id, self._n_completions = message.request_id, 0
-        self._n_rows, self._width = len(handles), output.shape[-1]
         status, observed = _at(opened.levels, answered), _at(opened.observed, answered)
         status[refused] = REFUSED
-        return RowEmbeddings(
-            message.request_id, output[held.to(output.device)].cpu(), status, observed, refusal
-        )
+        values = self._embed_views(message, answered)
+        return RowEmbeddings(message.request_id, values, status, observed, refusal)
+
+    def _embed_views(self, message: EmbedRows, handles: Tensor) -> Tensor:
+        """Embed the rows that the party holds; (H, 0, 0) without views."""
+        worker, held = self._require_opened().worker, (handles >= 0).nonzero().flatten()
+        self._discard()
+        if not message.views:
+            return torch.zeros(len(held), 0, 0)
+        members, views = len(worker.seeds), cast(tuple[View, ...], message.views)
+        on_device = handles.to(worker.table.device).repeat(members)
+        output = join_members(worker.embed(on_device, views, 0), members)
+        self._tensor_id, self._n_rows = message.request_id, len(handles)
+        self._width = output.shape[-1]
+        return output[held.to(output.device)].cpu()
 
     @torch.no_grad()
     def _complete(self, message: Complete) -> Completed:

@@ -1,14 +1,16 @@
 """A party's budgets for prediction, apart from those of training.
 
-The counts of the rows belong to the table that the operator opened and are kept in a memory-mapped
-file. The requests of a day are lines of a file, one for each request. Both survive the end of the
-process.
+Budgets are those of a day (UTC). The counts of the rows belong to the table that the operator
+opened and are kept in a memory-mapped file. The requests of a day are lines of a file, one for each
+request. Both survive the end of the process. The newest of these files tells the day: a day starts
+once, so a clock that was set back refills no budget.
 """
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +21,13 @@ from xvfl.federation.request_ledger import open_counts
 from xvfl.system.files import append_jsonl, read_jsonl
 
 COUNTS = "row-requests.npy"
+REQUESTS = "requests-"
+"""Files of requests: this, the day and .jsonl."""
+KEPT_DAYS = 30
+"""Days after which a file of requests is removed."""
+MAX_CALLERS = 100
+"""Callers with a budget of their own in a day; further ones share the budget of `OTHERS`."""
+OTHERS = "others"
 
 
 @dataclass(frozen=True)
@@ -26,9 +35,9 @@ class PredictionLimits:
     """Budgets of a party for prediction; a request for n rows counts n times."""
 
     max_per_row: int = 100
-    """Requests for one row, as long as the same table is open."""
+    """Requests for one row in a day (UTC)."""
     max_per_caller: int = 10_000
-    """Rows that one caller may request in a day (UTC)."""
+    """Rows that one caller may request in a day (UTC); a party that is assisted is one caller."""
     max_per_day: int = 100_000
     """Rows that all callers together may request in a day (UTC)."""
 
@@ -69,34 +78,40 @@ class PredictionLedger:
     ) -> None:
         self.limits, self._folder, self._today = limits, folder, today
         self._counts = open_counts(folder / COUNTS, np.zeros((1, n_rows), dtype=np.uint32))[0]
-        self._load_day(today())
+        days = _recorded_days(folder)
+        self._load_day(max(days, default=today()))
+        if not days:
+            self._create_file()
+        self._advance()
 
     def take(self, rows: NDArray[np.int64], caller: str) -> tuple[NDArray[np.bool_], str]:
-        """Count a request for rows of the table.
+        """Count a request for rows of the table; a row above a budget counts in none.
 
         Returns which rows are within the budgets, and which budget refused the others.
         """
-        if (day := self._today()) != self._day:
-            self._load_day(day)
-        limits = self.limits
-        allowed = self._counts[rows] < limits.max_per_row
-        refusal = "" if allowed.all() else f"max_per_row ({limits.max_per_row}) is used up"
+        self._advance()
+        limits, caller = self.limits, self._known(caller)
+        allowed, spent = self._counts[rows] < limits.max_per_row, list[str]()
+        if not allowed.all():
+            spent.append(f"max_per_row ({limits.max_per_row})")
         left = {
-            "max_per_caller": limits.max_per_caller - self._callers[caller],
-            "max_per_day": limits.max_per_day - self._callers.total(),
+            "max_per_caller": max(limits.max_per_caller - self._callers[caller], 0),
+            "max_per_day": max(limits.max_per_day - self._callers.total(), 0),
         }
         name = min(left, key=lambda each: left[each])
         if allowed.sum() > left[name]:
             allowed &= np.cumsum(allowed) <= left[name]
-            refusal = f"{name} ({getattr(limits, name)}) is used up until midnight UTC"
+            spent.append(f"{name} ({getattr(limits, name)})")
         if count := int(allowed.sum()):
             self._record(caller, count)
             self._counts[rows[allowed]] += 1
-        return allowed, refusal
+        until = f"{self._day + timedelta(1)} 00:00 UTC"
+        return allowed, f"{' or '.join(spent)} is used up until {until}" if spent else ""
 
     def usage(self) -> dict[str, object]:
-        """Return what was used of the budgets, for monitoring."""
+        """Return what was used of the budgets of this day, for monitoring."""
         return {
+            "prediction_day": self._day.isoformat(),
             "prediction_requests_today": self._callers.total(),
             "prediction_requests_allowed": self.limits.max_per_day,
             "prediction_requests_of_a_row": int(self._counts.max(initial=0)),
@@ -104,17 +119,53 @@ class PredictionLedger:
             "prediction_requests_by_caller": dict(self._callers),
         }
 
+    def _known(self, caller: str) -> str:
+        """Return under which name a caller is counted."""
+        new = caller not in self._callers
+        return OTHERS if new and len(self._callers) >= MAX_CALLERS else caller
+
     def _record(self, caller: str, count: int) -> None:
         try:
             append_jsonl(self._path, {"caller": caller, "rows": count})
         except OSError as error:
-            raise RunError(
-                f"{self._path}: requests cannot be counted ({error.strerror}), so none is answered"
-            ) from error
+            raise self._not_counted(error) from error
         self._callers[caller] += count
 
     def _load_day(self, day: date) -> None:
-        self._day, self._path = day, self._folder / f"requests-{day.isoformat()}.jsonl"
+        self._day, self._path = day, self._folder / f"{REQUESTS}{day.isoformat()}.jsonl"
         self._callers = Counter[str]()
         for each in read_jsonl(self._path):
-            self._callers[str(each.get("caller"))] += int(each.get("rows", 0))
+            self._callers[self._known(str(each.get("caller")))] += int(each.get("rows", 0))
+
+    def _advance(self) -> None:
+        """Clear the counts if a new day has begun, and remove old files."""
+        if (day := self._today()) <= self._day:
+            return
+        self._load_day(day)
+        # In this order: after a crash in between, the counts are cleared again.
+        self._counts[:] = 0
+        self._create_file()
+        for each in _recorded_days(self._folder):
+            if each < day - timedelta(KEPT_DAYS):
+                with suppress(OSError):
+                    (self._folder / f"{REQUESTS}{each.isoformat()}.jsonl").unlink()
+
+    def _create_file(self) -> None:
+        try:
+            self._path.touch()
+        except OSError as error:
+            raise self._not_counted(error) from error
+
+    def _not_counted(self, error: OSError) -> RunError:
+        return RunError(
+            f"{self._path}: requests cannot be counted ({error.strerror}), so none is answered"
+        )
+
+
+def _recorded_days(folder: Path) -> list[date]:
+    """Return the days that have a file of requests."""
+    days = []
+    for path in folder.glob(f"{REQUESTS}*.jsonl"):
+        with suppress(ValueError):
+            days.append(date.fromisoformat(path.stem.removeprefix(REQUESTS)))
+    return days

@@ -222,6 +222,7 @@ class EmbedRows:
     caller: str
     """On whose behalf; the party has a budget for each caller."""
     views: tuple[str, ...]
+    """Without views, the reply has the status of the rows alone."""
     handles: Tensor
     """(B,) int32; −1 for a row that the party does not hold."""
 
@@ -250,7 +251,7 @@ class Assist:
     seconds: float
     """Time to answer."""
     handles: Tensor
-    """(B,) int32 handles of the party."""
+    """(B,) int32 handles of the party; rows without a gap get no help."""
 
 
 @dataclass(frozen=True)
@@ -264,7 +265,10 @@ class Assistance:
     """(B, M·n) mean of their adapted embeddings, as the head takes them."""
     contributors: Tensor
     """(B, p) bool: which of `parties` assist the row."""
+    refused: Tensor
+    """(B, p) bool: which of `parties` have used up a budget for the row."""
     parties: tuple[str, ...]
+    """Peers that answered; to a request for no row, those that are available."""
     unreachable: tuple[str, ...]
     """Names and reasons in turn."""
 

@@ -3,30 +3,39 @@
 Shapes: B rows of a batch, p peers that answered.
 """
 
+import math
+import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from xvfl.data.sources import Source, encode, source_ids
 from xvfl.dataset.in_memory import to_party_table
-from xvfl.errors import ModeError, PartyError, RunError, XVFLError
+from xvfl.errors import ModeError, PartyError, RunError, WireError, XVFLError
 from xvfl.federation.assistance import AssistedParties, method_with_peers
 from xvfl.federation.message_checks import check_tensor
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.matching.normalize import RULES, normalize_ids
 from xvfl.model.model import Model
-from xvfl.model.prediction import FULL_ROW, NO_GAP, NO_PEER, NOT_OBSERVED, PredictRequest
+from xvfl.model.prediction import FULL_ROW, NO_GAP, NO_PEER, PredictRequest
 from xvfl.model.run_dir import MANIFEST, RunDir
 from xvfl.model.workflow import open_bundle
 from xvfl.primitives.rows import FULL, Rows, observation_levels
 from xvfl.service.log import LogFunction
-from xvfl.service.prediction.micro_batches import Answers
-from xvfl.service.prediction.row_answers import predicted
+from xvfl.service.prediction.micro_batches import Answers, UnavailableError
+from xvfl.service.prediction.row_answers import (
+    REFUSED_MODE,
+    absent_notes,
+    predicted,
+    prior_answer,
+    prior_notes,
+)
 from xvfl.wire.messages import Assist, Assistance, ErrorReply, Message
 from xvfl_serve.errors import RequestError
 
@@ -34,6 +43,13 @@ Call = Callable[[Message, float], Message]
 """Send a request to the coordinator and return its reply within some seconds."""
 ASSIST_SHARE = 0.9
 """Share of the time of a request that the coordinator gets."""
+PROBE_S, PROBE_TIMEOUT_S = 2.0, 2.0
+"""Seconds for which the number of available peers is valid, and to wait for it."""
+COORDINATOR = "coordinator"
+REFUSED_HELP = "it refused the request; the log of this party has the reason"
+INVALID_HELP = "it sent an invalid reply"
+NOT_LISTED = "the row is not on the coordinator's list of ids"
+BUDGET_USED = "a budget is used up for this row"
 
 
 @dataclass(frozen=True)
@@ -59,8 +75,11 @@ class _Help:
     peers: Tensor
     contributors: Tensor
     """(B, p)"""
+    refused: Tensor
+    """(B, p)"""
     parties: tuple[str, ...] = ()
-    unreachable: Mapping[str, str] | None = None
+    unreachable: Mapping[str, str] = field(default_factory=dict)
+    """Peers, or the coordinator, and the reason."""
 
 
 class AssistedPredictor:
@@ -82,6 +101,8 @@ class AssistedPredictor:
         Sends requests to the coordinator.
     log
         Receives log events.
+    min_parties
+        Fewest parties that answer, this one included.
     """
 
     def __init__(
@@ -93,6 +114,7 @@ class AssistedPredictor:
         handles: Callable[[], Tensor],
         call: Call,
         log: LogFunction,
+        min_parties: int = 1,
     ) -> None:
         self._name, self._folder, self._source = name, folder, source
         self._handles, self._call, self._log = handles, call, log
@@ -100,7 +122,8 @@ class AssistedPredictor:
         texts = normalize_ids(source_ids(source), rule, "prediction.table")
         self._row = {text: row for row, text in enumerate(texts)}
         self._opened: _Opened | None = None
-        self._request_id = 0
+        self._min_parties, self._n_peers, self._probed = min_parties, 0, -math.inf
+        self._request_id, self._calling = 0, threading.Lock()
 
     def find_row(self, each: str) -> int:
         """Return the row of an id; reject an id that is not in the prediction table."""
@@ -114,7 +137,27 @@ class AssistedPredictor:
     def prior(self, note: str) -> dict[str, Any]:
         """Answer a row that the party does not hold."""
         model = self._open().model
-        return _answer(model, np.asarray(model.prior, dtype=float), "prior", [note])
+        return prior_answer(model.task, model.prior, note)
+
+    def check_ready(self) -> None:
+        """Raise if there is no released head, or if fewer than `min_parties` are available."""
+        self._open()
+        if self._min_parties == 1:
+            return
+        if time.monotonic() > self._probed + PROBE_S:
+            try:
+                reply = self._ask(torch.zeros(0, dtype=torch.int32), "", PROBE_TIMEOUT_S)
+                self._n_peers = len(reply.parties)
+            except _NoHelpError:
+                self._n_peers = 0
+            self._probed = time.monotonic()
+        self._check_parties(1 + self._n_peers, "available")
+
+    def _check_parties(self, count: int, what: str) -> None:
+        if count < self._min_parties:
+            raise UnavailableError(
+                f"parties: {count} {what}, expected at least {self._min_parties}"
+            )
 
     @torch.no_grad()
     def answer(self, rows: list[int], caller: str, deadline: float) -> Answers:
@@ -122,6 +165,8 @@ class AssistedPredictor:
         opened, at = self._open(), torch.tensor(rows)
         incomplete = (opened.levels[at] != FULL) & (self._handles()[at] >= 0)
         helped = self._request_help(opened, at, incomplete, caller, deadline)
+        if bool(incomplete.any()):
+            self._check_parties(1 + len(helped.parties), "answered")
         counts = helped.contributors.sum(1)
         n_peers = int(counts.max()) if len(counts) else 0
         own = torch.stack([opened.levels[at] == FULL, opened.levels[at] >= 1], 1)
@@ -139,7 +184,7 @@ class AssistedPredictor:
         out = method.logits(parties, batch, "assisted", 0)
         request = PredictRequest("assisted", self._name)
         values = model.task.values(out.double() / model.temperature(request, batch))
-        return self._answers(opened, at, batch, values, helped)
+        return self._answers(opened, at, batch, values, helped, incomplete)
 
     def _open(self) -> _Opened:
         """Load the released model; reject the request if there is none (any more)."""
@@ -180,31 +225,46 @@ class AssistedPredictor:
             torch.zeros(len(at), width),
             torch.zeros(len(at), width),
             torch.zeros(len(at), 0, dtype=torch.bool),
+            torch.zeros(len(at), 0, dtype=torch.bool),
         )
         if not bool(incomplete.any()):
             return nobody
-        self._request_id = max(self._request_id + 1, time.time_ns() // 1_000_000)
-        seconds = deadline - time.monotonic()
         handles = self._handles()[at][incomplete].int()
-        message = Assist(self._request_id, caller, ASSIST_SHARE * seconds, handles)
         try:
-            reply = self._call(message, seconds)
-            if isinstance(reply, ErrorReply):
-                raise PartyError(reply.text)
-            if not isinstance(reply, Assistance):
-                raise PartyError(f"expected Assistance, got {type(reply).__name__}")
+            reply = self._ask(handles, caller, deadline - time.monotonic())
             return _spread(reply, incomplete, width)
-        except XVFLError as error:
+        except _NoHelpError as error:
+            return replace(nobody, unreachable={COORDINATOR: str(error)})
+        except WireError as error:
             self._log({"event": "no_assistance", "reason": str(error)})
-            return replace(nobody, unreachable={"coordinator": str(error)})
+            return replace(nobody, unreachable={COORDINATOR: INVALID_HELP})
+
+    def _ask(self, handles: Tensor, caller: str, seconds: float) -> Assistance:
+        """Send the coordinator one request at a time; raise `_NoHelpError` without an answer."""
+        with self._calling:
+            self._request_id = max(self._request_id + 1, time.time_ns() // 1_000_000)
+            message = Assist(self._request_id, caller, ASSIST_SHARE * seconds, handles)
+            try:
+                reply = self._call(message, seconds)
+            except XVFLError as error:
+                self._log({"event": "no_assistance", "reason": str(error)})
+                text = INVALID_HELP if isinstance(error, WireError) else str(error)
+                raise _NoHelpError(text) from error
+        if isinstance(reply, Assistance):
+            return reply
+        refused = isinstance(reply, ErrorReply)
+        text = reply.text if isinstance(reply, ErrorReply) else type(reply).__name__
+        self._log({"event": "no_assistance", "reason": text})
+        raise _NoHelpError(REFUSED_HELP if refused else INVALID_HELP)
 
     def _answers(
         self,
         opened: _Opened,
         at: Tensor,
         batch: Rows,
-        values: "np.ndarray[Any, np.dtype[np.float64]]",
+        values: NDArray[np.float64],
         helped: _Help,
+        asked: Tensor,
     ) -> Answers:
         model, answers = opened.model, []
         share = 1 - opened.observed[at].float().mean(1)
@@ -215,31 +275,41 @@ class AssistedPredictor:
             mode = "assisted" if full or peers else "local"
             notes = [f"{self._name}: {opened.notes[row]}"] if opened.notes[row] else []
             notes += [NO_GAP if not share[i] else FULL_ROW] if full else []
-            value = values[i]
+            refused = [n for n, on in zip(helped.parties, helped.refused[i], strict=True) if on]
+            absent = dict(helped.unreachable) if asked[i] else {}
+            reasons = absent if asked[i] else {"peers": NOT_LISTED}
+            value: NDArray[np.float64] | None = values[i]
+            notes += [f"{name}: {BUDGET_USED}" for name in refused]
             if not seen and not peers:
-                mode, value = "prior", np.asarray(model.prior, dtype=float)
-                notes.append(f"{NOT_OBSERVED}: {model.task.prior_name}")
+                value = None if refused else np.asarray(model.prior, dtype=float)
+                mode = REFUSED_MODE if refused else "prior"
+                notes += prior_notes(model.task, bool(refused), reasons)
             elif mode == "local":
-                notes.append(NO_PEER)
+                notes += _local_notes(refused, reasons)
             completes = not full and mode in info.completing_modes
-            answer = _answer(model, value, mode, notes)
-            answer["parties"] = ([self._name] if seen else []) + peers
-            answer["unreachable"] = {} if full else dict(helped.unreachable or {})
-            answer["completed"] = round(float(share[i]), 6) if completes else 0.0
-            answers.append(answer)
+            answers.append(
+                {
+                    **predicted(model.task, value),
+                    "mode": mode,
+                    "parties": ([self._name] if seen else []) + peers,
+                    "unreachable": absent,
+                    "refused": refused,
+                    "completed": round(float(share[i]), 6) if completes else 0.0,
+                    "notes": notes,
+                }
+            )
         return answers
 
 
-def _answer(model: Model, values: Any, mode: str, notes: list[str]) -> dict[str, Any]:
-    return {
-        **predicted(model.task, values),
-        "mode": mode,
-        "parties": [],
-        "unreachable": {},
-        "refused": [],
-        "completed": 0.0,
-        "notes": notes,
-    }
+class _NoHelpError(PartyError):
+    """The coordinator did not help; the text is for callers."""
+
+
+def _local_notes(refused: Sequence[str], absent: Mapping[str, str]) -> list[str]:
+    """Tell why a row with a gap is predicted locally."""
+    if not refused and not absent:
+        return [NO_PEER]
+    return [*absent_notes(absent), "no peer assisted: local prediction"]
 
 
 def _spread(reply: Assistance, incomplete: Tensor, width: int) -> _Help:
@@ -248,8 +318,9 @@ def _spread(reply: Assistance, incomplete: Tensor, width: int) -> _Help:
     check_tensor("cue", reply.cue, (n, width), torch.float32)
     check_tensor("peers", reply.peers, (n, reply.peers.shape[-1]), torch.float32)
     check_tensor("contributors", reply.contributors, (n, count), torch.bool)
+    check_tensor("refused", reply.refused, (n, count), torch.bool)
     if not 0 < reply.peers.shape[-1] <= width or len(reply.unreachable) % 2:
-        raise PartyError("the coordinator sent an invalid reply to Assist")
+        raise WireError("the coordinator sent an invalid reply to Assist")
 
     def place(values: Tensor) -> Tensor:
         spread = values.new_zeros(len(incomplete), *values.shape[1:])
@@ -257,5 +328,11 @@ def _spread(reply: Assistance, incomplete: Tensor, width: int) -> _Help:
         return spread
 
     pairs = zip(reply.unreachable[::2], reply.unreachable[1::2], strict=True)
-    contributors = place(reply.contributors)
-    return _Help(place(reply.cue), place(reply.peers), contributors, reply.parties, dict(pairs))
+    return _Help(
+        place(reply.cue),
+        place(reply.peers),
+        place(reply.contributors),
+        place(reply.refused),
+        reply.parties,
+        dict(pairs),
+    )

@@ -8,11 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from xvfl.errors import WireError
+from xvfl.errors import ConfigError, RunError, WireError
 from xvfl.federation.assistance import average_peers
 from xvfl.federation.message_checks import check_handles
-from xvfl.federation.party_pool import NO_ANSWER, PartyPool
-from xvfl.federation.predict_in_time import EMBED_SHARE, collaborate_in_time, embed_in_time
+from xvfl.federation.party_pool import PartyPool
+from xvfl.federation.predict_in_time import (
+    EMBED_SHARE,
+    TimelyBatch,
+    collaborate_in_time,
+    embed_in_time,
+)
 from xvfl.federation.prediction_endpoint import MAX_CALLER
 from xvfl.federation.remote_party import RemoteParty
 from xvfl.matching.alignment import CoordinatorAlignment
@@ -23,8 +28,8 @@ from xvfl.service.align import existing_alignment, match_parties
 from xvfl.service.config import ALIGNMENT, CoordinatorConfig
 from xvfl.service.log import LogFunction
 from xvfl.service.prediction.federated_model import FederatedModel
-from xvfl.service.prediction.micro_batches import Answers
-from xvfl.service.prediction.prediction_config import MAX_DEADLINE_S
+from xvfl.service.prediction.micro_batches import Answers, UnavailableError
+from xvfl.service.prediction.prediction_config import MAX_ASSISTED_ROWS, MAX_DEADLINE_S
 from xvfl.service.prediction.row_answers import collaborative_answers
 from xvfl.service.release_delivery import send_release
 from xvfl.service.release_store import ReleaseStore
@@ -63,7 +68,13 @@ class CoordinatorPredictor:
         folder: RunDir,
         log: LogFunction,
     ) -> None:
-        self.config, self.model, self._log = config, model, log
+        assert config.prediction is not None
+        self.settings, self.config, self.model, self._log = config.prediction, config, model, log
+        if self.settings.min_parties > len(model.names):
+            raise ConfigError(
+                f"prediction.min_parties: expected 1 to {len(model.names)}, the parties of the "
+                f"run, got {self.settings.min_parties}"
+            )
         self._ids = list(ids)
         rule = config.matching.rule
         self._normalize = RULES[rule]
@@ -71,8 +82,11 @@ class CoordinatorPredictor:
         self._row = {text: row for row, text in enumerate(texts)}
         self._path = folder / ALIGNMENT
         self._set_alignment(existing_alignment(self._path, self._ids, COLUMNS, rule))
+        self._full_at = torch.full_like(self._handles, -1, dtype=torch.int8)
+        self._instance: dict[str, str] = {}
         self._matched_now: dict[str, str] = {}
         self._matching, self._exchange = threading.Lock(), threading.Lock()
+        self._assisting = {name: threading.Lock() for name in model.names}
         self._transports: Mapping[str, Transport] = {}
         self._releases = ReleaseStore(RunDir(config.state_dir), config.signing_key)
         self._offered: set[tuple[str, int, str]] = set()
@@ -89,8 +103,7 @@ class CoordinatorPredictor:
         """Open sessions with the parties behind these transports."""
         self._transports = transports
         parties = [RemoteParty(name, transports[name]) for name in self.model.names]
-        assert self.config.prediction is not None
-        patience = EMBED_SHARE * self.config.prediction.deadline
+        patience = EMBED_SHARE * self.settings.deadline
         self.pool = PartyPool(parties, self.model.run, self._prepare, self._log, patience)
         return self.pool
 
@@ -106,6 +119,10 @@ class CoordinatorPredictor:
     def _prepare(self, name: str, hello: Hello) -> None:
         """Deliver the release that waits for a party; match ids if it has not done so."""
         self._deliver_release(name, hello)
+        if self._instance.get(name) != hello.instance_id:
+            # Another process may have another table.
+            self._full_at[:, self.model.names.index(name)] = -1
+            self._instance[name] = hello.instance_id
         with self._matching:
             match = self._alignment.matches.get(name)
             known = match is not None and hello.session == match.session.hex()
@@ -147,21 +164,25 @@ class CoordinatorPredictor:
 
     def find_row(self, each: str) -> int:
         """Return the row of an id; reject an id that cannot be predicted."""
-        if not self._alignment.matches:
-            raise RequestError(
-                "prediction: no party has opened a prediction table yet; start "
-                "`xvfl party CONFIG --serve` at the parties",
-                "prediction",
-                status=409,
-            )
         row = self._row.get(self._normalize(each), -1)
         if row < 0:
             text = f"ids: {each[:100]!r} is not in the list of ids that may be predicted"
             raise RequestError(text, "ids", status=404)
         if bool((self._handles[row] < 0).all()):
             text = f"ids: no party holds {each[:100]!r} in the table that it opened for prediction"
+            if unmatched := [n for n in self.model.names if n not in self._alignment.matches]:
+                text += f"; not matched yet: {', '.join(unmatched)}"
             raise RequestError(text, "ids", status=404)
         return row
+
+    def check_ready(self) -> None:
+        """Raise `UnavailableError` if fewer than `min_parties` are available."""
+        self._check_parties(self.pool.n_available if self.pool else 0, "available")
+
+    def _check_parties(self, count: int, what: str) -> None:
+        least = self.settings.min_parties
+        if count < least:
+            raise UnavailableError(f"parties: {count} {what}, expected at least {least}")
 
     @torch.no_grad()
     def answer(self, rows: list[int], caller: str, deadline: float) -> Answers:
@@ -172,44 +193,129 @@ class CoordinatorPredictor:
         handles: Tensor = self._handles[rows]
         with self._exchange:
             batch = embed_in_time(pool, handles, caller, views, model.width, deadline)
+            self._record_full(torch.tensor(rows), batch)
             out, batch, completed = collaborate_in_time(
                 pool, model.method, batch, model.net.members, deadline
             )
+        self._check_parties(len(batch.places), "answered")
         unreachable = {
-            party.name: party.reason or NO_ANSWER
+            party.name: party.absence
             for i, party in enumerate(pool.parties)
             if i not in batch.places
         }
         n_features = [pool.parties[i].n_features for i in batch.places]
-        return collaborative_answers(model, out, batch, n_features, completed, unreachable)
+        holders = [self._possible_holders(each) for each in handles]
+        return collaborative_answers(model, out, batch, n_features, completed, unreachable, holders)
 
-    @torch.no_grad()
+    def _possible_holders(self, handles: Tensor) -> list[str]:
+        """Return the parties that hold a row, and those of which this is not known yet."""
+        matches = self._alignment.matches
+        return [
+            name
+            for name, handle in zip(self.model.names, handles.tolist(), strict=True)
+            if handle >= 0 or name not in matches
+        ]
+
+    def _record_full(self, rows: Tensor, batch: TimelyBatch) -> None:
+        """Remember which rows count as full at which party, as the parties report."""
+        for n, place in enumerate(batch.places):
+            known = batch.rows.handles[:, n] >= 0
+            reported = batch.rows.full[known, n].to(torch.int8)
+            # A row stays full: a party cannot report a gap afterwards to get help.
+            at = rows[known]
+            self._full_at[at, place] = torch.maximum(self._full_at[at, place], reported)
+
     def assist(self, name: str, message: Message) -> Message:
         """Answer a party that asks for the help of its peers with its own rows."""
         if not isinstance(message, Assist) or not 0 < message.seconds <= MAX_DEADLINE_S:
             raise WireError(f"expected Assist within {MAX_DEADLINE_S:g} s")
-        assert self.pool is not None
-        own, model, pool = self.model.names.index(name), self.model, self.pool
-        check_handles(message.handles, int((self._handles[:, own] >= 0).sum()))
-        if "assisted" not in model.method.modes:
+        if "assisted" not in self.model.method.modes:
             raise WireError("Assist: the method of this run does not predict in mode assisted")
-        deadline = time.monotonic() + message.seconds
-        caller = f"{name}/{message.caller}"[:MAX_CALLER]
-        with self._exchange:
+        self._check_release(name)
+        own = self.model.names.index(name)
+        handles = message.handles
+        check_handles(handles, int((self._handles[:, own] >= 0).sum()))
+        distinct = len(handles) == len(set(handles.tolist())) and bool((handles >= 0).all())
+        if not distinct or len(handles) > MAX_ASSISTED_ROWS:
+            raise WireError(
+                f"Assist: expected up to {MAX_ASSISTED_ROWS} rows of the party, each at most once, "
+                f"got {len(handles)}"
+            )
+        deadline = time.monotonic() + min(message.seconds, self.settings.deadline)
+        if not self._assisting[name].acquire(blocking=False):
+            raise WireError("Assist: expected one request at a time")
+        try:
+            return self._assist(own, message, deadline)
+        finally:
+            self._assisting[name].release()
+
+    def _check_release(self, name: str) -> None:
+        """Reject a party without a released head of this run."""
+        try:
+            record = self._releases.records().get(name)
+        except RunError as error:
+            self._log({"event": "assistance_refused", "party": name, "reason": str(error)})
+            raise WireError("Assist: the coordinator cannot read its releases") from error
+        if record is None or record.revoked or record.run != self.model.run:
+            raise WireError(
+                "Assist: no head of this run is released to this party, or it was revoked; ask the "
+                "coordinator for a release"
+            )
+
+    @torch.no_grad()
+    def _assist(self, own: int, message: Assist, deadline: float) -> Assistance:
+        """Average the embeddings of the peers for the rows that have a gap at the party."""
+        assert self.pool is not None
+        model, pool = self.model, self.pool
+        peers = [i for i in range(len(model.names)) if i != own]
+        # The name of the certificate: a party could invent callers, each with a budget.
+        caller = f"party:{model.names[own]}"[:MAX_CALLER]
+        if not self._exchange.acquire(timeout=max(deadline - time.monotonic(), 0.0)):
+            raise WireError("Assist: the coordinator is busy; try again")
+        try:
             rows = self._rows_of_handles(own)[message.handles.long()]
-            handles = self._handles[rows]
-            peers = [i for i in range(len(model.names)) if i != own]
+            gap = self._has_gap(own, rows, caller, deadline)
+            handles = self._handles[rows].masked_fill(~gap.unsqueeze(1), -1)
             batch = embed_in_time(pool, handles, caller, ("plain",), model.width, deadline, peers)
+        finally:
+            self._exchange.release()
         partial = model.heads.loss.self_completion_weight > 0
         cue, mean, contributors = average_peers(model.method, batch, model.net.members, partial)
         missed = [
             text
             for i in peers
             if i not in batch.places
-            for text in (pool.parties[i].name, pool.parties[i].reason or NO_ANSWER)
+            for text in (pool.parties[i].name, pool.parties[i].absence)
         ]
         names = tuple(model.names[i] for i in batch.places)
-        return Assistance(message.request_id, cue, mean, contributors, names, tuple(missed))
+        return Assistance(
+            message.request_id, cue, mean, contributors, batch.refused, names, tuple(missed)
+        )
+
+    def _has_gap(self, own: int, rows: Tensor, caller: str, deadline: float) -> Tensor:
+        """Return which rows have a gap at a party; ask the party for rows that it did not report.
+
+        A row counts as one without a gap until the party has reported it. (B,) bool
+        """
+        assert self.pool is not None
+        unknown = rows[self._full_at[rows, own] < 0]
+        if len(unknown):
+            handles = self._handles[unknown]
+            batch = embed_in_time(self.pool, handles, caller, (), 0, deadline, [own])
+            if not batch.places:
+                raise WireError("Assist: this party did not report its rows in time")
+            self._record_full(unknown, batch)
+        gap = self._full_at[rows, own] == 0
+        if refused := int((~gap).sum()):
+            self._log(
+                {
+                    "event": "assistance_refused",
+                    "party": self.model.names[own],
+                    "rows": refused,
+                    "reason": "these rows have no gap at the party, or it did not report them",
+                }
+            )
+        return gap
 
     def _rows_of_handles(self, party: int) -> Tensor:
         """Return the row of each handle of a party."""
@@ -221,14 +327,15 @@ class CoordinatorPredictor:
         """Return the status; numbers become metrics."""
         parties = self.pool.parties if self.pool else []
         available = {each.name: int(each.available) for each in parties}
-        healthy = sum(available.values()) >= 1
+        least = self.settings.min_parties
+        healthy = sum(available.values()) >= least
         return {
             "healthy": healthy,
-            "problem": "" if healthy else "no party is available",
+            "problem": "" if healthy else f"fewer than {least} parties are available",
             "side": "coordinator",
             "predicting": True,
             "run": self.model.run,
             "party_present": available,
-            "party_reason": {each.name: each.reason for each in parties if each.reason},
+            "party_reason": {each.name: each.diagnosis for each in parties if each.reason},
             "party_answer_seconds": {each.name: each.last_answer_s for each in parties},
         }

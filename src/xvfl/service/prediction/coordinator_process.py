@@ -68,9 +68,9 @@ def serve_predictions(config: CoordinatorConfig, show: bool = True) -> None:
         service = PredictionService(
             "collaborative",
             predictor.find_row,
-            lambda note: prior_answer(model, note),
+            lambda note: prior_answer(model.task, model.prior, note),
             batcher.submit,
-            {"run": model.run},
+            check_ready=predictor.check_ready,
         )
         endpoint = HttpEndpoint(EndpointSettings.of(settings), service, log)
         stack.callback(endpoint.close)

@@ -12,13 +12,14 @@ ERRORS = {
     "403": FOREIGN,
     "404": "An id that nobody holds, or that may not be predicted.",
     "408": "The body arrived too slowly.",
-    "409": "No prediction table is open, or no head is released.",
+    "409": "No head is released to this party.",
     "413": "Too many ids or bytes.",
     "415": "Unknown content type.",
     "421": FOREIGN,
     "422": "A field is wrong; the answer names it.",
-    "429": "Every party that could answer has used up a budget for a row.",
-    "503": "The request waited too long for others, or the prediction failed; try again.",
+    "429": "All rows are refused: the parties that could answer have used up a budget.",
+    "503": "Fewer than `min_parties` are available, the request waited too long for others, or the "
+    "prediction failed; try again.",
 }
 Schema = dict[str, Any]
 
@@ -45,6 +46,7 @@ def describe_endpoint(settings: EndpointSettings, mode: str) -> Schema:
         "paths": {
             "/predict": {"post": predict},
             "/v2/health/live": {"get": get_operation("Tell whether the endpoint is alive.", None)},
+            "/v2/health/ready": {"get": _ready()},
             "/metrics": {"get": get_operation("Return counters for Prometheus.", "text/plain")},
             "/openapi.json": {"get": get_operation("Return this description.")},
         },
@@ -57,6 +59,12 @@ def describe_endpoint(settings: EndpointSettings, mode: str) -> Schema:
         },
     }
     return require_token(description) if settings.tokens else description
+
+
+def _ready() -> Schema:
+    operation = get_operation("Tell whether requests can be answered.", None)
+    operation["responses"]["503"] = {"description": "Too few parties, or no released head."}
+    return operation
 
 
 def _request(settings: EndpointSettings, mode: str) -> Schema:
@@ -93,9 +101,12 @@ def _answers() -> Schema:
         ],
         "properties": {
             "id": TEXT,
-            "prediction": {"type": ["string", "number", "boolean"]},
+            "prediction": {
+                "type": ["string", "number", "boolean", "null"],
+                "description": "null in mode refused.",
+            },
             "probabilities": {"type": "object", "additionalProperties": share},
-            "mode": {"enum": ["local", "assisted", "collaborative", "prior"]},
+            "mode": {"enum": ["local", "assisted", "collaborative", "prior", "refused"]},
             "parties": texts,
             "unreachable": {
                 "type": "object",
@@ -111,7 +122,6 @@ def _answers() -> Schema:
         "type": "object",
         "required": ["seconds", "predictions"],
         "properties": {
-            "run": TEXT,
             "party": TEXT,
             "seconds": {"type": "number", "minimum": 0},
             "predictions": {"type": "array", "items": answer},

@@ -8,7 +8,8 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from hmac import compare_digest
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,8 @@ from xvfl.service.prediction.endpoint_settings import (
     parse_address,
     read_tokens,
 )
-from xvfl.service.prediction.micro_batches import Answers, OverloadedError
+from xvfl.service.prediction.micro_batches import Answers, UnavailableError
+from xvfl.service.prediction.row_answers import REFUSED_MODE
 from xvfl_serve.errors import RequestError, unknown
 from xvfl_serve.http.app import on_error, on_http_error
 from xvfl_serve.http.bodies import JSON_TYPES, check_rows, content_type, parse_json, read_body
@@ -50,6 +52,13 @@ ANYONE = "local"
 """Caller of an endpoint without tokens, which only this machine can reach."""
 
 
+READY_METRIC = """\
+# HELP xvfl_ready Whether requests can be answered: 1 or 0.
+# TYPE xvfl_ready gauge
+xvfl_ready {}
+"""
+
+
 @dataclass(frozen=True)
 class PredictionService:
     """What an endpoint offers."""
@@ -62,8 +71,10 @@ class PredictionService:
     """Answer a row of which nothing is known, with a note."""
     submit: Callable[[Sequence[int], str, float], "Future[Answers]"]
     """Predict rows for a caller within some seconds."""
-    about: Mapping[str, Any]
-    """Fields of every response."""
+    about: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of every response; callers see them."""
+    check_ready: Callable[[], None] = lambda: None
+    """Raise `UnavailableError` or `RequestError` if no request can be answered at present."""
 
 
 class HttpEndpoint:
@@ -104,11 +115,12 @@ class HttpEndpoint:
             Route("/openapi.json", self._openapi_json),
             Route("/metrics", self._metrics_text),
             Route("/v2/health/live", self._live),
+            Route("/v2/health/ready", self._ready),
         ]
         handlers: dict[Any, Any] = {
             RequestError: on_error,
             HTTPException: on_http_error,
-            OverloadedError: _on_overload,
+            UnavailableError: _on_unavailable,
             XVFLError: self._on_failure,
         }
         app = Starlette(routes=routes, exception_handlers=handlers)
@@ -124,9 +136,21 @@ class HttpEndpoint:
     async def _live(self, request: Request) -> Response:
         return Response(status_code=200)
 
+    async def _ready(self, request: Request) -> Response:
+        try:
+            await asyncio.to_thread(self._service.check_ready)
+        except (UnavailableError, RequestError) as error:
+            seconds = getattr(error, "retry_after", UnavailableError.retry_after)
+            # Anybody may ask this, so the reason stays in the log and in answers to callers.
+            return Response(status_code=503, headers={"Retry-After": str(seconds)})
+        return Response(status_code=200)
+
     async def _metrics_text(self, request: Request) -> Response:
-        info = {name: str(value) for name, value in self._service.about.items()}
-        return Response(self.metrics.text(info), media_type=CONTENT_TYPE)
+        about = {"mode": self._service.mode, **self._service.about}
+        info = {name: str(value) for name, value in about.items()}
+        ready = int((await self._ready(request)).status_code == 200)
+        text = self.metrics.text(info) + READY_METRIC.format(ready)
+        return Response(text, media_type=CONTENT_TYPE)
 
     async def _predict(self, request: Request) -> Response:
         started = time.monotonic()
@@ -137,6 +161,7 @@ class HttpEndpoint:
         body = await read_body(request, self._limits)
         data = parse_json(body, Budget.of_ids(self._limits), '{"ids": [...]}')
         ids, seconds, unknown_as_prior = self._parse(data)
+        await asyncio.to_thread(self._service.check_ready)
         places, rows, answers = list[int](), list[int](), list[dict[str, Any]]()
         for place, each in enumerate(ids):
             try:
@@ -155,11 +180,13 @@ class HttpEndpoint:
             received = await self._received(future)
             for place, answer in zip(places, received, strict=True):
                 answers[place] = answer
-        _check_refused(ids, answers)
         self.metrics.add_answers([each["mode"] for each in answers])
         predictions = [{"id": i, **each} for i, each in zip(ids, answers, strict=True)]
         took = round(time.monotonic() - started, 6)
-        return json_response({**self._service.about, "seconds": took, "predictions": predictions})
+        body = {**self._service.about, "seconds": took, "predictions": predictions}
+        if all(each["mode"] == REFUSED_MODE for each in answers):
+            return _all_refused(body)
+        return json_response(body)
 
     async def _received(self, future: "Future[Answers]") -> Answers:
         try:
@@ -218,13 +245,16 @@ class HttpEndpoint:
         return error_response(RequestError(text, status=503))
 
 
-async def _on_overload(request: Request, error: OverloadedError) -> Response:
-    return error_response(RequestError(str(error), status=503), {"Retry-After": "1"})
+async def _on_unavailable(request: Request, error: UnavailableError) -> Response:
+    headers = {"Retry-After": str(error.retry_after)}
+    return error_response(RequestError(str(error), status=503), headers)
 
 
-def _check_refused(ids: Sequence[str], answers: Answers) -> None:
-    """Reject a request with a row that every party refused."""
-    for place, (each, answer) in enumerate(zip(ids, answers, strict=True)):
-        if answer["refused"] and not answer["parties"]:
-            reason = "; ".join(answer["notes"][: len(answer["refused"])])
-            raise RequestError(f"ids: {each!r} is refused: {reason}", "ids", place, status=429)
+def _all_refused(body: dict[str, Any]) -> Response:
+    """Answer a request whose rows are all refused by a budget; budgets refill at midnight UTC."""
+    first, now = body["predictions"][0], datetime.now(UTC)
+    midnight = datetime.combine(now.date() + timedelta(1), datetime.min.time(), UTC)
+    text = f"ids: {first['id']!r} is refused: {'; '.join(first['notes'])}"
+    error = {"error": text, "field": "ids", "row": 0}
+    headers = {"Retry-After": str(int((midnight - now).total_seconds()) + 1)}
+    return json_response({**error, **body}, 429, headers)

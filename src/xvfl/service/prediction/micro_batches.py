@@ -21,8 +21,16 @@ MAX_RATIO = 2.0
 """Requests share an exchange if the seconds of one are at most this multiple of the other's."""
 
 
-class OverloadedError(RunError):
+class UnavailableError(RunError):
+    """A request cannot be answered now; the caller may try again after `retry_after` seconds."""
+
+    retry_after = 5
+
+
+class OverloadedError(UnavailableError):
     """A request waited so long that there is no time left to answer it."""
+
+    retry_after = 1
 
 
 @dataclass(frozen=True)

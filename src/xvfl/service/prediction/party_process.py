@@ -105,11 +105,25 @@ def _start_endpoint(
         ) from error
     assert opened.address is not None
     name = predictor.name
-    assisted = AssistedPredictor(name, folder, source, rule, predictor.handles, client.call, log)
+    assisted = AssistedPredictor(
+        name,
+        folder,
+        source,
+        rule,
+        predictor.handles,
+        client.call,
+        log,
+        opened.min_parties,
+    )
     batcher = MicroBatcher(assisted.answer, opened.max_rows)
     stack.callback(batcher.close)
     service = PredictionService(
-        "assisted", assisted.find_row, assisted.prior, batcher.submit, {"party": name}
+        "assisted",
+        assisted.find_row,
+        assisted.prior,
+        batcher.submit,
+        {"party": name},
+        assisted.check_ready,
     )
     endpoint = HttpEndpoint(EndpointSettings.of(opened), service, log)
     stack.callback(endpoint.close)

@@ -3,6 +3,7 @@
 import json
 import os
 import ssl
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,10 @@ from xvfl.service.prediction.prediction_config import PartyPrediction
 from xvfl.system.report import Report, no_report
 
 TOKEN_VARIABLE = "XVFL_TOKEN"
+REFUSED = "refused"
+"""Mode of a row without a prediction."""
+MAX_TRIES, MAX_PAUSE_S = 5, 10.0
+"""Tries of a request that cannot be answered now, and the longest pause between two."""
 GRACE_S = 30.0
 """Seconds beyond the deadline until a request fails."""
 
@@ -61,12 +66,18 @@ def predict_federated(
     target = _target(load_config(config_path), config_path)
     column = id_column or target.id_column
     ids = list(read_frame(ids_table or target.ids, column, "ids").index)
-    summary = FederatedSummary()
+    summary, waiting = FederatedSummary(), list[dict[str, Any]]()
+    columns: list[str] | None = None
     with TableWriter(output) as writer:
         for some in _chunks(ids, target.max_rows):
-            answers = _post(target, some)
-            writer.add(_frame(answers))
+            answers = _predict(target, some)
             summary.rows += len(answers)
+            waiting += answers
+            # The first row with a prediction tells the columns.
+            if columns or summary.rows == len(ids) or any(e["mode"] != REFUSED for e in answers):
+                frame, waiting = _frame(waiting), []
+                columns = columns or list(frame.columns)
+                writer.add(frame.reindex(columns=columns))
             summary.modes.update(each["mode"] for each in answers)
             for each in answers:
                 summary.unreachable |= each["unreachable"]
@@ -123,6 +134,24 @@ def _token(path: str | None) -> str | None:
         ) from error
 
 
+def _predict(target: _Target, ids: Sequence[str]) -> list[dict[str, Any]]:
+    """Predict ids; try again while too few parties are available."""
+    for _ in range(MAX_TRIES - 1):
+        try:
+            return _post(target, ids)
+        except _TryAgainError as error:
+            time.sleep(min(error.seconds, MAX_PAUSE_S))
+    return _post(target, ids)
+
+
+class _TryAgainError(RunError):
+    """The endpoint cannot answer now."""
+
+    def __init__(self, text: str, seconds: float) -> None:
+        super().__init__(text)
+        self.seconds = seconds
+
+
 def _post(target: _Target, ids: Sequence[str]) -> list[dict[str, Any]]:
     headers = {"Content-Type": "application/json"}
     if target.token:
@@ -134,7 +163,15 @@ def _post(target: _Target, ids: Sequence[str]) -> list[dict[str, Any]]:
         with urlopen(request, timeout=target.deadline + GRACE_S, context=context) as response:
             answers: list[dict[str, Any]] = json.load(response)["predictions"]
     except HTTPError as error:
-        raise InputError(f"{target.url}: {_reason(error)}") from error
+        refused = _body(error)
+        if error.code == 429 and "predictions" in refused:
+            rows: list[dict[str, Any]] = refused["predictions"]
+            return rows
+        text = f"{target.url}: {refused.get('error', f'HTTP status {error.code}')}"
+        after = error.headers.get("Retry-After", "")
+        if error.code == 503 and after.isdigit():
+            raise _TryAgainError(text, float(after)) from error
+        raise InputError(text) from error
     except (URLError, OSError, ValueError, KeyError) as error:
         if isinstance(getattr(error, "reason", error), ssl.SSLError):
             raise RunError(
@@ -157,11 +194,14 @@ def _tls_context(target: _Target) -> ssl.SSLContext:
     return context
 
 
-def _reason(error: HTTPError) -> str:
+def _body(error: HTTPError) -> dict[str, Any]:
+    """Return the JSON object of an error."""
     try:
-        return str(json.load(error)["error"])
-    except (ValueError, KeyError, TypeError):
-        return f"HTTP status {error.code}"
+        with error:
+            body = json.load(error)
+    except (ValueError, OSError):
+        return {}
+    return body if isinstance(body, dict) else {}
 
 
 def _frame(answers: Sequence[dict[str, Any]]) -> pd.DataFrame:
@@ -179,7 +219,12 @@ def _frame(answers: Sequence[dict[str, Any]]) -> pd.DataFrame:
         }
         for each in answers
     ]
-    return pd.DataFrame(records).set_index("id")
+    frame = pd.DataFrame(records).set_index("id")
+    if frame["prediction"].isna().any():
+        # Keep whole numbers whole beside rows without a prediction.
+        values = [each["prediction"] for each in answers]
+        frame["prediction"] = pd.Series(values, frame.index, dtype=object)
+    return frame
 
 
 def _chunks(ids: Sequence[str], size: int) -> Iterator[Sequence[str]]:

@@ -7,6 +7,8 @@ from xvfl.errors import ConfigError
 from xvfl.federation.prediction_ledger import PredictionLimits
 
 MAX_DEADLINE_S = 60.0
+MAX_ASSISTED_ROWS = 200
+"""Rows of one request for assistance; the help for as many fits into one message."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,9 @@ class CoordinatorPrediction:
     """Private key of `certificate`."""
     deadline: float = 2.0
     """Seconds until a request is answered; parties that have not replied by then are left out."""
+    min_parties: int = 1
+    """Fewest parties that answer. With fewer, requests get status 503 with `Retry-After`, and
+    `/v2/health/ready` does, too."""
     max_rows: int = 1000
     """Largest number of ids in a request."""
     local_table: str | None = None
@@ -60,12 +65,14 @@ class PartyPrediction:
     """Private key of `certificate`."""
     deadline: float = 2.0
     """Seconds until a request is answered; peers that have not replied by then are left out."""
+    min_parties: int = 1
+    """Fewest parties that answer, this one included; the others help with rows that have gaps. With
+    fewer, requests get status 503 with `Retry-After`, and `/v2/health/ready` does, too."""
     max_rows: int = 100
     """Largest number of ids in a request."""
 
     def __post_init__(self) -> None:
-        # The help for as many rows fits into one message.
-        _check(self, 200)
+        _check(self, MAX_ASSISTED_ROWS)
 
 
 def _check(section: CoordinatorPrediction | PartyPrediction, largest: int) -> None:
@@ -76,5 +83,7 @@ def _check(section: CoordinatorPrediction | PartyPrediction, largest: int) -> No
         raise ConfigError(
             f"prediction.deadline: expected up to {MAX_DEADLINE_S:g} seconds, got {deadline}"
         )
+    if section.min_parties < 1:
+        raise ConfigError(f"prediction.min_parties: expected at least 1, got {section.min_parties}")
     if not 1 <= max_rows <= largest:
         raise ConfigError(f"prediction.max_rows: expected 1 to {largest}, got {max_rows}")

@@ -1,7 +1,7 @@
 """Answers to callers: the prediction of each row, and how it was obtained.
 
 The twin of `xvfl.model.prediction` for rows whose features stay at the parties.
-Shapes: N rows, K parties that answered, C outputs.
+Shapes: N rows, k parties, K of them answered, C outputs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,6 +18,8 @@ from xvfl.primitives.task import Task
 from xvfl.service.prediction.federated_model import FederatedModel
 
 NOT_COMPLETED = "no time for completion: observed features alone"
+REFUSED_MODE = "refused"
+"""Mode of a row that has no prediction, because every party that could answer refused it."""
 
 
 def collaborative_answers(
@@ -27,11 +29,13 @@ def collaborative_answers(
     n_features: Sequence[int],
     completed_in_time: bool,
     unreachable: Mapping[str, str],
+    holders: Sequence[Sequence[str]],
 ) -> list[dict[str, Any]]:
     """Build the answers of a batch.
 
     `out` are the logits (N, C) of the parties that took part, which have `n_features` features;
-    `unreachable` are the other parties, with the reason.
+    `unreachable` are the other parties, with the reason. `holders` are the parties that hold each
+    row, or of which this is not known yet.
     """
     rows, n = batch.rows, len(batch.rows)
     seen, full = rows.seen.numpy(), rows.full.numpy()
@@ -49,15 +53,18 @@ def collaborative_answers(
     refused = batch.refused.numpy()
     answers = []
     for i in range(n):
+        absent = {name: unreachable[name] for name in holders[i] if name in unreachable}
         notes = [f"{names[j]}: {batch.refusals[j]}" for j in refused[i].nonzero()[0]]
+        mode = "collaborative"
         if prior[i]:
-            notes.append(f"{NOT_OBSERVED}: {model.task.prior_name}")
+            mode = REFUSED_MODE if notes else "prior"
+            notes += prior_notes(model.task, bool(notes), absent)
         elif model.completes and not completed_in_time:
             notes.append(NOT_COMPLETED)
         answers.append(
             {
-                **predicted(model.task, values[i]),
-                "mode": "prior" if prior[i] else "collaborative",
+                **predicted(model.task, values[i] if mode != REFUSED_MODE else None),
+                "mode": mode,
                 "parties": names[seen[i]].tolist(),
                 "unreachable": dict(unreachable),
                 "refused": names[refused[i]].tolist(),
@@ -68,10 +75,25 @@ def collaborative_answers(
     return answers
 
 
-def prior_answer(model: FederatedModel, note: str) -> dict[str, Any]:
+def prior_notes(task: Task, refused: bool, absent: Mapping[str, str]) -> list[str]:
+    """Tell why no party contributed to a row: `absent` parties may have observed it."""
+    notes = absent_notes(absent)
+    if refused:
+        return notes
+    if not notes:
+        return [f"{NOT_OBSERVED}: {task.prior_name}"]
+    return [*notes, f"not observed by a party that answered: {task.prior_name}"]
+
+
+def absent_notes(absent: Mapping[str, str]) -> list[str]:
+    """Name parties that were not asked or did not answer, with the reason."""
+    return [f"unreachable: {name} ({reason})" for name, reason in absent.items()]
+
+
+def prior_answer(task: Task, prior: Sequence[float], note: str) -> dict[str, Any]:
     """Answer a row that no party holds."""
     return {
-        **predicted(model.task, np.asarray(model.prior, dtype=float)),
+        **predicted(task, np.asarray(prior, dtype=float)),
         "mode": "prior",
         "parties": [],
         "unreachable": {},
@@ -81,8 +103,10 @@ def prior_answer(model: FederatedModel, note: str) -> dict[str, Any]:
     }
 
 
-def predicted(task: Task, values: NDArray[np.float64]) -> dict[str, Any]:
-    """Return the prediction of one row, with the probabilities of classes."""
+def predicted(task: Task, values: NDArray[np.float64] | None) -> dict[str, Any]:
+    """Return the prediction of one row, with the probabilities of classes; null without values."""
+    if values is None:
+        return {"prediction": None}
     if not task.classes:
         return {"prediction": float(values[0])}
     label = task.classes[int(predicted_classes(values[None], None)[0])]
