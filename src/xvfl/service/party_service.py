@@ -26,6 +26,7 @@ from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.privacy_accounting import state_privacy
 from xvfl.federation.request_ledger import RequestLedger
 from xvfl.federation.run_settings import RunSettings
+from xvfl.federation.settings_limits import copy_bytes, count_parameters
 from xvfl.matching.alignment import PartyAlignment, load_party_alignment
 from xvfl.methods.members import member_seeds
 from xvfl.model.fitting import choose_device
@@ -94,13 +95,20 @@ class PartyService:
         if self._alignment is None:
             raise WireError("Begin: ids are not matched yet; run `xvfl align` first")
         name, device = self.inputs.name, choose_device(self.inputs.device)
+        match, limits = self._alignment.match, self.inputs.limits
+        path = self.inputs.folder / f"requests-{match.session.hex()[:16]}.npy"
+        ledger = RequestLedger(limits, len(match.rows), path)
+        ledger.check(settings.run, settings, training)
         encoder = self._encoder(training)
-        rows = encode(encoder, take_rows(self.inputs.source, self._alignment.match.rows))
+        rows = encode(encoder, take_rows(self.inputs.source, match.rows))
         table = to_party_table(encoder.layout, rows)
         loss = LossConfig(method=settings.method)
         seeds = [run_seed(load_secret(self.inputs.folder), settings.run)]
         image = encoder.layout.image is not None
         net_config = resolve_net(settings.net, image, settings.privacy)
+        limits.check_parameters(
+            count_parameters(encoder.layout, net_config, settings.method, settings.privacy)
+        )
         nets = build_parties(
             {name: encoder.layout}, net_config, loss, seeds, privacy=settings.privacy
         )
@@ -116,18 +124,19 @@ class PartyService:
             settings.train.image_shift,
             choose_unmasked_share(encoder.layout, observed, settings.unmasked_copies),
         )
-        full_threshold = settings.full_threshold or choose_full_threshold(observed)
+        full_threshold = ledger.full_threshold = (
+            ledger.full_threshold or settings.full_threshold or choose_full_threshold(observed)
+        )
         levels = observation_levels(table.observed, full_threshold)
         if privacy is not None:
             # Which features of a row are missing is private too.
             levels = torch.full_like(levels, FULL)
-        session = self._alignment.match.session.hex()
-        path = self.inputs.folder / f"requests-{session[:16]}.npy"
         return PartyRun(
             worker,
             levels,
-            RequestLedger(self.inputs.limits, len(table), path),
+            ledger,
             lambda: self._folder.save_run(settings, full_threshold),
+            copy_bytes(encoder.layout, net_config),
         )
 
     def _encoder(self, training: Tensor) -> Encoder:
