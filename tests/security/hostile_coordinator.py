@@ -26,10 +26,16 @@ from tests.processes import SOURCES
 from xvfl.certs import create_authority
 from xvfl.config import NetConfig, PrivacyConfig, TrainConfig
 from xvfl.federation.run_settings import RunSettings
+from xvfl.matching.alignment import PartyAlignment, TableFingerprint
+from xvfl.matching.party_session import PartyMatch
+from xvfl.model.run_dir import RunDir
 from xvfl.service.align import match_parties
-from xvfl.service.config import load_coordinator_config
+from xvfl.service.config import load_coordinator_config, load_party_config
 from xvfl.service.listener import listen
 from xvfl.service.log import read_log
+from xvfl.service.party_inputs import PartyInputs
+from xvfl.service.party_service import PartyService
+from xvfl.wire.in_process import InProcessTransport
 from xvfl.wire.messages import Begin, Embed, Embedded, Instruction, Message, Ready
 from xvfl.wire.transport import Transport
 
@@ -93,9 +99,11 @@ class HostileCoordinator:
 
     folder: Path
     transport: Transport
-    process: "subprocess.Popen[bytes]"
     handles: NDArray[np.int64]
     """(n,) handle of each row of the secret table."""
+    log: Callable[[], list[dict[str, Any]]]
+    """Return the party's log."""
+    pid: int = 0
     request_id: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
     update: int = 0
 
@@ -137,23 +145,59 @@ class HostileCoordinator:
             lambda number: Embed(number, (), instructions, step, training, views, handles.int())
         )
 
-    def log(self) -> list[dict[str, Any]]:
-        """Return the party's log."""
-        return list(read_log(self.folder / "shop"))
-
     def rejections(self) -> list[str]:
         """Return the reasons of the rejected requests in the party's log."""
         return [each["reason"] for each in self.log() if each["event"] == "request_rejected"]
 
     def peak_bytes(self) -> int:
         """Return the peak memory of the party's process."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        status = Path(f"/proc/{self.pid}/status").read_text()
         return 1024 * int(status.split("VmHWM:")[1].split()[0])
 
 
 @contextmanager
-def attacked_party(folder: Path, limits: str = "") -> Iterator[HostileCoordinator]:
+def attacked_process(folder: Path) -> Iterator[HostileCoordinator]:
     """Start a party with default options, accept it as a coordinator does, and match its ids."""
+    write_files(folder)
+    config = load_coordinator_config(folder / "coordinator.toml")
+    with listen(config, lambda event: None) as server:
+        (folder / "shop.toml").write_text(PARTY.replace("PORT", str(server.port)))
+        process = start_party(folder)
+        try:
+            path = folder / "main" / "alignment.json"
+            alignment = match_parties(
+                server.transports, IDS, ["churned"], config.matching, path, end=False
+            )
+            yield HostileCoordinator(
+                folder,
+                server.transports["shop"],
+                alignment.matches["shop"].handles,
+                lambda: read_log(folder / "shop"),
+                process.pid,
+            )
+        finally:
+            process.kill()
+            process.wait()
+
+
+def attacked_service(folder: Path) -> HostileCoordinator:
+    """Start the same party in this process; its ids are matched."""
+    if not (folder / "shop.toml").exists():
+        write_files(folder)
+        (folder / "shop.toml").write_text(PARTY)
+        match = PartyMatch(np.arange(ROWS), ROWS, bytes(16), ROWS)
+        columns = ["customer", *secret_table().columns]
+        alignment = PartyAlignment(match, "folded", TableFingerprint.of(columns[1:], IDS))
+        alignment.save(folder / "shop" / "alignment.json")
+    state, events = RunDir(folder / "shop").create(), list[dict[str, Any]]()
+    inputs = PartyInputs.load("shop", load_party_config(folder / "shop.toml"), state)
+    endpoint = PartyService(inputs, events.append).endpoint
+    transport = InProcessTransport(endpoint.hello, endpoint.handle)
+    return HostileCoordinator(folder, transport, np.arange(ROWS), lambda: events)
+
+
+def write_files(folder: Path) -> None:
+    """Write the party's table, the labels, the certificates and the coordinator's side."""
     authority = create_authority(folder / "certs")
     authority.issue("coordinator", hosts=("localhost",))
     authority.issue("shop")
@@ -163,25 +207,6 @@ def attacked_party(folder: Path, limits: str = "") -> Iterator[HostileCoordinato
     pd.DataFrame({"customer": IDS, "churned": "yes"}).to_csv(folder / "labels.csv", index=False)
     (folder / "coordinator.toml").write_text(COORDINATOR)
     (folder / "main").mkdir()
-    config = load_coordinator_config(folder / "coordinator.toml")
-    with listen(config, lambda event: None) as server:
-        (folder / "shop.toml").write_text(PARTY.replace("PORT", str(server.port)) + limits)
-        process = start_party(folder)
-        try:
-            alignment = match_parties(
-                server.transports,
-                IDS,
-                ["churned"],
-                config.matching,
-                folder / "main" / "a",
-                end=False,
-            )
-            yield HostileCoordinator(
-                folder, server.transports["shop"], process, alignment.matches["shop"].handles
-            )
-        finally:
-            process.kill()
-            process.wait()
 
 
 def start_party(folder: Path) -> "subprocess.Popen[bytes]":
@@ -250,6 +275,8 @@ def recurring_directions(points: NDArray[np.float32]) -> NDArray[np.float32]:
 
 def correlations(columns: NDArray[np.float64], handles: NDArray[np.int64]) -> list[float]:
     """Return the best rank correlation of any estimated column with each true one. (p,)"""
+    if not columns.any():
+        return [0.0] * COLUMNS
     table = secret_table()
     full = table.notna().all(axis=1).to_numpy()
     truth = table[full].rank().to_numpy()

@@ -63,7 +63,7 @@ class DishonestCoordinator:
         self.n_requests = 0
         self._last_update = 0
         settings = json.dumps(asdict(scenario.settings(protection)))
-        handles = torch.zeros(0, dtype=torch.int32)
+        handles = scenario.training_handles()[party]
         reply = self.send(lambda number: Begin(number, RUN, 0, settings, handles))
         assert isinstance(reply, Ready), reply
         self.width = scenario.members * scenario.widths(protection).embedding_dim

@@ -144,6 +144,11 @@ class Scenario:
         """Return a party's encoded rows."""
         return self.dataset.tables[name]
 
+    def training_handles(self) -> dict[str, Tensor]:
+        """Return each party's handles of the training rows."""
+        handles = self.dataset.training_rows(torch.device("cpu")).handles.int()
+        return {name: each[each >= 0] for name, each in zip(self.names, handles.T, strict=True)}
+
     def widths(self, protection: Protection) -> NetConfig:
         """Return the sizes of the nets, with defaults resolved."""
         image = any_image(self.dataset.layouts)
@@ -257,6 +262,7 @@ def simulate(
         json.dumps(asdict(settings)),
         settings.net.embedding_dim * method_spec(scenario.loss.method).branches,
         len(parties),
+        scenario.training_handles(),
         sends_gradients=protection.privacy.sends_gradients,
         members=settings.net.members,
     )
