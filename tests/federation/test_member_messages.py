@@ -88,7 +88,10 @@ def split_of(
     lines = []
     for worker in workers:
         end = make_endpoint(worker, InMemoryCheckpoints())
-        ledger = RequestLedger(RequestLimits(min_rows=4, accept_gradients=True), len(worker.table))
+        ledger = RequestLedger(
+            RequestLimits(min_rows=4, min_training_share=0, settings=None, accept_gradients=True),
+            len(worker.table),
+        )
         status = torch.full((len(worker.table),), 2, dtype=torch.uint8)
         run = PartyRun(worker, status, ledger)
         end._start_run = lambda settings, training, run=run: run  # type: ignore[misc]

@@ -101,7 +101,7 @@ def protected_settings(privacy: PrivacyConfig) -> str:
 def test_a_party_rejects_gradients_and_runs_that_need_them() -> None:
     made = make_federation(2, torch.float64)
     method = make_small_method(made, "xvfl+")
-    ends = limited_endpoints(made, RequestLimits(min_rows=1))
+    ends = limited_endpoints(made, RequestLimits(min_rows=1, min_training_share=0, settings=None))
     lines = [InProcessTransport(end.hello, end.handle) for end in ends]
     begin_run(lines, made.names, protected_settings(PrivacyConfig("off")))
     assert [end.run for end in ends] == ["", ""]
@@ -115,7 +115,9 @@ def test_a_party_that_accepts_gradients_trains_with_them() -> None:
     made = make_federation(2, torch.float64)
     method = make_small_method(made, "xvfl+")
     expected = fused_gradients(made, method, sends_gradients=True, reconstruction=RECONSTRUCTION)
-    ends = limited_endpoints(made, RequestLimits(min_rows=1, accept_gradients=True))
+    ends = limited_endpoints(
+        made, RequestLimits(min_rows=1, min_training_share=0, settings=None, accept_gradients=True)
+    )
     lines = [InProcessTransport(end.hello, end.handle) for end in ends]
     split = begin_run(lines, made.names, protected_settings(PrivacyConfig("off")))
     assert_equal(split_gradients(made, method, split), expected, 1e-12)

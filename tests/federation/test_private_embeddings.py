@@ -177,7 +177,9 @@ def private_endpoints(
     made: Problem, privacy: PrivacyStatement, limits: RequestLimits | None = None
 ) -> list[Endpoint]:
     ends = []
-    limits = limits or RequestLimits(min_rows=1, accept_gradients=True)
+    limits = limits or RequestLimits(
+        min_rows=1, min_training_share=0, settings=None, accept_gradients=True
+    )
     for worker in make_workers(made, privacy):
         n = len(worker.table)
         hello = Hello(0, f"instance-{worker.name}", False, n, "columns", "session")
@@ -257,23 +259,25 @@ def test_configuration_is_checked() -> None:
 
 
 def test_a_party_limits_epsilon_over_its_runs(tmp_path: Path) -> None:
-    limits, train = RequestLimits(max_epsilon=3.0), TrainConfig()
+    limits, training = RequestLimits(max_epsilon=3.0), torch.arange(5)
+    settings = RunSettings("laser", NetConfig(), TrainConfig(), privacy=PRIVATE)
+    public = replace(settings, privacy=PrivacyConfig("no_gradients"))
     two = state_privacy(replace(PRIVATE, epsilon=2.0), "laser")
     ledger = RequestLedger(limits, 5, tmp_path / "requests.npy")
     with pytest.raises(WireError, match="got a run without differential privacy"):
-        ledger.begin("a", train, PrivacyConfig("no_gradients"))
-    ledger.begin("a", train, PRIVATE, two)
+        ledger.begin("a", public, training)
+    ledger.begin("a", settings, training, two)
     assert ledger.usage()["privacy_epsilon"] == 2.0
     assert ledger.usage()["privacy_epsilon_of_all_runs"] == pytest.approx(2.0, abs=0.01)
     again = RequestLedger(limits, 5, tmp_path / "requests.npy")
-    again.begin("a", train, PRIVATE, two)
+    again.begin("a", settings, training, two)
     with pytest.raises(WireError, match=r"allows ε up to 3 .* got 3\.\d"):
         RequestLedger(replace(limits, max_epsilon=3.0), 5, tmp_path / "requests.npy").begin(
-            "b", train, PRIVATE, replace_multiplier(two)
+            "b", settings, training, replace_multiplier(two)
         )
     with pytest.raises(WireError, match="privacy of run 'a' changed"):
         RequestLedger(replace(limits, max_epsilon=50.0), 5, tmp_path / "requests.npy").begin(
-            "a", train, PRIVATE, replace_multiplier(two)
+            "a", settings, training, replace_multiplier(two)
         )
 
 

@@ -4,14 +4,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-from xvfl.config import NO_PROTECTION, PrivacyConfig, TrainConfig
+from xvfl.config import NO_PROTECTION, NetConfig, PrivacyConfig, TrainConfig
 from xvfl.errors import ConfigError, RunError, WireError
 from xvfl.federation.request_ledger import RequestLedger, RequestLimits
+from xvfl.federation.run_settings import RunSettings
 
 PROTECTED = PrivacyConfig("no_gradients")
 SMALL = RequestLimits(max_epochs=2, max_runs=1, max_views=3, min_rows=2)
 ROWS = np.array([0, 3, 4])
+TRAINING = torch.arange(5)
+
+
+def settings(epochs: int, privacy: PrivacyConfig = PROTECTED) -> RunSettings:
+    return RunSettings("xvfl+", NetConfig(), TrainConfig(epochs=epochs), 0.3, privacy=privacy)
 
 
 def test_a_row_has_a_budget_for_training_and_one_for_evaluation() -> None:
@@ -62,13 +69,13 @@ def test_no_row_and_single_rows_in_evaluation_are_allowed() -> None:
 def test_counts_and_runs_survive_a_restart(tmp_path: Path) -> None:
     path = tmp_path / "requests.npy"
     first = RequestLedger(SMALL, 5, path)
-    first.begin("a", TrainConfig(epochs=2), PROTECTED)
+    first.begin("a", settings(2), TRAINING)
     for _ in range(SMALL.budget("training")):
         first.count_embed(ROWS, ["plain"], training=True)
     again = RequestLedger(SMALL, 5, path)
-    again.begin("a", TrainConfig(epochs=2), PROTECTED)
+    again.begin("a", settings(2), TRAINING)
     with pytest.raises(WireError, match="1 runs with one alignment"):
-        again.begin("b", TrainConfig(epochs=2), PROTECTED)
+        again.begin("b", settings(2), TRAINING)
     with pytest.raises(WireError, match="have used"):
         again.count_embed(ROWS, ["plain"], training=True)
     assert again.usage()["runs_used"] == 1
@@ -77,9 +84,9 @@ def test_counts_and_runs_survive_a_restart(tmp_path: Path) -> None:
 def test_a_run_with_more_epochs_or_with_gradients_is_rejected() -> None:
     ledger = RequestLedger(SMALL, 5)
     with pytest.raises(WireError, match="allows 2 epochs, the run has 3"):
-        ledger.begin("a", TrainConfig(epochs=3), PROTECTED)
+        ledger.begin("a", settings(3), TRAINING)
     with pytest.raises(WireError, match="accepts no gradients"):
-        ledger.begin("a", TrainConfig(epochs=2), NO_PROTECTION)
+        ledger.begin("a", settings(2, NO_PROTECTION), TRAINING)
     assert ledger.usage()["runs_used"] == 0
 
 

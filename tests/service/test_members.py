@@ -55,7 +55,7 @@ column = "churned"
 [net]
 members = 3
 embedding_dim = 64
-hidden_dim = 32
+hidden_dim = 64
 [loss]
 unmasked_copies = 0.125
 [train]

@@ -64,7 +64,7 @@ class DishonestCoordinator:
         self._last_update = 0
         net = scenario.options(protection).net
         settings = json.dumps(asdict(scenario.settings(protection)))
-        handles = torch.zeros(0, dtype=torch.int32)
+        handles = scenario.training_handles()[party]
         reply = self.send(lambda number: Begin(number, RUN, 0, settings, handles))
         assert isinstance(reply, Ready), reply
         self.members, self.width = net.members, net.members * net.embedding_dim

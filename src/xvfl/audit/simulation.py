@@ -158,6 +158,11 @@ class Scenario:
         epochs = min(options.train.epochs, self.max_epochs)
         return replace(options, train=replace(options.train, epochs=epochs))
 
+    def training_handles(self) -> dict[str, Tensor]:
+        """Return each party's handles of the training rows."""
+        handles = self.dataset.training_rows(torch.device("cpu")).handles.int()
+        return {name: each[each >= 0] for name, each in zip(self.names, handles.T, strict=True)}
+
     def settings(self, protection: Protection) -> RunSettings:
         """Return the settings that the coordinator sends to every party."""
         options = self.options(protection)
@@ -266,6 +271,7 @@ def simulate(
         json.dumps(asdict(settings)),
         settings.net.embedding_dim * method_spec(scenario.loss.method).branches,
         len(parties),
+        scenario.training_handles(),
         sends_gradients=protection.privacy.sends_gradients,
         members=settings.net.members,
     )

@@ -7,6 +7,7 @@ member; a message has the members of a row side by side, M·d numbers (`member_r
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any, cast
 
 import torch
@@ -54,6 +55,8 @@ from xvfl.wire.payload import Packer
 
 LAST_STEP = 2**62
 """A step after every other step."""
+STEP_KINDS = frozenset(("step", "page_refresh", "page_correct"))
+"""Updates that step; after `page_look_back`, the same batch is computed at the last weights."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,8 @@ class PartyRun:
     """The party's limits on requests; None = unlimited."""
     on_accept: Callable[[], None] = lambda: None
     """Called when the run is accepted."""
+    copy_bytes: int = 0
+    """Estimated memory of one copy of a row in a training step."""
 
 
 class Endpoint(RequestEndpoint):
@@ -105,7 +110,7 @@ class Endpoint(RequestEndpoint):
         self._worker: PartyWorker | None = None
         self._ledger = RequestLedger(UNLIMITED, 0)
         self._row_status = torch.zeros(0, dtype=torch.uint8)
-        self._last_update = self._checkpoint_step = 0
+        self._last_update = self._checkpoint_step = self._copy_bytes = 0
         self._sent = SentTensors()
         self._packer = Packer()
 
@@ -166,10 +171,12 @@ class Endpoint(RequestEndpoint):
             return self._ready(message)
         settings = parse_run_settings(message.settings)
         check_handles(message.training, self.hello.rows)
+        if settings.run not in ("", message.run):
+            raise WireError(f"Begin: expected settings of {message.run!r}, got {settings.run!r}")
         party_run = self._start_run(settings, message.training.long())
         worker = party_run.worker
         ledger = party_run.ledger or RequestLedger(UNLIMITED, len(worker.table))
-        ledger.begin(message.run, settings.train, settings.privacy, worker.privacy)
+        ledger.begin(message.run, settings, message.training, worker.privacy)
         if worker.privacy is not None and settings.warm:
             raise WireError(
                 "Begin: a run with differential privacy cannot start from the weights of another "
@@ -187,7 +194,7 @@ class Endpoint(RequestEndpoint):
             self._load_warm_start(worker, settings.warm)
         worker.optimized_net = net
         self._worker, self._row_status = worker, party_run.row_status
-        self._ledger = ledger
+        self._ledger, self._copy_bytes = ledger, party_run.copy_bytes
         self.run, self.step = message.run, step
         self._checkpoint_step, self._last_update = step, last_update
         self._sent.clear()
@@ -230,7 +237,13 @@ class Endpoint(RequestEndpoint):
         if message.step < 0:
             raise WireError(f"Embed: expected a step of 0 or more, got {message.step}")
         held_rows = message.handles[message.handles >= 0].long().numpy()
+        self._ledger.check_memory(len(message.handles) * len(message.views) * self._copy_bytes)
         self._ledger.count_embed(held_rows, message.views, message.training)
+        change = self._weight_change(message.instructions)
+        if message.training and len(held_rows):
+            self._ledger.count_batch(_batch_digest(message), *change)
+        else:
+            self._ledger.record_update(*change)
         self._apply_pending(gradients, message.instructions)
         self.step = message.step if message.training else self.step
         handles = message.handles.to(worker.table.device).long()
@@ -275,9 +288,11 @@ class Endpoint(RequestEndpoint):
 
     def _flush(self, message: Flush) -> Done:
         gradients = self._check_pending(message.gradients, message.instructions)
+        self._ledger.record_update(*self._weight_change(message.instructions))
         self._apply_pending(gradients, message.instructions)
         if message.save >= 0:
             self._save(message.save)
+            self._writes.attempt("runs", self._ledger.save)
         return Done(message.request_id, self._last_update)
 
     def _save(self, step: int) -> None:
@@ -292,13 +307,27 @@ class Endpoint(RequestEndpoint):
         self, gradients: tuple[Gradient, ...], instructions: tuple[Instruction, ...]
     ) -> tuple[Gradient, ...]:
         """Validate gradients and instructions; return the gradients unpacked."""
-        page = isinstance(self._net.optimizer, Page)
-        check_instructions(instructions, self._last_update, page)
+        optimizer = self._net.optimizer
+        page, looking_back = isinstance(optimizer, Page), False
+        if isinstance(optimizer, Page):
+            looking_back = optimizer.looking_back
+        check_instructions(instructions, self._last_update, page, looking_back)
+        for each in instructions:
+            self._ledger.check_rate(each.rate)
         if gradients:
             self._ledger.check_gradients()
         if len({gradient.tensor_id for gradient in gradients}) < len(gradients):
             raise WireError("gradients: expected each tensor id once")
         return tuple(self._sent.unpack_gradient(gradient, self._packer) for gradient in gradients)
+
+    def _weight_change(self, instructions: tuple[Instruction, ...]) -> tuple[bool, bool]:
+        """Return whether instructions update the weights, and whether they load earlier ones."""
+        has_objective = self.worker.objective is not None
+        updated = any(
+            each.kind in STEP_KINDS and self._ledger.is_update(each.rate, has_objective)
+            for each in instructions
+        )
+        return updated, any(each.kind == "load_best" for each in instructions)
 
     def _apply_pending(
         self, gradients: tuple[Gradient, ...], instructions: tuple[Instruction, ...]
@@ -323,3 +352,10 @@ class Endpoint(RequestEndpoint):
         net = self.worker.optimized_net
         assert net is not None
         return net
+
+
+def _batch_digest(message: Embed) -> str:
+    """Return a digest of what decides the reply to a training request, besides the weights."""
+    digest = blake2b(repr((message.step, message.views)).encode(), digest_size=16)
+    digest.update(message.handles.numpy().tobytes())
+    return digest.hexdigest()

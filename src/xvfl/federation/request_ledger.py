@@ -1,21 +1,30 @@
 """A party's limits on the coordinator's requests, and its count of the requests for each row.
 
 The counts belong to an alignment: they cover all its runs and all restarts of the party, and are
-kept in a memory-mapped file, which survives the end of the process.
+kept in a memory-mapped file, which survives the end of the process. A JSON file beside it has the
+runs of the alignment: a digest of the settings of each, and how often its batches were repeated.
 """
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
-from xvfl.config import PrivacyConfig, TrainConfig
 from xvfl.errors import ConfigError, RunError, WireError
 from xvfl.federation.privacy_accounting import PrivacyStatement, Release, composed_epsilon
+from xvfl.federation.run_settings import RunSettings
+from xvfl.federation.settings_limits import (
+    SettingsLimits,
+    check_settings,
+    settings_digest,
+    trains_itself,
+)
+from xvfl.options import MASKING_METHODS
 from xvfl.system.files import atomic_write
 
 Use = Literal["training", "evaluation"]
@@ -23,6 +32,11 @@ TRAINING_REQUESTS = 2
 """Requests of each kind for a row and epoch: PAGE needs two, and a batch may be repeated."""
 EVALUATION_REQUESTS = 20
 """The same for evaluation, which predicts in every mode and for every party."""
+UPDATES_PER_REPEAT = 8
+"""Updates of a run that allow one more repeated batch: the last 6 % of a cosine schedule hardly
+change the weights."""
+MIN_RATE_SHARE = 0.01
+"""Share of the run's learning rate from which an update counts as one."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +51,18 @@ class RequestLimits:
     """Largest number of views of a row in one request."""
     min_rows: int = 8
     """Smallest number of rows in a training request; a request for no row is allowed."""
+    min_training_share: float = 0.25
+    """Smallest share of the matched rows that train; the party fits its encoder on them."""
+    max_repeats: int = 20
+    """Largest number of training batches of a run without an update since the batch before, or
+    after a return to earlier weights; one more is allowed for every 8 updates. Honest runs repeat a
+    batch if an update is lost or a side restarts."""
+    max_parameters: int = 25_000_000
+    """Largest number of parameters of the party's nets."""
+    max_batch_bytes: int = 2**31
+    """Largest estimated memory of the copies of a table's rows in one request, in bytes."""
+    settings: SettingsLimits | None = SettingsLimits()
+    """Bounds of the settings that the coordinator chooses."""
     accept_gradients: bool = False
     """Accept gradients from the coordinator. With gradients of its choice, a coordinator can train
     this party's net to reveal features; needed for `label_protection` other than `no_gradients`."""
@@ -50,10 +76,26 @@ class RequestLimits:
         for name in ("max_epochs", "max_runs", "max_views", "min_rows"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"limits.{name}: expected at least 1, got {getattr(self, name)}")
+        for name in ("max_repeats", "max_parameters", "max_batch_bytes"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"limits.{name}: expected 0 or more, got {getattr(self, name)}")
+        if not 0 <= self.min_training_share <= 1:
+            raise ConfigError(
+                f"limits.min_training_share: expected 0 to 1, got {self.min_training_share}"
+            )
         if self.max_epsilon is not None and self.max_epsilon <= 0:
             raise ConfigError(f"limits.max_epsilon: expected above 0, got {self.max_epsilon}")
         if not 0 < self.max_delta < 1:
             raise ConfigError(f"limits.max_delta: expected between 0 and 1, got {self.max_delta}")
+
+    def check_parameters(self, count: int) -> None:
+        """Refuse nets with too many parameters."""
+        if count > self.max_parameters:
+            raise WireError(
+                f"Begin: this party allows nets of {self.max_parameters} parameters, got {count}; "
+                "lower `hidden_dim`, `embedding_dim` or `members`, or the party's operator can "
+                "raise limits.max_parameters"
+            )
 
     def budget(self, use: Use) -> int:
         """Return how many requests of each kind are allowed for a row."""
@@ -61,7 +103,9 @@ class RequestLimits:
         return per_epoch * self.max_epochs * self.max_runs
 
 
-UNLIMITED = RequestLimits(2**20, 2**10, 64, 1, accept_gradients=True)
+UNLIMITED = RequestLimits(
+    2**20, 2**10, 64, 1, 0.0, 2**40, 2**40, 2**60, settings=None, accept_gradients=True
+)
 """For a party that trusts the coordinator, such as the coordinator's own."""
 
 KINDS: tuple[tuple[Use, str], ...] = (
@@ -71,6 +115,24 @@ KINDS: tuple[tuple[Use, str], ...] = (
     ("evaluation", "Complete"),
 )
 """Rows of the array of counts."""
+
+
+@dataclass
+class CountedRun:
+    """What a party keeps of a run."""
+
+    release: Release | None = None
+    """Noise and number of releases of a row, with differential privacy."""
+    digest: str = ""
+    """Digest of the settings and the training rows; '' for a run of version 0.3.0."""
+    updates: int = 0
+    """Updates that arrived."""
+    repeats: int = 0
+    """Batches without an update since the batch before."""
+    batch: str | None = field(default=None, compare=False)
+    """The last training batch, until its update arrives; not stored."""
+    rewound: bool = field(default=False, compare=False)
+    """Whether earlier weights were loaded since the last batch; not stored."""
 
 
 class RequestLedger:
@@ -88,55 +150,109 @@ class RequestLedger:
 
     def __init__(self, limits: RequestLimits, n_rows: int, path: Path | None = None) -> None:
         self.limits = limits
+        self.full_threshold: float | None = None
+        """The share of observed features of a full row, fixed by the first run."""
+        self._n_rows = n_rows
         self._counts: NDArray[np.uint32] = np.zeros((len(KINDS), n_rows), dtype=np.uint32)
-        self._runs: dict[str, Release | None] = {}
+        self._runs: dict[str, CountedRun] = {}
+        self._run, self._learning_rate = CountedRun(), 0.0
+        self._masks, self._needs_objective = True, False
         self._statement: PrivacyStatement | None = None
         self._epsilon: float | None = None
         self._runs_path = path and path.with_suffix(".json")
         if path is not None:
             self._counts = open_counts(path, self._counts)
         if self._runs_path is not None and self._runs_path.is_file():
-            self._runs = _read_runs(self._runs_path)
+            self._runs, self.full_threshold = _read_runs(self._runs_path)
 
-    def begin(
-        self,
-        run: str,
-        train: TrainConfig,
-        privacy: PrivacyConfig,
-        statement: PrivacyStatement | None = None,
-    ) -> None:
-        """Check the settings of a run and count it, and its `statement` on differential privacy."""
-        limits, self._statement = self.limits, statement
-        if privacy.sends_gradients and not limits.accept_gradients:
+    def check(self, run: str, settings: RunSettings, training: Tensor) -> None:
+        """Refuse a run that the limits do not allow; without any effect."""
+        limits, bounds = self.limits, self.limits.settings
+        if bounds is not None:
+            check_settings(replace(settings, run=settings.run or run), bounds)
+        if settings.privacy.sends_gradients and not limits.accept_gradients:
             raise WireError(
                 "Begin: this party accepts no gradients; expected label_protection 'no_gradients', "
-                f"got {privacy.label_protection!r}. The party's operator can set "
+                f"got {settings.privacy.label_protection!r}. The party's operator can set "
                 "limits.accept_gradients"
             )
-        if train.epochs > limits.max_epochs:
+        epochs = settings.train.epochs
+        if epochs > limits.max_epochs:
             raise WireError(
-                f"Begin: this party allows {limits.max_epochs} epochs, the run has {train.epochs}; "
+                f"Begin: this party allows {limits.max_epochs} epochs, the run has {epochs}; "
                 "lower `epochs`, or the party's operator can raise limits.max_epochs"
             )
-        release = (statement.noise_multiplier, statement.n_releases) if statement else None
-        self._check_epsilon({**self._runs, run: release})
-        if statement is not None:
-            self._epsilon = _total_epsilon({**self._runs, run: release}, statement.delta)
-        if run in self._runs:
-            if self._runs[run] != release:
-                raise WireError(
-                    f"Begin: the differential privacy of run {run!r} changed; choose another run"
-                )
-            return
-        if len(self._runs) >= limits.max_runs:
+        least, rows = limits.min_training_share * self._n_rows, len(training.unique())
+        if rows < len(training) or rows < least:
+            raise WireError(
+                f"Begin: this party expects each training row once, and {least:.0f} of its "
+                f"{self._n_rows} matched rows or more, got {len(training)} handles of {rows} rows; "
+                "hold out fewer rows, or the party's operator can lower limits.min_training_share"
+            )
+        if settings.full_threshold not in (None, self.full_threshold or settings.full_threshold):
+            raise WireError(
+                f"Begin: full_threshold: this party uses {self.full_threshold:g} for all runs with "
+                f"this alignment, got {settings.full_threshold:g}: each threshold would tell more "
+                "about missing cells; use the same, or match again"
+            )
+        known = self._runs.get(run)
+        if known is None and len(self._runs) >= limits.max_runs:
             raise WireError(
                 f"Begin: this party allows {limits.max_runs} runs with one alignment, and all were "
                 "used; its operator can raise limits.max_runs"
             )
-        self._runs[run] = release
-        if self._runs_path is not None:
-            with atomic_write(self._runs_path) as temporary:
-                temporary.write_text(json.dumps({"runs": self._runs}), encoding="utf-8")
+        if known is not None:
+            if known.digest not in ("", settings_digest(settings, training)):
+                raise WireError(
+                    f"Begin: the settings or training rows of run {run!r} changed; restore them, "
+                    "or choose another run"
+                )
+            self._check_repeats(known)
+
+    def begin(
+        self,
+        run: str,
+        settings: RunSettings,
+        training: Tensor,
+        statement: PrivacyStatement | None = None,
+    ) -> None:
+        """Check a run and count it, and its `statement` on differential privacy.
+
+        A run that begins again returns to the weights of a checkpoint.
+        """
+        self.check(run, settings, training)
+        release = (statement.noise_multiplier, statement.n_releases) if statement else None
+        releases = {name: each.release for name, each in self._runs.items()} | {run: release}
+        self._check_epsilon(releases)
+        known = self._runs.get(run)
+        if known is not None and known.release != release:
+            raise WireError(
+                f"Begin: the differential privacy of run {run!r} changed; choose another run"
+            )
+        self._statement = statement
+        if statement is not None:
+            self._epsilon = _total_epsilon(releases, statement.delta)
+        self._run = known or CountedRun(release)
+        self._run.repeats += known is not None
+        self._run.digest = settings_digest(settings, training)
+        self._runs[run] = self._run
+        self._learning_rate = settings.train.learning_rate
+        self._masks = settings.method in MASKING_METHODS
+        self._needs_objective = self.limits.settings is not None and trains_itself(settings)
+        self.save()
+
+    def save(self) -> None:
+        """Write the list of runs."""
+        if self._runs_path is None:
+            return
+        runs = {name: each.release for name, each in self._runs.items()}
+        kept = {
+            name: {"digest": each.digest, "updates": each.updates, "repeats": each.repeats}
+            for name, each in self._runs.items()
+        }
+        text = json.dumps({"runs": runs, "kept": kept, "full_threshold": self.full_threshold})
+        with atomic_write(self._runs_path) as temporary:
+            temporary.write_text(text, encoding="utf-8")
 
     def _check_epsilon(self, runs: Mapping[str, Release | None]) -> None:
         """Reject a run after which the ε of all runs together exceeds the limit."""
@@ -159,6 +275,58 @@ class RequestLedger:
         if not self.limits.accept_gradients:
             raise WireError("gradients: this party accepts none; see limits.accept_gradients")
 
+    def check_rate(self, rate: float) -> None:
+        """Reject an update with a higher learning rate than that of the settings."""
+        if self.limits.settings is not None and rate > self._learning_rate * (1 + 1e-6):
+            raise WireError(
+                f"update: expected a learning rate up to {self._learning_rate:g}, as in the "
+                f"settings of the run, got {rate:g}"
+            )
+
+    def is_update(self, rate: float, has_objective: bool) -> bool:
+        """Return whether a step changes the weights enough to count as an update."""
+        trains = has_objective or not self._needs_objective
+        return trains and rate > 0 and rate >= MIN_RATE_SHARE * self._learning_rate
+
+    def record_update(self, updated: bool, rewound: bool) -> None:
+        """Record the update of the last training batch, or a return to earlier weights."""
+        run = self._run
+        if updated and run.batch is not None:
+            run.updates, run.batch = run.updates + 1, None
+        run.rewound |= rewound
+
+    def count_batch(self, batch: str, updated: bool, rewound: bool) -> None:
+        """Reject a training batch if too many had no update since the batch before.
+
+        An equal batch, which another party's fault causes, tells nothing new. `updated` and
+        `rewound` say what arrives with this batch.
+        """
+        run = self._run
+        if run.rewound or rewound or not (updated or run.batch in (None, batch)):
+            self._check_repeats(run)
+            run.repeats += 1
+            self.save()
+        self.record_update(updated, False)
+        run.batch, run.rewound = batch, False
+
+    def _check_repeats(self, run: CountedRun) -> None:
+        allowed = self.limits.max_repeats + run.updates // UPDATES_PER_REPEAT
+        if run.repeats >= allowed:
+            raise WireError(
+                f"expected an update of the last training batch first: this party allows {allowed} "
+                f"repeated batches after {run.updates} updates, and all were used; its operator "
+                "can raise limits.max_repeats"
+            )
+
+    def check_memory(self, n_bytes: int) -> None:
+        """Reject a request whose rows would take too much memory."""
+        if n_bytes > self.limits.max_batch_bytes:
+            raise WireError(
+                f"Embed: the rows take about {n_bytes} bytes, this party allows "
+                f"{self.limits.max_batch_bytes}; lower `batch_size`, `n_masks` or `hidden_dim`, or "
+                "the party's operator can raise limits.max_batch_bytes"
+            )
+
     def count_embed(self, rows: NDArray[np.int64], views: Sequence[str], training: bool) -> None:
         """Check and count a request for embeddings of rows, given by their handles."""
         limits = self.limits
@@ -168,6 +336,11 @@ class RequestLedger:
             raise WireError(
                 f"Embed: this party allows {limits.max_views} views, got {len(views)}; lower "
                 "`n_masks`, or the party's operator can raise limits.max_views"
+            )
+        if training and not self._masks and set(views) - {"plain"}:
+            raise WireError(
+                f"Embed: this run's method requests the view 'plain' alone in training, got "
+                f"{tuple(views)}"
             )
         if training and 0 < len(rows) < limits.min_rows:
             raise WireError(
@@ -241,10 +414,18 @@ def open_counts(path: Path, zeros: NDArray[np.uint32]) -> NDArray[np.uint32]:
     return counts
 
 
-def _read_runs(path: Path) -> dict[str, Release | None]:
+def _read_runs(path: Path) -> tuple[dict[str, CountedRun], float | None]:
+    """Read the runs and the full threshold; version 0.3.0 wrote the names and releases alone."""
     try:
-        runs = json.loads(path.read_text(encoding="utf-8"))["runs"]
-        return {str(run): (float(r[0]), int(r[1])) if r else None for run, r in runs.items()}
+        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        kept, threshold = data.get("kept", {}), data.get("full_threshold")
+        runs = {
+            str(run): CountedRun(
+                (float(release[0]), int(release[1])) if release else None, **kept.get(run, {})
+            )
+            for run, release in data["runs"].items()
+        }
+        return runs, None if threshold is None else float(threshold)
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise RunError(
             f"{path}: the list of runs cannot be read ({error}); restore the file, or match again "

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from xvfl.config import NO_PROTECTION, NetConfig, PrivacyConfig, TrainConfig, build
 from xvfl.errors import ConfigError, WireError
+from xvfl.options import require_resolved
 from xvfl.wire.payload import Payload
 
 
@@ -50,6 +51,7 @@ def parse_run_settings(text: str) -> RunSettings:
         raise WireError("Begin: expected settings as a JSON object")
     try:
         settings: RunSettings = build(RunSettings, data, "settings")
+        require_resolved(settings.net, settings.train, settings.privacy)
     except ConfigError as error:
         raise WireError(f"Begin: {error}") from error
     return settings

@@ -26,11 +26,11 @@ from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.privacy_accounting import state_privacy
 from xvfl.federation.request_ledger import RequestLedger
 from xvfl.federation.run_settings import RunSettings
+from xvfl.federation.settings_limits import copy_bytes, count_parameters
 from xvfl.matching.alignment import PartyAlignment, load_party_alignment
 from xvfl.methods.members import member_seeds
 from xvfl.model.fitting import choose_device
 from xvfl.model.workflow import ENCODER
-from xvfl.options import require_resolved
 from xvfl.primitives.masks import choose_unmasked_share
 from xvfl.primitives.rows import FULL, choose_full_threshold, observation_levels
 from xvfl.service.checkpoints import Checkpoints
@@ -95,12 +95,18 @@ class PartyService:
         if self._alignment is None:
             raise WireError("Begin: ids are not matched yet; run `xvfl align` first")
         name, device = self.inputs.name, choose_device(self.inputs.device)
+        match, limits = self._alignment.match, self.inputs.limits
+        path = self.inputs.folder / f"requests-{match.session.hex()[:16]}.npy"
+        ledger = RequestLedger(limits, len(match.rows), path)
+        ledger.check(settings.run, settings, training)
         encoder = self._encoder(training)
-        rows = encode(encoder, take_rows(self.inputs.source, self._alignment.match.rows))
+        rows = encode(encoder, take_rows(self.inputs.source, match.rows))
         table = to_party_table(encoder.layout, rows)
         loss = LossConfig(method=settings.method)
         seeds = [run_seed(load_secret(self.inputs.folder), settings.run)]
-        require_resolved(settings.net, settings.train, settings.privacy)
+        limits.check_parameters(
+            count_parameters(encoder.layout, settings.net, settings.method, settings.privacy)
+        )
         nets = build_parties(
             {name: encoder.layout}, settings.net, loss, seeds, privacy=settings.privacy
         )
@@ -116,18 +122,19 @@ class PartyService:
             settings.train.image_shift,
             choose_unmasked_share(encoder.layout, observed, settings.unmasked_copies),
         )
-        full_threshold = settings.full_threshold or choose_full_threshold(observed)
+        full_threshold = ledger.full_threshold = (
+            ledger.full_threshold or settings.full_threshold or choose_full_threshold(observed)
+        )
         levels = observation_levels(table.observed, full_threshold)
         if privacy is not None:
             # Which features of a row are missing is private too.
             levels = torch.full_like(levels, FULL)
-        session = self._alignment.match.session.hex()
-        path = self.inputs.folder / f"requests-{session[:16]}.npy"
         return PartyRun(
             worker,
             levels,
-            RequestLedger(self.inputs.limits, len(table), path),
+            ledger,
             lambda: self._folder.save_run(settings, full_threshold),
+            copy_bytes(encoder.layout, settings.net),
         )
 
     def _encoder(self, training: Tensor) -> Encoder:

@@ -60,7 +60,8 @@ class Page(Optimizer):
                 "held": torch.zeros_like(parameter),
             }
 
-        self._looking_back = False
+        self.looking_back = False
+        """Whether θ^{t-1} is loaded."""
 
     def _parameters(self) -> list[Tensor]:
         return [parameter for group in self.param_groups for parameter in group["params"]]
@@ -78,7 +79,7 @@ class Page(Optimizer):
             state = self.state[parameter]
             _store_gradient(parameter, state["held"])
             _swap(parameter, state["previous"])
-        self._looking_back = True
+        self.looking_back = True
         self.zero_grad()
 
     @torch.no_grad()
@@ -90,15 +91,15 @@ class Page(Optimizer):
             if parameter.grad is not None:
                 state["estimate"].sub_(parameter.grad)
             _swap(parameter, state["previous"])
-        self._looking_back = False
+        self.looking_back = False
 
     @torch.no_grad()
     def cancel(self) -> None:
         """Load θ^t again if the step is aborted after `look_back`; the estimator is unchanged."""
-        if self._looking_back:
+        if self.looking_back:
             for parameter in self._parameters():
                 _swap(parameter, self.state[parameter]["previous"])
-        self._looking_back = False
+        self.looking_back = False
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
