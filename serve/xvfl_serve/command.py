@@ -19,6 +19,7 @@ import uvicorn
 from xvfl_serve.errors import ServeError
 from xvfl_serve.http.app import Service
 from xvfl_serve.http.settings import Settings
+from xvfl_serve.printable import PrintableFormatter, printable
 
 TOKEN_VARIABLE = "XVFL_SERVE_TOKEN"
 DESCRIPTION = """Serve a bundle over HTTP: POST /predict, the Open Inference Protocol (/v2), and
@@ -31,13 +32,15 @@ def main(arguments: Sequence[str] | None = None, program: str = "xvfl-serve") ->
     try:
         serve(_parser(program).parse_args(arguments))
     except ServeError as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        print(printable(f"error: {' '.join(str(error).split())}"), file=sys.stderr)
         sys.exit(2)
 
 
 def serve(options: argparse.Namespace) -> None:
     """Load the bundle and serve it until a signal arrives."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(PrintableFormatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
     tokens = _tokens(options.tokens)
     _check_exposure(options, tokens)
     settings = Settings(
@@ -66,7 +69,8 @@ def serve(options: argparse.Namespace) -> None:
     address = f"{options.host}:{listener.getsockname()[1]}"
     url = f"{'https' if options.tls_cert else 'http'}://{address}"
     modes = ", ".join(f"{mode} {party}".strip() for mode, party in service.slot.current.outputs)
-    print(f"serving {options.bundle} ({modes}) on {url}; documentation: {url}/docs", flush=True)
+    text = f"serving {options.bundle} ({modes}) on {url}; documentation: {url}/docs"
+    print(printable(text), flush=True)
     # What is loaded by now stays: the garbage collector need not look at it again.
     gc.collect()
     gc.freeze()

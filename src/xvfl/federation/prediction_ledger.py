@@ -18,6 +18,8 @@ from xvfl.errors import ConfigError, RunError
 from xvfl.federation.request_ledger import open_counts
 from xvfl.system.files import append_jsonl, read_jsonl
 
+MAX_CALLERS, OTHERS = 20, "(others)"
+"""Callers that are shown by name, and the name of all others together."""
 COUNTS = "row-requests.npy"
 
 
@@ -101,8 +103,17 @@ class PredictionLedger:
             "prediction_requests_allowed": self.limits.max_per_day,
             "prediction_requests_of_a_row": int(self._counts.max(initial=0)),
             "prediction_requests_of_a_row_allowed": self.limits.max_per_row,
-            "prediction_requests_by_caller": dict(self._callers),
+            "prediction_requests_by_caller": self._by_caller(),
         }
+
+    def _by_caller(self) -> dict[str, int]:
+        """Return the rows of the first callers of the day, and of all others together.
+
+        The coordinator chooses the names; each one is a time series where metrics are stored.
+        """
+        first = dict(list(self._callers.items())[:MAX_CALLERS])
+        others = self._callers.total() - sum(first.values())
+        return {**first, OTHERS: others} if others else first
 
     def _record(self, caller: str, count: int) -> None:
         try:

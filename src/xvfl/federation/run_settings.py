@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from xvfl.config import NO_PROTECTION, NetConfig, PrivacyConfig, TrainConfig, build
 from xvfl.errors import ConfigError, WireError
 from xvfl.wire.payload import Payload
+from xvfl.wire.texts import NAME
 
 
 @dataclass(frozen=True)
@@ -52,4 +53,6 @@ def parse_run_settings(text: str) -> RunSettings:
         settings: RunSettings = build(RunSettings, data, "settings")
     except ConfigError as error:
         raise WireError(f"Begin: {error}") from error
+    for field in ("run", "warm"):
+        NAME.read(getattr(settings, field), f"Begin: {field}")
     return settings

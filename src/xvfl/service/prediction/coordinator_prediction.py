@@ -13,7 +13,6 @@ from xvfl.federation.assistance import average_peers
 from xvfl.federation.message_checks import check_handles
 from xvfl.federation.party_pool import NO_ANSWER, PartyPool
 from xvfl.federation.predict_in_time import EMBED_SHARE, collaborate_in_time, embed_in_time
-from xvfl.federation.prediction_endpoint import MAX_CALLER
 from xvfl.federation.remote_party import RemoteParty
 from xvfl.matching.alignment import CoordinatorAlignment
 from xvfl.matching.normalize import RULES, normalize_ids
@@ -29,6 +28,7 @@ from xvfl.service.prediction.row_answers import collaborative_answers
 from xvfl.service.release_delivery import send_release
 from xvfl.service.release_store import ReleaseStore
 from xvfl.wire.messages import Assist, Assistance, Hello, Message
+from xvfl.wire.texts import MAX_NAME
 from xvfl.wire.transport import Transport
 from xvfl_serve.errors import RequestError
 
@@ -194,7 +194,7 @@ class CoordinatorPredictor:
         if "assisted" not in model.method.modes:
             raise WireError("Assist: the method of this run does not predict in mode assisted")
         deadline = time.monotonic() + message.seconds
-        caller = f"{name}/{message.caller}"[:MAX_CALLER]
+        caller = f"{name}/{message.caller}"[:MAX_NAME]
         with self._exchange:
             rows = self._rows_of_handles(own)[message.handles.long()]
             handles = self._handles[rows]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from xvfl.errors import ConfigError
 from xvfl.service.prediction.prediction_config import CoordinatorPrediction, PartyPrediction
+from xvfl.wire.texts import NAME
 
 MIN_DEADLINE_S = 0.01
 """Shortest time that a request may demand."""
@@ -53,6 +54,11 @@ def read_tokens(path: str | None) -> dict[str, str]:
         raise ConfigError(
             f"prediction.tokens: {path}: expected a name and a token in each line, all distinct"
         )
+    for name in callers:
+        if NAME.pattern.fullmatch(name) is None or len(name) > NAME.max_length:
+            raise ConfigError(
+                f"prediction.tokens: {path}: expected names of {NAME.what}, got {name!r}"
+            )
     return callers
 
 
