@@ -22,6 +22,8 @@ from xvfl_serve.http.settings import Settings
 from xvfl_serve.printable import PrintableFormatter, printable
 
 TOKEN_VARIABLE = "XVFL_SERVE_TOKEN"
+OTHERS = 0o077
+"""Permissions of all users but the owner."""
 DESCRIPTION = """Serve a bundle over HTTP: POST /predict, the Open Inference Protocol (/v2), and
 /metrics and /docs. A bundle that replaces the file is loaded without a failed request; SIGHUP
 loads it again. SIGTERM and Ctrl-C finish the requests in progress."""
@@ -41,6 +43,7 @@ def serve(options: argparse.Namespace) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(PrintableFormatter("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
+    _warn_readable(options.tokens, options.tls_key)
     tokens = _tokens(options.tokens)
     _check_exposure(options, tokens)
     settings = Settings(
@@ -133,6 +136,13 @@ def _parser(program: str) -> argparse.ArgumentParser:
     add("--max-seconds", type=_seconds, default=30.0, help="per request (default: %(default)s)")
     add("--threads", type=_positive, default=1, help="threads of the nets (default: %(default)s)")
     return parser
+
+
+def _warn_readable(*paths: Path | None) -> None:
+    """Warn of files with tokens or keys that other users can read."""
+    for path in paths:
+        if path is not None and path.is_file() and path.stat().st_mode & OTHERS:
+            logging.warning("%s: other users can read it; run `chmod 600 %s`", path, path)
 
 
 def _tokens(path: Path | None) -> frozenset[str]:

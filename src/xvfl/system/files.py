@@ -82,14 +82,18 @@ def make_private(folder: Path, keep: Collection[str] = ()) -> tuple[int, int]:
         How many files and folders were changed, and how many could not be.
     """
     changed = failed = 0
-    for path in (folder, *folder.rglob("*")):
-        if path.name in keep or (path.is_symlink() and path != folder):
+    inside = [Path(at) / each for at, folders, files in os.walk(folder) for each in folders + files]
+    for path in (folder, *(each for each in inside if not each.is_symlink())):
+        if path.name in keep:
             continue
         try:
             mode = stat.S_IMODE(path.stat().st_mode)
             if mode & OTHERS:
                 path.chmod(mode & ~OTHERS)
                 changed += 1
+        except FileNotFoundError:
+            # Another process has removed or replaced it.
+            continue
         except OSError:
             failed += 1
     return changed, failed
