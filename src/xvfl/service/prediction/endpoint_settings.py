@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from xvfl.errors import ConfigError
+from xvfl.errors import ConfigError, WireError
 from xvfl.service.prediction.prediction_config import CoordinatorPrediction, PartyPrediction
 from xvfl.wire.texts import NAME
 
@@ -54,11 +54,11 @@ def read_tokens(path: str | None) -> dict[str, str]:
         raise ConfigError(
             f"prediction.tokens: {path}: expected a name and a token in each line, all distinct"
         )
-    for name in callers:
-        if NAME.pattern.fullmatch(name) is None or len(name) > NAME.max_length:
-            raise ConfigError(
-                f"prediction.tokens: {path}: expected names of {NAME.what}, got {name!r}"
-            )
+    try:
+        for name in callers:
+            NAME.read(name, "name")
+    except WireError as error:
+        raise ConfigError(f"prediction.tokens: {path}: {error}") from error
     return callers
 
 
