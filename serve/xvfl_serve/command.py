@@ -17,8 +17,11 @@ from xvfl_serve.http.connections import MAX_CONNECTIONS, port_limits
 from xvfl_serve.http.gate import Access, is_loopback
 from xvfl_serve.http.server import HttpServer, listen, server_tls
 from xvfl_serve.http.settings import Settings
+from xvfl_serve.printable import PrintableFormatter, printable
 
 TOKEN_VARIABLE = "XVFL_SERVE_TOKEN"
+OTHERS = 0o077
+"""Permissions of all users but the owner."""
 DESCRIPTION = """Serve a bundle over HTTP: POST /predict, the Open Inference Protocol (/v2), and
 /metrics and /docs. A bundle that replaces the file is loaded without a failed request; SIGHUP
 loads it again. SIGTERM and Ctrl-C finish the requests in progress."""
@@ -29,13 +32,16 @@ def main(arguments: Sequence[str] | None = None, program: str = "xvfl-serve") ->
     try:
         serve(_parser(program).parse_args(arguments))
     except ServeError as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        print(printable(f"error: {' '.join(str(error).split())}"), file=sys.stderr)
         sys.exit(2)
 
 
 def serve(options: argparse.Namespace) -> None:
     """Load the bundle and serve it until a signal arrives."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(PrintableFormatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    _warn_readable(options.tokens, options.tls_key)
     tokens = _tokens(options.tokens)
     _check_exposure(options, tokens)
     tls = _tls(options)
@@ -65,7 +71,8 @@ def serve(options: argparse.Namespace) -> None:
     server = HttpServer(service.application(), listener, limits, tls, options.max_seconds + 1)
     url = f"{'https' if options.tls_cert else 'http'}://{options.host}:{server.port}"
     modes = ", ".join(f"{mode} {party}".strip() for mode, party in service.slot.current.outputs)
-    print(f"serving {options.bundle} ({modes}) on {url}; documentation: {url}/docs", flush=True)
+    text = f"serving {options.bundle} ({modes}) on {url}; documentation: {url}/docs"
+    print(printable(text), flush=True)
     # What is loaded by now stays: the garbage collector need not look at it again.
     gc.collect()
     gc.freeze()
@@ -132,6 +139,13 @@ def _parser(program: str) -> argparse.ArgumentParser:
     add("--max-seconds", type=_seconds, default=30.0, help="per request (default: %(default)s)")
     add("--threads", type=_positive, default=1, help="threads of the nets (default: %(default)s)")
     return parser
+
+
+def _warn_readable(*paths: Path | None) -> None:
+    """Warn of files with tokens or keys that other users can read."""
+    for path in paths:
+        if path is not None and path.is_file() and path.stat().st_mode & OTHERS:
+            logging.warning("%s: other users can read it; run `chmod 600 %s`", path, path)
 
 
 def _tokens(path: Path | None) -> frozenset[str]:

@@ -2,7 +2,7 @@
 
 import random
 from dataclasses import fields, is_dataclass
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import pytest
 import torch
@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from xvfl.errors import WireError
+from xvfl.system.printable import printable
 from xvfl.wire.codec import CRC, DTYPES, HEAD, OVERHEAD, decode, encode
 from xvfl.wire.messages import KINDS, Done, Embed, Embedded, EmbedRows, Gradient, Instruction
+from xvfl.wire.texts import CODE, DOCUMENT, LINE, NAME
 
 INTEGERS = st.integers(-(2**63), 2**63 - 1)
 
@@ -26,18 +28,28 @@ def tensors(draw: st.DrawFn) -> Tensor:
     return values.to(dtype)
 
 
+TEXTS = {
+    CODE: st.from_regex(CODE.pattern or "", fullmatch=True).filter(lambda text: len(text) <= 128),
+    NAME: st.from_regex(NAME.pattern or "", fullmatch=True).filter(lambda text: len(text) <= 100),
+    LINE: st.text(max_size=50).map(printable),
+    DOCUMENT: st.text(max_size=50),
+}
+"""Texts that arrive as they were sent."""
+
+
 def strategy(hint: Any) -> st.SearchStrategy[Any]:
     """Draw values of a field's type."""
     if get_origin(hint) is tuple:
         return st.lists(strategy(get_args(hint)[0]), max_size=3).map(tuple)
+    if get_origin(hint) is Annotated:
+        return TEXTS[get_args(hint)[1]]
     if is_dataclass(hint):
-        hints = get_type_hints(hint)
+        hints = get_type_hints(hint, include_extras=True)
         return st.builds(hint, **{f.name: strategy(hints[f.name]) for f in fields(hint)})
     return {
         int: INTEGERS,
         bool: st.booleans(),
         float: st.floats(allow_nan=False),
-        str: st.text(max_size=50),
         bytes: st.binary(max_size=50),
         Tensor: tensors(),
     }[hint]
@@ -46,7 +58,7 @@ def strategy(hint: Any) -> st.SearchStrategy[Any]:
 @st.composite
 def messages(draw: st.DrawFn) -> Any:
     kind = draw(st.sampled_from(list(KINDS.values())))
-    hints = get_type_hints(kind)
+    hints = get_type_hints(kind, include_extras=True)
     values = {f.name: draw(strategy(hints[f.name])) for f in fields(kind)[1:]}
     return kind(request_id=draw(st.integers(0, 2**64 - 1)), **values)
 

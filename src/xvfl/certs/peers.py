@@ -4,6 +4,7 @@ TLS checks signature, dates and purpose when a peer connects. gRPC does not read
 and does not notice that the certificate of a connected peer expires, so this module checks both.
 """
 
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -18,9 +19,14 @@ from cryptography.x509.oid import NameOID
 
 from xvfl.certs import pem_files
 from xvfl.errors import CertificateError, RunError
+from xvfl.system.printable import one_line
 
 GRACE_S = 300.0
 """Seconds that the last revocation list stays in force while the file cannot be read."""
+
+
+NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+"""A common name; X.520 allows 64 characters."""
 
 
 def peer_name(certificate_pem: bytes) -> str:
@@ -153,8 +159,15 @@ def _name(certificate: x509.Certificate) -> str:
     except x509.ExtensionNotFound:
         names = []
     if len(common) != 1 or common[0].value not in names:
+        found = one_line(f"{[each.value for each in common]} and {names}", 200)
         raise CertificateError(
             "expected a certificate with the party's name as common name and DNS name, got "
-            f"{[each.value for each in common]} and {names}; issue one with `xvfl certs issue`"
+            f"{found}; issue one with `xvfl certs issue`"
         )
-    return str(common[0].value)
+    name = str(common[0].value)
+    if NAME.fullmatch(name) is None:
+        raise CertificateError(
+            "expected a name of ASCII letters, digits, dots, hyphens and underscores in the "
+            f"certificate, got {one_line(repr(name), 100)}; request another certificate"
+        )
+    return name

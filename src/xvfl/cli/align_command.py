@@ -64,6 +64,7 @@ def _align_coordinator(config: "CoordinatorConfig", names: list[str] | None, wai
     from xvfl.service.align import match_parties
     from xvfl.service.config import ALIGNMENT
     from xvfl.service.listener import listen
+    from xvfl.service.state_dir import open_state_dir
 
     for name in names or ():
         if name not in config.parties:
@@ -73,6 +74,7 @@ def _align_coordinator(config: "CoordinatorConfig", names: list[str] | None, wai
         given.table, id_column=given.id_column, column=given.column, task=given.task
     )
     ids, columns = list(labels.index), [given.column]
+    open_state_dir(config, "coordinator")
     with listen(config, _print_event) as server:
         transports = {name: server.transports[name] for name in names or config.parties}
         alignment = match_parties(
@@ -90,12 +92,11 @@ def _align_party(config: "PartyProcessConfig", wait: float, again: bool) -> None
     from xvfl.data.sources import source_columns, source_ids
     from xvfl.errors import InputError, PartyError
     from xvfl.matching import load_party_alignment
-    from xvfl.model.run_dir import RunDir
     from xvfl.model.workflow import read_source
     from xvfl.service.config import ALIGNMENT
     from xvfl.service.connector import connect_party
-    from xvfl.service.log import EventLog
     from xvfl.service.party_matching import matching_endpoint
+    from xvfl.service.state_dir import open_state_dir
 
     path = Path(config.state_dir) / ALIGNMENT
     if path.exists() and not again:
@@ -104,7 +105,7 @@ def _align_party(config: "PartyProcessConfig", wait: float, again: bool) -> None
     source = read_source(config.table, config.id_column, name)
     before = path.stat().st_mtime_ns if path.exists() else 0
     ids = source_ids(source)
-    log = EventLog(RunDir(config.state_dir).create().path, name).write
+    _, log = open_state_dir(config, name)
     endpoint = matching_endpoint(ids, source_columns(source), config.matching, path, log, again)
     connect_party(config, lambda: endpoint.hello, endpoint, log, wait).run()
     if not path.exists() or path.stat().st_mtime_ns == before:
@@ -115,4 +116,6 @@ def _align_party(config: "PartyProcessConfig", wait: float, again: bool) -> None
 
 
 def _print_event(event: Mapping[str, Any]) -> None:
-    print("  ".join(f"{key}={value}" for key, value in event.items()), file=sys.stderr)
+    from xvfl.service.log import format_event
+
+    print(format_event(event), file=sys.stderr)

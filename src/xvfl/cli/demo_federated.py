@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from xvfl.certs import create_authority
@@ -235,7 +236,7 @@ class Processes:
                 skip = ": epoch " in line and not line.split("epoch=")[1].split()[0].endswith("0")
                 if not skip and ": checkpoint " not in line:
                     text = line.rstrip()[: self.console.width - 8]
-                    self.console.print(f"[dim]{process.pid}[/dim] {text}", highlight=False)
+                    self.console.print(f"[dim]{process.pid}[/dim] {escape(text)}", highlight=False)
 
     def event(self, kind: str, condition: Any = lambda event: True) -> dict[str, Any]:
         """Wait for an event in the coordinator's log that meets a condition."""

@@ -93,7 +93,7 @@ def run(app: typer.Typer) -> None:
 
 
 def _show_warning(message: Warning | str, *rest: Any, **more: Any) -> None:
-    print_error(f"warning: {message}")
+    print_error(f"warning: {' '.join(str(message).split())}")
 
 
 def _version(show: bool) -> None:

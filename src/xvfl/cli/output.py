@@ -4,8 +4,11 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.segment import Segment
 from rich.table import Table
+
+from xvfl.system.printable import printable
 
 if TYPE_CHECKING:
     from xvfl.model.evaluation import Evaluation
@@ -35,8 +38,13 @@ SHOWN_FEATURES = 10
 
 
 def print_error(text: str) -> None:
-    """Print a line on standard error."""
-    print(text, file=sys.stderr)
+    """Print a line on standard error; escape what a terminal could act on."""
+    print(printable(text), file=sys.stderr)
+
+
+def print_line(text: str) -> None:
+    """Print a line that may hold texts of others; escape what a terminal could act on."""
+    print(printable(text))
 
 
 def print_evaluation(name: str, evaluation: "Evaluation") -> None:
@@ -148,5 +156,21 @@ def new_table(title: str, columns: list[str]) -> Table:
 
 
 def print_table(table: Table) -> None:
-    """Print a table, 110 columns wide unless standard output is a terminal."""
-    Console(width=None if sys.stdout.isatty() else 110).print(table)
+    """Print a table, 110 columns wide unless standard output is a terminal.
+
+    Texts are shown as they are: without markup, and with escapes for what a terminal could act on.
+    """
+    width = None if sys.stdout.isatty() else 110
+    Console(width=width, markup=False, emoji=False).print(_PrintableTable(table))
+
+
+class _PrintableTable:
+    """A table whose rendered texts are printable."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for segment in console.render(self._table, options):
+            lines = segment.text.split("\n")
+            yield Segment("\n".join(map(printable, lines)), segment.style, segment.control)

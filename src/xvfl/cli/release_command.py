@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from xvfl.cli.extras import require_extra
-from xvfl.cli.output import FINISHED_WITHOUT, print_error
+from xvfl.cli.output import FINISHED_WITHOUT, print_error, print_line
 from xvfl.errors import InputError, unknown
 
 if TYPE_CHECKING:
@@ -47,24 +47,22 @@ def release(
     """
     with require_extra("federated"):
         from xvfl.service.config import load_coordinator_config
-        from xvfl.service.log import EventLog
         from xvfl.service.release_delivery import serve_releases, sign_releases
+        from xvfl.service.state_dir import open_state_dir
         from xvfl.system.signals import stop_on_signals
-    from xvfl.model.run_dir import RunDir
 
     loaded = load_coordinator_config(config)
     parties = _parties(loaded, to)
     if reason and not revoke:
         raise InputError("--reason: expected --revoke as well")
-    folder = RunDir(loaded.state_dir)
+    _, log = open_state_dir(loaded, "coordinator", create=False)
     store = sign_releases(loaded, parties, reason if revoke else None)
-    log = EventLog(folder.path, "coordinator").write
     with stop_on_signals() as stop:
         serve_releases(loaded, store, parties, wait, stop, log)
     records, pending = store.records(), store.pending(parties)
     for name in parties:
         state = f"waiting, in {store.path(name)}" if name in pending else "delivered"
-        print(f"{name}: {records[name]}, {state}")
+        print_line(f"{name}: {records[name]}, {state}")
     if pending:
         print_error(
             f"not delivered yet: {', '.join(pending)}; run this command again when they are "
@@ -90,17 +88,18 @@ def install(
         from xvfl.service.config import load_party_config
         from xvfl.service.party_release import PartyFolder
         from xvfl.service.release_store import read_release
-    from xvfl.model.run_dir import RunDir
+        from xvfl.service.state_dir import open_state_dir
 
     loaded = load_party_config(config)
     key = Path(loaded.release_key) if loaded.release_key else None
-    name, folder = peer_name(loaded.tls.read()[1]), RunDir(loaded.state_dir)
+    name = peer_name(loaded.tls.read()[1])
+    folder, _ = open_state_dir(loaded, name, create=False)
     manifest = PartyFolder(name, folder, key, loaded.id_column).install(read_release(file))
     what = f"{manifest['number']} of run {manifest['run']}"
     if manifest.get("revoked") is not None:
-        print(f"installed revocation {what} ({manifest['revoked']}); the model is deleted")
+        print_line(f"installed revocation {what} ({manifest['revoked']}); the model is deleted")
     else:
-        print(f"installed release {what}; next: xvfl export {config} --out {name}.xvfl")
+        print_line(f"installed release {what}; next: xvfl export {config} --out {name}.xvfl")
 
 
 def _parties(config: "CoordinatorConfig", given: list[str] | None) -> list[str]:

@@ -10,6 +10,7 @@ from xvfl.cli.output import (
     INTERRUPTED,
     print_error,
     print_evaluation,
+    print_line,
     print_table,
     print_trees,
 )
@@ -293,7 +294,7 @@ def _predict_federated(config: Path, ids: str | None, id_column: str | None, out
     with work_bar("predicting") as report:
         summary = predict_federated(config, ids, id_column, output, report)
     used = ", ".join(f"{count} {name}" for name, count in summary.modes.most_common())
-    print(f"wrote {summary.rows} rows to {output} ({used})")
+    print_line(f"wrote {summary.rows} rows to {output} ({used})")
     for name, reason in summary.unreachable.items():
         print_error(f"warning: {name} did not take part in all answers: {reason}")
 

@@ -167,8 +167,8 @@ class ElasticFederation:
                 self._handle_fault(error)
                 self.fault_counts.repeated_batches += 1
                 continue
-            for place in present:
-                held = int((rows.handles[:, place] >= 0).sum()) if self._training else 0
+            for place, handles in zip(present, batch.handles.T, strict=True):
+                held = int((handles >= 0).sum()) if self._training else 0
                 self.members[place].record_success(self._training, held)
             names = self.names
             self.contributors &= {names[place] for place in present}
@@ -183,6 +183,8 @@ class ElasticFederation:
         places = self.present if to_all else self._active
         places = tuple(i for i in places if self.members[i].present)
         self._split(places).update(update)
+        for i in places:
+            self.members[i].record_update(self.counters.update)
         if update.kind == "save_best":
             self._have_best = {self.members[i].party.name for i in places}
             self._best_update = self.counters.update
@@ -308,6 +310,7 @@ class ElasticFederation:
         member.present, member.instance_id, member.ended = True, hello.instance_id, None
         member.row_status, member.min_rows = ready.row_status, ready.min_rows
         member.party.take_pending()
+        member.resume_at(ready.last_update)
         if ready.last_update < self._best_update:
             self._have_best.discard(name)
         lost = self.counters.update - ready.last_update

@@ -4,6 +4,7 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -16,6 +17,8 @@ MAX_REJECTIONS = 5
 """Consecutive error replies after which a party is excluded."""
 EXCLUDED = "excluded: "
 """Start of the reason that an excluded party receives."""
+MAX_CONTRIBUTIONS = 2000
+"""Updates that a party may lose until its count of batches is too low: older ones are joined."""
 BACKOFF_S = 0.5
 """Seconds per consecutive fault before a required party is asked to join again."""
 
@@ -46,6 +49,18 @@ class RunTerms:
     """Number of members; the same as in the settings."""
 
 
+class Contribution(NamedTuple):
+    """Training batches of a party that one update finishes."""
+
+    update: int
+    """Number of the update."""
+    batches: int
+    rows: int
+
+
+NOTHING = Contribution(0, 0, 0)
+
+
 @dataclass
 class Member:
     """A party and its state in the run."""
@@ -65,14 +80,27 @@ class Member:
     """Consecutive faults, counted across restarts of the party's process."""
     rejections: int = 0
     """How many of them were error replies."""
-    batches: int = 0
-    """Training batches in which the party took part."""
-    trained_rows: int = 0
-    """Rows of the party in these batches, counted once per batch."""
+    contributions: list[Contribution] = field(default_factory=list)
+    """What the party took part in, by update; see `batches` and `trained_rows`."""
     ended: tuple[str, Future[Message]] | None = None
     """The process that was told the end of its part, and its reply."""
+    _unfinished: Contribution = NOTHING
     _failed_batch: int = 0
     _failed_at: float = 0.0
+
+    @property
+    def batches(self) -> int:
+        """Training batches whose update the party has applied."""
+        return sum(each.batches for each in self._applied)
+
+    @property
+    def trained_rows(self) -> int:
+        """Rows of the party in these batches, counted once per batch."""
+        return sum(each.rows for each in self._applied)
+
+    @property
+    def _applied(self) -> list[Contribution]:
+        return [each for each in self.contributions if each.update <= self.party.last_update]
 
     @property
     def absence(self) -> str | None:
@@ -100,8 +128,25 @@ class Member:
         """Record a completed batch with this many rows of the party."""
         self.faults = self.rejections = 0
         if training:
-            self.batches += 1
-            self.trained_rows += rows
+            before = self._unfinished
+            self._unfinished = Contribution(0, before.batches + 1, before.rows + rows)
+
+    def record_update(self, number: int) -> None:
+        """Record that an update was sent for the completed batches; it counts once applied."""
+        if self._unfinished == NOTHING:
+            return
+        self.contributions.append(self._unfinished._replace(update=number))
+        self._unfinished = NOTHING
+        if len(self.contributions) >= 2 * MAX_CONTRIBUTIONS:
+            old, kept = self.contributions[:-MAX_CONTRIBUTIONS], -MAX_CONTRIBUTIONS
+            joined = [sum(each.batches for each in old), sum(each.rows for each in old)]
+            self.contributions[:kept] = [Contribution(old[-1].update, *joined)]
+
+    def resume_at(self, last_update: int) -> None:
+        """Continue from a state of the party: later updates are lost to it."""
+        self.party.last_update = last_update
+        self._unfinished = NOTHING
+        self.contributions = [each for each in self.contributions if each.update <= last_update]
 
     def is_backing_off(self, batch: int, needed: bool) -> bool:
         """Return whether the party still pauses: one batch per fault, or seconds if needed."""

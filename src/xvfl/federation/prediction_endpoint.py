@@ -40,8 +40,6 @@ MAX_COMPLETIONS = 2
 """Completions of the rows of one `EmbedRows`; the second one repeats a failed exchange."""
 MAX_ROWS = 4096
 """Rows of one `EmbedRows`."""
-MAX_CALLER = 100
-"""Characters of a caller's name."""
 VIEWS = ("plain", "self")
 ONLY_PREDICTS = "this party only predicts; to train, start `xvfl party` there without --serve"
 
@@ -134,10 +132,9 @@ class PredictionEndpoint(RequestEndpoint):
             check_views(message.views, worker.net.completes)
         if not set(message.views) <= set(VIEWS) or len(message.views) > len(VIEWS):
             raise WireError(f"EmbedRows: expected views among {VIEWS}, got {message.views}")
-        if len(message.handles) > MAX_ROWS or len(message.caller) > MAX_CALLER:
+        if len(message.handles) > MAX_ROWS:
             raise WireError(
-                f"EmbedRows: expected up to {MAX_ROWS} rows and a caller of up to {MAX_CALLER} "
-                f"characters, got {len(message.handles)} and {len(message.caller)}"
+                f"EmbedRows: expected up to {MAX_ROWS} rows, got {len(message.handles)}"
             )
         handles = message.handles.long()
         held = (handles >= 0).nonzero().flatten()

@@ -27,7 +27,7 @@ KEPT_DAYS = 30
 """Days after which a file of requests is removed."""
 MAX_CALLERS = 100
 """Callers with a budget of their own in a day; further ones share the budget of `OTHERS`."""
-OTHERS = "others"
+OTHERS = "(others)"
 
 
 @dataclass(frozen=True)

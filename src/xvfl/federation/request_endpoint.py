@@ -11,13 +11,12 @@ from collections.abc import Callable
 from typing import Any
 
 from xvfl.errors import MatchingError, WireError, XVFLError
+from xvfl.system.printable import one_line
 from xvfl.wire import codec
 from xvfl.wire.messages import ErrorReply, Hello, Message
 
 COMPUTE_LOCK = threading.Lock()
 """Torch has one global random stream per process: parties in one process take turns to compute."""
-MAX_ERROR_LENGTH = 2000
-"""Characters of an error reply; it may quote the request."""
 
 
 class RequestEndpoint(ABC):
@@ -77,6 +76,7 @@ class RequestEndpoint(ABC):
         self.n_rejected += 1
         known = len(frame) >= codec.OVERHEAD
         request_id = codec.kind_and_request_id(frame)[1] if known else 0
-        text = text[:MAX_ERROR_LENGTH].encode(errors="replace").decode()
+        # It may quote the request.
+        text = one_line(text)
         self._log_event({"event": "request_rejected", "request_id": request_id, "reason": text})
         return codec.encode(ErrorReply(request_id, type(error).__name__, text))

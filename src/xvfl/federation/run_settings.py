@@ -7,6 +7,7 @@ from xvfl.config import NO_PROTECTION, NetConfig, PrivacyConfig, TrainConfig, bu
 from xvfl.errors import ConfigError, WireError
 from xvfl.options import require_resolved
 from xvfl.wire.payload import Payload
+from xvfl.wire.texts import NAME
 
 
 @dataclass(frozen=True)
@@ -54,4 +55,6 @@ def parse_run_settings(text: str) -> RunSettings:
         require_resolved(settings.net, settings.train, settings.privacy)
     except ConfigError as error:
         raise WireError(f"Begin: {error}") from error
+    for field in ("run", "warm"):
+        NAME.read(getattr(settings, field), f"Begin: {field}")
     return settings

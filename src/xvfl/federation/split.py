@@ -118,6 +118,7 @@ class SplitFederation:
             shape = (len(at), len(views), self.message_width)
             values = party.unpack("embeddings", reply.values, shape, rows.weight.dtype)
             values = values.to(rows.y.device)
+            party.last_update = min(reply.last_update, self.counters.update)
             embeddings.append(values.new_zeros(len(rows), *shape[1:]).index_copy(0, at, values))
         leaf = self._leaf(torch.stack(embeddings, 1))
         self._calls.append(_RemoteCall(request_id, leaf, handles, held))
@@ -194,7 +195,11 @@ class SplitFederation:
         """Send pending gradients and updates; with `save`, parties save a checkpoint."""
         request_id = self._next_request_id()
         pending = [party.take_pending() for party in self.parties]
-        request_all(self.parties, [Flush(request_id, *each, save) for each in pending], Done)
+        requests = [Flush(request_id, *each, save) for each in pending]
+        for party, reply in zip(
+            self.parties, request_all(self.parties, requests, Done), strict=True
+        ):
+            party.last_update = min(reply.last_update, self.counters.update)
 
     def run_batch(
         self,

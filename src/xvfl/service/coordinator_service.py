@@ -18,9 +18,9 @@ from xvfl.options import check_members
 from xvfl.service.align import match_parties
 from xvfl.service.config import ALIGNMENT, CoordinatorConfig
 from xvfl.service.coordinator_run import CoordinatorRun
-from xvfl.service.log import EventLog
 from xvfl.service.outcome import RunOutcome
 from xvfl.service.release import check_releasable, load_signing_key
+from xvfl.service.state_dir import open_state_dir
 from xvfl.system.signals import interruptible
 from xvfl.training.threads import limit_threads
 from xvfl.wire.messages import Hello
@@ -37,10 +37,9 @@ class CoordinatorService:
         check_members(config.net, config.privacy)
         require_task(config.loss.method, config.labels.task)
         self.config = config
-        self.folder = RunDir(config.state_dir).create()
+        self.folder, self.log = open_state_dir(config, "coordinator", show)
         # Create release.pub now: parties need it before training ends.
         load_signing_key(self.folder, config.signing_key)
-        self.log = EventLog(self.folder.path, "coordinator", show).write
         self.labels = read_labels(
             config.labels.table,
             id_column=config.labels.id_column,

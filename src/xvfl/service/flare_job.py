@@ -11,12 +11,11 @@ from typing import Any
 
 from xvfl.errors import ConfigError
 from xvfl.federation.endpoint import Endpoint
-from xvfl.model.run_dir import RunDir
 from xvfl.service.config import load_coordinator_config, load_party_config
 from xvfl.service.coordinator_service import CoordinatorService
-from xvfl.service.log import EventLog
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.party_service import PartyService
+from xvfl.service.state_dir import open_state_dir
 from xvfl.wire.transport import Transport
 
 FLARE = "flare"
@@ -27,8 +26,7 @@ NO_TLS = {"tls": {"ca_certificate": "", "certificate": "", "private_key": ""}}
 def endpoint(site: str, props: Mapping[str, Any]) -> Endpoint:
     """Build the endpoint of a site's party; the party has the site's name."""
     config = load_party_config(_config_path(props), {"coordinator": FLARE, **NO_TLS})
-    folder = RunDir(config.state_dir).create()
-    log = EventLog(folder.path, site).write
+    folder, log = open_state_dir(config, site)
     return PartyService(PartyInputs.load(site, config, folder), log).endpoint
 
 

@@ -1,5 +1,7 @@
 """The event log of a process: one JSON object per line in `log.jsonl`."""
 
+import json
+import re
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -11,6 +13,7 @@ from typing import Any
 
 from xvfl.model.run_dir import LOG
 from xvfl.system.files import append_jsonl, read_jsonl
+from xvfl.system.printable import one_line, printable, shorten
 
 FINISHED = "finished"
 """Event of a completed run; also the reason that the parties receive with `End`."""
@@ -19,6 +22,10 @@ MATCHED = "matched"
 """Events of a matching session; `MATCHED` is also the reason in `End` if no training follows."""
 PROGRESS_S = 10.0
 """Seconds between two events about the progress of a task."""
+MAX_VALUE = 8000
+"""Characters of a value in the log; a traceback fits."""
+PLAIN = re.compile(r"[^\s\"=]+")
+"""Values that need no quotes."""
 LogFunction = Callable[[Mapping[str, Any]], None]
 """Log an event: a mapping with the key `event` and details."""
 
@@ -44,17 +51,38 @@ class EventLog:
                 if self._lost:
                     append_jsonl(self.path, {"time": time, "event": "log_lines_lost", **self._lost})
                     self._lost = {}
-                append_jsonl(self.path, {"time": time, **event})
+                append_jsonl(self.path, {"time": time, **_bounded(event)})
             except OSError as error:
                 count = self._lost.get("count", 0) + 1
                 self._lost = {"count": count, "reason": error.strerror or str(error)}
         if self._show:
-            rest = " ".join(f"{key}={value}" for key, value in event.items() if key != "event")
             # Standard error may be a file on a full disk, or a closed pipe.
             with suppress(OSError, ValueError):
-                print(
-                    f"{now:%H:%M:%S} {self._process}: {event.get('event')} {rest}", file=sys.stderr
-                )
+                print(f"{now:%H:%M:%S} {self._process}: {format_event(event)}", file=sys.stderr)
+
+
+def format_event(event: Mapping[str, Any]) -> str:
+    """Format an event as one line for people: its name, then KEY=VALUE, quoted where needed."""
+    details = (f"{key}={_value(each)}" for key, each in event.items() if key != "event")
+    return " ".join((one_line(str(event.get("event"))), *details))
+
+
+def _value(value: object) -> str:
+    text = value if isinstance(value, str) else str(value)
+    if isinstance(value, list | tuple | dict):
+        text = json.dumps(value, ensure_ascii=False, default=str)
+    elif PLAIN.fullmatch(text) is None:
+        text = json.dumps(text, ensure_ascii=False)
+    return shorten(printable(text), MAX_VALUE)
+
+
+def _bounded(value: Any) -> Any:
+    """Shorten the texts of an event."""
+    if isinstance(value, str):
+        return shorten(value, MAX_VALUE)
+    if isinstance(value, Mapping):
+        return {shorten(str(key)): _bounded(each) for key, each in value.items()}
+    return [_bounded(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 class ProgressLog:

@@ -8,9 +8,10 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from threading import Event
+from typing import Any
 
 from xvfl.federation.elastic import ElasticFederation
-from xvfl.federation.membership import EXCLUDED
+from xvfl.federation.membership import EXCLUDED, Contribution
 from xvfl.model.evaluation import Evaluation
 from xvfl.service.log import FINISHED, LogFunction
 
@@ -42,7 +43,10 @@ class RunOutcome:
 
 
 def participation(federation: ElasticFederation) -> dict[str, dict[str, int]]:
-    """Return in how many training batches each party took part, and with how many rows."""
+    """Return in how many training batches each party took part, and with how many rows.
+
+    A batch counts if the party has applied its update.
+    """
     return {
         member.party.name: {
             "batches": member.batches,
@@ -53,14 +57,28 @@ def participation(federation: ElasticFederation) -> dict[str, dict[str, int]]:
     }
 
 
-def restore_participation(
-    federation: ElasticFederation, saved: Mapping[str, Mapping[str, int]]
-) -> None:
-    """Restore what `participation` returned."""
+def save_participation(federation: ElasticFederation) -> dict[str, Any]:
+    """Return what `restore_participation` needs; present parties will apply the last update."""
+    update = federation.counters.update
+    return {
+        member.party.name: {
+            "of_batches": federation.batches,
+            "last_update": update if member.present else member.party.last_update,
+            "contributions": member.contributions,
+        }
+        for member in federation.members
+    }
+
+
+def restore_participation(federation: ElasticFederation, saved: Mapping[str, Any]) -> None:
+    """Restore what `save_participation` returned."""
     for member in federation.members:
-        counts = saved.get(member.party.name, {})
-        member.batches, member.trained_rows = counts.get("batches", 0), counts.get("rows", 0)
-        federation.batches = max(federation.batches, counts.get("of_batches", 0))
+        counts = saved[member.party.name]
+        # Version 0.3.0 saved sums.
+        sums = [(0, counts.get("batches", 0), counts.get("rows", 0))]
+        member.contributions = [Contribution(*each) for each in counts.get("contributions", sums)]
+        member.party.last_update = counts.get("last_update", 0)
+        federation.batches = counts["of_batches"]
 
 
 def restore_exclusions(federation: ElasticFederation, absent: Mapping[str, str]) -> None:

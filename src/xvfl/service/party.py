@@ -8,12 +8,12 @@ import torch
 from xvfl.certs import peer_name
 from xvfl.errors import PartyError
 from xvfl.model.fitting import choose_device
-from xvfl.model.run_dir import RunDir
 from xvfl.service.config import PartyProcessConfig
 from xvfl.service.connector import connect_party
-from xvfl.service.log import FINISHED, EventLog
+from xvfl.service.log import FINISHED
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.party_service import PartyService
+from xvfl.service.state_dir import open_state_dir
 from xvfl.service.status_server import ProgressClock, StatusServer
 from xvfl.system.signals import STOP_TIMEOUT_S, stop_on_signals
 from xvfl.training.threads import limit_threads
@@ -37,8 +37,7 @@ def serve_party(config: PartyProcessConfig, show: bool = True) -> None:
 
     """
     name = peer_name(config.tls.read()[1])
-    folder = RunDir(config.state_dir).create()
-    log = EventLog(folder.path, name, show).write
+    folder, log = open_state_dir(config, name, show)
     service = PartyService(PartyInputs.load(name, config, folder), log)
     endpoint = service.endpoint
     client = connect_party(config, service.hello, endpoint, log, config.reconnect_timeout)

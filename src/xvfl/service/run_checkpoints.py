@@ -9,7 +9,7 @@ from xvfl.errors import RunError
 from xvfl.federation.elastic import ElasticFederation
 from xvfl.model.run_dir import CHECKPOINT, RunDir
 from xvfl.service.log import LogFunction
-from xvfl.service.outcome import participation, restore_participation
+from xvfl.service.outcome import restore_participation, save_participation
 from xvfl.system.write_guard import WriteGuard
 from xvfl.training.loop import Trainer
 
@@ -47,7 +47,7 @@ class RunCheckpoints:
             "settings": federation.terms.settings,
             "parties": list(federation.names),
             "images": self._images,
-            "participation": participation(federation),
+            "participation": save_participation(federation),
         }
 
         def write() -> None:

@@ -11,6 +11,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from xvfl.errors import ConfigError, RunError
 from xvfl.model.dashboard.assets import json_reply, static_reply
+from xvfl.system.printable import one_line
 from xvfl_serve.http.connections import port_limits
 from xvfl_serve.http.gate import Access, Gate
 from xvfl_serve.http.pages import pages
@@ -19,6 +20,8 @@ from xvfl_serve.http.server import HttpServer, listen
 MAX_CONNECTIONS = 64
 CONTENT_TYPE = "text/plain; version=0.0.4"
 
+MAX_LABEL = 100
+"""Characters of a label's value."""
 StatusFunction = Callable[[], dict[str, Any]]
 """Return the status of a process: `healthy`, `problem`, and values, some of them by party."""
 
@@ -45,11 +48,17 @@ def prometheus(status: dict[str, Any]) -> str:
     for name, value in status.items():
         metric = f"xvfl_{name}"
         if isinstance(value, dict):
+            label = "caller" if name.endswith("_by_caller") else "party"
             numbers = {k: v for k, v in value.items() if isinstance(v, (int, float))}
-            lines += [f'{metric}{{party="{k}"}} {float(v):g}' for k, v in numbers.items()]
+            lines += [f'{metric}{{{label}="{_label(k)}"}} {float(v):g}' for k, v in numbers.items()]
         elif isinstance(value, (int, float)):
             lines.append(f"{metric} {float(value):.17g}")
     return "\n".join(lines) + "\n"
+
+
+def _label(value: object) -> str:
+    """Escape the value of a label."""
+    return one_line(str(value), MAX_LABEL).replace("\\", "\\\\").replace('"', '\\"')
 
 
 class StatusServer:

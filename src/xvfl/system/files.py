@@ -1,11 +1,15 @@
-"""Atomic file writes, and files of JSON lines."""
+"""Atomic file writes, files of JSON lines, and files that only their owner can use."""
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+import stat
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+OTHERS = stat.S_IRWXG | stat.S_IRWXO
+"""Permissions of all users but the owner."""
 
 
 @contextmanager
@@ -62,3 +66,42 @@ def append_jsonl(path: Path, record: Mapping[str, Any]) -> None:
             if file.read(1) != b"\n":
                 line = "\n" + line
         file.write(line.encode())
+
+
+def write_private_files() -> None:
+    """Let only the owner use files and folders that this process creates from now on."""
+    os.umask(OTHERS)
+
+
+def make_private(folder: Path, keep: Collection[str] = ()) -> tuple[int, int]:
+    """Let only the owner use a folder and what is in it; skip links and files named in `keep`.
+
+    Returns
+    -------
+    tuple of int
+        How many files and folders were changed, and how many could not be.
+    """
+    changed = failed = 0
+    inside = [Path(at) / each for at, folders, files in os.walk(folder) for each in folders + files]
+    for path in (folder, *(each for each in inside if not each.is_symlink())):
+        if path.name in keep:
+            continue
+        try:
+            mode = stat.S_IMODE(path.stat().st_mode)
+            if mode & OTHERS:
+                path.chmod(mode & ~OTHERS)
+                changed += 1
+        except FileNotFoundError:
+            # Another process has removed or replaced it.
+            continue
+        except OSError:
+            failed += 1
+    return changed, failed
+
+
+def is_open_to_others(path: Path) -> bool:
+    """Return whether a file exists and other users than its owner may read or change it."""
+    try:
+        return bool(stat.S_IMODE(path.stat().st_mode) & OTHERS)
+    except OSError:
+        return False

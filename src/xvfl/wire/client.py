@@ -13,6 +13,7 @@ from typing import Any
 import grpc
 
 from xvfl.errors import CertificateError, PartyError, RunError, WireError, XVFLError
+from xvfl.system.printable import one_line
 from xvfl.wire import codec
 from xvfl.wire.limits import CHUNK_BYTES, RECHECK_S, SMALL_BYTES, FrameAssembler, split_frame
 from xvfl.wire.messages import Challenge, Hello, Message, Proof
@@ -191,7 +192,7 @@ class PartyClient:
                     problem = problem or await _problem(checking)
             if problem:
                 return _Session(False, received, grpc.StatusCode.ABORTED, problem)
-            text = await call.details() or "the connection was closed"
+            text = one_line(await call.details() or "the connection was closed")
             return _Session(greeted, received, await call.code(), text)
 
     async def _read(self, call: Any, max_bytes: int) -> bytes | None:

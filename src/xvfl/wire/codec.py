@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from math import prod
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 from zlib import crc32
 
 import torch
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from xvfl.errors import WireError
 from xvfl.wire.messages import KINDS, Message
+from xvfl.wire.texts import MAX_DOCUMENT_BYTES, TextRule
 
 MAGIC, VERSION = b"XV", 3
 HEAD = struct.Struct("<2sHHQI")
@@ -25,7 +26,7 @@ CRC = struct.Struct("<I")
 OVERHEAD = HEAD.size + CRC.size
 MAX_FRAME_BYTES = 256 * 2**20
 """Default limit of the size of a frame."""
-MAX_DIMENSIONS, MAX_ITEMS, MAX_TEXT_BYTES = 4, 4096, 2**20
+MAX_DIMENSIONS, MAX_ITEMS = 4, 4096
 
 DTYPES: dict[int, torch.dtype] = {
     1: torch.float32,
@@ -65,7 +66,7 @@ def decode(frame: bytes, max_bytes: int = MAX_FRAME_BYTES) -> Message:
         raise WireError("frame: wrong checksum; it was damaged in transit")
     reader = _Reader(frame, OVERHEAD)
     kind = KINDS[number]
-    values = {name: reader.read(hint) for name, hint in _fields(kind)[1:]}
+    values = {name: reader.read(hint, name) for name, hint in _fields(kind)[1:]}
     if reader.at != len(frame):
         raise WireError(f"{kind.__name__}: {len(frame) - reader.at} bytes too many")
     message: Message = kind(request_id=request_id, **values)
@@ -100,7 +101,7 @@ _FIELDS: dict[Any, list[tuple[str, Any]]] = {}
 
 def _fields(cls: Any) -> list[tuple[str, Any]]:
     if cls not in _FIELDS:
-        hints = get_type_hints(cls)
+        hints = get_type_hints(cls, include_extras=True)
         _FIELDS[cls] = [(field.name, hints[field.name]) for field in fields(cls)]
     return _FIELDS[cls]
 
@@ -108,9 +109,10 @@ def _fields(cls: Any) -> list[tuple[str, Any]]:
 def _write(parts: list[bytes], hint: Any, value: Any) -> None:
     if hint is Tensor:
         _write_tensor(parts, value)
-    elif hint is str or hint is bytes:
-        data = value.encode() if hint is str else value
-        parts += (struct.pack("<I", len(data)), data)
+    elif hint is bytes:
+        parts += (struct.pack("<I", len(value)), value)
+    elif get_origin(hint) is Annotated:
+        _write(parts, bytes, value.encode())
     elif get_origin(hint) is tuple:
         parts.append(struct.pack("<H", len(value)))
         for each in value:
@@ -142,19 +144,22 @@ class _Reader:
     def __init__(self, frame: bytes, at: int) -> None:
         self.frame, self.at = memoryview(frame), at
 
-    def read(self, hint: Any) -> Any:
+    def read(self, hint: Any, where: str) -> Any:
+        """Read a value; `where` is the name of its field, for errors."""
         if hint is Tensor:
             return self._tensor()
-        if hint is str or hint is bytes:
-            return self._text(hint)
+        if hint is bytes:
+            return self._bytes()
+        if get_origin(hint) is Annotated:
+            return self._text(get_args(hint)[1], where)
         if get_origin(hint) is tuple:
             (count,) = self._unpack("<H")
             if count > MAX_ITEMS:
                 raise WireError(f"tuple: expected at most {MAX_ITEMS} items, got {count}")
-            return tuple(self.read(get_args(hint)[0]) for _ in range(count))
+            return tuple(self.read(get_args(hint)[0], where) for _ in range(count))
         if is_dataclass(hint):
             make: Callable[..., Any] = hint  # type: ignore[assignment]
-            return make(**{name: self.read(each) for name, each in _fields(hint)})
+            return make(**{name: self.read(each, name) for name, each in _fields(hint)})
         value = self._unpack(_SCALARS[hint].format)[0]
         if hint is bool and value > 1:
             raise WireError(f"bool: expected 0 or 1, got {value}")
@@ -171,15 +176,15 @@ class _Reader:
         self.at += count
         return self.frame[self.at - count : self.at]
 
-    def _text(self, hint: Any) -> str | bytes:
+    def _bytes(self, max_length: int | None = None) -> bytes:
         (length,) = self._unpack("<I")
-        if hint is str and length > MAX_TEXT_BYTES:
-            raise WireError(f"text: expected at most {MAX_TEXT_BYTES} bytes, got {length}")
-        data = bytes(self._take(length))
-        if hint is bytes:
-            return data
+        if max_length is not None and length > max_length:
+            raise WireError(f"text: expected at most {max_length} bytes, got {length}")
+        return bytes(self._take(length))
+
+    def _text(self, rule: TextRule, where: str) -> str:
         try:
-            return data.decode()
+            return rule.read(self._bytes(MAX_DOCUMENT_BYTES).decode(), where)
         except UnicodeDecodeError as error:
             raise WireError(f"text: expected UTF-8 ({error.reason})") from error
 

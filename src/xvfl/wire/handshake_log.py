@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, suppress
 from typing import Any
 
+from xvfl.system.printable import printable
 from xvfl.wire.event_summary import FLUSH_S, EventSummary
 
 FAILED = re.compile(rb"ssl_transport_security\S* Handshake failed .*OPENSSL_internal:(.*)")
@@ -64,7 +65,13 @@ def _forward(read_end: int, before: int, rejections: EventSummary) -> None:
             else:
                 # The other end may be a file on a full disk, or a closed pipe.
                 with suppress(OSError):
-                    os.write(before, line)
+                    os.write(before, _printable(line))
+
+
+def _printable(line: bytes) -> bytes:
+    """Escape a line of native code, which may quote a peer; keep its end."""
+    text, end, _ = line.decode(errors="replace").partition("\n")
+    return f"{printable(text)}{end}".encode()
 
 
 def _explain(error: str) -> str:

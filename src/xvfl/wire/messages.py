@@ -2,7 +2,7 @@
 
 The coordinator sends requests, a party replies; a reply carries the id of its request.
 Shapes: B rows of the batch, H ≤ B of them held by the party, v views, M members, d embedding width
-of a member.
+of a member. Texts are of the kinds in `texts`, which say what a receiver accepts.
 """
 
 from dataclasses import dataclass
@@ -10,23 +10,25 @@ from typing import Any
 
 from torch import Tensor
 
+from xvfl.wire.texts import Code, Document, Line, Name
+
 
 @dataclass(frozen=True)
 class Hello:
     """A party describes itself, after it has checked the coordinator's `Proof`."""
 
     request_id: int
-    instance_id: str
+    instance_id: Code
     """Random id of the process: tells a reconnecting party from a restarted one."""
     image: bool
     """Whether the party holds images; decides the default widths."""
     rows: int
     """Number of aligned rows."""
-    columns: str
+    columns: Code
     """Digest of the column names."""
-    session: str
+    session: Code
     """Id of the matching session that assigned the handles."""
-    purpose: str = "training"
+    purpose: Code = "training"
     """What the party does: `training`, or `prediction` after training."""
 
 
@@ -35,8 +37,8 @@ class ErrorReply:
     """The request was rejected and had no effect."""
 
     request_id: int
-    code: str
-    text: str
+    code: Code
+    text: Line
 
 
 @dataclass(frozen=True)
@@ -44,10 +46,10 @@ class Begin:
     """Join a run, from the party's newest checkpoint at or before a step."""
 
     request_id: int
-    run: str
+    run: Name
     step: int
     """The run's current step; −1: continue from the party's current state."""
-    settings: str
+    settings: Document
     """JSON of `RunSettings`."""
     training: Tensor
     """(n,) int32 handles of the training rows; encoders are fitted on them only."""
@@ -73,7 +75,7 @@ class Instruction:
     """A numbered weight update, so that none is applied twice."""
 
     number: int
-    kind: str
+    kind: Code
     rate: float
 
 
@@ -97,7 +99,7 @@ class Embed:
     step: int
     """Determines the random numbers."""
     training: bool
-    views: tuple[str, ...]
+    views: tuple[Code, ...]
     handles: Tensor
     """(B,) int32; −1 for a row that the party does not hold."""
 
@@ -191,7 +193,7 @@ class Release:
     """The head and all else that local prediction needs, signed by the coordinator."""
 
     request_id: int
-    manifest: str
+    manifest: Document
     """JSON; lists the names of the tensors."""
     tensors: tuple[Tensor, ...]
     signature: bytes
@@ -202,7 +204,7 @@ class OpenPrediction:
     """Load the final weights of a run to predict; the reply is `PredictionOpened`."""
 
     request_id: int
-    run: str
+    run: Name
 
 
 @dataclass(frozen=True)
@@ -219,9 +221,9 @@ class EmbedRows:
     """Embed rows of the prediction table, in evaluation mode; the reply is `RowEmbeddings`."""
 
     request_id: int
-    caller: str
+    caller: Name
     """On whose behalf; the party has a budget for each caller."""
-    views: tuple[str, ...]
+    views: tuple[Code, ...]
     """Without views, the reply has the status of the rows alone."""
     handles: Tensor
     """(B,) int32; −1 for a row that the party does not hold."""
@@ -238,7 +240,7 @@ class RowEmbeddings:
     """(B,) uint8: 0 nothing observed, 1 partly observed, 2 full, 3 refused by a budget."""
     observed: Tensor
     """(B,) float32 share of the party's features that are observed."""
-    refusal: str
+    refusal: Line
     """Which budget refused rows; empty if none did."""
 
 
@@ -247,7 +249,7 @@ class Assist:
     """A party's request for the help of its peers with incomplete rows."""
 
     request_id: int
-    caller: str
+    caller: Name
     seconds: float
     """Time to answer."""
     handles: Tensor
@@ -267,9 +269,9 @@ class Assistance:
     """(B, p) bool: which of `parties` assist the row."""
     refused: Tensor
     """(B, p) bool: which of `parties` have used up a budget for the row."""
-    parties: tuple[str, ...]
+    parties: tuple[Name, ...]
     """Peers that answered; to a request for no row, those that are available."""
-    unreachable: tuple[str, ...]
+    unreachable: tuple[Line, ...]
     """Names and reasons in turn."""
 
 
@@ -278,7 +280,7 @@ class End:
     """The run has ended."""
 
     request_id: int
-    reason: str
+    reason: Line
 
 
 @dataclass(frozen=True)

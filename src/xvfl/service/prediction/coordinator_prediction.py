@@ -18,7 +18,6 @@ from xvfl.federation.predict_in_time import (
     collaborate_in_time,
     embed_in_time,
 )
-from xvfl.federation.prediction_endpoint import MAX_CALLER
 from xvfl.federation.remote_party import RemoteParty
 from xvfl.matching.alignment import CoordinatorAlignment
 from xvfl.matching.normalize import RULES, normalize_ids
@@ -34,6 +33,7 @@ from xvfl.service.prediction.row_answers import collaborative_answers
 from xvfl.service.release_delivery import send_release
 from xvfl.service.release_store import ReleaseStore
 from xvfl.wire.messages import Assist, Assistance, Hello, Message
+from xvfl.wire.texts import MAX_NAME
 from xvfl.wire.transport import Transport
 from xvfl_serve.errors import RequestError
 
@@ -269,7 +269,7 @@ class CoordinatorPredictor:
         model, pool = self.model, self.pool
         peers = [i for i in range(len(model.names)) if i != own]
         # The name of the certificate: a party could invent callers, each with a budget.
-        caller = f"party:{model.names[own]}"[:MAX_CALLER]
+        caller = f"party:{model.names[own]}"[:MAX_NAME]
         if not self._exchange.acquire(timeout=max(deadline - time.monotonic(), 0.0)):
             raise WireError("Assist: the coordinator is busy; try again")
         try:

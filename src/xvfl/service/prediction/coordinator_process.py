@@ -13,7 +13,7 @@ from xvfl.model.workflow import read_source
 from xvfl.options import resolve_privacy
 from xvfl.service.config import CoordinatorConfig
 from xvfl.service.listener import listen
-from xvfl.service.log import EventLog, LogFunction
+from xvfl.service.log import LogFunction
 from xvfl.service.prediction.coordinator_prediction import CoordinatorPredictor
 from xvfl.service.prediction.endpoint_settings import EndpointSettings
 from xvfl.service.prediction.federated_model import load_federated_model
@@ -22,6 +22,7 @@ from xvfl.service.prediction.micro_batches import MicroBatcher
 from xvfl.service.prediction.party_prediction import PREDICTION, PartyPredictor
 from xvfl.service.prediction.prediction_config import CoordinatorPrediction
 from xvfl.service.prediction.row_answers import prior_answer
+from xvfl.service.state_dir import open_state_dir
 from xvfl.service.status_server import StatusServer
 from xvfl.system.signals import STOP_TIMEOUT_S, stop_on_signals
 from xvfl.training.threads import limit_threads
@@ -46,12 +47,11 @@ def serve_predictions(config: CoordinatorConfig, show: bool = True) -> None:
     settings = config.prediction
     if settings is None:
         raise ConfigError("prediction: expected a section [prediction] with `ids`")
-    folder = RunDir(config.state_dir)
+    folder, log = open_state_dir(config, "coordinator", show, create=False)
     privacy = resolve_privacy(config.privacy, federated=True)
     model = load_federated_model(folder, privacy, config.all_parties)
     id_column = settings.id_column or config.labels.id_column
     ids = list(read_frame(settings.ids, id_column, "prediction.ids").index)
-    log = EventLog(folder.path, "coordinator", show).write
     state = RunDir(folder / PREDICTION).create()
     predictor = CoordinatorPredictor(config, model, ids, state, log)
     with ExitStack() as stack:

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from xvfl.errors import ConfigError
+from xvfl.errors import ConfigError, WireError
 from xvfl.service.prediction.prediction_config import CoordinatorPrediction, PartyPrediction
+from xvfl.wire.texts import NAME
 from xvfl_serve.errors import ServeError
 from xvfl_serve.http.gate import is_loopback
 from xvfl_serve.http.server import server_tls
@@ -55,6 +56,11 @@ def read_tokens(path: str | None) -> dict[str, str]:
         raise ConfigError(
             f"prediction.tokens: {path}: expected a name and a token in each line, all distinct"
         )
+    try:
+        for name in callers:
+            NAME.read(name, "name")
+    except WireError as error:
+        raise ConfigError(f"prediction.tokens: {path}: {error}") from error
     return callers
 
 

@@ -14,10 +14,11 @@ from xvfl.model.run_dir import RunDir
 from xvfl.model.workflow import read_source
 from xvfl.service.config import PartyProcessConfig
 from xvfl.service.connector import connect_party
-from xvfl.service.log import EventLog, LogFunction
+from xvfl.service.log import LogFunction
 from xvfl.service.prediction.micro_batches import MicroBatcher
 from xvfl.service.prediction.party_prediction import PartyPredictor
 from xvfl.service.prediction.prediction_config import PartyPrediction
+from xvfl.service.state_dir import open_state_dir
 from xvfl.service.status_server import StatusServer
 from xvfl.system.signals import STOP_TIMEOUT_S, stop_on_signals
 from xvfl.training.threads import limit_threads
@@ -44,8 +45,8 @@ def serve_party_predictions(
         raise ConfigError(
             "prediction: expected a section [prediction] with the `table` to open for prediction"
         )
-    name, folder = peer_name(config.tls.read()[1]), RunDir(config.state_dir)
-    log = EventLog(folder.create().path, name, show).write
+    name = peer_name(config.tls.read()[1])
+    folder, log = open_state_dir(config, name, show)
     source = read_source(opened.table, config.id_column, name)
     predictor = PartyPredictor(
         name,

@@ -1,0 +1,72 @@
+"""The state folder of a process: private to its user, with the process's log.
+
+The folder holds secrets, weights and counts of requests: others may not read it, and what an
+earlier version left readable is tightened at the start. Keys and tokens are not: who could read
+one may have a copy, so its owner is told.
+"""
+
+from pathlib import Path
+
+from xvfl.certs.release_key import PRIVATE_KEY
+from xvfl.errors import RunError
+from xvfl.model.run_dir import RunDir
+from xvfl.service.config import CoordinatorConfig, PartyProcessConfig
+from xvfl.service.log import EventLog, LogFunction
+from xvfl.service.secret import SECRET
+from xvfl.system.files import is_open_to_others, make_private, write_private_files
+
+KEYS = (SECRET, PRIVATE_KEY)
+
+
+def open_state_dir(
+    config: CoordinatorConfig | PartyProcessConfig,
+    process: str,
+    show: bool = True,
+    create: bool = True,
+) -> tuple[RunDir, LogFunction]:
+    """Open the state folder and the log of a process; files that it writes are private.
+
+    Parameters
+    ----------
+    config : CoordinatorConfig or PartyProcessConfig
+        The configuration of the process.
+    process : str
+        Its name in the log.
+    show : bool, default=True
+        Print the log on standard error as well.
+    create : bool, default=True
+        Create the folder if it does not exist.
+
+    Raises
+    ------
+    RunError
+        If the folder does not exist and may not or cannot be created.
+
+    """
+    folder = RunDir(config.state_dir)
+    if not create and not folder.path.is_dir():
+        raise RunError(f"{folder.path}: no such model or run folder; check the path")
+    write_private_files()
+    folder.create()
+    changed, failed = make_private(folder.path, keep=KEYS)
+    log = EventLog(folder.path, process, show).write
+    if changed:
+        log({"event": "state_made_private", "folder": str(folder.path), "files": changed})
+    if failed:
+        reason = "other users can use files of this folder, and this user cannot change that"
+        log({"event": "state_not_private", "folder": str(folder.path), "reason": reason})
+    for path in _secret_files(config, folder):
+        if is_open_to_others(path):
+            reason = f"other users can read it; run `chmod 600 {path}`, and replace it if one did"
+            log({"event": "secret_readable", "file": str(path), "reason": reason})
+    return folder, log
+
+
+def _secret_files(config: CoordinatorConfig | PartyProcessConfig, folder: RunDir) -> list[Path]:
+    """Return the files that only this process may read."""
+    names: list[str | None] = [config.tls.private_key]
+    if isinstance(config, CoordinatorConfig):
+        names.append(config.signing_key)
+    if config.prediction is not None:
+        names += [config.prediction.tokens, config.prediction.private_key]
+    return [*(Path(name) for name in names if name), *(folder / name for name in KEYS)]
