@@ -32,7 +32,9 @@ KINDS = {
 """How each attack may be noticed first."""
 
 
-@pytest.mark.parametrize("first", [True, False], ids=["first step", "later"])
+@pytest.mark.parametrize(
+    "first", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["first step", "later"]
+)
 @pytest.mark.parametrize("attack", ATTACKS)
 @pytest.mark.parametrize("data", ["digits", pytest.param("bank", marks=pytest.mark.slow)])
 def test_an_attack_is_noticed_within_an_epoch(data: str, attack: str, first: bool) -> None:
@@ -87,13 +89,12 @@ def test_clipping_limits_the_harm_of_a_wrong_scale() -> None:
     assert {event["kind"] for event in clipped.anomalies()} == {"scale"}
 
 
-@pytest.mark.parametrize("protection", [SENDS_GRADIENTS, NO_GRADIENTS])
-@pytest.mark.parametrize("first", [True, False], ids=["first step", "later"])
+@pytest.mark.parametrize(("first", "protection"), [(True, SENDS_GRADIENTS), (False, NO_GRADIENTS)])
 def test_poisoned_values_change_no_weight(first: bool, protection: PrivacyConfig) -> None:
     """A run that leaves a party out equals a run in which the party leaves before the attack."""
 
     def train(change: str) -> PoisonedRun:
-        run = make_run("digits", epochs=3, policy="leave_out", protection=protection)
+        run = make_run("digits", epochs=2, policy="leave_out", protection=protection)
         return run.train(change, 0 if first else run.trainer.batches_per_epoch + 3)
 
     expected = train(LEAVE).method.heads.state_dict()
