@@ -1,14 +1,30 @@
 """Settings of all tests: one thread per process, and repeatable property tests."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
 import torch
 from hypothesis import settings
 
+from tests.core_seconds import CoreSeconds
+
+os.environ["OMP_NUM_THREADS"] = "1"  # Of processes that tests start.
 torch.set_num_threads(1)
 settings.register_profile("repeatable", deadline=None, max_examples=50, derandomize=True)
 settings.load_profile("repeatable")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Print the core seconds of the tests by folder."""
+    config.pluginmanager.register(CoreSeconds(), "core-seconds")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that hold slow tests, so that no process starts a long one last."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -523,6 +523,7 @@ def test_resuming_a_run_of_version_0_1(stopped: Path) -> None:
     assert "train the model again" in message
 
 
+@pytest.mark.slow
 def test_a_full_disk_leaves_the_last_checkpoint_whole(stopped: Path) -> None:
     before = checkpoint_bytes(stopped / "run")
     room = len(before) // 2

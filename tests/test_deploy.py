@@ -119,6 +119,7 @@ def test_the_configurations_of_the_sides() -> None:
     check_sides(DEPLOY / "sides", tables=False)
 
 
+@pytest.mark.slow
 def test_prepare_writes_the_files_of_each_side(tmp_path: Path) -> None:
     shutil.copytree(DEPLOY, tmp_path / "deploy")
     shutil.copytree(ROOT / "examples", tmp_path / "examples")

@@ -18,6 +18,7 @@ ROOT = SOURCE.parent
 PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
 
+@pytest.mark.slow
 def test_the_python_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
@@ -45,6 +46,7 @@ def test_the_guide_lists_every_parameter_with_its_default() -> None:
     assert listed == {name: each.default for name, each in parameters.items()}
 
 
+@pytest.mark.slow
 def test_the_page_on_explanations(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -126,14 +126,18 @@ def agree(problem: Problem, options: twin.Options) -> None:
         same(actual, expected)
 
 
+NUMBERS_OF_PARTIES = [2, 3, *(pytest.param(k, marks=pytest.mark.slow) for k in (4, 5))]
+"""The property test below has up to five parties in every run of the tests."""
+
+
 @pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("k", range(2, 6))
+@pytest.mark.parametrize("k", NUMBERS_OF_PARTIES)
 def test_loss_and_gradients_equal_the_twin(k: int, seed: int) -> None:
     problem = make_problem([NUMBERS] * k, every_kind_of_row(k), seed)
     agree(problem, LAMBDAS)
 
 
-@pytest.mark.parametrize("k", range(2, 6))
+@pytest.mark.parametrize("k", NUMBERS_OF_PARTIES)
 def test_self_completion_and_reconstruction_equal_the_twin(k: int) -> None:
     problem = make_problem([NUMBERS] * k, every_kind_of_row(k), seed=k)
     agree(problem, EVERYTHING)
@@ -141,7 +145,7 @@ def test_self_completion_and_reconstruction_equal_the_twin(k: int) -> None:
 
 
 @pytest.mark.parametrize("joint_masks", [False, True])
-@pytest.mark.parametrize("k", range(2, 6))
+@pytest.mark.parametrize("k", NUMBERS_OF_PARTIES)
 def test_a_step_without_completion_equals_the_twin(k: int, joint_masks: bool) -> None:
     problem = make_problem([NUMBERS] * k, every_kind_of_row(k), seed=k)
     options = replace(EVERYTHING, guidance=0.6, joint_masks=joint_masks)
@@ -156,7 +160,7 @@ def test_a_step_without_completion_equals_the_twin(k: int, joint_masks: bool) ->
     same(gradients, problem.gradients())
 
 
-@pytest.mark.parametrize("k", range(2, 6))
+@pytest.mark.parametrize("k", NUMBERS_OF_PARTIES)
 def test_joint_masks_can_be_switched_off(k: int) -> None:
     problem = make_problem([NUMBERS] * k, every_kind_of_row(k), seed=k)
     agree(problem, replace(EVERYTHING, guidance=0.6, joint_masks=False))
@@ -170,7 +174,7 @@ def test_without_self_completion_every_step_completes() -> None:
 
 
 @pytest.mark.parametrize("cross_completion", [False, True])
-@pytest.mark.parametrize("k", range(2, 6))
+@pytest.mark.parametrize("k", NUMBERS_OF_PARTIES)
 def test_guidance_equals_the_twin(k: int, cross_completion: bool) -> None:
     problem = make_problem([NUMBERS] * k, every_kind_of_row(k), seed=k)
     agree(problem, replace(EVERYTHING, guidance=0.6, cross_completion=cross_completion))
@@ -178,7 +182,7 @@ def test_guidance_equals_the_twin(k: int, cross_completion: bool) -> None:
 
 
 @pytest.mark.parametrize("cross_completion", [False, True])
-@pytest.mark.parametrize("k", range(2, 5))
+@pytest.mark.parametrize("k", NUMBERS_OF_PARTIES)
 def test_unlabeled_rows_equal_the_twin(k: int, cross_completion: bool) -> None:
     problem = make_problem([NUMBERS] * k, every_kind_of_row(k), seed=k)
     y = problem.rows.y.clone()
@@ -195,7 +199,7 @@ def test_unlabeled_rows_equal_the_twin(k: int, cross_completion: bool) -> None:
 
 @pytest.mark.parametrize("concat", [False, True])
 @pytest.mark.parametrize("cross_completion", [False, True])
-@pytest.mark.parametrize("k", range(2, 5))
+@pytest.mark.parametrize("k", NUMBERS_OF_PARTIES)
 def test_ablations_equal_the_twin(k: int, cross_completion: bool, concat: bool) -> None:
     problem = make_problem([NUMBERS] * k, every_kind_of_row(k), seed=k)
     if concat:

@@ -17,7 +17,8 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bundles")
     bank, shop, y = make_tables(300)
     for seed, name in enumerate(("bank", "other")):
-        model = XVFLClassifier(epochs=2, random_state=seed).fit({"bank": bank, "shop": shop}, y)
+        model = XVFLClassifier(epochs=2, embedding_dim=8, hidden_dim=32, random_state=seed)
+        model.fit({"bank": bank, "shop": shop}, y)
         (folder / f"{name}.xvfl").write_bytes(build_bundle(model.model_, "bank"))
     (folder / "both.xvfl").write_bytes(build_bundle(model.model_))
     images = train(NetConfig(16, 32, 2, 8), images=True, epochs=1)

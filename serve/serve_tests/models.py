@@ -2,6 +2,7 @@
 
 import warnings
 from dataclasses import dataclass
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,13 @@ class Trained:
 
     def request_rows(self, party: str) -> list[Any]:
         """Return a party's rows as a request holds them; None where it does not hold one."""
-        source = self.sources[party]
+        return self._request_rows[party]
+
+    @cached_property
+    def _request_rows(self) -> dict[str, list[Any]]:
+        return {party: self._rows_of(source) for party, source in self.sources.items()}
+
+    def _rows_of(self, source: Source) -> list[Any]:
         if isinstance(source, Images):
             held = dict(zip(source.ids, source.pixels, strict=True))
             return [{"image": held[each].tolist()} if each in held else None for each in self.ids]
@@ -72,6 +79,7 @@ def cells(row: "pd.Series[Any]") -> dict[str, Any]:
     return values
 
 
+@cache
 def digits_with_gaps(images: bool = False) -> tuple[dict[str, Source], pd.Series]:
     """Return 1,000 digits, halved between two parties: rows full, partial and absent.
 

@@ -33,7 +33,7 @@ CASES: dict[str, tuple[Callable[[], Scenario], AuditOptions]] = {
     scope="module",
     params=[
         "small digits",
-        "members",
+        pytest.param("members", marks=pytest.mark.slow),
         pytest.param("digits", marks=pytest.mark.slow),
         pytest.param("bank", marks=[pytest.mark.slow, needs_bank]),
     ],

@@ -13,7 +13,15 @@ from tests.small_tables import is_png
 from xvfl.cli import demo_comparison
 from xvfl.cli.demo_data import digits_with_gaps
 
-QUICK = {"epochs": 1, "batch_size": 128, "device": "cpu", "verbose": False}
+QUICK = {
+    "epochs": 1,
+    "batch_size": 512,
+    "embedding_dim": 8,
+    "hidden_dim": 8,
+    "members": 1,
+    "device": "cpu",
+    "verbose": False,
+}
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ table = "right.npz"
 [net]
 embedding_dim = 8
 hidden_dim = 16
+n_blocks = 1
 
 [train]
 epochs = 2

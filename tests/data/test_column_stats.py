@@ -67,8 +67,10 @@ def whole(frame: pd.DataFrame, options: TableOptions = OPTIONS) -> TableEncoder:
         return TableEncoder.fit(frame, options, "bank")
 
 
-@pytest.mark.parametrize("size", [7, 100, 1000])
-@pytest.mark.parametrize("scaling", ["auto", "minmax", "quantile"])
+@pytest.mark.parametrize(
+    ("size", "scaling"),
+    [(7, "auto"), (100, "minmax"), (100, "quantile"), (1000, "auto"), (1000, "quantile")],
+)
 def test_every_kind_of_column_is_fitted_as_in_memory(size: int, scaling: str) -> None:
     frame = wide(400)
     options = TableOptions(("branch",), na_values=("pilot", "7"), scaling=scaling)  # type: ignore[arg-type]

@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,13 @@ def encode_tables(frames: dict[str, pd.DataFrame], seed: int = 0) -> dict[str, P
     return tables
 
 
+@cache
+def encoded(data: str, seed: int) -> tuple[dict[str, PartyTable], Tensor]:
+    """Return the encoded tables of a data set, and its labels."""
+    frames, y = TABLES[data]()
+    return encode_tables(frames, seed), y
+
+
 class PoisonedTransport(InProcessTransport):
     """A party that replaces its embeddings and completed embeddings once an attack is on."""
 
@@ -200,8 +208,7 @@ def make_run(
     learning_rate: float = 5e-3,
 ) -> PoisonedRun:
     """Build a federation of two parties in this process; policy None is without a monitor."""
-    frames, y = TABLES[data]()
-    tables = encode_tables(frames, seed)
+    tables, y = encoded(data, seed)
     train = TrainConfig(
         epochs=epochs, batch_size=64, patience=0, device="cpu", learning_rate=learning_rate
     )

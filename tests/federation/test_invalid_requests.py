@@ -2,6 +2,7 @@
 
 import random
 
+import pytest
 import torch
 
 from tests.federation.mutations import corrupt_frame, forge_frame
@@ -22,7 +23,8 @@ from xvfl.federation.endpoint import Endpoint
 from xvfl.wire import codec
 from xvfl.wire.messages import Backward, Begin, Complete, End, ErrorReply, Flush, Gradient
 
-DAMAGED, SEALED = 5_000, 5_000
+COUNTS = [500, pytest.param(5_000, marks=pytest.mark.slow)]
+"""Numbers of frames to send."""
 
 
 def at_work() -> Endpoint:
@@ -51,15 +53,19 @@ def questions(end: Endpoint) -> list[bytes]:
     return [codec.encode(each) for each in asked]
 
 
-def test_damaged_frames_change_nothing() -> None:
+@pytest.mark.parametrize("count", COUNTS)
+def test_damaged_frames_change_nothing(count: int) -> None:
     end, rng = at_work(), random.Random(5)
     valid, before = questions(end), state(end)
-    for _ in range(DAMAGED):
+    for _ in range(count):
         assert isinstance(codec.decode(end.handle(corrupt_frame(rng, valid))), ErrorReply)
-    assert same(before, state(end)) and end.n_rejected == DAMAGED
+    assert same(before, state(end)) and end.n_rejected == count
 
 
-def test_whole_frames_around_nonsense_are_answered_and_a_refusal_changes_nothing() -> None:
+@pytest.mark.parametrize("count", COUNTS)
+def test_whole_frames_around_nonsense_are_answered_and_a_refusal_changes_nothing(
+    count: int,
+) -> None:
     end, rng = at_work(), random.Random(7)
     failed: list[str] = []
     valid, before = questions(end), state(end)
@@ -67,7 +73,7 @@ def test_whole_frames_around_nonsense_are_answered_and_a_refusal_changes_nothing
         failed.append(event["traceback"]) if "traceback" in event else None
     )
     answered = refused = 0
-    for _ in range(SEALED):
+    for _ in range(count):
         frame = forge_frame(rng, valid)
         reply = codec.decode(end.handle(frame))
         if isinstance(reply, ErrorReply):
@@ -78,4 +84,4 @@ def test_whole_frames_around_nonsense_are_answered_and_a_refusal_changes_nothing
         note, end = end._log_event, at_work()
         end._log_event = note
     assert not failed, failed[0]
-    assert refused > SEALED // 3 and answered > SEALED // 20
+    assert refused > count // 3 and answered > count // 20

@@ -215,7 +215,7 @@ TRAIN = TrainConfig(
     completion_interval=1,
     random_state=SEED,
 )
-SGD = replace(TRAIN, optimizer="sgd", learning_rate=1e-2)
+SGD = replace(TRAIN, optimizer="sgd", epochs=2, learning_rate=1e-2)
 """Adam's first steps depend on the sign of tiny gradients, so rounding would decide."""
 
 
@@ -232,14 +232,16 @@ def test_monitored_training_is_the_fused_one(sends_gradients: bool) -> None:
     for _ in Trainer(fused, method, rows, SGD).run(lambda: 0.0):
         pass
     expected = weights(workers, method)
-    assert max(float((a - b).abs().max()) for a, b in zip(first, expected, strict=True)) > 0.1
+    assert max(float((a - b).abs().max()) for a, b in zip(first, expected, strict=True)) > 0.01
     found, *_, monitor = train_split("float32", sends_gradients, SGD)
     assert not monitor.counts and set(monitor.rms) == {"p0", "p1"}
     for each, value in zip(found, expected, strict=True):
         torch.testing.assert_close(each, value, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("payload", ["bf16", "fp16", "int8"])
+@pytest.mark.parametrize(
+    "payload", [*(pytest.param(each, marks=pytest.mark.slow) for each in ("bf16", "fp16")), "int8"]
+)
 def test_members_learn_with_compressed_payloads(payload: Payload) -> None:
     _, federation, method, rows, monitor = train_split(payload, True, TRAIN)
     found = logits(method, federation, rows, "collaborative", 0).argmax(1)

@@ -99,6 +99,7 @@ def long_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_the_shell(long_run: Path) -> None:
     out = long_run / "stopped"
     done = train_and_signal(long_run, out, signal.SIGINT, epoch=2, checkpoint_seconds=15)
@@ -114,6 +115,7 @@ def test_ctrl_c_in_the_shell(long_run: Path) -> None:
     assert again.code == 0 and "already finished" in again.out
 
 
+@pytest.mark.slow
 def test_power_cut(long_run: Path) -> None:
     out = long_run / "killed"
     done = train_and_signal(long_run, out, signal.SIGKILL, epoch=5, checkpoint_seconds=0)

@@ -98,6 +98,7 @@ def finish(started: subprocess.Popen[str]) -> str:
     return out
 
 
+@pytest.mark.slow
 def test_three_processes_match_their_ids(federation: Path) -> None:
     names = ("coordinator", "bank", "shop")
     (federation / "bank").mkdir()
@@ -131,6 +132,7 @@ def test_three_processes_match_their_ids(federation: Path) -> None:
     assert "bank/alignment.json: ids are matched already; add --again" in line
 
 
+@pytest.mark.slow
 def test_a_refused_handshake_is_logged(federation: Path) -> None:
     coordinator = start(federation / "coordinator.toml")
     port = load_config(federation / "coordinator.toml").listen.rpartition(":")[2]  # type: ignore[union-attr]

@@ -35,6 +35,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_answers_equal_the_fused_model(trained: Path) -> None:
     held, tables = held_by(trained, *PARTIES), new_tables(trained)
     expected = fused_model(trained).predict(tables, "collaborative", ids=held)

@@ -181,6 +181,7 @@ def unmasked_share_of(folder: Path, name: str, wanted: float | None) -> float:
     return float(shares[0])
 
 
+@pytest.mark.slow
 def test_members_train_resume_evaluate_and_predict(tmp_path: Path) -> None:
     write_files(tmp_path)
     log = tmp_path / "main"

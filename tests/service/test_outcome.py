@@ -67,6 +67,7 @@ def write_configurations(folder: Path, outcome: float, port: int, extra: str = "
     (folder / "shop.toml").write_text(party.replace("PORT", str(port)))
 
 
+@pytest.mark.slow
 def test_a_run_without_a_party_says_so_and_informs_it_later(tmp_path: Path, launch: Launch) -> None:
     write(tmp_path)
     port = free_port()
@@ -119,6 +120,7 @@ def test_a_run_without_a_party_says_so_and_informs_it_later(tmp_path: Path, laun
     assert said.code == 0, said.err
 
 
+@pytest.mark.slow
 def test_a_coordinator_without_enough_parties_is_unhealthy(tmp_path: Path, launch: Launch) -> None:
     write(tmp_path)
     write_configurations(tmp_path, outcome=1, port=free_port(), extra="min_parties = 2\n")

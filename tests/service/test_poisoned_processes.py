@@ -85,7 +85,7 @@ KINDS = {
     "replay": {"repeat"},
 }
 """How each attack may be noticed first."""
-slow = pytest.mark.slow
+pytestmark = pytest.mark.slow
 Process = subprocess.Popen[str]
 
 
@@ -146,15 +146,7 @@ def coordinator_status(folder: Path) -> dict[str, dict[str, object]]:
     return values
 
 
-@pytest.mark.parametrize(
-    "attack",
-    [
-        "noise",
-        pytest.param("times_1000", marks=slow),
-        pytest.param("constant", marks=slow),
-        pytest.param("replay", marks=slow),
-    ],
-)
+@pytest.mark.parametrize("attack", KINDS)
 def test_an_attack_is_noticed_in_its_epoch_and_the_party_is_left_out(
     attack: str, tmp_path: Path, federation: dict[str, Process]
 ) -> None:

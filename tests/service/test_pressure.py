@@ -30,6 +30,7 @@ from tests.service.test_service import COORDINATOR, SHOP, wait_for, write
 from xvfl.certs import open_authority
 from xvfl.service.log import read_log
 
+pytestmark = pytest.mark.slow
 MAX_GROWTH_MB = 200
 HOLD = """
 import pathlib, runpy, time
@@ -100,7 +101,7 @@ def events(folder: Path, kind: str) -> list[dict[str, Any]]:
     ("descriptors", "sockets", "megabytes", "frame"),
     [
         pytest.param(400, 800, 16, 64, id="small"),
-        pytest.param(1024, 5_500, 240, 1_000, id="large", marks=pytest.mark.slow),
+        pytest.param(1024, 5_500, 240, 1_000, id="large"),
     ],
 )
 def test_attacks_end_no_run_and_are_one_line_each(
@@ -187,9 +188,9 @@ def test_attacks_end_no_run_and_are_one_line_each(
     ("missing", "side"),
     [
         ("descriptors", "shop"),
-        pytest.param("descriptors", "main", marks=pytest.mark.slow),
-        pytest.param("disk", "main", marks=pytest.mark.slow),
-        pytest.param("disk", "shop", marks=pytest.mark.slow),
+        ("descriptors", "main"),
+        ("disk", "main"),
+        ("disk", "shop"),
     ],
 )
 def test_what_cannot_be_written_costs_log_lines_not_the_run(
@@ -261,9 +262,7 @@ def test_a_full_disk_during_training_costs_log_lines_not_the_run(tmp_path: Path)
     assert shown.count("epoch") == 12 and "finished" in shown
 
 
-@pytest.mark.parametrize(
-    "phase", ["waiting", "training", pytest.param("alone", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("phase", ["waiting", "training", "alone"])
 def test_a_stop_signal_ends_each_side_without_a_traceback(tmp_path: Path, phase: str) -> None:
     write(tmp_path)
     (tmp_path / "coordinator.toml").write_text("min_parties = 2\n" + COORDINATOR)
@@ -298,7 +297,6 @@ def test_a_stop_signal_ends_each_side_without_a_traceback(tmp_path: Path, phase:
     assert party.returncode == 0 and events(tmp_path / "shop", "stopped")
 
 
-@pytest.mark.slow
 def test_revocation_during_a_run(tmp_path: Path) -> None:
     """A list is missing for 30 s; then a party is revoked, then the coordinator."""
     write(tmp_path)

@@ -4,12 +4,14 @@ import json
 from pathlib import Path
 
 import pandas as pd
+import pytest
 import torch
 
 from tests.command_line import run_xvfl
 from tests.service.test_service import COORDINATOR, SHOP, start, wait_for, write
 from xvfl.service.log import read_log
 
+pytestmark = pytest.mark.slow
 PRIVATE = """
 [loss]
 method = "laser"

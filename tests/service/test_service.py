@@ -214,6 +214,7 @@ def test_an_unreleased_party_says_so(finished: Path) -> None:
     assert "a coordinator's folder" in rejected_with("predict", finished / "main", *bank)
 
 
+@pytest.mark.slow
 def test_a_party_added_later_starts_beside_warm_ones(finished: Path) -> None:
     more = pd.read_csv(finished / "shop.csv").rename(
         columns={"spent": "calls", "visits": "minutes"}
@@ -260,6 +261,7 @@ def coordinator(finished: Path) -> Iterator["Callable[[], subprocess.Popen[str]]
         process.communicate()
 
 
+@pytest.mark.slow
 def test_another_session_is_refused_on_both_sides(
     finished: Path, coordinator: "Callable[[], subprocess.Popen[str]]"
 ) -> None:
@@ -291,6 +293,7 @@ def test_changed_tables_are_refused(finished: Path) -> None:
         table.write_text(before)
 
 
+@pytest.mark.slow
 def test_a_stranger_is_refused_by_name(
     finished: Path, coordinator: "Callable[[], subprocess.Popen[str]]"
 ) -> None:
@@ -306,6 +309,7 @@ def test_a_stranger_is_refused_by_name(
     assert "'stranger' is not in this coordinator's configuration: shop" in str(event["reason"])
 
 
+@pytest.mark.slow
 def test_plain_tcp_is_in_the_log(
     finished: Path, coordinator: "Callable[[], subprocess.Popen[str]]"
 ) -> None:

@@ -10,7 +10,7 @@ the same kind of cue. Numbers are scaled to [0, 1].
 Shapes: n cells, N rows, G groups of cells, m numeric columns, c categorical columns, V options.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -26,6 +26,7 @@ from xvfl.primitives.task import Classification
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 SHARES = 3
 """Groups of cells completed from the party's own features, by the observed share of the row."""
 GROUPS = SHARES + 2
@@ -150,23 +151,29 @@ def fit_quantiles(
     relative = np.zeros(GROUPS)
     if len(true) < MIN_CELLS:
         return edges, quantiles, relative
-    for group in range(GROUPS):
-        chosen = groups == group
-        if chosen.sum() < MIN_CELLS_OF_GROUP:
-            chosen = np.ones(len(true), dtype=bool)
+    for which, chosen in _cells_of_groups(groups):
         near, target = completed[chosen], true[chosen]
         if len(target) >= MIN_CELLS_OF_BINS:
-            edges[group] = np.quantile(near, np.linspace(0, 1, BINS + 1)[1:-1])
-        bins = (near[:, None] >= edges[group]).sum(1)
+            edges[which] = np.quantile(near, np.linspace(0, 1, BINS + 1)[1:-1])
+        bins = (near[:, None] >= edges[which[0]]).sum(1)
         tables = [_quantiles_by_bin(each, bins) for each in (target, target - near)]
         lengths = []
         for table, offset in zip(tables, (0.0, near[:, None]), strict=True):
             shifted = np.clip(table[bins] + offset, 0, 1)
             low, high = shortest_intervals(shifted, rounded[chosen], REFERENCE_LEVEL)
             lengths.append((high - low).mean())
-        relative[group] = float(lengths[1] < lengths[0])
-        quantiles[group] = tables[int(relative[group])]
+        relative[which] = float(lengths[1] < lengths[0])
+        quantiles[which] = tables[int(lengths[1] < lengths[0])]
     return edges, quantiles, relative
+
+
+def _cells_of_groups(groups: Ints) -> Iterator[tuple[Ints, Bools]]:
+    """Yield groups and their cells (n,): each group with enough cells, then the others with all."""
+    counts = np.bincount(groups, minlength=GROUPS)
+    for group in np.flatnonzero(counts >= MIN_CELLS_OF_GROUP):
+        yield np.array([group]), groups == group
+    if len(few := np.flatnonzero(counts < MIN_CELLS_OF_GROUP)):
+        yield few, np.ones(len(groups), dtype=bool)
 
 
 def _quantiles_by_bin(values: Floats, bins: Ints) -> Floats:
@@ -197,19 +204,16 @@ def fit_scores(scores: Floats, option: Ints, groups: Ints, width: int) -> tuple[
     factors, biases = np.ones(GROUPS), np.zeros((GROUPS, width))
     if len(option) < MIN_CELLS:
         return factors, biases
-    for group in range(GROUPS):
-        chosen = groups == group
-        if chosen.sum() < MIN_CELLS_OF_GROUP:
-            chosen = np.ones(len(option), dtype=bool)
+    for which, chosen in _cells_of_groups(groups):
         logits, y = torch.from_numpy(scores[chosen]).double(), torch.from_numpy(option[chosen])
         task = Classification(range(logits.shape[1]))
         weight = torch.ones(1, len(y), dtype=torch.float64)
         factor = task.fit_scale(logits[None], y[None], weight)
         if scores.shape[1] > width:
-            factors[group] = factor.item()
+            factors[which] = factor.item()
         else:
-            factors[group], bias = _fit_biases(logits, y, factor.item())
-            biases[group, : scores.shape[1]] = bias.numpy()
+            factors[which], bias = _fit_biases(logits, y, factor.item())
+            biases[which, : scores.shape[1]] = bias.numpy()
     return factors, biases
 
 
