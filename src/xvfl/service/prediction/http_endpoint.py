@@ -158,8 +158,8 @@ class HttpEndpoint:
         if kind not in JSON_TYPES:
             text = unknown("content type", kind, JSON_TYPES[:1])
             raise RequestError(text, "content-type", status=415)
-        body = await read_body(request, self._limits)
-        data = parse_json(body, Budget.of_ids(self._limits), '{"ids": [...]}')
+        content = await read_body(request, self._limits)
+        data = parse_json(content, Budget.of_ids(self._limits), '{"ids": [...]}')
         ids, seconds, unknown_as_prior = self._parse(data)
         await asyncio.to_thread(self._service.check_ready)
         places, rows, answers = list[int](), list[int](), list[dict[str, Any]]()
