@@ -86,7 +86,5 @@ class MissingCells:
 
 
 def _timedelta_text(value: timedelta) -> str:
-    clock = (
-        datetime.min + timedelta(seconds=value.seconds, microseconds=value.microseconds)
-    ).time()
+    clock = (datetime.min + value % timedelta(days=1)).time()
     return f"{value.days} days {'+' if value.days < 0 else ''}{clock}"

@@ -186,18 +186,20 @@ class DateColumn:
         """Encode dates, NaN where missing; `local` are the seconds in the column's zone. (n,)"""
         scaled = _encode_numbers(self.scale, seconds)
         observed = scaled.observed
-        shifted = seconds if local is None else local
-        clock = np.floor(np.where(observed, shifted, 0.0)).astype(np.int64)
-        days, second = np.divmod(clock, DAY)
+        clock = np.floor(np.where(observed, seconds if local is None else local, 0.0))
+        days, second = np.divmod(clock.astype(np.int64), DAY)
         dates = days.astype("datetime64[D]")
-        parts = [np.asarray(_WEEKDAY)[(days + 3) % 7]]
-        first = dates.astype("datetime64[Y]").astype("datetime64[D]")
-        parts.append(np.asarray(_YEAR_DAY)[(dates - first).astype(np.int64)])
+        year_day = (dates - dates.astype("datetime64[Y]")).astype(np.int64)
+        values = np.zeros((len(seconds), self.width), dtype=np.float32)
+        values[:, :1] = scaled.values
+        values[:, 1:3] = np.asarray(_WEEKDAY, dtype=np.float32)[(days + 3) % 7]
+        values[:, 3:5] = np.asarray(_YEAR_DAY, dtype=np.float32)[year_day]
         if self.has_time:
-            distinct, places = np.unique(second, return_inverse=True)
-            parts.append(np.array([_circle(each / DAY) for each in distinct.tolist()])[places])
-        calendar = np.where(observed[:, None], np.concatenate(parts, 1), 0.0).astype(np.float32)
-        values = np.concatenate([scaled.values, calendar], 1, dtype=np.float32)
+            times = np.zeros((DAY, 2), dtype=np.float32)
+            present = np.flatnonzero(np.bincount(second, minlength=DAY))
+            times[present] = [_circle(each / DAY) for each in present.tolist()]
+            values[:, 5:] = times[second]
+        values[~observed] = 0.0
         return EncodedColumn(values, observed, scaled.notes)
 
     def decode_cell(self, values: Sequence[float]) -> Any:

@@ -76,10 +76,8 @@ def write_number(number: float, whole: bool, decimal: str, prefix: str, suffix: 
     Amounts of a currency have two decimals.
     """
     money = bool(prefix) or (suffix != "" and suffix in CURRENCIES)
-    if whole:
-        text = str(round(number))
-    else:
-        text = f"{number:.2f}" if money else str(round(number, 6))
+    plain = round(number) if whole else round(number, 6)
+    text = f"{number:.2f}" if money and not whole else str(plain)
     return prefix + text.replace(".", decimal) + suffix
 
 

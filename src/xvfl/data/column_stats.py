@@ -217,7 +217,7 @@ class ColumnStats:
         words = pd.Series(distinct, dtype="str")
         self.date_like += int(words.str.contains(DATE_LIKE).to_numpy(dtype=bool)[codes].sum())
         if self.all_numeric:
-            self.all_numeric = not np.isnan(parse_number_texts(words, "")).any()
+            self.all_numeric = not np.isnan(_parse_words(words, "")).any()
         if self.all_numeric:
             stripped = words.str.strip()
             self.leading_zeros |= bool(stripped.str.fullmatch(r"0\d+").any())
@@ -242,16 +242,18 @@ class ColumnStats:
     def _add_text_numbers(self, words: pd.Series, codes: NDArray[np.int64], keys: Floats) -> None:
         """Add texts such as "$1,234"; forget a decimal mark with which a text is no number."""
         for mark in list(self.text_numbers):
-            # Most columns of words are recognized by the first of them.
-            head = parse_number_texts(words[:HEAD], mark)
-            readable = not np.isnan(head).any()
-            values = parse_number_texts(words, mark) if readable else head
+            values = _parse_words(words, mark)
             if np.isnan(values).any():
                 del self.text_numbers[mark]
             else:
                 self.text_numbers[mark].add(without_numbers(values, self.missing)[codes], keys)
         if self.text_numbers:
-            marked = words[~words.str.fullmatch(r"[-+0-9.,]+").to_numpy(dtype=bool)]
-            self.affixes.update(map(affixes, marked))
-            if len(marked) < len(words):
-                self.affixes.add(("", ""))
+            # Few ways to write numbers, many numbers.
+            forms = words.str.replace(r"[0-9.,'\s]+", "0", regex=True).unique()
+            self.affixes.update(map(affixes, forms))
+
+
+def _parse_words(words: pd.Series, mark: str) -> Floats:
+    """Parse words as numbers; only the first of them if these are not numbers."""
+    head = parse_number_texts(words[:HEAD], mark)
+    return head if np.isnan(head).any() else parse_number_texts(words, mark)

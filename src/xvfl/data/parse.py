@@ -1,7 +1,7 @@
 """Parse a column's cells as numbers, durations, dates or text, many at a time.
 
-The functions of one cell in `xvfl_serve.encoding` say what a cell means. Texts are parsed once each;
-plain numbers and dates, most texts of large tables, by pyarrow and pandas.
+The functions of one cell in `xvfl_serve.encoding` say what a cell means. Each distinct text is
+parsed once; the usual forms of numbers, durations and dates are parsed by pyarrow and pandas.
 Shapes: n cells; NaN where missing or unreadable.
 """
 
@@ -37,13 +37,18 @@ NOTHING_MISSING = MissingCells.of(())
 
 _PLAIN_NUMBERS = {
     "": r"^-?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]{1,2})?$",
-    POINT: r"^-?[0-9]+(\.[0-9]+)?$",
-    COMMA: r"^-?[0-9]+(,[0-9]+)?$",
+    POINT: r"^-?[$€£¥]?([0-9]+|[0-9]{1,3}(,[0-9]{3})+)(\.[0-9]+)? ?[$€£¥%]?$",
+    COMMA: r"^-?[$€£¥]?([0-9]+|[0-9]{1,3}(\.[0-9]{3})+)(,[0-9]+)? ?[$€£¥%]?$",
 }
 """Numbers that pyarrow reads, by decimal mark."""
+_SIGNS = {POINT: "[$€£¥% ,]", COMMA: "[$€£¥% .]"}
+"""What is removed from them first."""
 _MAX_PLAIN = 40
 """Longer numbers may be infinite, which pyarrow rejects."""
+_PLAIN_CLOCK = r"^(?P<hours>[0-9]{1,9}):(?P<minutes>[0-5][0-9])(?::(?P<seconds>[0-5][0-9]))?$"
 _PLAIN_ISO = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?)?$"
+_MAYBE_ISO = r"^[0-9]{4}([-/. T]|[0-9]{4}|$)"
+"""Found in every text that is a date of ISO 8601."""
 _FIXED_DIRECTIVES = {"%Y": "[0-9]{4}"} | dict.fromkeys(
     ("%m", "%d", "%H", "%M", "%S", "%y"), "[0-9]{2}"
 )
@@ -116,8 +121,9 @@ def parse_number_texts(texts: pd.Series, decimal: str) -> Floats:
     short = pc.less_equal(pc.binary_length(words), _MAX_PLAIN)
     plain = pc.and_(pc.match_substring_regex(words, _PLAIN_NUMBERS[decimal]), short)
     chosen = words.filter(plain)
-    if decimal == COMMA:
-        chosen = pc.replace_substring(chosen, COMMA, POINT)
+    if decimal:
+        chosen = pc.replace_substring_regex(chosen, _SIGNS[decimal], "")
+        chosen = pc.replace_substring(chosen, decimal, POINT)
     at = np.asarray(plain, dtype=bool)
     numbers = np.empty(len(texts))
     numbers[at] = chosen.cast(pa.float64())
@@ -132,7 +138,22 @@ def parse_durations(cells: pd.Series, party: str) -> Floats:
         return _to_seconds(cells.to_numpy(dtype="timedelta64[us]"))
     if types.is_numeric_dtype(cells.dtype) and not types.is_bool_dtype(cells.dtype):
         return np.full(len(cells), np.nan)
-    return _parse(cells, party, lambda texts: _parse_each(texts, parse_duration), read_duration)
+    return _parse(cells, party, parse_duration_texts, read_duration)
+
+
+def parse_duration_texts(texts: pd.Series) -> Floats:
+    """Parse texts as seconds, NaN where unreadable or without a unit. (n,)"""
+    parts = pc.extract_regex(_arrow(texts), _PLAIN_CLOCK)
+    at = np.asarray(parts.is_valid(), dtype=bool)
+    clocks = parts.filter(parts.is_valid())
+    hours, minutes, seconds = (
+        np.asarray(pc.if_else(pc.equal(each, ""), "0", each).cast(pa.int64()))
+        for each in (clocks.field(i) for i in range(3))
+    )
+    values = np.empty(len(texts))
+    values[at] = hours * 3600 + minutes * 60 + seconds
+    values[~at] = _parse_each(texts[~at], parse_duration)
+    return values
 
 
 def parse_dates(cells: pd.Series, date_format: str, party: str) -> Floats:
@@ -151,24 +172,25 @@ def parse_dates(cells: pd.Series, date_format: str, party: str) -> Floats:
     return _parse(
         cells,
         party,
-        lambda texts: parse_date_texts(texts, date_format),
+        lambda texts: _parse_distinct(texts, date_format),
         lambda cell: parse_date(cell, date_format),
     )
 
 
 def parse_date_texts(texts: pd.Series, date_format: str) -> Floats:
-    """Parse texts as seconds since 1970, NaN where unreadable. (n,)"""
-    codes, distinct = pd.factorize(texts)
-    words = pd.Series(distinct, dtype="str").str.strip()
+    """Parse distinct texts as seconds since 1970, NaN where unreadable. (n,)"""
+    words = texts.str.strip().reset_index(drop=True)
     plain = np.zeros(len(words), dtype=bool)
     if (pattern := _plain_date(date_format)) is not None:
         plain = np.asarray(pc.match_substring_regex(_arrow(words), pattern), dtype=bool)
-    seconds = np.empty(len(words))
-    dates = pd.to_datetime(words[plain], format=date_format, utc=True, errors="coerce")
+    seconds = np.full(len(words), np.nan)
+    dates = pd.to_datetime(words[plain], format=date_format, utc=True, errors="coerce", cache=False)
     seconds[plain] = parse_dates(dates, ISO, "")
-    seconds[~plain] = _parse_each(words[~plain], lambda text: parse_date(text, date_format))
-    found: Floats = seconds[codes]
-    return found
+    other = ~plain
+    if date_format == ISO:
+        other &= np.asarray(pc.match_substring_regex(_arrow(words), _MAYBE_ISO), dtype=bool)
+    seconds[other] = _parse_each(words[other], lambda text: parse_date(text, date_format))
+    return seconds
 
 
 def local_seconds(seconds: Floats, zone: str) -> Floats:
@@ -222,6 +244,12 @@ def _parse_each(texts: pd.Series, parse: Callable[[str], float | None]) -> Float
     values = np.array([np.nan if each is None else each for each in parsed], dtype=np.float64)
     found: Floats = values[codes]
     return found
+
+
+def _parse_distinct(texts: pd.Series, date_format: str) -> Floats:
+    codes, distinct = pd.factorize(texts)
+    seconds: Floats = parse_date_texts(pd.Series(distinct, dtype="str"), date_format)[codes]
+    return seconds
 
 
 def _plain_date(date_format: str) -> str | None:
