@@ -283,7 +283,7 @@ SETTINGS: dict[str, Setting] = {
     "four members, off": Setting({**FOUR, "label_protection": "off"}),
     "four members, noise, three parties": Setting({**FOUR, "label_protection": "noise"}, parties=3),
     "four members, no gradients": Setting({**FOUR, "label_protection": "no_gradients"}),
-    "four members, off, 1,500 rows": Setting({**FOUR, "label_protection": "off"}, rows=1500),
+    "four members, off, 1,600 rows": Setting({**FOUR, "label_protection": "off"}, rows=1600),
     "off": Setting({"label_protection": "off"}),
     "explicit values": Setting({**EXPLICIT, "label_protection": "off"}),
     "explicit values, no gradients": Setting({**EXPLICIT, "label_protection": "no_gradients"}),
