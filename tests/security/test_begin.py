@@ -51,7 +51,7 @@ def test_columns_cannot_be_read_without_a_known_row(party: HostileCoordinator) -
 
 
 NETS: list[tuple[dict[str, Any], str]] = [
-    *(({"hidden_dim": hidden}, "net.hidden_dim") for hidden in (2, 4, 8, 32)),
+    *(({"hidden_dim": hidden}, "net.hidden_dim") for hidden in (2, 8, 32, 64, 127)),
     ({"skip_rank": 65}, "net.skip_rank"),
     ({"hidden_dim": 14_000}, "net.hidden_dim"),
     ({"embedding_dim": 4096}, "net.embedding_dim"),
@@ -119,7 +119,7 @@ def test_a_run_has_one_net_and_an_alignment_has_one_threshold(fresh: HostileCoor
     """The coordinator asks for other nets under the same name, and scans missing cells."""
     first = replace(HONEST, full_threshold=0.95)
     assert isinstance(fresh.begin(first), Ready)
-    wider = replace(first, net=replace(HONEST.net, hidden_dim=128))
+    wider = replace(first, net=replace(HONEST.net, hidden_dim=192))
     refused(fresh, fresh.begin(wider), "settings or training rows of run 'a' changed")
     refused(fresh, fresh.begin(first, training=torch.arange(500)), "training rows of run 'a'")
     renamed = asdict(first) | {"run": "other"}
@@ -135,7 +135,7 @@ def test_a_run_has_one_net_and_an_alignment_has_one_threshold(fresh: HostileCoor
 
 
 def test_the_first_net_of_an_honest_run_does_not_reveal_columns(fresh: HostileCoordinator) -> None:
-    narrowest = replace(HONEST, net=replace(HONEST.net, hidden_dim=64))
+    narrowest = replace(HONEST, net=replace(HONEST.net, hidden_dim=128))
     found = read_columns(fresh, narrowest)
     assert fresh.rejections() == [] and max(found) < 0.5, found
 

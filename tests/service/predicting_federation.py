@@ -59,7 +59,7 @@ column = "churned"
 task = "{task}"
 [net]
 embedding_dim = 32
-hidden_dim = 64
+hidden_dim = 128
 [train]
 epochs = 40
 learning_rate = 0.01

@@ -1,7 +1,7 @@
 """Several members in processes over mutual TLS: train, resume after kills, evaluate, release."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from xvfl.config import LossConfig, NetConfig, PrivacyConfig, TrainConfig, build
 from xvfl.data.frames import read_table
 from xvfl.data.labels import read_labels
 from xvfl.dataset.splits import Splits
+from xvfl.federation.request_ledger import UNLIMITED
 from xvfl.federation.run_settings import RunSettings
 from xvfl.matching.alignment import load_coordinator_alignment
 from xvfl.methods.pooling import decision_weights
@@ -55,7 +56,7 @@ column = "churned"
 [net]
 members = 3
 embedding_dim = 64
-hidden_dim = 64
+hidden_dim = 128
 [loss]
 unmasked_copies = 0.125
 [train]
@@ -152,14 +153,18 @@ def private_run_of_members(folder: Path) -> tuple[object, list[dict[str, Any]]]:
     inputs = PartyInputs.load(
         "shop", load_party_config(folder / "shop.toml"), RunDir(folder / "shop")
     )
+    options = resolved(NetConfig(embedding_dim=16, hidden_dim=64, members=2))
     settings = RunSettings(
         "laser",
-        NetConfig(embedding_dim=16, hidden_dim=16, members=2),
-        TrainConfig(),
+        options.net,
+        options.train,
         privacy=PrivacyConfig("no_gradients", epsilon=8.0),
+        run="private",
     )
-    begin = Begin(1, "private", 0, json.dumps(asdict(settings)), torch.zeros(0, dtype=torch.int32))
-    reply = PartyService(inputs, events.append).endpoint.handle(codec.encode(begin))
+    endpoint = PartyService(inputs, events.append).endpoint
+    training = torch.arange(endpoint.hello.rows, dtype=torch.int32)
+    begin = Begin(1, "private", 0, json.dumps(asdict(settings)), training)
+    reply = endpoint.handle(codec.encode(begin))
     return codec.decode(reply), events
 
 
@@ -169,7 +174,9 @@ def unmasked_share_of(folder: Path, name: str, wanted: float | None) -> float:
     service = PartyService(
         PartyInputs.load(name, config, RunDir(folder / name)), lambda event: None
     )
-    options = resolved(NetConfig(embedding_dim=16, hidden_dim=16, members=2))
+    options = resolved(NetConfig(embedding_dim=16, hidden_dim=64, members=2))
+    # The party's operator accepts nets that are not trained, and gradients.
+    service.inputs = replace(service.inputs, limits=UNLIMITED)
     settings = RunSettings(
         "laser+mask", options.net, options.train, unmasked_copies=wanted, run="r"
     )

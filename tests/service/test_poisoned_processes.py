@@ -39,7 +39,7 @@ id_column = "id"
 column = "digit"
 [net]
 embedding_dim = 64
-hidden_dim = 64
+hidden_dim = 128
 [train]
 epochs = {EPOCHS}
 batch_size = 64

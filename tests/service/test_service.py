@@ -40,7 +40,7 @@ table = "bank.csv"
 id_column = "customer"
 [net]
 embedding_dim = 64
-hidden_dim = 64
+hidden_dim = 128
 [train]
 epochs = 12
 learning_rate = 0.01

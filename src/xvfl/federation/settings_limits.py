@@ -38,7 +38,9 @@ class SettingsLimits:
     embedding_dim: Range = (8, 512)
     """Size of the embeddings."""
     hidden_dim: Range = (64, 1024)
-    """Size of hidden layers. With fewer than 64 units and a linear skip, the embeddings of masked
+    """Size of hidden layers."""
+    hidden_dim_with_skip: Range = (128, 1024)
+    """The same with a linear skip (`skip_rank` above 0). With few units, the embeddings of masked
     copies reveal columns to a coordinator that knows no row."""
     skip_rank: Range = (0, 64)
     """Rank of the linear skip."""
@@ -136,6 +138,10 @@ def check_settings(settings: RunSettings, limits: SettingsLimits) -> None:
             raise WireError(f"Begin: {name}: this party does not know this setting")
         if bound not in ("checked", "unused") and value is not None:
             _check_range(name, value, getattr(limits, bound), bound)
+    if net.skip_rank:
+        _check_range(
+            "net.hidden_dim", net.hidden_dim, limits.hidden_dim_with_skip, "hidden_dim_with_skip"
+        )
     weight, bounds = settings.reconstruction, limits.reconstruction
     if not trains_itself(settings):
         bounds = (0, bounds[1])

@@ -25,6 +25,7 @@ from xvfl.data.frames import SQL
 from xvfl.errors import ConfigError, unknown
 from xvfl.federation.party_monitor import AnomalyPolicy
 from xvfl.federation.request_ledger import RequestLimits
+from xvfl.federation.settings_limits import SettingsLimits as SettingsLimits
 from xvfl.service.prediction.prediction_config import CoordinatorPrediction, PartyPrediction
 from xvfl.wire.codec import MAX_FRAME_BYTES
 from xvfl.wire.limits import MAX_PENDING

@@ -15,6 +15,9 @@ from xvfl.model.workflow import read_source
 from xvfl.service.config import PartyProcessConfig
 from xvfl.service.connector import connect_party
 from xvfl.service.log import LogFunction
+from xvfl.service.prediction.assisted_prediction import AssistedPredictor
+from xvfl.service.prediction.endpoint_settings import EndpointSettings
+from xvfl.service.prediction.http_endpoint import HttpEndpoint, PredictionService
 from xvfl.service.prediction.micro_batches import MicroBatcher
 from xvfl.service.prediction.party_prediction import PartyPredictor
 from xvfl.service.prediction.prediction_config import PartyPrediction
@@ -95,15 +98,6 @@ def _start_endpoint(
     stack: ExitStack,
 ) -> int:
     """Start the HTTP endpoint of this party's own rows; return its port."""
-    # The endpoint needs the extra `serve`, other parties do not.
-    try:
-        from xvfl.service.prediction.assisted_prediction import AssistedPredictor
-        from xvfl.service.prediction.endpoint_settings import EndpointSettings
-        from xvfl.service.prediction.http_endpoint import HttpEndpoint, PredictionService
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"prediction.address: needs the package {error.name}: pip install 'xvfl[serve]'"
-        ) from error
     assert opened.address is not None
     name = predictor.name
     assisted = AssistedPredictor(
