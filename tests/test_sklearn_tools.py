@@ -27,6 +27,7 @@ def small(**more: object) -> XVFLClassifier:
     options: dict[str, object] = {
         "embedding_dim": 8,
         "hidden_dim": 16,
+        "members": 1,
         "batch_size": 32,
         "epochs": 8,
         "learning_rate": 1e-2,
@@ -225,15 +226,15 @@ def rare() -> tuple[dict[str, pd.DataFrame], pd.Series]:
 
 def test_a_threshold_chosen_by_validation_finds_a_rare_class(tmp_path: Path) -> None:
     tables, y = rare()
-    plain = small(epochs=10).fit(tables, y)
-    chosen = small(epochs=10, threshold="balanced_accuracy").fit(tables, y)
+    plain = small(epochs=10, batch_size=128).fit(tables, y)
+    chosen = small(epochs=10, batch_size=128, threshold="balanced_accuracy").fit(tables, y)
     pd.testing.assert_frame_equal(chosen.predict_proba(tables), plain.predict_proba(tables))
     answers = [each.predict(tables)[y.index] for each in (plain, chosen)]
     assert balanced_accuracy_score(y, answers[1]) > balanced_accuracy_score(y, answers[0]) + 0.1
     chosen.save(tmp_path / "model")
     loaded = XVFLClassifier.load(tmp_path / "model")
     pd.testing.assert_series_equal(loaded.predict(tables), chosen.predict(tables))
-    fixed = small(epochs=10, threshold=0.2).fit(tables, y)
+    fixed = small(epochs=1, threshold=0.2).fit(tables, y)
     expected = np.where(fixed.predict_proba(tables)["yes"] > 0.2, "yes", "no")
     assert (fixed.predict(tables) == expected).all()
 

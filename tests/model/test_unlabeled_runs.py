@@ -30,6 +30,12 @@ def small(**changes: Any) -> XVFLClassifier:
     return XVFLClassifier(**{**sizes, **changes})
 
 
+@pytest.fixture(scope="module")
+def predictions() -> pd.Series:
+    """Predictions of a model with NaN for missing labels."""
+    return small().fit(BOTH, FEW).predict(BOTH)
+
+
 @pytest.mark.parametrize(
     "labels",
     [
@@ -41,7 +47,7 @@ def small(**changes: Any) -> XVFLClassifier:
     ],
     ids=["NaN", "absent ids", "None", "NA", "categorical"],
 )
-def test_rows_without_a_label_train(labels: pd.Series) -> None:
+def test_rows_without_a_label_train(labels: pd.Series, predictions: pd.Series) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", DataWarning)
         fitted = small().fit(BOTH, labels)
@@ -49,7 +55,7 @@ def test_rows_without_a_label_train(labels: pd.Series) -> None:
     assert fitted.classes_.tolist() == ["no", "yes"]
     scores = [each["score"] for each in fitted.history_]
     assert [math.isnan(each) for each in scores] == [True] * 2 + [False] * 4
-    pd.testing.assert_series_equal(fitted.predict(BOTH), small().fit(BOTH, FEW).predict(BOTH))
+    pd.testing.assert_series_equal(fitted.predict(BOTH), predictions)
 
 
 def test_labels_in_a_partys_table() -> None:
@@ -134,8 +140,7 @@ def test_xvfl_train_reports_the_rows_and_evaluates_labeled_ones(
     assert max(line.rows for line in evaluation.lines) == 15
 
 
-@pytest.mark.parametrize("streamed", [False, True])
-@pytest.mark.parametrize("step", [3, 20])
+@pytest.mark.parametrize(("streamed", "step"), [(False, 3), (True, 20)])
 def test_an_interrupted_run_ends_as_an_uninterrupted_one(
     tmp_path: Path, streamed: bool, step: int
 ) -> None:
