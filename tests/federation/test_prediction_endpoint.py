@@ -149,7 +149,7 @@ def test_rows_above_a_budget_are_refused_one_by_one(tmp_path: Path) -> None:
         (EmbedRows(0, "c", ("masked",), HANDLES), "expected views among ('plain', 'self')"),
         (EmbedRows(0, "c", ("plain",), torch.tensor([99], dtype=torch.int32)), "handles"),
         (EmbedRows(0, "c", ("plain",), torch.tensor([1, 1], dtype=torch.int32)), "at most once"),
-        (EmbedRows(0, "c" * 200, ("plain",), HANDLES), "a caller of up to 100"),
+        (EmbedRows(0, "c" * 200, ("plain",), HANDLES), "at most 100 characters"),
         (EmbedRows(0, "c", ("plain",), torch.zeros(5000, dtype=torch.int32) - 1), "4096 rows"),
     ],
 )

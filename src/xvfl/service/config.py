@@ -22,7 +22,7 @@ from xvfl.config import (
     require_no_class_weight,
 )
 from xvfl.data.frames import SQL
-from xvfl.errors import ConfigError, unknown
+from xvfl.errors import ConfigError, WireError, unknown
 from xvfl.federation.party_monitor import AnomalyPolicy
 from xvfl.federation.request_ledger import RequestLimits
 from xvfl.federation.settings_limits import SettingsLimits as SettingsLimits
@@ -30,6 +30,7 @@ from xvfl.service.prediction.prediction_config import CoordinatorPrediction, Par
 from xvfl.wire.codec import MAX_FRAME_BYTES
 from xvfl.wire.limits import MAX_PENDING
 from xvfl.wire.payload import Payload
+from xvfl.wire.texts import NAME
 from xvfl.wire.tls import Tls
 
 ALIGNMENT = "alignment.json"
@@ -178,6 +179,11 @@ class CoordinatorConfig:
     def __post_init__(self) -> None:
         if not self.parties or len(set(self.all_parties)) < len(self.all_parties):
             raise ConfigError(f"parties: expected distinct names, got {list(self.all_parties)}")
+        try:
+            for name in self.all_parties:
+                NAME.read(name, "parties")
+        except WireError as error:
+            raise ConfigError(str(error)) from error
         if not 1 <= self.min_parties <= len(self.all_parties):
             parties = len(self.all_parties)
             raise ConfigError(f"min_parties: expected 1 to {parties}, got {self.min_parties}")
