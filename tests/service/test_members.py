@@ -14,7 +14,7 @@ from tests.command_line import run_xvfl
 from tests.options import resolved
 from tests.service.test_service import SHOP, start, wait_for
 from xvfl.certs import create_authority
-from xvfl.config import LossConfig, NetConfig, PrivacyConfig, TrainConfig, build
+from xvfl.config import LossConfig, NetConfig, PrivacyConfig, build
 from xvfl.data.frames import read_table
 from xvfl.data.labels import read_labels
 from xvfl.dataset.splits import Splits

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from xvfl.config import NO_PROTECTION, NetConfig, PrivacyConfig, TrainConfig, build
 from xvfl.errors import ConfigError, WireError
-from xvfl.options import require_resolved
 from xvfl.wire.payload import Payload
 from xvfl.wire.texts import NAME
 
@@ -52,7 +51,6 @@ def parse_run_settings(text: str) -> RunSettings:
         raise WireError("Begin: expected settings as a JSON object")
     try:
         settings: RunSettings = build(RunSettings, data, "settings")
-        require_resolved(settings.net, settings.train, settings.privacy)
     except ConfigError as error:
         raise WireError(f"Begin: {error}") from error
     for field in ("run", "warm"):

@@ -24,7 +24,7 @@ from xvfl.errors import ConfigError, WireError, unknown
 from xvfl.federation.build import build_parties
 from xvfl.federation.run_settings import RunSettings
 from xvfl.nets.numbers import N_FREQUENCIES
-from xvfl.options import MASKING_METHODS
+from xvfl.options import MASKING_METHODS, require_resolved
 from xvfl.primitives.layout import Layout
 
 Range = tuple[float, float]
@@ -132,12 +132,17 @@ def check_settings(settings: RunSettings, limits: SettingsLimits) -> None:
                 f"Begin: {name}: expected 1 to 64 letters, digits, '.', '_' or '-', got "
                 f"{value[:64]!r}"
             )
+    try:
+        require_resolved(settings.net, settings.train, settings.privacy)
+    except ConfigError as error:
+        raise WireError(f"Begin: {error}") from error
     for name, value in _values(settings):
         bound = BOUNDS.get(name)
         if bound is None:
             raise WireError(f"Begin: {name}: this party does not know this setting")
         if bound not in ("checked", "unused") and value is not None:
             _check_range(name, value, getattr(limits, bound), bound)
+    net = settings.net
     if net.skip_rank:
         _check_range(
             "net.hidden_dim", net.hidden_dim, limits.hidden_dim_with_skip, "hidden_dim_with_skip"
