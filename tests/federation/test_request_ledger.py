@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from xvfl.config import NO_PROTECTION, NetConfig, PrivacyConfig, TrainConfig
+from tests.options import resolved
+from xvfl.config import NO_PROTECTION, PrivacyConfig, TrainConfig
 from xvfl.errors import ConfigError, RunError, WireError
 from xvfl.federation.request_ledger import RequestLedger, RequestLimits
 from xvfl.federation.run_settings import RunSettings
@@ -18,7 +19,8 @@ TRAINING = torch.arange(5)
 
 
 def settings(epochs: int, privacy: PrivacyConfig = PROTECTED) -> RunSettings:
-    return RunSettings("xvfl+", NetConfig(), TrainConfig(epochs=epochs), 0.3, privacy=privacy)
+    options = resolved(train=TrainConfig(epochs=epochs), privacy=privacy)
+    return RunSettings("xvfl+", options.net, options.train, 0.3, privacy=privacy)
 
 
 def test_a_row_has_a_budget_for_training_and_one_for_evaluation() -> None:
