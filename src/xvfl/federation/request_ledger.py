@@ -182,7 +182,7 @@ class RequestLedger:
                 f"Begin: this party allows {limits.max_epochs} epochs, the run has {epochs}; "
                 "lower `epochs`, or the party's operator can raise limits.max_epochs"
             )
-        least, rows = limits.min_training_share * self._n_rows, len(training.unique())
+        least, rows = limits.min_training_share * self._n_rows, len(np.unique(training.numpy()))
         if rows < len(training) or rows < least:
             raise WireError(
                 f"Begin: this party expects each training row once, and {least:.0f} of its "
