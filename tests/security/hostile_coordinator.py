@@ -24,6 +24,7 @@ from torch import Tensor
 
 from tests.processes import SOURCES
 from xvfl.certs import create_authority
+from xvfl.certs.pem_files import OWNER_ONLY, write_new
 from xvfl.config import NetConfig, PrivacyConfig, TrainConfig
 from xvfl.federation.run_settings import RunSettings
 from xvfl.matching.alignment import PartyAlignment, TableFingerprint
@@ -35,6 +36,7 @@ from xvfl.service.listener import listen
 from xvfl.service.log import read_log
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.party_service import PartyService
+from xvfl.service.secret import SECRET
 from xvfl.wire.in_process import InProcessTransport
 from xvfl.wire.messages import Begin, Embed, Embedded, Instruction, Message, Ready
 from xvfl.wire.transport import Transport
@@ -181,7 +183,7 @@ def attacked_process(folder: Path) -> Iterator[HostileCoordinator]:
 
 
 def attacked_service(folder: Path) -> HostileCoordinator:
-    """Start the same party in this process; its ids are matched."""
+    """Start the same party in this process, with a fixed secret; its ids are matched."""
     if not (folder / "shop.toml").exists():
         write_files(folder)
         (folder / "shop.toml").write_text(PARTY)
@@ -189,6 +191,7 @@ def attacked_service(folder: Path) -> HostileCoordinator:
         columns = ["customer", *secret_table().columns]
         alignment = PartyAlignment(match, "folded", TableFingerprint.of(columns[1:], IDS))
         alignment.save(folder / "shop" / "alignment.json")
+        write_new(folder / "shop" / SECRET, bytes(32).hex().encode(), OWNER_ONLY)
     state, events = RunDir(folder / "shop").create(), list[dict[str, Any]]()
     inputs = PartyInputs.load("shop", load_party_config(folder / "shop.toml"), state)
     endpoint = PartyService(inputs, events.append).endpoint
