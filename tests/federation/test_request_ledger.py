@@ -11,6 +11,7 @@ from xvfl.config import NO_PROTECTION, PrivacyConfig, TrainConfig
 from xvfl.errors import ConfigError, RunError, WireError
 from xvfl.federation.request_ledger import RequestLedger, RequestLimits
 from xvfl.federation.run_settings import RunSettings
+from xvfl.federation.settings_limits import BOUNDS, setting_values
 
 PROTECTED = PrivacyConfig("no_gradients")
 SMALL = RequestLimits(max_epochs=2, max_runs=1, max_views=3, min_rows=2)
@@ -110,3 +111,16 @@ def test_counts_of_another_number_of_rows_are_rejected(tmp_path: Path) -> None:
 def test_limits_are_checked() -> None:
     with pytest.raises(ConfigError, match=r"limits\.max_runs: expected at least 1, got 0"):
         RequestLimits(max_runs=0)
+
+
+def test_the_list_of_runs_of_version_0_3_0_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "requests.npy"
+    RequestLedger(SMALL, 5, path)
+    path.with_suffix(".json").write_text('{"runs": {"a": null}}')
+    RequestLedger(SMALL, 5, path).begin("a", settings(2), TRAINING)
+    with pytest.raises(WireError, match="settings or training rows of run 'a' changed"):
+        RequestLedger(SMALL, 5, path).begin("a", settings(1), TRAINING)
+
+
+def test_every_setting_has_a_bound() -> None:
+    assert {name for name, _ in setting_values(settings(2))} == set(BOUNDS)

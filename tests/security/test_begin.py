@@ -5,12 +5,14 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from tests.security.hostile_coordinator import (
     HONEST,
     LINEAR,
+    NARROWEST,
     ROWS,
     HostileCoordinator,
     attacked_process,
@@ -134,10 +136,11 @@ def test_a_run_has_one_net_and_an_alignment_has_one_threshold(fresh: HostileCoor
     assert torch.equal(levels.row_status, other.row_status)
 
 
-def test_the_first_net_of_an_honest_run_does_not_reveal_columns(fresh: HostileCoordinator) -> None:
-    narrowest = replace(HONEST, net=replace(HONEST.net, hidden_dim=128))
-    found = read_columns(fresh, narrowest)
-    assert fresh.rejections() == [] and max(found) < 0.5, found
+def test_the_narrowest_accepted_net_reveals_less(tmp_path: Path) -> None:
+    """An accepted net still reveals something; the secret is one with which it reveals much."""
+    attacker = attacked_service(tmp_path, secret=bytes([3] * 32))
+    found = read_columns(attacker, NARROWEST)
+    assert attacker.rejections() == [] and np.mean(found) < 0.7, found
 
 
 def test_a_net_that_is_never_updated_answers_few_batches(fresh: HostileCoordinator) -> None:

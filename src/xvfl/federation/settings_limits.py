@@ -136,7 +136,7 @@ def check_settings(settings: RunSettings, limits: SettingsLimits) -> None:
         require_resolved(settings.net, settings.train, settings.privacy)
     except ConfigError as error:
         raise WireError(f"Begin: {error}") from error
-    for name, value in _values(settings):
+    for name, value in setting_values(settings):
         bound = BOUNDS.get(name)
         if bound is None:
             raise WireError(f"Begin: {name}: this party does not know this setting")
@@ -163,11 +163,12 @@ def trains_itself(settings: RunSettings) -> bool:
     return settings.privacy.reconstruction_only and settings.method in MASKING_METHODS
 
 
-def _values(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def setting_values(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the name and value of every setting, such as `net.hidden_dim`."""
     for each in fields(config):
         value = getattr(config, each.name)
         if is_dataclass(value):
-            yield from _values(value, f"{prefix}{each.name}.")
+            yield from setting_values(value, f"{prefix}{each.name}.")
         else:
             yield prefix + each.name, value
 
