@@ -68,7 +68,11 @@ def deep_json(bundle: Bundle) -> Bundle:
 def other_results(bundle: Bundle) -> Bundle:
     """A bundle whose nets load and cannot be run."""
     name, nets = net_of(bundle)
-    nets.graph.input[0].name = "nothing"
+    before = nets.graph.output[0].name
+    for each in nets.graph.node:
+        each.output[:] = ["nothing" if output == before else output for output in each.output]
+        each.input[:] = ["nothing" if given == before else given for given in each.input]
+    nets.graph.output[0].name = "nothing"
     return with_file(bundle, name, nets.SerializeToString())
 
 
