@@ -1,9 +1,9 @@
 """How each row is predicted: the mode used, the contributing parties, the completed share.
 
-The twin of `xvfl.model.prediction`; tests compare the two.
-Shapes: n rows, k parties.
+Training's package uses it, too (`xvfl.model.prediction`). Shapes: n rows, k parties.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,27 @@ NO_GAP, FULL_ROW = "no gap: decided alone", "counts as full: decided alone"
 NOT_OBSERVED = "not observed by any party"
 LOGITS, COMPLETED, WORDS = "logits", "completed", "words"
 """Results of the nets: logits; a party's completed numbers, and places in vocabularies."""
+
+
+@dataclass(frozen=True)
+class PredictionKind:
+    """What decides how the rows of a prediction are reported."""
+
+    mode: str
+    """local, assisted, collaborative, or peers: the other parties alone."""
+    party: str
+    """The predicting party; '' in mode collaborative."""
+    parties: tuple[str, ...]
+    """The parties whose rows it takes."""
+    completes: bool
+    """Whether the prediction uses completed features."""
+    local_completes: bool
+    """The same of rows that no peer assists."""
+
+    @property
+    def index(self) -> int:
+        """Place of the predicting party among `parties`; 0 in mode collaborative."""
+        return self.parties.index(self.party) if self.party else 0
 
 
 @dataclass(frozen=True)
@@ -52,9 +73,10 @@ class Output:
         return self.mode, self.party
 
     @property
-    def index(self) -> int:
-        """Place of the predicting party among `parties`; 0 in mode collaborative."""
-        return self.parties.index(self.party) if self.party else 0
+    def kind(self) -> PredictionKind:
+        """What decides how rows are reported."""
+        modes = (self.completes, self.local_completes)
+        return PredictionKind(self.mode, self.party, self.parties, *modes)
 
 
 @dataclass(frozen=True)
@@ -87,40 +109,68 @@ class RowReport:
     """Remark on how an assisted row is predicted; '' for none."""
 
 
+@dataclass(frozen=True)
+class ObservedRows:
+    """What the parties observe of n rows."""
+
+    seen: Bools
+    """(n, k) parties that observe the row."""
+    full: Bools
+    """(n, k) parties for which it counts as full."""
+    missing: NDArray[np.int64]
+    """(n, k) number of missing features."""
+    features: NDArray[np.int64]
+    """(k,) number of features."""
+
+
 def report_rows(
     output: Output, flags: ModelFlags, observed: list[Bools], thresholds: list[float]
 ) -> RowReport:
     """Report how rows are predicted; `observed` (n, raw) for each of the output's parties."""
     if output.mode == "local":
         return _report_local(output, flags, observed[0], thresholds[0])
+    features = np.array([each.shape[1] for each in observed])
+    missing = np.stack([each.shape[1] - each.sum(1) for each in observed], 1)
     if flags.hides_missing:
-        seen = full = np.ones((len(observed[0]), len(observed)), dtype=bool)
+        seen = full = np.ones(missing.shape, dtype=bool)
     else:
-        seen = np.stack([each.any(1) for each in observed], 1)
+        seen = missing < features
         shares = np.stack([each.mean(1, dtype=np.float32) for each in observed], 1)
         full = (shares >= np.asarray(thresholds, dtype=np.float32) - np.float32(1e-6)) & seen
+    rows = ObservedRows(seen, full, missing, features)
+    return describe_rows(output.kind, flags.cross_completion, flags.partial_peers, rows)
+
+
+def describe_rows(
+    kind: PredictionKind, cross_completion: bool, partial_peers: bool, rows: ObservedRows
+) -> RowReport:
+    """Report how rows are predicted, of which the parties observe so much."""
+    seen, full, at = rows.seen, rows.full, kind.index
     alone, contributors = np.zeros(len(seen), dtype=bool), seen
-    if output.mode == "assisted":
-        at = output.index
-        contributors = assistants(full, seen, at, flags.partial_peers)
+    remarks = np.full(len(seen), "", dtype=object)
+    if kind.mode == "assisted":
+        contributors = assistants(full, seen, at, partial_peers)
         alone = ~contributors.any(1) & ~full[:, at]
         contributors[:, at] = seen[:, at]
+        remarks[full[:, at]] = np.where(rows.missing[full[:, at], at], FULL_ROW, NO_GAP)
+    elif kind.mode != "collaborative":
+        own = np.arange(seen.shape[1]) == at
+        contributors = seen & own if kind.mode == "local" else full & ~own
     prior: Bools = np.asarray(~(contributors & seen).any(1))
-    completes = np.where(alone, output.local_completes, output.completes)
-    filled = ~full & (seen | flags.cross_completion) & (completes & ~prior)[:, None]
-    mode = np.where(prior, "prior", np.where(alone, "local", output.mode)).tolist()
-    shown = (contributors & ~prior[:, None]).tolist()
-    parties = [
-        [name for name, own in zip(output.parties, row, strict=True) if own] for row in shown
-    ]
-    completed = _completed_share(output, filled, observed).tolist()
-    remarks = np.full(len(seen), "", dtype=object)
-    if output.mode == "assisted":
-        own_full = full[:, output.index]
-        gaps = np.asarray(~observed[output.index].all(1))
-        remarks[own_full] = np.where(gaps[own_full], FULL_ROW, NO_GAP)
-        remarks[alone & ~prior] = NO_PEER
-    return RowReport(mode, parties, completed, prior.tolist(), alone.tolist(), remarks.tolist())
+    remarks[alone & ~prior] = NO_PEER
+    completes = np.where(alone, kind.local_completes, kind.completes) & (kind.mode != "peers")
+    filled = ~full & (seen | cross_completion) & (completes & ~prior)[:, None]
+    counted = np.arange(seen.shape[1]) == at if kind.party else np.ones(seen.shape[1], dtype=bool)
+    completed = (rows.missing * filled)[:, counted].sum(1) / max(rows.features[counted].sum(), 1)
+    mode = np.where(prior, "prior", np.where(alone, "local", kind.mode))
+    return RowReport(
+        mode.tolist(),
+        _marked_names(kind.parties, contributors & ~prior[:, None]),
+        completed.tolist(),
+        prior.tolist(),
+        alone.tolist(),
+        remarks.tolist(),
+    )
 
 
 def _report_local(
@@ -155,11 +205,9 @@ def assistants(full: Bools, seen: Bools, party: int, partial: bool) -> Bools:
     return selected
 
 
-def _completed_share(output: Output, filled: Bools, observed: list[Bools]) -> NDArray[np.float64]:
-    missing, total = np.zeros(len(filled)), 0
-    for i, each in enumerate(observed):
-        if output.party and i != output.index:
-            continue
-        missing += np.where(filled[:, i], each.shape[1] - each.sum(1), 0)
-        total += each.shape[1]
-    return missing / max(total, 1)
+def _marked_names(names: Sequence[str], marked: Bools) -> list[list[str]]:
+    """List the names marked in each row."""
+    # Few distinct patterns, many rows.
+    patterns, which = np.unique(marked, axis=0, return_inverse=True)
+    lists = [[name for name, own in zip(names, row, strict=True) if own] for row in patterns]
+    return [lists[i] for i in which.reshape(-1).tolist()]

@@ -371,7 +371,10 @@ def read_number(cell: Any, decimal: str = "") -> float | None:
         raise TypeError(f"a {kind.__name__} is no number")
     if isinstance(value, str):
         return parse_number(value, decimal)
-    return float(value) if abs(value) <= MAX_MAGNITUDE else math.inf
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
 
 
 def read_duration(cell: Any) -> float | None:

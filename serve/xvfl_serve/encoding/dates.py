@@ -101,9 +101,8 @@ def _offset(zone: str) -> tzinfo:
 
 def _microseconds(moment: datetime) -> datetime:
     """Return a plain datetime; those of pandas have nanoseconds."""
-    day, clock = (moment.year, moment.month, moment.day), (moment.hour, moment.minute)
-    rest = (moment.second, moment.microsecond, moment.tzinfo)
-    return datetime(*day, *clock, *rest, fold=moment.fold)
+    day = date(moment.year, moment.month, moment.day)
+    return datetime.combine(day, moment.timetz())
 
 
 def _to_utc(moment: datetime) -> datetime:

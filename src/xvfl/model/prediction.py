@@ -23,14 +23,17 @@ from xvfl.methods.xvfl import COMPLETED
 from xvfl.model.decision_rule import predicted_classes
 from xvfl.primitives.rows import Rows
 from xvfl.primitives.task import Task
+from xvfl_serve.row_report import (
+    NOT_OBSERVED,
+    ObservedRows,
+    PredictionKind,
+    assistants,
+    describe_rows,
+)
 
 Bools = NDArray[np.bool_]
 T = TypeVar("T")
 
-NO_PEER = "no peer can assist: local prediction"
-NO_GAP, FULL_ROW = "no gap: decided alone", "counts as full: decided alone"
-"""Notes on assisted rows that need no assistance: all features observed, or enough of them."""
-NOT_OBSERVED = "not observed by any party"
 UNKNOWN_ID = "id not in the tables used"
 
 
@@ -142,94 +145,61 @@ def build_prediction(
 
     A row that no contributing party observes gets the class prior, or the mean label.
     """
-    observed: Bools = rows.seen.cpu().numpy()
-    full: Bools = rows.full.cpu().numpy()
-    alone: Bools = without_assistance(request, rows, model.partial_peers).cpu().numpy()
-    peers = maths.assistants(rows.full, rows.seen, request.index, model.partial_peers)
-    assistants: Bools = peers.cpu().numpy()
-    contributors = _contributors(request, observed, full, assistants)
-    prior = np.asarray(~(contributors & observed).any(1))
-    mode = np.where(prior, "prior", np.where(alone, "local", request.mode))
-    parties = _joined_names(list(encoded), contributors & ~prior[:, None])
-    completes = np.isin(mode, list(model.completing_modes))[:, None]
-    filled = ~full & (observed | model.cross_completion) & completes
-    completed = _completed_share(request, filled, encoded, ids)
-    sent = _embeddings_sent(request, observed, full, assistants, model.cross_completion)
-    notes = _encoding_notes(ids, encoded)
+    counts = _missing_counts(rows, encoded)
+    features = np.array([each.observed.shape[1] for each in encoded.values()])
+    observed = ObservedRows(rows.seen.cpu().numpy(), rows.full.cpu().numpy(), counts, features)
+    completes = [mode in model.completing_modes for mode in (request.mode, "local")]
+    kind = PredictionKind(request.mode, request.party or "", tuple(encoded), *completes)
+    report = describe_rows(kind, model.cross_completion, model.partial_peers, observed)
+    prior = np.array(report.prior)
     unknown = prior & (rows.handles.cpu().numpy() < 0).all(1)
-    without = {note: f"{note}: {model.task.prior_name}" for note in (NOT_OBSERVED, UNKNOWN_ID)}
-    decided_alone = full[:, request.index] & (request.mode == "assisted")
-    gaps = _has_gap(list(encoded.values())[request.index], rows.handles[:, request.index])
-    remarks = (
-        (decided_alone & ~gaps, NO_GAP),
-        (decided_alone & gaps, FULL_ROW),
-        (alone & ~prior, NO_PEER),
-        (prior & ~unknown, without[NOT_OBSERVED]),
-        (unknown, without[UNKNOWN_ID]),
-    )
-    for flag, text in remarks:
-        for row in flag.nonzero()[0]:
-            notes[row] = _join(notes[row], text)
+    sent = _embeddings_sent(request, observed.seen, observed.full, model)
+    notes = _encoding_notes(ids, encoded)
+    for row, remark in enumerate(report.remarks):
+        notes[row] = _join(notes[row], remark)
+    for row in prior.nonzero()[0].tolist():
+        note = UNKNOWN_ID if unknown[row] else NOT_OBSERVED
+        notes[row] = _join(notes[row], f"{note}: {model.task.prior_name}")
     return Prediction(
         list(ids),
         model.task,
         np.where(prior[:, None], np.asarray(model.prior), values),
-        mode.tolist(),
-        parties,
-        np.where(prior, 0.0, completed),
+        report.mode,
+        ["+".join(names) for names in report.parties],
+        np.array(report.completed, dtype=np.float64),
         np.where(prior, 0, sent),
         notes,
         model.class_factors,
     )
 
 
-def _has_gap(encoded: Encoded, handles: Tensor) -> Bools:
-    """Tell which rows of a party miss a feature; those that it does not hold miss all. (n,)"""
-    gaps = np.append(~encoded.observed.all(1), True)
-    found: Bools = gaps[handles.cpu().numpy()]
-    return found
-
-
-def _joined_names(names: Sequence[str], marked: Bools) -> list[str]:
-    """Join the names marked in each row by +."""
-    # Few distinct patterns, many rows.
-    patterns, which = np.unique(marked, axis=0, return_inverse=True)
-    texts = ["+".join(np.asarray(names)[pattern]) for pattern in patterns]
-    return [texts[i] for i in which.reshape(-1).tolist()]
-
-
-def _contributors(
-    request: PredictRequest, observed: Bools, full: Bools, assistants: Bools
-) -> Bools:
-    if request.mode == "collaborative":
-        return observed
-    contributors = (full if request.mode == "peers" else assistants).copy()
-    if request.mode == "local":
-        contributors[:] = False
-    contributors[:, request.index] = observed[:, request.index] & (request.mode != "peers")
-    return contributors
+def _missing_counts(rows: Rows, encoded: Mapping[str, Encoded]) -> NDArray[np.int64]:
+    """Count the features that each party misses; of a row that it does not hold, all. (n, k)"""
+    handles = rows.handles.cpu().numpy()
+    counts = []
+    for i, each in enumerate(encoded.values()):
+        raw = each.observed.shape[1]
+        counts.append(np.append(raw - each.observed.sum(1), raw)[handles[:, i]])
+    return np.stack(counts, 1)
 
 
 def _embeddings_sent(
-    request: PredictRequest,
-    observed: Bools,
-    full: Bools,
-    assistants: Bools,
-    cross_completion: bool,
+    request: PredictRequest, observed: Bools, full: Bools, model: ModelInfo
 ) -> NDArray[np.int64]:
     """Count embeddings per row: each E up, and for each completed party a cue down and Ẽ up.
 
     In `assisted` the completed party keeps its Ẽ.
     """
     n_full, n_observed = (np.asarray(each.sum(1), dtype=np.int64) for each in (full, observed))
-    n_assistants = np.asarray(assistants.sum(1), dtype=np.int64)
     if request.mode == "local":
         return np.zeros(len(full), dtype=np.int64)
     if request.mode == "peers":
         return n_full - full[:, request.index]
     if request.mode == "assisted":
+        peers = assistants(full, observed, request.index, model.partial_peers)
+        n_assistants = np.asarray(peers.sum(1), dtype=np.int64)
         return np.where(n_assistants == 0, 0, n_assistants + 1)
-    if not cross_completion:
+    if not model.cross_completion:
         return n_observed
     any_full = n_full > 0
     n_sources = np.where(any_full, n_full, n_observed)
@@ -248,20 +218,5 @@ def _encoding_notes(ids: Sequence[str], encoded: Mapping[str, Encoded]) -> list[
     return notes
 
 
-def _join(first: str, second: str) -> str:
-    return f"{first}; {second}" if first else second
-
-
-def _completed_share(
-    request: PredictRequest, filled: Bools, encoded: Mapping[str, Encoded], ids: Sequence[str]
-) -> NDArray[np.float64]:
-    missing, total = np.zeros(len(ids)), 0
-    for i, each in enumerate(encoded.values()):
-        if (request.party is not None and i != request.index) or request.mode == "peers":
-            continue
-        raw = each.observed.shape[1]
-        where = pd.Index(each.ids).get_indexer(pd.Index(ids))
-        counts = np.append(each.observed.sum(1), 0)
-        missing += np.where(filled[:, i], raw - counts[where], 0)
-        total += raw
-    return missing / max(total, 1)
+def _join(*notes: str) -> str:
+    return "; ".join(filter(None, notes))

@@ -17,8 +17,9 @@ from xvfl.dataset.overlap import check_index
 from xvfl.errors import DataWarning, InputError
 from xvfl.methods import Mode
 from xvfl.model.model import Model
-from xvfl.model.prediction import FULL_ROW, NO_GAP, NOT_OBSERVED, UNKNOWN_ID, used_tables
+from xvfl.model.prediction import UNKNOWN_ID, used_tables
 from xvfl.system.report import Report
+from xvfl_serve.row_report import FULL_ROW, NO_GAP, NOT_OBSERVED
 
 
 @dataclass

@@ -216,7 +216,7 @@ def _torch_logits(model: Model, output: Output, encoded: Sequence[EncodedRows]) 
     method = model.method.select_parties(places)
     mode: Mode = output.mode  # type: ignore[assignment]
     with torch.random.fork_rng(devices=[]):
-        return logits(method, federation, rows, mode, output.index).numpy()
+        return logits(method, federation, rows, mode, output.kind.index).numpy()
 
 
 def _first_rows(table: PartyTable) -> EncodedRows:

@@ -23,7 +23,7 @@ from xvfl.federation.message_checks import check_tensor
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.matching.normalize import RULES, normalize_ids
 from xvfl.model.model import Model
-from xvfl.model.prediction import FULL_ROW, NO_GAP, NO_PEER, PredictRequest
+from xvfl.model.prediction import PredictRequest
 from xvfl.model.run_dir import MANIFEST, RunDir
 from xvfl.model.workflow import open_bundle
 from xvfl.primitives.rows import FULL, Rows, observation_levels
@@ -38,6 +38,7 @@ from xvfl.service.prediction.row_answers import (
 )
 from xvfl.wire.messages import Assist, Assistance, ErrorReply, Message
 from xvfl_serve.errors import RequestError
+from xvfl_serve.row_report import FULL_ROW, NO_GAP, NO_PEER
 
 Call = Callable[[Message, float], Message]
 """Send a request to the coordinator and return its reply within some seconds."""

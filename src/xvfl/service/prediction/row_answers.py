@@ -13,9 +13,9 @@ from torch import Tensor
 
 from xvfl.federation.predict_in_time import TimelyBatch
 from xvfl.model.decision_rule import predicted_classes
-from xvfl.model.prediction import NOT_OBSERVED
 from xvfl.primitives.task import Task
 from xvfl.service.prediction.federated_model import FederatedModel
+from xvfl_serve.row_report import NOT_OBSERVED
 
 NOT_COMPLETED = "no time for completion: observed features alone"
 REFUSED_MODE = "refused"
