@@ -7,9 +7,11 @@ POINT, COMMA = ".", ","
 CURRENCIES = "$€£¥"
 POINT_CURRENCIES = "$£¥"
 """Currencies of countries that write 1,234.50."""
+MAX_LENGTH = 100
+"""Longer texts are no number and no duration."""
 _MINUS = "\N{MINUS SIGN}"
 _AFFIXES = re.compile(
-    rf"([-+]?)\s*([{CURRENCIES}]?)\s*([-+]?[0-9.,'\s]*[0-9])\s*([{CURRENCIES}%]?)"
+    rf"([-+]?)\s*(?:([{CURRENCIES}])\s*)?([-+]?[0-9.,'](?:[0-9.,'\s]*[0-9])?)\s*([{CURRENCIES}%]?)"
 )
 _NEGATIVE = re.compile(r"\([^-+()]+\)")
 """A number in parentheses, as accountants write negative ones."""
@@ -47,6 +49,8 @@ def parse_number(text: str, decimal: str = "") -> float | None:
     number in parentheses is negative. The minus sign − counts as a hyphen.
     """
     text = text.strip().replace(_MINUS, "-")
+    if len(text) > MAX_LENGTH:
+        return None
     if not decimal:
         return float(text) if _PLAIN.fullmatch(text) else None
     if _NEGATIVE.fullmatch(text):
@@ -66,8 +70,8 @@ def parse_number(text: str, decimal: str = "") -> float | None:
 def affixes(text: str) -> tuple[str, str]:
     """Return the sign before and after a number: a currency or %."""
     text = text.strip().replace(_MINUS, "-").removeprefix("(").removesuffix(")").strip()
-    match = _AFFIXES.fullmatch(text)
-    return ("", "") if match is None else (match[2], match[4])
+    match = _AFFIXES.fullmatch(text) if len(text) <= MAX_LENGTH else None
+    return ("", "") if match is None else (match[2] or "", match[4])
 
 
 def write_number(number: float, whole: bool, decimal: str, prefix: str, suffix: str) -> str:
@@ -89,6 +93,8 @@ def parse_duration(text: str) -> float | None:
     all of it, except a clock time after +, as pandas writes "-1 days +22:30:00".
     """
     text = text.strip().replace(_MINUS, "-")
+    if len(text) > MAX_LENGTH:
+        return None
     sign = -1.0 if text.startswith("-") else 1.0
     text = text.removeprefix("-").lstrip() if sign < 0 else text.removeprefix("+")
     clock = _DAYS_CLOCK.fullmatch(text)
