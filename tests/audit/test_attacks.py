@@ -21,7 +21,7 @@ SMALL = AuditOptions(
 CASES: dict[str, tuple[Callable[[], Scenario], AuditOptions]] = {
     "small digits": (lambda: digits(400, 2, NetConfig(64, 128)), SMALL),
     "members": (
-        lambda: digits(400, 2, NetConfig(32, 64, number_embedding_dim=0, members=2)),
+        lambda: digits(400, 2, NetConfig(32, 128, number_embedding_dim=0, members=2)),
         SMALL,
     ),
     "digits": (digits, AuditOptions()),

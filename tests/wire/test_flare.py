@@ -90,7 +90,7 @@ def test_200_steps_over_flare_end_in_the_fused_weights(kind: str, tmp_path: Path
 SERVER = """
 parties = ["bank", "shop"]
 labels = { table = "labels.csv", id_column = "customer", column = "churned" }
-net = { embedding_dim = 8, hidden_dim = 16 }
+net = { embedding_dim = 8, hidden_dim = 128 }
 train = { epochs = 3, batch_size = 32, device = "cpu" }
 """
 PARTY = """
