@@ -75,9 +75,8 @@ class RecordingTransport(InProcessTransport):
 
 
 def settings_json(loss: LossConfig, train: TrainConfig, payload: Payload = "float32") -> str:
-    settings = RunSettings(
-        loss.method, CONFIG, train, loss.reconstruction_weight, payload=payload, run="run"
-    )
+    weight = resolved(loss=loss).loss.reconstruction_weight
+    settings = RunSettings(loss.method, CONFIG, train, weight, payload=payload, run="run")
     return json.dumps(asdict(settings))
 
 
