@@ -9,17 +9,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 
 from tests.data.test_column_stats import OPTIONS, wide
 from xvfl.config import TableOptions
-from xvfl.data import number_text as pandas_text
 from xvfl.data.encoder import TableEncoder
 from xvfl.data.images import ImageEncoder
 from xvfl.errors import DataWarning
 from xvfl_serve.encoding.encoders import ImageRows, TableRows, write_notes
-from xvfl_serve.encoding.number_text import parse_duration, parse_number
 from xvfl_serve.errors import RequestError
 
 ROWS = 1000
@@ -48,7 +44,7 @@ def assert_same(frame: pd.DataFrame, options: TableOptions, new: pd.DataFrame) -
     found = rows.encode(json_rows(new))
     np.testing.assert_array_equal(found.observed, expected.observed)
     np.testing.assert_array_equal(found.codes, expected.codes)
-    np.testing.assert_allclose(found.values, expected.values, atol=1e-6)
+    np.testing.assert_array_equal(found.values, expected.values)
     assert [write_notes(each) for each in found.notes] == expected.notes
     assert rows.features == [feature.name for feature in encoder.layout.features]
 
@@ -101,38 +97,8 @@ def test_images() -> None:
         rows = ImageRows(json.loads(json.dumps(encoder.to_dict())))
         found = rows.encode([{"image": each.tolist()} for each in pixels])
         np.testing.assert_array_equal(found.observed, expected.observed)
-        np.testing.assert_allclose(found.values, expected.values, atol=1e-6)
+        np.testing.assert_array_equal(found.values, expected.values)
         assert [write_notes(each) for each in found.notes] == expected.notes
-
-
-@given(st.text("0123456789.,' $€%-+()", max_size=12), st.sampled_from(".,"))
-@example("(31)", ".")
-@example("( 1,5 )", ",")
-@example("(-31)", ".")
-def test_numbers_in_texts(text: str, decimal: str) -> None:
-    assert parse_number(text.strip(), decimal) == pandas_text.parse_number(text, decimal)
-
-
-@given(st.from_regex(r"[-+]?[0-9]{0,3}\.?[0-9]{0,3}([eE][-+]?[0-9]{1,2})?", fullmatch=True))
-def test_plain_numbers(text: str) -> None:
-    expected = pd.to_numeric(pd.Series([text], dtype="str"), errors="coerce").iloc[0]
-    found = parse_number(text)
-    assert (found is None) == bool(pd.isna(expected))
-    if found is not None:
-        assert found == pytest.approx(float(expected), rel=1e-12)
-
-
-@given(
-    st.one_of(
-        st.from_regex(r"[0-9]{1,3}:[0-5][0-9](:[0-5][0-9])?", fullmatch=True),
-        st.from_regex(r"[0-9]{1,3} ?(h|hours|min|s|days)( [0-9]{1,2} ?(min|s))?", fullmatch=True),
-        st.from_regex(r"[0-9]{1,2} days [0-9]{2}:[0-5][0-9]:[0-5][0-9]", fullmatch=True),
-    )
-)
-def test_durations(text: str) -> None:
-    expected = pandas_text.parse_durations(pd.Series([text], dtype="str"))[0]
-    found = parse_duration(text)
-    assert np.isnan(expected) if found is None else found == pytest.approx(expected)
 
 
 def test_types_of_categories() -> None:
@@ -144,7 +110,7 @@ def test_types_of_categories() -> None:
     assert (found.values == found.values[0]).all() and found.notes == [[]] * 4
 
 
-@pytest.mark.parametrize("cell", [True, [1], {"a": 1}, "twelve", "1_000", "inf", 10**400, "1e999"])
+@pytest.mark.parametrize("cell", [[1], {"a": 1}, "twelve", "1_000", "inf", 10**400, "1e999"])
 def test_what_is_no_number(cell: Any) -> None:
     encoder = TableEncoder.fit(pd.DataFrame({"x": [1.0, 2.0]}), TableOptions(), "shop")
     with pytest.raises(RequestError, match="row 0, column 'x': expected a .*number") as error:

@@ -151,7 +151,7 @@ def build_prediction(
     completes = [mode in model.completing_modes for mode in (request.mode, "local")]
     kind = PredictionKind(request.mode, request.party or "", tuple(encoded), *completes)
     report = describe_rows(kind, model.cross_completion, model.partial_peers, observed)
-    prior = np.array(report.prior)
+    prior = np.array(report.prior, dtype=bool)
     unknown = prior & (rows.handles.cpu().numpy() < 0).all(1)
     sent = _embeddings_sent(request, observed.seen, observed.full, model)
     notes = _encoding_notes(ids, encoded)
