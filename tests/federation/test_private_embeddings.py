@@ -260,7 +260,8 @@ def test_configuration_is_checked() -> None:
 
 def test_a_party_limits_epsilon_over_its_runs(tmp_path: Path) -> None:
     limits, training = RequestLimits(max_epsilon=3.0), torch.arange(5)
-    settings = RunSettings("laser", NetConfig(), TrainConfig(), privacy=PRIVATE)
+    options = resolved(privacy=PRIVATE)
+    settings = RunSettings("laser", options.net, options.train, privacy=PRIVATE)
     public = replace(settings, privacy=PrivacyConfig("no_gradients"))
     two = state_privacy(replace(PRIVATE, epsilon=2.0), "laser")
     ledger = RequestLedger(limits, 5, tmp_path / "requests.npy")
