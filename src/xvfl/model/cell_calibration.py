@@ -1,9 +1,9 @@
 """Fit the distributions of filled cells on validation rows with cells hidden at random.
 
-Shapes: N rows, n hidden cells, p encoded columns.
+Shapes: N rows, n copies of them, p encoded columns.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -53,35 +53,33 @@ def fit_cell_distributions(
     for party, name in enumerate(tables):
         encoder = model.encoders[name]
         if isinstance(encoder, TableEncoder) and model.parties[name].completes:
+            kinds = HIDDEN * repeats
             completed = [
-                _complete_hidden(model, tables, party, hidden, rng) for hidden in HIDDEN * repeats
+                _complete_hidden(model, tables, party, kinds[at : at + repeats], rng)
+                for at in range(0, len(kinds), repeats)
             ]
             fitted[name] = _fit_party(model, encoder, tables[name], completed)
     return fitted
 
 
 HiddenCells = tuple[Tensor, Tensor, np.ndarray]
-"""Completed rows (N, p), which cells were hidden (N, raw), and the group of each row (N,)."""
+"""Completed rows (n·N, p), which cells were hidden (n·N, raw), and the group of each row (n·N,)."""
 
 
 def _complete_hidden(
     model: Model,
     tables: Mapping[str, PartyTable],
     party: int,
-    hidden: str,
+    kinds: Sequence[str],
     rng: torch.Generator,
 ) -> HiddenCells:
-    """Hide cells of the rows at random and complete them."""
-    masked = {}
-    for i, (name, table) in enumerate(tables.items()):
-        count, raw = table.observed.shape
-        rate = torch.rand(count, 1, generator=rng)
-        drop = torch.rand(count, raw, generator=rng) < rate
-        if i == party and hidden == "absent":
-            drop[:] = True
-        elif i != party and hidden == "own":
-            drop[:] = False
-        masked[name] = replace(table, observed=table.observed & ~drop)
+    """Hide cells of the rows at random, once for each kind, and complete all copies together."""
+    drops = [_draw_hidden(tables, party, kind, rng) for kind in kinds]
+    whole, masked = {}, {}
+    for name, table in tables.items():
+        whole[name] = table.take(torch.arange(len(table)).repeat(len(kinds)))
+        drop = torch.cat([each[name] for each in drops])
+        masked[name] = replace(whole[name], observed=whole[name].observed & ~drop)
     levels = [
         observation_levels(each.observed, model.full_threshold[n]) for n, each in masked.items()
     ]
@@ -92,7 +90,24 @@ def _complete_hidden(
     completed = complete_rows(federation, rows, party, model.net.members).cpu()
     name = list(masked)[party]
     observed = masked[name].observed
-    return completed, tables[name].observed & ~observed, cell_groups(rows, observed, party)
+    return completed, whole[name].observed & ~observed, cell_groups(rows, observed, party)
+
+
+def _draw_hidden(
+    tables: Mapping[str, PartyTable], party: int, kind: str, rng: torch.Generator
+) -> dict[str, Tensor]:
+    """Draw which cells of each party are hidden. (N, raw) each"""
+    drops = {}
+    for i, (name, table) in enumerate(tables.items()):
+        count, raw = table.observed.shape
+        rate = torch.rand(count, 1, generator=rng)
+        drop = torch.rand(count, raw, generator=rng) < rate
+        if i == party and kind == "absent":
+            drop[:] = True
+        elif i != party and kind == "own":
+            drop[:] = False
+        drops[name] = drop
+    return drops
 
 
 def _fit_party(
@@ -102,8 +117,9 @@ def _fit_party(
     values = torch.cat([each for each, _, _ in completed]).double().numpy()
     hidden = torch.cat([each for _, each, _ in completed]).numpy()
     groups = np.concatenate([each for _, _, each in completed])
-    true = np.tile(table.values.double().cpu().numpy(), (len(completed), 1))
-    codes = np.tile(table.codes.cpu().numpy(), (len(completed), 1))
+    copies = len(values) // max(len(table), 1)
+    true = np.tile(table.values.double().cpu().numpy(), (copies, 1))
+    codes = np.tile(table.codes.cpu().numpy(), (copies, 1))
     numeric, categorical = [], []
     width = max((len(c.values) for c in encoder.codecs if isinstance(c, CategoryCodec)), default=0)
     at = hashed = 0
