@@ -1,14 +1,15 @@
 """Attacks on simulated federations: they succeed without protection and fail with the default."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from tests.audit.scenarios import bank, digits, needs_bank
 from xvfl.audit.findings import Finding
-from xvfl.audit.run_audit import QUICK, AuditOptions, AuditResult, audit
-from xvfl.audit.simulation import Scenario
-from xvfl.config import NetConfig
+from xvfl.audit.run_audit import QUICK, Attacks, AuditOptions, AuditResult, audit
+from xvfl.audit.simulation import OFF, Scenario, simulate
+from xvfl.config import LossConfig, NetConfig
 
 SMALL = AuditOptions(
     draws=5,
@@ -115,3 +116,20 @@ def test_a_decoder_with_known_rows_recovers_features(result: AuditResult) -> Non
 def test_quick_options_are_weaker() -> None:
     full = AuditOptions()
     assert all(getattr(QUICK, name) <= getattr(full, name) for name in vars(full))
+
+
+@pytest.mark.parametrize(
+    ("method", "interval"), [("laser+mask", 0), ("xvfl+", 2)], ids=["laser+mask", "xvfl+"]
+)
+def test_steps_on_masked_copies_alone_are_attacked(method: str, interval: int) -> None:
+    scenario = digits(200, 1, NetConfig(16, 16))
+    train = replace(scenario.train, completion_interval=interval)
+    scenario = replace(scenario, loss=LossConfig(method=method), train=train)
+    attacks = Attacks(simulate(scenario, OFF), SMALL)
+    for step in (attacks._gradients, attacks._decoders, attacks._inversions):
+        step("left")
+    traffic = attacks.simulation.parties["left"].traffic
+    assert len(traffic.masked_gradients.mean) and len(traffic.masked_embeddings.mean)
+    found = {key.attack: each.value for key, each in attacks.found.items()}
+    assert found["gradient spectral, all steps"] > 0.6
+    assert {"decoder, embeddings", "inversion, guessed seed"} <= set(found)

@@ -201,11 +201,16 @@ class Attacks:
     def _decoders(self, name: str) -> None:
         """Decode a party's features from what it sent, with some known rows.
 
-        Of the last embedding of each row and its mean over all epochs, the better counts.
+        Of the last embedding of each row, its mean over all epochs, and the mean of its masked
+        copies, the best counts.
         """
         traffic = self.simulation.parties[name].traffic
         channels = {
-            "embeddings": (traffic.embeddings.last, traffic.embeddings.mean),
+            "embeddings": (
+                traffic.embeddings.last,
+                traffic.embeddings.mean,
+                traffic.masked_embeddings.mean,
+            ),
             "completed embeddings": (traffic.completions.last,),
         }
         for title, recorded in channels.items():
@@ -247,7 +252,9 @@ class Attacks:
         base = self._label_baseline(name)
         self._add("inversion, stolen net", "coordinator", name, found, base)
         guess = scenario.first_net(name, self.protection, scenario.train.random_state)
-        first = _limited(party.traffic.embeddings.first, options.inversion_rows)
+        traffic = party.traffic
+        sent = traffic.embeddings if len(traffic.embeddings.first) else traffic.masked_embeddings
+        first = _limited(sent.first, options.inversion_rows)
         rows = scenario.table(name).take(first.handles)
         inverted = invert(guess, first.values, rows.observed, steps, members)
         score = score_features(inverted, rows)
@@ -340,8 +347,13 @@ class Attacks:
 
 
 def _gradients(traffic: Traffic, first: bool) -> RowVectors:
-    """Return the gradients of each row, those of embeddings and completions side by side."""
-    channels = (traffic.embedding_gradients, traffic.completion_gradients)
+    """Return the gradients of each row, those of embeddings and completions side by side.
+
+    With `first`, those of the first step alone.
+    """
+    channels = [traffic.embedding_gradients, traffic.completion_gradients]
+    if not (first and len(traffic.embedding_gradients.first)):
+        channels.append(traffic.masked_gradients)
     parts = [each.first if first else each.mean for each in channels]
     parts = [each for each in parts if len(each)]
     if not parts:

@@ -78,18 +78,24 @@ class Traffic:
         """Start empty, for a party with this number of rows."""
         self.embedding_gradients = Channel(n_rows)
         """Received by the party, all views of a row side by side."""
+        self.masked_gradients = Channel(n_rows)
+        """The same, of steps that train on masked copies alone."""
         self.completion_gradients = Channel(n_rows)
         """Received by the party."""
         self.cues = Channel(n_rows)
         """Received by the party; rows without a cue are left out."""
         self.embeddings = Channel(n_rows)
         """Sent by the party, the view `plain` alone."""
+        self.masked_embeddings = Channel(n_rows)
+        """Sent by the party, the first masked copy in steps that train on masked copies alone."""
         self.completions = Channel(n_rows)
         """Sent by the party."""
         self.n_gradients = 0
         """Number of gradient tensors that the party received."""
         self._handles: dict[int, Tensor] = {}
         self._completed: set[int] = set()
+        self._masked: set[int] = set()
+        """Requests of masked copies alone."""
 
     def record(self, request: Message, reply: Message) -> None:
         """Record a request to the party and its reply."""
@@ -101,10 +107,15 @@ class Traffic:
         if isinstance(request, Embed):
             self._handles.clear()
             self._completed.clear()
+            self._masked.clear()
             if request.training and isinstance(reply, Embedded):
                 self._handles[request.request_id] = request.handles
                 held = request.handles[request.handles >= 0]
-                self.embeddings.add(held, reply.values[:, request.views.index("plain")])
+                if "plain" in request.views:
+                    self.embeddings.add(held, reply.values[:, request.views.index("plain")])
+                else:
+                    self._masked.add(request.request_id)
+                    self.masked_embeddings.add(held, reply.values[:, 0])
         if isinstance(request, Complete) and request.tensor_id in self._handles:
             handles = self._handles[request.tensor_id]
             self._handles[request.request_id] = handles
@@ -122,7 +133,9 @@ class Traffic:
         if gradient.tensor_id in self._completed:
             self.completion_gradients.add(handles, gradient.values)
         else:
-            self.embedding_gradients.add(handles[handles >= 0], gradient.values)
+            masked = gradient.tensor_id in self._masked
+            channel = self.masked_gradients if masked else self.embedding_gradients
+            channel.add(handles[handles >= 0], gradient.values)
 
 
 class RecordingTransport(InProcessTransport):
