@@ -694,7 +694,7 @@ def test_numbers_as_ids_come_back_as_numbers() -> None:
     assert fitted.complete({"one": one, "other": other}, party="one").index[0] == 0
 
 
-@pytest.mark.parametrize("gap", [None, "w"])
+@pytest.mark.parametrize("gap", [pytest.param(None, marks=pytest.mark.slow), "w"])
 @pytest.mark.filterwarnings("ignore:.*(repeats|determines) the label:xvfl.DataWarning")
 def test_absent_rows_are_completed_from_full_and_from_partial_peers(gap: str | None) -> None:
     one, other, y = linked(400)

@@ -42,6 +42,7 @@ def model() -> XVFLClassifier:
     return small(epochs=20).fit(FRAME, Y)
 
 
+@pytest.mark.slow
 def test_five_tools_work_on_one_frame() -> None:
     train, test, y_train, y_test = train_test_split(FRAME, Y, stratify=Y, random_state=0)
     assert train.columns.equals(FRAME.columns) and len(train) == 150

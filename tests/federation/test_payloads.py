@@ -74,7 +74,9 @@ def losses(train: TrainConfig, payload: Payload) -> tuple[list[float], int]:
     return epochs, sum(sum(line.traffic()) for line in lines) - before
 
 
-@pytest.mark.parametrize("payload", SMALL)
+@pytest.mark.parametrize(
+    "payload", [*(pytest.param(each, marks=pytest.mark.slow) for each in ("bf16", "fp16")), "int8"]
+)
 def test_it_trains_as_in_float32(payload: Payload) -> None:
     train = train_config("adamw", epochs=4)
     expected, _ = losses(train, "float32")

@@ -86,6 +86,7 @@ def test_with_the_policy_warn_the_party_stays(attack: str) -> None:
     assert run.federation.monitor.counts == {"right": len(logged)}
 
 
+@pytest.mark.slow
 def test_clipping_limits_the_harm_of_a_wrong_scale() -> None:
     clipped = make_run("digits", epochs=4, policy="clip", protection=SENDS_GRADIENTS)
     harmed = make_run("digits", epochs=4, policy=None, protection=SENDS_GRADIENTS)
@@ -130,7 +131,13 @@ def test_poisoned_values_harm_a_run_without_a_monitor(data: str, epochs: int) ->
         pytest.param("bank", 10, SENDS_GRADIENTS, marks=pytest.mark.slow),
     ],
 )
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "method",
+    [
+        name if name in ("xvfl+", "laser+mask") else pytest.param(name, marks=pytest.mark.slow)
+        for name in METHODS
+    ],
+)
 def test_honest_training_raises_no_alarm(
     method: str, data: str, epochs: int, protection: PrivacyConfig
 ) -> None:

@@ -107,6 +107,7 @@ def test_runs_of_images_and_runs_out_of_core_are_rejected(tmp_path: Path) -> Non
     np.savez(tmp_path / "photos.npz", images=pixels, ids=np.array(y.index, dtype=str))
     shop = '[parties.shop]\ntable = "shop.parquet"\nid_column = "customer"\n'
     images = CONFIG.replace(shop, '[parties.camera]\ntable = "photos.npz"\n')
+    images = images.replace("hidden_dim = 16", "hidden_dim = 16\nn_blocks = 1")
     config.write_text(images.replace("epochs = 3", "epochs = 1"))
     assert run_xvfl("train", config, "--out", tmp_path / "images").code == 0
     said = rejected_with("evaluate", tmp_path / "images", "--compare", "trees")

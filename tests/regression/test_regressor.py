@@ -150,7 +150,7 @@ def test_completion_and_explanation(model: XVFLRegressor, tmp_path: Path) -> Non
 
 
 def test_scikit_learn_tools_work() -> None:
-    quick = XVFLRegressor(**{**SMALL, "epochs": 4, "patience": 0})
+    quick = XVFLRegressor(**{**SMALL, "epochs": 1, "patience": 0})
     y = Y[FRAME.index].to_numpy()
     scores = cross_val_score(quick, FRAME, y, cv=2)
     assert scores.shape == (2,) and np.isfinite(scores).all()

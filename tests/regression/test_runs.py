@@ -177,6 +177,7 @@ COORDINATOR = CLASSES_COORDINATOR.replace(
 )
 
 
+@pytest.mark.slow
 def test_a_federation_of_processes(tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
     ids = [f"c{i:03}" for i in range(240)]
