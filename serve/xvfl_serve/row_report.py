@@ -208,6 +208,8 @@ def assistants(full: Bools, seen: Bools, party: int, partial: bool) -> Bools:
 def _marked_names(names: Sequence[str], marked: Bools) -> list[list[str]]:
     """List the names marked in each row."""
     # Few distinct patterns, many rows.
-    patterns, which = np.unique(marked, axis=0, return_inverse=True)
-    lists = [[name for name, own in zip(names, row, strict=True) if own] for row in patterns]
-    return [lists[i] for i in which.reshape(-1).tolist()]
+    lists: dict[tuple[bool, ...], list[str]] = {}
+    patterns = list(map(tuple, marked.tolist()))
+    for each in set(patterns):
+        lists[each] = [name for name, own in zip(names, each, strict=True) if own]
+    return [lists[each] for each in patterns]

@@ -23,10 +23,12 @@ SCALARS = (str, bool, int, float, date, time, timedelta, Decimal, bytes)
 
 def plain_value(cell: Any) -> Any:
     """Convert a scalar of numpy to Python; return other values as they are."""
+    if not isinstance(cell, np.generic):
+        return cell
     if isinstance(cell, np.datetime64 | np.timedelta64):
         unit = "datetime64[us]" if isinstance(cell, np.datetime64) else "timedelta64[us]"
         return cell.astype(unit).item()
-    return cell.item() if isinstance(cell, np.generic) else cell
+    return cell.item()
 
 
 def text_of(cell: Any) -> str:
