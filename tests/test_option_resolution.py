@@ -270,7 +270,7 @@ EXPLICIT: Values = {
     "guidance": 0.75,
     "unmasked_copies": 0.25,
     "embedding_dim": 24,
-    "hidden_dim": 40,
+    "hidden_dim": 136,
     "skip_rank": 3,
     "number_embedding_dim": 4,
 }
@@ -296,7 +296,9 @@ SETTINGS: dict[str, Setting] = {
     "epsilon": Setting({"method": "laser", "epsilon": 4.0}),
     "images": Setting(SMALL, images=True),
     "images, off, three parties": Setting({**SMALL, "label_protection": "off"}, True, parties=3),
-    "images, no self completion": Setting({**SMALL, "self_completion": 0.0}, True),
+    "images, no self completion": Setting(
+        {**SMALL, "self_completion": 0.0, "label_protection": "off"}, True
+    ),
 }
 """A grid in which each value of an option meets those of the others that change its rule."""
 

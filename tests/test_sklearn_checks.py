@@ -53,7 +53,8 @@ class _Split:
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
         X, y = validate_data(self, X, y, ensure_all_finite="allow-nan")
         estimator = XVFLClassifier if isinstance(self, ClassifierMixin) else XVFLRegressor
-        model = estimator(epochs=self.epochs, random_state=self.random_state, **SMALL)
+        sizes = SMALL if self.epochs == 1 else {"verbose": False}
+        model = estimator(epochs=self.epochs, random_state=self.random_state, **sizes)
         self.estimator_ = model.fit(_split(X), y, sample_weight)
         if isinstance(self, ClassifierMixin):
             self.classes_ = self.estimator_.classes_
@@ -101,7 +102,8 @@ def test_checks_of_scikit_learn(estimator: BaseEstimator, check: Callable[..., N
     check(estimator)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_checks_of_training() -> None:
-    check_classifiers_train("SplitClassifier", SplitClassifier(epochs=20))
-    check_regressors_train("SplitRegressor", SplitRegressor(epochs=20))
+    check_classifiers_train("SplitClassifier", SplitClassifier(epochs=30))
+    check_regressors_train("SplitRegressor", SplitRegressor(epochs=30))
