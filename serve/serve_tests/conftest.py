@@ -21,6 +21,6 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> Path:
         model.fit({"bank": bank, "shop": shop}, y)
         (folder / f"{name}.xvfl").write_bytes(build_bundle(model.model_, "bank"))
     (folder / "both.xvfl").write_bytes(build_bundle(model.model_))
-    images = train(NetConfig(16, 32, 2, 8), images=True, epochs=1)
+    images = train(NetConfig(16, 32, 2, 8), images=True, epochs=1, rows=200)
     (folder / "images.xvfl").write_bytes(build_bundle(images.model, "left"))
     return folder

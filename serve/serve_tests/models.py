@@ -80,31 +80,31 @@ def cells(row: "pd.Series[Any]") -> dict[str, Any]:
 
 
 @cache
-def digits_with_gaps(images: bool = False) -> tuple[dict[str, Source], pd.Series]:
-    """Return 1,000 digits, halved between two parties: rows full, partial and absent.
+def digits_with_gaps(images: bool = False, rows: int = ROWS) -> tuple[dict[str, Source], pd.Series]:
+    """Return 1,000 digits, or fewer, halved between two parties: rows full, partial and absent.
 
     As tables, some pixels are categories, with few and with many values.
     """
     pixels, y = load_digits(return_X_y=True)
-    halves = np.split(pixels[:ROWS].reshape(-1, 8, 8), 2, axis=2)
-    ids = pd.Index([f"digit-{i:04d}" for i in range(ROWS)], name="id")
+    halves = np.split(pixels[:rows].reshape(-1, 8, 8), 2, axis=2)
+    ids = pd.Index([f"digit-{i:04d}" for i in range(rows)], name="id")
     rng = np.random.default_rng(0)
     sources: dict[str, Source] = {}
     for side, half in zip(SIDES, halves, strict=True):
-        gaps = (rng.random((ROWS, 8, 4)) < 0.4) & (rng.random(ROWS) < 0.7)[:, None, None]
-        gaps |= (rng.random(ROWS) < 0.1)[:, None, None]
-        held = np.flatnonzero(rng.random(ROWS) < (0.8 if side == "right" else 1.1))
+        gaps = (rng.random((rows, 8, 4)) < 0.4) & (rng.random(rows) < 0.7)[:, None, None]
+        gaps |= (rng.random(rows) < 0.1)[:, None, None]
+        held = np.flatnonzero(rng.random(rows) < (0.8 if side == "right" else 1.1))
         with_gaps = np.where(gaps, np.nan, half)
         if images:
             sources[side] = Images(with_gaps[held], ids[held].tolist())
         else:
             columns = [f"pixel {i}" for i in range(32)]
-            frame = pd.DataFrame(with_gaps.reshape(ROWS, 32), index=ids, columns=columns)
+            frame = pd.DataFrame(with_gaps.reshape(rows, 32), index=ids, columns=columns)
             frame["shade"] = frame["pixel 10"].map(lambda value: f"s{value:.0f}", "ignore")
             code = frame["pixel 11"].fillna(0) * 17 + frame["pixel 18"]
             frame["code"] = code.map(lambda value: f"c{value:.0f}", "ignore")
             sources[side] = frame.iloc[held]
-    return sources, pd.Series(y[:ROWS], index=ids)
+    return sources, pd.Series(y[:rows], index=ids)
 
 
 def train(
@@ -113,9 +113,10 @@ def train(
     images: bool = False,
     privacy: PrivacyConfig = NO_PROTECTION,
     epochs: int = 2,
+    rows: int = ROWS,
 ) -> Trained:
     """Train a small model for a few epochs."""
-    sources, y = digits_with_gaps(images)
+    sources, y = digits_with_gaps(images, rows)
     train = TrainConfig(epochs=epochs, device="cpu", batch_size=256)
     plan = PreparationPlan(
         {name: TableOptions() for name in SIDES},
