@@ -124,6 +124,7 @@ def module_level_bottom(layout: Layout, d: int) -> nn.Module:
     return nn.Sequential(nn.Linear(layout.encoded + layout.raw, d), nn.Tanh())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("custom", [False, True])
 @pytest.mark.parametrize("method", ["xvfl+", "laser+mask", "fedcvt"])
 def test_pickle_and_joblib(method: str, custom: bool, tmp_path: Path) -> None:
@@ -203,6 +204,7 @@ def test_automatic_epochs_give_small_tables_enough_steps() -> None:
     assert protected.train.epochs == 60
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("parties", "weight"), [("ab", 1.0), ("abcd", 0.5)])
 def test_more_than_two_parties_with_images_weigh_self_completion_less(
     parties: str, weight: float
@@ -435,6 +437,7 @@ def test_labels_come_back_as_they_were(classes: list[object]) -> None:
     assert fitted.score(BOTH, y.to_frame()) == (said.to_numpy() == y.to_numpy()).mean()
 
 
+@pytest.mark.slow
 def test_three_classes_and_balanced_weights() -> None:
     """Where features say nothing, answers are the classes' shares, or equal ones if balanced."""
     y = pd.Series(["rare"] * 6 + ["b"] * 30 + ["c"] * (ROWS - 36), index=BANK.index)
@@ -578,6 +581,7 @@ def test_probabilities_are_calibrated() -> None:
     assert any(value != 1 for value in temperatures.values())
 
 
+@pytest.mark.slow
 def test_seeds_decide_and_the_users_stream_is_left_alone() -> None:
     torch.manual_seed(5)
     np.random.seed(5)  # noqa: NPY002
@@ -612,6 +616,7 @@ def test_options_of_tables() -> None:
         small(table_options={"bnk": TableOptions()}).fit(BOTH, Y)
 
 
+@pytest.mark.slow
 def test_progress_is_shown_when_asked(capsys: pytest.CaptureFixture[str]) -> None:
     small(epochs=2).fit(BOTH, Y)
     assert capsys.readouterr().err == ""
@@ -694,6 +699,7 @@ def test_numbers_as_ids_come_back_as_numbers() -> None:
     assert fitted.complete({"one": one, "other": other}, party="one").index[0] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gap", [pytest.param(None, marks=pytest.mark.slow), "w"])
 @pytest.mark.filterwarnings("ignore:.*(repeats|determines) the label:xvfl.DataWarning")
 def test_absent_rows_are_completed_from_full_and_from_partial_peers(gap: str | None) -> None:

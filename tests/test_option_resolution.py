@@ -319,6 +319,12 @@ SLOW = (
     "xvfl, four members, noise",
     "iavfl, three parties",
     "page, four members, off",
+    "one member",
+    "four members",
+    "four members, no gradients",
+    "explicit values",
+    "laser+mask, four members, off",
+    "images, off, three parties",
 )
 
 

@@ -62,6 +62,7 @@ def find(result: AuditResult, attack: str, target: str, metric: str) -> Finding:
     return found
 
 
+@pytest.mark.slow
 def test_no_gradient_reaches_a_party_and_none_reveals_labels(result: AuditResult) -> None:
     assert set(result.about["configured"]["gradients_received"].values()) == {0}
     assert min(result.about["off"]["gradients_received"].values()) > 0

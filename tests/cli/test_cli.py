@@ -309,6 +309,7 @@ def test_predict_with_another_id_column(run: Path) -> None:
     assert pd.read_csv(output)["id"].tolist() == table["who"].tolist()
 
 
+@pytest.mark.slow
 def test_the_training_core_needs_torch_and_numpy_alone() -> None:
     contracts = tomllib.loads(PYPROJECT.read_text())["tool"]["importlinter"]["contracts"]
     contract = next(each for each in contracts if "torch and numpy alone" in each["name"])

@@ -44,6 +44,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick")
 def test_demo_writes_a_self_contained_report(tmp_path: Path) -> None:
     out = tmp_path / "demo"
@@ -62,6 +63,7 @@ def test_demo_writes_a_self_contained_report(tmp_path: Path) -> None:
     assert is_png(out / "accuracy.png") and is_png(out / "completed.png")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick")
 def test_demo_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)

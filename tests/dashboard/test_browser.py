@@ -94,6 +94,7 @@ def predicting_federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield federation
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("run", ["tables", "images"])

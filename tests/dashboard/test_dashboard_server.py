@@ -179,6 +179,7 @@ def test_a_killed_run_is_not_shown_as_training(tmp_path: Path) -> None:
         server.close()
 
 
+@pytest.mark.slow
 def test_command_says_its_address_and_ends_by_a_signal(finished_runs: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "xvfl", "dashboard", str(finished_runs), "--port", "0"],

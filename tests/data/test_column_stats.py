@@ -83,6 +83,7 @@ cells = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.lists(cells, min_size=3, max_size=40), st.integers(1, 9))
 def test_texts_are_told_apart_as_in_memory(texts: list[str | None], size: int) -> None:

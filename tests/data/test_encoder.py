@@ -94,6 +94,7 @@ def test_observed_cells_come_back(frame: pd.DataFrame, scaling: str) -> None:
     assert [back[name].dtype.kind for name in ("count", "day", "moment", "flag")] == list("iMMb")
 
 
+@pytest.mark.slow
 @given(tables(), st.randoms())
 @settings(deadline=None, max_examples=50)
 def test_saving_and_the_company_of_other_rows_change_nothing(frame: pd.DataFrame, rng: Any) -> None:

@@ -239,6 +239,7 @@ def test_a_folder_of_somebody_else_stays(tmp_path: Path, streamed: bool) -> None
     assert mine.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("harm", ["cut", "gone"])
 def test_a_cache_that_cannot_be_read_is_made_again(tmp_path: Path, harm: str) -> None:
     config = write_parquet(tmp_path)
@@ -254,6 +255,7 @@ def test_a_cache_that_cannot_be_read_is_made_again(tmp_path: Path, harm: str) ->
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
+@pytest.mark.slow
 def test_many_parties_are_matched_in_little_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -352,6 +354,7 @@ def test_large_tables_stream_by_themselves(tmp_path: Path, monkeypatch: pytest.M
     assert isinstance(held[0], list) and held[1] == "held_out.parquet"
 
 
+@pytest.mark.slow
 def test_evaluation_in_chunks_is_that_of_the_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

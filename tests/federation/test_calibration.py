@@ -176,6 +176,7 @@ def validation(model: XVFLClassifier, tables: dict[str, pd.DataFrame], y: pd.Ser
     return replace(rows, y=torch.tensor(y.to_numpy())), federation
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("members", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_D9_a_completer_that_outputs_garbage_cannot_hurt(
     tables: tuple[dict[str, pd.DataFrame], pd.Series], members: int

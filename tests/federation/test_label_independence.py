@@ -93,6 +93,7 @@ def test_requests_are_the_same_for_other_labels(privacy: PrivacyStatement | None
     assert len(before) > 60
 
 
+@pytest.mark.slow
 def test_with_gradients_they_differ() -> None:
     assert LOSS.method == "xvfl+"
     assert requests_of_a_run(0, True, None) != requests_of_a_run(1, True, None)

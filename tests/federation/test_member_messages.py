@@ -238,6 +238,7 @@ def test_monitored_training_is_the_fused_one(sends_gradients: bool) -> None:
         torch.testing.assert_close(each, value, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "payload", [*(pytest.param(each, marks=pytest.mark.slow) for each in ("bf16", "fp16")), "int8"]
 )

@@ -74,6 +74,7 @@ def losses(train: TrainConfig, payload: Payload) -> tuple[list[float], int]:
     return epochs, sum(sum(line.traffic()) for line in lines) - before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "payload", [*(pytest.param(each, marks=pytest.mark.slow) for each in ("bf16", "fp16")), "int8"]
 )

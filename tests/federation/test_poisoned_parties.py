@@ -50,6 +50,7 @@ def test_an_attack_is_noticed_within_an_epoch(data: str, attack: str, first: boo
     assert run.federation.present == (0,)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "attack",
     [
@@ -96,6 +97,7 @@ def test_clipping_limits_the_harm_of_a_wrong_scale() -> None:
     assert {event["kind"] for event in clipped.anomalies()} == {"scale"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("first", "protection"), [(True, SENDS_GRADIENTS), (False, NO_GRADIENTS)])
 def test_poisoned_values_change_no_weight(first: bool, protection: PrivacyConfig) -> None:
     """A run that leaves a party out equals a run in which the party leaves before the attack."""

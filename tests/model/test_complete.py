@@ -63,6 +63,7 @@ def model() -> XVFLClassifier:
     return fresh.fit(hide(TRAIN, 0.2, 0), Y)
 
 
+@pytest.mark.slow
 def test_filled_cells_are_marked_and_agree_with_complete(model: XVFLClassifier) -> None:
     details = model.complete_details(HIDDEN)
     for name, given in HIDDEN.items():

@@ -317,6 +317,7 @@ def test_wrong_requests(classifier: XVFLClassifier) -> None:
         alone.explain(HELD_OUT, Y)
 
 
+@pytest.mark.slow
 def test_images_are_explained_by_patches() -> None:
     rng = np.random.default_rng(0)
     ids = [f"p{i}" for i in range(120)]

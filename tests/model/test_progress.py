@@ -96,6 +96,7 @@ def test_remaining_time_is_proportional(elapsed: float, share: float, text: str)
     assert times_text(elapsed, share) == text
 
 
+@pytest.mark.slow
 def test_early_stopping_is_reported_by_classifier_and_command(
     tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -28,6 +28,7 @@ STEPS = 6
 """Three epochs of two steps, with the small configuration."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd", "page"])
 def test_stopped_at_three_random_steps(optimizer: str, tmp_path: Path) -> None:
     config = write_run_inputs(tmp_path, CONFIG + f'optimizer = "{optimizer}"\n')
@@ -170,6 +171,7 @@ def train_and_signal(
 SEARCH = CONFIG + "\n[loss]\nlambda1 = [0.0, 0.5]\nlambda2 = [0.1, 5.0]\n"
 
 
+@pytest.mark.slow
 def test_weights_of_the_loss_are_chosen_by_validation(tmp_path: Path) -> None:
     config = write_run_inputs(tmp_path, SEARCH)
     train(config, tmp_path / "whole")

@@ -26,6 +26,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
+@pytest.mark.slow
 def test_trees_are_compared_on_the_rows_of_the_evaluation(run: Path) -> None:
     said = run_xvfl("evaluate", run, "--compare", "trees")
     assert said.code == 0 and said.err == ""
@@ -100,6 +101,7 @@ def test_unknown_rival_and_missing_package(run: Path, monkeypatch: pytest.Monkey
     assert run_xvfl("evaluate", run).code == 0
 
 
+@pytest.mark.slow
 def test_runs_of_images_and_runs_out_of_core_are_rejected(tmp_path: Path) -> None:
     config = write_run_inputs(tmp_path)
     bank, _, y = make_tables()

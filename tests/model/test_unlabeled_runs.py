@@ -72,6 +72,7 @@ def test_minus_one_is_a_class() -> None:
     assert few.classes_.tolist() == [-1, 1] and few.row_counts_["unlabeled"] == ROWS - LABELED
 
 
+@pytest.mark.slow
 def test_use_unlabeled_and_methods_decide() -> None:
     only = {name: table[table.index.isin(Y.index[HAS_LABEL])] for name, table in BOTH.items()}
     for changes in ({"use_unlabeled": False}, {"method": "laser"}, {"method": "xvfl"}):
@@ -83,6 +84,7 @@ def test_use_unlabeled_and_methods_decide() -> None:
         pd.testing.assert_frame_equal(fitted.predict_proba(only), expected)
 
 
+@pytest.mark.slow
 def test_images_without_a_label_are_used_without_pretraining() -> None:
     pixels = np.random.default_rng(0).random((ROWS, 4, 4))
     tables = {"bank": BANK, "camera": Images(pixels, list(BANK.index))}
@@ -108,6 +110,7 @@ def test_noisy_labels_and_no_gradients_accept_unlabeled_rows() -> None:
         assert np.isfinite(fitted.predict_proba(BOTH).to_numpy()).all()
 
 
+@pytest.mark.slow
 def test_without_reconstruction_all_epochs_are_scored() -> None:
     fitted = small(epochs=3, reconstruction=0.0).fit(BOTH, FEW)
     assert all(math.isfinite(each["score"]) for each in fitted.history_)
@@ -125,6 +128,7 @@ def write(folder: Path, streamed: bool) -> Path:
     return folder / "run.toml"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("streamed", [False, True])
 def test_xvfl_train_reports_the_rows_and_evaluates_labeled_ones(
     tmp_path: Path, streamed: bool
@@ -140,6 +144,7 @@ def test_xvfl_train_reports_the_rows_and_evaluates_labeled_ones(
     assert max(line.rows for line in evaluation.lines) == 15
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("streamed", "step"), [(False, 3), (True, 20)])
 def test_an_interrupted_run_ends_as_an_uninterrupted_one(
     tmp_path: Path, streamed: bool, step: int

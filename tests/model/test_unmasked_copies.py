@@ -32,6 +32,7 @@ def test_half_of_the_copies_of_complete_tables_are_unmasked() -> None:
     assert not np.array_equal(default, answers(guidance=0.5))
 
 
+@pytest.mark.slow
 def test_every_copy_is_masked_if_every_step_completes() -> None:
     options = {"completion_interval": 1}
     expected = answers(unmasked_copies=0.0, guidance=0.5, **options)

@@ -65,6 +65,7 @@ def model() -> XVFLRegressor:
     return XVFLRegressor(**SMALL).fit(TRAIN, Y_TRAIN)
 
 
+@pytest.mark.slow
 def test_example_of_the_docstring() -> None:
     results = doctest.testmod(xvfl.estimator.regressor)
     assert results.attempted > 8 and results.failed == 0
@@ -107,6 +108,7 @@ def test_target_statistics_are_those_of_the_training_rows(model: XVFLRegressor) 
     assert list(table) == ["prediction", "mode", "parties", "completed", "notes"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("factor", "offset"), [(1e-6, 0.0), (1e6, -3e9)])
 def test_units_of_the_label_do_not_matter(
     model: XVFLRegressor, factor: float, offset: float
@@ -149,6 +151,7 @@ def test_completion_and_explanation(model: XVFLRegressor, tmp_path: Path) -> Non
         model.explain(TEST, Y, metric="auroc")
 
 
+@pytest.mark.slow
 def test_scikit_learn_tools_work() -> None:
     quick = XVFLRegressor(**{**SMALL, "epochs": 1, "patience": 0})
     y = Y[FRAME.index].to_numpy()
@@ -163,6 +166,7 @@ def test_scikit_learn_tools_work() -> None:
     assert fitted.__sklearn_tags__().estimator_type == "regressor"
 
 
+@pytest.mark.slow
 def test_weights_warm_start_and_unlabeled_rows(model: XVFLRegressor) -> None:
     y = Y_TRAIN
     weight = pd.Series(np.where(y > y.median(), 3.0, 1.0), index=y.index)
@@ -177,6 +181,7 @@ def test_weights_warm_start_and_unlabeled_rows(model: XVFLRegressor) -> None:
     assert again.history_[0]["decision"] < 0.8 * first
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "method", ["xvfl", "vanilla", "standalone", "iavfl", "laser", "laser+mask"]
 )
@@ -192,6 +197,7 @@ def test_other_methods_predict_numbers(method: str) -> None:
     assert predicted.between(Y.min() - Y.std(), Y.max() + Y.std()).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protection", ["noise", "no_gradients"])
 def test_protected_labels(protection: str) -> None:
     fitted = XVFLRegressor(**SMALL, label_protection=protection, label_noise=0.5)

@@ -63,6 +63,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
+@pytest.mark.slow
 def test_evaluation_has_the_metrics_of_numbers(run: Path) -> None:
     said = run_xvfl("evaluate", run, "--compare", "trees")
     assert said.code == 0 and "R²" in said.out and "majority" not in said.out
@@ -97,6 +98,7 @@ def test_explanation_and_prediction_from_the_shell(run: Path) -> None:
     np.testing.assert_allclose(answers["prediction"], loaded.predict(frames)[answers.index])
 
 
+@pytest.mark.slow
 def test_a_run_from_disk_has_the_same_labels_and_resumes(tmp_path: Path) -> None:
     path = write_tables(tmp_path, disk=True)
     with open_dataset(_config(path), tmp_path, RunDir(tmp_path / "cache-run")) as disk:

@@ -115,7 +115,13 @@ def state(number: int, revoked: str | None = None, **others: Any) -> dict[str, A
     return {"number": number, "run": "r", "created": "", "revoked": revoked, "digest": "", **others}
 
 
-@pytest.mark.parametrize("harmed", [False, True], ids=["", "after a harmful bundle"])
+@pytest.mark.parametrize(
+    "harmed",
+    [
+        pytest.param(False, id=""),
+        pytest.param(True, id="after a harmful bundle", marks=pytest.mark.slow),
+    ],
+)
 def test_a_revoked_bundle_never_serves_again(
     bank_bundle: Path, tmp_path: Path, harmed: bool
 ) -> None:

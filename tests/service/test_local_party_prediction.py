@@ -26,6 +26,7 @@ from xvfl.wire.in_process import InProcessTransport
 PREDICTION = '[prediction]\nids = "labels.csv"\nlocal_table = "bank.csv"\n'
 
 
+@pytest.mark.slow
 def test_the_local_party_takes_part(tmp_path: Path) -> None:
     write(tmp_path)
     text = COORDINATOR.replace("epochs = 12", "epochs = 2")
