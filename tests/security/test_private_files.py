@@ -59,7 +59,7 @@ def test_a_party_keeps_its_state_private_and_tightens_what_it_finds(tmp_path: Pa
 def test_a_coordinator_and_a_party_that_train_keep_their_state_private(tmp_path: Path) -> None:
     write_files(tmp_path)
     text = '[train]\nepochs = 2\nbatch_size = 16\ndevice = "cpu"\n'
-    text += "[net]\nembedding_dim = 32\nhidden_dim = 16\n"
+    text += "[net]\nembedding_dim = 32\nhidden_dim = 128\n"
     with (tmp_path / "coordinator.toml").open("a") as file:
         file.write(text)
     main = start(tmp_path, "coordinator", "coordinator.toml")
