@@ -61,7 +61,7 @@ hidden_dim = 128
 unmasked_copies = 0.125
 [train]
 epochs = 10
-learning_rate = 0.01
+learning_rate = 0.002
 batch_size = 32
 patience = 0
 device = "cpu"
