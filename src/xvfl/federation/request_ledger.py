@@ -7,6 +7,7 @@ runs of the alignment: a digest of the settings of each, and how often its batch
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -305,7 +306,9 @@ class RequestLedger:
         if run.rewound or rewound or not (updated or run.batch in (None, batch)):
             self._check_repeats(run)
             run.repeats += 1
-            self.save()
+            # On a full disk the count stays in memory until the next checkpoint.
+            with suppress(OSError):
+                self.save()
         self.record_update(updated, False)
         run.batch, run.rewound = batch, False
 
