@@ -134,7 +134,7 @@ def test_release_revoke_and_replace(tmp_path: Path) -> None:
     done = run_xvfl("install", shop, machines.file)
     assert done.code == 0 and "next: xvfl export" in done.out
     pd.testing.assert_frame_equal(machines.predict(), answers)
-    assert "replaced release" in rejected_with("serve", bundle, "--release", state)
+    assert "revoked release" in rejected_with("serve", bundle, "--release", state)
     # The same file again changes nothing.
     assert run_xvfl("install", shop, machines.file).code == 0
     check_wrong_files(machines, tmp_path)

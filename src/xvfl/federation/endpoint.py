@@ -292,15 +292,17 @@ class Endpoint(RequestEndpoint):
         self._apply_pending(gradients, message.instructions)
         if message.save >= 0:
             self._save(message.save)
-            self._writes.attempt("runs", self._ledger.save)
         return Done(message.request_id, self._last_update)
 
     def _save(self, step: int) -> None:
         tensors = self._net.state_tensors(self.worker.name)
+
+        def write() -> None:
+            self._store.save(self.run, step, tensors, self._last_update)
+            self._ledger.save()
+
         # Without it training continues; a restart would begin from an older checkpoint.
-        if self._writes.attempt(
-            "checkpoint", lambda: self._store.save(self.run, step, tensors, self._last_update)
-        ):
+        if self._writes.attempt("checkpoint", write):
             self._checkpoint_step = step
 
     def _check_pending(
