@@ -123,7 +123,7 @@ SMALL_DISK = (
     "-rm",
     "sh",
     "-c",
-    'mount -t tmpfs -o size=2m tmpfs main && exec "$@"',
+    'mount -t tmpfs -o size=8m tmpfs main && exec "$@"',
     "-",
 )
 """Runs a command in a namespace of its own, where the folder `main` is a disk of 2 MB."""
