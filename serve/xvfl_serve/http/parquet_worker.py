@@ -3,13 +3,13 @@
 Compression, dictionaries and encodings of Parquet multiply a few bytes, and its headers may claim
 any size; no check before decoding finds them all. This file runs as a script, so that the process
 imports nothing but pyarrow: a body on its standard input, limits as JSON in its argument, and a
-pickle of the rows or of an error on its standard output.
+JSON text of the rows or of an error on its standard output.
 """
 
 import json
-import pickle
 import sys
 from collections import Counter
+from datetime import date, timedelta
 from typing import Any
 
 import pyarrow
@@ -40,7 +40,16 @@ def main() -> None:
         answer = ("error", (413, text, "rows"))
     except Exception as error:
         answer = ("error", (400, f"expected a Parquet file ({str(error)[:300]})", ""))
-    pickle.dump(answer, sys.stdout.buffer)
+    sys.stdout.buffer.write(json.dumps(answer, default=write_cell).encode())
+
+
+def write_cell(cell: object) -> dict[str, str | float]:
+    """Write a date, a time or a duration as an object with one field, its type."""
+    if isinstance(cell, timedelta):
+        return {"timedelta": cell.total_seconds()}
+    if isinstance(cell, date):
+        return {type(cell).__name__: cell.isoformat()}
+    raise TypeError(f"a {type(cell).__name__} is no cell")
 
 
 def limit_memory(size: int, seconds: int) -> None:
