@@ -40,7 +40,7 @@ def main() -> None:
         answer = ("error", (413, text, "rows"))
     except Exception as error:
         answer = ("error", (400, f"expected a Parquet file ({str(error)[:300]})", ""))
-    sys.stdout.buffer.write(json.dumps(answer, default=write_cell).encode())
+    sys.stdout.buffer.write(json.dumps(answer, default=write_cell, ensure_ascii=False).encode())
 
 
 def write_cell(cell: object) -> dict[str, str | float]:
