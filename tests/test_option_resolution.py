@@ -286,7 +286,9 @@ SETTINGS: dict[str, Setting] = {
     "four members, off, 1,600 rows": Setting({**FOUR, "label_protection": "off"}, rows=1600),
     "off": Setting({"label_protection": "off"}),
     "explicit values": Setting({**EXPLICIT, "label_protection": "off"}),
-    "explicit values, no gradients": Setting({**EXPLICIT, "label_protection": "no_gradients"}),
+    "explicit values, no gradients": Setting(
+        {**EXPLICIT, "completion_interval": 1, "label_protection": "no_gradients"}
+    ),
     "laser+mask, four members, off": Setting(
         {**FOUR, "method": "laser+mask", "label_protection": "off"}
     ),

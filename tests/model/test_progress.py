@@ -1,9 +1,12 @@
 """Progress: one line of 80 columns in a terminal, plain lines elsewhere, and how training ended."""
 
+import importlib
 import io
 import re
 from collections.abc import Iterator
+from types import SimpleNamespace
 
+import IPython
 import pytest
 from rich.console import Console
 
@@ -11,7 +14,7 @@ from tests.command_line import run_xvfl
 from tests.small_tables import make_tables, write_run_inputs
 from xvfl import XVFLClassifier
 from xvfl.model.fitting import ProgressUpdate
-from xvfl.model.progress import LINE_SECONDS, progress_bar, times_text, work_bar
+from xvfl.model.progress import LINE_SECONDS, is_interactive, progress_bar, times_text, work_bar
 from xvfl.training.loop import Progress, Record
 
 SEARCH = "λ1=0.1 λ2=0.01 (3/9)"
@@ -112,3 +115,11 @@ def test_early_stopping_is_reported_by_classifier_and_command(
     config.write_text(config.read_text().replace("epochs = 3", "epochs = 50\npatience = 1"))
     done = run_xvfl("train", config, "--out", folder / "run")
     assert done.code == 0 and re.search(r"stopped early at \d+, best \d+ \(validation", done.out)
+
+
+def test_a_notebook_is_recognized_by_its_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    importlib.import_module("ipykernel.kernelbase")
+    assert not is_interactive()
+    for shell, notebook in ((SimpleNamespace(), False), (SimpleNamespace(kernel=object()), True)):
+        monkeypatch.setattr(IPython, "get_ipython", lambda shell=shell: shell)
+        assert is_interactive() == notebook

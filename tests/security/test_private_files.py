@@ -43,9 +43,12 @@ def test_a_party_keeps_its_state_private_and_tightens_what_it_finds(tmp_path: Pa
     write_files(tmp_path)
     old = tmp_path / "shop" / "prediction"
     old.mkdir(parents=True)
-    (old / "requests-2026-01-01.jsonl").write_text("{}\n")
-    (tmp_path / "shop" / "run.json").write_text("{}")
-    (tmp_path / "shop").chmod(0o755)
+    files = [old / "requests-2026-01-01.jsonl", tmp_path / "shop" / "run.json"]
+    for file in files:
+        file.write_text("{}\n")
+        file.chmod(0o644)
+    for folder in (old, old.parent):
+        folder.chmod(0o755)
     (tmp_path / "certs" / "shop.key").chmod(0o644)
     err = run_party(tmp_path)
     check_private(tmp_path / "shop")

@@ -27,7 +27,8 @@ LINE_SECONDS = 10.0
 
 def is_interactive() -> bool:
     """Return whether standard error is a terminal, or this is a notebook."""
-    return sys.stderr.isatty() or "ipykernel" in sys.modules
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    return sys.stderr.isatty() or hasattr(shell, "kernel")
 
 
 def overlap_table(overlap: Overlap) -> Table:
