@@ -7,7 +7,7 @@ import os
 import signal
 import ssl
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -148,7 +148,8 @@ def _warn_readable(*paths: Path | None) -> None:
             logging.warning("%s: other users can read it; run `chmod 600 %s`", path, path)
 
 
-def _tokens(path: Path | None) -> frozenset[str]:
+def _tokens(path: Path | None) -> dict[str, str]:
+    """Return the accepted tokens, each with a name."""
     tokens = {os.environ[TOKEN_VARIABLE]} if os.environ.get(TOKEN_VARIABLE) else set()
     if path is not None:
         try:
@@ -158,10 +159,10 @@ def _tokens(path: Path | None) -> frozenset[str]:
         if not lines:
             raise ServeError(f"--tokens: {path} is empty; write one token per line")
         tokens |= set(lines)
-    return frozenset(tokens)
+    return {f"token {number}": each for number, each in enumerate(sorted(tokens), 1)}
 
 
-def _check_exposure(options: argparse.Namespace, tokens: frozenset[str]) -> None:
+def _check_exposure(options: argparse.Namespace, tokens: Mapping[str, str]) -> None:
     """Reject a server that anybody on the network could use, unless it is intended."""
     if not (is_loopback(options.host) or tokens or options.client_ca or options.insecure):
         raise ServeError(

@@ -38,7 +38,8 @@ class Service:
     def __init__(self, settings: Settings, version: str) -> None:
         self.settings, self.version, self.metrics = settings, version, Metrics()
         self.slot = ModelSlot(settings, self.metrics)
-        self.computer = Computer(settings, self.metrics, Batcher(), Admission(settings))
+        admission = Admission(settings.max_bytes, settings.max_cells, settings.max_seconds)
+        self.computer = Computer(settings, self.metrics, Batcher(), admission)
 
     def application(self) -> ASGIApp:
         """Return the ASGI application."""
@@ -89,9 +90,9 @@ class Service:
         """Predict tensors by the Open Inference Protocol."""
         predictor, budget = self.slot.predictor(), self.slot.budget
         self._check_model(request)
-        admission, name = self.computer.admission, self.settings.name
+        admission, settings = self.computer.admission, self.settings
         with admission.count_bytes() as on_part:
-            body = await read_body(request, self.settings, on_part)
+            body = await read_body(request, settings.max_bytes, settings.max_seconds, on_part)
             size = len(body)
             async with admission.rows.hold(await run_large(size, budget.check_json, body)):
                 data = await run_large(size, decode_json, body)
@@ -101,7 +102,13 @@ class Service:
                 async with admission.answers.hold(self.computer.check(call, budget)):
                     answers = await self.computer.compute(predictor, call)
                     return await run_large(
-                        size, infer_v2.infer_response, name, data, answers, wanted, predictor
+                        size,
+                        infer_v2.infer_response,
+                        settings.name,
+                        data,
+                        answers,
+                        wanted,
+                        predictor,
                     )
 
     async def server_metadata(self, request: Request) -> Response:

@@ -21,7 +21,6 @@ from starlette.requests import Request
 
 from xvfl_serve.errors import RequestError
 from xvfl_serve.http.budget import Budget
-from xvfl_serve.http.settings import Settings
 
 JSON_TYPES = ("application/json", "application/x-www-form-urlencoded", "")
 """Content types of JSON; the second is what curl sends by default."""
@@ -57,28 +56,27 @@ def content_type(request: Request) -> str:
 
 
 async def read_body(
-    request: Request, settings: Settings, on_part: Callable[[int], None] = lambda size: None
+    request: Request, max_bytes: int, max_seconds: float, on_part: Callable[[int], None]
 ) -> bytes:
     """Read the body of a request; reject one that is too large or arrives too slowly.
 
     `on_part` is called with the size of each part, and may raise to stop.
     """
-    limit = settings.max_bytes
     length = request.headers.get("content-length", "")
-    if length.isdigit() and int(length) > limit:
-        raise _too_large(limit)
+    if length.isdigit() and int(length) > max_bytes:
+        raise _too_large(max_bytes)
     parts, size = [], 0
     try:
-        async with asyncio.timeout(settings.max_seconds):
+        async with asyncio.timeout(max_seconds):
             async for part in request.stream():
                 size += len(part)
-                if size > limit:
-                    raise _too_large(limit)
+                if size > max_bytes:
+                    raise _too_large(max_bytes)
                 on_part(len(part))
                 parts.append(part)
     except TimeoutError as error:
         raise RequestError(
-            f"expected the whole request within {settings.max_seconds:g} s; send it again",
+            f"expected the whole request within {max_seconds:g} s; send it again",
             status=408,
         ) from error
     return b"".join(parts)

@@ -67,9 +67,9 @@ class Budget:
         )
 
     @classmethod
-    def of_ids(cls, settings: Settings) -> "Budget":
+    def of_ids(cls, max_rows: int, max_bytes: int) -> "Budget":
         """Return the budget of a list of ids."""
-        return cls(settings.max_rows, 2 * settings.max_rows + ENVELOPE, settings.max_bytes)
+        return cls(max_rows, 2 * max_rows + ENVELOPE, max_bytes)
 
     def check_json(self, body: bytes) -> int:
         """Reject JSON that is nested too deeply or holds too many cells; return the cells."""
@@ -151,10 +151,10 @@ class Admission:
     that no two wait for each other.
     """
 
-    def __init__(self, settings: Settings) -> None:
-        self.rows = Room(settings.max_cells, settings.max_seconds)
-        self.answers = Room(settings.max_cells, settings.max_seconds)
-        self._bytes, self._held_bytes = BODIES * settings.max_bytes, 0
+    def __init__(self, max_bytes: int, max_cells: int, max_seconds: float) -> None:
+        self.rows = Room(max_cells, max_seconds)
+        self.answers = Room(max_cells, max_seconds)
+        self._bytes, self._held_bytes = BODIES * max_bytes, 0
 
     @contextmanager
     def count_bytes(self) -> Iterator[Callable[[int], None]]:

@@ -8,7 +8,7 @@ by `Origin` and `Sec-Fetch-Site`, and it can send only a few content types witho
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hmac import compare_digest
 from ipaddress import ip_address
 
@@ -35,15 +35,15 @@ class Access:
     ----------
     host : str
         The address on which the server listens.
-    tokens : frozenset of str, default=empty
-        Accepted bearer tokens; empty accepts requests without a token.
+    tokens : mapping of str to str, default=empty
+        Accepted bearer token of each caller; empty accepts requests without a token.
     names : frozenset of str, default=empty
         Names of this server that clients without a token may use over plain HTTP, beside
         `localhost`, IP addresses and, unless it listens on a loopback address, names without a dot.
     """
 
     host: str
-    tokens: frozenset[str] = frozenset()
+    tokens: Mapping[str, str] = field(default_factory=dict)
     names: frozenset[str] = frozenset()
 
 
@@ -52,7 +52,7 @@ class Gate:
 
     def __init__(self, app: ASGIApp, access: Access, count: CountRequest | None = None) -> None:
         self._app, self._count = app, count
-        self._tokens = [token.encode() for token in access.tokens]
+        self._tokens = {name: token.encode() for name, token in access.tokens.items()}
         self._names = {name.lower() for name in access.names}
         self._loopback = is_loopback(access.host)
 
@@ -84,10 +84,12 @@ class Gate:
                 self._count(path, status, time.perf_counter() - begin)
 
     def _refusal(self, scope: Scope) -> RequestError | None:
-        """Return why a request is refused, or None."""
+        """Return why a request is refused, or None; with tokens, note the caller in its state."""
         headers = dict(scope["headers"])
         if self._tokens:
-            return None if self._has_token(headers) else _NO_TOKEN
+            caller = self._find_caller(headers)
+            scope.setdefault("state", {})["caller"] = caller
+            return _NO_TOKEN if caller is None else None
         host = headers.get(b"host", b"").decode("latin-1").lower()
         # Over TLS the certificate has told the client which server this is.
         if scope["scheme"] == "http" and host and not self._is_own(_without_port(host)):
@@ -113,10 +115,12 @@ class Gate:
             )
         return None
 
-    def _has_token(self, headers: Mapping[bytes, bytes]) -> bool:
+    def _find_caller(self, headers: Mapping[bytes, bytes]) -> str | None:
+        """Return whose token a request has; None without a valid one."""
         kind, _, token = headers.get(b"authorization", b"").partition(b" ")
-        valid = [compare_digest(token.strip(), each) for each in self._tokens]
-        return kind.lower() == b"bearer" and any(valid)
+        # Compared with all, so that the time does not tell which one was near.
+        valid = [name for name, each in self._tokens.items() if compare_digest(token.strip(), each)]
+        return valid[0] if valid and kind.lower() == b"bearer" else None
 
     def _is_own(self, name: str) -> bool:
         if name == "localhost" or name in self._names or _is_address(name):

@@ -110,9 +110,9 @@ async def predict(
     request: Request, predictor: Predictor, budget: Budget, computer: Computer
 ) -> Response:
     """Answer `POST /predict`."""
-    admission = computer.admission
+    admission, settings, kind = computer.admission, computer.settings, content_type(request)
     with admission.count_bytes() as on_part:
-        body, kind = await read_body(request, computer.settings, on_part), content_type(request)
+        body = await read_body(request, settings.max_bytes, settings.max_seconds, on_part)
         cells, decode = await _measure(kind, body, budget)
         size = len(body) if kind in JSON_TYPES else math.inf
         async with admission.rows.hold(cells):
