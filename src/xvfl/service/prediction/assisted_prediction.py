@@ -49,6 +49,7 @@ PROBE_S, PROBE_TIMEOUT_S = 2.0, 2.0
 COORDINATOR = "coordinator"
 REFUSED_HELP = "it refused the request; the log of this party has the reason"
 INVALID_HELP = "it sent an invalid reply"
+BUSY = "no time left after this party's other requests"
 NOT_LISTED = "the row is not on the coordinator's list of ids"
 BUDGET_USED = "a budget is used up for this row"
 
@@ -124,7 +125,7 @@ class AssistedPredictor:
         self._row = {text: row for row, text in enumerate(texts)}
         self._opened: _Opened | None = None
         self._min_parties, self._n_peers, self._probed = min_parties, 0, -math.inf
-        self._request_id, self._calling = 0, threading.Lock()
+        self._request_id, self._calling, self._probing = 0, threading.Lock(), threading.Lock()
 
     def find_row(self, each: str) -> int:
         """Return the row of an id; reject an id that is not in the prediction table."""
@@ -145,14 +146,25 @@ class AssistedPredictor:
         self._open()
         if self._min_parties == 1:
             return
-        if time.monotonic() > self._probed + PROBE_S:
+        # Anybody may ask this: all wait for one probe, which is valid for them all.
+        if self._probing.acquire(timeout=PROBE_TIMEOUT_S):
             try:
-                reply = self._ask(torch.zeros(0, dtype=torch.int32), "", PROBE_TIMEOUT_S)
-                self._n_peers = len(reply.parties)
-            except _NoHelpError:
-                self._n_peers = 0
-            self._probed = time.monotonic()
+                if time.monotonic() > self._probed + PROBE_S:
+                    self._probe()
+            finally:
+                self._probing.release()
         self._check_parties(1 + self._n_peers, "available")
+
+    def _probe(self) -> None:
+        """Ask the coordinator for the number of available peers."""
+        nothing, deadline = torch.zeros(0, dtype=torch.int32), time.monotonic() + PROBE_TIMEOUT_S
+        try:
+            self._n_peers = len(self._ask(nothing, "", deadline).parties)
+        except _BusyError:
+            pass  # A prediction is in progress: the last number holds.
+        except _NoHelpError:
+            self._n_peers = 0
+        self._probed = time.monotonic()
 
     def _check_parties(self, count: int, what: str) -> None:
         if count < self._min_parties:
@@ -232,7 +244,7 @@ class AssistedPredictor:
             return nobody
         handles = self._handles()[at][incomplete].int()
         try:
-            reply = self._ask(handles, caller, deadline - time.monotonic())
+            reply = self._ask(handles, caller, deadline)
             return _spread(reply, incomplete, width)
         except _NoHelpError as error:
             return replace(nobody, unreachable={COORDINATOR: str(error)})
@@ -240,9 +252,14 @@ class AssistedPredictor:
             self._log({"event": "no_assistance", "reason": str(error)})
             return replace(nobody, unreachable={COORDINATOR: INVALID_HELP})
 
-    def _ask(self, handles: Tensor, caller: str, seconds: float) -> Assistance:
+    def _ask(self, handles: Tensor, caller: str, deadline: float) -> Assistance:
         """Send the coordinator one request at a time; raise `_NoHelpError` without an answer."""
-        with self._calling:
+        if not self._calling.acquire(timeout=max(deadline - time.monotonic(), 0.0)):
+            raise _BusyError(BUSY)
+        try:
+            seconds = deadline - time.monotonic()
+            if seconds <= 0:
+                raise _BusyError(BUSY)
             self._request_id = max(self._request_id + 1, time.time_ns() // 1_000_000)
             message = Assist(self._request_id, caller, ASSIST_SHARE * seconds, handles)
             try:
@@ -251,6 +268,8 @@ class AssistedPredictor:
                 self._log({"event": "no_assistance", "reason": str(error)})
                 text = INVALID_HELP if isinstance(error, WireError) else str(error)
                 raise _NoHelpError(text) from error
+        finally:
+            self._calling.release()
         if isinstance(reply, Assistance):
             return reply
         refused = isinstance(reply, ErrorReply)
@@ -304,6 +323,10 @@ class AssistedPredictor:
 
 class _NoHelpError(PartyError):
     """The coordinator did not help; the text is for callers."""
+
+
+class _BusyError(_NoHelpError):
+    """An earlier request to the coordinator took all the time."""
 
 
 def _local_notes(refused: Sequence[str], absent: Mapping[str, str]) -> list[str]:
