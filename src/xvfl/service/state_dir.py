@@ -5,6 +5,7 @@ earlier version left readable is tightened at the start. Keys and tokens are not
 one may have a copy, so its owner is told.
 """
 
+from fnmatch import fnmatch
 from pathlib import Path
 
 from xvfl.certs.release_key import PRIVATE_KEY
@@ -15,7 +16,34 @@ from xvfl.service.log import EventLog, LogFunction
 from xvfl.service.secret import SECRET
 from xvfl.system.files import is_open_to_others, make_private, write_private_files
 
+MAX_NAMED = 5
+"""Files of others that an event names."""
 KEYS = (SECRET, PRIVATE_KEY)
+OWN = (
+    *KEYS,
+    "*.safetensors",
+    "*.tmp",
+    "alignment.json",
+    "bundle",
+    "completion.json",
+    "encoder.json",
+    "evaluation.json",
+    "explanation.*",
+    "log.jsonl",
+    "manifest.json",
+    "matching_sessions.jsonl",
+    "missing.json",
+    "missing_rates.json",
+    "prediction",
+    "records.jsonl",
+    "release.json",
+    "release.pub",
+    "releases",
+    "releases.json",
+    "requests-*",
+    "run.json",
+)
+"""Names that processes write into their state folder, beside the folder of a local party."""
 
 
 def open_state_dir(
@@ -48,8 +76,13 @@ def open_state_dir(
         raise RunError(f"{folder.path}: no such model or run folder; check the path")
     write_private_files()
     folder.create()
-    changed, failed = make_private(folder.path, keep=KEYS)
+    own, others = _entries(config, folder)
+    changed, failed = make_private(own if others else [folder.path], keep=KEYS)
     log = EventLog(folder.path, process, show).write
+    if others:
+        reason = "other users may read it: it has files of others; choose a folder of its own"
+        event = {"event": "state_dir_shared", "folder": str(folder.path), "reason": reason}
+        log({**event, "files": others[:MAX_NAMED]})
     if changed:
         log({"event": "state_made_private", "folder": str(folder.path), "files": changed})
     if failed:
@@ -60,6 +93,21 @@ def open_state_dir(
             reason = f"other users can read it; run `chmod 600 {path}`, and replace it if one did"
             log({"event": "secret_readable", "file": str(path), "reason": reason})
     return folder, log
+
+
+def _entries(
+    config: CoordinatorConfig | PartyProcessConfig, folder: RunDir
+) -> tuple[list[Path], list[str]]:
+    """Return what processes wrote into a state folder, and the names of all else in it."""
+    local = config.local_party if isinstance(config, CoordinatorConfig) else None
+    names = OWN if local is None else (*OWN, local.name)
+    own, others = list[Path](), list[str]()
+    for path in sorted(folder.path.iterdir()):
+        if any(fnmatch(path.name, each) for each in names) and not path.is_symlink():
+            own.append(path)
+        else:
+            others.append(path.name)
+    return own, others
 
 
 def _secret_files(config: CoordinatorConfig | PartyProcessConfig, folder: RunDir) -> list[Path]:
