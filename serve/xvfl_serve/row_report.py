@@ -16,6 +16,8 @@ NO_PEER = "no peer can assist: local prediction"
 NO_GAP, FULL_ROW = "no gap: decided alone", "counts as full: decided alone"
 """Notes on assisted rows that need no assistance: all features observed, or enough of them."""
 NOT_OBSERVED = "not observed by any party"
+REFUSED_MODE = "refused"
+"""Mode of a row that has no prediction, because every party that could answer refused it."""
 LOGITS, COMPLETED, WORDS = "logits", "completed", "words"
 """Results of the nets: logits; a party's completed numbers, and places in vocabularies."""
 

@@ -9,8 +9,9 @@ from typing import Any
 
 from starlette.responses import PlainTextResponse, Response
 
-from xvfl.errors import ConfigError, RunError
+from xvfl.errors import RunError
 from xvfl.model.dashboard.assets import json_reply, static_reply
+from xvfl.service.addresses import parse_address
 from xvfl.system.printable import one_line
 from xvfl_serve.http.connections import port_limits
 from xvfl_serve.http.gate import Access, Gate
@@ -66,12 +67,9 @@ class StatusServer:
 
     def __init__(self, address: str, status: StatusFunction, names: Iterable[str] = ()) -> None:
         """Listen on HOST:PORT; `names` are further names of this host."""
-        host, colon, port = address.rpartition(":")
-        if not colon or not port.isdigit():
-            raise ConfigError(f"status_address: expected HOST:PORT, got {address!r}")
-        host = host.strip("[]")
+        host, port = parse_address(address, "status_address")
         try:
-            listener = listen(host, int(port))
+            listener = listen(host, port)
         except (OSError, OverflowError) as error:
             raise RunError(f"status_address: cannot listen on {address} ({error})") from error
         app = pages(lambda path: _respond(path, status))

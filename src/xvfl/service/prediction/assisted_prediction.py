@@ -30,7 +30,6 @@ from xvfl.primitives.rows import FULL, Rows, observation_levels
 from xvfl.service.log import LogFunction
 from xvfl.service.prediction.micro_batches import Answers, UnavailableError
 from xvfl.service.prediction.row_answers import (
-    REFUSED_MODE,
     absent_notes,
     predicted,
     prior_answer,
@@ -38,7 +37,7 @@ from xvfl.service.prediction.row_answers import (
 )
 from xvfl.wire.messages import Assist, Assistance, ErrorReply, Message
 from xvfl_serve.errors import RequestError
-from xvfl_serve.row_report import FULL_ROW, NO_GAP, NO_PEER
+from xvfl_serve.row_report import FULL_ROW, NO_GAP, NO_PEER, REFUSED_MODE
 
 Call = Callable[[Message, float], Message]
 """Send a request to the coordinator and return its reply within some seconds."""

@@ -64,14 +64,6 @@ def read_tokens(path: str | None) -> dict[str, str]:
     return callers
 
 
-def parse_address(address: str) -> tuple[str, int]:
-    """Split an address into host and port."""
-    host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isdigit():
-        raise ConfigError(f"prediction.address: expected HOST:PORT, got {address!r}")
-    return host.strip("[]"), int(port)
-
-
 def load_certificate(settings: EndpointSettings) -> ssl.SSLContext | None:
     """Load the certificate and its key, if there is one."""
     if settings.certificate is None:

@@ -19,6 +19,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from xvfl.errors import RunError, XVFLError
+from xvfl.service.addresses import parse_address
 from xvfl.service.log import LogFunction
 from xvfl.service.prediction.endpoint_openapi import describe_endpoint
 from xvfl.service.prediction.endpoint_settings import (
@@ -26,11 +27,9 @@ from xvfl.service.prediction.endpoint_settings import (
     EndpointSettings,
     check_exposure,
     load_certificate,
-    parse_address,
     read_tokens,
 )
 from xvfl.service.prediction.micro_batches import Answers, UnavailableError
-from xvfl.service.prediction.row_answers import REFUSED_MODE
 from xvfl_serve.errors import RequestError, unknown
 from xvfl_serve.http.app import on_error, on_http_error
 from xvfl_serve.http.bodies import JSON_TYPES, check_rows, content_type, parse_json, read_body
@@ -42,6 +41,7 @@ from xvfl_serve.http.json_response import error_response, json_response
 from xvfl_serve.http.metrics import CONTENT_TYPE, Metrics
 from xvfl_serve.http.predict_route import run_large
 from xvfl_serve.http.server import HttpServer, listen
+from xvfl_serve.row_report import REFUSED_MODE
 
 FIELDS = ("ids", "mode", "deadline", "unknown")
 UNKNOWN = ("error", "prior")
@@ -87,7 +87,7 @@ class HttpEndpoint:
     ) -> None:
         self._service, self._deadline, self._log = service, settings.deadline, log
         tokens = read_tokens(settings.tokens)
-        host, port = parse_address(settings.address)
+        host, port = parse_address(settings.address, "prediction.address")
         check_exposure(host, settings.address, tokens)
         tls = load_certificate(settings)
         access = Access(host, tokens)
