@@ -34,16 +34,16 @@ from xvfl.service.prediction.endpoint_settings import (
 from xvfl.service.prediction.micro_batches import Answers, UnavailableError
 from xvfl.service.prediction.row_answers import REFUSED_MODE
 from xvfl_serve.errors import RequestError, unknown
+from xvfl_serve.http.access import Access, AccessMiddleware
 from xvfl_serve.http.app import on_error, on_http_error
 from xvfl_serve.http.bodies import JSON_TYPES, check_rows, content_type, parse_json, read_body
-from xvfl_serve.http.budget import Budget
 from xvfl_serve.http.connections import port_limits
 from xvfl_serve.http.docs_page import docs_page
-from xvfl_serve.http.gate import Access, Gate
 from xvfl_serve.http.json_response import error_response, json_response
 from xvfl_serve.http.metrics import CONTENT_TYPE, Metrics
 from xvfl_serve.http.server import HttpServer, listen
 from xvfl_serve.http.settings import Settings
+from xvfl_serve.http.size_limits import SizeLimits
 
 FIELDS = ("ids", "mode", "deadline", "unknown")
 UNKNOWN = ("error", "prior")
@@ -98,9 +98,9 @@ class HttpEndpoint:
             raise RunError(
                 f"prediction.address: cannot listen on {settings.address} ({error}); choose another"
             ) from error
-        gate = Gate(self._application(), access, self.metrics.add_request)
+        app = AccessMiddleware(self._application(), access, self.metrics.add_request)
         seconds = settings.deadline + 1
-        self._server = HttpServer(gate, listener, port_limits(), tls, seconds).start("http")
+        self._server = HttpServer(app, listener, port_limits(), tls, seconds).start("http")
         self.port = self._server.port
 
     def close(self) -> None:
@@ -159,7 +159,7 @@ class HttpEndpoint:
             text = unknown("content type", kind, JSON_TYPES[:1])
             raise RequestError(text, "content-type", status=415)
         content = await read_body(request, self._limits)
-        data = parse_json(content, Budget.of_ids(self._limits), '{"ids": [...]}')
+        data = parse_json(content, SizeLimits.of_ids(self._limits), '{"ids": [...]}')
         ids, seconds, unknown_as_prior = self._parse(data)
         await asyncio.to_thread(self._service.check_ready)
         places, rows, answers = list[int](), list[int](), list[dict[str, Any]]()

@@ -25,7 +25,7 @@ BODIES = 4
 
 
 @dataclass(frozen=True)
-class Budget:
+class SizeLimits:
     """Limits of a request, checked before its body is decoded.
 
     A cell is a value of a row, about 100 bytes once it is decoded; a list counts as one, an object
@@ -47,8 +47,8 @@ class Budget:
     seconds: float = 30.0
 
     @classmethod
-    def of_model(cls, settings: Settings, predictor: Predictor) -> "Budget":
-        """Derive the budget from the settings and the columns of a model."""
+    def of_model(cls, settings: Settings, predictor: Predictor) -> "SizeLimits":
+        """Derive the limits from the settings and the columns of a model."""
         encoders = list(predictor.encoders.values())
         row = OBJECT_CELLS + sum(_row_cells(each) for each in encoders)
         dimensions = max(len(getattr(each, "own_shape", ())) for each in encoders)
@@ -67,8 +67,8 @@ class Budget:
         )
 
     @classmethod
-    def of_ids(cls, settings: Settings) -> "Budget":
-        """Return the budget of a list of ids."""
+    def of_ids(cls, settings: Settings) -> "SizeLimits":
+        """Return the limits of a list of ids."""
         return cls(settings.max_rows, 2 * settings.max_rows + ENVELOPE, settings.max_bytes)
 
     def check_json(self, body: bytes) -> int:
@@ -115,7 +115,7 @@ class Budget:
         return rows * each
 
 
-class Room:
+class CellSemaphore:
     """Room for the cells of large requests; a request that finds none waits."""
 
     def __init__(self, cells: int, seconds: float) -> None:
@@ -152,8 +152,8 @@ class Admission:
     """
 
     def __init__(self, settings: Settings) -> None:
-        self.rows = Room(settings.max_cells, settings.max_seconds)
-        self.answers = Room(settings.max_cells, settings.max_seconds)
+        self.rows = CellSemaphore(settings.max_cells, settings.max_seconds)
+        self.answers = CellSemaphore(settings.max_cells, settings.max_seconds)
         self._bytes, self._held_bytes = BODIES * settings.max_bytes, 0
 
     @contextmanager
