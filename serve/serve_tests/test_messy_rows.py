@@ -42,7 +42,7 @@ MESSY: dict[str, list[Any]] = {
 }
 
 
-def test_messy_cells_are_predicted_alike() -> None:
+def test_model_and_bundle_predict_messy_cells_equally() -> None:
     rng = np.random.default_rng(0)
     days = pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 900, ROWS), unit="D")
     ids = [f"r{i}" for i in range(ROWS)]

@@ -23,7 +23,7 @@ from xvfl.federation.settings_limits import (
     SettingsLimits,
     check_settings,
     settings_digest,
-    trains_itself,
+    trains_by_reconstruction,
 )
 from xvfl.options import MASKING_METHODS
 from xvfl.system.files import atomic_write
@@ -119,8 +119,8 @@ KINDS: tuple[tuple[Use, str], ...] = (
 
 
 @dataclass
-class CountedRun:
-    """What a party keeps of a run."""
+class RunRecord:
+    """What a party stores about a run."""
 
     release: Release | None = None
     """Noise and number of releases of a row, with differential privacy."""
@@ -155,8 +155,8 @@ class RequestLedger:
         """The share of observed features of a full row, fixed by the first run."""
         self._n_rows = n_rows
         self._counts: NDArray[np.uint32] = np.zeros((len(KINDS), n_rows), dtype=np.uint32)
-        self._runs: dict[str, CountedRun] = {}
-        self._run, self._learning_rate = CountedRun(), 0.0
+        self._runs: dict[str, RunRecord] = {}
+        self._run, self._learning_rate = RunRecord(), 0.0
         self._masks, self._needs_objective = True, False
         self._statement: PrivacyStatement | None = None
         self._epsilon: float | None = None
@@ -233,13 +233,14 @@ class RequestLedger:
         self._statement = statement
         if statement is not None:
             self._epsilon = _total_epsilon(releases, statement.delta)
-        self._run = known or CountedRun(release)
+        self._run = known or RunRecord(release)
         self._run.repeats += known is not None
         self._run.digest = settings_digest(settings, training)
         self._runs[run] = self._run
         self._learning_rate = settings.train.learning_rate
         self._masks = settings.method in MASKING_METHODS
-        self._needs_objective = self.limits.settings is not None and trains_itself(settings)
+        limited = self.limits.settings is not None
+        self._needs_objective = limited and trains_by_reconstruction(settings)
         self.save()
 
     def save(self) -> None:
@@ -312,7 +313,7 @@ class RequestLedger:
         self.record_update(updated, False)
         run.batch, run.rewound = batch, False
 
-    def _check_repeats(self, run: CountedRun) -> None:
+    def _check_repeats(self, run: RunRecord) -> None:
         allowed = self.limits.max_repeats + run.updates // UPDATES_PER_REPEAT
         if run.repeats >= allowed:
             raise WireError(
@@ -417,13 +418,13 @@ def open_counts(path: Path, zeros: NDArray[np.uint32]) -> NDArray[np.uint32]:
     return counts
 
 
-def _read_runs(path: Path) -> tuple[dict[str, CountedRun], float | None]:
+def _read_runs(path: Path) -> tuple[dict[str, RunRecord], float | None]:
     """Read the runs and the full threshold; version 0.3.0 wrote the names and releases alone."""
     try:
         data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         kept, threshold = data.get("kept", {}), data.get("full_threshold")
         runs = {
-            str(run): CountedRun(
+            str(run): RunRecord(
                 (float(release[0]), int(release[1])) if release else None, **kept.get(run, {})
             )
             for run, release in data["runs"].items()

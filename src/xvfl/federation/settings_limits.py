@@ -148,7 +148,7 @@ def check_settings(settings: RunSettings, limits: SettingsLimits) -> None:
             "net.hidden_dim", net.hidden_dim, limits.hidden_dim_with_skip, "hidden_dim_with_skip"
         )
     weight, bounds = settings.reconstruction, limits.reconstruction
-    if not trains_itself(settings):
+    if not trains_by_reconstruction(settings):
         bounds = (0, bounds[1])
     elif settings.train.completion_interval != 1:
         raise WireError(
@@ -158,7 +158,7 @@ def check_settings(settings: RunSettings, limits: SettingsLimits) -> None:
     _check_range("reconstruction", weight, bounds, "reconstruction")
 
 
-def trains_itself(settings: RunSettings) -> bool:
+def trains_by_reconstruction(settings: RunSettings) -> bool:
     """Return whether reconstruction alone trains the nets of which masked copies are requested."""
     return settings.privacy.reconstruction_only and settings.method in MASKING_METHODS
 

@@ -13,7 +13,7 @@ from xvfl.model.run_dir import RunDir
 from xvfl.service.config import CoordinatorConfig, PartyProcessConfig
 from xvfl.service.log import EventLog, LogFunction
 from xvfl.service.secret import SECRET
-from xvfl.system.files import is_open_to_others, make_private, write_private_files
+from xvfl.system.files import is_open_to_others, make_private, set_private_umask
 
 KEYS = (SECRET, PRIVATE_KEY)
 
@@ -46,7 +46,7 @@ def open_state_dir(
     folder = RunDir(config.state_dir)
     if not create and not folder.path.is_dir():
         raise RunError(f"{folder.path}: no such model or run folder; check the path")
-    write_private_files()
+    set_private_umask()
     folder.create()
     changed, failed = make_private(folder.path, keep=KEYS)
     log = EventLog(folder.path, process, show).write
