@@ -1,4 +1,4 @@
-"""Limits of connections: who gives way, and who is closed after which time."""
+"""Limits of connections: which one is closed for a new one, and after which time."""
 
 import asyncio
 import socket

@@ -84,7 +84,7 @@ def test_model_and_bundle_predict_messy_cells_equally() -> None:
     ]
     answers = predictor.predict(rows)
     assert ["; ".join(each["notes"]) for each in answers] == expected["notes"].tolist()
-    assert "unreadable duration in stay" in answers[0]["notes"][0]
+    assert "duration without a unit, or unreadable, in stay" in answers[0]["notes"][0]
     found = [list(each["probabilities"].values()) for each in answers]
     np.testing.assert_allclose(found, expected[["proba_0", "proba_1"]], atol=1e-5)
     assert [each["mode"] for each in answers] == expected["mode"].tolist()

@@ -178,7 +178,7 @@ def read_parquet(body: bytes, limits: SizeLimits) -> list[dict[str, Any]]:
             status=413,
         ) from error
     except ValueError as error:
-        log.error("a Parquet file ended the decoder (exit code %d)", done.returncode)
+        log.error("the Parquet decoder exited with code %d", done.returncode)
         raise RequestError(
             "expected a Parquet file, but it cannot be decoded; send CSV or JSON", status=400
         ) from error

@@ -173,7 +173,11 @@ def _cells(name: str, tensor: Mapping[str, Any], limits: SizeLimits) -> list[Any
     # An empty tensor may claim any number of rows.
     check_rows(shape[0], limits.rows)
     if len(shape) > limits.depth or max(shape) > limits.cells:
-        raise RequestError(f"input {name!r}: expected a smaller shape", name)
+        raise RequestError(
+            f"input {name!r}: expected at most {limits.depth} dimensions and {limits.cells} "
+            "elements; send fewer rows",
+            name,
+        )
     if not isinstance(data, list):
         raise RequestError(f"input {name!r}: expected its elements in `data`", name)
     flat = _flatten(data)

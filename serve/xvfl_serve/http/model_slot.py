@@ -85,7 +85,7 @@ class ModelSlot:
                 text = " ".join(f"{type(error).__name__}: {error}".split())
                 if self._logged.get(name) != text:
                     self._logged[name] = text
-                    log.exception("the check of the %s failed and is repeated: %s", name, text)
+                    log.exception("checking for a new %s failed, will retry: %s", name, text)
 
     async def _check_bundle(self) -> None:
         """Load the bundle if its file was replaced."""

@@ -33,7 +33,7 @@ from xvfl_serve.predictor import Options, Predictor
 
 INLINE_BYTES = 2**16
 INLINE_ROWS = 8
-"""Larger requests are decoded and computed in a thread, so that others need not wait."""
+"""Larger requests are decoded and computed in a thread, so that the event loop is not blocked."""
 P = ParamSpec("P")
 T = TypeVar("T")
 PLAIN = Options()
@@ -157,7 +157,10 @@ def _respond(
 
 
 async def run_large(size: float, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call a function on so many bytes: on many in a thread, so that others need not wait."""
+    """Call a function, in a thread if `size` exceeds `INLINE_BYTES`.
+
+    The thread keeps the event loop free for other requests.
+    """
     if size <= INLINE_BYTES:
         return function(*args, **kwargs)
     return await run_in_threadpool(function, *args, **kwargs)

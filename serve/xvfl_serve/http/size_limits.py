@@ -1,4 +1,4 @@
-"""What one request may hold, and what all requests in progress may hold together."""
+"""Size limits of one request, and of all requests in progress."""
 
 import asyncio
 import math
@@ -116,7 +116,7 @@ class SizeLimits:
 
 
 class CellSemaphore:
-    """Room for the cells of large requests; a request that finds none waits."""
+    """A weighted semaphore for the cells of large requests."""
 
     def __init__(self, cells: int, seconds: float) -> None:
         self.cells, self._seconds, self._held = cells, seconds, 0
@@ -124,7 +124,7 @@ class CellSemaphore:
 
     @asynccontextmanager
     async def hold(self, cells: int) -> AsyncIterator[None]:
-        """Wait until there is room; first come, first served."""
+        """Acquire cells, in the order of the calls; wait until enough are free."""
         if cells <= SMALL:
             yield
             return
@@ -147,8 +147,8 @@ class CellSemaphore:
 class Admission:
     """Bounds what all requests in progress hold: bytes received, cells decoded and answered.
 
-    A request takes room for its answers while it holds room for its rows, never the reverse, so
-    that no two wait for each other.
+    A request acquires the cells of its answers while it holds those of its rows, never the reverse,
+    so that no two wait for each other.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -175,7 +175,7 @@ class Admission:
 
 
 def _busy() -> RequestError:
-    return RequestError("the server is busy with large requests; send it again later", status=503)
+    return RequestError("busy with large requests; send the request again later", status=503)
 
 
 def _names(encoder: Encoder) -> list[str]:

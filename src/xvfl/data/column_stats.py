@@ -56,7 +56,7 @@ class ColumnStats:
         self.affixes: set[tuple[str, str]] = set()
         self.durations: NumericStats | None = None
         self.unreadable: list[str] = []
-        """The first cells that are no durations or have no unit."""
+        """The first cells that are not durations or have no unit."""
         self.n_unreadable = 0
         self.categories = CategoryStats(limits.max_categories)
         self.dates: dict[str, DateStats] | None = None
