@@ -55,9 +55,9 @@ class RequestLimits:
     min_training_share: float = 0.25
     """Smallest share of the matched rows that train; the party fits its encoder on them."""
     max_repeats: int = 20
-    """Largest number of training batches of a run without an update since the batch before, or
-    after a return to earlier weights; one more is allowed for every 8 updates. Honest runs repeat a
-    batch if an update is lost or a side restarts."""
+    """Largest number of training batches in a run that are requested before the weights were
+    updated since the previous batch, or after earlier weights were loaded; one more is allowed for
+    every 8 updates. In an honest run this happens if an update is lost or a process restarts."""
     max_parameters: int = 25_000_000
     """Largest number of parameters of the party's nets."""
     max_batch_bytes: int = 2**31
@@ -193,8 +193,8 @@ class RequestLedger:
         if settings.full_threshold not in (None, self.full_threshold or settings.full_threshold):
             raise WireError(
                 f"Begin: full_threshold: this party uses {self.full_threshold:g} for all runs with "
-                f"this alignment, got {settings.full_threshold:g}: each threshold would tell more "
-                "about missing cells; use the same, or match again"
+                f"this alignment, got {settings.full_threshold:g}: each further threshold would "
+                "reveal more about missing cells; use the same one, or match again"
             )
         known = self._runs.get(run)
         if known is None and len(self._runs) >= limits.max_runs:
@@ -206,7 +206,7 @@ class RequestLedger:
             if known.digest not in ("", settings_digest(settings, training)):
                 raise WireError(
                     f"Begin: the settings or training rows of run {run!r} changed; restore them, "
-                    "or choose another run"
+                    "or choose another run name"
                 )
             self._check_repeats(known)
 
@@ -228,7 +228,7 @@ class RequestLedger:
         known = self._runs.get(run)
         if known is not None and known.release != release:
             raise WireError(
-                f"Begin: the differential privacy of run {run!r} changed; choose another run"
+                f"Begin: the differential privacy of run {run!r} changed; choose another run name"
             )
         self._statement = statement
         if statement is not None:

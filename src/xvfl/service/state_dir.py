@@ -1,8 +1,8 @@
 """The state folder of a process: private to its user, with the process's log.
 
-The folder holds secrets, weights and counts of requests: others may not read it, and what an
-earlier version left readable is tightened at the start. Keys and tokens are not: who could read
-one may have a copy, so its owner is told.
+The folder holds secrets, weights and counts of requests: other users may not read it, and at
+startup their permissions are removed from what an earlier version left readable. The mode of keys
+and tokens is kept: somebody may have copied them, so a warning is logged.
 """
 
 from pathlib import Path
@@ -45,7 +45,7 @@ def open_state_dir(
     """
     folder = RunDir(config.state_dir)
     if not create and not folder.path.is_dir():
-        raise RunError(f"{folder.path}: no such model or run folder; check the path")
+        raise RunError(f"{folder.path}: no such state folder; check `state_dir`")
     set_private_umask()
     folder.create()
     changed, failed = make_private(folder.path, keep=KEYS)
@@ -53,11 +53,17 @@ def open_state_dir(
     if changed:
         log({"event": "state_made_private", "folder": str(folder.path), "files": changed})
     if failed:
-        reason = "other users can use files of this folder, and this user cannot change that"
+        reason = (
+            "other users can access files of this folder, and their mode cannot be changed; run "
+            f"`chmod -R go= {folder.path}` as their owner"
+        )
         log({"event": "state_not_private", "folder": str(folder.path), "reason": reason})
     for path in _secret_files(config, folder):
         if is_open_to_others(path):
-            reason = f"other users can read it; run `chmod 600 {path}`, and replace it if one did"
+            reason = (
+                f"other users can read it; run `chmod 600 {path}`, and replace it if another user "
+                "may have read it"
+            )
             log({"event": "secret_readable", "file": str(path), "reason": reason})
     return folder, log
 

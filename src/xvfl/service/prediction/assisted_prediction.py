@@ -103,7 +103,7 @@ class AssistedPredictor:
     log
         Receives log events.
     min_parties
-        Fewest parties that answer, this one included.
+        Minimum number of parties that must answer, including this one.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class AssistedPredictor:
     def _check_parties(self, count: int, what: str) -> None:
         if count < self._min_parties:
             raise UnavailableError(
-                f"parties: {count} {what}, expected at least {self._min_parties}"
+                f"parties: {count} {what}, expected at least {self._min_parties}; try again later"
             )
 
     @torch.no_grad()
