@@ -1,4 +1,4 @@
-"""Limits of connections: who gives way, and who is closed after which time."""
+"""Limits of connections: which one is closed for a new one, and after which time."""
 
 import asyncio
 import socket
@@ -36,7 +36,7 @@ class Record:
         self.closed = True
 
 
-def test_the_oldest_waiting_connection_of_an_address_gives_way() -> None:
+def test_the_oldest_waiting_connection_of_an_address_is_closed_first() -> None:
     table = Connections[Record](Limits(10, 3))
     first, second, third, fourth = (Record("a") for _ in range(4))
     for each in (first, second, third):
@@ -48,7 +48,7 @@ def test_the_oldest_waiting_connection_of_an_address_gives_way() -> None:
     assert table.add(Record("a")) and third.closed and not first.closed
 
 
-def test_the_address_with_most_waiting_connections_gives_way() -> None:
+def test_the_address_with_most_waiting_connections_is_closed_first() -> None:
     table = Connections[Record](Limits(4, 4))
     other, *many = (Record("b"), *(Record("a") for _ in range(3)))
     for each in (other, *many):

@@ -198,7 +198,7 @@ def _check_entries(archive: zipfile.ZipFile, packed: int, where: str) -> dict[st
     if unpacked > min(MAX_BYTES, max(2**20, MAX_RATIO * packed)):
         raise BundleError(
             f"{where}: expected at most {MAX_BYTES} bytes unpacked and {MAX_RATIO} times its own "
-            f"{packed} bytes, got {unpacked}; do not use it unless you know who made it"
+            f"{packed} bytes, got {unpacked}; export it again, or get it from its author"
         )
     return entries
 

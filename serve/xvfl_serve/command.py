@@ -12,9 +12,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from xvfl_serve.errors import ServeError
+from xvfl_serve.http.access import Access, is_loopback
 from xvfl_serve.http.app import Service
 from xvfl_serve.http.connections import MAX_CONNECTIONS, port_limits
-from xvfl_serve.http.gate import Access, is_loopback
 from xvfl_serve.http.server import HttpServer, listen, server_tls
 from xvfl_serve.http.settings import Settings
 from xvfl_serve.printable import PrintableFormatter, printable
@@ -49,7 +49,7 @@ def serve(options: argparse.Namespace) -> None:
         options.bundle,
         options.name or options.bundle.stem,
         options.verify,
-        Access(options.host, tokens, frozenset(options.allow_host)),
+        Access(options.host, tokens, frozenset(options.allowed_host)),
         options.max_rows,
         options.max_bytes,
         options.max_cells,
@@ -114,12 +114,13 @@ def _parser(program: str) -> argparse.ArgumentParser:
     add("--client-ca", type=Path, help="accept only clients with a certificate of this authority")
     add("--insecure", action="store_true", help="allow other machines without token or client CA")
     add(
-        "--allow-host",
+        "--allowed-host",
         action="append",
         default=[],
         metavar="NAME",
-        help="name of this server that clients without a token may use over plain HTTP, beside "
-        "localhost and IP addresses; may be repeated",
+        help="host name that clients without a token may use over plain HTTP besides localhost and "
+        "IP addresses; unless --host is a loopback address, names without a dot are allowed too; "
+        "may be repeated",
     )
     add(
         "--max-connections",

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 OBJECT_CELLS = 4
-"""An object takes the memory of so many cells."""
+"""Number of cells that an object counts as."""
 MIN_DEPTH = 8
 """No limit of the depth is below this one."""
 _SHORT, _CHUNK = 4096, 2**20
@@ -55,7 +55,7 @@ def measure_json(text: bytes) -> JsonSize:
 
 
 def load_json(text: bytes, cells: int, depth: int) -> Any:
-    """Decode JSON of at most so many cells and so deep; raise `ValueError` if there are more."""
+    """Decode JSON; raise `ValueError` if it exceeds this number of cells or depth."""
     size = measure_json(text)
     if size.depth > depth:
         raise ValueError(f"JSON nested {size.depth} deep, expected at most {depth}")

@@ -24,18 +24,18 @@ MAX_MESSAGES = 1_000_000
 
 
 def check_self_contained(nets: bytes) -> None:
-    """Raise `ValueError` if an ONNX file refers to other files, or is no ONNX file."""
+    """Raise `ValueError` if an ONNX file refers to other files, or is not an ONNX file."""
     view, waiting, count = memoryview(nets), [("model", 0, len(nets))], 0
     while waiting:
         kind, start, end = waiting.pop()
         count += 1
         if count > MAX_MESSAGES:
-            raise ValueError(f"nets of more than {MAX_MESSAGES} parts")
+            raise ValueError(f"expected at most {MAX_MESSAGES} protobuf messages in the ONNX file")
         for number, wire_type, value, stop in _fields(view, start, end):
             if kind == _TENSOR and (
                 number == _EXTERNAL_DATA or (number == _DATA_LOCATION and value != 0)
             ):
-                raise ValueError("nets with external data, which lie in other files")
+                raise ValueError("the ONNX file has external data, which is not allowed")
             if wire_type == _BYTES and number in _FIELDS[kind]:
                 waiting.append((_FIELDS[kind][number], value, stop))
 
@@ -45,7 +45,7 @@ def _fields(view: memoryview, at: int, end: int) -> Iterator[tuple[int, int, int
     while at < end:
         key, at = _varint(view, at, end)
         if not 8 <= key < 2**32:
-            raise ValueError("nets that are not in the ONNX format")
+            raise ValueError("not an ONNX file")
         number, wire_type, value = key >> 3, key & 7, at
         if wire_type == _VARINT:
             value, at = _varint(view, at, end)
@@ -55,9 +55,9 @@ def _fields(view: memoryview, at: int, end: int) -> Iterator[tuple[int, int, int
         elif wire_type in (_FIXED32, _FIXED64):
             at += 4 if wire_type == _FIXED32 else 8
         else:
-            raise ValueError("nets that are not in the ONNX format")
+            raise ValueError("not an ONNX file")
         if at > end:
-            raise ValueError("nets that are cut off")
+            raise ValueError("the ONNX file is truncated")
         yield number, wire_type, value, at
 
 
@@ -65,10 +65,10 @@ def _varint(view: memoryview, at: int, end: int) -> tuple[int, int]:
     value = 0
     for shift in range(0, 70, 7):
         if at >= end:
-            raise ValueError("nets that are cut off")
+            raise ValueError("the ONNX file is truncated")
         byte = view[at]
         at += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value, at
-    raise ValueError("nets that are not in the ONNX format")
+    raise ValueError("not an ONNX file")

@@ -1,6 +1,6 @@
 """How each row is predicted: the mode used, the contributing parties, the completed share.
 
-Training's package uses it, too (`xvfl.model.prediction`). Shapes: n rows, k parties.
+Training uses it too (`xvfl.model.prediction`). Shapes: n rows, k parties.
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ class PredictionKind:
     completes: bool
     """Whether the prediction uses completed features."""
     local_completes: bool
-    """The same of rows that no peer assists."""
+    """The same for rows that no peer assists."""
 
     @property
     def index(self) -> int:
@@ -62,7 +62,7 @@ class Output:
     completes: bool
     """Whether the prediction uses completed features."""
     local_completes: bool
-    """The same of rows that no peer assists."""
+    """The same for rows that no peer assists."""
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "Output":
@@ -146,7 +146,7 @@ def report_rows(
 def describe_rows(
     kind: PredictionKind, cross_completion: bool, partial_peers: bool, rows: ObservedRows
 ) -> RowReport:
-    """Report how rows are predicted, of which the parties observe so much."""
+    """Report how rows are predicted, given what the parties observe of them."""
     seen, full, at = rows.seen, rows.full, kind.index
     alone, contributors = np.zeros(len(seen), dtype=bool), seen
     remarks = np.full(len(seen), "", dtype=object)

@@ -44,7 +44,7 @@ class Coordinator:
     def predict(self, deadline: float) -> dict[str, str]:
         """Request help with a row; return who was unreachable, and why."""
         rows, incomplete = torch.tensor([0]), torch.tensor([True])
-        helped = self.predictor._request_help(OPENED, rows, incomplete, "caller", deadline)
+        helped = self.predictor._request_assistance(OPENED, rows, incomplete, "caller", deadline)
         return dict(helped.unreachable)
 
     def probe(self, count: int) -> list[threading.Thread]:

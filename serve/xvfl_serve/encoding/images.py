@@ -46,7 +46,7 @@ class ImageScale:
         return tuple(sizes[axis] for axis in self.axes)
 
     def scale(self, pixels: NDArray[Any], given: NDArray[np.bool_] | None = None) -> EncodedColumn:
-        """Scale images (n, *own_shape) to [0, 1]; a pixel missing in one channel is in all.
+        """Scale images (n, *own_shape) to [0, 1]; a pixel missing in one channel counts as missing.
 
         The values have the shape (n, C, H, W), the observed pixels (n, H·W).
         """

@@ -1,8 +1,8 @@
 """The open connections of a port, and which of them to close if there are too many.
 
 A connection is *waiting* until it has sent a complete request, and again after the answer. Waiting
-connections cost a stranger nothing, so they give way: with too many connections, the oldest waiting
-one is closed in favor of the new one. A connection whose request is being answered is never
+connections cost an attacker nothing, so they are closed first: with too many connections, the
+oldest waiting one is closed for the new one. A connection whose request is being answered is never
 closed.
 """
 
@@ -86,7 +86,7 @@ class Connections(Generic[C]):
         self._waiting: dict[str, dict[C, None]] = {}
 
     def add(self, connection: C) -> bool:
-        """Register a new, waiting connection; return False if there is no place for it.
+        """Register a new, waiting connection; return False if the port has too many connections.
 
         With too many connections, a waiting one is closed: of the same address if that has too
         many, otherwise of the address that has the most waiting ones.
@@ -114,7 +114,7 @@ class Connections(Generic[C]):
                 del self._open[address]
 
     def set_waiting(self, connection: C) -> None:
-        """Let a registered connection give way to new ones, after those that wait already."""
+        """Mark a registered connection as waiting; it is closed after those that wait already."""
         if connection in self._open.get(connection.address, ()):
             self._waiting.setdefault(connection.address, {})[connection] = None
 

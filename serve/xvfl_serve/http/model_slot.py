@@ -8,9 +8,9 @@ from pathlib import Path
 from threading import Lock
 
 from xvfl_serve.errors import RequestError, ServeError
-from xvfl_serve.http.budget import Budget
 from xvfl_serve.http.metrics import Metrics
 from xvfl_serve.http.settings import Settings
+from xvfl_serve.http.size_limits import SizeLimits
 from xvfl_serve.predictor import Predictor
 from xvfl_serve.release_state import ReleaseState, read_release_state
 
@@ -43,7 +43,7 @@ class ModelSlot:
         self._release_lock = Lock()
         self._read_release()
         self.current = self._load()
-        self.budget = Budget.of_model(settings, self.current)
+        self.limits = SizeLimits.of_model(settings, self.current)
 
     @property
     def revoked(self) -> str:
@@ -85,7 +85,7 @@ class ModelSlot:
                 text = " ".join(f"{type(error).__name__}: {error}".split())
                 if self._logged.get(name) != text:
                     self._logged[name] = text
-                    log.exception("the check of the %s failed and is repeated: %s", name, text)
+                    log.exception("checking for a new %s failed, will retry: %s", name, text)
 
     async def _check_bundle(self) -> None:
         """Load the bundle if its file was replaced."""
@@ -103,7 +103,7 @@ class ModelSlot:
         except Exception:
             self.metrics.add_reload("rejected")
             raise
-        self.current, self.budget = loaded, Budget.of_model(self.settings, loaded)
+        self.current, self.limits = loaded, SizeLimits.of_model(self.settings, loaded)
         self.metrics.add_reload("loaded")
         log.info("bundle %.12s replaces %.12s", self.current.bundle.digest, before)
 

@@ -1,8 +1,8 @@
 """The HTTP server of every port: uvicorn, with limits on connections and on time.
 
-uvicorn accepts any number of connections and waits for the first headers without end. Here each
-connection is registered when it is accepted, before the TLS handshake; `connections` says which one
-gives way to a new one. Bodies have their limits in `bodies`, below the check of tokens.
+uvicorn accepts any number of connections and has no timeout for the first headers. Here each
+connection is registered when it is accepted, before the TLS handshake; `connections` decides which
+one is closed for a new one. Limits of bodies are in `bodies` and apply after the token check.
 """
 
 import asyncio
@@ -63,7 +63,7 @@ class HttpServer:
             http=_Connection,
             ws="none",
             loop="asyncio",
-            # Malformed requests are no news: no line in the log for each.
+            # Do not log every malformed request.
             log_config=None,
             log_level="error",
             access_log=False,
@@ -248,7 +248,7 @@ class _Server(uvicorn.Server):
             self._open(accepted, host)
 
     def _open(self, accepted: socket.socket, host: str) -> None:
-        """Register a connection and start it; close it if there is no place for it."""
+        """Register a connection and start it; close it if the port has too many connections."""
         loop = asyncio.get_running_loop()
         connection = _Connection(self.config, self.server_state, self.lifespan.state, loop)
         connection.connections_of_port = self._connections

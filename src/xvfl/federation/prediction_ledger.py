@@ -2,8 +2,8 @@
 
 Budgets are those of a day (UTC). The counts of the rows belong to the table that the operator
 opened and are kept in a memory-mapped file. The requests of a day are lines of a file, one for each
-request. Both survive the end of the process. The newest of these files tells the day: a day starts
-once, so a clock that was set back refills no budget.
+request. Both survive the end of the process. The newest of these files determines the current day,
+so setting the clock back refills no budget.
 """
 
 from collections import Counter

@@ -139,7 +139,9 @@ def check_settings(settings: RunSettings, limits: SettingsLimits) -> None:
     for name, value in setting_values(settings):
         bound = BOUNDS.get(name)
         if bound is None:
-            raise WireError(f"Begin: {name}: this party does not know this setting")
+            raise WireError(
+                f"Begin: {name}: unknown setting; install the same version of xvfl on all sides"
+            )
         if bound not in ("checked", "unused") and value is not None:
             _check_range(name, value, getattr(limits, bound), bound)
     net = settings.net
@@ -148,7 +150,7 @@ def check_settings(settings: RunSettings, limits: SettingsLimits) -> None:
             "net.hidden_dim", net.hidden_dim, limits.hidden_dim_with_skip, "hidden_dim_with_skip"
         )
     weight, bounds = settings.reconstruction, limits.reconstruction
-    if not trains_itself(settings):
+    if not trains_by_reconstruction(settings):
         bounds = (0, bounds[1])
     elif settings.train.completion_interval != 1:
         raise WireError(
@@ -158,8 +160,8 @@ def check_settings(settings: RunSettings, limits: SettingsLimits) -> None:
     _check_range("reconstruction", weight, bounds, "reconstruction")
 
 
-def trains_itself(settings: RunSettings) -> bool:
-    """Return whether reconstruction alone trains the nets of which masked copies are requested."""
+def trains_by_reconstruction(settings: RunSettings) -> bool:
+    """Return whether nets train by reconstruction only, in a method that requests masked copies."""
     return settings.privacy.reconstruction_only and settings.method in MASKING_METHODS
 
 

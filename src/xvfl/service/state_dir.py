@@ -1,8 +1,8 @@
 """The state folder of a process: private to its user, with the process's log.
 
-The folder holds secrets, weights and counts of requests: others may not read it, and what an
-earlier version left readable is tightened at the start. Keys and tokens are not: who could read
-one may have a copy, so its owner is told.
+The folder holds secrets, weights and counts of requests: other users may not read it, and at
+startup their permissions are removed from what an earlier version left readable. The mode of keys
+and tokens is kept: somebody may have copied them, so a warning is logged.
 """
 
 from fnmatch import fnmatch
@@ -14,7 +14,7 @@ from xvfl.model.run_dir import RunDir
 from xvfl.service.config import CoordinatorConfig, PartyProcessConfig
 from xvfl.service.log import EventLog, LogFunction
 from xvfl.service.secret import SECRET
-from xvfl.system.files import is_open_to_others, make_private, write_private_files
+from xvfl.system.files import is_open_to_others, make_private, set_private_umask
 
 MAX_NAMED = 5
 """Files of others that an event names."""
@@ -73,8 +73,8 @@ def open_state_dir(
     """
     folder = RunDir(config.state_dir)
     if not create and not folder.path.is_dir():
-        raise RunError(f"{folder.path}: no such model or run folder; check the path")
-    write_private_files()
+        raise RunError(f"{folder.path}: no such state folder; check `state_dir`")
+    set_private_umask()
     folder.create()
     own, others = _entries(config, folder)
     changed, failed = make_private(own if others else [folder.path], keep=KEYS)
@@ -86,11 +86,17 @@ def open_state_dir(
     if changed:
         log({"event": "state_made_private", "folder": str(folder.path), "files": changed})
     if failed:
-        reason = "other users can use files of this folder, and this user cannot change that"
+        reason = (
+            "other users can access files of this folder, and their mode cannot be changed; run "
+            f"`chmod -R go= {folder.path}` as their owner"
+        )
         log({"event": "state_not_private", "folder": str(folder.path), "reason": reason})
     for path in _secret_files(config, folder):
         if is_open_to_others(path):
-            reason = f"other users can read it; run `chmod 600 {path}`, and replace it if one did"
+            reason = (
+                f"other users can read it; run `chmod 600 {path}`, and replace it if another user "
+                "may have read it"
+            )
             log({"event": "secret_readable", "file": str(path), "reason": reason})
     return folder, log
 

@@ -68,7 +68,7 @@ def append_jsonl(path: Path, record: Mapping[str, Any]) -> None:
         file.write(line.encode())
 
 
-def write_private_files() -> None:
+def set_private_umask() -> None:
     """Let only the owner use files and folders that this process creates from now on."""
     os.umask(OTHERS)
 

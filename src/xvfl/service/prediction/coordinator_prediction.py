@@ -188,7 +188,9 @@ class CoordinatorPredictor:
     def _check_parties(self, count: int, what: str) -> None:
         least = self.settings.min_parties
         if count < least:
-            raise UnavailableError(f"parties: {count} {what}, expected at least {least}")
+            raise UnavailableError(
+                f"parties: {count} {what}, expected at least {least}; try again later"
+            )
 
     @torch.no_grad()
     def answer(self, rows: list[int], caller: str, deadline: float) -> Answers:

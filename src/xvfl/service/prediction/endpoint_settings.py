@@ -9,7 +9,7 @@ from xvfl.errors import ConfigError, WireError
 from xvfl.service.prediction.prediction_config import CoordinatorPrediction, PartyPrediction
 from xvfl.wire.texts import NAME
 from xvfl_serve.errors import ServeError
-from xvfl_serve.http.gate import is_loopback
+from xvfl_serve.http.access import is_loopback
 from xvfl_serve.http.server import server_tls
 
 MIN_DEADLINE_S = 0.01

@@ -31,16 +31,16 @@ from xvfl.service.prediction.endpoint_settings import (
 )
 from xvfl.service.prediction.micro_batches import Answers, UnavailableError
 from xvfl_serve.errors import RequestError, unknown
+from xvfl_serve.http.access import Access, AccessMiddleware
 from xvfl_serve.http.app import on_error, on_http_error
 from xvfl_serve.http.bodies import JSON_TYPES, check_rows, content_type, parse_json, read_body
-from xvfl_serve.http.budget import Admission, Budget
 from xvfl_serve.http.connections import port_limits
 from xvfl_serve.http.docs_page import docs_page
-from xvfl_serve.http.gate import Access, Gate
 from xvfl_serve.http.json_response import error_response, json_response
 from xvfl_serve.http.metrics import CONTENT_TYPE, Metrics
 from xvfl_serve.http.predict_route import run_large
 from xvfl_serve.http.server import HttpServer, listen
+from xvfl_serve.http.size_limits import Admission, SizeLimits
 from xvfl_serve.row_report import REFUSED_MODE
 
 FIELDS = ("ids", "mode", "deadline", "unknown")
@@ -93,8 +93,8 @@ class HttpEndpoint:
         access = Access(host, tokens)
         self._max_rows = settings.max_rows
         self._max_bytes = BODY_BYTES + ID_BYTES * settings.max_rows
-        self._budget = Budget.of_ids(self._max_rows, self._max_bytes)
-        self._admission = Admission(self._max_bytes, self._budget.cells, BODY_S)
+        self._limits = SizeLimits.of_ids(self._max_rows, self._max_bytes)
+        self._admission = Admission(self._max_bytes, self._limits.cells, BODY_S)
         self.metrics = Metrics()
         self._openapi = describe_endpoint(settings, service.mode)
         try:
@@ -103,9 +103,9 @@ class HttpEndpoint:
             raise RunError(
                 f"prediction.address: cannot listen on {settings.address} ({error}); choose another"
             ) from error
-        gate = Gate(self._application(), access, self.metrics.add_request)
+        app = AccessMiddleware(self._application(), access, self.metrics.add_request)
         seconds = settings.deadline + 1
-        self._server = HttpServer(gate, listener, port_limits(), tls, seconds).start("http")
+        self._server = HttpServer(app, listener, port_limits(), tls, seconds).start("http")
         self.port = self._server.port
 
     def close(self) -> None:
@@ -165,7 +165,7 @@ class HttpEndpoint:
             raise RequestError(text, "content-type", status=415)
         with self._admission.count_bytes() as on_part:
             body = await read_body(request, self._max_bytes, BODY_S, on_part)
-            data = await run_large(len(body), parse_json, body, self._budget, '{"ids": [...]}')
+            data = await run_large(len(body), parse_json, body, self._limits, '{"ids": [...]}')
             return await self._answer(data, getattr(request.state, "caller", ANYONE), started)
 
     async def _answer(self, data: Mapping[str, Any], caller: str, started: float) -> Response:

@@ -1,4 +1,4 @@
-"""What one request may hold, and what all requests in progress may hold together."""
+"""Size limits of one request, and of all requests in progress."""
 
 import asyncio
 import math
@@ -25,7 +25,7 @@ BODIES = 4
 
 
 @dataclass(frozen=True)
-class Budget:
+class SizeLimits:
     """Limits of a request, checked before its body is decoded.
 
     A cell is a value of a row, about 100 bytes once it is decoded; a list counts as one, an object
@@ -47,8 +47,8 @@ class Budget:
     seconds: float = 30.0
 
     @classmethod
-    def of_model(cls, settings: Settings, predictor: Predictor) -> "Budget":
-        """Derive the budget from the settings and the columns of a model."""
+    def of_model(cls, settings: Settings, predictor: Predictor) -> "SizeLimits":
+        """Derive the limits from the settings and the columns of a model."""
         encoders = list(predictor.encoders.values())
         row = OBJECT_CELLS + sum(_row_cells(each) for each in encoders)
         dimensions = max(len(getattr(each, "own_shape", ())) for each in encoders)
@@ -67,8 +67,8 @@ class Budget:
         )
 
     @classmethod
-    def of_ids(cls, max_rows: int, max_bytes: int) -> "Budget":
-        """Return the budget of a list of ids."""
+    def of_ids(cls, max_rows: int, max_bytes: int) -> "SizeLimits":
+        """Return the limits of a list of ids."""
         return cls(max_rows, 2 * max_rows + ENVELOPE, max_bytes)
 
     def check_json(self, body: bytes) -> int:
@@ -115,8 +115,8 @@ class Budget:
         return rows * each
 
 
-class Room:
-    """Room for the cells of large requests; a request that finds none waits."""
+class CellSemaphore:
+    """A weighted semaphore for the cells of large requests."""
 
     def __init__(self, cells: int, seconds: float) -> None:
         self.cells, self._seconds, self._held = cells, seconds, 0
@@ -124,7 +124,7 @@ class Room:
 
     @asynccontextmanager
     async def hold(self, cells: int) -> AsyncIterator[None]:
-        """Wait until there is room; first come, first served."""
+        """Acquire cells, in the order of the calls; wait until enough are free."""
         if cells <= SMALL:
             yield
             return
@@ -147,13 +147,13 @@ class Room:
 class Admission:
     """Bounds what all requests in progress hold: bytes received, cells decoded and answered.
 
-    A request takes room for its answers while it holds room for its rows, never the reverse, so
-    that no two wait for each other.
+    A request acquires the cells of its answers while it holds those of its rows, never the reverse,
+    so that no two wait for each other.
     """
 
     def __init__(self, max_bytes: int, max_cells: int, max_seconds: float) -> None:
-        self.rows = Room(max_cells, max_seconds)
-        self.answers = Room(max_cells, max_seconds)
+        self.rows = CellSemaphore(max_cells, max_seconds)
+        self.answers = CellSemaphore(max_cells, max_seconds)
         self._bytes, self._held_bytes = BODIES * max_bytes, 0
 
     @contextmanager
@@ -175,7 +175,7 @@ class Admission:
 
 
 def _busy() -> RequestError:
-    return RequestError("the server is busy with large requests; send it again later", status=503)
+    return RequestError("busy with large requests; send the request again later", status=503)
 
 
 def _names(encoder: Encoder) -> list[str]:
