@@ -5,7 +5,6 @@ embedding is a linear map of the features, and masked copies of rows reveal ever
 """
 
 import json
-import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from hashlib import blake2b
@@ -26,9 +25,9 @@ from xvfl.federation.run_settings import RunSettings
 from xvfl.nets.numbers import N_FREQUENCIES
 from xvfl.options import MASKING_METHODS, require_resolved
 from xvfl.primitives.layout import Layout
+from xvfl.wire.texts import PLAIN_NAME
 
 Range = tuple[float, float]
-RUN_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 @dataclass(frozen=True)
@@ -127,11 +126,7 @@ def check_settings(settings: RunSettings, limits: SettingsLimits) -> None:
     if settings.method not in METHOD_NAMES:
         raise WireError(f"Begin: {unknown('method', settings.method, METHOD_NAMES)}")
     for name, value in (("run", settings.run), ("warm", settings.warm or "none")):
-        if not RUN_NAME.fullmatch(value):
-            raise WireError(
-                f"Begin: {name}: expected 1 to 64 letters, digits, '.', '_' or '-', got "
-                f"{value[:64]!r}"
-            )
+        PLAIN_NAME.read(value, f"Begin: {name}")
     try:
         require_resolved(settings.net, settings.train, settings.privacy)
     except ConfigError as error:

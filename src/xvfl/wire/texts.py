@@ -39,6 +39,9 @@ class TextRule:
 
 CODE = TextRule("ASCII letters, digits, spaces and _ . + -", 128, re.compile(r"[A-Za-z0-9_.+ -]*"))
 NAME = TextRule("letters, digits, spaces and _ . + - @ : /", MAX_NAME, re.compile(r"[\w.+@:/ -]*"))
+PLAIN_NAME = TextRule("ASCII letters, digits and _ . -", 64, re.compile(r"[A-Za-z0-9_.-]+"))
+"""The name of a run, and of a peer in its certificate (X.520 allows 64 characters): it is part of
+file names."""
 LINE = TextRule("a line", MAX_LINE)
 NOTE = TextRule("a short line", 200)
 DOCUMENT = TextRule("a JSON document", MAX_DOCUMENT_BYTES, re.compile(".*", re.DOTALL))
