@@ -126,7 +126,7 @@ def test_wrong_requests_name_the_field(server: Server, name: str) -> None:
 def test_one_of_many_fields_twice() -> None:
     names = [*(f"a{i}" for i in range(200_000)), "a5"]
     body = json.dumps({"rows": []})[:-1] + "".join(f', "{name}": 1' for name in names) + "}"
-    limits = SizeLimits(10, 10**6, 10**6, max_cells=10**6)
+    limits = SizeLimits(10, 10**6, 10**6, 10**6, max_cells=10**6)
     for read, text in ((parse_json, body), (read_csv, ",".join(names))):
         with pytest.raises(RequestError, match="'a5' occurs twice"):
             read(text.encode(), limits)

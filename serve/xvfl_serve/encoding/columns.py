@@ -231,10 +231,6 @@ class CategoryColumn:
     def _places(self) -> dict[str, int]:
         return {text: at for at, text in enumerate(self.values)}
 
-    @cached_property
-    def _groups(self) -> list[tuple[float, ...]]:
-        return [tuple(float(i == at) for i in range(self.width)) for at in range(self.width)]
-
     def encode_cell(self, cell: Any, missing: MissingCells, notes: Notes) -> Sequence[float] | None:
         """One-hot encode; a value not in the training rows counts as missing."""
         text = category_text(_cell_text(cell, self.name), self.type, self._places, missing)
@@ -244,7 +240,9 @@ class CategoryColumn:
         if place is None:
             notes.append(("unseen", self.name))
             return None
-        return self._groups[place]
+        group = [0.0] * self.width
+        group[place] = 1.0
+        return group
 
     def encode_texts(
         self, texts: Sequence[str], places: NDArray[np.int64], missing: MissingCells

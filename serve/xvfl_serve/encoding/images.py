@@ -3,8 +3,9 @@
 Shapes: n images, C channels, H height, W width. The raw features are the H·W pixels.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +39,12 @@ class ImageScale:
     low: float
     high: float
     dtype: str
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Build from the JSON form of an encoder."""
+        fields = {name: value for name, value in data.items() if name != "type"}
+        return cls(**{**fields, "shape": tuple(data["shape"])})
 
     @property
     def own_shape(self) -> tuple[int, ...]:

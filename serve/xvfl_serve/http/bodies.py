@@ -125,8 +125,8 @@ def read_csv(body: bytes, limits: SizeLimits) -> list[dict[str, Any]]:
         header = next(lines, None)
         if header is None:
             raise RequestError("expected a CSV file with a header, got an empty body", status=400)
-        _check_unique(header, "column")
         limits.check_columns(len(header))
+        _check_unique(header, "column")
         for number, line in enumerate(lines):
             if not line:
                 continue

@@ -3,7 +3,7 @@
 A connection is *waiting* until it has sent a complete request, and again after the answer. Waiting
 connections cost an attacker nothing, so they are closed first: with too many connections, the
 oldest waiting one is closed for the new one. A connection whose request is being answered is never
-closed.
+closed, unless the client does not read the answer.
 """
 
 from dataclasses import dataclass
@@ -35,9 +35,11 @@ class Limits:
     idle_seconds : int, default=5
         Time that a connection may be silent after an answer.
     answer_seconds : float, default=60.0
-        Time in which a client must read an answer.
+        Time in which a client must read the next 64 KiB of an answer.
     max_header_bytes : int, default=16384
         Largest request line and headers together.
+    unread_bytes : int, default=134217728
+        Answers that the clients have not read, of all connections together.
     """
 
     connections: int
@@ -46,6 +48,7 @@ class Limits:
     idle_seconds: int = 5
     answer_seconds: float = 60.0
     max_header_bytes: int = 2**14
+    unread_bytes: int = 2**27
 
 
 def port_limits(connections: int = MAX_CONNECTIONS) -> Limits:

@@ -168,9 +168,13 @@ def _cells(name: str, tensor: Mapping[str, Any], limits: SizeLimits) -> list[Any
     if not isinstance(datatype, str) or datatype not in DATATYPES:
         raise RequestError(f"input {name!r}: {unknown('datatype', str(datatype), DATATYPES)}", name)
     sizes = isinstance(shape, list) and all(type(size) is int and size >= 0 for size in shape)
-    if not isinstance(shape, list) or not shape or not sizes:
-        raise RequestError(f"input {name!r}: expected a shape of whole numbers from 0", name)
-    # An empty tensor may claim any number of rows.
+    # Rows without elements would cost the sender nothing.
+    if not isinstance(shape, list) or not shape or not sizes or 0 in shape[1:]:
+        raise RequestError(
+            f"input {name!r}: expected a shape of whole numbers: the rows, from 0, and the sizes "
+            "of a row, from 1",
+            name,
+        )
     check_rows(shape[0], limits.rows)
     if len(shape) > limits.depth or max(shape) > limits.cells:
         raise RequestError(
@@ -268,5 +272,7 @@ def _requested(outputs: Any, valid: list[str]) -> list[str]:
             raise RequestError("outputs: expected objects with a name", "outputs")
         if name not in valid:
             raise RequestError(unknown("output", name, valid), name)
+        if name in names:
+            raise RequestError(f"output {name!r} occurs twice; request it once", name)
         names.append(name)
     return names

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock
+from threading import Lock, Timer
 
 from xvfl_serve.errors import RequestError, ServeError
 from xvfl_serve.http.metrics import Metrics
@@ -15,6 +15,8 @@ from xvfl_serve.predictor import Predictor
 from xvfl_serve.release_state import ReleaseState, read_release_state
 
 log = logging.getLogger("xvfl_serve")
+SLOW_LOAD_S = 60
+"""A bundle that takes longer to load is reported."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,22 @@ class ModelSlot:
 
     def _load(self) -> Predictor:
         each = self.settings
-        predictor = Predictor.load(each.bundle, each.public_key, each.threads)
+        slow = Timer(
+            SLOW_LOAD_S,
+            log.error,
+            [
+                "%s is still being loaded after %d s; if this does not end, replace the bundle and "
+                "restart the server",
+                each.bundle,
+                SLOW_LOAD_S,
+            ],
+        )
+        slow.daemon = True
+        slow.start()
+        try:
+            predictor = Predictor.load(each.bundle, each.public_key, each.threads)
+        finally:
+            slow.cancel()
         self._read_release()
         if self._release is not None:
             self._release.check(predictor.bundle, str(each.bundle))

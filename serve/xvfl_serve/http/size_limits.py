@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from xvfl_serve.encoding.encoders import Encoder, ImageRows
 from xvfl_serve.errors import RequestError
 from xvfl_serve.http.settings import Settings
-from xvfl_serve.json_size import MIN_DEPTH, OBJECT_CELLS, measure_json
+from xvfl_serve.json_size import FIELD_CELLS, MIN_DEPTH, OBJECT_CELLS, measure_json
 from xvfl_serve.predictor import Predictor
 
 ENVELOPE = 1000
@@ -20,6 +20,10 @@ ANSWER_CELLS = 16
 """An answer takes the memory of so many cells, besides its probabilities."""
 SMALL = 20_000
 """Requests of fewer cells need not wait for others."""
+SMALL_TOTAL = 25 * SMALL
+"""Cells of all such requests in progress."""
+CELL_BYTES = 11
+"""Texts of so many bytes take the memory of a cell: up to 4 bytes a character, twice."""
 BODIES = 4
 """Bodies of the largest size that may be received at the same time."""
 
@@ -72,7 +76,7 @@ class SizeLimits:
         return cls(max_rows, 2 * max_rows + ENVELOPE, max_bytes)
 
     def check_json(self, body: bytes) -> int:
-        """Reject JSON that is nested too deeply or holds too many cells; return the cells."""
+        """Reject JSON that is nested too deeply or too large; return its memory in cells."""
         size = measure_json(body)
         if size.depth > self.depth:
             raise RequestError(
@@ -80,7 +84,7 @@ class SizeLimits:
                 f"and objects within each other, got {size.depth}",
                 status=400,
             )
-        return self.check_cells(size.cells)
+        return max(self.check_cells(size.cells), len(body) // CELL_BYTES)
 
     def check_cells(self, count: int) -> int:
         """Reject too many cells; return their number."""
@@ -119,14 +123,20 @@ class CellSemaphore:
     """A weighted semaphore for the cells of large requests."""
 
     def __init__(self, cells: int, seconds: float) -> None:
-        self.cells, self._seconds, self._held = cells, seconds, 0
+        self.cells, self._seconds, self._held, self._small = cells, seconds, 0, 0
         self._turn, self._freed = asyncio.Lock(), asyncio.Event()
 
     @asynccontextmanager
     async def hold(self, cells: int) -> AsyncIterator[None]:
-        """Acquire cells, in the order of the calls; wait until enough are free."""
+        """Acquire cells, in the order of the calls; small requests do not wait."""
         if cells <= SMALL:
-            yield
+            if self._small + cells > SMALL_TOTAL:
+                raise _busy()
+            self._small += cells
+            try:
+                yield
+            finally:
+                self._small -= cells
             return
         cells = min(cells, self.cells)
         try:
@@ -175,7 +185,7 @@ class Admission:
 
 
 def _busy() -> RequestError:
-    return RequestError("busy with large requests; send the request again later", status=503)
+    return RequestError("busy with other requests; send the request again later", status=503)
 
 
 def _names(encoder: Encoder) -> list[str]:
@@ -185,7 +195,7 @@ def _names(encoder: Encoder) -> list[str]:
 
 def _row_cells(encoder: Encoder) -> int:
     if not isinstance(encoder, ImageRows):
-        return OBJECT_CELLS + len(_names(encoder))
+        return OBJECT_CELLS + FIELD_CELLS * len(_names(encoder))
     shape: tuple[int, ...] = encoder.own_shape
     lists = sum(math.prod(shape[:axis]) for axis in range(len(shape)))
-    return OBJECT_CELLS + 1 + lists + math.prod(shape)
+    return OBJECT_CELLS + FIELD_CELLS + lists + math.prod(shape)
