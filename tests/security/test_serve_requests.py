@@ -95,7 +95,7 @@ BOMBS: dict[str, tuple[str, str, Callable[[], bytes], tuple[int, ...]]] = {
         lambda: json.dumps(
             {"inputs": [{"name": "a", "datatype": "FP64", "shape": [3 * 10**7, 0], "data": []}]}
         ).encode(),
-        (413,),
+        (422,),
     ),
     "tensors of empty rows": (
         "/v2/models/bank/infer",
