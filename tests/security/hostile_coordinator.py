@@ -39,7 +39,7 @@ from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.party_service import PartyService
 from xvfl.service.secret import SECRET
 from xvfl.wire.in_process import InProcessTransport
-from xvfl.wire.messages import Begin, Embed, Embedded, Instruction, Message, Ready
+from xvfl.wire.messages import Begin, Embed, Embedded, ErrorReply, Instruction, Message, Ready
 from xvfl.wire.transport import Transport
 
 ROWS, COLUMNS = 600, 10
@@ -70,6 +70,11 @@ ca_certificate = "certs/ca.crt"
 certificate = "certs/shop.crt"
 private_key = "certs/shop.key"
 """
+UNMEASURED = """\
+[limits]
+min_interaction = 0
+"""
+"""Limits of a party that does not measure its net."""
 HONEST = RunSettings(
     "xvfl+",
     NetConfig(embedding_dim=256, hidden_dim=256, number_embedding_dim=0, skip_rank=64, members=1),
@@ -87,6 +92,30 @@ LINEAR = NetConfig(
 N_COPIES, N_ANCHORS, MIN_SUPPORT = 1500, 500, 6
 """Copies that are compared, how many of them with all others, and copies on a line."""
 VIEWS = ("plain", *("masked",) * 7)
+TRAINED = ("plain", "masked", "self", "masked", "self")
+"""The views of an honest training batch."""
+
+
+def trained_by(reconstruction: float = 0.3, **options: Any) -> RunSettings:
+    """Return the honest settings with other options of training."""
+    train = replace(HONEST.train, **options)
+    return replace(HONEST, train=train, reconstruction=reconstruction)
+
+
+LINEARIZING = {
+    "high learning rate": (trained_by(learning_rate=0.05), torch.arange(64), 10),
+    "weight decay in batches without a row": (
+        trained_by(learning_rate=0.05, weight_decay=0.1),
+        torch.full((8,), -1),
+        300,
+    ),
+}
+"""Settings within the bounds, the rows of each batch and the number of updates that train the
+hidden layers away, and leave the linear skip alone."""
+COUPLED_DECAY = trained_by(
+    0.01, optimizer="sgd", learning_rate=0.05, weight_decay=0.1, momentum=0.99
+)
+"""Settings whose weight decay exceeds the gradients."""
 
 
 def secret_table() -> pd.DataFrame:
@@ -185,11 +214,13 @@ def attacked_process(folder: Path) -> Iterator[HostileCoordinator]:
             process.wait()
 
 
-def attacked_service(folder: Path, secret: bytes = bytes(32)) -> HostileCoordinator:
+def attacked_service(
+    folder: Path, secret: bytes = bytes(32), limits: str = ""
+) -> HostileCoordinator:
     """Start the same party in this process, with a given secret; its ids are matched."""
     if not (folder / "shop.toml").exists():
         write_files(folder)
-        (folder / "shop.toml").write_text(PARTY)
+        (folder / "shop.toml").write_text(PARTY + limits)
         match = PartyMatch(np.arange(ROWS), ROWS, bytes(16), ROWS)
         columns = ["customer", *secret_table().columns]
         alignment = PartyAlignment(match, "folded", TableFingerprint.of(columns[1:], IDS))
@@ -238,6 +269,34 @@ def read_columns(
     if not batches:
         return [0.0] * COLUMNS
     return correlations(recover_columns(np.concatenate(batches, 1)), attacker.handles)
+
+
+def read_trained_columns(
+    attacker: HostileCoordinator, settings: RunSettings, rows: Tensor, updates: int
+) -> tuple[list[float], int]:
+    """Run the attack after updates; return how well columns are read, and the updates. (p,)
+
+    The attacker requests the views of the attack ten times, and takes the last reply.
+    """
+    last, done, kept = attacker.begin(settings), 0, list[NDArray[np.float64]]()
+    while not isinstance(last, ErrorReply) and done < updates:
+        rate = settings.train.learning_rate if done else None
+        last = attacker.embed(done, rate, rows, TRAINED)
+        done += isinstance(last, Embedded)
+        if isinstance(last, Embedded) and done % (updates // 10) == 0:
+            last = attacker.embed(done, settings.train.learning_rate)
+            kept = [last.values.double().numpy()] if isinstance(last, Embedded) else kept
+    if not kept:
+        return [0.0] * COLUMNS, done
+    return correlations(recover_columns(rescaled(kept[0])), attacker.handles), done
+
+
+def rescaled(E: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Center embeddings and scale them to one size, before tanh."""
+    z = np.arctanh(np.clip(E, -1 + 1e-7, 1 - 1e-7))
+    z = z - z.mean((0, 1))
+    result: NDArray[np.float64] = np.tanh(0.2 * z / z.std())
+    return result
 
 
 def recover_columns(E: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -299,5 +358,22 @@ if __name__ == "__main__":
                 found = read_columns(attacker, settings)
             print(
                 f"{settings.net.hidden_dim} hidden units, secret {number}: rank correlation of the "
-                f"columns: mean {np.mean(found):.2f}, largest {max(found):.2f}"
+                f"columns: mean {np.mean(found):.2f}, largest {max(found):.2f}",
+                flush=True,
             )
+    attacks = {
+        **LINEARIZING,
+        "weight decay by sgd": (COUPLED_DECAY, torch.arange(64), 30),
+    }
+    for name, (settings, rows, updates) in attacks.items():
+        for limits in (UNMEASURED, ""):
+            for number in range(4):
+                with TemporaryDirectory() as folder:
+                    attacker = attacked_service(Path(folder), bytes([number] * 32), limits)
+                    found, done = read_trained_columns(attacker, settings, rows, updates)
+                print(
+                    f"{name}, secret {number}, {'not measured' if limits else 'default limits'}: "
+                    f"{done} updates, rank correlation of the columns: mean {np.mean(found):.2f}, "
+                    f"largest {max(found):.2f}, {sum(each > 0.9 for each in found)} above 0.9",
+                    flush=True,
+                )

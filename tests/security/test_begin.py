@@ -12,19 +12,23 @@ import torch
 from tests.security.hostile_coordinator import (
     HONEST,
     LINEAR,
+    LINEARIZING,
     NARROWEST,
     ROWS,
+    TRAINED,
     HostileCoordinator,
     attacked_process,
     attacked_service,
     read_columns,
+    trained_by,
 )
 from xvfl.config import PrivacyConfig
+from xvfl.errors import WireError
+from xvfl.federation.request_ledger import RequestLedger, RequestLimits
 from xvfl.federation.run_settings import RunSettings
+from xvfl.federation.settings_limits import copy_bytes
+from xvfl.primitives.layout import Layout
 from xvfl.wire.messages import Embedded, ErrorReply, Flush, Instruction, Message, Ready
-
-TRAINED = ("plain", "masked", "self", "masked", "self")
-"""The views of an honest training batch."""
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +70,10 @@ NETS: list[tuple[dict[str, Any], str]] = [
 TRAINS: list[tuple[dict[str, Any], str]] = [
     ({"learning_rate": 1e-12}, "train.learning_rate"),
     ({"learning_rate": 1e6}, "train.learning_rate"),
+    ({"learning_rate": 1e-5}, "train.learning_rate"),
+    ({"learning_rate": 0.5}, "train.learning_rate"),
+    ({"weight_decay": 1.0}, "train.weight_decay"),
+    *(({"optimizer": name}, "train.weight_decay") for name in ("adam", "sgd", "page")),
     ({"learning_rate": float("nan")}, "learning_rate"),
     ({"weight_decay": 500.0}, "train.weight_decay"),
     ({"momentum": 0.9999}, "train.momentum"),
@@ -143,6 +151,38 @@ def test_the_narrowest_accepted_net_reveals_less(tmp_path: Path) -> None:
     assert attacker.rejections() == [] and np.mean(found) < 0.7, found
 
 
+@pytest.mark.parametrize(
+    ("attack", "reason"), list(zip(LINEARIZING, ("features hardly", "layer"), strict=True))
+)
+def test_a_net_that_becomes_linear_is_not_used(
+    fresh: HostileCoordinator, attack: str, reason: str
+) -> None:
+    """Training that leaves the linear skip alone would make every column readable."""
+    settings, rows, updates = LINEARIZING[attack]
+    assert isinstance(fresh.begin(settings), Ready)
+    rate = settings.train.learning_rate
+    for step in range(updates):
+        reply = fresh.embed(step, rate if step else None, rows, TRAINED)
+        if isinstance(reply, ErrorReply):
+            break
+    refused(fresh, reply, reason)
+    refused(fresh, fresh.embed(step + 1, training=False, views=("plain",)), "expected Begin first")
+
+
+def test_a_refused_net_is_not_saved(fresh: HostileCoordinator) -> None:
+    """The last update arrives with the request for a checkpoint."""
+    assert isinstance(fresh.begin(LINEARIZING["high learning rate"][0]), Ready)
+    fresh.embed(0, rows=torch.arange(64), views=TRAINED)
+    for step in range(1, 20):
+        reply = flush(fresh, "step", 0.05, save=step)
+        if isinstance(reply, ErrorReply):
+            break
+        fresh.embed(step, rows=torch.arange(64), views=TRAINED)
+    refused(fresh, reply, "features hardly interact")
+    saved = sorted(path.name for path in (fresh.folder / "shop").glob("*.safetensors"))
+    assert saved[-1].endswith(f"{step - 1:09}.safetensors")
+
+
 def test_a_net_that_is_never_updated_answers_few_batches(fresh: HostileCoordinator) -> None:
     assert isinstance(fresh.begin(HONEST), Ready)
     replies = [fresh.embed(step, rows=torch.arange(64)) for step in range(40)]
@@ -155,16 +195,17 @@ def test_a_net_that_is_never_updated_answers_few_batches(fresh: HostileCoordinat
     refused(restarted, restarted.begin(replace(HONEST, reconstruction=0.5)), "run 'a' changed")
 
 
-@pytest.mark.parametrize("trick", ["rate", "no objective", "load_best", "begin"])
+@pytest.mark.parametrize("trick", ["rate", "low rate", "no objective", "load_best", "begin"])
 def test_updates_that_change_nothing_do_not_count(fresh: HostileCoordinator, trick: str) -> None:
-    assert isinstance(fresh.begin(HONEST), Ready)
+    slow = trick == "low rate"
+    assert isinstance(fresh.begin(trained_by(learning_rate=1e-4) if slow else HONEST), Ready)
     rows, refusals = torch.arange(64), 0
     views = ("plain", "masked") if trick == "no objective" else TRAINED
     fresh.embed(0, rows=rows, views=views)
     if trick == "load_best":
         flush(fresh, "save_best")
     for step in range(1, 60):
-        rate = 1e-9 if trick == "rate" else 1e-3
+        rate = {"rate": 1e-9, "low rate": 1.1e-6}.get(trick, 1e-3)
         if trick == "load_best":
             flush(fresh, "step", 1e-3)
             reply = fresh.embed(step, rate=0.0, kind="load_best", rows=rows, views=views)
@@ -179,10 +220,10 @@ def test_updates_that_change_nothing_do_not_count(fresh: HostileCoordinator, tri
     assert "expected an update of the last training batch" in fresh.rejections()[-1]
 
 
-def flush(attacker: HostileCoordinator, kind: str, rate: float = 0.0) -> None:
+def flush(attacker: HostileCoordinator, kind: str, rate: float = 0.0, save: int = -1) -> Message:
     attacker.update += 1
     instructions = (Instruction(attacker.update, kind, rate),)
-    attacker.send(lambda number: Flush(number, (), instructions, -1))
+    return attacker.send(lambda number: Flush(number, (), instructions, save))
 
 
 def test_a_higher_rate_and_views_of_other_methods_are_refused(fresh: HostileCoordinator) -> None:
@@ -192,6 +233,33 @@ def test_a_higher_rate_and_views_of_other_methods_are_refused(fresh: HostileCoor
     laser = replace(HONEST, method="laser", reconstruction=0.0)
     assert isinstance(fresh.begin(laser, "b"), Ready)
     refused(fresh, fresh.embed(0, views=("plain", "masked")), "'plain' alone in training")
+
+
+def test_a_request_for_many_absent_rows_is_refused(fresh: HostileCoordinator) -> None:
+    """Handles of −1 count in no budget, but take memory."""
+    assert isinstance(fresh.begin(HONEST), Ready)
+    absent = torch.full((2_000_000,), -1)
+    for training in (True, False):
+        reply = fresh.embed(0, rows=absent, views=("plain",), training=training)
+        refused(fresh, reply, "this party allows 8192 handles, got 2000000")
+
+
+def test_copies_of_images_are_estimated() -> None:
+    each = copy_bytes(Layout(image=(3, 32, 32)), replace(HONEST.net, base_channels=32))
+    ledger = RequestLedger(RequestLimits(), 10)
+    ledger.check_size(2048, 2048 * each)
+    ledger.check_size(1024, 5 * 1024 * each)
+    with pytest.raises(WireError, match="this party allows 2147483648"):
+        ledger.check_size(8192, 8 * 8192 * each)
+
+
+def test_a_refused_run_does_not_fix_the_encoder(tmp_path: Path) -> None:
+    attacker = attacked_service(tmp_path, limits="[limits]\nmax_parameters = 1000\n")
+    refused(attacker, attacker.begin(HONEST), "nets of 1000 parameters")
+    assert not (tmp_path / "shop" / "encoder.json").exists()
+    accepting = attacked_service(tmp_path / "accepting")
+    assert isinstance(accepting.begin(HONEST), Ready)
+    assert (tmp_path / "accepting" / "shop" / "encoder.json").exists()
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from xvfl.errors import WireError
 from xvfl.federation.checkpoint_store import CheckpointStore
+from xvfl.federation.interactions import InteractionProbe, flat_weights, relative_change
 from xvfl.federation.member_rows import join_members, split_members
 from xvfl.federation.message_checks import (
     check_handles,
@@ -111,6 +112,7 @@ class Endpoint(RequestEndpoint):
         self._ledger = RequestLedger(UNLIMITED, 0)
         self._row_status = torch.zeros(0, dtype=torch.uint8)
         self._last_update = self._checkpoint_step = self._copy_bytes = 0
+        self._probe: InteractionProbe | None = None
         self._sent = SentTensors()
         self._packer = Packer()
 
@@ -185,6 +187,7 @@ class Endpoint(RequestEndpoint):
         party_run.on_accept()
         configure_precision(worker.net, settings.train)
         net = OptimizedNet(worker.net, settings.train)
+        probe = InteractionProbe(worker) if ledger.measures(worker, settings) else None
         checkpoint = self._store.newest(message.run, message.step)
         step = last_update = 0
         if checkpoint is not None:
@@ -195,6 +198,7 @@ class Endpoint(RequestEndpoint):
         worker.optimized_net = net
         self._worker, self._row_status = worker, party_run.row_status
         self._ledger, self._copy_bytes = ledger, party_run.copy_bytes
+        self._probe = probe
         self.run, self.step = message.run, step
         self._checkpoint_step, self._last_update = step, last_update
         self._sent.clear()
@@ -237,7 +241,9 @@ class Endpoint(RequestEndpoint):
         if message.step < 0:
             raise WireError(f"Embed: expected a step of 0 or more, got {message.step}")
         held_rows = message.handles[message.handles >= 0].long().numpy()
-        self._ledger.check_memory(len(message.handles) * len(message.views) * self._copy_bytes)
+        # Evaluation keeps no graph and draws no masks.
+        copies = len(message.handles) * (len(message.views) if message.training else 0.5)
+        self._ledger.check_size(len(message.handles), int(copies * self._copy_bytes))
         self._ledger.count_embed(held_rows, message.views, message.training)
         change = self._weight_change(message.instructions)
         if message.training and len(held_rows):
@@ -245,6 +251,7 @@ class Endpoint(RequestEndpoint):
         else:
             self._ledger.record_update(*change)
         self._apply_pending(gradients, message.instructions)
+        self._check_net()
         self.step = message.step if message.training else self.step
         handles = message.handles.to(worker.table.device).long()
         held = (handles >= 0).nonzero().flatten()
@@ -290,6 +297,7 @@ class Endpoint(RequestEndpoint):
         gradients = self._check_pending(message.gradients, message.instructions)
         self._ledger.record_update(*self._weight_change(message.instructions))
         self._apply_pending(gradients, message.instructions)
+        self._check_net()
         if message.save >= 0:
             self._save(message.save)
         return Done(message.request_id, self._last_update)
@@ -324,12 +332,8 @@ class Endpoint(RequestEndpoint):
 
     def _weight_change(self, instructions: tuple[Instruction, ...]) -> tuple[bool, bool]:
         """Return whether instructions update the weights, and whether they load earlier ones."""
-        has_objective = self.worker.objective is not None
-        updated = any(
-            each.kind in STEP_KINDS and self._ledger.is_update(each.rate, has_objective)
-            for each in instructions
-        )
-        return updated, any(each.kind == "load_best" for each in instructions)
+        kinds = {each.kind for each in instructions}
+        return not kinds.isdisjoint(STEP_KINDS), "load_best" in kinds
 
     def _apply_pending(
         self, gradients: tuple[Gradient, ...], instructions: tuple[Instruction, ...]
@@ -339,11 +343,28 @@ class Endpoint(RequestEndpoint):
             pairs = [(self._sent.get(gradient.tensor_id), gradient) for gradient in gradients]
             self._run_backward(pairs, retain_graph=False)
             self._sent.clear()
+        before = flat_weights(self.worker.net.bottom) if instructions else None
         for each in instructions:
             self._net.update(WeightUpdate(cast(UpdateKind, each.kind), each.rate))
             self._last_update = each.number
-        if not instructions:
+        if before is None:
             self._net.zero_grad()
+            return
+        change = relative_change(before, flat_weights(self.worker.net.bottom))
+        self._ledger.record_change(change)
+        if self._probe is not None:
+            self._probe.change += change
+
+    def _check_net(self) -> None:
+        """Leave the run if embeddings become sums of functions of single features."""
+        if self._probe is None or not self._probe.due:
+            return
+        try:
+            self._ledger.check_net(self._probe.measure(), self._probe.measure_norms())
+        except WireError:
+            # Neither a checkpoint nor a release may contain these weights.
+            self._worker, self.run, self._probe = None, "", None
+            raise
 
     def _run_backward(self, pairs: list[tuple[SentTensor, Gradient]], retain_graph: bool) -> None:
         objective, self.worker.objective = self.worker.objective, None

@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from xvfl.errors import ConfigError, RunError, WireError
+from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.privacy_accounting import PrivacyStatement, Release, composed_epsilon
 from xvfl.federation.run_settings import RunSettings
 from xvfl.federation.settings_limits import (
     SettingsLimits,
     check_settings,
     settings_digest,
-    trains_by_reconstruction,
 )
 from xvfl.options import MASKING_METHODS
 from xvfl.system.files import atomic_write
@@ -33,11 +33,16 @@ TRAINING_REQUESTS = 2
 """Requests of each kind for a row and epoch: PAGE needs two, and a batch may be repeated."""
 EVALUATION_REQUESTS = 20
 """The same for evaluation, which predicts in every mode and for every party."""
-UPDATES_PER_REPEAT = 8
-"""Updates of a run that allow one more repeated batch: the last 6 % of a cosine schedule hardly
-change the weights."""
-MIN_RATE_SHARE = 0.01
-"""Share of the run's learning rate from which an update counts as one."""
+UPDATES_PER_REPEAT = 4
+"""Updates of a run that allow one more repeated batch: the last part of a cosine schedule hardly
+changes the weights."""
+MIN_CHANGE = 3e-5
+"""Relative change of the weights from which an update counts as one."""
+MIN_NORM = 0.7
+"""Smallest norm of a layer's weights over its first norm; weight decay of honest runs leaves more
+than 0.8."""
+EVALUATION_ROWS = 2048
+"""Rows of a request for evaluation (`predict.BATCH`)."""
 
 
 @dataclass(frozen=True)
@@ -57,11 +62,16 @@ class RequestLimits:
     max_repeats: int = 20
     """Largest number of training batches in a run that are requested before the weights were
     updated since the previous batch, or after earlier weights were loaded; one more is allowed for
-    every 8 updates. In an honest run this happens if an update is lost or a process restarts."""
+    every 4 updates. In an honest run this happens if an update is lost or a process restarts."""
     max_parameters: int = 25_000_000
     """Largest number of parameters of the party's nets."""
     max_batch_bytes: int = 2**31
-    """Largest estimated memory of the copies of a table's rows in one request, in bytes."""
+    """Largest estimated memory of the copies of rows in one request, in bytes. Of images, the
+    estimate counts two layers; deep nets take several times as much."""
+    min_interaction: float = 0.01
+    """Smallest share of interactions between features in the variance of a table's embeddings; the
+    party leaves a run in which its net falls below. 0 = not measured. Runs with gradients are not
+    measured."""
     settings: SettingsLimits | None = SettingsLimits()
     """Bounds of the settings that the coordinator chooses."""
     accept_gradients: bool = False
@@ -80,10 +90,9 @@ class RequestLimits:
         for name in ("max_repeats", "max_parameters", "max_batch_bytes"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"limits.{name}: expected 0 or more, got {getattr(self, name)}")
-        if not 0 <= self.min_training_share <= 1:
-            raise ConfigError(
-                f"limits.min_training_share: expected 0 to 1, got {self.min_training_share}"
-            )
+        for name in ("min_training_share", "min_interaction"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(f"limits.{name}: expected 0 to 1, got {getattr(self, name)}")
         if self.max_epsilon is not None and self.max_epsilon <= 0:
             raise ConfigError(f"limits.max_epsilon: expected above 0, got {self.max_epsilon}")
         if not 0 < self.max_delta < 1:
@@ -105,7 +114,7 @@ class RequestLimits:
 
 
 UNLIMITED = RequestLimits(
-    2**20, 2**10, 64, 1, 0.0, 2**40, 2**40, 2**60, settings=None, accept_gradients=True
+    2**20, 2**10, 64, 1, 0.0, 2**40, 2**40, 2**60, 0.0, settings=None, accept_gradients=True
 )
 """For a party that trusts the coordinator, such as the coordinator's own."""
 
@@ -134,6 +143,10 @@ class RunRecord:
     """The last training batch, until its update arrives; not stored."""
     rewound: bool = field(default=False, compare=False)
     """Whether earlier weights were loaded since the last batch; not stored."""
+    updating: bool = field(default=False, compare=False)
+    """Whether the update of the last batch is being applied; not stored."""
+    stalled: bool = field(default=False, compare=False)
+    """Whether the last update changed hardly anything; not stored."""
 
 
 class RequestLedger:
@@ -157,7 +170,7 @@ class RequestLedger:
         self._counts: NDArray[np.uint32] = np.zeros((len(KINDS), n_rows), dtype=np.uint32)
         self._runs: dict[str, RunRecord] = {}
         self._run, self._learning_rate = RunRecord(), 0.0
-        self._masks, self._needs_objective = True, False
+        self._masks, self._must_change = True, False
         self._statement: PrivacyStatement | None = None
         self._epsilon: float | None = None
         self._runs_path = path and path.with_suffix(".json")
@@ -239,8 +252,9 @@ class RequestLedger:
         self._runs[run] = self._run
         self._learning_rate = settings.train.learning_rate
         self._masks = settings.method in MASKING_METHODS
-        limited = self.limits.settings is not None
-        self._needs_objective = limited and trains_by_reconstruction(settings)
+        # Without masked copies, or with noise, a batch of the same net tells nothing new.
+        private = settings.privacy.epsilon is not None
+        self._must_change = self.limits.settings is not None and self._masks and not private
         self.save()
 
     def save(self) -> None:
@@ -285,17 +299,50 @@ class RequestLedger:
                 f"settings of the run, got {rate:g}"
             )
 
-    def is_update(self, rate: float, has_objective: bool) -> bool:
-        """Return whether a step changes the weights enough to count as an update."""
-        trains = has_objective or not self._needs_objective
-        return trains and rate > 0 and rate >= MIN_RATE_SHARE * self._learning_rate
-
     def record_update(self, updated: bool, rewound: bool) -> None:
         """Record the update of the last training batch, or a return to earlier weights."""
         run = self._run
-        if updated and run.batch is not None:
-            run.updates, run.batch = run.updates + 1, None
+        run.updating = updated and run.batch is not None
+        if run.updating:
+            run.batch = None
         run.rewound |= rewound
+
+    def record_change(self, change: float) -> None:
+        """Record the relative change of the weights by the update; a small one does not count."""
+        run = self._run
+        if run.updating and self._must_change and not change >= MIN_CHANGE:
+            run.stalled = True
+        elif run.updating:
+            run.updates += 1
+        run.updating = False
+
+    def measures(self, worker: PartyWorker, settings: RunSettings) -> bool:
+        """Return whether the interactions of features in a run's net are measured."""
+        layout = worker.net.layout
+        if self.limits.min_interaction == 0 or settings.privacy.sends_gradients:
+            return False
+        # A single feature has no interactions; with differential privacy, noise protects columns.
+        table = layout.image is None and layout.raw > 1 and len(worker.table) > 0
+        return table and worker.private is None
+
+    def check_net(self, share: float, norm: float) -> None:
+        """Refuse a net in which features hardly interact, or soon will, because layers shrink.
+
+        `share`: of interactions in the variance of embeddings; `norm`: smallest norm of a layer,
+        over its first norm.
+        """
+        least, advice = self.limits.min_interaction, "lower `learning_rate`"
+        found = f"features hardly interact in this party's net (share {share:.2g}, limit {least:g})"
+        if not norm >= MIN_NORM:
+            found = f"a layer of this party's net shrank to {norm:.2g} of its norm"
+            advice = "lower `weight_decay`"
+        elif share >= least:
+            return
+        raise WireError(
+            f"update: {found}, so embeddings would reveal columns; this party leaves the run: "
+            f"{advice} and start another run, or the party's operator can set "
+            "limits.min_interaction = 0"
+        )
 
     def count_batch(self, batch: str, updated: bool, rewound: bool) -> None:
         """Reject a training batch if too many had no update since the batch before.
@@ -304,26 +351,35 @@ class RequestLedger:
         `rewound` say what arrives with this batch.
         """
         run = self._run
-        if run.rewound or rewound or not (updated or run.batch in (None, batch)):
+        stays = run.stalled or run.rewound or rewound
+        if stays or not (updated or run.batch in (None, batch)):
             self._check_repeats(run)
             run.repeats += 1
             # On a full disk the count stays in memory until the next checkpoint.
             with suppress(OSError):
                 self.save()
         self.record_update(updated, False)
-        run.batch, run.rewound = batch, False
+        run.batch, run.rewound, run.stalled = batch, False, False
 
     def _check_repeats(self, run: RunRecord) -> None:
         allowed = self.limits.max_repeats + run.updates // UPDATES_PER_REPEAT
         if run.repeats >= allowed:
             raise WireError(
-                f"expected an update of the last training batch first: this party allows {allowed} "
-                f"repeated batches after {run.updates} updates, and all were used; its operator "
-                "can raise limits.max_repeats"
+                "expected an update of the last training batch first, which changes the weights: "
+                f"this party allows {allowed} repeated batches after {run.updates} updates, and "
+                "all were used; raise `learning_rate`, or the party's operator can raise "
+                "limits.max_repeats"
             )
 
-    def check_memory(self, n_bytes: int) -> None:
-        """Reject a request whose rows would take too much memory."""
+    def check_size(self, n_handles: int, n_bytes: int) -> None:
+        """Reject a request with too many handles, or whose rows would take too much memory."""
+        bounds = self.limits.settings
+        most = n_handles if bounds is None else max(bounds.batch_size[1], EVALUATION_ROWS)
+        if n_handles > most:
+            raise WireError(
+                f"Embed: this party allows {most:g} handles, got {n_handles}; lower `batch_size`, "
+                "or the party's operator can raise limits.settings.batch_size"
+            )
         if n_bytes > self.limits.max_batch_bytes:
             raise WireError(
                 f"Embed: the rows take about {n_bytes} bytes, this party allows "

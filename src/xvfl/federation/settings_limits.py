@@ -53,12 +53,12 @@ class SettingsLimits:
     """Number of nets."""
     batch_size: Range = (0, 8192)
     """Rows per step; 0 = by the number of rows."""
-    learning_rate: Range = (1e-5, 0.5)
+    learning_rate: Range = (1e-4, 0.05)
     """Initial learning rate; the rate of an update may not be above it."""
     momentum: Range = (0, 0.99)
     """Momentum of `sgd`."""
-    weight_decay: Range = (0, 1)
-    """Weight decay."""
+    weight_decay: Range = (0, 0.1)
+    """Weight decay. Without gradients, it must be 0 unless the optimizer is `adamw`."""
     completion_interval: Range = (1, 16)
     """Steps between two completions."""
     image_shift: Range = (0, 0.5)
@@ -153,6 +153,13 @@ def check_settings(settings: RunSettings, limits: SettingsLimits) -> None:
             f"{settings.train.completion_interval}: the nets would not change in the other steps"
         )
     _check_range("reconstruction", weight, bounds, "reconstruction")
+    train = settings.train
+    if settings.privacy.reconstruction_only and train.weight_decay and train.optimizer != "adamw":
+        raise WireError(
+            f"Begin: train.weight_decay: expected 0 with optimizer {train.optimizer!r} without "
+            f"gradients, got {train.weight_decay:g}: it would shrink the hidden layers until the "
+            "net is linear; use 'adamw', whose weight decay is decoupled"
+        )
 
 
 def trains_by_reconstruction(settings: RunSettings) -> bool:
@@ -197,9 +204,10 @@ def count_parameters(layout: Layout, config: NetConfig, method: str, privacy: Pr
 
 
 def copy_bytes(layout: Layout, config: NetConfig) -> int:
-    """Estimate the memory of one copy of a table's row in a training step; 0 for images."""
+    """Estimate the memory of one copy of a row in a training step; of images, in two layers."""
     if layout.image is not None:
-        return 0
+        channels, height, width = layout.image
+        return 4 * height * width * (channels + 1 + 2 * config.base_channels)
     numbers = sum(feature.kind == "numeric" for feature in layout.features)
     waves = numbers * (4 * N_FREQUENCIES + 2 * (config.number_embedding_dim or 0))
     inputs = layout.encoded + layout.raw + (waves if config.number_embedding_dim else 0)

@@ -129,21 +129,25 @@ class PartyService:
         if privacy is not None:
             # Which features of a row are missing is private too.
             levels = torch.full_like(levels, FULL)
+
+        def on_accept() -> None:
+            if not self.inputs.folder.has(ENCODER):
+                self.inputs.folder.write_json(ENCODER, encoder.to_dict())
+            self._folder.save_run(settings, full_threshold)
+
         return PartyRun(
             worker,
             levels,
             ledger,
-            lambda: self._folder.save_run(settings, full_threshold),
+            on_accept,
             copy_bytes(encoder.layout, settings.net),
         )
 
     def _encoder(self, training: Tensor) -> Encoder:
-        """Load the encoder; before the first run, fit it on the training rows."""
+        """Load the encoder; before the first accepted run, fit it on the training rows."""
         folder, name = self.inputs.folder, self.inputs.name
         if folder.has(ENCODER):
             return encoder_from_dict(folder.read_json(ENCODER))
         assert self._alignment is not None
         rows = np.sort(self._alignment.match.rows[training.numpy()])
-        encoder = fit_encoder([take_rows(self.inputs.source, rows)], self.inputs.options, name)
-        folder.write_json(ENCODER, encoder.to_dict())
-        return encoder
+        return fit_encoder([take_rows(self.inputs.source, rows)], self.inputs.options, name)
