@@ -44,7 +44,8 @@ def slow_shares(worker: PartyWorker) -> list[float]:
     S, T, both = (torch.stack(each, 1) for each in parts.values())
 
     def variance(z: Tensor) -> float:
-        return sum(float(group.var(0, correction=0).sum()) for group in z.split(GROUP_ROWS))
+        groups = z.view(GROUPS, GROUP_ROWS, -1)
+        return sum((float(each.var(0, correction=0).sum()) for each in groups), 0.0)
 
     return [
         variance(S[m] + T[m] - both[m]) / (variance(S[m]) + variance(T[m])) for m in range(members)
