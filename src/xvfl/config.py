@@ -360,6 +360,33 @@ class TrainConfig:
 
 
 @dataclass(frozen=True)
+class EncoderConfig:
+    """How a party trains its encoder alone, and what it uploads of a row."""
+
+    objective: Literal["auto", "reconstruction", "contrastive"] = "auto"
+    """`reconstruction`: restore a row from the embedding of a copy with features dropped.
+    `contrastive`: recognize two random views of an image among those of others. `auto` =
+    `contrastive` for images, else `reconstruction`."""
+    epochs: int = 60
+    """Passes over the rows to learn from."""
+    batch_size: int = 0
+    """Rows per step; 0 = 512 for images, else between 64 and 1024, for about 100 steps per
+    epoch."""
+    learning_rate: float = 2e-3
+    """Initial learning rate."""
+    masked_copies: int = 4
+    """Number of masked copies of a row that are uploaded beside the row as observed; 0 to 31."""
+    precision: Literal["float32", "bf16"] = "float32"
+    """Precision of the encoder on a GPU; `bf16` speeds up images."""
+
+    def __post_init__(self) -> None:
+        _require(self, "epochs", self.epochs >= 1, "1 or more")
+        _require(self, "batch_size", self.batch_size >= 0, "0 (automatic) or more")
+        _require(self, "learning_rate", self.learning_rate > 0, "above 0")
+        _require(self, "masked_copies", 0 <= self.masked_copies <= 31, "from 0 to 31")
+
+
+@dataclass(frozen=True)
 class PrivacyConfig:
     """Protection of labels and features during training."""
 
