@@ -16,9 +16,10 @@ from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.methods.base import Federation, Mode, View
 from xvfl.nets.mlp import mlp
+from xvfl.nets.party_net import PartyNet
 from xvfl.primitives.masks import drop_features
 from xvfl.primitives.random import CounterRNG
-from xvfl.primitives.rows import Rows
+from xvfl.primitives.rows import Rows, Table
 from xvfl.upload.augment import N_RANDOM, augment
 
 TEMPERATURE = 0.2
@@ -85,6 +86,10 @@ class Contrastive(Objective):
 class AugmentedImages(PartyWorker):
     """A party with images in contrastive learning: each view has its own augmentation and mask."""
 
+    def __init__(self, name: str, net: PartyNet, table: Table, seeds: Sequence[int]) -> None:
+        super().__init__(name, net, table, seeds)
+        self._augment = [CounterRNG(self.seeds, name, "augment", number) for number in range(2)]
+
     def embed(
         self,
         handles: Tensor,
@@ -92,11 +97,10 @@ class AugmentedImages(PartyWorker):
         step: int | Tensor,
         needed: Tensor | None = None,
     ) -> Tensor:
-        """Embed a random view of each image, as many as `views`. (B, v, d)"""
+        """Embed one or two random views of each image. (B, v, d)"""
         rows, net = self.table.take(handles), self.net
         observed, copies = net.spread(rows.observed), []
-        for number in range(len(views)):
-            rng = CounterRNG(self.seeds, self.name, "augment", number)
+        for rng in self._augment[: len(views)]:
             uniform = rng.uniform(step, len(rows), N_RANDOM + 1 + net.layout.raw, rows.device)
             pixels, kept = augment(rows.values, observed, uniform[:, :N_RANDOM])
             dropped = uniform[:, N_RANDOM:].clone()

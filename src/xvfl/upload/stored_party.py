@@ -60,11 +60,12 @@ class StoredParty:
         """
         if "self" in views:
             raise RunError(f"party {self.name!r}: an upload has no self-completed view")
-        copy = torch.zeros(len(handles), len(views), dtype=torch.long, device=self.views.device)
+        plain = torch.zeros(len(handles), dtype=torch.long, device=self.views.device)
         n_copies, n_masked = self.views.shape[1] - 1, views.count("masked")
+        masked = iter([plain] * n_masked)
         if self.net.training and n_copies and n_masked:
-            masked = [at for at, view in enumerate(views) if view == "masked"]
-            copy[:, masked] = self._choose(len(handles), n_masked, n_copies, step)
+            masked = iter(self._choose(len(handles), n_masked, n_copies, step).unbind(1))
+        copy = torch.stack([next(masked) if view == "masked" else plain for view in views], 1)
         return self.views[handles.clamp(min=0).unsqueeze(1), copy].float()
 
     def _choose(self, rows: int, n_masked: int, n_copies: int, step: int | Tensor) -> Tensor:
