@@ -102,6 +102,8 @@ def _xvfl(config: LossConfig, parts: MethodParts) -> Method:
         config.n_masks,
         config.guidance or 0.0,
         bool(config.joint_masks),
+        # Uploads have no self views.
+        config.cross_completion or parts.adapter is None,
     )
     concat = config.aggregation == "concat"
     return XVFL(parts.joint() if concat else parts.shared(), weights, task=parts.task)

@@ -4,11 +4,15 @@ Shapes: n stored rows, c masked copies, B rows of a batch, v views, d embedding 
 """
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from xvfl.errors import RunError
+from xvfl.federation.fused import FusedFederation
+from xvfl.federation.party_worker import PartyWorker
 from xvfl.methods.base import View
 from xvfl.primitives.random import CounterRNG
 from xvfl.training.optimizer import OptimizedNet
@@ -31,6 +35,8 @@ class StoredParty:
         One seed for each head (and stacked run); they choose copies independently.
     unmasked
         Share of the masked views that are the row as observed, for each seed.
+    width
+        Width of the returned embeddings, at least d; zeros are appended. By default d.
     """
 
     objective: Tensor | None = None
@@ -38,9 +44,15 @@ class StoredParty:
     row_wise = True
 
     def __init__(
-        self, name: str, views: Tensor, seeds: Sequence[int], unmasked: Sequence[float]
+        self,
+        name: str,
+        views: Tensor,
+        seeds: Sequence[int],
+        unmasked: Sequence[float],
+        width: int = 0,
     ) -> None:
         self.name, self.views = name, views
+        self._padding = max(width - views.shape[-1], 0)
         self.net = NoWeights()
         self.optimized_net: OptimizedNet | None = None
         self._draws = CounterRNG(seeds, name, "copy")
@@ -66,7 +78,9 @@ class StoredParty:
         if self.net.training and n_copies and n_masked:
             masked = iter(self._choose(len(handles), n_masked, n_copies, step).unbind(1))
         copy = torch.stack([next(masked) if view == "masked" else plain for view in views], 1)
-        return self.views[handles.clamp(min=0).unsqueeze(1), copy].float()
+        at = handles.clamp(min=0).unsqueeze(1).to(self.views.device)
+        found = self.views[at, copy].to(handles.device, torch.float32)
+        return functional.pad(found, (0, self._padding))
 
     def _choose(self, rows: int, n_masked: int, n_copies: int, step: int | Tensor) -> Tensor:
         """Choose a copy for each masked view of each row; 0 is the row as observed. (B, m)"""
@@ -80,3 +94,9 @@ class StoredParty:
     ) -> Tensor:
         """Raise an error: the coordinator has no completers."""
         raise RunError(f"party {self.name!r}: an upload cannot be completed from a cue")
+
+
+def stored_federation(parties: Sequence[StoredParty]) -> FusedFederation:
+    """Combine stored parties to a federation; nothing flows back to them."""
+    # A stored party has what a federation in one process uses of a worker.
+    return FusedFederation(cast(Sequence[PartyWorker], parties), sends_gradients=False)

@@ -276,6 +276,68 @@ class Assistance:
 
 
 @dataclass(frozen=True)
+class HeldOut:
+    """Rows from which a party must not learn: those of validation and test; the reply is `Done`.
+
+    They are drawn without looking at labels. A party accepts one list for an alignment.
+    """
+
+    request_id: int
+    handles: Tensor
+    """(n,) int32"""
+
+
+@dataclass(frozen=True)
+class AskUpload:
+    """Ask for the party's upload; the reply is `UploadOffer`."""
+
+    request_id: int
+
+
+@dataclass(frozen=True)
+class UploadOffer:
+    """The newest version of a party's upload, or how far the training of its encoder is."""
+
+    request_id: int
+    version: int
+    """0 while the party has none."""
+    progress: float
+    """Finished share of the training."""
+    manifest: Document
+    """JSON of `UploadManifest`; empty while there is none."""
+
+
+@dataclass(frozen=True)
+class AskChunk:
+    """Ask for a chunk of an upload; the reply is `UploadChunk`."""
+
+    request_id: int
+    version: int
+    number: int
+
+
+@dataclass(frozen=True)
+class UploadChunk:
+    """Consecutive rows of an upload, by handle."""
+
+    request_id: int
+    values: Tensor
+    """(n, 1 + c, d) float16: the row as observed, then c masked copies."""
+    row_status: Tensor
+    """(n,) uint8: 0 nothing observed, 1 partly observed, 2 full."""
+
+
+@dataclass(frozen=True)
+class UploadStored:
+    """The coordinator has stored a whole upload; the reply is `Done`."""
+
+    request_id: int
+    version: int
+    digest: Code
+    """Of the manifest."""
+
+
+@dataclass(frozen=True)
 class End:
     """The run has ended."""
 
@@ -328,6 +390,12 @@ Message = (
     | RowEmbeddings
     | Assist
     | Assistance
+    | HeldOut
+    | AskUpload
+    | UploadOffer
+    | AskChunk
+    | UploadChunk
+    | UploadStored
 )
 
 KINDS: dict[int, type[Any]] = {
@@ -355,5 +423,11 @@ KINDS: dict[int, type[Any]] = {
     22: RowEmbeddings,
     23: Assist,
     24: Assistance,
+    25: HeldOut,
+    26: AskUpload,
+    27: UploadOffer,
+    28: AskChunk,
+    29: UploadChunk,
+    30: UploadStored,
 }
 """Type number of each message in a frame; numbers are never reused."""
