@@ -192,6 +192,9 @@ class NetConfig:
     """Number of nets of each party and of heads, trained at once; predictions are averaged. More
     than one needs tables and default nets, and multiplies the embeddings in every message. 0 = 4
     for tables with default nets in one process without privacy options, else 1."""
+    heads: int = 0
+    """Number of heads on the parties' embeddings where parties upload them; predictions are
+    averaged. They cost the parties nothing. 0 = 4 with uploads, else 1."""
 
     def __post_init__(self) -> None:
         size = "0 (automatic) or a positive integer"
@@ -203,6 +206,7 @@ class NetConfig:
         _require(self, "number_embedding_dim", (self.number_embedding_dim or 0) >= 0, "0 or more")
         _require(self, "skip_rank", (self.skip_rank or 0) >= 0, "0 or more")
         _require(self, "members", 0 <= self.members <= 64, "0 (automatic) or from 1 to 64")
+        _require(self, "heads", 0 <= self.heads <= 64, "0 (automatic) or from 1 to 64")
 
 
 @dataclass(frozen=True)

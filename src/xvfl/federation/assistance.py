@@ -50,7 +50,7 @@ def method_with_peers(method: Method, n_peers: int, width: int) -> Method:
     """
     if isinstance(method, Members):
         inner = method_with_peers(method.method, n_peers, width)
-        return Members(inner, method.members, method.task)
+        return method.of(inner)
     assert isinstance(method, XVFL)
     heads = method.heads
     if isinstance(heads, AdaptedHead):

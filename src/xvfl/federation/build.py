@@ -101,7 +101,8 @@ def build_method(
     """
     require_resolved(config, loss, privacy)
     check_members(config, privacy, image, head is not None)
-    seeds = member_seeds(seeds, config.members)
+    several = config.members * config.heads
+    seeds = member_seeds(seeds, several)
     d, hidden = config.embedding_dim, config.hidden_dim
     adapted = min(d, ADAPTED_WIDTHS[image]) if head is None else d
     counter = itertools.count()
@@ -133,7 +134,7 @@ def build_method(
     parts = MethodParts(new_head, n_parties, d, tuple(seeds), adapter, adapted, task)
     require_task(loss.method, task.kind)
     method = method_spec(loss.method).build(loss, parts)
-    return method if config.members == 1 else Members(method, config.members, task)
+    return method if several == 1 else Members(method, several, task, shared=config.heads > 1)
 
 
 def custom_net(net: NetOrBuilder | None, *arguments: Any) -> nn.Module | None:

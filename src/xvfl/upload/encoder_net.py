@@ -23,6 +23,7 @@ def build_encoder(
         number_embedding_dim=config.number_embedding_dim,
         skip_rank=config.skip_rank,
         members=1,
+        heads=1,
     )
     parties = build_parties({name: layout}, net, LossConfig(), seeds, privacy=NO_GRADIENTS)
     return parties[name]

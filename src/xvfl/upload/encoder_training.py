@@ -12,7 +12,7 @@ from xvfl.nets.party_net import PartyNet
 from xvfl.primitives.layout import Layout
 from xvfl.primitives.rows import Rows, Table
 from xvfl.training.loop import Record, Trainer
-from xvfl.upload.objectives import AugmentedImages, Contrastive, Objective, Reconstruction
+from xvfl.upload.objectives import AugmentedImages, Contrastive, Reconstruction
 
 IMAGE_BATCH = 512
 """Default batch size of contrastive learning, which needs many other images."""
@@ -55,7 +55,7 @@ class EncoderTraining:
     ) -> None:
         device = next(net.parameters()).device
         contrastive = choose_objective(config, net.layout) == "contrastive"
-        method: Objective
+        method: Contrastive | Reconstruction
         if contrastive:
             worker: PartyWorker = AugmentedImages(name, net, table.to(device), seeds)
             with torch.no_grad():

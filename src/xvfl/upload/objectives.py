@@ -6,7 +6,7 @@ Shapes: R stacked runs, B rows, d embedding width.
 """
 
 from collections.abc import Sequence
-from typing import cast
+from typing import Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -40,7 +40,7 @@ class Objective:
         """Raise an error: an encoder makes no predictions."""
         raise NotImplementedError(f"{type(self).__name__} makes no predictions")
 
-    def select_parties(self, parties: Sequence[int]) -> "Objective":
+    def select_parties(self, parties: Sequence[int]) -> Self:
         """Return this objective; it has one party."""
         return self
 

@@ -2,6 +2,7 @@
 
 import secrets
 from hashlib import blake2b
+from typing import Any
 
 from xvfl.config import EncoderConfig, UploadTerms
 from xvfl.data.images import Images
@@ -63,6 +64,24 @@ class UploadPartyService:
             blake2b(repr(columns).encode(), digest_size=8).hexdigest(),
             match.session.hex() if match else "",
         )
+
+    def close(self) -> None:
+        """Stop the training of the encoder; it continues from its checkpoint."""
+        self.endpoint.close()
+
+    @property
+    def busy(self) -> bool:
+        """Whether the encoder is being trained."""
+        return 0 < self.endpoint.progress < 1
+
+    def status(self) -> dict[str, Any]:
+        """Describe encoder and upload for the status server; numbers become metrics."""
+        endpoint = self.endpoint
+        return {
+            "encoder_version": endpoint.version,
+            "encoder_progress": endpoint.progress,
+            "uploaded": int(endpoint.uploaded),
+        }
 
     def _set_alignment(self, alignment: PartyAlignment) -> None:
         self._alignment = alignment

@@ -128,6 +128,11 @@ class UploadEndpoint(RequestEndpoint):
         self.uploaded = False
         """Whether the coordinator has stored the whole upload."""
 
+    @property
+    def version(self) -> int:
+        """Version of the encoder."""
+        return self._encoder.version
+
     def set_match(self, rows: NDArray[np.int64]) -> None:
         """Set the matched rows of the table, by handle; train if the held-out rows are known."""
         self._matched = rows

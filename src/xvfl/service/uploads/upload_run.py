@@ -98,7 +98,7 @@ class UploadRun:
             labeled.task,
         )
         method.heads.to(device)
-        heads, width = options.net.members, options.net.embedding_dim
+        heads, width = options.net.heads, options.net.embedding_dim
         shares = [options.loss.unmasked_copies or 0.0] * heads
         federation = stored_federation(
             [
@@ -159,8 +159,9 @@ class UploadRun:
         """Resolve the options of the heads; the parties have chosen their encoders."""
         config = self.config
         width = max(store.manifest.width for store in stores.values())
-        net = replace(config.net, embedding_dim=width, members=1)
-        options = resolve_options(
+        heads = config.net.heads or DEFAULT_HEADS
+        net = replace(config.net, embedding_dim=width, members=1, heads=heads)
+        return resolve_options(
             net,
             replace(config.loss, cross_completion=False),
             config.train,
@@ -170,8 +171,6 @@ class UploadRun:
             parties=len(stores),
             rows=len(self.labeled.parts[0]),
         )
-        heads = config.net.members or DEFAULT_HEADS
-        return replace(options, net=replace(options.net, members=heads))
 
     def _run_name(self) -> str:
         if not self.folder.has(RUN):
