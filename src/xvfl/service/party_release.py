@@ -10,7 +10,7 @@ A release assembles a model from the head, the party's encoder and its last chec
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -18,8 +18,9 @@ from typing import Any
 
 from torch import Tensor
 
-from xvfl.config import LossConfig, build
+from xvfl.config import LossConfig, NetConfig, PrivacyConfig, build
 from xvfl.data.encoder import encoder_from_dict
+from xvfl.data.sources import Encoder
 from xvfl.errors import WireError, XVFLError
 from xvfl.federation.endpoint import LAST_STEP
 from xvfl.federation.run_settings import RunSettings, parse_run_settings
@@ -38,6 +39,17 @@ RUN = "run.json"
 
 
 @dataclass(frozen=True)
+class PartyParts:
+    """What a party contributes to its model."""
+
+    encoder: Encoder
+    net: NetConfig
+    privacy: PrivacyConfig
+    full_threshold: float
+    weights: Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
 class PartyFolder:
     """A party's state folder, with what a release needs besides."""
 
@@ -46,6 +58,8 @@ class PartyFolder:
     release_key: Path | None
     """Public key that verifies releases."""
     id_column: str | None = None
+    load_upload: Callable[[int, int], PartyParts] | None = None
+    """Loads a version of the encoder, for a number of heads; None with interactive training."""
 
     def save_run(self, settings: RunSettings, full_threshold: float) -> None:
         """Store the settings of a run that starts; a run that resumes has them already."""
@@ -120,28 +134,26 @@ class PartyFolder:
         live: tuple[str, Mapping[str, Tensor]],
     ) -> None:
         """Save the model of this party's nets and the released head."""
-        settings, full_threshold = self.load_run(manifest["run"], "Release")
-        encoder = encoder_from_dict(self.folder.read_json(ENCODER))
         try:
+            parts = self._parts(manifest, live)
             net, loss = resolve_saved(
-                settings.net,
+                parts.net,
                 build(LossConfig, manifest["loss"], "release"),
-                settings.privacy,
-                image=encoder.layout.image is not None,
+                parts.privacy,
+                image=parts.encoder.layout.image is not None,
             )
             model = Model(
-                {self.name: encoder},
-                {self.name: full_threshold},
+                {self.name: parts.encoder},
+                {self.name: parts.full_threshold},
                 task_from_dict(manifest),
                 manifest["prior"],
                 net,
                 loss,
                 0,
-                privacy=settings.privacy,
+                privacy=parts.privacy,
             )
-            weights = live[1] if live[0] == settings.run else self.load_weights(settings.run)
             model.parties[self.name].load_state_dict(
-                {key: value.detach().cpu() for key, value in weights.items()}
+                {key: value.detach().cpu() for key, value in parts.weights.items()}
             )
             head = dict(zip(manifest["tensors"], message.tensors, strict=True))
             model.method.heads.load_state_dict(head)
@@ -153,11 +165,25 @@ class PartyFolder:
             raise WireError(f"Release: it does not fit this party ({error})") from error
         extra = {
             "bundle": self.name,
-            "run": settings.run,
+            "run": manifest["run"],
             "release": manifest["number"],
             "id_column": {self.name: self.id_column},
         }
         model.save(RunDir(self.folder / BUNDLE), extra)
+
+    def _parts(
+        self, manifest: Mapping[str, Any], live: tuple[str, Mapping[str, Tensor]]
+    ) -> PartyParts:
+        if self.load_upload is not None:
+            return self.load_upload(int(manifest["encoder"]["version"]), int(manifest["heads"]))
+        settings, full_threshold = self.load_run(manifest["run"], "Release")
+        return PartyParts(
+            encoder_from_dict(self.folder.read_json(ENCODER)),
+            settings.net,
+            settings.privacy,
+            full_threshold,
+            live[1] if live[0] == settings.run else self.load_weights(settings.run),
+        )
 
     def load_run(self, run: str, request: str) -> tuple[RunSettings, float]:
         """Load the settings and the full threshold of the last run; `request` needs this run."""

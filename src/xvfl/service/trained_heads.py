@@ -1,7 +1,7 @@
 """The coordinator's result of a finished run: the heads, saved and signed for named parties."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
@@ -36,6 +36,9 @@ class TrainedHeads:
     prior: Sequence[float]
     temperatures: Temperatures
     loss: LossConfig
+    encoders: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """By party, the upload that the heads were trained on; empty with interactive training."""
+    n_heads: int = 1
 
     def save(
         self,
@@ -55,6 +58,7 @@ class TrainedHeads:
             "net": asdict(net),
             "image": image,
             "random_state": seed,
+            "encoders": self.encoders,
             **outcome,
             **self._manifest(self.temperatures, decision_weights(self.method)),
         }
@@ -74,14 +78,21 @@ class TrainedHeads:
 
     def party_head(self, index: int) -> dict[str, Tensor]:
         """Return the weights of the head that the party at an index needs."""
-        return dict(self.method.select_parties([index]).heads.state_dict())
+        weights = dict(self.method.select_parties([index]).heads.state_dict())
+        if not self.encoders:
+            return weights
+        # Embeddings of fewer numbers than others' are followed by zeros.
+        width = int(list(self.encoders.values())[index]["width"])
+        key = "adapters.0.weight"
+        return weights | ({key: weights[key][..., :width]} if key in weights else {})
 
     def party_manifest(self, name: str) -> dict[str, Any]:
         """Return what a party needs besides the head to predict alone or assisted."""
         keys, weights = [mode_key(mode, name) for mode in OWN_MODES], decision_weights(self.method)
         temperatures = {key: self.temperatures.get(key, 1.0) for key in keys}
         own_weights = {key: each for key, each in weights.items() if key in keys}
-        return {**self._manifest(temperatures, own_weights), "party": name}
+        upload = {"encoder": self.encoders[name], "heads": self.n_heads} if self.encoders else {}
+        return {**self._manifest(temperatures, own_weights), "party": name, **upload}
 
     def _manifest(
         self, temperatures: Temperatures, decision_weights: DecisionWeights
@@ -114,7 +125,8 @@ def load_trained_heads(folder: RunDir, privacy: PrivacyConfig) -> tuple[TrainedH
     method.heads.load_state_dict(folder.load_tensors(MODEL)[0])
     load_decision_weights(method, manifest["decision_weights"])
     run, prior, temperatures = (manifest[key] for key in ("run", "prior", "temperatures"))
-    return TrainedHeads(run, method, task, prior, temperatures, loss), names
+    encoders = manifest.get("encoders", {})
+    return TrainedHeads(run, method, task, prior, temperatures, loss, encoders, net.heads), names
 
 
 def place_adapters(

@@ -10,11 +10,9 @@ from xvfl.primitives.layout import Layout
 NO_GRADIENTS = PrivacyConfig("no_gradients")
 
 
-def build_encoder(
-    name: str, layout: Layout, config: EncoderConfig, seeds: Sequence[int]
-) -> PartyNet:
-    """Build an encoder with embeddings in [-1, 1], and the decoder that trains it."""
-    net = NetConfig(
+def encoder_net_config(config: EncoderConfig) -> NetConfig:
+    """Return the sizes of an encoder's nets."""
+    return NetConfig(
         embedding_dim=config.embedding_dim,
         hidden_dim=config.hidden_dim,
         n_blocks=config.n_blocks,
@@ -25,5 +23,12 @@ def build_encoder(
         members=1,
         heads=1,
     )
+
+
+def build_encoder(
+    name: str, layout: Layout, config: EncoderConfig, seeds: Sequence[int]
+) -> PartyNet:
+    """Build an encoder with embeddings in [-1, 1], and the decoder that trains it."""
+    net = encoder_net_config(config)
     parties = build_parties({name: layout}, net, LossConfig(), seeds, privacy=NO_GRADIENTS)
     return parties[name]

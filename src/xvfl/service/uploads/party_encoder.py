@@ -7,13 +7,14 @@ encoders/N/checkpoint.safetensors             its training, until it is finished
 """
 
 import time
+from dataclasses import asdict, replace
 from hashlib import blake2b
 from threading import Event
 
 import numpy as np
 from torch import Tensor
 
-from xvfl.config import EncoderConfig, TableOptions
+from xvfl.config import EncoderConfig, TableOptions, build
 from xvfl.data.encoder import encoder_from_dict
 from xvfl.data.sources import Source, encode, fit_encoder, take_rows
 from xvfl.dataset.in_memory import to_party_table
@@ -23,9 +24,10 @@ from xvfl.model.fitting import choose_device
 from xvfl.model.run_dir import CHECKPOINT, RunDir
 from xvfl.nets.party_net import PartyNet
 from xvfl.primitives.rows import PartyTable, choose_full_threshold
+from xvfl.service.party_release import PartyParts
 from xvfl.service.secret import load_secret, run_seed
 from xvfl.system.report import Report, no_report
-from xvfl.upload.encoder_net import build_encoder
+from xvfl.upload.encoder_net import NO_GRADIENTS, build_encoder, encoder_net_config
 from xvfl.upload.encoder_training import EncoderTraining
 
 HELD_OUT = "held_out.json"
@@ -107,9 +109,8 @@ class PartyEncoder:
                 saved = time.monotonic()
             if stop.is_set():
                 return False
-        self._folder.save_tensors(
-            WEIGHTS, net.state_dict(), {"full_threshold": self.full_threshold}
-        )
+        about = {"full_threshold": self.full_threshold, "config": asdict(self._config)}
+        self._folder.save_tensors(WEIGHTS, net.state_dict(), about)
         (self._folder / CHECKPOINT).unlink(missing_ok=True)
         return True
 
@@ -148,6 +149,22 @@ class PartyEncoder:
                 self.full_threshold = chosen
             self._net, self._table = net.to(self._device), table.to(self._device)
         return self._table, self._net
+
+
+def load_parts(folder: RunDir, version: int, heads: int) -> PartyParts:
+    """Load a trained version of the encoder for a model with a number of heads."""
+    stored = RunDir(folder / f"encoders/{version}")
+    if not stored.has(WEIGHTS):
+        raise WireError(f"this party has no trained encoder of version {version}")
+    weights, about = stored.load_tensors(WEIGHTS)
+    config: EncoderConfig = build(EncoderConfig, about["config"], str(stored / WEIGHTS))
+    return PartyParts(
+        encoder_from_dict(stored.read_json(ENCODER)),
+        replace(encoder_net_config(config), heads=heads),
+        NO_GRADIENTS,
+        float(about["full_threshold"]),
+        weights,
+    )
 
 
 class HeldOutRows:

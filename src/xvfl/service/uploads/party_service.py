@@ -1,21 +1,22 @@
 """A party's part in a federation by uploads: match ids, train the encoder, upload, install."""
 
 import secrets
+from functools import partial
 from hashlib import blake2b
 from typing import Any
 
 from xvfl.config import EncoderConfig, UploadTerms
 from xvfl.data.images import Images
 from xvfl.data.sources import source_columns, source_ids
-from xvfl.errors import WireError
 from xvfl.matching.alignment import PartyAlignment, load_party_alignment
 from xvfl.service.config import ALIGNMENT
 from xvfl.service.log import LogFunction
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.party_matching import MatchingService
-from xvfl.service.uploads.party_encoder import PartyEncoder
+from xvfl.service.party_release import PartyFolder, release_event
+from xvfl.service.uploads.party_encoder import PartyEncoder, load_parts
 from xvfl.service.uploads.upload_endpoint import UploadEndpoint
-from xvfl.wire.messages import Hello, Match, Message, Release
+from xvfl.wire.messages import Done, Hello, Match, Message, Release
 
 
 class UploadPartyService:
@@ -25,7 +26,14 @@ class UploadPartyService:
         self, inputs: PartyInputs, config: EncoderConfig, terms: UploadTerms, log: LogFunction
     ) -> None:
         """Load the state folder; reject a table that has changed since its ids were matched."""
-        self.inputs = inputs
+        self.inputs, self._log = inputs, log
+        self._folder = PartyFolder(
+            inputs.name,
+            inputs.folder,
+            inputs.release_key,
+            inputs.id_column,
+            partial(load_parts, inputs.folder),
+        )
         self.ids, columns = source_ids(inputs.source), source_columns(inputs.source)
         path = inputs.folder / ALIGNMENT
         self._alignment: PartyAlignment | None = None
@@ -91,4 +99,6 @@ class UploadPartyService:
     def _reply(self, message: Match | Release) -> Message:
         if isinstance(message, Match):
             return self._matching.reply(message)
-        raise WireError("Release: not supported with uploads yet")
+        manifest = self._folder.install(message)
+        self._log(release_event(manifest))
+        return Done(message.request_id, 0)

@@ -1,7 +1,9 @@
 """A run of the coordinator on uploads: receive them, then train and evaluate without parties."""
 
+import itertools
 import json
 import secrets
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from hashlib import blake2b
@@ -25,6 +27,8 @@ from xvfl.service.config import CoordinatorConfig
 from xvfl.service.labeled_rows import LabeledRows
 from xvfl.service.log import FINISHED, LogFunction
 from xvfl.service.outcome import RunOutcome
+from xvfl.service.release_delivery import send_release
+from xvfl.service.release_store import ReleaseStore
 from xvfl.service.secret import load_secret, run_seed
 from xvfl.service.trained_heads import TrainedHeads
 from xvfl.service.uploads.receive import UploadReceiver, receive_uploads
@@ -69,6 +73,7 @@ class UploadRun:
             )
             for party in parties
         }
+        self._request_ids = itertools.count(time.time_ns() // 1_000)
         self._trainer: Trainer | None = None
         self._outcome: RunOutcome | None = None
 
@@ -137,7 +142,14 @@ class UploadRun:
         evaluation = evaluate(predictions, split[0], labeled.task)
         self.folder.write_json(EVALUATION, evaluation.to_dict())
         trained = TrainedHeads(
-            run, method, labeled.task, labeled.prior(training), temperatures, options.loss
+            run,
+            method,
+            labeled.task,
+            labeled.prior(training),
+            temperatures,
+            options.loss,
+            {name: _about(stores[name]) for name in names},
+            heads,
         )
         about = {
             "step": trainer.progress.step,
@@ -146,10 +158,10 @@ class UploadRun:
             "absent": {},
             "uninformed": [],
             "differential_privacy": None,
-            "encoders": {name: _about(stores[name]) for name in names},
         }
         seed = self.config.train.random_state
         trained.save(self.folder, names, options.net, image, seed, about)
+        self._release(trained)
         self._end()
         self.log({"event": FINISHED, "step": trainer.progress.step})
         self._outcome = RunOutcome(trainer.progress.step, evaluation)
@@ -190,11 +202,19 @@ class UploadRun:
         }
         return blake2b(json.dumps(identity, sort_keys=True).encode(), digest_size=16).hexdigest()
 
+    def _release(self, heads: TrainedHeads) -> None:
+        """Sign the heads of the parties that may predict alone; send them to those online."""
+        store = ReleaseStore(self.folder, self.config.signing_key)
+        heads.release(store, self.config.all_parties, self.config.release_to)
+        for party in self._parties:
+            if party.name in self.config.release_to and party.transport.hello() is not None:
+                send_release(store, party, next(self._request_ids), self.log)
+
     def _end(self) -> None:
         """Tell the parties that are online that the run is finished."""
         for party in self._parties:
             if party.transport.hello() is not None:
-                party.transport.request(End(2**62, FINISHED))
+                party.transport.request(End(next(self._request_ids), FINISHED))
 
     def status(self) -> dict[str, Any]:
         """Return the status of the run."""
@@ -215,6 +235,7 @@ def _about(store: UploadStore) -> dict[str, Any]:
         "version": manifest.version,
         "digest": manifest.digest,
         "rows": manifest.rows,
+        "width": manifest.width,
         "created": manifest.created,
         "terms": asdict(manifest.terms),
     }
