@@ -17,7 +17,7 @@ from xvfl.errors import PartyError, RunError, WireError
 from xvfl.federation.remote_party import RemoteParty, request_all
 from xvfl.model.run_dir import RunDir
 from xvfl.service.log import LogFunction
-from xvfl.service.uploads.upload_store import UploadStore
+from xvfl.service.uploads.upload_store import UploadStore, find_upload
 from xvfl.upload.manifest import UploadManifest, parse_manifest
 from xvfl.wire.messages import (
     AskChunk,
@@ -42,12 +42,18 @@ class UploadReceiver:
     ) -> None:
         self._party, self._folder, self._log = party, folder, log
         self._session, self._rows = session, rows
-        self._request_ids = itertools.count(time.time_ns() // 1_000_000)
+        self._request_ids = itertools.count(time.time_ns() // 1_000)
         self.progress = 0.0
         """Finished share of the training of the party's encoder."""
 
     def receive(self, held_out: Tensor, stop: Event) -> UploadStore | None:
-        """Receive the whole upload; None if `stop` is set before. A refusal raises `RunError`."""
+        """Receive the whole upload; None if `stop` is set before. A refusal raises `RunError`.
+
+        An upload that is stored already needs no party.
+        """
+        stored = find_upload(self._folder, self._party.name, self._session)
+        if stored is not None:
+            return stored
         pause = FIRST_POLL_S
         while not stop.is_set():
             try:

@@ -83,3 +83,14 @@ class UploadStore:
         if not path.is_file():
             mode = "w+"
         return np.memmap(path, dtype=dtype, mode=mode, shape=shape)
+
+
+def find_upload(folder: RunDir, party: str, session: str) -> UploadStore | None:
+    """Return the newest complete upload of a party and alignment; None if there is none."""
+    found = []
+    for path in (folder / f"uploads/{party}").glob(f"*/{MANIFEST}"):
+        manifest = parse_manifest(path.read_text(encoding="utf-8"))
+        if manifest.session == session:
+            found.append(UploadStore(folder, manifest))
+    complete = [store for store in found if not store.missing]
+    return max(complete, key=lambda store: store.manifest.version, default=None)
