@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from tests.core_seconds import CoreSeconds
+from tests.cpu_time import CpuTime
 
 os.environ["OMP_NUM_THREADS"] = "1"  # Of processes that tests start.
 torch.set_num_threads(1)
@@ -16,8 +16,8 @@ settings.load_profile("repeatable")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Print the core seconds of the tests by folder."""
-    config.pluginmanager.register(CoreSeconds(), "core-seconds")
+    """Print the CPU time of the tests by folder."""
+    config.pluginmanager.register(CpuTime(), "cpu-time")
 
 
 @pytest.hookimpl(trylast=True)

@@ -252,7 +252,7 @@ def from_lab(setting: Setting, folder: Path) -> None:
     stacked_runs.StackedRuns(made, [run], torch.device("cpu"), privacy).train()
 
 
-ENTRANCES: Mapping[str, Callable[[Setting, Path], None]] = {
+ENTRY_POINTS: Mapping[str, Callable[[Setting, Path], None]] = {
     "estimator": from_estimator,
     "train": from_train,
     "coordinator": from_coordinator,
@@ -305,12 +305,12 @@ SETTINGS: dict[str, Setting] = {
 """A grid in which each value of an option meets those of the others that change its rule."""
 
 
-def options_from(entrance: str, setting: Setting) -> Values:
-    """Return the options with which an entrance trains."""
+def options_from(entry_point: str, setting: Setting) -> Values:
+    """Return the options with which an entry point trains."""
     found: Values = {}
     with tempfile.TemporaryDirectory() as folder, observed(found):
-        ENTRANCES[entrance](setting, Path(folder))
-    assert found, f"{entrance} did not train"
+        ENTRY_POINTS[entry_point](setting, Path(folder))
+    assert found, f"{entry_point} did not train"
     return found
 
 
@@ -336,7 +336,7 @@ SLOW = (
 def test_all_ways_to_train_agree(name: str) -> None:
     setting = SETTINGS[name]
     federation, one_process = (
-        options_from(entrance, setting) for entrance in ("coordinator", "estimator")
+        options_from(entry_point, setting) for entry_point in ("coordinator", "estimator")
     )
     assert options_from("train", setting) == one_process
     assert options_from("audit", setting) == federation
@@ -358,20 +358,20 @@ def test_custom_nets_have_one_member() -> None:
 
 
 def table() -> Iterator[str]:
-    """Write the options of every setting and entrance as a Markdown table."""
+    """Write the options of every setting and entry point as a Markdown table."""
     columns: list[str] = []
     for name, setting in SETTINGS.items():
         found: dict[str, list[str]] = {}
-        for entrance in ENTRANCES:
-            values = options_from(entrance, setting)
+        for entry_point in ENTRY_POINTS:
+            values = options_from(entry_point, setting)
             columns = columns or list(values)
             cells = " | ".join(str(values.get(column, "–")) for column in columns)
-            found.setdefault(cells, []).append(entrance)
+            found.setdefault(cells, []).append(entry_point)
         if name == next(iter(SETTINGS)):
-            yield "| setting | entrances | " + " | ".join(columns) + " |"
+            yield "| setting | entry points | " + " | ".join(columns) + " |"
             yield "|---" * (len(columns) + 2) + "|"
-        for cells, entrances in found.items():
-            yield f"| {name} | {', '.join(entrances)} | {cells} |"
+        for cells, entry_points in found.items():
+            yield f"| {name} | {', '.join(entry_points)} | {cells} |"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Limits of connections: who gives way, and who is closed after which time."""
+"""Limits of connections: which one is closed for a new one, and after which time."""
 
 import asyncio
 import socket
@@ -10,6 +10,8 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from starlette.types import Receive, Scope, Send
@@ -36,7 +38,7 @@ class Record:
         self.closed = True
 
 
-def test_the_oldest_waiting_connection_of_an_address_gives_way() -> None:
+def test_the_oldest_waiting_connection_of_an_address_is_closed_first() -> None:
     table = Connections[Record](Limits(10, 3))
     first, second, third, fourth = (Record("a") for _ in range(4))
     for each in (first, second, third):
@@ -48,7 +50,7 @@ def test_the_oldest_waiting_connection_of_an_address_gives_way() -> None:
     assert table.add(Record("a")) and third.closed and not first.closed
 
 
-def test_the_address_with_most_waiting_connections_gives_way() -> None:
+def test_the_address_with_most_waiting_connections_is_closed_first() -> None:
     table = Connections[Record](Limits(4, 4))
     other, *many = (Record("b"), *(Record("a") for _ in range(3)))
     for each in (other, *many):
@@ -105,8 +107,8 @@ class App:
 class Client:
     """Opens connections to a server, and closes them at the end."""
 
-    def __init__(self, port: int, stack: ExitStack) -> None:
-        self.port, self._stack = port, stack
+    def __init__(self, port: int, stack: ExitStack, server: HttpServer | None = None) -> None:
+        self.port, self._stack, self._server = port, stack, server
 
     def open(self, data: bytes = b"") -> socket.socket:
         """Open a connection and send some bytes."""
@@ -114,6 +116,11 @@ class Client:
         self._stack.callback(connection.close)
         connection.sendall(data)
         return connection
+
+    def held(self) -> list[Any]:
+        """Return the connections that the server holds."""
+        assert self._server is not None
+        return self._server._server._connections.all()
 
     def answered(self) -> bool:
         """Return whether an honest request is answered."""
@@ -136,7 +143,7 @@ def serving(app: App, limits: Limits, tls: ssl.SSLContext | None = None) -> Iter
     threads = threading.active_count()
     server = HttpServer(app, listen("127.0.0.1", 0), limits, tls).start("test")
     with ExitStack() as stack:
-        yield Client(server.port, stack)
+        yield Client(server.port, stack, server)
         app.go.set()
         server.close()
     assert threading.active_count() == threads
@@ -202,6 +209,74 @@ def test_a_slow_reader_has_more_time_than_headers() -> None:
             part = connection.recv(2**20)
             assert part
             received += len(part)
+
+
+PIPELINED = GET.replace(b"/ ", b"/later ") * 20
+"""Requests whose answers nobody reads."""
+
+
+def test_pipelined_answers_must_be_read_in_time() -> None:
+    app, limits = App(bytes(2**24)), Limits(10, 10, 600.0, 600, answer_seconds=0.5)
+    app.go.set()
+    with serving(app, limits) as client:
+        client.open(PIPELINED)
+        wait_until(lambda: app.started)
+        wait_until(lambda: not client.held())
+
+
+def test_connections_that_do_not_read_give_way() -> None:
+    app = App(bytes(2**24))
+    app.go.set()
+    with serving(app, PATIENT) as client:
+        for _ in range(4):
+            client.open(PIPELINED)
+        wait_until(lambda: app.started >= 4 and all(each.unread for each in client.held()))
+        app.body = b"ok"
+        for _ in range(8):
+            assert client.answered()
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_a_client_that_reads_slowly_gets_its_answer(
+    secure: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = SimpleNamespace(monotonic=lambda: clock[0])
+    clock, size, tls = [0.0], 2**24, None
+    monkeypatch.setattr("xvfl_serve.http.server.time", now)
+    create_authority(tmp_path).issue("coordinator", hosts=("localhost",))
+    if secure:
+        tls = server_tls(tmp_path / "coordinator.crt", tmp_path / "coordinator.key")
+    context = ssl.create_default_context(cafile=str(tmp_path / "ca.crt"))
+    with serving(App(bytes(size)), Limits(10, 10, idle_seconds=600), tls) as client:
+        plain = client.open()
+        connection = context.wrap_socket(plain, server_hostname="localhost") if secure else plain
+        connection.sendall(GET)
+        wait_until(lambda: client.held() and client.held()[0].unread)
+        (held,), received = client.held(), 0
+        for _ in range(4):
+            clock[0] += 50.0
+            while held.since < clock[0]:
+                part = connection.recv(2**18)
+                assert part
+                received += len(part)
+        while received < size:
+            part = connection.recv(2**20)
+            assert part
+            received += len(part)
+        connection.close()
+
+
+def test_unread_answers_share_a_limit() -> None:
+    app, limits = App(bytes(2**24)), Limits(10, 10, 600.0, 600, 600.0, unread_bytes=3 * 2**24)
+    with serving(app, limits) as client:
+        opened = []
+        for count in range(1, 4):
+            opened.append(client.open(GET))
+            wait_until(lambda count=count: sum(each.unread > 0 for each in client.held()) == count)
+        oldest = min(client.held(), key=lambda each: each.since)
+        opened.append(client.open(GET))
+        wait_until(lambda: oldest not in client.held() and len(client.held()) == 3)
+        assert client.answered()
 
 
 def test_half_handshakes_give_way(tmp_path: Path) -> None:

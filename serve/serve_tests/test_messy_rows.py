@@ -42,7 +42,7 @@ MESSY: dict[str, list[Any]] = {
 }
 
 
-def test_messy_cells_are_predicted_alike() -> None:
+def test_model_and_bundle_predict_messy_cells_equally() -> None:
     rng = np.random.default_rng(0)
     days = pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 900, ROWS), unit="D")
     ids = [f"r{i}" for i in range(ROWS)]
@@ -84,7 +84,7 @@ def test_messy_cells_are_predicted_alike() -> None:
     ]
     answers = predictor.predict(rows)
     assert ["; ".join(each["notes"]) for each in answers] == expected["notes"].tolist()
-    assert "unreadable duration in stay" in answers[0]["notes"][0]
+    assert "duration without a unit, or unreadable, in stay" in answers[0]["notes"][0]
     found = [list(each["probabilities"].values()) for each in answers]
     np.testing.assert_allclose(found, expected[["proba_0", "proba_1"]], atol=1e-5)
     assert [each["mode"] for each in answers] == expected["mode"].tolist()

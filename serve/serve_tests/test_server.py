@@ -27,7 +27,7 @@ from xvfl_serve.bundle import pack, unpack
 from xvfl_serve.command import main
 from xvfl_serve.errors import RequestError
 from xvfl_serve.http.bodies import parse_json, read_csv
-from xvfl_serve.http.budget import Budget
+from xvfl_serve.http.size_limits import SizeLimits
 
 CSV = {"Content-Type": "text/csv"}
 
@@ -126,10 +126,10 @@ def test_wrong_requests_name_the_field(server: Server, name: str) -> None:
 def test_one_of_many_fields_twice() -> None:
     names = [*(f"a{i}" for i in range(200_000)), "a5"]
     body = json.dumps({"rows": []})[:-1] + "".join(f', "{name}": 1' for name in names) + "}"
-    budget = Budget(10, 10**6, 10**6, max_cells=10**6)
+    limits = SizeLimits(10, 10**6, 10**6, 10**6, max_cells=10**6)
     for read, text in ((parse_json, body), (read_csv, ",".join(names))):
         with pytest.raises(RequestError, match="'a5' occurs twice"):
-            read(text.encode(), budget)
+            read(text.encode(), limits)
 
 
 def test_wrong_requests_of_several_parties(joint: Server) -> None:

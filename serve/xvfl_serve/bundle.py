@@ -31,9 +31,10 @@ from xvfl_serve.json_size import load_json
 FORMAT = 1
 """Version of the bundle's contents; a bundle of another format is rejected."""
 MANIFEST, CARD, SIGNATURE = "bundle.json", "card.md", "signature.bin"
-SUFFIX = ".xvfl"
 MAX_BYTES = 256 * 2**20
 """Largest bundle, packed and unpacked."""
+MAX_UNVERIFIED = 64 * 2**20
+"""Largest bundle of which no signature is checked; nets take several times their bytes."""
 MAX_RATIO = 100
 """Largest ratio of unpacked to packed bytes, above 1 MiB."""
 MAX_ENTRIES = 1000
@@ -134,7 +135,8 @@ def read_bundle(path: str | Path, public_key: Path | None = None) -> Bundle:
         if not stat.S_ISREG(Path(path).stat().st_mode):
             raise BundleError(f"{path}: expected a file, got something else; check the path")
         with Path(path).open("rb") as file:
-            return _unpack(file, str(path), public_key)
+            limit = MAX_UNVERIFIED if public_key is None else MAX_BYTES
+            return _unpack(file, str(path), public_key, limit)
     except OSError as error:
         raise BundleError(f"{path}: cannot be read ({error.strerror}); check the path") from error
 
@@ -144,11 +146,11 @@ def unpack(data: bytes, where: str = "bundle", public_key: Path | None = None) -
     return _unpack(io.BytesIO(data), where, public_key)
 
 
-def _unpack(file: BinaryIO, where: str, public_key: Path | None) -> Bundle:
+def _unpack(file: BinaryIO, where: str, public_key: Path | None, limit: int = MAX_BYTES) -> Bundle:
     with bundle_errors(where):
         digest = _check_file(file, where)
         with zipfile.ZipFile(file) as archive:
-            entries = _check_entries(archive, file.seek(0, io.SEEK_END), where)
+            entries = _check_entries(archive, file.seek(0, io.SEEK_END), where, limit)
             text = _read(archive, entries.pop(MANIFEST, None), MANIFEST, MAX_MANIFEST, where)
             signature = None
             if SIGNATURE in entries:
@@ -188,17 +190,20 @@ def _check_file(file: BinaryIO, where: str) -> str:
     return digest
 
 
-def _check_entries(archive: zipfile.ZipFile, packed: int, where: str) -> dict[str, zipfile.ZipInfo]:
+def _check_entries(
+    archive: zipfile.ZipFile, packed: int, where: str, limit: int
+) -> dict[str, zipfile.ZipInfo]:
     """Check names and declared sizes of the files in a bundle."""
     infos = archive.infolist()
     entries = {info.filename: info for info in infos}
     if len(entries) < len(infos):
         raise BundleError(f"{where}: a file occurs twice in it; export it again")
     unpacked = sum(info.file_size for info in infos)
-    if unpacked > min(MAX_BYTES, max(2**20, MAX_RATIO * packed)):
+    if unpacked > min(limit, max(2**20, MAX_RATIO * packed)):
         raise BundleError(
-            f"{where}: expected at most {MAX_BYTES} bytes unpacked and {MAX_RATIO} times its own "
-            f"{packed} bytes, got {unpacked}; do not use it unless you know who made it"
+            f"{where}: expected at most {limit} bytes unpacked and {MAX_RATIO} times its own "
+            f"{packed} bytes, got {unpacked}; export it again, or get it from its author"
+            + (f"; signed and with --verify, up to {MAX_BYTES}" if limit < MAX_BYTES else "")
         )
     return entries
 

@@ -7,14 +7,14 @@ import os
 import signal
 import ssl
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from xvfl_serve.errors import ServeError
+from xvfl_serve.http.access import Access, is_loopback
 from xvfl_serve.http.app import Service
 from xvfl_serve.http.connections import MAX_CONNECTIONS, port_limits
-from xvfl_serve.http.gate import Access, is_loopback
 from xvfl_serve.http.server import HttpServer, listen, server_tls
 from xvfl_serve.http.settings import Settings
 from xvfl_serve.printable import PrintableFormatter, printable
@@ -49,7 +49,7 @@ def serve(options: argparse.Namespace) -> None:
         options.bundle,
         options.name or options.bundle.stem,
         options.verify,
-        Access(options.host, tokens, frozenset(options.allow_host)),
+        Access(options.host, tokens, frozenset(options.allowed_host)),
         options.max_rows,
         options.max_bytes,
         options.max_cells,
@@ -114,12 +114,13 @@ def _parser(program: str) -> argparse.ArgumentParser:
     add("--client-ca", type=Path, help="accept only clients with a certificate of this authority")
     add("--insecure", action="store_true", help="allow other machines without token or client CA")
     add(
-        "--allow-host",
+        "--allowed-host",
         action="append",
         default=[],
         metavar="NAME",
-        help="name of this server that clients without a token may use over plain HTTP, beside "
-        "localhost and IP addresses; may be repeated",
+        help="host name that clients without a token may use over plain HTTP besides localhost and "
+        "IP addresses; unless --host is a loopback address, names without a dot are allowed too; "
+        "may be repeated",
     )
     add(
         "--max-connections",
@@ -148,7 +149,8 @@ def _warn_readable(*paths: Path | None) -> None:
             logging.warning("%s: other users can read it; run `chmod 600 %s`", path, path)
 
 
-def _tokens(path: Path | None) -> frozenset[str]:
+def _tokens(path: Path | None) -> dict[str, str]:
+    """Return the accepted tokens, each with a name."""
     tokens = {os.environ[TOKEN_VARIABLE]} if os.environ.get(TOKEN_VARIABLE) else set()
     if path is not None:
         try:
@@ -158,10 +160,10 @@ def _tokens(path: Path | None) -> frozenset[str]:
         if not lines:
             raise ServeError(f"--tokens: {path} is empty; write one token per line")
         tokens |= set(lines)
-    return frozenset(tokens)
+    return {f"token {number}": each for number, each in enumerate(sorted(tokens), 1)}
 
 
-def _check_exposure(options: argparse.Namespace, tokens: frozenset[str]) -> None:
+def _check_exposure(options: argparse.Namespace, tokens: Mapping[str, str]) -> None:
     """Reject a server that anybody on the network could use, unless it is intended."""
     if not (is_loopback(options.host) or tokens or options.client_ca or options.insecure):
         raise ServeError(

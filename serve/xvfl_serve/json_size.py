@@ -1,5 +1,6 @@
 """Measure JSON before it is decoded: a few bytes of it can take a hundred times their memory."""
 
+import codecs
 import json
 from dataclasses import dataclass
 from typing import Any
@@ -7,7 +8,9 @@ from typing import Any
 import numpy as np
 
 OBJECT_CELLS = 4
-"""An object takes the memory of so many cells."""
+"""Number of cells that an object counts as."""
+FIELD_CELLS = 2
+"""Number of cells that a field of an object, name and value, counts as."""
 MIN_DEPTH = 8
 """No limit of the depth is below this one."""
 _SHORT, _CHUNK = 4096, 2**20
@@ -15,7 +18,7 @@ _OPEN = np.zeros(256, dtype=np.int8)
 _OPEN[list(b"[{")] = 1
 _OPEN[list(b"]}")] = -1
 _CELLS = np.zeros(256, dtype=np.int64)
-_CELLS[list(b",[{")] = 1, 1, OBJECT_CELLS
+_CELLS[list(b",[{:")] = 1, 1, OBJECT_CELLS, FIELD_CELLS - 1
 
 
 @dataclass(frozen=True)
@@ -23,7 +26,7 @@ class JsonSize:
     """An upper bound of what a JSON text decodes to."""
 
     cells: int
-    """Numbers, texts and lists; an object counts as `OBJECT_CELLS`."""
+    """Numbers, texts and lists; an object counts as `OBJECT_CELLS`, a field more."""
     depth: int
     """Lists and objects within each other."""
 
@@ -35,7 +38,7 @@ def measure_json(text: bytes) -> JsonSize:
     """
     opened = text.count(b"[") + text.count(b"{")
     if opened <= MIN_DEPTH and len(text) <= _SHORT:
-        cells = opened + (OBJECT_CELLS - 1) * text.count(b"{") + text.count(b",")
+        cells = sum(text.count(each) * int(_CELLS[ord(each)]) for each in (b",", b"[", b"{", b":"))
         return JsonSize(cells + 1, opened)
     # Without escapes, a text ends at the next quote.
     plain = text.replace(b"\\\\", b"").replace(b'\\"', b"")
@@ -55,10 +58,11 @@ def measure_json(text: bytes) -> JsonSize:
 
 
 def load_json(text: bytes, cells: int, depth: int) -> Any:
-    """Decode JSON of at most so many cells and so deep; raise `ValueError` if there are more."""
+    """Decode JSON; raise `ValueError` if it exceeds this number of cells or depth."""
     size = measure_json(text)
     if size.depth > depth:
         raise ValueError(f"JSON nested {size.depth} deep, expected at most {depth}")
     if size.cells > cells:
         raise ValueError(f"JSON of {size.cells} values, expected at most {cells}")
-    return json.loads(text)
+    # Of bytes, `json.loads` would decode UTF-16 and UTF-32, too, which are not measured.
+    return json.loads(text.removeprefix(codecs.BOM_UTF8).decode())

@@ -3,6 +3,7 @@
 Shapes: n rows, k parties, C classes (of a number, 1).
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from xvfl_serve.bundle import Bundle, read_bundle
+from xvfl_serve.bundle import MAX_CELLS, Bundle, read_bundle
 from xvfl_serve.encoding.columns import Notes
 from xvfl_serve.encoding.encoders import (
     EncodedRows,
@@ -21,7 +22,8 @@ from xvfl_serve.encoding.encoders import (
     build_encoder,
     write_notes,
 )
-from xvfl_serve.errors import RequestError, bundle_errors, unknown
+from xvfl_serve.errors import BundleError, RequestError, bundle_errors, unknown
+from xvfl_serve.json_size import measure_json
 from xvfl_serve.onnx_check import check_self_contained
 from xvfl_serve.row_report import (
     COMPLETED,
@@ -40,6 +42,9 @@ BATCH = 512
 """Rows that the nets compute at once."""
 FIXED_ROWS = (1, 16)
 """Numbers of rows for which there are faster sessions."""
+MAX_PARTIES = 100
+MAX_PIXELS = 2**20
+"""Numbers of the images of one row, of all parties: 1024 times 1024 in one channel."""
 
 
 @dataclass(frozen=True)
@@ -87,10 +92,17 @@ class Predictor:
     def _build(self, threads: int) -> None:
         """Build encoders, task and nets from the bundle."""
         bundle, manifest = self.bundle, self.bundle.manifest
+        _check_encoders(bundle)
         self.encoders: dict[str, Encoder] = {
             each["name"]: build_encoder(bundle.read_json(each["encoder"]))
             for each in manifest["parties"]
         }
+        shapes = [getattr(each, "own_shape", (0,)) for each in self.encoders.values()]
+        if (pixels := sum(map(math.prod, shapes))) > MAX_PIXELS:
+            raise BundleError(
+                f"images: expected at most {MAX_PIXELS} numbers in a row, got {pixels}; train with "
+                "smaller images"
+            )
         self.thresholds = {each["name"]: each["full_threshold"] for each in manifest["parties"]}
         outputs = [Output.from_dict(each) for each in manifest["outputs"]]
         self.outputs = {output.key: output for output in outputs}
@@ -333,6 +345,22 @@ class Predictor:
             name = output.parties[i]
             result[name][self.encoders[name].features[j]] = float(values[0] - values[at])
         return result
+
+
+def _check_encoders(bundle: Bundle) -> None:
+    """Reject more parties, or larger encoders of all parties, than fit into the memory."""
+    files = [each["encoder"] for each in bundle.manifest["parties"]]
+    if len(files) > MAX_PARTIES or len(set(files)) < len(files):
+        raise BundleError(
+            f"parties: expected at most {MAX_PARTIES}, each with an encoder of its own, got "
+            f"{len(files)} with {len(set(files))} encoders; export the bundle again"
+        )
+    cells = sum(measure_json(bundle.files[each]).cells for each in files)
+    if cells > MAX_CELLS:
+        raise BundleError(
+            f"encoders: expected at most {MAX_CELLS} values in all, got {cells}; train with fewer "
+            "columns or categories"
+        )
 
 
 def _repeat(rows: EncodedRows, row: int, count: int) -> EncodedRows:

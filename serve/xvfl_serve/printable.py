@@ -1,4 +1,4 @@
-"""Texts of others, such as those in a bundle, made safe for a terminal and a line of a log."""
+"""Escape untrusted text for logs and terminals."""
 
 import logging
 

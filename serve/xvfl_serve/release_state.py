@@ -92,5 +92,5 @@ def _release_of(bundle: Bundle, where: str) -> int:
 
 def _number(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
-        raise BundleError(f"expected a whole number of a release, got {str(value)[:50]!r}")
+        raise BundleError(f"expected an integer as release number, got {str(value)[:50]!r}")
     return value

@@ -1,6 +1,6 @@
 """How each row is predicted: the mode used, the contributing parties, the completed share.
 
-Training's package uses it, too (`xvfl.model.prediction`). Shapes: n rows, k parties.
+Training uses it too (`xvfl.model.prediction`). Shapes: n rows, k parties.
 """
 
 from collections.abc import Sequence
@@ -16,6 +16,8 @@ NO_PEER = "no peer can assist: local prediction"
 NO_GAP, FULL_ROW = "no gap: decided alone", "counts as full: decided alone"
 """Notes on assisted rows that need no assistance: all features observed, or enough of them."""
 NOT_OBSERVED = "not observed by any party"
+REFUSED_MODE = "refused"
+"""Mode of a row that has no prediction, because every party that could answer refused it."""
 LOGITS, COMPLETED, WORDS = "logits", "completed", "words"
 """Results of the nets: logits; a party's completed numbers, and places in vocabularies."""
 
@@ -33,7 +35,7 @@ class PredictionKind:
     completes: bool
     """Whether the prediction uses completed features."""
     local_completes: bool
-    """The same of rows that no peer assists."""
+    """The same for rows that no peer assists."""
 
     @property
     def index(self) -> int:
@@ -60,7 +62,7 @@ class Output:
     completes: bool
     """Whether the prediction uses completed features."""
     local_completes: bool
-    """The same of rows that no peer assists."""
+    """The same for rows that no peer assists."""
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "Output":
@@ -144,7 +146,7 @@ def report_rows(
 def describe_rows(
     kind: PredictionKind, cross_completion: bool, partial_peers: bool, rows: ObservedRows
 ) -> RowReport:
-    """Report how rows are predicted, of which the parties observe so much."""
+    """Report how rows are predicted, given what the parties observe of them."""
     seen, full, at = rows.seen, rows.full, kind.index
     alone, contributors = np.zeros(len(seen), dtype=bool), seen
     remarks = np.full(len(seen), "", dtype=object)

@@ -187,7 +187,7 @@ class NetConfig:
     members and without privacy options, else 0."""
     skip_rank: int | None = None
     """Rank of a linear map from the features of a table to its embedding, added to the bottom's
-    output; 0 = none; by default 64 where parties receive no gradients, else 0."""
+    output; 0 = none; by default 64 with `no_gradients` and without differential privacy, else 0."""
     members: int = 0
     """Number of nets of each party and of heads, trained at once; predictions are averaged. More
     than one needs tables and default nets, and multiplies the embeddings in every message. 0 = 4
@@ -436,7 +436,7 @@ class PrivacyConfig:
     label_protection: Literal["auto", "off", "noise", "no_gradients"] = "auto"
     """What parties receive that depends on labels. `off`: gradients of the loss. `noise`: gradients
     of a loss with noisy labels. `no_gradients`: nothing; parties train their nets by reconstruction
-    alone. `auto` = `no_gradients` in a federation, `off` in one process."""
+    alone. `auto` = `no_gradients` in a federation or with `epsilon`, else `off`."""
     label_noise: float = 1.0
     """Standard deviation of the noise that `noise` adds to the one-hot labels of a row, the same
     noise in every step."""

@@ -109,7 +109,10 @@ def resolve_options(
 
 
 def resolve_privacy(privacy: PrivacyConfig, *, federated: bool) -> PrivacyConfig:
-    """Replace an automatic label protection; it depends on nothing but where parties are."""
+    """Replace an automatic label protection.
+
+    It depends on `federated` and on differential privacy.
+    """
     if privacy.label_protection != "auto":
         return privacy
     protected = federated or privacy.epsilon is not None
@@ -141,7 +144,7 @@ def max_embedding_width(net: NetConfig) -> int:
 def check_members(
     net: NetConfig, privacy: PrivacyConfig, image: bool = False, custom_nets: bool = False
 ) -> None:
-    """Reject several members where one is possible."""
+    """Reject several members where only one is supported."""
     if net.members <= 1:
         return
     if privacy.epsilon is not None:

@@ -348,7 +348,7 @@ def test_durations_are_told_and_read_on_request(texts: list[str], seconds: list[
     again = encoder_from_dict(encoder.to_dict())
     encoded = again.encode(frame)  # type: ignore[arg-type]
     assert encoded.observed[:, 0].tolist() == [True] * len(texts) + [False, False]
-    assert encoded.notes[-1] == "unreadable duration in x"
+    assert encoded.notes[-1] == "duration without a unit, or unreadable, in x"
     numbers = codec.scale.invert(encoded.values[: len(texts), 0].astype(float))
     np.testing.assert_allclose(numbers, seconds, atol=0.1)
 

@@ -23,7 +23,7 @@ ADDRESS_SPACE = 4 * 2**30
 
 
 @dataclass(frozen=True)
-class Attacked:
+class ServeProcess:
     """A running server."""
 
     port: int
@@ -80,7 +80,7 @@ class Attacked:
 
 
 @contextmanager
-def attacked(bundle: Path, *options: str, cwd: Path | None = None) -> Iterator[Attacked]:
+def attacked(bundle: Path, *options: str, cwd: Path | None = None) -> Iterator[ServeProcess]:
     """Serve a bundle until the block ends."""
     with started(bundle, *options, cwd=cwd) as server:
         assert server.process.stdout is not None
@@ -90,7 +90,7 @@ def attacked(bundle: Path, *options: str, cwd: Path | None = None) -> Iterator[A
 
 
 @contextmanager
-def started(bundle: Path, *options: str, cwd: Path | None = None) -> Iterator[Attacked]:
+def started(bundle: Path, *options: str, cwd: Path | None = None) -> Iterator[ServeProcess]:
     """Start a server that may reject its bundle."""
     port = free_port()
     process = subprocess.Popen(
@@ -103,7 +103,7 @@ def started(bundle: Path, *options: str, cwd: Path | None = None) -> Iterator[At
         cwd=cwd or bundle.parent,
     )
     try:
-        yield Attacked(port, process)
+        yield ServeProcess(port, process)
     finally:
         process.kill()
         process.communicate(timeout=60)

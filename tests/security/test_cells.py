@@ -195,5 +195,5 @@ def test_a_duration_without_a_unit_is_reported_at_inspection() -> None:
 
     frame = pd.DataFrame({"stay": ["90 min", "1:30", "2 weeks", "90", "45"]})
     options = TableOptions(kinds={"stay": "duration"})
-    with pytest.warns(DataWarning, match="2 of 5 cells, such as '90' and '45', are no durations"):
+    with pytest.warns(DataWarning, match="2 of 5 cells, such as '90' and '45', are not durations"):
         TableEncoder.fit(frame, options, "bank")

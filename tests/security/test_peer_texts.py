@@ -16,6 +16,7 @@ import torch
 from tests.security.federation_files import N_ROWS, start, wait_for, write_files, write_party
 from tests.wire.transport_helpers import run_client, run_server, tls_files, wait_until
 from xvfl.errors import PartyError, WireError
+from xvfl.federation.predict_in_time import _unpack
 from xvfl.federation.prediction_ledger import PredictionLedger, PredictionLimits
 from xvfl.service.log import EventLog, read_log
 from xvfl.service.status_server import prometheus
@@ -30,6 +31,7 @@ from xvfl.wire.messages import (
     Hello,
     Message,
     OpenPrediction,
+    RowEmbeddings,
 )
 
 FORGED = "12:00:00 coordinator: finished step=99"
@@ -139,6 +141,15 @@ def test_names_that_are_no_names_are_rejected(message: Message) -> None:
     with pytest.raises(WireError) as caught:
         codec.decode(codec.encode(message))
     assert str(caught.value).isprintable() and len(str(caught.value)) < 500
+
+
+def test_a_long_refusal_is_shortened_and_does_not_exclude_the_party() -> None:
+    status, observed = torch.tensor([3], dtype=torch.uint8), torch.ones(1)
+    message = RowEmbeddings(1, torch.zeros(0, 1, 8), status, observed, 20 * HOSTILE)
+    reply = codec.decode(codec.encode(message))
+    assert isinstance(reply, RowEmbeddings)
+    assert len(reply.refusal) <= 200 and reply.refusal.isprintable()
+    assert _unpack(reply, torch.tensor([0]), 1, 8).shape == (1, 1, 8)
 
 
 def test_an_event_is_one_line_and_its_values_are_no_keys(

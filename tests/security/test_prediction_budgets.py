@@ -2,6 +2,7 @@
 
 from datetime import date, timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -31,3 +32,18 @@ def test_a_clock_that_is_set_back_refills_no_budget(tmp_path: Path) -> None:
             assert all(take(tmp_path, day, ROWS))
     for day in (DAY + timedelta(1), DAY, DAY - timedelta(9), DAY + timedelta(1)):
         assert not any(take(tmp_path, day, ROWS))
+
+
+def test_a_day_far_ahead_is_reported_with_the_file_to_remove(tmp_path: Path) -> None:
+    def start(day: date) -> list[dict[str, Any]]:
+        events = list[dict[str, Any]]()
+        PredictionLedger(PredictionLimits(), 3, tmp_path, lambda: day, events.append)
+        return events
+
+    assert start(DAY) == start(DAY + timedelta(1)) == start(DAY) == []
+    assert start(date(2099, 1, 1)) == []
+    (event,) = start(DAY + timedelta(2))
+    file = tmp_path / "requests-2099-01-01.jsonl"
+    assert event["event"] == "prediction_day_ahead" and f"remove {file} " in event["reason"]
+    file.unlink()
+    assert start(DAY + timedelta(2)) == []

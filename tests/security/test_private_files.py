@@ -1,18 +1,49 @@
 """State folders are private to the user of the process; readable secrets are reported."""
 
+import os
 import stat
+from fnmatch import fnmatch
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tests.security.federation_files import start, wait_for, write_files, write_party
 from tests.wire.transport_helpers import run_server, wait_until
 from xvfl.service.log import read_log
+from xvfl.service.state_dir import OWN, open_state_dir
 from xvfl.wire.messages import End
 
 
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_files_of_others_in_a_state_folder_are_left_alone(tmp_path: Path) -> None:
+    """As with `state_dir = "."`, or with a folder that others use."""
+    others = [tmp_path / "table.csv", tmp_path / ".git" / "config", tmp_path / "package.json"]
+    own = [tmp_path / "run.json", tmp_path / "prediction" / "row-requests.npy"]
+    for file in (*others, *own):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("{}")
+        file.chmod(0o644)
+    for folder in (tmp_path, tmp_path / ".git", tmp_path / "prediction"):
+        folder.chmod(0o755)
+    tls = SimpleNamespace(private_key=str(tmp_path / "shop.key"))
+    config: Any = SimpleNamespace(state_dir=str(tmp_path), tls=tls, prediction=None)
+    before = os.umask(0o022)
+    try:
+        for _ in range(2):
+            open_state_dir(config, "shop", show=False)
+    finally:
+        os.umask(before)
+    assert {mode(each) for each in others} == {0o644}
+    assert mode(tmp_path) == mode(tmp_path / ".git") == 0o755
+    assert {mode(each) for each in (*own, tmp_path / "log.jsonl")} == {0o600}
+    assert mode(tmp_path / "prediction") == 0o700
+    events = [each for each in read_log(tmp_path) if each["event"] == "state_dir_shared"]
+    assert [each["files"] for each in events] == 2 * [[".git", "package.json", "table.csv"]]
 
 
 def check_private(folder: Path) -> None:
@@ -80,3 +111,6 @@ def test_a_coordinator_and_a_party_that_train_keep_their_state_private(tmp_path:
         check_private(tmp_path / name)
         events = {each["event"] for each in read_log(tmp_path / name)}
         assert not events & {"state_made_private", "state_not_private", "secret_readable"}
+        # A second start knows all that the first one has written.
+        written = os.listdir(tmp_path / name)
+        assert not [each for each in written if not any(fnmatch(each, own) for own in OWN)]

@@ -204,6 +204,34 @@ def test_json_in_a_bundle_does_not_take_the_memory(bank_bundle: Path, tmp_path: 
         assert server.predict(age=40)[0] == 200
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("size", "result"), [(240 * 2**20, "rejected"), (60 * 2**20, "loaded")])
+def test_large_nets_do_not_take_the_memory(
+    bank_bundle: Path, tmp_path: Path, size: int, result: str
+) -> None:
+    path, bundle = tmp_path / "bank.xvfl", read_bundle(bank_bundle)
+    path.write_bytes(bank_bundle.read_bytes())
+    name, nets = net_of(bundle)
+    graph, before, width = nets.graph, nets.graph.output[0].name, int((size // 4) ** 0.5)
+    for each in graph.node:
+        each.output[:] = ["small" if output == before else output for output in each.output]
+    for number, shape in enumerate([(2, width), (width, width), (width, 2)]):
+        weights = onnx.numpy_helper.from_array(np.zeros(shape, np.float32), f"large.{number}")
+        graph.initializer.append(weights)
+    steps = ["small", "large a", "large b", before]
+    for number in range(3):
+        given = [steps[number], f"large.{number}"]
+        graph.node.append(onnx.helper.make_node("MatMul", given, [steps[number + 1]]))
+    harmful = with_file(bundle, name, nets.SerializeToString())
+    values = np.random.default_rng(0).bytes(size // 80)
+    with attacked(path) as server:
+        replace(path, pack(with_file(harmful, "values", values)))
+        wait_until(lambda: f'result="{result}"}} 1' in server.metrics())
+        print(f"peak {server.peak / 1e6:.0f} MB")
+        assert server.peak < MAX_PEAK
+        assert server.predict(age=40)[0] == 200
+
+
 def test_external_data_of_nets_are_refused(bank_bundle: Path, tmp_path: Path) -> None:
     bundle = read_bundle(bank_bundle)
     name, nets = net_of(bundle)

@@ -95,7 +95,39 @@ BOMBS: dict[str, tuple[str, str, Callable[[], bytes], tuple[int, ...]]] = {
         lambda: json.dumps(
             {"inputs": [{"name": "a", "datatype": "FP64", "shape": [3 * 10**7, 0], "data": []}]}
         ).encode(),
-        (413,),
+        (422,),
+    ),
+    "tensors of empty rows": (
+        "/v2/models/bank/infer",
+        JSON,
+        lambda: json.dumps(
+            {
+                "inputs": [
+                    {"name": f"a{i}", "datatype": "FP32", "shape": [10_000, 0], "data": []}
+                    for i in range(1000)
+                ]
+            }
+        ).encode(),
+        (422,),
+    ),
+    "repeated outputs": (
+        "/v2/models/bank/infer",
+        JSON,
+        lambda: json.dumps(
+            {
+                "inputs": [
+                    {"name": "age", "datatype": "FP32", "shape": [10_000], "data": [40] * 10_000}
+                ],
+                "outputs": [{"name": "probabilities"}] * 2000,
+            }
+        ).encode(),
+        (422,),
+    ),
+    "json long text": (
+        "/predict",
+        JSON,
+        lambda: '{"rows":[{"job":"\U0001f600'.encode() + b"x" * (SIZE - 100) + b'"}]}',
+        (200,),
     ),
     "tensor of many dimensions": (
         "/v2/models/bank/infer",

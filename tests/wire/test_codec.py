@@ -14,7 +14,7 @@ from xvfl.errors import WireError
 from xvfl.system.printable import printable
 from xvfl.wire.codec import CRC, DTYPES, HEAD, OVERHEAD, decode, encode
 from xvfl.wire.messages import KINDS, Done, Embed, Embedded, EmbedRows, Gradient, Instruction
-from xvfl.wire.texts import CODE, DOCUMENT, LINE, NAME
+from xvfl.wire.texts import CODE, DOCUMENT, LINE, NAME, NOTE
 
 INTEGERS = st.integers(-(2**63), 2**63 - 1)
 
@@ -32,6 +32,7 @@ TEXTS = {
     CODE: st.from_regex(CODE.pattern or "", fullmatch=True).filter(lambda text: len(text) <= 128),
     NAME: st.from_regex(NAME.pattern or "", fullmatch=True).filter(lambda text: len(text) <= 100),
     LINE: st.text(max_size=50).map(printable),
+    NOTE: st.text(max_size=20).map(printable),
     DOCUMENT: st.text(max_size=50),
 }
 """Texts that arrive as they were sent."""

@@ -76,7 +76,10 @@ class RunConfig:
     def resolve(
         self, image: bool, parties: int, rows: int = 0, privacy: PrivacyConfig = NO_PROTECTION
     ) -> Options:
-        """Resolve the options of a run, which simulates a federation; `rows` train."""
+        """Resolve the options of a run, which simulates a federation.
+
+        `rows` is the number of training rows.
+        """
         return resolve_options(
             self.net,
             self.loss,

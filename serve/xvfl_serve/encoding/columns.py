@@ -40,7 +40,7 @@ NOTES: dict[NoteKind, str] = {
     "range": "{} far outside the training range",
     "unseen": "unseen category in {}",
     "date": "unreadable date in {}",
-    "duration": "unreadable duration in {}",
+    "duration": "duration without a unit, or unreadable, in {}",
     "pixels": "pixels far outside the training range",
 }
 
@@ -80,7 +80,7 @@ class NumberColumn:
         Raises
         ------
         RequestError
-            The cell is no finite number.
+            The cell is not a finite number.
         """
         try:
             number = read_number(cell, self.decimal)
@@ -119,7 +119,7 @@ class DurationColumn:
     json_type: ClassVar[tuple[str, ...]] = ("string", "number")
 
     def encode_cell(self, cell: Any, missing: MissingCells, notes: Notes) -> Sequence[float] | None:
-        """Scale the seconds; what is no duration or has no unit counts as missing."""
+        """Scale the seconds; a cell that is not a duration or has no unit counts as missing."""
         try:
             seconds = read_duration(cell)
         except TypeError as error:
@@ -231,10 +231,6 @@ class CategoryColumn:
     def _places(self) -> dict[str, int]:
         return {text: at for at, text in enumerate(self.values)}
 
-    @cached_property
-    def _groups(self) -> list[tuple[float, ...]]:
-        return [tuple(float(i == at) for i in range(self.width)) for at in range(self.width)]
-
     def encode_cell(self, cell: Any, missing: MissingCells, notes: Notes) -> Sequence[float] | None:
         """One-hot encode; a value not in the training rows counts as missing."""
         text = category_text(_cell_text(cell, self.name), self.type, self._places, missing)
@@ -244,12 +240,14 @@ class CategoryColumn:
         if place is None:
             notes.append(("unseen", self.name))
             return None
-        return self._groups[place]
+        group = [0.0] * self.width
+        group[place] = 1.0
+        return group
 
     def encode_texts(
         self, texts: Sequence[str], places: NDArray[np.int64], missing: MissingCells
     ) -> EncodedColumn:
-        """One-hot encode distinct texts; `places` of the cells' texts, −1 where missing. (n,)"""
+        """One-hot encode cells; `places` (n,) index `texts`, −1 where missing."""
         own = [category_text(each, self.type, self._places, missing) for each in texts]
         at = np.array([self._places.get(text or "", -1) for text in own] + [-1])[places]
         there = np.array([text is not None for text in own] + [False])[places]
@@ -307,7 +305,7 @@ class HashedColumn:
     def encode_texts(
         self, texts: Sequence[str], places: NDArray[np.int64], missing: MissingCells
     ) -> EncodedColumn:
-        """Hash distinct texts; `places` of the cells' texts, −1 where missing. (n,)"""
+        """Hash cells; `places` (n,) index `texts`, −1 where missing."""
         own = [category_text(each, self.type, self._known, missing) for each in texts]
         codes = [0 if text is None else self.code_of(text) for text in own]
         there = [text is not None for text in own]
@@ -368,7 +366,7 @@ def read_number(cell: Any, decimal: str = "") -> float | None:
     if isinstance(value, bytes):
         return parse_number(text_of(value), decimal)
     if not isinstance(value, str | int | float | Decimal):
-        raise TypeError(f"a {kind.__name__} is no number")
+        raise TypeError(f"expected a number, got a {kind.__name__}")
     if isinstance(value, str):
         return parse_number(value, decimal)
     try:
@@ -391,7 +389,7 @@ def read_duration(cell: Any) -> float | None:
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, str | bytes | int | float | Decimal | time):
-        raise TypeError(f"a {type(cell).__name__} is no duration")
+        raise TypeError(f"expected a duration, got a {type(cell).__name__}")
     return parse_duration(text_of(value))
 
 

@@ -14,7 +14,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 FIRST, LAST = (
     (datetime(*day, tzinfo=UTC) - EPOCH).total_seconds() for day in ((1, 1, 2), (9999, 12, 31))
 )
-"""Earlier and later dates count as unreadable: in some time zone they have another year."""
+"""Other dates count as unreadable: in some time zones, `datetime` cannot represent them."""
 _OFFSET = re.compile(r"(?:UTC)?([-+])(\d\d):?(\d\d)")
 _ISO = re.compile(
     r"([0-9]{4})(?:([-/.])([0-9]{1,2})(?:\2([0-9]{1,2}))?|([0-9]{2})([0-9]{2}))?"
@@ -37,7 +37,7 @@ def parse_date(cell: Any, date_format: str) -> float | None:
     """
     cell = plain_value(cell)
     if isinstance(cell, bool) or not isinstance(cell, str | int | float | date | Decimal | bytes):
-        raise TypeError(f"a {type(cell).__name__} is no date")
+        raise TypeError(f"expected a date, got a {type(cell).__name__}")
     try:
         if isinstance(cell, datetime):
             moment = _microseconds(cell)

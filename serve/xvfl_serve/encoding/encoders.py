@@ -119,8 +119,7 @@ class ImageRows:
     """Encodes images, given as arrays or nested lists of pixels; null or NaN is missing."""
 
     def __init__(self, data: Mapping[str, Any]) -> None:
-        fields = {name: value for name, value in data.items() if name != "type"}
-        self.scale = ImageScale(**{**fields, "shape": tuple(data["shape"])})
+        self.scale = ImageScale.from_dict(data)
         self.party, self.own_shape = self.scale.party, self.scale.own_shape
         self.names = self.features = [IMAGE]
         self.feature_key = (IMAGE,)

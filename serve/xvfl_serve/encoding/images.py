@@ -3,8 +3,9 @@
 Shapes: n images, C channels, H height, W width. The raw features are the H·W pixels.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +40,12 @@ class ImageScale:
     high: float
     dtype: str
 
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Build from the JSON form of an encoder."""
+        fields = {name: value for name, value in data.items() if name != "type"}
+        return cls(**{**fields, "shape": tuple(data["shape"])})
+
     @property
     def own_shape(self) -> tuple[int, ...]:
         """The shape of an image with the party's axes."""
@@ -46,7 +53,7 @@ class ImageScale:
         return tuple(sizes[axis] for axis in self.axes)
 
     def scale(self, pixels: NDArray[Any], given: NDArray[np.bool_] | None = None) -> EncodedColumn:
-        """Scale images (n, *own_shape) to [0, 1]; a pixel missing in one channel is in all.
+        """Scale images (n, *own_shape) to [0, 1]; a pixel missing in one channel counts as missing.
 
         The values have the shape (n, C, H, W), the observed pixels (n, H·W).
         """

@@ -8,7 +8,7 @@ CURRENCIES = "$€£¥"
 POINT_CURRENCIES = "$£¥"
 """Currencies of countries that write 1,234.50."""
 MAX_LENGTH = 100
-"""Longer texts are no number and no duration."""
+"""Longer texts are not parsed as numbers or durations."""
 _MINUS = "\N{MINUS SIGN}"
 _AFFIXES = re.compile(
     rf"([-+]?)\s*(?:([{CURRENCIES}])\s*)?([-+]?[0-9.,'](?:[0-9.,'\s]*[0-9])?)\s*([{CURRENCIES}%]?)"

@@ -16,17 +16,17 @@ from starlette.types import ASGIApp
 
 from xvfl_serve.errors import RequestError, unknown
 from xvfl_serve.http import infer_v2
+from xvfl_serve.http.access import AccessMiddleware
 from xvfl_serve.http.batching import Batcher
 from xvfl_serve.http.bodies import decode_json, read_body
-from xvfl_serve.http.budget import Admission
 from xvfl_serve.http.docs_page import docs_page
-from xvfl_serve.http.gate import Gate
 from xvfl_serve.http.json_response import error_response, json_response
 from xvfl_serve.http.metrics import CONTENT_TYPE, Metrics
 from xvfl_serve.http.model_slot import ModelSlot
 from xvfl_serve.http.openapi import openapi
 from xvfl_serve.http.predict_route import Computer, predict, run_large
 from xvfl_serve.http.settings import Settings
+from xvfl_serve.http.size_limits import Admission
 
 log = logging.getLogger("xvfl_serve")
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -38,7 +38,8 @@ class Service:
     def __init__(self, settings: Settings, version: str) -> None:
         self.settings, self.version, self.metrics = settings, version, Metrics()
         self.slot = ModelSlot(settings, self.metrics)
-        self.computer = Computer(settings, self.metrics, Batcher(), Admission(settings))
+        admission = Admission(settings.max_bytes, settings.max_cells, settings.max_seconds)
+        self.computer = Computer(settings, self.metrics, Batcher(), admission)
 
     def application(self) -> ASGIApp:
         """Return the ASGI application."""
@@ -63,7 +64,7 @@ class Service:
         handlers: dict[Any, Any] = {RequestError: on_error, HTTPException: on_http_error}
         app = Starlette(routes=routes, exception_handlers=handlers, lifespan=self._lifespan)
         app.router.redirect_slashes = False
-        return Gate(app, self.settings.access, self.metrics.add_request)
+        return AccessMiddleware(app, self.settings.access, self.metrics.add_request)
 
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
@@ -83,25 +84,31 @@ class Service:
 
     async def predict(self, request: Request) -> Response:
         """Predict rows."""
-        return await predict(request, self.slot.predictor(), self.slot.budget, self.computer)
+        return await predict(request, self.slot.predictor(), self.slot.limits, self.computer)
 
     async def infer(self, request: Request) -> Response:
         """Predict tensors by the Open Inference Protocol."""
-        predictor, budget = self.slot.predictor(), self.slot.budget
+        predictor, limits = self.slot.predictor(), self.slot.limits
         self._check_model(request)
-        admission, name = self.computer.admission, self.settings.name
+        admission, settings = self.computer.admission, self.settings
         with admission.count_bytes() as on_part:
-            body = await read_body(request, self.settings, on_part)
+            body = await read_body(request, settings.max_bytes, settings.max_seconds, on_part)
             size = len(body)
-            async with admission.rows.hold(await run_large(size, budget.check_json, body)):
+            async with admission.rows.hold(await run_large(size, limits.check_json, body)):
                 data = await run_large(size, decode_json, body)
                 call, wanted = await run_in_threadpool(
-                    infer_v2.parse_infer, data, predictor, budget
+                    infer_v2.parse_infer, data, predictor, limits
                 )
-                async with admission.answers.hold(self.computer.check(call, budget)):
+                async with admission.answers.hold(self.computer.check(call, limits)):
                     answers = await self.computer.compute(predictor, call)
                     return await run_large(
-                        size, infer_v2.infer_response, name, data, answers, wanted, predictor
+                        size,
+                        infer_v2.infer_response,
+                        settings.name,
+                        data,
+                        answers,
+                        wanted,
+                        predictor,
                     )
 
     async def server_metadata(self, request: Request) -> Response:

@@ -20,8 +20,7 @@ from typing import Any
 from starlette.requests import Request
 
 from xvfl_serve.errors import RequestError
-from xvfl_serve.http.budget import Budget
-from xvfl_serve.http.settings import Settings
+from xvfl_serve.http.size_limits import SizeLimits
 
 JSON_TYPES = ("application/json", "application/x-www-form-urlencoded", "")
 """Content types of JSON; the second is what curl sends by default."""
@@ -57,36 +56,35 @@ def content_type(request: Request) -> str:
 
 
 async def read_body(
-    request: Request, settings: Settings, on_part: Callable[[int], None] = lambda size: None
+    request: Request, max_bytes: int, max_seconds: float, on_part: Callable[[int], None]
 ) -> bytes:
     """Read the body of a request; reject one that is too large or arrives too slowly.
 
     `on_part` is called with the size of each part, and may raise to stop.
     """
-    limit = settings.max_bytes
     length = request.headers.get("content-length", "")
-    if length.isdigit() and int(length) > limit:
-        raise _too_large(limit)
+    if length.isdigit() and int(length) > max_bytes:
+        raise _too_large(max_bytes)
     parts, size = [], 0
     try:
-        async with asyncio.timeout(settings.max_seconds):
+        async with asyncio.timeout(max_seconds):
             async for part in request.stream():
                 size += len(part)
-                if size > limit:
-                    raise _too_large(limit)
+                if size > max_bytes:
+                    raise _too_large(max_bytes)
                 on_part(len(part))
                 parts.append(part)
     except TimeoutError as error:
         raise RequestError(
-            f"expected the whole request within {settings.max_seconds:g} s; send it again",
+            f"expected the whole request within {max_seconds:g} s; send it again",
             status=408,
         ) from error
     return b"".join(parts)
 
 
-def parse_json(body: bytes, budget: Budget, example: str = '{"rows": [...]}') -> dict[str, Any]:
-    """Parse a JSON object within a budget; see `decode_json`."""
-    budget.check_json(body)
+def parse_json(body: bytes, limits: SizeLimits, example: str = '{"rows": [...]}') -> dict[str, Any]:
+    """Parse a JSON object within limits; see `decode_json`."""
+    limits.check_json(body)
     return decode_json(body, example)
 
 
@@ -111,15 +109,15 @@ def decode_json(body: bytes, example: str = '{"rows": [...]}') -> dict[str, Any]
     return data
 
 
-def read_csv(body: bytes, budget: Budget) -> list[dict[str, Any]]:
+def read_csv(body: bytes, limits: SizeLimits) -> list[dict[str, Any]]:
     """Read rows of a CSV file with a header; an empty cell is missing.
 
     The separator is the one that occurs most often in the header.
     """
     separator = max(SEPARATORS, key=body.partition(b"\n")[0].count)
     # A line is read as a whole, so that its cells are counted too late. Texts have separators too.
-    if body.count(separator) > budget.max_cells:
-        budget.check_cells(body.count(separator))
+    if body.count(separator) > limits.max_cells:
+        limits.check_cells(body.count(separator))
     text = io.TextIOWrapper(io.BytesIO(body), "utf-8-sig", newline="")
     rows: list[dict[str, Any]] = []
     try:
@@ -127,8 +125,8 @@ def read_csv(body: bytes, budget: Budget) -> list[dict[str, Any]]:
         header = next(lines, None)
         if header is None:
             raise RequestError("expected a CSV file with a header, got an empty body", status=400)
+        limits.check_columns(len(header))
         _check_unique(header, "column")
-        budget.check_columns(len(header))
         for number, line in enumerate(lines):
             if not line:
                 continue
@@ -138,47 +136,47 @@ def read_csv(body: bytes, budget: Budget) -> list[dict[str, Any]]:
                     row=number,
                     status=400,
                 )
-            check_rows(len(rows) + 1, budget.rows)
-            budget.check_cells((len(rows) + 1) * len(header))
+            check_rows(len(rows) + 1, limits.rows)
+            limits.check_cells((len(rows) + 1) * len(header))
             rows.append(dict(zip(header, line, strict=True)))
     except (UnicodeDecodeError, csv.Error) as error:
         raise RequestError(f"expected a CSV file in UTF-8 ({error})", status=400) from error
     return rows
 
 
-def read_parquet(body: bytes, budget: Budget) -> list[dict[str, Any]]:
+def read_parquet(body: bytes, limits: SizeLimits) -> list[dict[str, Any]]:
     """Read rows of a Parquet file, in a process with limited memory; needs pyarrow."""
     if find_spec("pyarrow") is None:
         raise RequestError(
             "this server does not read Parquet: install xvfl-serve[parquet], or send CSV or JSON",
             status=415,
         )
-    limits = {
-        "rows": budget.rows,
-        "columns": budget.columns,
-        "cells": budget.cells,
-        "text_bytes": budget.text_bytes,
+    worker_limits = {
+        "rows": limits.rows,
+        "columns": limits.columns,
+        "cells": limits.cells,
+        "text_bytes": limits.text_bytes,
         "memory": PARQUET_MEMORY,
-        "seconds": math.ceil(budget.seconds),
+        "seconds": math.ceil(limits.seconds),
     }
     try:
         done = subprocess.run(
-            [sys.executable, "-P", str(PARQUET_WORKER), json.dumps(limits)],
+            [sys.executable, "-P", str(PARQUET_WORKER), json.dumps(worker_limits)],
             input=body,
             capture_output=True,
-            timeout=budget.seconds,
+            timeout=limits.seconds,
             check=False,
             env={**os.environ, "ARROW_DEFAULT_MEMORY_POOL": "system"},
         )
         kind, answer = json.loads(done.stdout)
     except subprocess.TimeoutExpired as error:
         raise RequestError(
-            f"the Parquet file was not decoded in {budget.seconds:g} s, the limit; send fewer rows",
+            f"the Parquet file was not decoded in {limits.seconds:g} s, the limit; send fewer rows",
             "rows",
             status=413,
         ) from error
     except ValueError as error:
-        log.error("a Parquet file ended the decoder (exit code %d)", done.returncode)
+        log.error("the Parquet decoder exited with code %d", done.returncode)
         raise RequestError(
             "expected a Parquet file, but it cannot be decoded; send CSV or JSON", status=400
         ) from error

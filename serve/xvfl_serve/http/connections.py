@@ -1,9 +1,9 @@
 """The open connections of a port, and which of them to close if there are too many.
 
 A connection is *waiting* until it has sent a complete request, and again after the answer. Waiting
-connections cost a stranger nothing, so they give way: with too many connections, the oldest waiting
-one is closed in favor of the new one. A connection whose request is being answered is never
-closed.
+connections cost an attacker nothing, so they are closed first: with too many connections, the
+oldest waiting one is closed for the new one. A connection whose request is being answered is never
+closed, unless the client does not read the answer.
 """
 
 from dataclasses import dataclass
@@ -35,9 +35,11 @@ class Limits:
     idle_seconds : int, default=5
         Time that a connection may be silent after an answer.
     answer_seconds : float, default=60.0
-        Time in which a client must read an answer.
+        Time in which a client must read the next 64 KiB of an answer.
     max_header_bytes : int, default=16384
         Largest request line and headers together.
+    unread_bytes : int, default=134217728
+        Answers that the clients have not read, of all connections together.
     """
 
     connections: int
@@ -46,6 +48,7 @@ class Limits:
     idle_seconds: int = 5
     answer_seconds: float = 60.0
     max_header_bytes: int = 2**14
+    unread_bytes: int = 2**27
 
 
 def port_limits(connections: int = MAX_CONNECTIONS) -> Limits:
@@ -86,7 +89,7 @@ class Connections(Generic[C]):
         self._waiting: dict[str, dict[C, None]] = {}
 
     def add(self, connection: C) -> bool:
-        """Register a new, waiting connection; return False if there is no place for it.
+        """Register a new, waiting connection; return False if the port has too many connections.
 
         With too many connections, a waiting one is closed: of the same address if that has too
         many, otherwise of the address that has the most waiting ones.
@@ -114,7 +117,7 @@ class Connections(Generic[C]):
                 del self._open[address]
 
     def set_waiting(self, connection: C) -> None:
-        """Let a registered connection give way to new ones, after those that wait already."""
+        """Mark a registered connection as waiting; it is closed after those that wait already."""
         if connection in self._open.get(connection.address, ()):
             self._waiting.setdefault(connection.address, {})[connection] = None
 

@@ -14,9 +14,9 @@ from starlette.responses import Response
 from xvfl_serve.encoding.encoders import IMAGE, Encoder, ImageRows
 from xvfl_serve.errors import RequestError, unknown
 from xvfl_serve.http.bodies import check_rows
-from xvfl_serve.http.budget import Budget
 from xvfl_serve.http.json_response import json_response
 from xvfl_serve.http.predict_route import PredictCall, optional_text
+from xvfl_serve.http.size_limits import SizeLimits
 from xvfl_serve.predictor import Options, Predictor
 from xvfl_serve.row_report import Output
 
@@ -69,14 +69,14 @@ def model_metadata(name: str, predictor: Predictor) -> dict[str, Any]:
 
 
 def parse_infer(
-    data: Mapping[str, Any], predictor: Predictor, budget: Budget
+    data: Mapping[str, Any], predictor: Predictor, limits: SizeLimits
 ) -> tuple[PredictCall, list[str]]:
     """Parse an inference request; return the call and the names of the requested outputs."""
     parameters = data.get("parameters") or {}
     if not isinstance(parameters, dict):
         raise RequestError("parameters: expected an object", "parameters")
     output = predictor.choose(optional_text(parameters, "mode"), optional_text(parameters, "party"))
-    tensors = _tensors(data.get("inputs"), budget)
+    tensors = _tensors(data.get("inputs"), limits)
     counts = {name: len(each) for name, each in tensors.items()}
     if len(set(counts.values())) > 1:
         raise RequestError(f"inputs: expected the same number of rows, got {counts}", "inputs")
@@ -147,7 +147,7 @@ def _columns(encoder: Encoder) -> list[tuple[str, str, list[int]]]:
     return [(name, by_name[name], []) for name in encoder.names]
 
 
-def _tensors(inputs: Any, budget: Budget) -> dict[str, list[Any]]:
+def _tensors(inputs: Any, limits: SizeLimits) -> dict[str, list[Any]]:
     """Check the input tensors; return the cells of each."""
     if not isinstance(inputs, list) or not inputs:
         raise RequestError("inputs: expected a list of at least one tensor", "inputs")
@@ -158,22 +158,30 @@ def _tensors(inputs: Any, budget: Budget) -> dict[str, list[Any]]:
         name = each["name"]
         if name in tensors:
             raise RequestError(f"input {name!r} occurs twice", name)
-        tensors[name] = _cells(name, each, budget)
+        tensors[name] = _cells(name, each, limits)
     return tensors
 
 
-def _cells(name: str, tensor: Mapping[str, Any], budget: Budget) -> list[Any]:
+def _cells(name: str, tensor: Mapping[str, Any], limits: SizeLimits) -> list[Any]:
     """Return the elements of a tensor row by row; rows of images are arrays."""
     shape, datatype, data = (tensor.get(key) for key in ("shape", "datatype", "data"))
     if not isinstance(datatype, str) or datatype not in DATATYPES:
         raise RequestError(f"input {name!r}: {unknown('datatype', str(datatype), DATATYPES)}", name)
     sizes = isinstance(shape, list) and all(type(size) is int and size >= 0 for size in shape)
-    if not isinstance(shape, list) or not shape or not sizes:
-        raise RequestError(f"input {name!r}: expected a shape of whole numbers from 0", name)
-    # An empty tensor may claim any number of rows.
-    check_rows(shape[0], budget.rows)
-    if len(shape) > budget.depth or max(shape) > budget.cells:
-        raise RequestError(f"input {name!r}: expected a smaller shape", name)
+    # Rows without elements would cost the sender nothing.
+    if not isinstance(shape, list) or not shape or not sizes or 0 in shape[1:]:
+        raise RequestError(
+            f"input {name!r}: expected a shape of whole numbers: the rows, from 0, and the sizes "
+            "of a row, from 1",
+            name,
+        )
+    check_rows(shape[0], limits.rows)
+    if len(shape) > limits.depth or max(shape) > limits.cells:
+        raise RequestError(
+            f"input {name!r}: expected at most {limits.depth} dimensions and {limits.cells} "
+            "elements; send fewer rows",
+            name,
+        )
     if not isinstance(data, list):
         raise RequestError(f"input {name!r}: expected its elements in `data`", name)
     flat = _flatten(data)
@@ -264,5 +272,7 @@ def _requested(outputs: Any, valid: list[str]) -> list[str]:
             raise RequestError("outputs: expected objects with a name", "outputs")
         if name not in valid:
             raise RequestError(unknown("output", name, valid), name)
+        if name in names:
+            raise RequestError(f"output {name!r} occurs twice; request it once", name)
         names.append(name)
     return names

@@ -5,16 +5,18 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock
+from threading import Lock, Timer
 
 from xvfl_serve.errors import RequestError, ServeError
-from xvfl_serve.http.budget import Budget
 from xvfl_serve.http.metrics import Metrics
 from xvfl_serve.http.settings import Settings
+from xvfl_serve.http.size_limits import SizeLimits
 from xvfl_serve.predictor import Predictor
 from xvfl_serve.release_state import ReleaseState, read_release_state
 
 log = logging.getLogger("xvfl_serve")
+SLOW_LOAD_S = 60
+"""A bundle that takes longer to load is reported."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class ModelSlot:
         self._release_lock = Lock()
         self._read_release()
         self.current = self._load()
-        self.budget = Budget.of_model(settings, self.current)
+        self.limits = SizeLimits.of_model(settings, self.current)
 
     @property
     def revoked(self) -> str:
@@ -85,7 +87,7 @@ class ModelSlot:
                 text = " ".join(f"{type(error).__name__}: {error}".split())
                 if self._logged.get(name) != text:
                     self._logged[name] = text
-                    log.exception("the check of the %s failed and is repeated: %s", name, text)
+                    log.exception("checking for a new %s failed, will retry: %s", name, text)
 
     async def _check_bundle(self) -> None:
         """Load the bundle if its file was replaced."""
@@ -103,7 +105,7 @@ class ModelSlot:
         except Exception:
             self.metrics.add_reload("rejected")
             raise
-        self.current, self.budget = loaded, Budget.of_model(self.settings, loaded)
+        self.current, self.limits = loaded, SizeLimits.of_model(self.settings, loaded)
         self.metrics.add_reload("loaded")
         log.info("bundle %.12s replaces %.12s", self.current.bundle.digest, before)
 
@@ -126,7 +128,22 @@ class ModelSlot:
 
     def _load(self) -> Predictor:
         each = self.settings
-        predictor = Predictor.load(each.bundle, each.public_key, each.threads)
+        slow = Timer(
+            SLOW_LOAD_S,
+            log.error,
+            [
+                "%s is still being loaded after %d s; if this does not end, replace the bundle and "
+                "restart the server",
+                each.bundle,
+                SLOW_LOAD_S,
+            ],
+        )
+        slow.daemon = True
+        slow.start()
+        try:
+            predictor = Predictor.load(each.bundle, each.public_key, each.threads)
+        finally:
+            slow.cancel()
         self._read_release()
         if self._release is not None:
             self._release.check(predictor.bundle, str(each.bundle))

@@ -16,16 +16,17 @@ ERROR: Schema = {
     "required": ["error"],
     "properties": {"error": TEXT, "field": TEXT, "row": {"type": "integer"}},
 }
-FOREIGN = "Without tokens: a request of a web page of another site."
+CROSS_SITE = "Without tokens: a cross-site request from a browser."
+HOST_NOT_ALLOWED = "Without tokens: the host name is not allowed."
 ERRORS = {
     "400": "The body cannot be read.",
     "401": "No or wrong token.",
-    "403": FOREIGN,
+    "403": CROSS_SITE,
     "408": "The body arrived too slowly.",
     "410": "The head in the bundle is revoked.",
     "413": "Too many rows, values or bytes, or too long to compute.",
     "415": "Unknown content type.",
-    "421": FOREIGN,
+    "421": HOST_NOT_ALLOWED,
     "422": "A field is wrong; the answer names it.",
     "503": "The server is busy with large requests.",
 }

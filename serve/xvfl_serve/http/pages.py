@@ -1,4 +1,4 @@
-"""An application of pages that can only be read."""
+"""An ASGI application of read-only pages."""
 
 from collections.abc import Callable
 

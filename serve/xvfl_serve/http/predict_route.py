@@ -25,15 +25,15 @@ from xvfl_serve.http.bodies import (
     read_csv,
     read_parquet,
 )
-from xvfl_serve.http.budget import Admission, Budget
 from xvfl_serve.http.json_response import rows_response
 from xvfl_serve.http.metrics import Metrics
 from xvfl_serve.http.settings import Settings
+from xvfl_serve.http.size_limits import Admission, SizeLimits
 from xvfl_serve.predictor import Options, Predictor
 
 INLINE_BYTES = 2**16
 INLINE_ROWS = 8
-"""Larger requests are decoded and computed in a thread, so that others need not wait."""
+"""Larger requests are decoded and computed in a thread, so that the event loop is not blocked."""
 P = ParamSpec("P")
 T = TypeVar("T")
 PLAIN = Options()
@@ -63,12 +63,12 @@ class Computer:
     batcher: Batcher
     admission: Admission
 
-    def check(self, call: PredictCall, budget: Budget) -> int:
+    def check(self, call: PredictCall, limits: SizeLimits) -> int:
         """Check the number of rows; return the cells of their answers."""
         check_rows(len(call.rows), self.settings.max_rows)
         if call.options.importance:
             check_rows(len(call.rows), min(self.settings.max_rows, MAX_IMPORTANCE_ROWS))
-        return budget.check_answers(len(call.rows), call.options.completed)
+        return limits.check_answers(len(call.rows), call.options.completed)
 
     async def compute(self, predictor: Predictor, call: PredictCall) -> list[dict[str, Any]]:
         """Predict: few rows together with those of other requests, many in a thread."""
@@ -107,37 +107,37 @@ class Computer:
 
 
 async def predict(
-    request: Request, predictor: Predictor, budget: Budget, computer: Computer
+    request: Request, predictor: Predictor, limits: SizeLimits, computer: Computer
 ) -> Response:
     """Answer `POST /predict`."""
-    admission = computer.admission
+    admission, settings, kind = computer.admission, computer.settings, content_type(request)
     with admission.count_bytes() as on_part:
-        body, kind = await read_body(request, computer.settings, on_part), content_type(request)
-        cells, decode = await _measure(kind, body, budget)
+        body = await read_body(request, settings.max_bytes, settings.max_seconds, on_part)
+        cells, decode = await _measure(kind, body, limits)
         size = len(body) if kind in JSON_TYPES else math.inf
         async with admission.rows.hold(cells):
             call = await run_large(size, decode, request.query_params, predictor)
-            async with admission.answers.hold(computer.check(call, budget)):
+            async with admission.answers.hold(computer.check(call, limits)):
                 answers = await computer.compute(predictor, call)
                 size = len(answers) * INLINE_BYTES // INLINE_ROWS
                 return await run_large(size, _respond, request, call, answers, predictor)
 
 
 async def _measure(
-    kind: str, body: bytes, budget: Budget
+    kind: str, body: bytes, limits: SizeLimits
 ) -> tuple[int, Callable[[Mapping[str, str], Predictor], PredictCall]]:
     """Return the cells of a body, at most, and the function that decodes it."""
     if kind in JSON_TYPES:
-        cells = await run_large(len(body), budget.check_json, body)
+        cells = await run_large(len(body), limits.check_json, body)
         return cells, lambda parameters, _: _json_call(decode_json(body), parameters)
     if kind == CSV_TYPE:
-        return min(len(body), budget.cells), lambda parameters, predictor: _upload_call(
-            parameters, read_csv(body, budget), predictor
+        return min(len(body), limits.cells), lambda parameters, predictor: _upload_call(
+            parameters, read_csv(body, limits), predictor
         )
     if kind in PARQUET_TYPES:
         # Its size is known only after it is decoded.
-        return budget.max_cells, lambda parameters, predictor: _upload_call(
-            parameters, read_parquet(body, budget), predictor
+        return limits.max_cells, lambda parameters, predictor: _upload_call(
+            parameters, read_parquet(body, limits), predictor
         )
     valid = (JSON_TYPES[0], CSV_TYPE, PARQUET_TYPES[0])
     raise RequestError(unknown("content type", kind, valid), "content-type", status=415)
@@ -157,7 +157,10 @@ def _respond(
 
 
 async def run_large(size: float, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call a function on so many bytes: on many in a thread, so that others need not wait."""
+    """Call a function, in a thread if `size` exceeds `INLINE_BYTES`.
+
+    The thread keeps the event loop free for other requests.
+    """
     if size <= INLINE_BYTES:
         return function(*args, **kwargs)
     return await run_in_threadpool(function, *args, **kwargs)

@@ -1,8 +1,8 @@
 """The HTTP server of every port: uvicorn, with limits on connections and on time.
 
-uvicorn accepts any number of connections and waits for the first headers without end. Here each
-connection is registered when it is accepted, before the TLS handshake; `connections` says which one
-gives way to a new one. Bodies have their limits in `bodies`, below the check of tokens.
+uvicorn accepts any number of connections and has no timeout for the first headers. Here each
+connection is registered when it is accepted, before the TLS handshake; `connections` decides which
+one is closed for a new one. Limits of bodies are in `bodies` and apply after the token check.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from xvfl_serve.errors import ServeError
@@ -27,6 +27,8 @@ CLOSED_AT_ONCE = 16
 """Connections that are closed if no file descriptor is free."""
 ACCEPT_PAUSE_S = 0.1
 """Pause after a connection could not be accepted."""
+ANSWER_PART = 2**16
+"""Bytes of an answer that are handed to a connection at once; the next ones wait for the client."""
 TLS_CLOSE_S = 1.0
 """Time in which a client must confirm the end of a TLS connection."""
 
@@ -63,7 +65,7 @@ class HttpServer:
             http=_Connection,
             ws="none",
             loop="asyncio",
-            # Malformed requests are no news: no line in the log for each.
+            # Do not log every malformed request.
             log_config=None,
             log_level="error",
             access_log=False,
@@ -131,14 +133,22 @@ def server_tls(
 
 
 class _Connection(H11Protocol):
-    """A connection: waiting, or busy with a complete request."""
+    """A connection: waiting, or busy with a complete request whose answer the client reads."""
 
     address: str
     connections_of_port: "Connections[_Connection]"
     connecting: "asyncio.Task[object] | None" = None
     busy = False
     since = 0.0
-    """When the connection was accepted, or its last answer was complete."""
+    """When it was accepted, the client last read a part of an answer, or that was complete."""
+    _unsent = 0
+    """Bytes of the current answer that wait for the client."""
+
+    @property
+    def unread(self) -> int:
+        """Bytes of answers that the client has not read."""
+        held = 0 if self.transport is None else self.transport.get_write_buffer_size()
+        return self._unsent + held
 
     def abort(self) -> None:
         """Close the connection at once, whatever its state."""
@@ -148,11 +158,40 @@ class _Connection(H11Protocol):
             self.connecting.cancel()
 
     def overdue(self, limits: Limits, now: float) -> bool:
-        """Return whether a waiting connection has exceeded its time."""
-        if self.cycle is not None and not self.cycle.response_complete:
+        """Return whether a connection has exceeded its time."""
+        answering = self.cycle is not None and not self.cycle.response_complete
+        if answering and not self.flow.write_paused:
             return False  # The application limits the time of bodies.
-        unread = self.transport is not None and self.transport.get_write_buffer_size() > 0
-        return now - self.since > (limits.answer_seconds if unread else limits.header_seconds)
+        return now - self.since > (limits.answer_seconds if self.unread else limits.header_seconds)
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Send answers in parts, as fast as the client reads them."""
+        super().connection_made(transport)
+        transport.set_write_buffer_limits(ANSWER_PART)
+        self.app = partial(self._run, self.app)
+
+    async def _run(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_parts(message: Message) -> None:
+            body, start = message.get("body", b""), 0
+            while len(body) - start > ANSWER_PART:
+                self._unsent, part = len(body) - start, body[start : start + ANSWER_PART]
+                await send({**message, "body": part, "more_body": True})
+                start, self.since = start + ANSWER_PART, time.monotonic()
+            self._unsent = len(body) - start
+            await send({**message, "body": body[start:]} if start else message)
+            self._unsent = 0
+
+        await app(scope, receive, send_parts)
+
+    def pause_writing(self) -> None:
+        """Give way to new connections while the client does not read."""
+        super().pause_writing()
+        self._note_state()
+
+    def resume_writing(self) -> None:
+        """Go on with the answer."""
+        super().resume_writing()
+        self._note_state()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection."""
@@ -173,6 +212,7 @@ class _Connection(H11Protocol):
     def _note_state(self) -> None:
         cycle = self.cycle
         busy = cycle is not None and not cycle.response_complete and not cycle.more_body
+        busy = busy and not self.flow.write_paused
         if busy != self.busy:
             self.busy = busy
             if busy:
@@ -217,11 +257,16 @@ class _Server(uvicorn.Server):
         await asyncio.sleep(0)
 
     async def on_tick(self, counter: int) -> bool:
-        """Close connections that have exceeded their time, once a second."""
+        """Close connections that have exceeded their time or the memory, once a second."""
         if counter % 10 == 0:
             now = time.monotonic()
-            for each in self._connections.all():
-                if not each.busy and each.overdue(self._limits, now):
+            unread = 0
+            # Those that have read last are kept.
+            for each in sorted(self._connections.all(), key=lambda each: -each.since):
+                unread += each.unread
+                full = each.unread > 0 and unread > self._limits.unread_bytes
+                if full or each.overdue(self._limits, now):
+                    unread -= each.unread
                     self._connections.remove(each)
                     each.abort()
         return await super().on_tick(counter)
@@ -248,7 +293,7 @@ class _Server(uvicorn.Server):
             self._open(accepted, host)
 
     def _open(self, accepted: socket.socket, host: str) -> None:
-        """Register a connection and start it; close it if there is no place for it."""
+        """Register a connection and start it; close it if the port has too many connections."""
         loop = asyncio.get_running_loop()
         connection = _Connection(self.config, self.server_state, self.lifespan.state, loop)
         connection.connections_of_port = self._connections

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from xvfl_serve.http.gate import Access
+from xvfl_serve.http.access import Access
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ TLS checks signature, dates and purpose when a peer connects. gRPC does not read
 and does not notice that the certificate of a connected peer expires, so this module checks both.
 """
 
-import re
 import threading
 import time
 from collections.abc import Callable
@@ -18,15 +17,12 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.x509.oid import NameOID
 
 from xvfl.certs import pem_files
-from xvfl.errors import CertificateError, RunError
+from xvfl.errors import CertificateError, RunError, WireError
 from xvfl.system.printable import one_line
+from xvfl.wire.texts import PLAIN_NAME
 
 GRACE_S = 300.0
 """Seconds that the last revocation list stays in force while the file cannot be read."""
-
-
-NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-"""A common name; X.520 allows 64 characters."""
 
 
 def peer_name(certificate_pem: bytes) -> str:
@@ -164,10 +160,7 @@ def _name(certificate: x509.Certificate) -> str:
             "expected a certificate with the party's name as common name and DNS name, got "
             f"{found}; issue one with `xvfl certs issue`"
         )
-    name = str(common[0].value)
-    if NAME.fullmatch(name) is None:
-        raise CertificateError(
-            "expected a name of ASCII letters, digits, dots, hyphens and underscores in the "
-            f"certificate, got {one_line(repr(name), 100)}; request another certificate"
-        )
-    return name
+    try:
+        return PLAIN_NAME.read(str(common[0].value), "name in the certificate")
+    except WireError as error:
+        raise CertificateError(f"{error}; request another certificate") from error

@@ -12,12 +12,12 @@ def dashboard(
     runs: Annotated[Path, typer.Argument(help="A folder with run folders, or one run folder.")],
     port: Annotated[int, typer.Option(help="Port; 0: any free one.", min=0, max=65535)] = 8470,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    allow_host: Annotated[
+    allowed_host: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Name of this machine that browsers may use, beside localhost, IP addresses and "
-            "names without a dot; may be repeated.",
+            help="Host name that browsers may use besides localhost and IP addresses; unless "
+            "--host is a loopback address, names without a dot are allowed too. May be repeated.",
         ),
     ] = None,
 ) -> None:
@@ -33,9 +33,9 @@ def dashboard(
     """
     from xvfl.model.dashboard.dashboard_server import DashboardServer
     from xvfl.system.signals import stop_on_signals
-    from xvfl_serve.http.gate import is_loopback
+    from xvfl_serve.http.access import is_loopback
 
-    server = DashboardServer(runs, host, port, allow_host or ())
+    server = DashboardServer(runs, host, port, allowed_host or ())
     try:
         with stop_on_signals() as stop:
             if not is_loopback(host):

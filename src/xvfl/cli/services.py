@@ -18,6 +18,7 @@ from xvfl.cli.output import (
     print_table,
 )
 from xvfl.errors import InputError, RunError
+from xvfl.service.addresses import parse_address
 
 STATUS_TIMEOUT_S = 10
 CoordinatorFile = Annotated[Path, typer.Argument(help="The coordinator's configuration.")]
@@ -121,9 +122,7 @@ def status(
 
 
 def _request_status(address: str) -> dict[str, Any]:
-    host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isdigit():
-        raise InputError(f"status: expected HOST:PORT, got {address!r}")
+    parse_address(address, "status")
     try:
         with urlopen(f"http://{address}/status", timeout=STATUS_TIMEOUT_S) as response:
             values: dict[str, Any] = json.load(response)

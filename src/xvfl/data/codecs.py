@@ -85,7 +85,7 @@ class DurationCodec(DurationColumn):
         return Feature(self.name, "numeric", 1)
 
     def encode(self, cells: pd.Series, party: str, missing: MissingCells) -> EncodedColumn:
-        """Scale the seconds; what is no duration or has no unit counts as missing."""
+        """Scale the seconds; a cell that is not a duration or has no unit counts as missing."""
         return _note_unreadable(
             "duration", cells, self.encode_values(parse_durations(cells, party))
         )

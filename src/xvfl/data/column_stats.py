@@ -13,13 +13,13 @@ from xvfl.data.parse import (
     DATE_LIKE,
     MIN_DATE_FRACTION,
     candidate_date_formats,
+    mask_missing_numbers,
     observed_text,
     parse_date_texts,
     parse_dates,
     parse_durations,
     parse_number_texts,
     parse_numbers,
-    without_numbers,
 )
 from xvfl.data.text import as_text
 from xvfl.data.value_stats import CategoryStats, DateStats, FitLimits, NumericStats
@@ -56,7 +56,7 @@ class ColumnStats:
         self.affixes: set[tuple[str, str]] = set()
         self.durations: NumericStats | None = None
         self.unreadable: list[str] = []
-        """The first cells that are no durations or have no unit."""
+        """The first cells that are not durations or have no unit."""
         self.n_unreadable = 0
         self.categories = CategoryStats(limits.max_categories)
         self.dates: dict[str, DateStats] | None = None
@@ -246,7 +246,7 @@ class ColumnStats:
             if np.isnan(values).any():
                 del self.text_numbers[mark]
             else:
-                self.text_numbers[mark].add(without_numbers(values, self.missing)[codes], keys)
+                self.text_numbers[mark].add(mask_missing_numbers(values, self.missing)[codes], keys)
         if self.text_numbers:
             # Few ways to write numbers, many numbers.
             forms = words.str.replace(r"[0-9.,'\s]+", "0", regex=True).unique()

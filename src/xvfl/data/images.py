@@ -136,12 +136,6 @@ class ImageEncoder(ImageScale):
         """Return a JSON-serializable form."""
         return {"type": "image", **asdict(self), "shape": list(self.shape)}
 
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "ImageEncoder":
-        """Build an encoder from its JSON form."""
-        fields = {name: value for name, value in data.items() if name != "type"}
-        return cls(**{**fields, "shape": tuple(data["shape"])})
-
 
 def read_images(path: str | Path) -> Images:
     """Read a party's images from an .npz file.

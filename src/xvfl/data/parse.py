@@ -91,7 +91,7 @@ def parse_numbers(
     unreadable = cells.notna().to_numpy(dtype=bool) & np.isnan(numbers)
     _reject(cells, unreadable, party, "correct it, leave it empty, or add it to `na_values`")
     _reject(cells, np.abs(numbers) > MAX_MAGNITUDE, party, "replace by a number or leave empty")
-    return without_numbers(numbers, missing)
+    return mask_missing_numbers(numbers, missing)
 
 
 def read_numbers(cells: pd.Series, party: str, decimal: str = "") -> Floats:
@@ -108,7 +108,7 @@ def read_numbers(cells: pd.Series, party: str, decimal: str = "") -> Floats:
     )
 
 
-def without_numbers(numbers: Floats, missing: MissingCells) -> Floats:
+def mask_missing_numbers(numbers: Floats, missing: MissingCells) -> Floats:
     """Replace numbers that count as missing by NaN."""
     if not missing.numbers:
         return numbers

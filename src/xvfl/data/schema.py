@@ -146,7 +146,7 @@ def _duration_warnings(column: ColumnStats) -> Iterator[str]:
     if column.n_unreadable:
         yield (
             f"{column.n_unreadable:,} of {column.texts:,} cells, such as "
-            f"{quote(column.unreadable)}, are no durations with a unit, and count as missing; "
+            f"{quote(column.unreadable)}, are not durations or have no unit, and count as missing; "
             "write a unit, as in '90 min', or a clock time, as in '1:30:00'"
         )
 

@@ -98,7 +98,8 @@ class XVFLClassifier(ClassifierMixin, XVFLEstimator):  # type: ignore[misc]
         several members and without privacy options, else 0.
     skip_rank : int, default=None
         Rank of a linear map from the features of a table to its embedding, added to the bottom's
-        output; 0 for none. By default 64 with `label_protection="no_gradients"`, else 0.
+        output; 0 for none. By default 64 with `label_protection="no_gradients"` and without
+        differential privacy, else 0.
     members : int, default=0
         Number of nets of each party and of heads, trained at once. Predictions are the mean of
         their log-probabilities. More than one needs tables and default nets. 0 means 4 where that
@@ -148,7 +149,7 @@ class XVFLClassifier(ClassifierMixin, XVFLEstimator):  # type: ignore[misc]
         Simulates the protection of labels in a federation, to measure its effect on accuracy.
         `"no_gradients"`: parties train their nets by reconstruction alone, and receive no
         gradients. `"noise"`: parties receive gradients of a loss with noisy labels. `"auto"` is
-        `"off"` here.
+        `"no_gradients"` with `epsilon`, else `"off"`.
     label_noise : float, default=1.0
         Standard deviation of the label noise of `"noise"`.
     epsilon : float, default=None

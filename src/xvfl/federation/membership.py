@@ -18,7 +18,7 @@ MAX_REJECTIONS = 5
 EXCLUDED = "excluded: "
 """Start of the reason that an excluded party receives."""
 MAX_CONTRIBUTIONS = 2000
-"""Updates that a party may lose until its count of batches is too low: older ones are joined."""
+"""Number of recent updates that are counted separately; older ones are merged."""
 BACKOFF_S = 0.5
 """Seconds per consecutive fault before a required party is asked to join again."""
 

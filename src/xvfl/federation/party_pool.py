@@ -8,6 +8,7 @@ the circuit: the party is late for this request alone, and has the rest of the p
 
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, TimeoutError
 from dataclasses import dataclass
@@ -216,27 +217,40 @@ class PartyPool:
     def _keep_open(self, party: PooledParty) -> None:
         idle_since: Future[Message] | None = None
         while not self._stop.wait(POLL_S):
-            # While a request is not answered, the party is not idle: this is None.
-            hello, last = party.remote.transport.hello(), party.last_reply
-            if hello is None and party.available and (last is None or last.done()):
-                # Nothing was requested since the last look, so it is not busy.
-                if last is idle_since:
-                    self._leave_out(party, NOT_CONNECTED, fault=False)
-                idle_since = last
-                continue
-            if hello is None or time.monotonic() < party.retry_at:
-                continue
-            if party.available:
-                if hello.instance_id == party.remote.instance_id:
-                    continue
-                self._leave_out(party, RESTARTED, fault=False)
             try:
-                self._open(party, hello)
+                idle_since = self._look_at(party, idle_since)
             except TimeoutError:
                 party.waited_s = OPEN_TIMEOUT_S
                 self._leave_out(party, NO_ANSWER)
             except XVFLError as error:
                 self._leave_out(party, NOT_OPENED, str(error))
+            except Exception as error:
+                # Without this thread, the session would never be opened again.
+                self._log_event({"event": "internal_error", "traceback": traceback.format_exc()})
+                self._leave_out(party, NOT_OPENED, repr(error))
+
+    def _look_at(
+        self, party: PooledParty, idle_since: "Future[Message] | None"
+    ) -> "Future[Message] | None":
+        """Open the session of a party that is connected; leave it out if it is not any more.
+
+        Takes and returns the last request after which it was idle and not connected.
+        """
+        # While a request is not answered, the party is not idle: this is None.
+        hello, last = party.remote.transport.hello(), party.last_reply
+        if hello is None and party.available and (last is None or last.done()):
+            # Nothing was requested since the last look, so it is not busy.
+            if last is idle_since:
+                self._leave_out(party, NOT_CONNECTED, fault=False)
+            return last
+        if hello is None or time.monotonic() < party.retry_at:
+            return idle_since
+        if party.available:
+            if hello.instance_id == party.remote.instance_id:
+                return idle_since
+            self._leave_out(party, RESTARTED, fault=False)
+        self._open(party, hello)
+        return idle_since
 
     def _open(self, party: PooledParty, hello: Hello) -> None:
         self._prepare(party.name, hello)

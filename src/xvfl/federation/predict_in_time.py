@@ -25,8 +25,6 @@ from xvfl.wire.messages import Complete, Completed, EmbedRows, RowEmbeddings
 
 EMBED_SHARE, COMPLETE_SHARE = 0.55, 0.6
 """Shares of the remaining time after which an exchange ends."""
-MAX_REFUSAL = 200
-"""Characters of a party's reason to refuse rows."""
 LATE_SHARE = 0.25
 """Share of the time to wait for parties that still compute an earlier, shorter request."""
 
@@ -213,8 +211,6 @@ def _unpack(reply: RowEmbeddings, handles: Tensor, n_views: int, width: int) -> 
     check_tensor("observed", reply.observed, (n,), torch.float32)
     if n and (int(status.max()) > REFUSED or bool((status[handles < 0] > 0).any())):
         raise WireError("row_status: expected 0 to 3, and 0 for rows that the party does not hold")
-    if len(reply.refusal) > MAX_REFUSAL or not reply.refusal.isprintable():
-        raise WireError(f"refusal: expected up to {MAX_REFUSAL} printable characters")
     if n and not 0 <= float(reply.observed.min()) <= float(reply.observed.max()) <= 1:
         raise WireError("observed: expected shares from 0 to 1")
     held = ((handles >= 0) & (status != REFUSED)).nonzero().flatten()

@@ -2,8 +2,8 @@
 
 Budgets are those of a day (UTC). The counts of the rows belong to the table that the operator
 opened and are kept in a memory-mapped file. The requests of a day are lines of a file, one for each
-request. Both survive the end of the process. The newest of these files tells the day: a day starts
-once, so a clock that was set back refills no budget.
+request. Both survive the end of the process. The newest of these files determines the current day,
+so setting the clock back refills no budget.
 """
 
 from collections import Counter
@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,6 +68,8 @@ class PredictionLedger:
         Folder of the counts.
     today
         Returns the current day.
+    log_event
+        Receives log events.
     """
 
     def __init__(
@@ -75,6 +78,7 @@ class PredictionLedger:
         n_rows: int,
         folder: Path,
         today: Callable[[], date] = utc_today,
+        log_event: Callable[[dict[str, Any]], None] = lambda event: None,
     ) -> None:
         self.limits, self._folder, self._today = limits, folder, today
         self._counts = open_counts(folder / COUNTS, np.zeros((1, n_rows), dtype=np.uint32))[0]
@@ -82,6 +86,12 @@ class PredictionLedger:
         self._load_day(max(days, default=today()))
         if not days:
             self._create_file()
+        if self._day > today() + timedelta(1):
+            reason = (
+                f"the clock was ahead, or is behind: no budget refills before {self._day}; check "
+                f"the clock, remove {self._path} and start again"
+            )
+            log_event({"event": "prediction_day_ahead", "reason": reason})
         self._advance()
 
     def take(self, rows: NDArray[np.int64], caller: str) -> tuple[NDArray[np.bool_], str]:

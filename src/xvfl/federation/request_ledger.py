@@ -23,7 +23,7 @@ from xvfl.federation.settings_limits import (
     SettingsLimits,
     check_settings,
     settings_digest,
-    trains_itself,
+    trains_by_reconstruction,
 )
 from xvfl.options import MASKING_METHODS
 from xvfl.system.files import atomic_write
@@ -55,9 +55,9 @@ class RequestLimits:
     min_training_share: float = 0.25
     """Smallest share of the matched rows that train; the party fits its encoder on them."""
     max_repeats: int = 20
-    """Largest number of training batches of a run without an update since the batch before, or
-    after a return to earlier weights; one more is allowed for every 8 updates. Honest runs repeat a
-    batch if an update is lost or a side restarts."""
+    """Largest number of training batches in a run that are requested before the weights were
+    updated since the previous batch, or after earlier weights were loaded; one more is allowed for
+    every 8 updates. In an honest run this happens if an update is lost or a process restarts."""
     max_parameters: int = 25_000_000
     """Largest number of parameters of the party's nets."""
     max_batch_bytes: int = 2**31
@@ -119,8 +119,8 @@ KINDS: tuple[tuple[Use, str], ...] = (
 
 
 @dataclass
-class CountedRun:
-    """What a party keeps of a run."""
+class RunRecord:
+    """What a party stores about a run."""
 
     release: Release | None = None
     """Noise and number of releases of a row, with differential privacy."""
@@ -155,8 +155,8 @@ class RequestLedger:
         """The share of observed features of a full row, fixed by the first run."""
         self._n_rows = n_rows
         self._counts: NDArray[np.uint32] = np.zeros((len(KINDS), n_rows), dtype=np.uint32)
-        self._runs: dict[str, CountedRun] = {}
-        self._run, self._learning_rate = CountedRun(), 0.0
+        self._runs: dict[str, RunRecord] = {}
+        self._run, self._learning_rate = RunRecord(), 0.0
         self._masks, self._needs_objective = True, False
         self._statement: PrivacyStatement | None = None
         self._epsilon: float | None = None
@@ -193,8 +193,8 @@ class RequestLedger:
         if settings.full_threshold not in (None, self.full_threshold or settings.full_threshold):
             raise WireError(
                 f"Begin: full_threshold: this party uses {self.full_threshold:g} for all runs with "
-                f"this alignment, got {settings.full_threshold:g}: each threshold would tell more "
-                "about missing cells; use the same, or match again"
+                f"this alignment, got {settings.full_threshold:g}: each further threshold would "
+                "reveal more about missing cells; use the same one, or match again"
             )
         known = self._runs.get(run)
         if known is None and len(self._runs) >= limits.max_runs:
@@ -206,7 +206,7 @@ class RequestLedger:
             if known.digest not in ("", settings_digest(settings, training)):
                 raise WireError(
                     f"Begin: the settings or training rows of run {run!r} changed; restore them, "
-                    "or choose another run"
+                    "or choose another run name"
                 )
             self._check_repeats(known)
 
@@ -228,18 +228,19 @@ class RequestLedger:
         known = self._runs.get(run)
         if known is not None and known.release != release:
             raise WireError(
-                f"Begin: the differential privacy of run {run!r} changed; choose another run"
+                f"Begin: the differential privacy of run {run!r} changed; choose another run name"
             )
         self._statement = statement
         if statement is not None:
             self._epsilon = _total_epsilon(releases, statement.delta)
-        self._run = known or CountedRun(release)
+        self._run = known or RunRecord(release)
         self._run.repeats += known is not None
         self._run.digest = settings_digest(settings, training)
         self._runs[run] = self._run
         self._learning_rate = settings.train.learning_rate
         self._masks = settings.method in MASKING_METHODS
-        self._needs_objective = self.limits.settings is not None and trains_itself(settings)
+        limited = self.limits.settings is not None
+        self._needs_objective = limited and trains_by_reconstruction(settings)
         self.save()
 
     def save(self) -> None:
@@ -312,7 +313,7 @@ class RequestLedger:
         self.record_update(updated, False)
         run.batch, run.rewound = batch, False
 
-    def _check_repeats(self, run: CountedRun) -> None:
+    def _check_repeats(self, run: RunRecord) -> None:
         allowed = self.limits.max_repeats + run.updates // UPDATES_PER_REPEAT
         if run.repeats >= allowed:
             raise WireError(
@@ -417,13 +418,13 @@ def open_counts(path: Path, zeros: NDArray[np.uint32]) -> NDArray[np.uint32]:
     return counts
 
 
-def _read_runs(path: Path) -> tuple[dict[str, CountedRun], float | None]:
+def _read_runs(path: Path) -> tuple[dict[str, RunRecord], float | None]:
     """Read the runs and the full threshold; version 0.3.0 wrote the names and releases alone."""
     try:
         data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         kept, threshold = data.get("kept", {}), data.get("full_threshold")
         runs = {
-            str(run): CountedRun(
+            str(run): RunRecord(
                 (float(release[0]), int(release[1])) if release else None, **kept.get(run, {})
             )
             for run, release in data["runs"].items()

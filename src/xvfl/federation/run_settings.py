@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from xvfl.config import NO_PROTECTION, NetConfig, PrivacyConfig, TrainConfig, build
 from xvfl.errors import ConfigError, WireError
 from xvfl.wire.payload import Payload
-from xvfl.wire.texts import NAME
+from xvfl.wire.texts import PLAIN_NAME
 
 
 @dataclass(frozen=True)
@@ -54,5 +54,6 @@ def parse_run_settings(text: str) -> RunSettings:
     except ConfigError as error:
         raise WireError(f"Begin: {error}") from error
     for field in ("run", "warm"):
-        NAME.read(getattr(settings, field), f"Begin: {field}")
+        if name := getattr(settings, field):
+            PLAIN_NAME.read(name, f"Begin: {field}")
     return settings

@@ -5,7 +5,6 @@ embedding is a linear map of the features, and masked copies of rows reveal ever
 """
 
 import json
-import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from hashlib import blake2b
@@ -26,9 +25,9 @@ from xvfl.federation.run_settings import RunSettings
 from xvfl.nets.numbers import N_FREQUENCIES
 from xvfl.options import MASKING_METHODS, require_resolved
 from xvfl.primitives.layout import Layout
+from xvfl.wire.texts import PLAIN_NAME
 
 Range = tuple[float, float]
-RUN_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 @dataclass(frozen=True)
@@ -127,11 +126,7 @@ def check_settings(settings: RunSettings, limits: SettingsLimits) -> None:
     if settings.method not in METHOD_NAMES:
         raise WireError(f"Begin: {unknown('method', settings.method, METHOD_NAMES)}")
     for name, value in (("run", settings.run), ("warm", settings.warm or "none")):
-        if not RUN_NAME.fullmatch(value):
-            raise WireError(
-                f"Begin: {name}: expected 1 to 64 letters, digits, '.', '_' or '-', got "
-                f"{value[:64]!r}"
-            )
+        PLAIN_NAME.read(value, f"Begin: {name}")
     try:
         require_resolved(settings.net, settings.train, settings.privacy)
     except ConfigError as error:
@@ -139,7 +134,9 @@ def check_settings(settings: RunSettings, limits: SettingsLimits) -> None:
     for name, value in setting_values(settings):
         bound = BOUNDS.get(name)
         if bound is None:
-            raise WireError(f"Begin: {name}: this party does not know this setting")
+            raise WireError(
+                f"Begin: {name}: unknown setting; install the same version of xvfl on all sides"
+            )
         if bound not in ("checked", "unused") and value is not None:
             _check_range(name, value, getattr(limits, bound), bound)
     net = settings.net
@@ -148,7 +145,7 @@ def check_settings(settings: RunSettings, limits: SettingsLimits) -> None:
             "net.hidden_dim", net.hidden_dim, limits.hidden_dim_with_skip, "hidden_dim_with_skip"
         )
     weight, bounds = settings.reconstruction, limits.reconstruction
-    if not trains_itself(settings):
+    if not trains_by_reconstruction(settings):
         bounds = (0, bounds[1])
     elif settings.train.completion_interval != 1:
         raise WireError(
@@ -158,8 +155,8 @@ def check_settings(settings: RunSettings, limits: SettingsLimits) -> None:
     _check_range("reconstruction", weight, bounds, "reconstruction")
 
 
-def trains_itself(settings: RunSettings) -> bool:
-    """Return whether reconstruction alone trains the nets of which masked copies are requested."""
+def trains_by_reconstruction(settings: RunSettings) -> bool:
+    """Return whether nets train by reconstruction only, in a method that requests masked copies."""
     return settings.privacy.reconstruction_only and settings.method in MASKING_METHODS
 
 

@@ -160,9 +160,9 @@ class CoordinatorConfig:
     release.key in the state folder, created at the first start."""
     status_address: str | None = None
     """HOST:PORT of the status server (/health, /metrics, /status, and a page); off by default."""
-    status_hosts: tuple[str, ...] = ()
-    """Names of this machine that clients of the status server may use, beside localhost, IP
-    addresses and, unless it listens on a loopback address, names without a dot."""
+    status_allowed_hosts: tuple[str, ...] = ()
+    """Host names that clients of the status server may use besides localhost, IP addresses and,
+    unless it listens on a loopback address, names without a dot."""
     max_message_bytes: int = MAX_FRAME_BYTES
     """Largest message accepted, in bytes."""
     max_pending_connections: int = MAX_PENDING
@@ -234,9 +234,9 @@ class PartyProcessConfig:
     """The coordinator's public key (NAME.release.pub), which verifies a released head."""
     status_address: str | None = None
     """HOST:PORT of the status server (/health, /metrics, /status, and a page); off by default."""
-    status_hosts: tuple[str, ...] = ()
-    """Names of this machine that clients of the status server may use, beside localhost, IP
-    addresses and, unless it listens on a loopback address, names without a dot."""
+    status_allowed_hosts: tuple[str, ...] = ()
+    """Host names that clients of the status server may use besides localhost, IP addresses and,
+    unless it listens on a loopback address, names without a dot."""
     reconnect_timeout: float = 3600.0
     """Seconds without a connection to the coordinator before the party exits."""
     progress_timeout: float = 600.0

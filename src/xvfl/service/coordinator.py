@@ -49,7 +49,9 @@ def serve_coordinator(config: CoordinatorConfig, show: bool = True) -> RunOutcom
         address = f"{config.listen.rpartition(':')[0]}:{server.port}"
         log({"event": "listening", "address": address, "parties": list(config.parties)})
         if config.status_address is not None:
-            status_server = StatusServer(config.status_address, service.status, config.status_hosts)
+            status_server = StatusServer(
+                config.status_address, service.status, config.status_allowed_hosts
+            )
             stack.callback(status_server.close)
             log({"event": "status_server", "port": status_server.port})
         return service.run(stop)

@@ -53,7 +53,7 @@ def serve_party(config: PartyProcessConfig, show: bool = True) -> None:
             server = StatusServer(
                 config.status_address,
                 lambda: _status(service, client, clock, limit),
-                config.status_hosts,
+                config.status_allowed_hosts,
             )
             stack.callback(server.close)
             log({"event": "status_server", "port": server.port})

@@ -9,11 +9,12 @@ from typing import Any
 
 from starlette.responses import PlainTextResponse, Response
 
-from xvfl.errors import ConfigError, RunError
+from xvfl.errors import RunError
 from xvfl.model.dashboard.assets import json_reply, static_reply
+from xvfl.service.addresses import parse_address
 from xvfl.system.printable import one_line
+from xvfl_serve.http.access import Access, AccessMiddleware
 from xvfl_serve.http.connections import port_limits
-from xvfl_serve.http.gate import Access, Gate
 from xvfl_serve.http.pages import pages
 from xvfl_serve.http.server import HttpServer, listen
 
@@ -64,19 +65,18 @@ def _label(value: object) -> str:
 class StatusServer:
     """Serves a status, and a page that shows it, until closed."""
 
-    def __init__(self, address: str, status: StatusFunction, names: Iterable[str] = ()) -> None:
-        """Listen on HOST:PORT; `names` are further names of this host."""
-        host, colon, port = address.rpartition(":")
-        if not colon or not port.isdigit():
-            raise ConfigError(f"status_address: expected HOST:PORT, got {address!r}")
-        host = host.strip("[]")
+    def __init__(
+        self, address: str, status: StatusFunction, allowed_hosts: Iterable[str] = ()
+    ) -> None:
+        """Listen on HOST:PORT; `allowed_hosts` are further names of this host."""
+        host, port = parse_address(address, "status_address")
         try:
-            listener = listen(host, int(port))
+            listener = listen(host, port)
         except (OSError, OverflowError) as error:
             raise RunError(f"status_address: cannot listen on {address} ({error})") from error
-        app = pages(lambda path: _respond(path, status))
-        gate = Gate(app, Access(host, names=frozenset(names)))
-        self._server = HttpServer(gate, listener, port_limits(MAX_CONNECTIONS)).start("status")
+        access = Access(host, allowed_hosts=frozenset(allowed_hosts))
+        app = AccessMiddleware(pages(lambda path: _respond(path, status)), access)
+        self._server = HttpServer(app, listener, port_limits(MAX_CONNECTIONS)).start("status")
         self.port = self._server.port
 
     def close(self) -> None:

@@ -3,7 +3,7 @@
 import json
 import os
 import stat
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -68,13 +68,15 @@ def append_jsonl(path: Path, record: Mapping[str, Any]) -> None:
         file.write(line.encode())
 
 
-def write_private_files() -> None:
+def set_private_umask() -> None:
     """Let only the owner use files and folders that this process creates from now on."""
     os.umask(OTHERS)
 
 
-def make_private(folder: Path, keep: Collection[str] = ()) -> tuple[int, int]:
-    """Let only the owner use a folder and what is in it; skip links and files named in `keep`.
+def make_private(paths: Iterable[Path], keep: Collection[str] = ()) -> tuple[int, int]:
+    """Let only the owner use files, and folders with all that is in them.
+
+    Links in folders, and files named in `keep`, are skipped.
 
     Returns
     -------
@@ -82,8 +84,14 @@ def make_private(folder: Path, keep: Collection[str] = ()) -> tuple[int, int]:
         How many files and folders were changed, and how many could not be.
     """
     changed = failed = 0
-    inside = [Path(at) / each for at, folders, files in os.walk(folder) for each in folders + files]
-    for path in (folder, *(each for each in inside if not each.is_symlink())):
+    given = list(paths)
+    inside = [
+        Path(at) / each
+        for path in given
+        for at, folders, files in os.walk(path)
+        for each in folders + files
+    ]
+    for path in (*given, *(each for each in inside if not each.is_symlink())):
         if path.name in keep:
             continue
         try:

@@ -1,4 +1,4 @@
-"""Texts of others, made safe for a line of a log, a terminal or a file."""
+"""Escape untrusted text for logs and terminals."""
 
 MAX_LINE = 2000
 """Characters of a text that a peer sends, such as the reason of an error."""

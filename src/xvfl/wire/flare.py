@@ -81,6 +81,10 @@ class FlareTransport:
             except RunAborted:
                 reply.set_exception(RunError("the FLARE job was aborted"))
                 return
+            except Exception as error:
+                # Without a result, the reply would be waited for in vain.
+                reply.set_exception(PartyError(repr(error), (self._site.name,)))
+                return
 
 
 class FlareParty:

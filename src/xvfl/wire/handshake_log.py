@@ -53,7 +53,9 @@ def log_failed_handshakes(log_event: Callable[[dict[str, Any]], None]) -> Iterat
 
 def _flush(rejections: EventSummary, over: threading.Event) -> None:
     while not over.wait(FLUSH_S):
-        rejections.flush()
+        # The log has failed, so nothing can be logged about it; the next line may be written.
+        with suppress(Exception):
+            rejections.flush()
 
 
 def _forward(read_end: int, before: int, rejections: EventSummary) -> None:

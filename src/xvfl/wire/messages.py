@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from xvfl.wire.texts import Code, Document, Line, Name
+from xvfl.wire.texts import Code, Document, Line, Name, Note
 
 
 @dataclass(frozen=True)
@@ -240,7 +240,7 @@ class RowEmbeddings:
     """(B,) uint8: 0 nothing observed, 1 partly observed, 2 full, 3 refused by a budget."""
     observed: Tensor
     """(B,) float32 share of the party's features that are observed."""
-    refusal: Line
+    refusal: Note
     """Which budget refused rows; empty if none did."""
 
 

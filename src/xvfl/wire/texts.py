@@ -39,7 +39,11 @@ class TextRule:
 
 CODE = TextRule("ASCII letters, digits, spaces and _ . + -", 128, re.compile(r"[A-Za-z0-9_.+ -]*"))
 NAME = TextRule("letters, digits, spaces and _ . + - @ : /", MAX_NAME, re.compile(r"[\w.+@:/ -]*"))
+PLAIN_NAME = TextRule("ASCII letters, digits and _ . -", 64, re.compile(r"[A-Za-z0-9_.-]+"))
+"""The name of a run, and of a peer in its certificate (X.520 allows 64 characters): it is part of
+file names."""
 LINE = TextRule("a line", MAX_LINE)
+NOTE = TextRule("a short line", 200)
 DOCUMENT = TextRule("a JSON document", MAX_DOCUMENT_BYTES, re.compile(".*", re.DOTALL))
 
 Code = Annotated[str, CODE]
@@ -48,5 +52,7 @@ Name = Annotated[str, NAME]
 """The name of a run, a party or a caller."""
 Line = Annotated[str, LINE]
 """A text for people; it may be shortened."""
+Note = Annotated[str, NOTE]
+"""A short text that is repeated for each row; it may be shortened."""
 Document = Annotated[str, DOCUMENT]
 """JSON, which its reader checks."""

@@ -9,8 +9,8 @@ from starlette.responses import PlainTextResponse, Response
 from xvfl.errors import InputError, RunError
 from xvfl.model.dashboard.assets import json_reply, static_reply
 from xvfl.model.dashboard.run_reader import RunReader
+from xvfl_serve.http.access import Access, AccessMiddleware
 from xvfl_serve.http.connections import port_limits
-from xvfl_serve.http.gate import Access, Gate
 from xvfl_serve.http.pages import pages
 from xvfl_serve.http.server import HttpServer, listen
 
@@ -26,12 +26,16 @@ class DashboardServer:
         A folder with run folders, or one run folder.
     host, port
         Where to listen; port 0 is any free port.
-    names
-        Further names of the host that browsers may use.
+    allowed_hosts
+        Further host names that browsers may use.
     """
 
     def __init__(
-        self, folder: Path, host: str = "127.0.0.1", port: int = 0, names: Iterable[str] = ()
+        self,
+        folder: Path,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        allowed_hosts: Iterable[str] = (),
     ) -> None:
         if not folder.is_dir():
             raise InputError(f"{folder}: no such folder; give a run folder, or a folder of runs")
@@ -42,8 +46,9 @@ class DashboardServer:
             raise RunError(
                 f"{host}:{port}: cannot listen ({error}); choose another --port or --host"
             ) from error
-        gate = Gate(pages(self._respond), Access(host, names=frozenset(names)))
-        self._server = HttpServer(gate, listener, port_limits(MAX_CONNECTIONS)).start("dashboard")
+        access = Access(host, allowed_hosts=frozenset(allowed_hosts))
+        app = AccessMiddleware(pages(self._respond), access)
+        self._server = HttpServer(app, listener, port_limits(MAX_CONNECTIONS)).start("dashboard")
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{self._server.port}/"
 
     def close(self) -> None:

@@ -30,7 +30,6 @@ from xvfl.primitives.rows import FULL, Rows, observation_levels
 from xvfl.service.log import LogFunction
 from xvfl.service.prediction.micro_batches import Answers, UnavailableError
 from xvfl.service.prediction.row_answers import (
-    REFUSED_MODE,
     absent_notes,
     predicted,
     prior_answer,
@@ -38,7 +37,7 @@ from xvfl.service.prediction.row_answers import (
 )
 from xvfl.wire.messages import Assist, Assistance, ErrorReply, Message
 from xvfl_serve.errors import RequestError
-from xvfl_serve.row_report import FULL_ROW, NO_GAP, NO_PEER
+from xvfl_serve.row_report import FULL_ROW, NO_GAP, NO_PEER, REFUSED_MODE
 
 Call = Callable[[Message, float], Message]
 """Send a request to the coordinator and return its reply within some seconds."""
@@ -47,8 +46,9 @@ ASSIST_SHARE = 0.9
 PROBE_S, PROBE_TIMEOUT_S = 2.0, 2.0
 """Seconds for which the number of available peers is valid, and to wait for it."""
 COORDINATOR = "coordinator"
-REFUSED_HELP = "it refused the request; the log of this party has the reason"
-INVALID_HELP = "it sent an invalid reply"
+REFUSED = "it refused the request; the log of this party has the reason"
+INVALID = "it sent an invalid reply"
+BUSY = "no time left after this party's other requests"
 NOT_LISTED = "the row is not on the coordinator's list of ids"
 BUDGET_USED = "a budget is used up for this row"
 
@@ -69,7 +69,7 @@ class _Opened:
 
 
 @dataclass(frozen=True)
-class _Help:
+class _PeerAssistance:
     """What the coordinator sent for the rows of a batch."""
 
     cue: Tensor
@@ -103,7 +103,7 @@ class AssistedPredictor:
     log
         Receives log events.
     min_parties
-        Fewest parties that answer, this one included.
+        Minimum number of parties that must answer, including this one.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class AssistedPredictor:
         self._row = {text: row for row, text in enumerate(texts)}
         self._opened: _Opened | None = None
         self._min_parties, self._n_peers, self._probed = min_parties, 0, -math.inf
-        self._request_id, self._calling = 0, threading.Lock()
+        self._request_id, self._calling, self._probing = 0, threading.Lock(), threading.Lock()
 
     def find_row(self, each: str) -> int:
         """Return the row of an id; reject an id that is not in the prediction table."""
@@ -145,30 +145,41 @@ class AssistedPredictor:
         self._open()
         if self._min_parties == 1:
             return
-        if time.monotonic() > self._probed + PROBE_S:
+        # Anybody may ask this: all wait for one probe, which is valid for them all.
+        if self._probing.acquire(timeout=PROBE_TIMEOUT_S):
             try:
-                reply = self._ask(torch.zeros(0, dtype=torch.int32), "", PROBE_TIMEOUT_S)
-                self._n_peers = len(reply.parties)
-            except _NoHelpError:
-                self._n_peers = 0
-            self._probed = time.monotonic()
+                if time.monotonic() > self._probed + PROBE_S:
+                    self._probe()
+            finally:
+                self._probing.release()
         self._check_parties(1 + self._n_peers, "available")
+
+    def _probe(self) -> None:
+        """Ask the coordinator for the number of available peers."""
+        nothing, deadline = torch.zeros(0, dtype=torch.int32), time.monotonic() + PROBE_TIMEOUT_S
+        try:
+            self._n_peers = len(self._ask(nothing, "", deadline).parties)
+        except _BusyError:
+            pass  # A prediction is in progress: the last number holds.
+        except _NotAssistedError:
+            self._n_peers = 0
+        self._probed = time.monotonic()
 
     def _check_parties(self, count: int, what: str) -> None:
         if count < self._min_parties:
             raise UnavailableError(
-                f"parties: {count} {what}, expected at least {self._min_parties}"
+                f"parties: {count} {what}, expected at least {self._min_parties}; try again later"
             )
 
     @torch.no_grad()
     def answer(self, rows: list[int], caller: str, deadline: float) -> Answers:
-        """Predict rows with the help of the peers that answer in time."""
+        """Predict rows with the peers that answer in time."""
         opened, at = self._open(), torch.tensor(rows)
         incomplete = (opened.levels[at] != FULL) & (self._handles()[at] >= 0)
-        helped = self._request_help(opened, at, incomplete, caller, deadline)
+        assistance = self._request_assistance(opened, at, incomplete, caller, deadline)
         if bool(incomplete.any()):
-            self._check_parties(1 + len(helped.parties), "answered")
-        counts = helped.contributors.sum(1)
+            self._check_parties(1 + len(assistance.parties), "answered")
+        counts = assistance.contributors.sum(1)
         n_peers = int(counts.max()) if len(counts) else 0
         own = torch.stack([opened.levels[at] == FULL, opened.levels[at] >= 1], 1)
         marked = torch.arange(n_peers) < counts.unsqueeze(1)
@@ -180,12 +191,12 @@ class AssistedPredictor:
             torch.ones(len(at)),
         )
         model, members = opened.model, opened.model.net.members
-        method = method_with_peers(model.method, n_peers, helped.peers.shape[1] // members)
-        parties = AssistedParties(opened.worker, members, helped.cue, helped.peers, n_peers)
+        method = method_with_peers(model.method, n_peers, assistance.peers.shape[1] // members)
+        parties = AssistedParties(opened.worker, members, assistance.cue, assistance.peers, n_peers)
         out = method.logits(parties, batch, "assisted", 0)
         request = PredictRequest("assisted", self._name)
         values = model.task.values(out.double() / model.temperature(request, batch))
-        return self._answers(opened, at, batch, values, helped, incomplete)
+        return self._answers(opened, at, batch, values, assistance, incomplete)
 
     def _open(self) -> _Opened:
         """Load the released model; reject the request if there is none (any more)."""
@@ -217,12 +228,12 @@ class AssistedPredictor:
         model.method.heads.eval()
         return _Opened(model, version, table.observed, levels, encoded.notes, worker)
 
-    def _request_help(
+    def _request_assistance(
         self, opened: _Opened, at: Tensor, incomplete: Tensor, caller: str, deadline: float
-    ) -> _Help:
-        """Ask the coordinator for the peers of incomplete rows; without an answer, nobody helps."""
+    ) -> _PeerAssistance:
+        """Ask the coordinator for the peers of incomplete rows; without a reply, none assists."""
         width = opened.model.net.members * opened.model.embedding_dim
-        nobody = _Help(
+        nobody = _PeerAssistance(
             torch.zeros(len(at), width),
             torch.zeros(len(at), width),
             torch.zeros(len(at), 0, dtype=torch.bool),
@@ -232,31 +243,38 @@ class AssistedPredictor:
             return nobody
         handles = self._handles()[at][incomplete].int()
         try:
-            reply = self._ask(handles, caller, deadline - time.monotonic())
+            reply = self._ask(handles, caller, deadline)
             return _spread(reply, incomplete, width)
-        except _NoHelpError as error:
+        except _NotAssistedError as error:
             return replace(nobody, unreachable={COORDINATOR: str(error)})
         except WireError as error:
             self._log({"event": "no_assistance", "reason": str(error)})
-            return replace(nobody, unreachable={COORDINATOR: INVALID_HELP})
+            return replace(nobody, unreachable={COORDINATOR: INVALID})
 
-    def _ask(self, handles: Tensor, caller: str, seconds: float) -> Assistance:
-        """Send the coordinator one request at a time; raise `_NoHelpError` without an answer."""
-        with self._calling:
+    def _ask(self, handles: Tensor, caller: str, deadline: float) -> Assistance:
+        """Send the coordinator one request at a time; raise `_NotAssistedError` without a reply."""
+        if not self._calling.acquire(timeout=max(deadline - time.monotonic(), 0.0)):
+            raise _BusyError(BUSY)
+        try:
+            seconds = deadline - time.monotonic()
+            if seconds <= 0:
+                raise _BusyError(BUSY)
             self._request_id = max(self._request_id + 1, time.time_ns() // 1_000_000)
             message = Assist(self._request_id, caller, ASSIST_SHARE * seconds, handles)
             try:
                 reply = self._call(message, seconds)
             except XVFLError as error:
                 self._log({"event": "no_assistance", "reason": str(error)})
-                text = INVALID_HELP if isinstance(error, WireError) else str(error)
-                raise _NoHelpError(text) from error
+                text = INVALID if isinstance(error, WireError) else str(error)
+                raise _NotAssistedError(text) from error
+        finally:
+            self._calling.release()
         if isinstance(reply, Assistance):
             return reply
         refused = isinstance(reply, ErrorReply)
         text = reply.text if isinstance(reply, ErrorReply) else type(reply).__name__
         self._log({"event": "no_assistance", "reason": text})
-        raise _NoHelpError(REFUSED_HELP if refused else INVALID_HELP)
+        raise _NotAssistedError(REFUSED if refused else INVALID)
 
     def _answers(
         self,
@@ -264,20 +282,20 @@ class AssistedPredictor:
         at: Tensor,
         batch: Rows,
         values: NDArray[np.float64],
-        helped: _Help,
+        assistance: _PeerAssistance,
         asked: Tensor,
     ) -> Answers:
         model, answers = opened.model, []
         share = 1 - opened.observed[at].float().mean(1)
-        info = model.info(PredictRequest("assisted", self._name))
+        info, names = model.info(PredictRequest("assisted", self._name)), assistance.parties
         for i, row in enumerate(at.tolist()):
             full, seen = bool(batch.full[i, 0]), bool(batch.seen[i, 0])
-            peers = [n for n, on in zip(helped.parties, helped.contributors[i], strict=True) if on]
+            peers = [n for n, on in zip(names, assistance.contributors[i], strict=True) if on]
             mode = "assisted" if full or peers else "local"
             notes = [f"{self._name}: {opened.notes[row]}"] if opened.notes[row] else []
             notes += [NO_GAP if not share[i] else FULL_ROW] if full else []
-            refused = [n for n, on in zip(helped.parties, helped.refused[i], strict=True) if on]
-            absent = dict(helped.unreachable) if asked[i] else {}
+            refused = [n for n, on in zip(names, assistance.refused[i], strict=True) if on]
+            absent = dict(assistance.unreachable) if asked[i] else {}
             reasons = absent if asked[i] else {"peers": NOT_LISTED}
             value: NDArray[np.float64] | None = values[i]
             notes += [f"{name}: {BUDGET_USED}" for name in refused]
@@ -302,8 +320,12 @@ class AssistedPredictor:
         return answers
 
 
-class _NoHelpError(PartyError):
-    """The coordinator did not help; the text is for callers."""
+class _NotAssistedError(PartyError):
+    """The coordinator did not assist; the text is for callers."""
+
+
+class _BusyError(_NotAssistedError):
+    """An earlier request to the coordinator took all the time."""
 
 
 def _local_notes(refused: Sequence[str], absent: Mapping[str, str]) -> list[str]:
@@ -313,7 +335,7 @@ def _local_notes(refused: Sequence[str], absent: Mapping[str, str]) -> list[str]
     return [*absent_notes(absent), "no peer assisted: local prediction"]
 
 
-def _spread(reply: Assistance, incomplete: Tensor, width: int) -> _Help:
+def _spread(reply: Assistance, incomplete: Tensor, width: int) -> _PeerAssistance:
     """Validate a reply and place its rows among those of the batch."""
     n, count = int(incomplete.sum()), len(reply.parties)
     check_tensor("cue", reply.cue, (n, width), torch.float32)
@@ -329,7 +351,7 @@ def _spread(reply: Assistance, incomplete: Tensor, width: int) -> _Help:
         return spread
 
     pairs = zip(reply.unreachable[::2], reply.unreachable[1::2], strict=True)
-    return _Help(
+    return _PeerAssistance(
         place(reply.cue),
         place(reply.peers),
         place(reply.contributors),

@@ -83,13 +83,13 @@ class CoordinatorPredictor:
         self._path = folder / ALIGNMENT
         self._set_alignment(existing_alignment(self._path, self._ids, COLUMNS, rule))
         self._full_at = torch.full_like(self._handles, -1, dtype=torch.int8)
-        self._instance: dict[str, str] = {}
         self._matched_now: dict[str, str] = {}
         self._matching, self._exchange = threading.Lock(), threading.Lock()
         self._assisting = {name: threading.Lock() for name in model.names}
         self._transports: Mapping[str, Transport] = {}
         self._releases = ReleaseStore(RunDir(config.state_dir), config.signing_key)
         self._offered: set[tuple[str, int, str]] = set()
+        self._release_error = ""
         self.pool: PartyPool | None = None
 
     def _set_alignment(self, alignment: CoordinatorAlignment) -> None:
@@ -119,10 +119,6 @@ class CoordinatorPredictor:
     def _prepare(self, name: str, hello: Hello) -> None:
         """Deliver the release that waits for a party; match ids if it has not done so."""
         self._deliver_release(name, hello)
-        if self._instance.get(name) != hello.instance_id:
-            # Another process may have another table.
-            self._full_at[:, self.model.names.index(name)] = -1
-            self._instance[name] = hello.instance_id
         with self._matching:
             match = self._alignment.matches.get(name)
             known = match is not None and hello.session == match.session.hex()
@@ -140,13 +136,23 @@ class CoordinatorPredictor:
             )
             self._matched_now[name] = hello.instance_id
             self._set_alignment(alignment)
+            # Another table may have been matched. A new process alone changes nothing: a party
+            # could restart to report gaps in rows that it reported as full.
+            self._full_at[:, self.model.names.index(name)] = -1
 
     def offer_releases(self) -> None:
-        """Deliver releases that were signed meanwhile to connected parties."""
-        for name in self._releases.pending(self.model.names):
-            hello = self._transports[name].hello()
-            if self.pool is not None and hello and self._is_new_release(name, hello):
-                self.pool.reopen(name, "it receives a release")
+        """Deliver releases that were signed meanwhile to connected parties; log what fails."""
+        try:
+            for name in self._releases.pending(self.model.names):
+                hello = self._transports[name].hello()
+                if self.pool is not None and hello and self._is_new_release(name, hello):
+                    self.pool.reopen(name, "it receives a release")
+            self._release_error = ""
+        except Exception as error:
+            # Predictions go on; an error that stays is logged once.
+            if (text := str(error) or repr(error)) != self._release_error:
+                self._release_error = text
+                self._log({"event": "releases_not_offered", "reason": text})
 
     def _deliver_release(self, name: str, hello: Hello) -> None:
         if self.pool is None or not self._releases.pending([name]):
@@ -182,7 +188,9 @@ class CoordinatorPredictor:
     def _check_parties(self, count: int, what: str) -> None:
         least = self.settings.min_parties
         if count < least:
-            raise UnavailableError(f"parties: {count} {what}, expected at least {least}")
+            raise UnavailableError(
+                f"parties: {count} {what}, expected at least {least}; try again later"
+            )
 
     @torch.no_grad()
     def answer(self, rows: list[int], caller: str, deadline: float) -> Answers:

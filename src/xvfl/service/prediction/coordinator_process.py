@@ -79,7 +79,7 @@ def serve_predictions(config: CoordinatorConfig, show: bool = True) -> None:
         log({"event": "prediction_endpoint", "port": endpoint.port, "ids": len(ids)})
         if config.status_address is not None:
             status_server = StatusServer(
-                config.status_address, predictor.status, config.status_hosts
+                config.status_address, predictor.status, config.status_allowed_hosts
             )
             stack.callback(status_server.close)
             log({"event": "status_server", "port": status_server.port})

@@ -4,18 +4,25 @@ from typing import Any
 
 from xvfl.service.prediction.endpoint_settings import MIN_DEADLINE_S, EndpointSettings
 from xvfl.version import VERSION
-from xvfl_serve.http.openapi import ERROR, FOREIGN, TEXT, get_operation, require_token
+from xvfl_serve.http.openapi import (
+    CROSS_SITE,
+    ERROR,
+    HOST_NOT_ALLOWED,
+    TEXT,
+    get_operation,
+    require_token,
+)
 
 ERRORS = {
     "400": "The body cannot be read.",
     "401": "No or wrong token.",
-    "403": FOREIGN,
+    "403": CROSS_SITE,
     "404": "An id that nobody holds, or that may not be predicted.",
     "408": "The body arrived too slowly.",
     "409": "No head is released to this party.",
     "413": "Too many ids or bytes.",
     "415": "Unknown content type.",
-    "421": FOREIGN,
+    "421": HOST_NOT_ALLOWED,
     "422": "A field is wrong; the answer names it.",
     "429": "All rows are refused: the parties that could answer have used up a budget.",
     "503": "Fewer than `min_parties` are available, the request waited too long for others, or the "

@@ -9,7 +9,7 @@ from xvfl.errors import ConfigError, WireError
 from xvfl.service.prediction.prediction_config import CoordinatorPrediction, PartyPrediction
 from xvfl.wire.texts import NAME
 from xvfl_serve.errors import ServeError
-from xvfl_serve.http.gate import is_loopback
+from xvfl_serve.http.access import is_loopback
 from xvfl_serve.http.server import server_tls
 
 MIN_DEADLINE_S = 0.01
@@ -62,14 +62,6 @@ def read_tokens(path: str | None) -> dict[str, str]:
     except WireError as error:
         raise ConfigError(f"prediction.tokens: {path}: {error}") from error
     return callers
-
-
-def parse_address(address: str) -> tuple[str, int]:
-    """Split an address into host and port."""
-    host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isdigit():
-        raise ConfigError(f"prediction.address: expected HOST:PORT, got {address!r}")
-    return host.strip("[]"), int(port)
 
 
 def load_certificate(settings: EndpointSettings) -> ssl.SSLContext | None:

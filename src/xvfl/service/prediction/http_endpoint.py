@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from hmac import compare_digest
-from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
@@ -21,6 +19,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from xvfl.errors import RunError, XVFLError
+from xvfl.service.addresses import parse_address
 from xvfl.service.log import LogFunction
 from xvfl.service.prediction.endpoint_openapi import describe_endpoint
 from xvfl.service.prediction.endpoint_settings import (
@@ -28,28 +27,31 @@ from xvfl.service.prediction.endpoint_settings import (
     EndpointSettings,
     check_exposure,
     load_certificate,
-    parse_address,
     read_tokens,
 )
 from xvfl.service.prediction.micro_batches import Answers, UnavailableError
-from xvfl.service.prediction.row_answers import REFUSED_MODE
 from xvfl_serve.errors import RequestError, unknown
+from xvfl_serve.http.access import Access, AccessMiddleware
 from xvfl_serve.http.app import on_error, on_http_error
 from xvfl_serve.http.bodies import JSON_TYPES, check_rows, content_type, parse_json, read_body
-from xvfl_serve.http.budget import Budget
 from xvfl_serve.http.connections import port_limits
 from xvfl_serve.http.docs_page import docs_page
-from xvfl_serve.http.gate import Access, Gate
 from xvfl_serve.http.json_response import error_response, json_response
 from xvfl_serve.http.metrics import CONTENT_TYPE, Metrics
+from xvfl_serve.http.predict_route import run_large
 from xvfl_serve.http.server import HttpServer, listen
-from xvfl_serve.http.settings import Settings
+from xvfl_serve.http.size_limits import Admission, SizeLimits
+from xvfl_serve.row_report import REFUSED_MODE
 
 FIELDS = ("ids", "mode", "deadline", "unknown")
 UNKNOWN = ("error", "prior")
 """What to do with ids that nobody holds: reject the request, or answer with the prior."""
 ANYONE = "local"
 """Caller of an endpoint without tokens, which only this machine can reach."""
+BODY_BYTES, ID_BYTES = 2**16, 256
+"""Bytes of the largest body: so many, and so many for each id."""
+BODY_S = 30.0
+"""Seconds to receive a body."""
 
 
 READY_METRIC = """\
@@ -84,12 +86,15 @@ class HttpEndpoint:
         self, settings: EndpointSettings, service: PredictionService, log: LogFunction
     ) -> None:
         self._service, self._deadline, self._log = service, settings.deadline, log
-        self._callers = read_tokens(settings.tokens)
-        host, port = parse_address(settings.address)
-        check_exposure(host, settings.address, self._callers)
+        tokens = read_tokens(settings.tokens)
+        host, port = parse_address(settings.address, "prediction.address")
+        check_exposure(host, settings.address, tokens)
         tls = load_certificate(settings)
-        access = Access(host, frozenset(self._callers.values()))
-        self._limits = Settings(Path(), "federation", access=access, max_rows=settings.max_rows)
+        access = Access(host, tokens)
+        self._max_rows = settings.max_rows
+        self._max_bytes = BODY_BYTES + ID_BYTES * settings.max_rows
+        self._limits = SizeLimits.of_ids(self._max_rows, self._max_bytes)
+        self._admission = Admission(self._max_bytes, self._limits.cells, BODY_S)
         self.metrics = Metrics()
         self._openapi = describe_endpoint(settings, service.mode)
         try:
@@ -98,9 +103,9 @@ class HttpEndpoint:
             raise RunError(
                 f"prediction.address: cannot listen on {settings.address} ({error}); choose another"
             ) from error
-        gate = Gate(self._application(), access, self.metrics.add_request)
+        app = AccessMiddleware(self._application(), access, self.metrics.add_request)
         seconds = settings.deadline + 1
-        self._server = HttpServer(gate, listener, port_limits(), tls, seconds).start("http")
+        self._server = HttpServer(app, listener, port_limits(), tls, seconds).start("http")
         self.port = self._server.port
 
     def close(self) -> None:
@@ -158,8 +163,12 @@ class HttpEndpoint:
         if kind not in JSON_TYPES:
             text = unknown("content type", kind, JSON_TYPES[:1])
             raise RequestError(text, "content-type", status=415)
-        content = await read_body(request, self._limits)
-        data = parse_json(content, Budget.of_ids(self._limits), '{"ids": [...]}')
+        with self._admission.count_bytes() as on_part:
+            body = await read_body(request, self._max_bytes, BODY_S, on_part)
+            data = await run_large(len(body), parse_json, body, self._limits, '{"ids": [...]}')
+            return await self._answer(data, getattr(request.state, "caller", ANYONE), started)
+
+    async def _answer(self, data: Mapping[str, Any], caller: str, started: float) -> Response:
         ids, seconds, unknown_as_prior = self._parse(data)
         await asyncio.to_thread(self._service.check_ready)
         places, rows, answers = list[int](), list[int](), list[dict[str, Any]]()
@@ -176,7 +185,7 @@ class HttpEndpoint:
                     raise
                 answers.append(self._service.prior(error.message))
         if rows:
-            future = self._service.submit(rows, self._caller(request), seconds)
+            future = self._service.submit(rows, caller, seconds)
             received = await self._received(future)
             for place, answer in zip(places, received, strict=True):
                 answers[place] = answer
@@ -211,7 +220,7 @@ class HttpEndpoint:
             if not isinstance(each, str):
                 name = type(each).__name__
                 raise RequestError(f"ids: expected texts, got {name}", "ids", place)
-        check_rows(len(ids), self._limits.max_rows, "ids")
+        check_rows(len(ids), self._max_rows, "ids")
         if mode != self._service.mode:
             raise RequestError(
                 f"mode: this endpoint predicts in mode {self._service.mode!r}, got "
@@ -230,14 +239,6 @@ class HttpEndpoint:
         if policy not in UNKNOWN:
             raise RequestError(unknown("value", str(policy), UNKNOWN), "unknown")
         return ids, float(seconds), policy == "prior"
-
-    def _caller(self, request: Request) -> str:
-        _, _, token = request.headers.get("authorization", "").partition(" ")
-        for name, each in self._callers.items():
-            # Starlette decodes headers as Latin-1.
-            if compare_digest(token.strip().encode("latin-1"), each.encode()):
-                return name
-        return ANYONE
 
     async def _on_failure(self, request: Request, error: XVFLError) -> Response:
         self._log({"event": "prediction_failed", "reason": str(error)})

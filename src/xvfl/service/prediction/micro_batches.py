@@ -113,6 +113,8 @@ class MicroBatcher:
         return batch
 
     def _answer_batch(self, batch: list[_Request]) -> None:
+        # From here on they cannot be cancelled, so that each accepts a result.
+        batch = [each for each in batch if each.answers.set_running_or_notify_cancel()]
         now = time.monotonic()
         for each in batch:
             if now > each.latest_start:
@@ -127,10 +129,10 @@ class MicroBatcher:
         self.n_exchanges += 1
         try:
             answers = self._answer(rows, batch[0].caller, min(each.deadline for each in batch))
+            by_row = dict(zip(rows, answers, strict=True))
         except Exception as error:
             for each in batch:
                 each.answers.set_exception(error)
             return
-        by_row = dict(zip(rows, answers, strict=True))
         for each in batch:
             each.answers.set_result([by_row[row] for row in each.rows])

@@ -167,7 +167,7 @@ class PartyPredictor:
             rows,
             observation_levels(table.observed, full_threshold),
             table.observed.float().mean(1),
-            PredictionLedger(self._limits, len(self.ids), self.state.path),
+            PredictionLedger(self._limits, len(self.ids), self.state.path, log_event=self._log),
         )
 
     def _load_net(self, settings: RunSettings, layout: Layout) -> PartyNet:

@@ -68,7 +68,9 @@ def serve_party_predictions(
     with ExitStack() as stack:
         if config.status_address is not None:
             server = StatusServer(
-                config.status_address, lambda: _status(predictor, client), config.status_hosts
+                config.status_address,
+                lambda: _status(predictor, client),
+                config.status_allowed_hosts,
             )
             stack.callback(server.close)
             log({"event": "status_server", "port": server.port})

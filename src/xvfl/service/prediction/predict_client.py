@@ -20,10 +20,9 @@ from xvfl.errors import ConfigError, InputError, RunError
 from xvfl.service.config import CoordinatorConfig, PartyProcessConfig, load_config
 from xvfl.service.prediction.prediction_config import PartyPrediction
 from xvfl.system.report import Report, no_report
+from xvfl_serve.row_report import REFUSED_MODE
 
 TOKEN_VARIABLE = "XVFL_TOKEN"
-REFUSED = "refused"
-"""Mode of a row without a prediction."""
 MAX_TRIES, MAX_PAUSE_S = 5, 10.0
 """Tries of a request that cannot be answered now, and the longest pause between two."""
 GRACE_S = 30.0
@@ -74,7 +73,11 @@ def predict_federated(
             summary.rows += len(answers)
             waiting += answers
             # The first row with a prediction tells the columns.
-            if columns or summary.rows == len(ids) or any(e["mode"] != REFUSED for e in answers):
+            if (
+                columns
+                or summary.rows == len(ids)
+                or any(e["mode"] != REFUSED_MODE for e in answers)
+            ):
                 frame, waiting = _frame(waiting), []
                 columns = columns or list(frame.columns)
                 writer.add(frame.reindex(columns=columns))

@@ -33,8 +33,8 @@ class CoordinatorPrediction:
     deadline: float = 2.0
     """Seconds until a request is answered; parties that have not replied by then are left out."""
     min_parties: int = 1
-    """Fewest parties that answer. With fewer, requests get status 503 with `Retry-After`, and
-    `/v2/health/ready` does, too."""
+    """Minimum number of parties that must answer. With fewer, requests and `/v2/health/ready`
+    return status 503 with `Retry-After`."""
     max_rows: int = 1000
     """Largest number of ids in a request."""
     local_table: str | None = None
@@ -66,8 +66,9 @@ class PartyPrediction:
     deadline: float = 2.0
     """Seconds until a request is answered; peers that have not replied by then are left out."""
     min_parties: int = 1
-    """Fewest parties that answer, this one included; the others help with rows that have gaps. With
-    fewer, requests get status 503 with `Retry-After`, and `/v2/health/ready` does, too."""
+    """Minimum number of parties that must answer, including this one; the others assist rows with
+    missing features. With fewer, requests and `/v2/health/ready` return status 503 with
+    `Retry-After`."""
     max_rows: int = 100
     """Largest number of ids in a request."""
 

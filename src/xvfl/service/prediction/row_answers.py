@@ -15,11 +15,15 @@ from xvfl.federation.predict_in_time import TimelyBatch
 from xvfl.model.decision_rule import predicted_classes
 from xvfl.primitives.task import Task
 from xvfl.service.prediction.federated_model import FederatedModel
-from xvfl_serve.row_report import NOT_OBSERVED
+from xvfl_serve.row_report import (
+    NOT_OBSERVED,
+    REFUSED_MODE,
+    ObservedRows,
+    PredictionKind,
+    describe_rows,
+)
 
 NOT_COMPLETED = "no time for completion: observed features alone"
-REFUSED_MODE = "refused"
-"""Mode of a row that has no prediction, because every party that could answer refused it."""
 
 
 def collaborative_answers(
@@ -37,27 +41,26 @@ def collaborative_answers(
     `unreachable` are the other parties, with the reason. `holders` are the parties that hold each
     row, or of which this is not known yet.
     """
-    rows, n = batch.rows, len(batch.rows)
-    seen, full = rows.seen.numpy(), rows.full.numpy()
-    prior = np.asarray(~seen.any(1))
+    n, features = len(batch.rows), np.asarray(n_features, dtype=np.int64)
+    missing = np.rint(features * (1 - batch.observed.double().numpy())).astype(np.int64)
+    observed = ObservedRows(batch.rows.seen.numpy(), batch.rows.full.numpy(), missing, features)
+    completes = model.completes and completed_in_time
+    parties = tuple(model.names[i] for i in batch.places)
+    kind = PredictionKind("collaborative", "", parties, completes, completes)
+    report = describe_rows(kind, model.cross_completion, False, observed)
     values = np.tile(np.asarray(model.prior, dtype=float), (n, 1))
     if batch.places:
         scaled = model.task.values(out.double() / model.temperature)
-        values = np.where(prior[:, None], values, scaled)
-    completes = model.completes and completed_in_time
-    filled = ~full & (seen | model.cross_completion) & completes & ~prior[:, None]
-    counts = np.asarray(n_features, dtype=float)
-    missing = counts * (1 - batch.observed.double().numpy())
-    completed = (missing * filled).sum(1) / max(counts.sum(), 1.0)
-    names = np.asarray([model.names[i] for i in batch.places], dtype=object)
+        values = np.where(np.asarray(report.prior)[:, None], values, scaled)
+    names = np.asarray(parties, dtype=object)
     refused = batch.refused.numpy()
     answers = []
     for i in range(n):
         absent = {name: unreachable[name] for name in holders[i] if name in unreachable}
         notes = [f"{names[j]}: {batch.refusals[j]}" for j in refused[i].nonzero()[0]]
-        mode = "collaborative"
-        if prior[i]:
-            mode = REFUSED_MODE if notes else "prior"
+        mode = report.mode[i]
+        if report.prior[i]:
+            mode = REFUSED_MODE if notes else mode
             notes += prior_notes(model.task, bool(notes), absent)
         elif model.completes and not completed_in_time:
             notes.append(NOT_COMPLETED)
@@ -65,10 +68,10 @@ def collaborative_answers(
             {
                 **predicted(model.task, values[i] if mode != REFUSED_MODE else None),
                 "mode": mode,
-                "parties": names[seen[i]].tolist(),
+                "parties": report.parties[i],
                 "unreachable": dict(unreachable),
                 "refused": names[refused[i]].tolist(),
-                "completed": round(float(completed[i]), 6),
+                "completed": round(report.completed[i], 6),
                 "notes": notes,
             }
         )

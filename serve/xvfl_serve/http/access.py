@@ -1,14 +1,15 @@
-"""The gate of every port: who may send a request.
+"""Access control of every HTTP port: tokens and cross-site requests.
 
 With tokens, a request needs one of them. Without tokens, everybody who reaches the port may send
 requests, and a browser on this machine or network does so for any web page. A page of another site
-is told by the header `Host` if it resolves its own name to this address (DNS rebinding), otherwise
-by `Origin` and `Sec-Fetch-Site`, and it can send only a few content types without asking first.
+is recognized by the header `Host` if it resolves its own name to this address (DNS rebinding),
+otherwise by `Origin` and `Sec-Fetch-Site`, and it can send only a few content types without asking
+first.
 """
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hmac import compare_digest
 from ipaddress import ip_address
 
@@ -35,25 +36,25 @@ class Access:
     ----------
     host : str
         The address on which the server listens.
-    tokens : frozenset of str, default=empty
-        Accepted bearer tokens; empty accepts requests without a token.
-    names : frozenset of str, default=empty
-        Names of this server that clients without a token may use over plain HTTP, beside
-        `localhost`, IP addresses and, unless it listens on a loopback address, names without a dot.
+    tokens : mapping of str to str, default=empty
+        Accepted bearer token of each caller; empty accepts requests without a token.
+    allowed_hosts : frozenset of str, default=empty
+        Host names that clients without a token may use over plain HTTP besides `localhost`, IP
+        addresses and, unless it listens on a loopback address, names without a dot.
     """
 
     host: str
-    tokens: frozenset[str] = frozenset()
-    names: frozenset[str] = frozenset()
+    tokens: Mapping[str, str] = field(default_factory=dict)
+    allowed_hosts: frozenset[str] = frozenset()
 
 
-class Gate:
-    """Refuses requests without a valid token, or without tokens those of foreign web pages."""
+class AccessMiddleware:
+    """Rejects requests without a valid token; without configured tokens, cross-site requests."""
 
     def __init__(self, app: ASGIApp, access: Access, count: CountRequest | None = None) -> None:
         self._app, self._count = app, count
-        self._tokens = [token.encode() for token in access.tokens]
-        self._names = {name.lower() for name in access.names}
+        self._tokens = {name: token.encode() for name, token in access.tokens.items()}
+        self._allowed_hosts = {name.lower() for name in access.allowed_hosts}
         self._loopback = is_loopback(access.host)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -84,22 +85,26 @@ class Gate:
                 self._count(path, status, time.perf_counter() - begin)
 
     def _refusal(self, scope: Scope) -> RequestError | None:
-        """Return why a request is refused, or None."""
+        """Return why a request is refused, or None; with tokens, note the caller in its state."""
         headers = dict(scope["headers"])
         if self._tokens:
-            return None if self._has_token(headers) else _NO_TOKEN
+            caller = self._find_caller(headers)
+            scope.setdefault("state", {})["caller"] = caller
+            return _NO_TOKEN if caller is None else None
         host = headers.get(b"host", b"").decode("latin-1").lower()
         # Over TLS the certificate has told the client which server this is.
         if scope["scheme"] == "http" and host and not self._is_own(_without_port(host)):
             return RequestError(
                 f"Host: expected an IP address or a name of this server, got {host[:100]!r}; "
-                "allow the name where the server is configured, or set tokens",
+                "allow the name with --allowed-host or `status_allowed_hosts`, or use the IP "
+                "address",
                 "host",
                 status=421,
             )
-        if _is_foreign(headers, host, scope["method"]):
+        if _is_cross_site(headers, host, scope["method"]):
             return RequestError(
-                "this request comes from a web page of another site, and this server has no tokens",
+                "cross-site request rejected: this server has no tokens; send the request without "
+                "a browser, or configure tokens",
                 "origin",
                 status=403,
             )
@@ -113,13 +118,15 @@ class Gate:
             )
         return None
 
-    def _has_token(self, headers: Mapping[bytes, bytes]) -> bool:
+    def _find_caller(self, headers: Mapping[bytes, bytes]) -> str | None:
+        """Return whose token a request has; None without a valid one."""
         kind, _, token = headers.get(b"authorization", b"").partition(b" ")
-        valid = [compare_digest(token.strip(), each) for each in self._tokens]
-        return kind.lower() == b"bearer" and any(valid)
+        # Compared with all, so that the time does not tell which one was near.
+        valid = [name for name, each in self._tokens.items() if compare_digest(token.strip(), each)]
+        return valid[0] if valid and kind.lower() == b"bearer" else None
 
     def _is_own(self, name: str) -> bool:
-        if name == "localhost" or name in self._names or _is_address(name):
+        if name == "localhost" or name in self._allowed_hosts or _is_address(name):
             return True
         # Nobody outside can own a name without a dot.
         return not self._loopback and "." not in name
@@ -138,7 +145,7 @@ _NO_TOKEN = RequestError(
 )
 
 
-def _is_foreign(headers: Mapping[bytes, bytes], host: str, method: str) -> bool:
+def _is_cross_site(headers: Mapping[bytes, bytes], host: str, method: str) -> bool:
     """Return whether a browser sends a request for a page of another site."""
     origin = headers.get(b"origin")
     if origin is not None and origin.decode("latin-1").lower().partition("://")[2] != host:

@@ -1,4 +1,4 @@
-"""Count the core seconds of tests: CPU time of the test process and of the processes it started.
+"""Measure the CPU time of tests: of the test process and of the processes it started.
 
 Wall time depends on what else the machine does; CPU time hardly does. A process counts once it has
 ended and its parent has waited for it.
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-ATTRIBUTE = "core_seconds"
+ATTRIBUTE = "cpu_seconds"
 
 
 def process_seconds() -> float:
@@ -19,7 +19,7 @@ def process_seconds() -> float:
     return sum(each.ru_utime + each.ru_stime for each in used)
 
 
-class CoreSeconds:
+class CpuTime:
     """Measure every phase of every test; print a table by folder at the end.
 
     Workers of pytest-xdist measure and send the seconds with their reports.
@@ -63,7 +63,7 @@ class CoreSeconds:
         for test, seconds in self._by_test.items():
             by_folder[folder_of(test)] += seconds
         by_folder["start and collection"] = total - sum(self._by_test.values())
-        terminalreporter.section("core seconds by folder")
+        terminalreporter.section("CPU seconds by folder")
         for folder, seconds in by_folder.most_common():
             terminalreporter.write_line(f"{seconds:7.1f} {folder}")
         terminalreporter.write_line(f"{total:7.1f} in all")

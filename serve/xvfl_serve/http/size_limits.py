@@ -1,4 +1,4 @@
-"""What one request may hold, and what all requests in progress may hold together."""
+"""Size limits of one request, and of all requests in progress."""
 
 import asyncio
 import math
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from xvfl_serve.encoding.encoders import Encoder, ImageRows
 from xvfl_serve.errors import RequestError
 from xvfl_serve.http.settings import Settings
-from xvfl_serve.json_size import MIN_DEPTH, OBJECT_CELLS, measure_json
+from xvfl_serve.json_size import FIELD_CELLS, MIN_DEPTH, OBJECT_CELLS, measure_json
 from xvfl_serve.predictor import Predictor
 
 ENVELOPE = 1000
@@ -20,12 +20,16 @@ ANSWER_CELLS = 16
 """An answer takes the memory of so many cells, besides its probabilities."""
 SMALL = 20_000
 """Requests of fewer cells need not wait for others."""
+SMALL_TOTAL = 25 * SMALL
+"""Cells of all such requests in progress."""
+CELL_BYTES = 11
+"""Texts of so many bytes take the memory of a cell: up to 4 bytes a character, twice."""
 BODIES = 4
 """Bodies of the largest size that may be received at the same time."""
 
 
 @dataclass(frozen=True)
-class Budget:
+class SizeLimits:
     """Limits of a request, checked before its body is decoded.
 
     A cell is a value of a row, about 100 bytes once it is decoded; a list counts as one, an object
@@ -47,8 +51,8 @@ class Budget:
     seconds: float = 30.0
 
     @classmethod
-    def of_model(cls, settings: Settings, predictor: Predictor) -> "Budget":
-        """Derive the budget from the settings and the columns of a model."""
+    def of_model(cls, settings: Settings, predictor: Predictor) -> "SizeLimits":
+        """Derive the limits from the settings and the columns of a model."""
         encoders = list(predictor.encoders.values())
         row = OBJECT_CELLS + sum(_row_cells(each) for each in encoders)
         dimensions = max(len(getattr(each, "own_shape", ())) for each in encoders)
@@ -67,12 +71,12 @@ class Budget:
         )
 
     @classmethod
-    def of_ids(cls, settings: Settings) -> "Budget":
-        """Return the budget of a list of ids."""
-        return cls(settings.max_rows, 2 * settings.max_rows + ENVELOPE, settings.max_bytes)
+    def of_ids(cls, max_rows: int, max_bytes: int) -> "SizeLimits":
+        """Return the limits of a list of ids."""
+        return cls(max_rows, 2 * max_rows + ENVELOPE, max_bytes)
 
     def check_json(self, body: bytes) -> int:
-        """Reject JSON that is nested too deeply or holds too many cells; return the cells."""
+        """Reject JSON that is nested too deeply or too large; return its memory in cells."""
         size = measure_json(body)
         if size.depth > self.depth:
             raise RequestError(
@@ -80,7 +84,7 @@ class Budget:
                 f"and objects within each other, got {size.depth}",
                 status=400,
             )
-        return self.check_cells(size.cells)
+        return max(self.check_cells(size.cells), len(body) // CELL_BYTES)
 
     def check_cells(self, count: int) -> int:
         """Reject too many cells; return their number."""
@@ -115,18 +119,24 @@ class Budget:
         return rows * each
 
 
-class Room:
-    """Room for the cells of large requests; a request that finds none waits."""
+class CellSemaphore:
+    """A weighted semaphore for the cells of large requests."""
 
     def __init__(self, cells: int, seconds: float) -> None:
-        self.cells, self._seconds, self._held = cells, seconds, 0
+        self.cells, self._seconds, self._held, self._small = cells, seconds, 0, 0
         self._turn, self._freed = asyncio.Lock(), asyncio.Event()
 
     @asynccontextmanager
     async def hold(self, cells: int) -> AsyncIterator[None]:
-        """Wait until there is room; first come, first served."""
+        """Acquire cells, in the order of the calls; small requests do not wait."""
         if cells <= SMALL:
-            yield
+            if self._small + cells > SMALL_TOTAL:
+                raise _busy()
+            self._small += cells
+            try:
+                yield
+            finally:
+                self._small -= cells
             return
         cells = min(cells, self.cells)
         try:
@@ -147,14 +157,14 @@ class Room:
 class Admission:
     """Bounds what all requests in progress hold: bytes received, cells decoded and answered.
 
-    A request takes room for its answers while it holds room for its rows, never the reverse, so
-    that no two wait for each other.
+    A request acquires the cells of its answers while it holds those of its rows, never the reverse,
+    so that no two wait for each other.
     """
 
-    def __init__(self, settings: Settings) -> None:
-        self.rows = Room(settings.max_cells, settings.max_seconds)
-        self.answers = Room(settings.max_cells, settings.max_seconds)
-        self._bytes, self._held_bytes = BODIES * settings.max_bytes, 0
+    def __init__(self, max_bytes: int, max_cells: int, max_seconds: float) -> None:
+        self.rows = CellSemaphore(max_cells, max_seconds)
+        self.answers = CellSemaphore(max_cells, max_seconds)
+        self._bytes, self._held_bytes = BODIES * max_bytes, 0
 
     @contextmanager
     def count_bytes(self) -> Iterator[Callable[[int], None]]:
@@ -175,7 +185,7 @@ class Admission:
 
 
 def _busy() -> RequestError:
-    return RequestError("the server is busy with large requests; send it again later", status=503)
+    return RequestError("busy with other requests; send the request again later", status=503)
 
 
 def _names(encoder: Encoder) -> list[str]:
@@ -185,7 +195,7 @@ def _names(encoder: Encoder) -> list[str]:
 
 def _row_cells(encoder: Encoder) -> int:
     if not isinstance(encoder, ImageRows):
-        return OBJECT_CELLS + len(_names(encoder))
+        return OBJECT_CELLS + FIELD_CELLS * len(_names(encoder))
     shape: tuple[int, ...] = encoder.own_shape
     lists = sum(math.prod(shape[:axis]) for axis in range(len(shape)))
-    return OBJECT_CELLS + 1 + lists + math.prod(shape)
+    return OBJECT_CELLS + FIELD_CELLS + lists + math.prod(shape)
