@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from xvfl.errors import PartyError, WireError
 from xvfl.federation.member_rows import join_members, split_members
@@ -66,14 +67,16 @@ def embed_in_time(
     handles: Tensor,
     caller: str,
     views: Sequence[View],
-    width: int,
+    widths: Sequence[int],
     deadline: float,
     places: Sequence[int] | None = None,
 ) -> TimelyBatch:
-    """Request the embeddings of rows (N, k) of handles; `width` is M·d.
+    """Request the embeddings of rows (N, k) of handles; `widths` (k,) are M·d of each party.
 
-    Without views, request how completely the rows are observed; `width` is then 0.
+    Narrower embeddings are padded with zeros. Without views, request how completely the rows are
+    observed.
     """
+    width = max(widths) if views else 0
     now = time.monotonic()
     asked = pool.available(until=now + LATE_SHARE * (deadline - now))
     asked = [i for i in asked if places is None or i in places]
@@ -83,7 +86,8 @@ def embed_in_time(
     embeddings, answered = [], []
     for i, reply in replies.items():
         try:
-            embeddings.append(_unpack(reply, handles[:, i], len(views), width))
+            own = _unpack(reply, handles[:, i], len(views), widths[i] if views else 0)
+            embeddings.append(functional.pad(own, (0, width - own.shape[-1])))
             answered.append(i)
         except WireError as error:
             pool.reject_reply(i, error)

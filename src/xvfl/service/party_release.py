@@ -33,6 +33,7 @@ from xvfl.primitives.task import task_from_dict
 from xvfl.service.checkpoints import Checkpoints
 from xvfl.service.release import verify_release
 from xvfl.training.optimizer import strip_prefix
+from xvfl.upload.manifest import encoder_name, encoder_version
 from xvfl.wire.messages import Release
 
 RUN = "run.json"
@@ -43,6 +44,7 @@ class PartyParts:
     """What a party contributes to its model."""
 
     encoder: Encoder
+    method: str
     net: NetConfig
     privacy: PrivacyConfig
     full_threshold: float
@@ -135,7 +137,9 @@ class PartyFolder:
     ) -> None:
         """Save the model of this party's nets and the released head."""
         try:
-            parts = self._parts(manifest, live)
+            upload, heads = manifest.get("encoder"), manifest.get("heads", 1)
+            run = encoder_name(upload["version"]) if upload else manifest["run"]
+            parts = self.load_parts(run, "Release", int(heads), live)
             net, loss = resolve_saved(
                 parts.net,
                 build(LossConfig, manifest["loss"], "release"),
@@ -171,14 +175,21 @@ class PartyFolder:
         }
         model.save(RunDir(self.folder / BUNDLE), extra)
 
-    def _parts(
-        self, manifest: Mapping[str, Any], live: tuple[str, Mapping[str, Tensor]]
+    def load_parts(
+        self,
+        run: str,
+        request: str,
+        heads: int = 1,
+        live: tuple[str, Mapping[str, Tensor]] = ("", {}),
     ) -> PartyParts:
-        if self.load_upload is not None:
-            return self.load_upload(int(manifest["encoder"]["version"]), int(manifest["heads"]))
-        settings, full_threshold = self.load_run(manifest["run"], "Release")
+        """Load what this party contributes to a run, or to a model of a version of its encoder."""
+        version = encoder_version(run)
+        if version is not None and self.load_upload is not None:
+            return self.load_upload(version, heads)
+        settings, full_threshold = self.load_run(run, request)
         return PartyParts(
             encoder_from_dict(self.folder.read_json(ENCODER)),
+            settings.method,
             settings.net,
             settings.privacy,
             full_threshold,

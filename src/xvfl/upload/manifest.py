@@ -12,6 +12,7 @@ from xvfl.config import UploadTerms, build
 from xvfl.errors import ConfigError, WireError
 from xvfl.wire.texts import NAME
 
+ENCODER_PREFIX = "encoder/"
 MAX_WIDTH = 4096
 MAX_COPIES = 31
 MAX_CHUNK_ROWS = 65_536
@@ -100,3 +101,14 @@ def chunk_digest(values: Tensor, row_status: Tensor) -> str:
     for part in (values, row_status):
         digest.update(part.cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()
+
+
+def encoder_name(version: int) -> str:
+    """Return the name under which a coordinator asks for embeddings of an encoder's version."""
+    return f"{ENCODER_PREFIX}{version}"
+
+
+def encoder_version(name: str) -> int | None:
+    """Return the version of an encoder's name; None for the name of an interactive run."""
+    version = name.removeprefix(ENCODER_PREFIX)
+    return int(version) if version != name and version.isdecimal() else None

@@ -104,7 +104,7 @@ class CoordinatorPredictor:
         self._transports = transports
         parties = [RemoteParty(name, transports[name]) for name in self.model.names]
         patience = EMBED_SHARE * self.settings.deadline
-        self.pool = PartyPool(parties, self.model.run, self._prepare, self._log, patience)
+        self.pool = PartyPool(parties, self.model.runs, self._prepare, self._log, patience)
         return self.pool
 
     def check_hello(self, name: str, hello: Hello) -> None:
@@ -200,7 +200,7 @@ class CoordinatorPredictor:
         views = prediction_views(model.method)
         handles: Tensor = self._handles[rows]
         with self._exchange:
-            batch = embed_in_time(pool, handles, caller, views, model.width, deadline)
+            batch = embed_in_time(pool, handles, caller, views, model.widths, deadline)
             self._record_full(torch.tensor(rows), batch)
             out, batch, completed = collaborate_in_time(
                 pool, model.method, batch, model.net.members, deadline
@@ -284,7 +284,7 @@ class CoordinatorPredictor:
             rows = self._rows_of_handles(own)[message.handles.long()]
             gap = self._has_gap(own, rows, caller, deadline)
             handles = self._handles[rows].masked_fill(~gap.unsqueeze(1), -1)
-            batch = embed_in_time(pool, handles, caller, ("plain",), model.width, deadline, peers)
+            batch = embed_in_time(pool, handles, caller, ("plain",), model.widths, deadline, peers)
         finally:
             self._exchange.release()
         partial = model.heads.loss.self_completion_weight > 0
@@ -309,7 +309,9 @@ class CoordinatorPredictor:
         unknown = rows[self._full_at[rows, own] < 0]
         if len(unknown):
             handles = self._handles[unknown]
-            batch = embed_in_time(self.pool, handles, caller, (), 0, deadline, [own])
+            batch = embed_in_time(
+                self.pool, handles, caller, (), self.model.widths, deadline, [own]
+            )
             if not batch.places:
                 raise WireError("Assist: this party did not report its rows in time")
             self._record_full(unknown, batch)

@@ -14,7 +14,7 @@ from threading import Event
 import numpy as np
 from torch import Tensor
 
-from xvfl.config import EncoderConfig, TableOptions, build
+from xvfl.config import EncoderConfig, LossConfig, TableOptions, build
 from xvfl.data.encoder import encoder_from_dict
 from xvfl.data.sources import Source, encode, fit_encoder, take_rows
 from xvfl.dataset.in_memory import to_party_table
@@ -160,6 +160,7 @@ def load_parts(folder: RunDir, version: int, heads: int) -> PartyParts:
     config: EncoderConfig = build(EncoderConfig, about["config"], str(stored / WEIGHTS))
     return PartyParts(
         encoder_from_dict(stored.read_json(ENCODER)),
+        LossConfig().method,
         replace(encoder_net_config(config), heads=heads),
         NO_GRADIENTS,
         float(about["full_threshold"]),
