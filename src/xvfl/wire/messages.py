@@ -258,13 +258,14 @@ class Assist:
 
 @dataclass(frozen=True)
 class Assistance:
-    """Reply to `Assist`: means over the peers that assist each row; 0 where none does."""
+    """Reply to `Assist`: the prediction of each row by the party and its peers.
+
+    The coordinator asks the party for its embeddings of these rows, as for any prediction.
+    """
 
     request_id: int
-    cue: Tensor
-    """(B, M·d) mean of their embeddings."""
-    peers: Tensor
-    """(B, M·n) mean of their adapted embeddings, as the head takes them."""
+    values: Tensor
+    """(B, C) float64 probabilities, or (B, 1) numbers; arbitrary where no peer assists."""
     contributors: Tensor
     """(B, p) bool: which of `parties` assist the row."""
     refused: Tensor
