@@ -94,10 +94,12 @@ def build_method(
     head: nn.Module | None = None,
     privacy: PrivacyConfig = NO_PROTECTION,
     task: Task = CLASSIFICATION,
+    widths: Sequence[int] | None = None,
 ) -> Method:
     """Build the method and its heads; with several seeds, heads are stacks for as many runs.
 
-    Heads have one output for each class, or one for a number.
+    Heads have one output for each class, or one for a number. `widths` are those of the parties'
+    uploads, at most `embedding_dim`, which is the default.
     """
     require_resolved(config, loss, privacy)
     check_members(config, privacy, image, head is not None)
@@ -122,13 +124,13 @@ def build_method(
         number = next(counter)
         return stack([build_head(number, width, seed) for seed in seeds])
 
-    def build_adapter(number: int, seed: int) -> nn.Module:
+    def build_adapter(number: int, seed: int, width: int) -> nn.Module:
         seed_modules(CPU, seed, COORDINATOR, "adapter", number)
-        return nn.Linear(d, adapted)
+        return nn.Linear(width, adapted)
 
-    def new_adapter() -> nn.Module:
-        number = next(counter)
-        return stack([build_adapter(number, seed) for seed in seeds])
+    def new_adapter(party: int) -> nn.Module:
+        number, width = next(counter), d if widths is None else widths[party]
+        return stack([build_adapter(number, seed, width) for seed in seeds])
 
     adapter = new_adapter if privacy.reconstruction_only else None
     parts = MethodParts(new_head, n_parties, d, tuple(seeds), adapter, adapted, task)

@@ -60,8 +60,8 @@ class PartyFolder:
     release_key: Path | None
     """Public key that verifies releases."""
     id_column: str | None = None
-    load_upload: Callable[[int, int], PartyParts] | None = None
-    """Loads a version of the encoder, for a number of heads; None with interactive training."""
+    load_upload: Callable[[int], PartyParts] | None = None
+    """Loads a version of the encoder; None with interactive training."""
 
     def save_run(self, settings: RunSettings, full_threshold: float) -> None:
         """Store the settings of a run that starts; a run that resumes has them already."""
@@ -137,9 +137,9 @@ class PartyFolder:
     ) -> None:
         """Save the model of this party's nets and the released head."""
         try:
-            upload, heads = manifest.get("encoder"), manifest.get("heads", 1)
+            upload, heads = manifest.get("encoder"), manifest.get("head_net")
             run = encoder_name(upload["version"]) if upload else manifest["run"]
-            parts = self.load_parts(run, "Release", int(heads), live)
+            parts = self.load_parts(run, "Release", live)
             net, loss = resolve_saved(
                 parts.net,
                 build(LossConfig, manifest["loss"], "release"),
@@ -155,6 +155,7 @@ class PartyFolder:
                 loss,
                 0,
                 privacy=parts.privacy,
+                head_net=build(NetConfig, heads, "release") if heads else None,
             )
             model.parties[self.name].load_state_dict(
                 {key: value.detach().cpu() for key, value in parts.weights.items()}
@@ -179,13 +180,12 @@ class PartyFolder:
         self,
         run: str,
         request: str,
-        heads: int = 1,
         live: tuple[str, Mapping[str, Tensor]] = ("", {}),
     ) -> PartyParts:
         """Load what this party contributes to a run, or to a model of a version of its encoder."""
         version = encoder_version(run)
         if version is not None and self.load_upload is not None:
-            return self.load_upload(version, heads)
+            return self.load_upload(version)
         settings, full_threshold = self.load_run(run, request)
         return PartyParts(
             encoder_from_dict(self.folder.read_json(ENCODER)),

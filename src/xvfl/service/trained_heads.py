@@ -38,7 +38,8 @@ class TrainedHeads:
     loss: LossConfig
     encoders: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """By party, the upload that the heads were trained on; empty with interactive training."""
-    n_heads: int = 1
+    net: NetConfig | None = None
+    """Sizes of heads on uploads."""
 
     def save(
         self,
@@ -78,20 +79,14 @@ class TrainedHeads:
 
     def party_head(self, index: int) -> dict[str, Tensor]:
         """Return the weights of the head that the party at an index needs."""
-        weights = dict(self.method.select_parties([index]).heads.state_dict())
-        if not self.encoders:
-            return weights
-        # Embeddings of fewer numbers than others' are followed by zeros.
-        width = int(list(self.encoders.values())[index]["width"])
-        key = "adapters.0.weight"
-        return weights | ({key: weights[key][..., :width]} if key in weights else {})
+        return dict(self.method.select_parties([index]).heads.state_dict())
 
     def party_manifest(self, name: str) -> dict[str, Any]:
         """Return what a party needs besides the head to predict alone or assisted."""
         keys, weights = [mode_key(mode, name) for mode in OWN_MODES], decision_weights(self.method)
         temperatures = {key: self.temperatures.get(key, 1.0) for key in keys}
         own_weights = {key: each for key, each in weights.items() if key in keys}
-        upload = {"encoder": self.encoders[name], "heads": self.n_heads} if self.encoders else {}
+        upload = {"encoder": self.encoders[name], "head_net": asdict(self.net)} if self.net else {}
         return {**self._manifest(temperatures, own_weights), "party": name, **upload}
 
     def _manifest(
@@ -118,15 +113,25 @@ def load_trained_heads(folder: RunDir, privacy: PrivacyConfig) -> tuple[TrainedH
         for kind, key in ((LossConfig, "loss"), (NetConfig, "net"))
     )
     net, loss = resolve_saved(net, loss, privacy, image=manifest["image"])
+    encoders = manifest.get("encoders", {})
     with torch.random.fork_rng(devices=[]):
         method = build_method(
-            len(names), task.n_outputs, manifest["image"], net, loss, [0], None, privacy, task
+            len(names),
+            task.n_outputs,
+            manifest["image"],
+            net,
+            loss,
+            [0],
+            None,
+            privacy,
+            task,
+            [int(encoders[name]["width"]) for name in names] if encoders else None,
         )
     method.heads.load_state_dict(folder.load_tensors(MODEL)[0])
     load_decision_weights(method, manifest["decision_weights"])
     run, prior, temperatures = (manifest[key] for key in ("run", "prior", "temperatures"))
-    encoders = manifest.get("encoders", {})
-    return TrainedHeads(run, method, task, prior, temperatures, loss, encoders, net.heads), names
+    sizes = net if encoders else None
+    return TrainedHeads(run, method, task, prior, temperatures, loss, encoders, sizes), names
 
 
 def place_adapters(

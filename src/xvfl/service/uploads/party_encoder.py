@@ -7,7 +7,7 @@ encoders/N/checkpoint.safetensors             its training, until it is finished
 """
 
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from hashlib import blake2b
 from threading import Event
 
@@ -151,8 +151,8 @@ class PartyEncoder:
         return self._table, self._net
 
 
-def load_parts(folder: RunDir, version: int, heads: int) -> PartyParts:
-    """Load a trained version of the encoder for a model with a number of heads."""
+def load_parts(folder: RunDir, version: int) -> PartyParts:
+    """Load a trained version of the encoder."""
     stored = RunDir(folder / f"encoders/{version}")
     if not stored.has(WEIGHTS):
         raise WireError(f"this party has no trained encoder of version {version}")
@@ -161,7 +161,7 @@ def load_parts(folder: RunDir, version: int, heads: int) -> PartyParts:
     return PartyParts(
         encoder_from_dict(stored.read_json(ENCODER)),
         LossConfig().method,
-        replace(encoder_net_config(config), heads=heads),
+        encoder_net_config(config),
         NO_GRADIENTS,
         float(about["full_threshold"]),
         weights,

@@ -4,9 +4,7 @@ A party that is offline is asked again when it is back; chunks that have arrived
 again, also after a restart of either side.
 """
 
-import itertools
-import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 from typing import TypeVar
@@ -38,11 +36,17 @@ class UploadReceiver:
     """Receives one party's upload."""
 
     def __init__(
-        self, party: RemoteParty, folder: RunDir, session: str, rows: int, log: LogFunction
+        self,
+        party: RemoteParty,
+        folder: RunDir,
+        session: str,
+        rows: int,
+        request_ids: Iterator[int],
+        log: LogFunction,
     ) -> None:
         self._party, self._folder, self._log = party, folder, log
         self._session, self._rows = session, rows
-        self._request_ids = itertools.count(time.time_ns() // 1_000)
+        self._request_ids = request_ids
         self.progress = 0.0
         """Finished share of the training of the party's encoder."""
 

@@ -67,13 +67,14 @@ class UploadRun:
         matched = {
             name: int((alignment.matches[name].handles >= 0).sum()) for name in config.all_parties
         }
+        # From the clock, so that the numbers increase across restarts.
+        self._request_ids = itertools.count(time.time_ns() // 1_000)
         self._receivers = {
             party.name: UploadReceiver(
-                party, folder, sessions[party.name], matched[party.name], log
+                party, folder, sessions[party.name], matched[party.name], self._request_ids, log
             )
             for party in parties
         }
-        self._request_ids = itertools.count(time.time_ns() // 1_000)
         self._trainer: Trainer | None = None
         self._outcome: RunOutcome | None = None
 
@@ -101,6 +102,7 @@ class UploadRun:
             None,
             options.privacy,
             labeled.task,
+            [stores[name].manifest.width for name in names],
         )
         method.heads.to(device)
         heads, width = options.net.heads, options.net.embedding_dim
@@ -149,7 +151,7 @@ class UploadRun:
             temperatures,
             options.loss,
             {name: _about(stores[name]) for name in names},
-            heads,
+            options.net,
         )
         about = {
             "step": trainer.progress.step,
