@@ -28,6 +28,7 @@ BANK_PARTIES = {
     "campaign": ["contact", "day", "month", "campaign", "pdays", "previous", "poutcome"],
 }
 needs_bank = pytest.mark.skipif(not BANK.is_file(), reason="XVFL_DATA holds no Bank Marketing")
+replaces_bank = pytest.mark.skipif(BANK.is_file(), reason="Bank Marketing is audited instead")
 
 
 def bank(rows: int = 6000, epochs: int = 20) -> Scenario:

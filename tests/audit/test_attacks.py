@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.audit.scenarios import bank, digits, needs_bank
+from tests.audit.scenarios import bank, digits, needs_bank, replaces_bank
 from xvfl.audit.findings import Finding
 from xvfl.audit.run_audit import QUICK, Attacks, AuditOptions, AuditResult, audit
 from xvfl.audit.simulation import OFF, Scenario, simulate
@@ -35,7 +35,7 @@ CASES: dict[str, tuple[Callable[[], Scenario], AuditOptions]] = {
     params=[
         "small digits",
         pytest.param("members", marks=pytest.mark.slow),
-        pytest.param("digits", marks=pytest.mark.slow),
+        pytest.param("digits", marks=[pytest.mark.slow, replaces_bank]),
         pytest.param("bank", marks=[pytest.mark.slow, needs_bank]),
     ],
 )
