@@ -67,6 +67,7 @@ def check_coordinator(folder: Path, out: str, err: str) -> None:
     assert "finished" not in {each["event"] for each in events}
 
 
+@pytest.mark.slow
 def test_a_party_writes_no_line_of_the_coordinator(tmp_path: Path) -> None:
     write_files(tmp_path)
     main = start(tmp_path, "coordinator", "coordinator.toml")
@@ -105,6 +106,7 @@ def test_a_party_writes_no_line_of_the_coordinator_by_its_id(tmp_path: Path) -> 
     check_coordinator(tmp_path, out, err)
 
 
+@pytest.mark.slow
 def test_the_coordinator_writes_no_line_of_a_party(tmp_path: Path) -> None:
     write_files(tmp_path)
     with run_server(tmp_path / "certs", ["shop"]) as server:

@@ -87,6 +87,7 @@ def no_nets(bundle: Bundle) -> Bundle:
     return with_file(bundle, net_of(bundle)[0], b"\xff" * 100)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("harm", [deep_json, other_results, wrong_type, no_nets])
 def test_the_watcher_survives_a_bundle(
     bank_bundle: Path, tmp_path: Path, harm: Callable[[Bundle], Bundle]
@@ -115,6 +116,7 @@ def state(number: int, revoked: str | None = None, **others: Any) -> dict[str, A
     return {"number": number, "run": "r", "created": "", "revoked": revoked, "digest": "", **others}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "harmed",
     [
@@ -151,6 +153,7 @@ def test_a_revoked_bundle_never_serves_again(
         wait_until(lambda: server.predict(age=40)[0] == 200)
 
 
+@pytest.mark.slow
 def test_a_revocation_does_not_wait_for_a_bundle(bank_bundle: Path, tmp_path: Path) -> None:
     path, record = tmp_path / "bank.xvfl", tmp_path / "release.json"
     path.write_bytes(release(read_bundle(bank_bundle), 5))
