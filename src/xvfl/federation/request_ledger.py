@@ -18,6 +18,7 @@ from torch import Tensor
 
 from xvfl.errors import ConfigError, RunError, WireError
 from xvfl.federation.party_worker import PartyWorker
+from xvfl.federation.predict import BATCH
 from xvfl.federation.privacy_accounting import PrivacyStatement, Release, composed_epsilon
 from xvfl.federation.run_settings import RunSettings
 from xvfl.federation.settings_limits import (
@@ -39,10 +40,7 @@ changes the weights."""
 MIN_CHANGE = 3e-5
 """Relative change of the weights from which an update counts as one."""
 MIN_NORM = 0.7
-"""Smallest norm of a layer's weights over its first norm; weight decay of honest runs leaves more
-than 0.8."""
-EVALUATION_ROWS = 2048
-"""Rows of a request for evaluation (`predict.BATCH`)."""
+"""Smallest norm of a layer's weights over its first norm; the default weight decay leaves more."""
 
 
 @dataclass(frozen=True)
@@ -374,7 +372,7 @@ class RequestLedger:
     def check_size(self, n_handles: int, n_bytes: int) -> None:
         """Reject a request with too many handles, or whose rows would take too much memory."""
         bounds = self.limits.settings
-        most = n_handles if bounds is None else max(bounds.batch_size[1], EVALUATION_ROWS)
+        most = n_handles if bounds is None else max(bounds.batch_size[1], BATCH)
         if n_handles > most:
             raise WireError(
                 f"Embed: this party allows {most:g} handles, got {n_handles}; lower `batch_size`, "

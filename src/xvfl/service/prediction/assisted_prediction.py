@@ -159,10 +159,10 @@ class AssistedPredictor:
         nothing, deadline = torch.zeros(0, dtype=torch.int32), time.monotonic() + PROBE_TIMEOUT_S
         try:
             self._n_peers = len(self._ask(nothing, "", deadline).parties)
-        except _BusyError:
-            pass  # A prediction is in progress: the last number holds.
-        except _NotAssistedError:
-            self._n_peers = 0
+        except _NotAssistedError as error:
+            # While a prediction is in progress, the last number holds.
+            if not isinstance(error, _BusyError):
+                self._n_peers = 0
         self._probed = time.monotonic()
 
     def _check_parties(self, count: int, what: str) -> None:
