@@ -10,6 +10,7 @@ import types
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields, is_dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -191,6 +192,9 @@ class NetConfig:
     """Number of nets of each party and of heads, trained at once; predictions are averaged. More
     than one needs tables and default nets, and multiplies the embeddings in every message. 0 = 4
     for tables with default nets in one process without privacy options, else 1."""
+    heads: int = 0
+    """Number of heads on the parties' embeddings where parties upload them; predictions are
+    averaged. They cost the parties nothing. 0 = 4 with uploads, else 1."""
 
     def __post_init__(self) -> None:
         size = "0 (automatic) or a positive integer"
@@ -202,6 +206,7 @@ class NetConfig:
         _require(self, "number_embedding_dim", (self.number_embedding_dim or 0) >= 0, "0 or more")
         _require(self, "skip_rank", (self.skip_rank or 0) >= 0, "0 or more")
         _require(self, "members", 0 <= self.members <= 64, "0 (automatic) or from 1 to 64")
+        _require(self, "heads", 0 <= self.heads <= 64, "0 (automatic) or from 1 to 64")
 
 
 @dataclass(frozen=True)
@@ -357,6 +362,71 @@ class TrainConfig:
         """Return the batch size for this number of training rows."""
         default = 2 ** round(math.log2(max(rows, 1) / 100)) if rows > 100 else 1
         return self.batch_size or min(max(default, 64), MAX_BATCH_SIZE)
+
+
+@dataclass(frozen=True)
+class EncoderConfig:
+    """How a party trains its encoder alone, and what it uploads of a row."""
+
+    objective: Literal["auto", "reconstruction", "contrastive"] = "auto"
+    """`reconstruction`: restore a row from the embedding of a copy with features dropped.
+    `contrastive`: recognize two random views of an image among those of others. `auto` =
+    `contrastive` for images, else `reconstruction`."""
+    epochs: int = 60
+    """Passes over the rows to learn from."""
+    batch_size: int = 0
+    """Rows per step; 0 = 512 for images, else between 64 and 1024, for about 100 steps per
+    epoch."""
+    learning_rate: float = 2e-3
+    """Initial learning rate."""
+    masked_copies: int = 4
+    """Number of masked copies of a row that are uploaded beside the row as observed; 0 to 31."""
+    embedding_dim: int = 256
+    """Numbers of an embedding."""
+    hidden_dim: int = 256
+    """Size of hidden layers of tables' encoders and of decoders."""
+    number_embedding_dim: int = 8
+    """Size of the embedding of each number of a table; 0 = none."""
+    skip_rank: int = 64
+    """Rank of a linear map from the features of a table to its embedding; 0 = none."""
+    n_blocks: int = 4
+    """Residual blocks of an images' encoder."""
+    base_channels: int = 32
+    """Channels of the first residual block, a multiple of 8."""
+    full_threshold: float | None = None
+    """Share of observed features from which a row counts as full; by default the largest share
+    that half of the rows reach."""
+    precision: Literal["float32", "bf16"] = "float32"
+    """Precision of the encoder on a GPU; `bf16` speeds up images."""
+
+    def __post_init__(self) -> None:
+        _require(self, "epochs", self.epochs >= 1, "1 or more")
+        _require(self, "embedding_dim", 1 <= self.embedding_dim <= 4096, "from 1 to 4096")
+        reachable = self.full_threshold is None or 0 < self.full_threshold <= 1
+        _require(self, "full_threshold", reachable, "above 0, at most 1")
+        _require(self, "batch_size", self.batch_size >= 0, "0 (automatic) or more")
+        _require(self, "learning_rate", self.learning_rate > 0, "above 0")
+        _require(self, "masked_copies", 0 <= self.masked_copies <= 31, "from 0 to 31")
+
+
+@dataclass(frozen=True)
+class UploadTerms:
+    """On which terms a party uploads; they bind an honest coordinator only."""
+
+    purpose: str = ""
+    """What the upload may be used for, in the words of the parties' agreement."""
+    expires: str = ""
+    """Last day of use, as YYYY-MM-DD; empty = no end."""
+    stand_in: bool = False
+    """Whether the stored upload may stand in for the party in predictions while it is away."""
+
+    def __post_init__(self) -> None:
+        _require(self, "purpose", len(self.purpose) <= 500, "at most 500 characters")
+        try:
+            valid = not self.expires or bool(date.fromisoformat(self.expires))
+        except ValueError:
+            valid = False
+        _require(self, "expires", valid, "a day as YYYY-MM-DD")
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ AUTOMATIC: dict[type[Section], dict[str, object]] = {
         "number_embedding_dim": None,
         "skip_rank": None,
         "members": 0,
+        "heads": 0,
     },
     LossConfig: {"self_completion": None, "n_masks": 0, "guidance": None, "joint_masks": None},
     TrainConfig: {"epochs": 0, "learning_rate": 0.0, "completion_interval": 0},
@@ -197,6 +198,7 @@ def _resolve_net(
         hidden_dim=net.hidden_dim or hidden,
         number_embedding_dim=number,
         skip_rank=skip,
+        heads=net.heads or 1,
     )
 
 

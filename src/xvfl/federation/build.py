@@ -94,14 +94,17 @@ def build_method(
     head: nn.Module | None = None,
     privacy: PrivacyConfig = NO_PROTECTION,
     task: Task = CLASSIFICATION,
+    widths: Sequence[int] | None = None,
 ) -> Method:
     """Build the method and its heads; with several seeds, heads are stacks for as many runs.
 
-    Heads have one output for each class, or one for a number.
+    Heads have one output for each class, or one for a number. `widths` are those of the parties'
+    uploads, at most `embedding_dim`, which is the default.
     """
     require_resolved(config, loss, privacy)
     check_members(config, privacy, image, head is not None)
-    seeds = member_seeds(seeds, config.members)
+    several = config.members * config.heads
+    seeds = member_seeds(seeds, several)
     d, hidden = config.embedding_dim, config.hidden_dim
     adapted = min(d, ADAPTED_WIDTHS[image]) if head is None else d
     counter = itertools.count()
@@ -121,19 +124,19 @@ def build_method(
         number = next(counter)
         return stack([build_head(number, width, seed) for seed in seeds])
 
-    def build_adapter(number: int, seed: int) -> nn.Module:
+    def build_adapter(number: int, seed: int, width: int) -> nn.Module:
         seed_modules(CPU, seed, COORDINATOR, "adapter", number)
-        return nn.Linear(d, adapted)
+        return nn.Linear(width, adapted)
 
-    def new_adapter() -> nn.Module:
-        number = next(counter)
-        return stack([build_adapter(number, seed) for seed in seeds])
+    def new_adapter(party: int) -> nn.Module:
+        number, width = next(counter), d if widths is None else widths[party]
+        return stack([build_adapter(number, seed, width) for seed in seeds])
 
     adapter = new_adapter if privacy.reconstruction_only else None
     parts = MethodParts(new_head, n_parties, d, tuple(seeds), adapter, adapted, task)
     require_task(loss.method, task.kind)
     method = method_spec(loss.method).build(loss, parts)
-    return method if config.members == 1 else Members(method, config.members, task)
+    return method if several == 1 else Members(method, several, task, shared=config.heads > 1)
 
 
 def custom_net(net: NetOrBuilder | None, *arguments: Any) -> nn.Module | None:

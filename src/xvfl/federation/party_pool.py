@@ -82,8 +82,8 @@ class PartyPool:
     ----------
     parties
         The parties, in the order of the method's adapters.
-    run
-        The finished run whose weights the parties load.
+    runs
+        For each party, the finished run or the version of its encoder whose weights it loads.
     prepare
         Called before a session is opened with a party; raises if that is not possible.
     log_event
@@ -95,13 +95,13 @@ class PartyPool:
     def __init__(
         self,
         parties: Sequence[RemoteParty],
-        run: str,
+        runs: Mapping[str, str],
         prepare: Callable[[str, Hello], None],
         log_event: LogEvent,
         patience: float,
     ) -> None:
         self.parties = [PooledParty(each) for each in parties]
-        self._run, self._prepare, self._log_event = run, prepare, log_event
+        self._runs, self._prepare, self._log_event = runs, prepare, log_event
         self._patience = patience
         self._request_id, self._lock = 0, threading.Lock()
         self._stop = threading.Event()
@@ -254,7 +254,7 @@ class PartyPool:
 
     def _open(self, party: PooledParty, hello: Hello) -> None:
         self._prepare(party.name, hello)
-        message = OpenPrediction(self.next_request_id(), self._run)
+        message = OpenPrediction(self.next_request_id(), self._runs[party.name])
         reply = party.remote.transport.request(message).result(OPEN_TIMEOUT_S)
         if isinstance(reply, ErrorReply):
             raise WireError(f"it rejected the request: {reply.text}")

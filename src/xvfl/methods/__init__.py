@@ -48,8 +48,9 @@ class MethodParts:
     """Width d of an embedding."""
     seeds: tuple[int, ...]
     """One seed for each run that is trained at once."""
-    adapter: Callable[[], nn.Module] | None = None
-    """Build a new adapter of one party's embeddings; None if the parties receive gradients."""
+    adapter: Callable[[int], nn.Module] | None = None
+    """Build a new adapter of a party's embeddings, by its index; None if parties receive
+    gradients."""
     adapted_width: int = 0
     """Width of adapted embeddings."""
     task: Task = CLASSIFICATION
@@ -63,7 +64,7 @@ class MethodParts:
         """Build a new head over the mean of embeddings, with adapters where they are needed."""
         if self.adapter is None:
             return self.head(self.width)
-        adapters = [self.adapter() for _ in range(self.parties)]
+        adapters = [self.adapter(party) for party in range(self.parties)]
         return AdaptedHead(self.head(self.adapted_width), adapters)
 
     def joint(self) -> ConcatHead:
@@ -102,6 +103,8 @@ def _xvfl(config: LossConfig, parts: MethodParts) -> Method:
         config.n_masks,
         config.guidance or 0.0,
         bool(config.joint_masks),
+        # Uploads have no self views.
+        config.cross_completion or parts.adapter is None,
     )
     concat = config.aggregation == "concat"
     return XVFL(parts.joint() if concat else parts.shared(), weights, task=parts.task)

@@ -35,6 +35,8 @@ class XVFLWeights:
     n_masks: int = 2
     guidance: float = 0.0
     joint_masks: bool = True
+    self_views: bool = True
+    """Whether parties also embed rows completed from their own embedding; uploads have none."""
 
 
 HeadInputs = tuple[Tensor, Tensor]
@@ -77,7 +79,9 @@ class XVFL:
         self.completing = completing
         self._skips_rows = row_wise(heads)
         self.join = ablation_maths.AGGREGATIONS[weights.aggregation]
-        with_cues = ALL_MODES if weights.cross_completion else ALL_MODES - {"assisted"}
+        # Without self views, assisted prediction pools the embeddings of all parties.
+        assists = weights.cross_completion or not weights.self_views
+        with_cues = ALL_MODES if assists else ALL_MODES - {"assisted"}
         self.modes: frozenset[Mode] = with_cues if completing else MODES_WITHOUT_COMPLETION
         self.decision_weights: DecisionWeights = {}
         """Weights of the `decisions` of a mode and party; others have the `default_weights`."""
@@ -139,7 +143,8 @@ class XVFL:
     def _completing_losses(self, federation: Federation, rows: Rows) -> dict[str, Tensor]:
         """Compute all terms of each row. (B,)"""
         w = self.weights
-        views: list[View] = ["masked", "self"] * w.n_masks if w.self_completion else []
+        copy: list[View] = ["masked", "self"] if w.self_views else ["masked"]
+        views: list[View] = copy * w.n_masks if w.self_completion else []
         source = maths.sources(rows.full, rows.seen) if w.cross_completion else rows.seen
         seen = rows.seen.unsqueeze(2).expand(-1, -1, len(views))
         needed = torch.cat([source.unsqueeze(2), seen], 2)
@@ -316,8 +321,10 @@ class XVFL:
     @property
     def prediction_views(self) -> tuple[View, ...]:
         """The views that a prediction embeds."""
-        has_completers = self.weights.cross_completion or self.weights.self_completion > 0
-        return ("plain", "self") if self.completing and has_completers else ("plain",)
+        w = self.weights
+        has_completers = w.cross_completion or w.self_completion > 0
+        completes = self.completing and has_completers and w.self_views
+        return ("plain", "self") if completes else ("plain",)
 
     def _embed(self, federation: Federation, rows: Rows) -> "_Embedded":
         """Embed rows as observed, and with self completion where they are not full."""

@@ -77,14 +77,19 @@ class Model:
         random_state: int,
         custom_nets: CustomNets | None = None,
         privacy: PrivacyConfig = NO_PROTECTION,
+        head_net: NetConfig | None = None,
     ) -> None:
-        """Build untrained nets for these parties; options are resolved."""
+        """Build untrained nets for these parties; options are resolved.
+
+        `head_net` has the sizes of heads on uploads, whose parties choose their own `net`.
+        """
         custom_nets = custom_nets or CustomNets()
         self.encoders = dict(encoders)
         self.full_threshold = dict(full_threshold)
         self.task = task
         self.prior = list(prior)
         self.net, self.loss, self.random_state = net, loss, random_state
+        self.head_net = head_net
         self.privacy = privacy
         self.differential_privacy = state_privacy(privacy, loss.method)
         self.adds_noise = True
@@ -110,12 +115,13 @@ class Model:
                 len(layouts),
                 task.n_outputs,
                 any_image(layouts),
-                net,
+                head_net or net,
                 loss,
                 seeds,
                 custom_nets.head,
                 privacy,
                 task,
+                [net.embedding_dim] * len(layouts) if head_net else None,
             )
         check_custom_nets(self.parties, self.method, task.n_outputs, custom_nets)
 
@@ -340,6 +346,7 @@ class Model:
             "class_factors": self.class_factors,
             "decision_weights": decision_weights(self.method),
             "net": asdict(self.net),
+            "head_net": self.head_net and asdict(self.head_net),
             "loss": asdict(self.loss),
             "privacy": asdict(self.privacy),
             "differential_privacy": self.differential_privacy and vars(self.differential_privacy),
@@ -370,6 +377,7 @@ class Model:
             privacy = build(PrivacyConfig, stored, MANIFEST)
             image = any(isinstance(each, ImageEncoder) for each in encoders.values())
             net, loss = resolve_saved(net, loss, privacy, image=image)
+            heads = manifest.get("head_net")
             model = cls(
                 encoders,
                 manifest["full_threshold"],
@@ -380,6 +388,7 @@ class Model:
                 manifest["random_state"],
                 custom_nets,
                 privacy,
+                build(NetConfig, heads, MANIFEST) if heads else None,
             )
             model.temperatures = manifest["temperatures"]
             model.class_factors = manifest.get("class_factors")

@@ -27,12 +27,19 @@ class Feature:
     buckets : int, default=0
         The number of embeddings of a hashed feature: one for each frequent hash bucket, and the
         first for all other values.
+    knots : tuple of float, default=()
+        Ends of the bins of a number's piecewise linear encoding, ascending: quantiles of its
+        distinct encoded values.
+    frequent : tuple of float, default=()
+        Encoded values of a number that many rows have; each gets a flag.
     """
 
     name: str
     kind: Kind
     width: int
     buckets: int = 0
+    knots: tuple[float, ...] = ()
+    frequent: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -104,8 +111,13 @@ class Layout:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Layout":
         """Build a layout from its JSON form."""
-        features = tuple(Feature(**feature) for feature in data["features"])
+        features = tuple(_feature(feature) for feature in data["features"])
         return cls(features, tuple(data["image"]) if data["image"] else None)
+
+
+def _feature(data: Mapping[str, Any]) -> Feature:
+    ends = {name: tuple(data.get(name, ())) for name in ("knots", "frequent")}
+    return Feature(**{**data, **ends})
 
 
 def any_image(layouts: Mapping[str, Layout]) -> bool:

@@ -193,6 +193,15 @@ class Rows:
 
         return replace(self._map(repeat, self.step), runs=self.runs * members)
 
+    def first_of_members(self, members: int) -> "Rows":
+        """Undo `repeat_for_members`."""
+
+        def first(part: Tensor) -> Tensor:
+            by_run = part.view(self.runs // members, members, -1, *part.shape[1:])
+            return by_run[:, 0].flatten(0, 1)
+
+        return replace(self._map(first, self.step), runs=self.runs // members)
+
     def first_run(self) -> "Rows":
         """Select the rows of the first run."""
         if self.runs == 1:

@@ -11,12 +11,14 @@ from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
 from xvfl.config import (
+    EncoderConfig,
     LossConfig,
     NetConfig,
     PrivacyConfig,
     TableOptions,
     TaskKind,
     TrainConfig,
+    UploadTerms,
     build,
     read_config,
     require_no_class_weight,
@@ -243,6 +245,13 @@ class PartyProcessConfig:
     """Largest message accepted, in bytes; values above the default have no effect."""
     device: Literal["auto", "cpu", "cuda"] = "cpu"
     """Device of the party's net."""
+    training: Literal["upload", "interactive"] = "upload"
+    """`upload`: the party trains its encoder alone and uploads embeddings once. `interactive`: the
+    coordinator trains the party's net step by step; for partners who trust each other."""
+    encoder: EncoderConfig = EncoderConfig()
+    """How the party trains its encoder, and what it uploads of a row."""
+    upload: UploadTerms = UploadTerms()
+    """Terms of the upload."""
     limits: RequestLimits = RequestLimits()
     """Limits on the coordinator's requests."""
     prediction: PartyPrediction | None = None

@@ -5,6 +5,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from xvfl.certs.release_key import PUBLIC_KEY
+from xvfl.config import EncoderConfig, UploadTerms
+from xvfl.federation.request_endpoint import RequestEndpoint
 from xvfl.federation.request_ledger import UNLIMITED
 from xvfl.model.run_dir import RunDir
 from xvfl.model.workflow import read_source
@@ -15,6 +17,7 @@ from xvfl.service.outcome import RunOutcome
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.party_service import PartyService
 from xvfl.service.status_server import StatusServer
+from xvfl.service.uploads.party_service import UploadPartyService
 from xvfl.system.signals import STOP_TIMEOUT_S, stop_on_signals
 from xvfl.wire.in_process import InProcessTransport
 from xvfl.wire.transport import Transport
@@ -77,5 +80,9 @@ def _local_party(service: CoordinatorService) -> dict[str, Transport]:
         service.folder / PUBLIC_KEY,
         limits=UNLIMITED,
     )
-    endpoint = PartyService(inputs, service.log).endpoint
+    endpoint: RequestEndpoint
+    if service.uploads:
+        endpoint = UploadPartyService(inputs, EncoderConfig(), UploadTerms(), service.log).endpoint
+    else:
+        endpoint = PartyService(inputs, service.log).endpoint
     return {party.name: InProcessTransport(endpoint.hello, endpoint.handle)}

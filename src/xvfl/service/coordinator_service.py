@@ -14,13 +14,14 @@ from xvfl.federation.split import Counters
 from xvfl.matching.alignment import CoordinatorAlignment, load_coordinator_alignment
 from xvfl.methods import require_task
 from xvfl.model.run_dir import RunDir
-from xvfl.options import check_members
+from xvfl.options import check_members, resolve_privacy
 from xvfl.service.align import match_parties
 from xvfl.service.config import ALIGNMENT, CoordinatorConfig
 from xvfl.service.coordinator_run import CoordinatorRun
 from xvfl.service.outcome import RunOutcome
 from xvfl.service.release import check_releasable, load_signing_key
 from xvfl.service.state_dir import open_state_dir
+from xvfl.service.uploads.upload_run import UploadRun
 from xvfl.system.signals import interruptible
 from xvfl.training.threads import limit_threads
 from xvfl.wire.messages import Hello
@@ -52,7 +53,7 @@ class CoordinatorService:
         self.alignment = self._load_alignment()
         self.parties: list[RemoteParty] = []
         self._columns: dict[str, str] = {}
-        self._run: CoordinatorRun | None = None
+        self._run: CoordinatorRun | UploadRun | None = None
 
     def connect(self, transports: Mapping[str, Transport]) -> None:
         """Set the transports to all parties."""
@@ -71,6 +72,11 @@ class CoordinatorService:
         with interruptible(stop):
             alignment = self._align()
         with limit_threads(False, torch.device("cpu")), torch.random.fork_rng(devices=[]):
+            if self.uploads:
+                self._run = UploadRun(
+                    self.config, self.folder, self.labels, alignment, self.parties, self.log
+                )
+                return self._run.run(stop)
             with interruptible(stop):
                 self._run = CoordinatorRun(
                     self.config,
@@ -82,6 +88,11 @@ class CoordinatorService:
                     self.log,
                 )
             return self._run.run(stop)
+
+    @property
+    def uploads(self) -> bool:
+        """Whether parties train alone and upload; otherwise training is interactive."""
+        return resolve_privacy(self.config.privacy, federated=True).reconstruction_only
 
     def status(self) -> dict[str, Any]:
         """Return the status of the run; before training, which parties are connected."""

@@ -43,8 +43,12 @@ class LabeledRows:
         names: Sequence[str],
         splits: Splits,
         kind: TaskKind = "classification",
+        stratified: bool = True,
     ) -> "LabeledRows":
-        """Select the labeled rows that at least one party holds, and split them."""
+        """Select the labeled rows that at least one party holds, and split them.
+
+        If not `stratified`, rows are drawn without looking at labels.
+        """
         handles = torch.stack([torch.from_numpy(alignment.matches[n].handles) for n in names], 1)
         for i, name in enumerate(names):
             if not bool((handles[:, i] >= 0).any()):
@@ -54,7 +58,7 @@ class LabeledRows:
         if kind == "classification":
             classes, numbers = encode_labels(used)
             y = torch.from_numpy(numbers)
-            parts = split(y, splits)
+            parts = split(y if stratified else torch.zeros_like(y), splits)
             return cls(Classification(classes), y, y, handles[held], parts, tuple(names))
         warn_few_values(find_targets([used], "labels"), "labels")
         strata, targets = torch.zeros(len(used), dtype=torch.long), used.to_numpy()
@@ -67,6 +71,12 @@ class LabeledRows:
         """Return each party's handles of the training rows."""
         handles = self.handles[self.parts[0]].int()
         return {name: each[each >= 0] for name, each in zip(self.names, handles.T, strict=True)}
+
+    def held_out_handles(self) -> dict[str, Tensor]:
+        """Return each party's handles of the validation and test rows, sorted."""
+        handles = self.handles[torch.cat(self.parts[1:])].int()
+        held = zip(self.names, handles.T, strict=True)
+        return {name: each[each >= 0].sort().values for name, each in held}
 
     def matched_rows(self) -> dict[str, int]:
         """Return the number of rows matched with each party."""

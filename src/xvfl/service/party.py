@@ -15,6 +15,7 @@ from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.party_service import PartyService
 from xvfl.service.state_dir import open_state_dir
 from xvfl.service.status_server import ProgressClock, StatusServer
+from xvfl.service.uploads.party_service import UploadPartyService
 from xvfl.system.signals import STOP_TIMEOUT_S, stop_on_signals
 from xvfl.training.threads import limit_threads
 from xvfl.wire.client import PartyClient
@@ -38,7 +39,12 @@ def serve_party(config: PartyProcessConfig, show: bool = True) -> None:
     """
     name = peer_name(config.tls.read()[1])
     folder, log = open_state_dir(config, name, show)
-    service = PartyService(PartyInputs.load(name, config, folder), log)
+    inputs = PartyInputs.load(name, config, folder)
+    service: PartyService | UploadPartyService
+    if config.training == "upload":
+        service = UploadPartyService(inputs, config.encoder, config.upload, log)
+    else:
+        service = PartyService(inputs, log)
     endpoint = service.endpoint
     client = connect_party(config, service.hello, endpoint, log, config.reconnect_timeout)
     with ExitStack() as stack:
@@ -51,7 +57,7 @@ def serve_party(config: PartyProcessConfig, show: bool = True) -> None:
             )
             stack.callback(server.close)
             log({"event": "status_server", "port": server.port})
-        stack.callback(endpoint.save_checkpoint)
+        stack.callback(service.close)
         stack.enter_context(stop_on_signals(on_stop=client.stop, timeout=STOP_TIMEOUT_S))
         log({"event": "started", "coordinator": config.coordinator, "rows": len(service.ids)})
         stack.enter_context(limit_threads(False, choose_device(config.device)))
@@ -63,24 +69,24 @@ def serve_party(config: PartyProcessConfig, show: bool = True) -> None:
 
 
 def _status(
-    service: PartyService, client: PartyClient, clock: ProgressClock, limit: float
+    service: PartyService | UploadPartyService,
+    client: PartyClient,
+    clock: ProgressClock,
+    limit: float,
 ) -> dict[str, Any]:
-    endpoint, problem = service.endpoint, ""
-    idle = clock.seconds_since_change((endpoint.run, endpoint.step, endpoint.last_update))
+    state, problem = service.status(), ""
+    idle = clock.seconds_since_change(state)
     if not client.connected:
         problem = "no connection to the coordinator"
-    elif endpoint.run and idle > limit:
-        problem = f"no training step for {idle:.0f} s"
+    elif service.busy and idle > limit:
+        problem = f"no progress of the training for {idle:.0f} s"
     return {
         "healthy": not problem,
         "problem": problem,
         "side": "party",
         "name": service.inputs.name,
         "connected": client.connected,
-        "matched_rows": endpoint.hello.rows,
-        "run": endpoint.run,
-        "step": endpoint.step,
-        "updates_applied": endpoint.last_update,
-        "requests_rejected": endpoint.n_rejected,
-        **endpoint.usage,
+        "matched_rows": service.endpoint.hello.rows,
+        "requests_rejected": service.endpoint.n_rejected,
+        **state,
     }

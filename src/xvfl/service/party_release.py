@@ -10,7 +10,7 @@ A release assembles a model from the head, the party's encoder and its last chec
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -18,8 +18,9 @@ from typing import Any
 
 from torch import Tensor
 
-from xvfl.config import LossConfig, build
+from xvfl.config import LossConfig, NetConfig, PrivacyConfig, build
 from xvfl.data.encoder import encoder_from_dict
+from xvfl.data.sources import Encoder
 from xvfl.errors import WireError, XVFLError
 from xvfl.federation.endpoint import LAST_STEP
 from xvfl.federation.run_settings import RunSettings, parse_run_settings
@@ -32,9 +33,22 @@ from xvfl.primitives.task import task_from_dict
 from xvfl.service.checkpoints import Checkpoints
 from xvfl.service.release import verify_release
 from xvfl.training.optimizer import strip_prefix
+from xvfl.upload.manifest import encoder_name, encoder_version
 from xvfl.wire.messages import Release
 
 RUN = "run.json"
+
+
+@dataclass(frozen=True)
+class PartyParts:
+    """What a party contributes to its model."""
+
+    encoder: Encoder
+    method: str
+    net: NetConfig
+    privacy: PrivacyConfig
+    full_threshold: float
+    weights: Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -46,6 +60,8 @@ class PartyFolder:
     release_key: Path | None
     """Public key that verifies releases."""
     id_column: str | None = None
+    load_upload: Callable[[int], PartyParts] | None = None
+    """Loads a version of the encoder; None with interactive training."""
 
     def save_run(self, settings: RunSettings, full_threshold: float) -> None:
         """Store the settings of a run that starts; a run that resumes has them already."""
@@ -120,28 +136,29 @@ class PartyFolder:
         live: tuple[str, Mapping[str, Tensor]],
     ) -> None:
         """Save the model of this party's nets and the released head."""
-        settings, full_threshold = self.load_run(manifest["run"], "Release")
-        encoder = encoder_from_dict(self.folder.read_json(ENCODER))
         try:
+            upload, heads = manifest.get("encoder"), manifest.get("head_net")
+            run = encoder_name(upload["version"]) if upload else manifest["run"]
+            parts = self.load_parts(run, "Release", live)
             net, loss = resolve_saved(
-                settings.net,
+                parts.net,
                 build(LossConfig, manifest["loss"], "release"),
-                settings.privacy,
-                image=encoder.layout.image is not None,
+                parts.privacy,
+                image=parts.encoder.layout.image is not None,
             )
             model = Model(
-                {self.name: encoder},
-                {self.name: full_threshold},
+                {self.name: parts.encoder},
+                {self.name: parts.full_threshold},
                 task_from_dict(manifest),
                 manifest["prior"],
                 net,
                 loss,
                 0,
-                privacy=settings.privacy,
+                privacy=parts.privacy,
+                head_net=build(NetConfig, heads, "release") if heads else None,
             )
-            weights = live[1] if live[0] == settings.run else self.load_weights(settings.run)
             model.parties[self.name].load_state_dict(
-                {key: value.detach().cpu() for key, value in weights.items()}
+                {key: value.detach().cpu() for key, value in parts.weights.items()}
             )
             head = dict(zip(manifest["tensors"], message.tensors, strict=True))
             model.method.heads.load_state_dict(head)
@@ -153,11 +170,31 @@ class PartyFolder:
             raise WireError(f"Release: it does not fit this party ({error})") from error
         extra = {
             "bundle": self.name,
-            "run": settings.run,
+            "run": manifest["run"],
             "release": manifest["number"],
             "id_column": {self.name: self.id_column},
         }
         model.save(RunDir(self.folder / BUNDLE), extra)
+
+    def load_parts(
+        self,
+        run: str,
+        request: str,
+        live: tuple[str, Mapping[str, Tensor]] = ("", {}),
+    ) -> PartyParts:
+        """Load what this party contributes to a run, or to a model of a version of its encoder."""
+        version = encoder_version(run)
+        if version is not None and self.load_upload is not None:
+            return self.load_upload(version)
+        settings, full_threshold = self.load_run(run, request)
+        return PartyParts(
+            encoder_from_dict(self.folder.read_json(ENCODER)),
+            settings.method,
+            settings.net,
+            settings.privacy,
+            full_threshold,
+            live[1] if live[0] == settings.run else self.load_weights(settings.run),
+        )
 
     def load_run(self, run: str, request: str) -> tuple[RunSettings, float]:
         """Load the settings and the full threshold of the last run; `request` needs this run."""

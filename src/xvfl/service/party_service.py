@@ -2,6 +2,7 @@
 
 import secrets
 from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 import torch
@@ -76,6 +77,25 @@ class PartyService:
             blake2b(repr(columns).encode(), digest_size=8).hexdigest(),
             match.session.hex() if match else "",
         )
+
+    def close(self) -> None:
+        """Save a checkpoint before a voluntary shutdown."""
+        self.endpoint.save_checkpoint()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a run has started."""
+        return bool(self.endpoint.run)
+
+    def status(self) -> dict[str, Any]:
+        """Describe the run for the status server; numbers become metrics."""
+        endpoint = self.endpoint
+        return {
+            "run": endpoint.run,
+            "step": endpoint.step,
+            "updates_applied": endpoint.last_update,
+            **endpoint.usage,
+        }
 
     def _set_alignment(self, alignment: PartyAlignment) -> None:
         self._alignment = alignment

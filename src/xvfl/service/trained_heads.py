@@ -1,7 +1,7 @@
 """The coordinator's result of a finished run: the heads, saved and signed for named parties."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
@@ -36,6 +36,10 @@ class TrainedHeads:
     prior: Sequence[float]
     temperatures: Temperatures
     loss: LossConfig
+    encoders: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """By party, the upload that the heads were trained on; empty with interactive training."""
+    net: NetConfig | None = None
+    """Sizes of heads on uploads."""
 
     def save(
         self,
@@ -55,6 +59,7 @@ class TrainedHeads:
             "net": asdict(net),
             "image": image,
             "random_state": seed,
+            "encoders": self.encoders,
             **outcome,
             **self._manifest(self.temperatures, decision_weights(self.method)),
         }
@@ -81,7 +86,8 @@ class TrainedHeads:
         keys, weights = [mode_key(mode, name) for mode in OWN_MODES], decision_weights(self.method)
         temperatures = {key: self.temperatures.get(key, 1.0) for key in keys}
         own_weights = {key: each for key, each in weights.items() if key in keys}
-        return {**self._manifest(temperatures, own_weights), "party": name}
+        upload = {"encoder": self.encoders[name], "head_net": asdict(self.net)} if self.net else {}
+        return {**self._manifest(temperatures, own_weights), "party": name, **upload}
 
     def _manifest(
         self, temperatures: Temperatures, decision_weights: DecisionWeights
@@ -107,14 +113,25 @@ def load_trained_heads(folder: RunDir, privacy: PrivacyConfig) -> tuple[TrainedH
         for kind, key in ((LossConfig, "loss"), (NetConfig, "net"))
     )
     net, loss = resolve_saved(net, loss, privacy, image=manifest["image"])
+    encoders = manifest.get("encoders", {})
     with torch.random.fork_rng(devices=[]):
         method = build_method(
-            len(names), task.n_outputs, manifest["image"], net, loss, [0], None, privacy, task
+            len(names),
+            task.n_outputs,
+            manifest["image"],
+            net,
+            loss,
+            [0],
+            None,
+            privacy,
+            task,
+            [int(encoders[name]["width"]) for name in names] if encoders else None,
         )
     method.heads.load_state_dict(folder.load_tensors(MODEL)[0])
     load_decision_weights(method, manifest["decision_weights"])
     run, prior, temperatures = (manifest[key] for key in ("run", "prior", "temperatures"))
-    return TrainedHeads(run, method, task, prior, temperatures, loss), names
+    sizes = net if encoders else None
+    return TrainedHeads(run, method, task, prior, temperatures, loss, encoders, sizes), names
 
 
 def place_adapters(

@@ -258,13 +258,14 @@ class Assist:
 
 @dataclass(frozen=True)
 class Assistance:
-    """Reply to `Assist`: means over the peers that assist each row; 0 where none does."""
+    """Reply to `Assist`: the prediction of each row by the party and its peers.
+
+    The coordinator asks the party for its embeddings of these rows, as for any prediction.
+    """
 
     request_id: int
-    cue: Tensor
-    """(B, M·d) mean of their embeddings."""
-    peers: Tensor
-    """(B, M·n) mean of their adapted embeddings, as the head takes them."""
+    values: Tensor
+    """(B, C) float64 probabilities, or (B, 1) numbers; arbitrary where no peer assists."""
     contributors: Tensor
     """(B, p) bool: which of `parties` assist the row."""
     refused: Tensor
@@ -273,6 +274,68 @@ class Assistance:
     """Peers that answered; to a request for no row, those that are available."""
     unreachable: tuple[Line, ...]
     """Names and reasons in turn."""
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Rows from which a party must not learn: those of validation and test; the reply is `Done`.
+
+    They are drawn without looking at labels. A party accepts one list for an alignment.
+    """
+
+    request_id: int
+    handles: Tensor
+    """(n,) int32"""
+
+
+@dataclass(frozen=True)
+class AskUpload:
+    """Ask for the party's upload; the reply is `UploadOffer`."""
+
+    request_id: int
+
+
+@dataclass(frozen=True)
+class UploadOffer:
+    """The newest version of a party's upload, or how far the training of its encoder is."""
+
+    request_id: int
+    version: int
+    """0 while the party has none."""
+    progress: float
+    """Finished share of the training."""
+    manifest: Document
+    """JSON of `UploadManifest`; empty while there is none."""
+
+
+@dataclass(frozen=True)
+class AskChunk:
+    """Ask for a chunk of an upload; the reply is `UploadChunk`."""
+
+    request_id: int
+    version: int
+    number: int
+
+
+@dataclass(frozen=True)
+class UploadChunk:
+    """Consecutive rows of an upload, by handle."""
+
+    request_id: int
+    values: Tensor
+    """(n, 1 + c, d) float16: the row as observed, then c masked copies."""
+    row_status: Tensor
+    """(n,) uint8: 0 nothing observed, 1 partly observed, 2 full."""
+
+
+@dataclass(frozen=True)
+class UploadStored:
+    """The coordinator has stored a whole upload; the reply is `Done`."""
+
+    request_id: int
+    version: int
+    digest: Code
+    """Of the manifest."""
 
 
 @dataclass(frozen=True)
@@ -328,6 +391,12 @@ Message = (
     | RowEmbeddings
     | Assist
     | Assistance
+    | HeldOut
+    | AskUpload
+    | UploadOffer
+    | AskChunk
+    | UploadChunk
+    | UploadStored
 )
 
 KINDS: dict[int, type[Any]] = {
@@ -355,5 +424,11 @@ KINDS: dict[int, type[Any]] = {
     22: RowEmbeddings,
     23: Assist,
     24: Assistance,
+    25: HeldOut,
+    26: AskUpload,
+    27: UploadOffer,
+    28: AskChunk,
+    29: UploadChunk,
+    30: UploadStored,
 }
 """Type number of each message in a frame; numbers are never reused."""

@@ -1,4 +1,7 @@
-"""A party that predicts its own rows in mode assisted, with a released head.
+"""A party that predicts its own rows, with a released head or with the help of its peers.
+
+Rows without a gap are predicted here. For the others the coordinator asks this party and its peers
+for embeddings, and returns a prediction; no embedding of a peer reaches this party.
 
 Shapes: B rows of a batch, p peers that answered.
 """
@@ -18,9 +21,8 @@ from torch import Tensor
 from xvfl.data.sources import Source, encode, source_ids
 from xvfl.dataset.in_memory import to_party_table
 from xvfl.errors import ModeError, PartyError, RunError, WireError, XVFLError
-from xvfl.federation.assistance import AssistedParties, method_with_peers
+from xvfl.federation.fused import FusedFederation
 from xvfl.federation.message_checks import check_tensor
-from xvfl.federation.party_worker import PartyWorker
 from xvfl.matching.normalize import RULES, normalize_ids
 from xvfl.model.model import Model
 from xvfl.model.prediction import PredictRequest
@@ -65,15 +67,15 @@ class _Opened:
     levels: Tensor
     """(n,) observation levels."""
     notes: list[str]
-    worker: PartyWorker
+    federation: FusedFederation
 
 
 @dataclass(frozen=True)
 class _PeerAssistance:
     """What the coordinator sent for the rows of a batch."""
 
-    cue: Tensor
-    peers: Tensor
+    values: Tensor
+    """(B, C) predictions by the party and its peers."""
     contributors: Tensor
     """(B, p)"""
     refused: Tensor
@@ -179,23 +181,16 @@ class AssistedPredictor:
         assistance = self._request_assistance(opened, at, incomplete, caller, deadline)
         if bool(incomplete.any()):
             self._check_parties(1 + len(assistance.parties), "answered")
-        counts = assistance.contributors.sum(1)
-        n_peers = int(counts.max()) if len(counts) else 0
-        own = torch.stack([opened.levels[at] == FULL, opened.levels[at] >= 1], 1)
-        marked = torch.arange(n_peers) < counts.unsqueeze(1)
+        own = opened.levels[at].unsqueeze(1)
         batch = Rows(
-            torch.cat([at.unsqueeze(1), torch.where(marked, 0, -1)], 1),
-            torch.cat([own[:, :1], marked], 1),
-            torch.cat([own[:, 1:], marked], 1),
-            torch.full((len(at),), -1),
-            torch.ones(len(at)),
+            at.unsqueeze(1), own == FULL, own >= 1, torch.full((len(at),), -1), torch.ones(len(at))
         )
-        model, members = opened.model, opened.model.net.members
-        method = method_with_peers(model.method, n_peers, assistance.peers.shape[1] // members)
-        parties = AssistedParties(opened.worker, members, assistance.cue, assistance.peers, n_peers)
-        out = method.logits(parties, batch, "assisted", 0)
-        request = PredictRequest("assisted", self._name)
-        values = model.task.values(out.double() / model.temperature(request, batch))
+        model = opened.model
+        out = model.method.logits(opened.federation, batch, "local", 0)
+        request = PredictRequest("local", self._name)
+        local = model.task.values(out.double() / model.temperature(request, batch))
+        assisted = assistance.contributors.any(1).unsqueeze(1).numpy()
+        values = np.where(assisted, assistance.values.numpy(), local)
         return self._answers(opened, at, batch, values, assistance, incomplete)
 
     def _open(self) -> _Opened:
@@ -223,19 +218,18 @@ class AssistedPredictor:
         encoded = encode(model.encoders[self._name], self._source)
         table = to_party_table(model.encoders[self._name].layout, encoded)
         levels = observation_levels(table.observed, model.full_threshold[self._name])
-        worker = model.federation({self._name: table}).workers[0]
-        worker.net.eval()
+        federation = model.federation({self._name: table})
+        federation.train(False)
         model.method.heads.eval()
-        return _Opened(model, version, table.observed, levels, encoded.notes, worker)
+        return _Opened(model, version, table.observed, levels, encoded.notes, federation)
 
     def _request_assistance(
         self, opened: _Opened, at: Tensor, incomplete: Tensor, caller: str, deadline: float
     ) -> _PeerAssistance:
         """Ask the coordinator for the peers of incomplete rows; without a reply, none assists."""
-        width = opened.model.net.members * opened.model.embedding_dim
+        width = opened.model.task.n_outputs
         nobody = _PeerAssistance(
-            torch.zeros(len(at), width),
-            torch.zeros(len(at), width),
+            torch.zeros(len(at), width, dtype=torch.float64),
             torch.zeros(len(at), 0, dtype=torch.bool),
             torch.zeros(len(at), 0, dtype=torch.bool),
         )
@@ -338,11 +332,10 @@ def _local_notes(refused: Sequence[str], absent: Mapping[str, str]) -> list[str]
 def _spread(reply: Assistance, incomplete: Tensor, width: int) -> _PeerAssistance:
     """Validate a reply and place its rows among those of the batch."""
     n, count = int(incomplete.sum()), len(reply.parties)
-    check_tensor("cue", reply.cue, (n, width), torch.float32)
-    check_tensor("peers", reply.peers, (n, reply.peers.shape[-1]), torch.float32)
+    check_tensor("values", reply.values, (n, width), torch.float64)
     check_tensor("contributors", reply.contributors, (n, count), torch.bool)
     check_tensor("refused", reply.refused, (n, count), torch.bool)
-    if not 0 < reply.peers.shape[-1] <= width or len(reply.unreachable) % 2:
+    if len(reply.unreachable) % 2:
         raise WireError("the coordinator sent an invalid reply to Assist")
 
     def place(values: Tensor) -> Tensor:
@@ -352,8 +345,7 @@ def _spread(reply: Assistance, incomplete: Tensor, width: int) -> _PeerAssistanc
 
     pairs = zip(reply.unreachable[::2], reply.unreachable[1::2], strict=True)
     return _PeerAssistance(
-        place(reply.cue),
-        place(reply.peers),
+        place(reply.values),
         place(reply.contributors),
         place(reply.refused),
         reply.parties,

@@ -8,19 +8,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from xvfl import maths
 from xvfl.errors import ConfigError, RunError, WireError
-from xvfl.federation.assistance import average_peers
 from xvfl.federation.message_checks import check_handles
 from xvfl.federation.party_pool import PartyPool
 from xvfl.federation.predict_in_time import (
     EMBED_SHARE,
     TimelyBatch,
-    collaborate_in_time,
     embed_in_time,
+    predict_in_time,
 )
 from xvfl.federation.remote_party import RemoteParty
 from xvfl.matching.alignment import CoordinatorAlignment
 from xvfl.matching.normalize import RULES, normalize_ids
+from xvfl.methods.base import mode_key
 from xvfl.methods.pooling import prediction_views
 from xvfl.model.run_dir import RunDir
 from xvfl.service.align import existing_alignment, match_parties
@@ -104,7 +105,7 @@ class CoordinatorPredictor:
         self._transports = transports
         parties = [RemoteParty(name, transports[name]) for name in self.model.names]
         patience = EMBED_SHARE * self.settings.deadline
-        self.pool = PartyPool(parties, self.model.run, self._prepare, self._log, patience)
+        self.pool = PartyPool(parties, self.model.runs, self._prepare, self._log, patience)
         return self.pool
 
     def check_hello(self, name: str, hello: Hello) -> None:
@@ -200,9 +201,9 @@ class CoordinatorPredictor:
         views = prediction_views(model.method)
         handles: Tensor = self._handles[rows]
         with self._exchange:
-            batch = embed_in_time(pool, handles, caller, views, model.width, deadline)
+            batch = embed_in_time(pool, handles, caller, views, model.widths, deadline)
             self._record_full(torch.tensor(rows), batch)
-            out, batch, completed = collaborate_in_time(
+            out, batch, completed = predict_in_time(
                 pool, model.method, batch, model.net.members, deadline
             )
         self._check_parties(len(batch.places), "answered")
@@ -272,32 +273,45 @@ class CoordinatorPredictor:
 
     @torch.no_grad()
     def _assist(self, own: int, message: Assist, deadline: float) -> Assistance:
-        """Average the embeddings of the peers for the rows that have a gap at the party."""
+        """Predict the rows that have a gap at the party, with the peers that answer in time."""
         assert self.pool is not None
         model, pool = self.model, self.pool
-        peers = [i for i in range(len(model.names)) if i != own]
+        name = model.names[own]
         # The name of the certificate: a party could invent callers, each with a budget.
-        caller = f"party:{model.names[own]}"[:MAX_NAME]
+        caller = f"party:{name}"[:MAX_NAME]
         if not self._exchange.acquire(timeout=max(deadline - time.monotonic(), 0.0)):
             raise WireError("Assist: the coordinator is busy; try again")
         try:
             rows = self._rows_of_handles(own)[message.handles.long()]
             gap = self._has_gap(own, rows, caller, deadline)
             handles = self._handles[rows].masked_fill(~gap.unsqueeze(1), -1)
-            batch = embed_in_time(pool, handles, caller, ("plain",), model.width, deadline, peers)
+            views = prediction_views(model.method)
+            batch = embed_in_time(pool, handles, caller, views, model.widths, deadline)
+            out, batch, _ = predict_in_time(
+                pool, model.method, batch, model.net.members, deadline, own
+            )
         finally:
             self._exchange.release()
-        partial = model.heads.loss.self_completion_weight > 0
-        cue, mean, contributors = average_peers(model.method, batch, model.net.members, partial)
+        if len(message.handles) and own not in batch.places:
+            raise WireError("Assist: this party did not embed its rows in time")
+        temperature = model.heads.temperatures.get(mode_key("assisted", name), 1.0)
+        values = torch.from_numpy(model.task.values(out.double() / temperature))
+        peers = [n for n, place in enumerate(batch.places) if place != own]
         missed = [
             text
-            for i in peers
-            if i not in batch.places
-            for text in (pool.parties[i].name, pool.parties[i].absence)
+            for i, party in enumerate(pool.parties)
+            if i not in batch.places and i != own
+            for text in (party.name, party.absence)
         ]
-        names = tuple(model.names[i] for i in batch.places)
+        full, seen = batch.rows.full[:, peers], batch.rows.seen[:, peers]
+        partial = model.heads.loss.self_completion_weight > 0
         return Assistance(
-            message.request_id, cue, mean, contributors, batch.refused, names, tuple(missed)
+            message.request_id,
+            values,
+            maths.sources(full, seen) if partial else full,
+            batch.refused[:, peers],
+            tuple(model.names[batch.places[n]] for n in peers),
+            tuple(missed),
         )
 
     def _has_gap(self, own: int, rows: Tensor, caller: str, deadline: float) -> Tensor:
@@ -309,7 +323,9 @@ class CoordinatorPredictor:
         unknown = rows[self._full_at[rows, own] < 0]
         if len(unknown):
             handles = self._handles[unknown]
-            batch = embed_in_time(self.pool, handles, caller, (), 0, deadline, [own])
+            batch = embed_in_time(
+                self.pool, handles, caller, (), self.model.widths, deadline, [own]
+            )
             if not batch.places:
                 raise WireError("Assist: this party did not report its rows in time")
             self._record_full(unknown, batch)

@@ -11,6 +11,7 @@ from xvfl.model.prediction import completing_modes
 from xvfl.model.run_dir import MANIFEST, RunDir
 from xvfl.primitives.task import Task
 from xvfl.service.trained_heads import TrainedHeads, load_trained_heads
+from xvfl.upload.manifest import encoder_name
 
 
 @dataclass(frozen=True)
@@ -43,10 +44,21 @@ class FederatedModel:
         return self.heads.prior
 
     @property
-    def width(self) -> int:
-        """Numbers of an embedding in a message."""
+    def runs(self) -> dict[str, str]:
+        """For each party, the run or the version of its encoder that the heads belong to."""
+        encoders = self.heads.encoders
+        return {
+            n: encoder_name(encoders[n]["version"]) if encoders else self.run for n in self.names
+        }
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Numbers of an embedding in a message of each party."""
+        encoders = self.heads.encoders
+        if encoders:
+            return tuple(int(encoders[name]["width"]) for name in self.names)
         branches = method_spec(self.heads.loss.method).branches
-        return self.net.members * self.net.embedding_dim * branches
+        return (self.net.members * self.net.embedding_dim * branches,) * len(self.names)
 
     @property
     def temperature(self) -> float:

@@ -1,13 +1,13 @@
 """A party that predicts: its prediction table, matched anew, with the nets of the last run."""
 
 import secrets
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from xvfl.config import LossConfig
-from xvfl.data.encoder import encoder_from_dict
 from xvfl.data.images import Images
 from xvfl.data.sources import Source, encode, source_columns, source_ids, take_rows
 from xvfl.dataset.in_memory import to_party_table
@@ -16,7 +16,6 @@ from xvfl.federation.build import build_parties
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.prediction_endpoint import PredictionEndpoint, PredictionRows
 from xvfl.federation.prediction_ledger import COUNTS, PredictionLedger, PredictionLimits
-from xvfl.federation.run_settings import RunSettings
 from xvfl.matching.alignment import PartyAlignment, load_party_alignment
 from xvfl.methods.members import member_seeds
 from xvfl.model.fitting import choose_device
@@ -24,12 +23,12 @@ from xvfl.model.run_dir import RunDir
 from xvfl.model.workflow import ENCODER
 from xvfl.nets.party_net import PartyNet
 from xvfl.options import resolve_saved
-from xvfl.primitives.layout import Layout
 from xvfl.primitives.rows import observation_levels
 from xvfl.service.config import ALIGNMENT, MatchingConfig
 from xvfl.service.log import LogFunction
 from xvfl.service.party_matching import MatchingService
-from xvfl.service.party_release import RUN, PartyFolder, release_event
+from xvfl.service.party_release import RUN, PartyFolder, PartyParts, release_event
+from xvfl.service.uploads.party_encoder import HELD_OUT, load_parts
 from xvfl.wire.messages import Done, Hello, Release
 
 PREDICTION = "prediction"
@@ -76,12 +75,14 @@ class PartyPredictor:
         release_key: Path | None = None,
         id_column: str | None = None,
     ) -> None:
-        if not folder.has(RUN) or not folder.has(ENCODER):
+        uploads = folder.has(HELD_OUT)
+        if not uploads and not (folder.has(RUN) and folder.has(ENCODER)):
             raise RunError(
                 f"{folder.path}: no finished run to predict with; train first with `xvfl party`"
             )
         self.name, self._folder, self._source, self._limits = name, folder, source, limits
-        self._state = PartyFolder(name, folder, release_key, id_column)
+        load_upload = partial(load_parts, folder) if uploads else None
+        self._state = PartyFolder(name, folder, release_key, id_column, load_upload)
         self._device, self._log = device, log
         self.ids, columns = source_ids(source), source_columns(source)
         self.state = RunDir(folder / PREDICTION).create()
@@ -147,35 +148,32 @@ class PartyPredictor:
     def _open_rows(self, run: str) -> PredictionRows:
         if self._alignment is None:
             raise WireError("OpenPrediction: the ids of the prediction table are not matched yet")
-        settings, full_threshold = self._state.load_run(run, "OpenPrediction")
-        if settings.privacy.epsilon is not None:
+        parts = self._state.load_parts(run, "OpenPrediction")
+        if parts.privacy.epsilon is not None:
             raise WireError(
                 "OpenPrediction: the run has differential privacy, and the embeddings of new rows "
                 "would not be accounted for"
             )
-        encoder = encoder_from_dict(self._folder.read_json(ENCODER))
-        rows = self._alignment.match.rows
-        table = to_party_table(encoder.layout, encode(encoder, take_rows(self._source, rows)))
+        rows, layout = self._alignment.match.rows, parts.encoder.layout
+        table = to_party_table(layout, encode(parts.encoder, take_rows(self._source, rows)))
         device = choose_device(self._device)
-        net = self._load_net(settings, encoder.layout).to(device)
-        worker = PartyWorker(
-            self.name, net, table.to(device), member_seeds([0], settings.net.members)
-        )
+        net = self._load_net(parts).to(device)
+        worker = PartyWorker(self.name, net, table.to(device), member_seeds([0], parts.net.members))
         return PredictionRows(
             run,
             worker,
             rows,
-            observation_levels(table.observed, full_threshold),
+            observation_levels(table.observed, parts.full_threshold),
             table.observed.float().mean(1),
             PredictionLedger(self._limits, len(self.ids), self.state.path, log_event=self._log),
         )
 
-    def _load_net(self, settings: RunSettings, layout: Layout) -> PartyNet:
-        """Build the party's net with the final weights of the run."""
-        loss, privacy = LossConfig(method=settings.method), settings.privacy
-        config, loss = resolve_saved(settings.net, loss, privacy, image=layout.image is not None)
+    def _load_net(self, parts: PartyParts) -> PartyNet:
+        """Build the party's net with its final weights."""
+        loss, privacy, layout = LossConfig(method=parts.method), parts.privacy, parts.encoder.layout
+        config, loss = resolve_saved(parts.net, loss, privacy, image=layout.image is not None)
         with torch.random.fork_rng(devices=[]):
             nets = build_parties({self.name: layout}, config, loss, [0], privacy=privacy)
         net = nets[self.name]
-        net.load_state_dict(self._state.load_weights(settings.run))
+        net.load_state_dict(dict(parts.weights))
         return net

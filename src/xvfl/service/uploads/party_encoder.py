@@ -1,0 +1,194 @@
+"""A party's encoder in its state folder: trained once for a version, resumed after a stop.
+
+held_out.json              rows that the coordinator holds out; fixed for an alignment
+encoders/N/encoder.json    how the columns are encoded
+encoders/N/weights.safetensors, about.json    the trained encoder of version N
+encoders/N/checkpoint.safetensors             its training, until it is finished
+"""
+
+import time
+from dataclasses import asdict
+from hashlib import blake2b
+from threading import Event
+
+import numpy as np
+from torch import Tensor
+
+from xvfl.config import EncoderConfig, LossConfig, TableOptions, build
+from xvfl.data.encoder import encoder_from_dict
+from xvfl.data.sources import Source, encode, fit_encoder, take_rows
+from xvfl.dataset.in_memory import to_party_table
+from xvfl.errors import WireError
+from xvfl.federation.party_worker import PartyWorker
+from xvfl.model.fitting import choose_device
+from xvfl.model.run_dir import CHECKPOINT, RunDir
+from xvfl.nets.party_net import PartyNet
+from xvfl.primitives.rows import PartyTable, choose_full_threshold
+from xvfl.service.party_release import PartyParts
+from xvfl.service.secret import load_secret, run_seed
+from xvfl.system.report import Report, no_report
+from xvfl.upload.encoder_net import NO_GRADIENTS, build_encoder, encoder_net_config
+from xvfl.upload.encoder_training import EncoderTraining
+
+HELD_OUT = "held_out.json"
+ENCODER = "encoder.json"
+WEIGHTS = "weights.safetensors"
+CHECKPOINT_SECONDS = 30.0
+
+
+class PartyEncoder:
+    """One version of a party's encoder.
+
+    Parameters
+    ----------
+    name
+        Name of the party.
+    folder
+        State folder of the party.
+    source
+        The party's whole table; it learns from all rows but those held out.
+    options
+        How columns are read.
+    config
+        The party's configuration of its encoder.
+    version
+        Number of the version, from 1.
+    device
+        Device of the training.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        folder: RunDir,
+        source: Source,
+        options: TableOptions,
+        config: EncoderConfig,
+        version: int = 1,
+        device: str = "cpu",
+    ) -> None:
+        self.name, self.version, self._config = name, version, config
+        self._source, self._options, self._device = source, options, choose_device(device)
+        self._folder = RunDir(folder / f"encoders/{version}").create()
+        self._seeds = [run_seed(load_secret(folder), f"encoder {version}")]
+        self._net: PartyNet | None = None
+        self._table: PartyTable | None = None
+        self.full_threshold = 1.0
+
+    @property
+    def width(self) -> int:
+        """Numbers of an embedding."""
+        return self._config.embedding_dim
+
+    @property
+    def trained(self) -> bool:
+        """Whether the training is finished."""
+        return self._folder.has(WEIGHTS)
+
+    def train(self, rows: Tensor, stop: Event, report: Report = no_report) -> bool:
+        """Train on rows of the table until the last epoch or `stop`; return whether it finished.
+
+        An interrupted training continues from its last checkpoint.
+        """
+        table, net = self._load(rows)
+        if self.trained:
+            return True
+        training = EncoderTraining(
+            self.name, net, table, rows.to(self._device), self._config, self._seeds
+        )
+        trainer, saved = training.trainer, time.monotonic()
+        if self._folder.has(CHECKPOINT):
+            tensors, about = self._folder.load_tensors(CHECKPOINT)
+            trainer.restore(tensors, about["progress"])
+        for record in training.run():
+            done = record.progress.epoch + record.progress.batch / trainer.batches_per_epoch
+            report(f"epoch {record.progress.epoch}", done / self._config.epochs)
+            if stop.is_set() or time.monotonic() - saved > CHECKPOINT_SECONDS:
+                tensors, progress = trainer.state()
+                self._folder.save_tensors(CHECKPOINT, tensors, {"progress": progress})
+                saved = time.monotonic()
+            if stop.is_set():
+                return False
+        about = {"full_threshold": self.full_threshold, "config": asdict(self._config)}
+        self._folder.save_tensors(WEIGHTS, net.state_dict(), about)
+        (self._folder / CHECKPOINT).unlink(missing_ok=True)
+        return True
+
+    @property
+    def digest(self) -> str:
+        """Digest of the trained weights."""
+        data = (self._folder / WEIGHTS).read_bytes()
+        return blake2b(data, digest_size=16).hexdigest()
+
+    def worker(self) -> PartyWorker:
+        """Return the trained encoder with all rows of the table."""
+        if not self.trained:
+            raise WireError("this party's encoder is not trained yet")
+        table, net = self._load(None)
+        return PartyWorker(self.name, net, table, self._seeds)
+
+    def _load(self, rows: Tensor | None) -> tuple[PartyTable, PartyNet]:
+        """Encode the table and build the net; fit the encoding on `rows` the first time."""
+        if self._net is None or self._table is None:
+            if not self._folder.has(ENCODER):
+                assert rows is not None
+                learned = take_rows(self._source, np.asarray(rows))
+                fitted = fit_encoder([learned], self._options, self.name)
+                self._folder.write_json(ENCODER, fitted.to_dict())
+            encoder = encoder_from_dict(self._folder.read_json(ENCODER))
+            table = to_party_table(encoder.layout, encode(encoder, self._source))
+            net = build_encoder(self.name, encoder.layout, self._config, self._seeds)
+            if self.trained:
+                weights, about = self._folder.load_tensors(WEIGHTS)
+                net.load_state_dict(weights)
+                self.full_threshold = float(about["full_threshold"])
+            else:
+                assert rows is not None
+                observed = table.observed[rows]
+                chosen = self._config.full_threshold or choose_full_threshold(observed)
+                self.full_threshold = chosen
+            self._net, self._table = net.to(self._device), table.to(self._device)
+        return self._table, self._net
+
+
+def load_parts(folder: RunDir, version: int) -> PartyParts:
+    """Load a trained version of the encoder."""
+    stored = RunDir(folder / f"encoders/{version}")
+    if not stored.has(WEIGHTS):
+        raise WireError(f"this party has no trained encoder of version {version}")
+    weights, about = stored.load_tensors(WEIGHTS)
+    config: EncoderConfig = build(EncoderConfig, about["config"], str(stored / WEIGHTS))
+    return PartyParts(
+        encoder_from_dict(stored.read_json(ENCODER)),
+        LossConfig().method,
+        encoder_net_config(config),
+        NO_GRADIENTS,
+        float(about["full_threshold"]),
+        weights,
+    )
+
+
+class HeldOutRows:
+    """The rows that a party must not learn from, as the coordinator named them once."""
+
+    def __init__(self, folder: RunDir, session: str) -> None:
+        self._folder, self._session = folder, session
+
+    def load(self) -> list[int] | None:
+        """Return the stored handles; None before the coordinator has sent them."""
+        if not self._folder.has(HELD_OUT):
+            return None
+        stored = self._folder.read_json(HELD_OUT)
+        return list(stored["handles"]) if stored["session"] == self._session else None
+
+    def store(self, handles: list[int]) -> None:
+        """Store the list; reject another one for the same alignment."""
+        stored = self.load()
+        if stored is None:
+            content = {"session": self._session, "handles": handles}
+            self._folder.write_json(HELD_OUT, content)
+        elif stored != handles:
+            raise WireError(
+                "HeldOut: this party has another list of held-out rows; the encoder may have "
+                "learned from these rows"
+            )

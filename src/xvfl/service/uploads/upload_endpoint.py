@@ -1,0 +1,237 @@
+"""A party that uploads: it replies to matching, the held-out list and requests for its upload.
+
+No message names a net, a view, a batch or a step; every other message is rejected.
+"""
+
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from xvfl.config import UploadTerms
+from xvfl.errors import WireError
+from xvfl.federation.message_checks import check_handles
+from xvfl.federation.request_endpoint import RequestEndpoint
+from xvfl.model.run_dir import RunDir
+from xvfl.primitives.rows import observation_levels
+from xvfl.service.log import LogFunction
+from xvfl.service.uploads.party_encoder import HeldOutRows, PartyEncoder
+from xvfl.upload.manifest import UploadManifest, chunk_digest, parse_manifest
+from xvfl.upload.views import compute_views
+from xvfl.wire.messages import (
+    AskChunk,
+    AskUpload,
+    Done,
+    End,
+    HeldOut,
+    Hello,
+    Match,
+    Message,
+    Release,
+    UploadChunk,
+    UploadOffer,
+    UploadStored,
+)
+
+UPLOAD = "upload.json"
+CHUNK_BYTES = 2**22
+"""Bytes of the embeddings of a chunk, about."""
+MAX_CHUNK_ROWS = 4096
+HandleOther = Callable[[Match | Release], Message]
+
+
+class Upload:
+    """The matched rows of a trained encoder, chunk by chunk."""
+
+    def __init__(self, encoder: PartyEncoder, rows: Tensor, copies: int) -> None:
+        self._worker, self._rows, self._copies = encoder.worker(), rows, copies
+        self.encoder, self.width = encoder, encoder.width
+        row_bytes = 2 * self.width * (1 + copies)
+        self.chunk_rows = max(1, min(CHUNK_BYTES // row_bytes, MAX_CHUNK_ROWS))
+
+    def chunk(self, number: int) -> tuple[Tensor, Tensor]:
+        """Compute a chunk: embeddings (n, 1 + c, d) and the status of rows (n,)."""
+        start = number * self.chunk_rows
+        handles = self._rows[start : start + self.chunk_rows].to(self._worker.table.device)
+        observed = self._worker.table.take(handles).observed
+        status = observation_levels(observed, self.encoder.full_threshold).cpu()
+        return compute_views(self._worker, handles, self._copies).cpu(), status
+
+    def manifest(self, session: str, image: bool, terms: UploadTerms) -> UploadManifest:
+        """Compute the digests of all chunks."""
+        count = -(-len(self._rows) // self.chunk_rows)
+        digests = tuple(chunk_digest(*self.chunk(number)) for number in range(count))
+        return UploadManifest(
+            party=self.encoder.name,
+            version=self.encoder.version,
+            session=session,
+            rows=len(self._rows),
+            width=self.width,
+            masked_copies=self._copies,
+            image=image,
+            encoder=self.encoder.digest,
+            chunk_rows=self.chunk_rows,
+            chunks=digests,
+            terms=terms,
+            created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        )
+
+
+class UploadEndpoint(RequestEndpoint):
+    """Replies to the coordinator, and trains the encoder in a thread once it may.
+
+    Parameters
+    ----------
+    hello
+        What the party reports about itself when it connects.
+    folder
+        State folder of the party.
+    encoder
+        The party's encoder; it trains when the held-out rows are known.
+    terms
+        Terms of the upload.
+    masked_copies
+        Masked copies of a row that are uploaded.
+    table_rows
+        Number of rows of the party's table.
+    handle_other
+        Handles matching and releases.
+    log_event
+        Receives log events.
+    """
+
+    def __init__(
+        self,
+        hello: Hello,
+        folder: RunDir,
+        encoder: PartyEncoder,
+        terms: UploadTerms,
+        masked_copies: int,
+        table_rows: int,
+        handle_other: HandleOther,
+        log_event: LogFunction,
+    ) -> None:
+        super().__init__(hello, log_event)
+        self._folder, self._encoder, self._terms = folder, encoder, terms
+        self._copies, self._table_rows, self._handle_other = masked_copies, table_rows, handle_other
+        self._matched: NDArray[np.int64] | None = None
+        self._upload: Upload | None = None
+        self._manifest: UploadManifest | None = None
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
+        self.progress = 0.0
+        """Finished share of the encoder's training."""
+        self.uploaded = False
+        """Whether the coordinator has stored the whole upload."""
+
+    @property
+    def version(self) -> int:
+        """Version of the encoder."""
+        return self._encoder.version
+
+    def set_match(self, rows: NDArray[np.int64]) -> None:
+        """Set the matched rows of the table, by handle; train if the held-out rows are known."""
+        self._matched = rows
+        if self._held_out().load() is not None:
+            self._start_training()
+
+    def close(self) -> None:
+        """Stop the training; it writes a checkpoint."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _dispatch(self, message: Message) -> Message:
+        if isinstance(message, Match | Release):
+            return self._handle_other(message)
+        self._check_fresh(message)
+        if isinstance(message, HeldOut):
+            check_handles(message.handles, len(self._rows("HeldOut")))
+            self._held_out().store(message.handles.tolist())
+            self._start_training()
+        elif isinstance(message, AskUpload):
+            return self._offer(message)
+        elif isinstance(message, AskChunk):
+            return self._chunk(message)
+        elif isinstance(message, UploadStored):
+            self._check_version("UploadStored", message.version)
+            self.uploaded = True
+            self._log_event(
+                {"event": "upload_stored", "version": message.version, "digest": message.digest}
+            )
+        elif isinstance(message, End):
+            self.end_reason = message.reason
+        else:
+            raise WireError(
+                f"{type(message).__name__}: this party uploads its embeddings once and takes no "
+                "part in interactive training; its configuration would have to name it"
+            )
+        return Done(message.request_id, 0)
+
+    def _rows(self, what: str) -> NDArray[np.int64]:
+        if self._matched is None:
+            raise WireError(f"{what}: ids are not matched yet; run `xvfl align` first")
+        return self._matched
+
+    def _held_out(self) -> HeldOutRows:
+        return HeldOutRows(self._folder, self.hello.session)
+
+    def _start_training(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._train, name="encoder", daemon=True)
+            self._thread.start()
+
+    def _train(self) -> None:
+        """Train the encoder and compute the manifest; log every error."""
+        try:
+            matched, held_out = self._rows("HeldOut"), self._held_out().load() or []
+            learned = np.setdiff1d(np.arange(self._table_rows), matched[held_out])
+            version = self._encoder.version
+            started = {"version": version, "rows": len(learned), "held_out": len(held_out)}
+            self._log_event({"event": "encoder_training", **started})
+
+            def report(text: str, share: float) -> None:
+                self.progress = share
+
+            if not self._encoder.train(torch.from_numpy(learned), self._stop, report):
+                return
+            self._log_event({"event": "encoder_trained", "version": version})
+            upload = Upload(self._encoder, torch.from_numpy(matched), self._copies)
+            self._manifest = self._load_manifest(upload)
+            self._upload = upload
+            self.progress = 1.0
+        except Exception as error:  # The endpoint goes on; the coordinator sees no upload.
+            self._log_event({"event": "encoder_failed", "reason": str(error)})
+
+    def _load_manifest(self, upload: Upload) -> UploadManifest:
+        """Read the manifest of this version; compute and store it the first time."""
+        name = f"encoders/{self._encoder.version}/{UPLOAD}"
+        if self._folder.has(name):
+            return parse_manifest((self._folder / name).read_text(encoding="utf-8"))
+        manifest = upload.manifest(self.hello.session, self.hello.image, self._terms)
+        self._folder.write_text(name, manifest.to_json())
+        return manifest
+
+    def _offer(self, message: AskUpload) -> UploadOffer:
+        manifest = self._manifest
+        if manifest is None or self._upload is None:
+            return UploadOffer(message.request_id, 0, self.progress, "")
+        return UploadOffer(message.request_id, manifest.version, 1.0, manifest.to_json())
+
+    def _chunk(self, message: AskChunk) -> UploadChunk:
+        self._check_version("AskChunk", message.version)
+        assert self._manifest is not None and self._upload is not None
+        if not 0 <= message.number < len(self._manifest.chunks):
+            raise WireError(f"AskChunk: expected a chunk below {len(self._manifest.chunks)}")
+        return UploadChunk(message.request_id, *self._upload.chunk(message.number))
+
+    def _check_version(self, what: str, version: int) -> None:
+        if self._manifest is None or version != self._manifest.version:
+            raise WireError(
+                f"{what}: this party has no upload of version {version}; another version needs "
+                "its operator"
+            )

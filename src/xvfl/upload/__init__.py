@@ -1,0 +1,7 @@
+"""One upload: a party trains its encoder alone, embeds its rows once, and receives nothing.
+
+encoder_training   a party trains its encoder on its own rows, without labels
+objectives         reconstruction for tables, contrastive learning for images
+views              what is uploaded of a row: its embedding, and those of masked copies
+stored_party       the coordinator's side: embeddings are looked up, not computed
+"""

@@ -1,0 +1,114 @@
+"""The manifest of an upload: what it contains, of which version, on which terms."""
+
+import json
+import re
+from dataclasses import asdict, dataclass
+from hashlib import blake2b
+from typing import Any
+
+from torch import Tensor
+
+from xvfl.config import UploadTerms, build
+from xvfl.errors import ConfigError, WireError
+from xvfl.wire.texts import NAME
+
+ENCODER_PREFIX = "encoder/"
+MAX_WIDTH = 4096
+MAX_COPIES = 31
+MAX_CHUNK_ROWS = 65_536
+DIGEST = re.compile(r"[0-9a-f]{32}")
+
+
+@dataclass(frozen=True)
+class UploadManifest:
+    """What a party uploads; its digest identifies the upload."""
+
+    party: str
+    version: int
+    """Of the encoder, from 1."""
+    session: str
+    """The matching session that assigned the handles, in hexadecimal."""
+    rows: int
+    width: int
+    """Numbers of an embedding."""
+    masked_copies: int
+    """Masked copies of each row, beside the row as observed."""
+    image: bool
+    """Whether the party holds images."""
+    encoder: str
+    """Digest of the encoder's weights."""
+    chunk_rows: int
+    """Rows of each chunk but the last."""
+    chunks: tuple[str, ...]
+    """Digest of each chunk."""
+    terms: UploadTerms
+    created: str
+    """Time of creation, ISO 8601, UTC."""
+
+    def __post_init__(self) -> None:
+        sizes = (
+            ("version", 1, 2**31),
+            ("rows", 0, 2**31),
+            ("width", 1, MAX_WIDTH),
+            ("masked_copies", 0, MAX_COPIES),
+            ("chunk_rows", 1, MAX_CHUNK_ROWS),
+        )
+        for name, least, most in sizes:
+            value = getattr(self, name)
+            if not least <= value <= most:
+                raise ConfigError(f"{name}: expected {least} to {most}, got {value}")
+        expected = -(-self.rows // self.chunk_rows)
+        if len(self.chunks) != expected:
+            raise ConfigError(f"chunks: expected {expected} digests, got {len(self.chunks)}")
+        if not all(map(DIGEST.fullmatch, (*self.chunks, self.encoder))):
+            raise ConfigError("expected digests of 32 hexadecimal digits")
+
+    def shape(self, number: int) -> tuple[int, int, int]:
+        """Return the shape of a chunk."""
+        start = number * self.chunk_rows
+        return min(self.chunk_rows, self.rows - start), 1 + self.masked_copies, self.width
+
+    def to_json(self) -> str:
+        """Write the manifest; equal manifests are equal texts."""
+        return json.dumps(asdict(self), sort_keys=True, ensure_ascii=False)
+
+    @property
+    def digest(self) -> str:
+        """Digest of the whole upload."""
+        return blake2b(self.to_json().encode(), digest_size=16).hexdigest()
+
+
+def parse_manifest(text: str) -> UploadManifest:
+    """Parse and check the manifest that a party sent."""
+    try:
+        data: Any = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise WireError(f"upload: expected a manifest in JSON ({error})") from error
+    if not isinstance(data, dict):
+        raise WireError("upload: expected a manifest as a JSON object")
+    try:
+        manifest: UploadManifest = build(UploadManifest, data, "upload")
+    except ConfigError as error:
+        raise WireError(str(error)) from error
+    for field in ("party", "session", "created"):
+        NAME.read(getattr(manifest, field), f"upload: {field}")
+    return manifest
+
+
+def chunk_digest(values: Tensor, row_status: Tensor) -> str:
+    """Return the digest of a chunk: its embeddings and the status of its rows."""
+    digest = blake2b(digest_size=16)
+    for part in (values, row_status):
+        digest.update(part.cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def encoder_name(version: int) -> str:
+    """Return the name under which a coordinator asks for embeddings of an encoder's version."""
+    return f"{ENCODER_PREFIX}{version}"
+
+
+def encoder_version(name: str) -> int | None:
+    """Return the version of an encoder's name; None for the name of an interactive run."""
+    version = name.removeprefix(ENCODER_PREFIX)
+    return int(version) if version != name and version.isdecimal() else None

@@ -1,0 +1,111 @@
+"""A federation by uploads in one process: real services, transports without a network."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from xvfl.config import EncoderConfig, TableOptions, TrainConfig, UploadTerms
+from xvfl.federation.remote_party import RemoteParty
+from xvfl.matching.alignment import CoordinatorAlignment
+from xvfl.model.run_dir import RunDir
+from xvfl.service.align import match_parties
+from xvfl.service.config import CoordinatorConfig, CoordinatorLabels, MatchingConfig
+from xvfl.service.outcome import RunOutcome
+from xvfl.service.party_inputs import PartyInputs
+from xvfl.service.uploads.party_service import UploadPartyService
+from xvfl.service.uploads.upload_run import UploadRun
+from xvfl.wire.in_process import InProcessTransport
+from xvfl.wire.tls import Tls
+
+ENCODER = EncoderConfig(epochs=2, embedding_dim=16, hidden_dim=32, skip_rank=8, masked_copies=2)
+N_ROWS, N_COLUMNS = 240, 3
+PARTIES = ("bank", "shop")
+
+
+def tables(seed: int = 0) -> tuple[dict[str, pd.DataFrame], pd.Series]:
+    """Draw a table of each party, with missing cells and unmatched rows, and the labels."""
+    rng = np.random.default_rng(seed)
+    ids = [f"r{i}" for i in range(N_ROWS)]
+    columns = [f"x{i}" for i in range(N_COLUMNS)]
+    found, total = {}, np.zeros(N_ROWS)
+    for name in PARTIES:
+        values = rng.normal(size=(N_ROWS, N_COLUMNS))
+        total += values[:, 0]
+        frame = pd.DataFrame(values, ids, columns).mask(rng.random(values.shape) < 0.1)
+        extra = [f"{name} {i}" for i in range(30)]
+        more = pd.DataFrame(rng.normal(size=(30, N_COLUMNS)), extra, columns)
+        found[name] = pd.concat([frame.sample(frac=1, random_state=seed), more])
+    return found, pd.Series((total > 0).astype(int), ids, name="y")
+
+
+class LocalFederation:
+    """Parties and a coordinator with their folders; `log` collects their events."""
+
+    def __init__(self, folder: Path, encoders: Mapping[str, EncoderConfig] | None = None) -> None:
+        self.folder, self.log = folder, list[dict[str, Any]]()
+        self.tables, self.labels = tables()
+        self.encoders = dict.fromkeys(PARTIES, ENCODER) | dict(encoders or {})
+        self.services = {name: self.start_party(name) for name in PARTIES}
+        self.coordinator = RunDir(folder / "coordinator").create()
+        self.alignment: CoordinatorAlignment | None = None
+
+    def start_party(self, name: str) -> UploadPartyService:
+        """Start a party, also a second time in the same folder."""
+        inputs = PartyInputs(
+            name,
+            self.tables[name],
+            TableOptions(),
+            RunDir(self.folder / name).create(),
+            MatchingConfig(),
+            release_key=self.folder / "coordinator" / "release.pub",
+        )
+        return UploadPartyService(
+            inputs, self.encoders[name], UploadTerms("tests"), self.log.append
+        )
+
+    def transports(self) -> dict[str, InProcessTransport]:
+        """Connect to the parties."""
+        endpoints = {name: service.endpoint for name, service in self.services.items()}
+        return {n: InProcessTransport(each.hello, each.handle) for n, each in endpoints.items()}
+
+    def match(self) -> CoordinatorAlignment:
+        """Match ids, once."""
+        if self.alignment is None:
+            self.alignment = match_parties(
+                self.transports(),
+                list(self.labels.index),
+                ["y"],
+                MatchingConfig(),
+                self.coordinator / "alignment.json",
+                self.log.append,
+                end=False,
+            )
+        return self.alignment
+
+    def run(self, stop: Event | None = None, **options: Any) -> RunOutcome:
+        """Train."""
+        config = CoordinatorConfig(
+            "localhost:1",
+            PARTIES,
+            Tls("ca", "certificate", "key"),
+            CoordinatorLabels("labels.csv", "id", "y"),
+            train=TrainConfig(epochs=3, device="cpu"),
+            **options,
+        )
+        alignment = self.match()
+        parties = [RemoteParty(name, each) for name, each in self.transports().items()]
+        run = UploadRun(config, self.coordinator, self.labels, alignment, parties, self.log.append)
+        return run.run(stop or Event())
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """Return the logged events of a kind."""
+        return [each for each in self.log if each["event"] == name]
+
+    def close(self) -> None:
+        """Stop all parties."""
+        for service in self.services.values():
+            service.close()
