@@ -5,7 +5,7 @@ import json
 import secrets
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from hashlib import blake2b
 from threading import Event
 from typing import Any
@@ -13,16 +13,14 @@ from typing import Any
 import pandas as pd
 
 from xvfl.dataset.splits import Splits
-from xvfl.federation.build import build_method
 from xvfl.federation.calibration import calibrate
 from xvfl.federation.predict import mean_score, mode_losses
 from xvfl.federation.remote_party import RemoteParty
 from xvfl.matching.alignment import CoordinatorAlignment
-from xvfl.methods.members import member_seeds
 from xvfl.model.evaluation import EVALUATION, evaluate, federation_predictions
 from xvfl.model.fitting import RunRecorder, choose_device
 from xvfl.model.run_dir import RunDir
-from xvfl.options import Options, resolve_options
+from xvfl.options import Options
 from xvfl.service.config import CoordinatorConfig
 from xvfl.service.labeled_rows import LabeledRows
 from xvfl.service.log import FINISHED, LogFunction
@@ -34,11 +32,9 @@ from xvfl.service.trained_heads import TrainedHeads
 from xvfl.service.uploads.receive import UploadReceiver, receive_uploads
 from xvfl.service.uploads.upload_store import UploadStore
 from xvfl.training.loop import Trainer
-from xvfl.upload.stored_party import StoredParty, stored_federation
+from xvfl.upload.heads import build_heads, resolve_head_options
 from xvfl.wire.messages import End
 
-DEFAULT_HEADS = 4
-"""Heads that are trained on one upload; predictions are averaged."""
 RUN = "run_name.json"
 
 
@@ -89,30 +85,21 @@ class UploadRun:
         names, labeled = self.config.all_parties, self.labeled
         device = choose_device(self.config.train.device)
         image = any(stores[name].manifest.image for name in names)
-        options = self._options(stores, image)
+        options = resolve_head_options(
+            self.config.net,
+            self.config.loss,
+            self.config.train,
+            self.config.privacy,
+            width=max(store.manifest.width for store in stores.values()),
+            image=image,
+            parties=len(stores),
+            rows=len(labeled.parts[0]),
+        )
         run = self._run_name()
+        uploads = {name: stores[name].views() for name in names}
         seeds = [run_seed(self._secret, run)]
-        method = build_method(
-            len(names),
-            labeled.task.n_outputs,
-            image,
-            options.net,
-            options.loss,
-            seeds,
-            None,
-            options.privacy,
-            labeled.task,
-            [stores[name].manifest.width for name in names],
-        )
+        method, federation = build_heads(uploads, options, seeds, labeled.task, image)
         method.heads.to(device)
-        heads, width = options.net.heads, options.net.embedding_dim
-        shares = [options.loss.unmasked_copies or 0.0] * heads
-        federation = stored_federation(
-            [
-                StoredParty(name, stores[name].views(), member_seeds(seeds, heads), shares, width)
-                for name in names
-            ]
-        )
         levels = {name: stores[name].row_status() for name in names}
         rows, (training, validation, test) = labeled.rows(levels, options.train.class_weight)
         rows = rows.to(device)
@@ -168,23 +155,6 @@ class UploadRun:
         self.log({"event": FINISHED, "step": trainer.progress.step})
         self._outcome = RunOutcome(trainer.progress.step, evaluation)
         return self._outcome
-
-    def _options(self, stores: Mapping[str, UploadStore], image: bool) -> Options:
-        """Resolve the options of the heads; the parties have chosen their encoders."""
-        config = self.config
-        width = max(store.manifest.width for store in stores.values())
-        heads = config.net.heads or DEFAULT_HEADS
-        net = replace(config.net, embedding_dim=width, members=1, heads=heads)
-        return resolve_options(
-            net,
-            replace(config.loss, cross_completion=False),
-            config.train,
-            config.privacy,
-            federated=True,
-            image=image,
-            parties=len(stores),
-            rows=len(self.labeled.parts[0]),
-        )
 
     def _run_name(self) -> str:
         if not self.folder.has(RUN):
