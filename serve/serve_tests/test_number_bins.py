@@ -12,7 +12,8 @@ from xvfl.data.encoder import TableEncoder
 from xvfl.model.export.bundle_export import build_bundle
 from xvfl.model.model import Model
 from xvfl.model.run_dir import RunDir
-from xvfl.primitives.task import task_from_dict
+from xvfl.nets.numbers import NumberEmbeddings
+from xvfl.primitives.task import Classification
 from xvfl.upload.encoder_net import NO_GRADIENTS, encoder_net_config
 from xvfl.upload.heads import resolve_head_options
 from xvfl_serve.bundle import unpack
@@ -25,13 +26,27 @@ def released() -> Model:
     """Build an untrained model of one party, as a release installs it."""
     encoder = TableEncoder.fit(FRAME, TableOptions(), "bank")
     net = encoder_net_config(EncoderConfig(embedding_dim=16, hidden_dim=32))
-    sizes = {"width": 16, "image": False, "parties": 2, "rows": len(FRAME)}
     heads = resolve_head_options(
-        NetConfig(hidden_dim=32), LossConfig(), TrainConfig(), NO_GRADIENTS, **sizes
+        NetConfig(hidden_dim=32),
+        LossConfig(),
+        TrainConfig(),
+        NO_GRADIENTS,
+        width=net.embedding_dim,
+        image=False,
+        parties=2,
+        rows=len(FRAME),
     )
-    task = task_from_dict({"classes": ["no", "yes"]})
-    rest = {"privacy": NO_GRADIENTS, "head_net": heads.net}
-    return Model({"bank": encoder}, {"bank": 1.0}, task, [0.5, 0.5], net, heads.loss, 0, **rest)
+    return Model(
+        {"bank": encoder},
+        {"bank": 1.0},
+        Classification(["no", "yes"]),
+        [0.5, 0.5],
+        net,
+        heads.loss,
+        0,
+        privacy=NO_GRADIENTS,
+        head_net=heads.net,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -40,8 +55,9 @@ def model() -> Model:
 
 
 def test_bins_are_constants_of_the_exported_net(model: Model) -> None:
-    numbers = [each for each in model.parties["bank"].modules() if hasattr(each, "frequent")]
-    assert numbers[0].lower.shape[1] == 31 and numbers[0].frequent.shape[1] >= 2
+    modules = model.parties["bank"].modules()
+    (numbers,) = [each for each in modules if isinstance(each, NumberEmbeddings)]
+    assert numbers.lower.shape[1] == 31 and numbers.frequent.shape[1] >= 2
     new = spiky(200, seed=1)
     expected = model.predict({"bank": new}, "local", "bank").values
     # Reading the bundle refuses operators that `xvfl export` did not write before.
