@@ -5,8 +5,6 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from xvfl.certs.release_key import PUBLIC_KEY
-from xvfl.config import EncoderConfig, UploadTerms
-from xvfl.federation.request_endpoint import RequestEndpoint
 from xvfl.federation.request_ledger import UNLIMITED
 from xvfl.model.run_dir import RunDir
 from xvfl.model.workflow import read_source
@@ -14,10 +12,9 @@ from xvfl.service.config import CoordinatorConfig
 from xvfl.service.coordinator_service import CoordinatorService
 from xvfl.service.listener import listen
 from xvfl.service.outcome import RunOutcome
+from xvfl.service.party import open_party
 from xvfl.service.party_inputs import PartyInputs
-from xvfl.service.party_service import PartyService
 from xvfl.service.status_server import StatusServer
-from xvfl.service.uploads.party_service import UploadPartyService
 from xvfl.system.signals import STOP_TIMEOUT_S, stop_on_signals
 from xvfl.wire.in_process import InProcessTransport
 from xvfl.wire.transport import Transport
@@ -79,10 +76,8 @@ def _local_party(service: CoordinatorService) -> dict[str, Transport]:
         party.id_column,
         service.folder / PUBLIC_KEY,
         limits=UNLIMITED,
+        training="upload" if service.uploads else "interactive",
+        encoder=party.encoder,
     )
-    endpoint: RequestEndpoint
-    if service.uploads:
-        endpoint = UploadPartyService(inputs, EncoderConfig(), UploadTerms(), service.log).endpoint
-    else:
-        endpoint = PartyService(inputs, service.log).endpoint
+    endpoint = open_party(inputs, service.log).endpoint
     return {party.name: InProcessTransport(endpoint.hello, endpoint.handle)}
