@@ -22,7 +22,7 @@ from xvfl.config import LossConfig, PrivacyConfig, TrainConfig
 from xvfl.primitives.layout import Feature, Layout, any_image
 from xvfl.version import VERSION
 from xvfl_lab.experiments.dispatch import hardware, subset
-from xvfl_lab.experiments.runner import test
+from xvfl_lab.experiments.runner import test as test_stack
 from xvfl_lab.experiments.stacked_runs import RunConfig, StackedRuns, isolated, split_rows
 from xvfl_lab.task import Task
 
@@ -34,6 +34,7 @@ SETS: dict[str, tuple[tuple[float, ...], int, int]] = {
     "bank": TABLE,
     "physionet2012": TABLE,
     "avazu": TABLE,
+    "digits": TABLE,
     "cifar10-16000": ((0.5,), 16_000, 4_000),
     "cifar10-50000": ((0.5,), 0, 4_000),
     "utkface": ((0.5,), 0, 0),
@@ -59,7 +60,8 @@ def load(path: Path) -> Task:
         part: {party: arrays[f"{part}/{party}"] for party in layouts if f"{part}/{party}" in arrays}
         for part in ("values", "codes", "observed")
     }
-    return Task(about["name"], layouts, y=arrays["y"], test=arrays.get("test"), **parts)
+    test, share = arrays.get("test"), about["test_share"]
+    return Task(about["name"], layouts, y=arrays["y"], test=test, test_share=share, **parts)
 
 
 def configure(task: Task, rate: float, seed: int, epochs: int) -> RunConfig:
@@ -79,7 +81,7 @@ def measure(task: Task, configs: list[RunConfig], device: torch.device) -> list[
     with isolated(task, device):
         stack = StackedRuns(task, configs, device, NO_GRADIENTS)
         stack.train(lambda: ends.append(time.perf_counter()))
-        scores = test(stack)
+        scores = test_stack(stack)
     wall = time.perf_counter() - began
     training = (ends[-1] - ends[0]) / max(len(ends) - 1, 1) * len(ends)
     return [
