@@ -108,6 +108,15 @@ class CoordinatorPredictor:
         self.pool = PartyPool(parties, self.model.runs, self._prepare, self._log, patience)
         return self.pool
 
+    def use_model(self, model: FederatedModel) -> None:
+        """Predict with another head of the same parties from now on."""
+        if model.names != self.model.names:
+            raise RunError("the current head has other parties; start this process again")
+        with self._exchange:
+            self.model = model
+            if self.pool is not None:
+                self.pool.use_runs(model.runs)
+
     def check_hello(self, name: str, hello: Hello) -> None:
         """Reject a party whose prediction table was matched in another session."""
         match = self._alignment.matches.get(name)
