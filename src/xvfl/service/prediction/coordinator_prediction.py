@@ -217,7 +217,9 @@ class CoordinatorPredictor:
 
     def check_ready(self) -> None:
         """Raise `UnavailableError` if fewer than `min_parties` are available."""
-        self._check_parties(self.pool.n_available if self.pool else 0, "available")
+        parties = self.pool.parties if self.pool else []
+        count = sum(each.available or i in self._stand_ins for i, each in enumerate(parties))
+        self._check_parties(count, "available")
 
     def _check_parties(self, count: int, what: str) -> None:
         least = self.settings.min_parties
