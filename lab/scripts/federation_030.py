@@ -29,6 +29,7 @@ from xvfl_lab.task import Task
 ARM = "0.3.0 federation"
 MODES = ("local", "assisted", "collaborative")
 NO_GRADIENTS = PrivacyConfig("no_gradients")
+N_ATTACKED_ROWS, N_COPIES = 4000, 8
 TABLE = ((0.0, 0.5, 0.9), 0, 0)
 SETS: dict[str, tuple[tuple[float, ...], int, int]] = {
     "bank": TABLE,
@@ -75,13 +76,17 @@ def configure(task: Task, rate: float, seed: int, epochs: int) -> RunConfig:
     return replace(run, train=train, loss=loss)
 
 
-def measure(task: Task, configs: list[RunConfig], device: torch.device) -> list[dict[str, Any]]:
+def measure(
+    name: str, task: Task, configs: list[RunConfig], device: torch.device, folder: Path | None
+) -> list[dict[str, Any]]:
     """Train and test runs at once; describe their results."""
     began, ends = time.perf_counter(), list[float]()
     with isolated(task, device):
         stack = StackedRuns(task, configs, device, NO_GRADIENTS)
         stack.train(lambda: ends.append(time.perf_counter()))
         scores = test_stack(stack)
+        if folder is not None:
+            store_views(stack, name, folder)
     wall = time.perf_counter() - began
     training = (ends[-1] - ends[0]) / max(len(ends) - 1, 1) * len(ends)
     return [
@@ -101,6 +106,35 @@ def measure(task: Task, configs: list[RunConfig], device: torch.device) -> list[
     ]
 
 
+def store_views(stack: StackedRuns, name: str, folder: Path) -> None:
+    """Store what the coordinator receives of some rows without simulated missing features.
+
+    The embedding of a row as observed, and of masked copies, by the trained nets; in training,
+    every step has other copies. `xvfl_lab.experiments.upload_recovery` attacks them.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    of_run = [
+        torch.cat([stack.places(part)[run] for part in ("train", "validation", "test")])
+        for run in range(len(stack.seeds))
+    ]
+    rng = torch.Generator().manual_seed(0)
+    chosen = torch.randperm(len(of_run[0]), generator=rng)[:N_ATTACKED_ROWS]
+    handles = torch.stack([each[chosen] for each in of_run])
+    views: dict[str, Any] = {}
+    stack.federation.train(True)
+    for worker in stack.federation.workers:
+        with torch.no_grad():
+            asked = ["plain", *["masked"] * N_COPIES]
+            found = worker.embed(handles.flatten().to(stack.device), asked, 0)
+        views[worker.name] = found.view(*handles.shape, *found.shape[1:]).half().cpu().numpy()
+    for run, config in enumerate(stack.configs):
+        if config.rate == 0:
+            rows = stack.run_rows[run].base[handles[run] - run * len(stack.run_rows[run].base)]
+            arrays = {party: each[run] for party, each in views.items()}
+            path = folder / f"{name}-{config.seed}.npz"
+            np.savez(path, rows=rows.numpy(), seed=config.seed, **arrays)
+
+
 def main() -> None:
     """Compute the runs of data sets and append them to a file."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -110,6 +144,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--seeds", default="0,1,2,3,4")
     parser.add_argument("--epochs", type=int, default=0, help="0 = the default, 60")
+    parser.add_argument("--views", type=Path, help="folder for embeddings to attack")
     options = parser.parse_args()
     seeds = [int(each) for each in options.seeds.split(",")]
     for name in options.sets.split(","):
@@ -120,7 +155,7 @@ def main() -> None:
         # The nets of images fill a GPU: one run at a time.
         stacks = [[each] for each in configs] if any_image(task.layouts) else [configs]
         for stack in stacks:
-            records = measure(task, stack, torch.device(options.device))
+            records = measure(name, task, stack, torch.device(options.device), options.views)
             lines = [json.dumps({"set": name, "arm": ARM, **each}) + "\n" for each in records]
             with options.out.open("a", buffering=1 << 20) as file:
                 file.write("".join(lines))

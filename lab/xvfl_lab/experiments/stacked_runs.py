@@ -8,7 +8,7 @@ Shapes: R runs, N rows of a run, k parties.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -176,9 +176,9 @@ class StackedRuns:
             self.statement = self.statement.without_noise()
         self.encoder_seconds = 0.0
         """Time of an epoch of all encoders."""
-        tables = {name: self._table(name, at) for at, name in enumerate(task.layouts)}
+        self.tables = {name: self._table(name, at) for at, name in enumerate(task.layouts)}
         if privacy.reconstruction_only:
-            uploads = {name: self._upload(name, each, encoder) for name, each in tables.items()}
+            uploads = {name: self._upload(name, encoder) for name in self.tables}
             classes = Classification(range(task.classes))
             self.method, self.federation = build_heads(
                 uploads, self.options, self.seeds, classes, image
@@ -186,15 +186,15 @@ class StackedRuns:
             nets: list[PartyNet] = []
         else:
             self.method = self._method()
-            workers = self._workers(tables)
+            workers = self._workers()
             self.federation = FusedFederation(workers, privacy.sends_gradients)
             nets = [worker.net for worker in workers]
         self._set_lambdas()
         self.method.heads.to(self.device)
         self.nets = [*nets, self.method.heads]
-        self.all_rows = self._rows(tables)
+        self.all_rows = self._rows()
 
-    def _workers(self, tables: Mapping[str, PartyTable]) -> list[PartyWorker]:
+    def _workers(self) -> list[PartyWorker]:
         """Build the parties of interactive training."""
         one, privacy = self.configs[0], self.options.privacy
         nets = build_parties(self.task.layouts, self.net, one.loss, self.seeds, privacy=privacy)
@@ -202,18 +202,19 @@ class StackedRuns:
             PartyWorker(
                 name,
                 net.to(self.device),
-                tables[name],
+                self.tables[name],
                 member_seeds(self.seeds, self.net.members),
                 self.options.loss.reconstruction_weight,
                 self.statement,
                 one.train.image_shift,
-                self._unmasked_shares(tables[name]),
+                self._unmasked_shares(self.tables[name]),
             )
             for name, net in nets.items()
         ]
 
-    def _upload(self, name: str, table: PartyTable, config: EncoderConfig) -> Tensor:
+    def _upload(self, name: str, config: EncoderConfig) -> Tensor:
         """Train a party's encoder on its training rows; return the views of all its rows."""
+        table = self.tables[name]
         places = [torch.cat(pair) for pair in zip(*map(self.places, LEARNED), strict=True)]
         net = build_encoder(name, table.layout, config, self.seeds).to(self.device)
         training = EncoderTraining(
@@ -328,8 +329,8 @@ class StackedRuns:
         shares = [choose_unmasked_share(table.layout, observed, share) for observed in train]
         return [each for each in shares for _ in range(self.net.members)]
 
-    def _rows(self, tables: Mapping[str, PartyTable]) -> Rows:
-        seen = torch.stack([table.observed.any(1) for table in tables.values()], 1)
+    def _rows(self) -> Rows:
+        seen = torch.stack([table.observed.any(1) for table in self.tables.values()], 1)
         full = torch.cat([run.full for run in self.run_rows]).to(self.device) & seen
         handles = torch.arange(len(seen), device=self.device).unsqueeze(1).expand(seen.shape)
         y = torch.from_numpy(self.task.y).to(self.device)[self._base]

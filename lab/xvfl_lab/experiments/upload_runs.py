@@ -7,8 +7,6 @@ share. `lab/scripts/federation_030.py` adds the federation of version 0.3.0, by 
 """
 
 import argparse
-import json
-import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -29,6 +27,8 @@ from xvfl_lab.experiments.figures import SEVERAL_MEMBERS
 from xvfl_lab.experiments.run_store import key_of
 from xvfl_lab.experiments.runner import test
 from xvfl_lab.experiments.stacked_runs import RunConfig, StackedRuns, isolated
+from xvfl_lab.experiments.upload_recovery import attack_run
+from xvfl_lab.files import append_lines
 from xvfl_lab.task import Task
 
 MODES = ("local", "assisted", "collaborative")
@@ -148,8 +148,12 @@ def compute(
     data: DataSet | None = None,
     seeds: Iterable[int] | None = None,
     done: Iterable[Record] = (),
+    attacked: bool = False,
 ) -> list[Record]:
-    """Train and test the runs of an arm that are not `done`; tables at once, images one by one."""
+    """Train and test the runs of an arm that are not `done`; tables at once, images one by one.
+
+    If `attacked`, uploads of tables at R_miss 0 are also attacked.
+    """
     data = data or SETS[set_name]
     arm = choose_arm(arm_name, data)
     task = task_of(load, data, arm.unlabeled)
@@ -161,7 +165,9 @@ def compute(
     return [
         {"set": set_name, "arm": arm_name, **record, "key": keys[config]}
         for stack in stacks
-        for config, record in zip(stack, _measure(task, stack, arm, device), strict=True)
+        for config, record in zip(
+            stack, _measure(task, stack, arm, device, attacked and not data.image), strict=True
+        )
     ]
 
 
@@ -171,20 +177,29 @@ def _key(data: DataSet, arm: Arm, config: RunConfig, digest: str) -> str:
 
 
 def _measure(
-    task: Task, configs: Sequence[RunConfig], arm: Arm, device: torch.device
+    task: Task, configs: Sequence[RunConfig], arm: Arm, device: torch.device, attacked: bool
 ) -> list[Record]:
     began, ends = time.perf_counter(), list[float]()
     with isolated(task, device):
         stack = StackedRuns(task, configs, device, arm.privacy, encoder=arm.encoder)
         stack.train(lambda: ends.append(time.perf_counter()))
         scores = test(stack)
+        attacked = attacked and arm.privacy.reconstruction_only
+        recovery = {
+            run: {"recovery": attack_run(stack, run)}
+            for run, config in enumerate(configs)
+            if attacked and config.rate == 0
+        }
     wall = time.perf_counter() - began
     # Without the first epoch, in which nets are compiled.
     of_epoch = (ends[-1] - ends[0]) / max(len(ends) - 1, 1)
     training = of_epoch * len(ends) + stack.encoder_seconds * arm.encoder.epochs
     return [
-        record(config, metrics, training / len(configs), wall / len(configs), device)
-        for config, metrics in zip(configs, scores, strict=True)
+        {
+            **record(config, metrics, training / len(configs), wall / len(configs), device),
+            **recovery.get(run, {}),
+        }
+        for run, (config, metrics) in enumerate(zip(configs, scores, strict=True))
     ]
 
 
@@ -219,17 +234,6 @@ def read_records(path: Path) -> list[Record]:
     return list(found.values())
 
 
-def append_records(path: Path, records: Iterable[Record]) -> None:
-    """Append results in one write, so that several processes may share the file."""
-    text = "".join(json.dumps(each) + "\n" for each in records)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    file = os.open(path, os.O_APPEND | os.O_CREAT | os.O_WRONLY, 0o644)
-    try:
-        os.write(file, text.encode())
-    finally:
-        os.close(file)
-
-
 def main() -> None:
     """Compute runs of the figure `upload` from prepared data sets; torch and numpy alone."""
     parser = argparse.ArgumentParser(description=main.__doc__)
@@ -241,6 +245,7 @@ def main() -> None:
     parser.add_argument("--seeds", default="", help="numbers, separated by commas; default: all")
     parser.add_argument("--epochs", type=int, help="of interactive training of images")
     parser.add_argument("--encoder-epochs", type=int, help="of the encoders of images")
+    parser.add_argument("--attack", action="store_true", help="also attack uploads of tables")
     options = parser.parse_args()
     load = partial(load_from, options.tasks)
     seeds = [int(each) for each in options.seeds.split(",")] if options.seeds else None
@@ -250,8 +255,9 @@ def main() -> None:
         data = replace(data, **{name: value for name, value in given.items() if value})
         for arm in options.arms.split(";"):
             began = time.monotonic()
-            done = compute(load, set_name, arm, torch.device(options.device), data, seeds)
-            append_records(options.out, done)
+            device = torch.device(options.device)
+            done = compute(load, set_name, arm, device, data, seeds, attacked=options.attack)
+            append_lines(options.out, done)
             took = time.monotonic() - began
             means = {
                 mode: 100 * float(np.mean([_score(each, mode) for each in done])) for mode in MODES
