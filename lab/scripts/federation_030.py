@@ -151,12 +151,16 @@ def main() -> None:
         rates, train_rows, test_rows = SETS[name]
         task = load(options.tasks / f"{name.partition('-')[0]}-2.npz")
         task = subset(task, train_rows, test_rows)
+        digest = task.digest()
         configs = [configure(task, rate, seed, options.epochs) for seed in seeds for rate in rates]
         # The nets of images fill a GPU: one run at a time.
         stacks = [[each] for each in configs] if any_image(task.layouts) else [configs]
         for stack in stacks:
             records = measure(name, task, stack, torch.device(options.device), options.views)
-            lines = [json.dumps({"set": name, "arm": ARM, **each}) + "\n" for each in records]
+            lines = [
+                json.dumps({"set": name, "arm": ARM, "data": digest, **each}) + "\n"
+                for each in records
+            ]
             with options.out.open("a", buffering=1 << 20) as file:
                 file.write("".join(lines))
             means = {

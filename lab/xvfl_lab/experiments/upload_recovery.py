@@ -19,6 +19,7 @@ from torch import Tensor
 from xvfl.audit.recovery import scored_columns, true_columns
 from xvfl.audit.upload_attacks import AttackOptions, attack_upload
 from xvfl.primitives.rows import PartyTable
+from xvfl.system.files import read_jsonl
 from xvfl.upload.stored_party import StoredParty
 from xvfl_lab.experiments.execute import load_from
 from xvfl_lab.experiments.stacked_runs import Part, StackedRuns
@@ -81,8 +82,25 @@ def main() -> None:
 
 def _record(arm: str, path: Path, task: Task, device: torch.device) -> dict[str, Any]:
     set_name, _, seed = path.stem.rpartition("-")
-    found = attack_stored(path, task, device)
-    return {"set": set_name, "recovery_of": arm, "seed": int(seed), "recovery": found}
+    return recovery_record(set_name, arm, int(seed), attack_stored(path, task, device))
+
+
+def recovery_record(set_name: str, arm: str, seed: int, found: Recovery) -> dict[str, Any]:
+    """Describe what attacks reach in one run."""
+    return {"set": set_name, "recovery_of": arm, "seed": seed, "recovery": found}
+
+
+def read_recovery(path: Path) -> dict[tuple[str, str], list[Recovery]]:
+    """Read the results of attacks by data set and arm; of equal runs, the last one counts."""
+    latest = {
+        (each["set"], each["recovery_of"], each["seed"]): each["recovery"]
+        for each in read_jsonl(path)
+        if "recovery_of" in each
+    }
+    found: dict[tuple[str, str], list[Recovery]] = {}
+    for (set_name, arm, _), each in latest.items():
+        found.setdefault((set_name, arm), []).append(each)
+    return found
 
 
 def mean_recovery(some: Sequence[Recovery]) -> dict[tuple[str, str], list[tuple[float, float]]]:

@@ -8,8 +8,8 @@ share. `lab/scripts/federation_030.py` adds the federation of version 0.3.0, by 
 
 import argparse
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,10 +24,9 @@ from xvfl.version import VERSION
 from xvfl_lab.experiments.dispatch import Load, hardware, sampled_rows
 from xvfl_lab.experiments.execute import load_from
 from xvfl_lab.experiments.figures import SEVERAL_MEMBERS
-from xvfl_lab.experiments.run_store import key_of
 from xvfl_lab.experiments.runner import test
 from xvfl_lab.experiments.stacked_runs import RunConfig, StackedRuns, isolated
-from xvfl_lab.experiments.upload_recovery import attack_run
+from xvfl_lab.experiments.upload_recovery import attack_run, recovery_record
 from xvfl_lab.files import append_lines
 from xvfl_lab.task import Task
 
@@ -36,7 +35,8 @@ NO_GRADIENTS = PrivacyConfig("no_gradients")
 ONE_PROCESS, GRADIENTS, UPLOAD, OLD = "one process", "gradients", "upload", "0.3.0 federation"
 UNLABELED = "upload, unlabeled images"
 Record = dict[str, Any]
-"""Result of a run: set, arm, rate, seed, metrics by mode, seconds, hardware, version, key."""
+"""Result of a run: set, arm, digest of the data, rate, seed, metrics by mode, seconds of training,
+seconds with everything else, hardware, version; or of attacks (`upload_recovery`)."""
 
 
 @dataclass(frozen=True)
@@ -148,62 +148,51 @@ def compute(
     data: DataSet | None = None,
     seeds: Iterable[int] | None = None,
     done: Iterable[Record] = (),
-    attacked: bool = False,
-) -> list[Record]:
-    """Train and test the runs of an arm that are not `done`; tables at once, images one by one.
+) -> Iterator[list[Record]]:
+    """Train and test the runs of an arm that are not `done`; yield results as they are known.
 
-    If `attacked`, uploads of tables at R_miss 0 are also attacked.
+    Runs of tables are trained at once, those of images one by one. Uploads of tables at R_miss 0
+    are also attacked.
     """
     data = data or SETS[set_name]
     arm = choose_arm(arm_name, data)
     task = task_of(load, data, arm.unlabeled)
-    digest, finished = task.digest(), {each.get("key") for each in done}
-    configs = run_configs(data, arm, range(data.seeds) if seeds is None else seeds)
-    keys = {each: _key(data, arm, each, digest) for each in configs}
-    configs = [each for each in configs if keys[each] not in finished]
+    digest = task.digest()
+    finished = {run_of(each) for each in done if each["data"] == digest}
+    configs = [
+        each
+        for each in run_configs(data, arm, range(data.seeds) if seeds is None else seeds)
+        if (set_name, arm_name, each.rate, each.seed) not in finished
+    ]
     stacks = [[each] for each in configs] if data.image else [configs] if configs else []
-    return [
-        {"set": set_name, "arm": arm_name, **record, "key": keys[config]}
-        for stack in stacks
-        for config, record in zip(
-            stack, _measure(task, stack, arm, device, attacked and not data.image), strict=True
-        )
-    ]
+    about = {"set": set_name, "arm": arm_name, "data": digest}
+    for some in stacks:
+        began, ends = time.perf_counter(), list[float]()
+        with isolated(task, device):
+            stack = StackedRuns(task, some, device, arm.privacy, encoder=arm.encoder)
+            stack.train(lambda ends=ends: ends.append(time.perf_counter()))  # type: ignore[misc]
+            scores = test(stack)
+        wall = (time.perf_counter() - began) / len(some)
+        # Without the first epoch, in which nets are compiled.
+        of_epoch = (ends[-1] - ends[0]) / max(len(ends) - 1, 1)
+        encoders = stack.encoder_seconds * arm.encoder.epochs
+        seconds = (of_epoch * len(ends) + encoders) / len(some)
+        yield [
+            {**about, **describe(config, metrics, seconds, wall, device)}
+            for config, metrics in zip(some, scores, strict=True)
+        ]
+        if arm.privacy.reconstruction_only and not data.image:
+            attacked = [run for run, config in enumerate(some) if config.rate == 0]
+            recovery = [(some[run].seed, attack_run(stack, run)) for run in attacked]
+            yield [recovery_record(set_name, arm_name, *each) for each in recovery]
 
 
-def _key(data: DataSet, arm: Arm, config: RunConfig, digest: str) -> str:
-    about = {"data": asdict(data), "arm": asdict(arm), "run": asdict(config), "rows": digest}
-    return key_of(about)
+def run_of(each: Record) -> tuple[str, str, float, int]:
+    """Identify a run: set, arm, rate and seed."""
+    return each["set"], each["arm"], each["rate"], each["seed"]
 
 
-def _measure(
-    task: Task, configs: Sequence[RunConfig], arm: Arm, device: torch.device, attacked: bool
-) -> list[Record]:
-    began, ends = time.perf_counter(), list[float]()
-    with isolated(task, device):
-        stack = StackedRuns(task, configs, device, arm.privacy, encoder=arm.encoder)
-        stack.train(lambda: ends.append(time.perf_counter()))
-        scores = test(stack)
-        attacked = attacked and arm.privacy.reconstruction_only
-        recovery = {
-            run: {"recovery": attack_run(stack, run)}
-            for run, config in enumerate(configs)
-            if attacked and config.rate == 0
-        }
-    wall = time.perf_counter() - began
-    # Without the first epoch, in which nets are compiled.
-    of_epoch = (ends[-1] - ends[0]) / max(len(ends) - 1, 1)
-    training = of_epoch * len(ends) + stack.encoder_seconds * arm.encoder.epochs
-    return [
-        {
-            **record(config, metrics, training / len(configs), wall / len(configs), device),
-            **recovery.get(run, {}),
-        }
-        for run, (config, metrics) in enumerate(zip(configs, scores, strict=True))
-    ]
-
-
-def record(
+def describe(
     config: RunConfig,
     metrics: Mapping[str, Mapping[str, float]],
     training: float,
@@ -224,14 +213,9 @@ def record(
     }
 
 
-def read_records(path: Path) -> list[Record]:
+def read_runs(path: Path) -> list[Record]:
     """Read the stored runs of all data sets; of equal runs, the last one counts."""
-    found = {
-        (each["set"], each["arm"], each["rate"], each["seed"]): each
-        for each in read_jsonl(path)
-        if "arm" in each
-    }
-    return list(found.values())
+    return list({run_of(each): each for each in read_jsonl(path) if "arm" in each}.values())
 
 
 def main() -> None:
@@ -245,7 +229,6 @@ def main() -> None:
     parser.add_argument("--seeds", default="", help="numbers, separated by commas; default: all")
     parser.add_argument("--epochs", type=int, help="of interactive training of images")
     parser.add_argument("--encoder-epochs", type=int, help="of the encoders of images")
-    parser.add_argument("--attack", action="store_true", help="also attack uploads of tables")
     options = parser.parse_args()
     load = partial(load_from, options.tasks)
     seeds = [int(each) for each in options.seeds.split(",")] if options.seeds else None
@@ -254,16 +237,18 @@ def main() -> None:
         given = {"epochs": options.epochs, "encoder_epochs": options.encoder_epochs}
         data = replace(data, **{name: value for name, value in given.items() if value})
         for arm in options.arms.split(";"):
-            began = time.monotonic()
-            device = torch.device(options.device)
-            done = compute(load, set_name, arm, device, data, seeds, attacked=options.attack)
-            append_lines(options.out, done)
-            took = time.monotonic() - began
-            means = {
-                mode: 100 * float(np.mean([_score(each, mode) for each in done])) for mode in MODES
-            }
-            shown = ", ".join(f"{mode} {mean:.2f}" for mode, mean in means.items())
-            print(f"{set_name} {arm}: {len(done)} runs, {took:.1f} s; {shown}", flush=True)
+            device, began = torch.device(options.device), time.monotonic()
+            for done in compute(load, set_name, arm, device, data, seeds):
+                append_lines(options.out, done)
+                took = time.monotonic() - began
+                print(f"{set_name} {arm}: {len(done)} runs, {took:.1f} s{_means(done)}", flush=True)
+
+
+def _means(some: Sequence[Record]) -> str:
+    if not some or "metrics" not in some[0]:
+        return ", attacked"
+    means = {mode: np.mean([score(each, mode) for each in some]) for mode in MODES}
+    return "; " + ", ".join(f"{mode} {mean:.2f}" for mode, mean in means.items())
 
 
 def metric_of(set_name: str) -> str:
@@ -271,8 +256,9 @@ def metric_of(set_name: str) -> str:
     return "auroc" if set_name in TWO_CLASSES else "accuracy"
 
 
-def _score(each: Record, mode: str) -> float:
-    return float(each["metrics"][mode][metric_of(each["set"])])
+def score(each: Record, mode: str) -> float:
+    """Return the metric of a run in a mode, in percent."""
+    return 100 * float(each["metrics"][mode][metric_of(each["set"])])
 
 
 if __name__ == "__main__":
