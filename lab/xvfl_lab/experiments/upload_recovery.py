@@ -91,15 +91,15 @@ def recovery_record(set_name: str, arm: str, seed: int, found: Recovery) -> dict
 
 
 def read_recovery(path: Path) -> dict[tuple[str, str], list[Recovery]]:
-    """Read the results of attacks by data set and arm; of equal runs, the last one counts."""
+    """Read the results of attacks by data set and arm, ordered by seed; the last one counts."""
     latest = {
         (each["set"], each["recovery_of"], each["seed"]): each["recovery"]
         for each in read_jsonl(path)
         if "recovery_of" in each
     }
     found: dict[tuple[str, str], list[Recovery]] = {}
-    for (set_name, arm, _), each in latest.items():
-        found.setdefault((set_name, arm), []).append(each)
+    for set_name, arm, seed in sorted(latest):
+        found.setdefault((set_name, arm), []).append(latest[set_name, arm, seed])
     return found
 
 
