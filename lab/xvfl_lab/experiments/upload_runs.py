@@ -183,7 +183,8 @@ def compute(
         ]
         if arm.privacy.reconstruction_only and not data.image:
             attacked = [run for run, config in enumerate(some) if config.rate == 0]
-            recovery = [(some[run].seed, attack_run(stack, run)) for run in attacked]
+            with isolated(task, device):
+                recovery = [(some[run].seed, attack_run(stack, run)) for run in attacked]
             yield [recovery_record(set_name, arm_name, *each) for each in recovery]
 
 
