@@ -5,6 +5,7 @@ Shapes: N rows, k parties.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 
 import numpy as np
 import pandas as pd
@@ -50,10 +51,10 @@ class LabeledRows:
         kind: TaskKind = "classification",
         ids: Sequence[str] | None = None,
     ) -> "LabeledRows":
-        """Select the rows that at least one party holds, and split them.
+        """Select the rows that at least one party holds, and split them by class.
 
-        `ids` are those of the alignment if some have no label; the split then does not depend on
-        labels. Otherwise it is stratified by class.
+        With `ids`, those of the alignment, rows may have no label, and each row is held out or not
+        by its id alone (`split_by_id`).
         """
         handles = torch.stack([torch.from_numpy(alignment.matches[n].handles) for n in names], 1)
         for i, name in enumerate(names):
@@ -69,7 +70,10 @@ class LabeledRows:
         if kind == "classification":
             classes, numbers = encode_labels(used)
             strata[known] = torch.from_numpy(numbers)
-        parts = split(strata if ids is None else torch.zeros_like(strata), splits)
+        if ids is None:
+            parts = split(strata, splits)
+        else:
+            parts = split_by_id([ids[i] for i in held.nonzero().flatten().tolist()], splits)
         held_out = torch.cat(parts[1:])
         validation, test = (part[known[part]] for part in parts[1:])
         parts = parts[0], validation, test
@@ -84,6 +88,11 @@ class LabeledRows:
             task = Regression(mean, std or 1.0)
             y = task.standardize(targets)
         return cls(task, strata, y, handles[held], parts, held_out, tuple(names))
+
+    @property
+    def known(self) -> Tensor:
+        """Which rows have a label. (N,)"""
+        return self.strata >= 0
 
     def training_handles(self) -> dict[str, Tensor]:
         """Return each party's handles of the training rows."""
@@ -115,3 +124,19 @@ class LabeledRows:
         counts = torch.bincount(known, minlength=self.task.n_outputs).double()
         shares: list[float] = (counts / counts.sum()).tolist()
         return shares
+
+
+def split_by_id(ids: Sequence[str], splits: Splits) -> Parts:
+    """Split rows by a keyed hash of their ids.
+
+    A row stays in its part whatever the labels, the parties and the other rows are.
+    """
+    key = splits.seed.to_bytes(64, "big")
+    hashes = (blake2b(each.encode(), key=key, digest_size=8).digest() for each in ids)
+    uniform = torch.tensor([int.from_bytes(each, "big") / 2**64 for each in hashes])
+    test = uniform < splits.test
+    validation = ~test & (uniform < splits.test + (1 - splits.test) * splits.validation)
+    train, validation, test = (
+        part.nonzero().flatten() for part in (~test & ~validation, validation, test)
+    )
+    return train, validation, test

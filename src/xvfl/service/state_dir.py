@@ -27,8 +27,12 @@ OWN = (
     "bundle",
     "completion.json",
     "encoder.json",
+    "encoders",
     "evaluation.json",
     "explanation.*",
+    "heads",
+    "heads.json",
+    "held_out.json",
     "log.jsonl",
     "manifest.json",
     "matching_sessions.jsonl",
@@ -42,6 +46,8 @@ OWN = (
     "releases.json",
     "requests-*",
     "run.json",
+    "split.json",
+    "uploads",
 )
 """Names that processes write into their state folder, beside the folder of a local party."""
 
