@@ -6,6 +6,7 @@ encoders/N/weights.safetensors, about.json    the trained encoder of version N
 encoders/N/checkpoint.safetensors             its training, until it is finished
 """
 
+import math
 from dataclasses import asdict
 from hashlib import blake2b
 from threading import Event
@@ -18,9 +19,10 @@ from xvfl.config import EncoderConfig, LossConfig, TableOptions, build
 from xvfl.data.encoder import encoder_from_dict
 from xvfl.data.sources import Source, encode, fit_encoder, take_rows
 from xvfl.dataset.in_memory import to_party_table
-from xvfl.errors import WireError
+from xvfl.errors import ConfigError, WireError
 from xvfl.federation.party_worker import PartyWorker
-from xvfl.federation.privacy_accounting import PrivacyStatement, state_privacy
+from xvfl.federation.privacy_accounting import composed_epsilon, state_privacy
+from xvfl.federation.request_ledger import RequestLimits
 from xvfl.model.encoder_runs import train_encoder
 from xvfl.model.fitting import choose_device
 from xvfl.model.run_dir import CHECKPOINT, RunDir
@@ -77,6 +79,8 @@ class PartyEncoder:
         self._net: PartyNet | None = None
         self._table: PartyTable | None = None
         self.full_threshold = 1.0
+        self.privacy = state_privacy(config)
+        """What differential privacy guarantees; None without it."""
 
     @property
     def width(self) -> int:
@@ -84,9 +88,11 @@ class PartyEncoder:
         return encoder_net_config(self._config).embedding_dim
 
     @property
-    def privacy(self) -> PrivacyStatement | None:
-        """What differential privacy guarantees; None without it."""
-        return state_privacy(self._config)
+    def noise(self) -> dict[str, float]:
+        """What the manifest of the upload states about differential privacy."""
+        if self.privacy is None:
+            return {}
+        return {name: getattr(self.privacy, name) for name in ("epsilon", "delta", "noise_std")}
 
     @property
     def trained(self) -> bool:
@@ -159,6 +165,38 @@ class PartyEncoder:
                 self.full_threshold = chosen
             self._net, self._table = net.to(self._device), table.to(self._device)
         return self._table, self._net
+
+
+def check_epsilon(
+    folder: RunDir, config: EncoderConfig, version: int, limits: RequestLimits
+) -> None:
+    """Reject an encoder with which the ε of all versions together exceeds the party's limit.
+
+    A trained version keeps the ε with which its rows were released.
+    """
+    configs = {version: config}
+    for path in (folder / "encoders").glob(f"*/{WEIGHTS}"):
+        _, about = RunDir(path.parent).load_tensors(WEIGHTS)
+        configs[int(path.parent.name)] = build(EncoderConfig, about["config"], str(path))
+    before = configs[version]
+    if (before.epsilon, before.delta) != (config.epsilon, config.delta):
+        raise ConfigError(
+            f"encoder.epsilon, encoder.delta: expected {before.epsilon} and {before.delta} as in "
+            f"version {version}, whose rows are released, got {config.epsilon} and {config.delta}; "
+            "restore them, or train another version"
+        )
+    if limits.max_epsilon is None:
+        return
+    statements = [state_privacy(each) for each in configs.values()]
+    releases = [(each.noise_multiplier, 1) for each in statements if each is not None]
+    private = len(releases) == len(statements)
+    total = composed_epsilon(releases, limits.max_delta) if private else math.inf
+    if total > limits.max_epsilon:
+        raise ConfigError(
+            f"encoder.epsilon: all versions of the encoder together have ε = {total:.3g}, and "
+            f"limits.max_epsilon is {limits.max_epsilon:g} (δ = {limits.max_delta:g}); lower "
+            "encoder.epsilon, or raise the limit"
+        )
 
 
 def load_parts(folder: RunDir, version: int) -> PartyParts:

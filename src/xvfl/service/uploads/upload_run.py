@@ -319,5 +319,7 @@ def _about(store: UploadStore) -> dict[str, Any]:
         "rows": manifest.rows,
         "width": manifest.width,
         "created": manifest.created,
+        "epsilon": manifest.epsilon,
+        "delta": manifest.delta,
         "terms": asdict(manifest.terms),
     }
