@@ -392,7 +392,8 @@ class EncoderConfig:
     hidden_dim: int = 256
     """Size of hidden layers of tables' encoders and of decoders."""
     number_embedding_dim: int | None = None
-    """Size of the embedding of each number of a table; 0 = none; by default 8, with `epsilon` 0."""
+    """Size of the embedding of each number of a table, from waves, quantile bins and flags of its
+    frequent values; 0 = none; by default 8, with `epsilon` 0."""
     skip_rank: int | None = None
     """Rank of a linear map from the features of a table to its embedding; 0 = none; by default 64,
     with `epsilon` 0."""
