@@ -25,9 +25,8 @@ from xvfl.config import (
 )
 from xvfl.data.frames import SQL
 from xvfl.errors import ConfigError, WireError, unknown
-from xvfl.federation.party_monitor import AnomalyPolicy
-from xvfl.federation.request_ledger import RequestLimits
-from xvfl.federation.settings_limits import SettingsLimits as SettingsLimits
+from xvfl.federation.request_limits import RequestLimits
+from xvfl.federation.request_limits import SettingsLimits as SettingsLimits
 from xvfl.service.prediction.prediction_config import CoordinatorPrediction, PartyPrediction
 from xvfl.wire.codec import MAX_FRAME_BYTES
 from xvfl.wire.limits import MAX_PENDING
@@ -98,7 +97,7 @@ class TimeoutConfig:
     max_answer: float = 60.0
     """Upper bound of the timeout of a request; used until response times are known."""
     join: float = 600.0
-    """Timeout for parties to connect: all in a new run, `min_parties` in a resumed one."""
+    """Timeout for all parties to connect, at the start of a run and after a fault."""
     outcome: float = 60.0
     """How long a finished run waits for absent parties to come back and receive the outcome."""
     progress: float = 600.0
@@ -134,9 +133,8 @@ class CoordinatorConfig:
     """Features of the label holder, if it has any."""
     min_parties: int = 1
     """Training continues while at least this many parties are online."""
-    on_anomaly: AnomalyPolicy = "clip"
-    """What to do if a party sends suspicious values. All three log a warning; `clip` also scales
-    embeddings that are too large back to the usual range, `leave_out` excludes the party."""
+    on_anomaly: Literal["warn", "leave_out"] = "warn"
+    """What to do with a suspicious upload: log a warning, or also train without it."""
     test_fraction: float = 0.2
     """Fraction of the labeled rows held out for the final evaluation."""
     net: NetConfig = NetConfig()

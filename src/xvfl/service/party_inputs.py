@@ -5,7 +5,7 @@ from pathlib import Path
 
 from xvfl.config import TableOptions
 from xvfl.data.sources import Source
-from xvfl.federation.request_ledger import RequestLimits
+from xvfl.federation.request_limits import RequestLimits
 from xvfl.model.run_dir import RunDir
 from xvfl.model.workflow import read_source
 from xvfl.service.config import MatchingConfig, PartyProcessConfig

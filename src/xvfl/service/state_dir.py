@@ -42,6 +42,7 @@ OWN = (
     "releases.json",
     "requests-*",
     "run.json",
+    "runs-*",
 )
 """Names that processes write into their state folder, beside the folder of a local party."""
 

@@ -140,7 +140,7 @@ class UploadRun:
         trainer.load_best()
         temperatures = calibrate(method, federation, held_out, labeled.task)
         split = ("test", rows.take(test.to(device))) if len(test) else ("validation", held_out)
-        predictions = federation_predictions(method, federation, split[1], None, labeled.task)
+        predictions = federation_predictions(method, federation, split[1], labeled.task)
         evaluation = evaluate(predictions, split[0], labeled.task)
         self.folder.write_json(EVALUATION, evaluation.to_dict())
         trained = TrainedHeads(
