@@ -84,6 +84,8 @@ class LocalPartyConfig:
     """The id column."""
     options: TableOptions = TableOptions()
     """How columns are read."""
+    encoder: EncoderConfig = EncoderConfig()
+    """How the party trains its encoder."""
 
 
 @dataclass(frozen=True)

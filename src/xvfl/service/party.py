@@ -10,7 +10,7 @@ from xvfl.errors import PartyError
 from xvfl.model.fitting import choose_device
 from xvfl.service.config import PartyProcessConfig
 from xvfl.service.connector import connect_party
-from xvfl.service.log import FINISHED
+from xvfl.service.log import FINISHED, LogFunction
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.party_service import PartyService
 from xvfl.service.state_dir import open_state_dir
@@ -40,13 +40,9 @@ def serve_party(config: PartyProcessConfig, show: bool = True) -> None:
     name = peer_name(config.tls.read()[1])
     folder, log = open_state_dir(config, name, show)
     inputs = PartyInputs.load(name, config, folder)
-    service: PartyService | UploadPartyService
-    if config.training == "upload":
-        service = UploadPartyService(inputs, config.encoder, config.upload, log)
-    else:
-        service = PartyService(inputs, log)
+    service = open_party(inputs, log)
     endpoint = service.endpoint
-    client = connect_party(config, service.hello, endpoint, log, config.reconnect_timeout)
+    client = connect_party(config, service.table.hello, endpoint, log, config.reconnect_timeout)
     with ExitStack() as stack:
         if config.status_address is not None:
             clock, limit = ProgressClock(), config.progress_timeout
@@ -59,13 +55,19 @@ def serve_party(config: PartyProcessConfig, show: bool = True) -> None:
             log({"event": "status_server", "port": server.port})
         stack.callback(service.close)
         stack.enter_context(stop_on_signals(on_stop=client.stop, timeout=STOP_TIMEOUT_S))
-        log({"event": "started", "coordinator": config.coordinator, "rows": len(service.ids)})
+        log({"event": "started", "coordinator": config.coordinator, "rows": len(service.table.ids)})
         stack.enter_context(limit_threads(False, choose_device(config.device)))
         stack.enter_context(torch.random.fork_rng(devices=[]))
         client.run()
     log({"event": "stopped", "reason": endpoint.end_reason or "stop signal"})
     if endpoint.end_reason is not None and endpoint.end_reason != FINISHED:
         raise PartyError(f"the coordinator ended this party's part: {endpoint.end_reason}")
+
+
+def open_party(inputs: PartyInputs, log: LogFunction) -> "PartyService | UploadPartyService":
+    """Load a party that uploads, or takes part in interactive training, as its inputs say."""
+    kind = UploadPartyService if inputs.training == "upload" else PartyService
+    return kind(inputs, log)
 
 
 def _status(

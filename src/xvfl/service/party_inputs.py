@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-from xvfl.config import TableOptions
+from xvfl.config import EncoderConfig, TableOptions, UploadTerms
 from xvfl.data.sources import Source
 from xvfl.federation.request_limits import RequestLimits
 from xvfl.model.run_dir import RunDir
@@ -26,6 +27,11 @@ class PartyInputs:
     """Public key that verifies a released head."""
     device: str = "cpu"
     limits: RequestLimits = RequestLimits()
+    """Limits on a coordinator's requests in interactive training."""
+    training: Literal["upload", "interactive"] = "upload"
+    encoder: EncoderConfig = EncoderConfig()
+    terms: UploadTerms = UploadTerms()
+    """Terms of the upload."""
 
     @classmethod
     def load(cls, name: str, config: PartyProcessConfig, folder: RunDir) -> "PartyInputs":
@@ -40,4 +46,7 @@ class PartyInputs:
             Path(config.release_key) if config.release_key else None,
             config.device,
             config.limits,
+            config.training,
+            config.encoder,
+            config.upload,
         )

@@ -1,7 +1,5 @@
 """A party's part in a federation: match ids, encode rows, train its net, install a release."""
 
-import secrets
-from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -9,13 +7,10 @@ from torch import Tensor
 
 from xvfl.config import LossConfig
 from xvfl.data.encoder import encoder_from_dict
-from xvfl.data.images import Images
 from xvfl.data.sources import (
     Encoder,
     encode,
     fit_encoder,
-    source_columns,
-    source_ids,
     take_rows,
 )
 from xvfl.dataset.in_memory import to_party_table
@@ -25,7 +20,7 @@ from xvfl.federation.endpoint import Endpoint, PartyRun
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.request_limits import RunNames, copy_bytes
 from xvfl.federation.run_settings import RunSettings
-from xvfl.matching.alignment import PartyAlignment, load_party_alignment
+from xvfl.matching import PartyMatch
 from xvfl.methods.members import member_seeds
 from xvfl.model.fitting import choose_device
 from xvfl.model.workflow import ENCODER
@@ -34,11 +29,11 @@ from xvfl.primitives.rows import choose_full_threshold, observation_levels
 from xvfl.service.checkpoints import Checkpoints
 from xvfl.service.config import ALIGNMENT
 from xvfl.service.log import LogFunction
+from xvfl.service.matched_table import MatchedTable
 from xvfl.service.party_inputs import PartyInputs
-from xvfl.service.party_matching import MatchingService
 from xvfl.service.party_release import PartyFolder, release_event
 from xvfl.service.secret import load_secret, run_seed
-from xvfl.wire.messages import Done, Hello, Match, Message, Release
+from xvfl.wire.messages import Done, Match, Message, Release
 
 
 class PartyService:
@@ -47,32 +42,12 @@ class PartyService:
     def __init__(self, inputs: PartyInputs, log: LogFunction) -> None:
         """Load the state folder; reject a table that has changed since its ids were matched."""
         self.inputs, self._log = inputs, log
-        self.ids, columns = source_ids(inputs.source), source_columns(inputs.source)
         path = inputs.folder / ALIGNMENT
-        self._alignment: PartyAlignment | None = None
-        if path.is_file():
-            self._alignment = load_party_alignment(path)
-            self._alignment.table.check(columns, self.ids, f"party {inputs.name!r}")
-        self._process_id = secrets.token_hex(8)
-        self._matching = MatchingService(
-            self.ids, columns, inputs.matching, path, log, self._set_alignment
-        )
+        self.table = MatchedTable(inputs.source, path, inputs.matching, log, self._use_match)
+        self.table.check(f"party {inputs.name!r}")
         self._folder = PartyFolder(inputs.name, inputs.folder, inputs.release_key, inputs.id_column)
         self.endpoint = Endpoint(
-            self.hello(), self._start_run, Checkpoints(inputs.folder), log, self._reply
-        )
-
-    def hello(self) -> Hello:
-        """Describe this party to the coordinator."""
-        match = self._alignment.match if self._alignment else None
-        columns = sorted(source_columns(self.inputs.source))
-        return Hello(
-            0,
-            self._process_id,
-            isinstance(self.inputs.source, Images),
-            len(match.rows) if match else 0,
-            blake2b(repr(columns).encode(), digest_size=8).hexdigest(),
-            match.session.hex() if match else "",
+            self.table.hello(), self._start_run, Checkpoints(inputs.folder), log, self._reply
         )
 
     def close(self) -> None:
@@ -92,13 +67,12 @@ class PartyService:
             "updates_applied": endpoint.last_update,
         }
 
-    def _set_alignment(self, alignment: PartyAlignment) -> None:
-        self._alignment = alignment
-        self.endpoint.hello = self.hello()
+    def _use_match(self) -> None:
+        self.endpoint.hello = self.table.hello()
 
     def _reply(self, message: Match | Release) -> Message:
         if isinstance(message, Match):
-            return self._matching.reply(message)
+            return self.table.matching.reply(message)
         run = self.endpoint.run
         weights = self.endpoint.worker.net.state_dict() if run else {}
         manifest = self._folder.install(message, (run, weights))
@@ -107,13 +81,13 @@ class PartyService:
 
     def _start_run(self, settings: RunSettings, training: Tensor) -> PartyRun:
         """Encode the matched rows and build the net."""
-        if self._alignment is None:
+        match, limits = self.table.match, self.inputs.limits
+        if match is None:
             raise WireError("Begin: ids are not matched yet; run `xvfl align` first")
         name, device = self.inputs.name, choose_device(self.inputs.device)
-        match, limits = self._alignment.match, self.inputs.limits
         limits.check(settings)
         folder = self.inputs.folder
-        encoder = self._encoder(training)
+        encoder = self._encoder(match, training)
         limits.check_parameters(encoder.layout, settings)
         names = RunNames(folder / f"runs-{match.session.hex()[:16]}.json", limits.max_runs)
         names.check(settings, training)
@@ -143,11 +117,10 @@ class PartyService:
         max_copies = limits.max_batch_bytes / copy_bytes(encoder.layout, settings.net)
         return PartyRun(worker, levels, max_copies)
 
-    def _encoder(self, training: Tensor) -> Encoder:
+    def _encoder(self, match: PartyMatch, training: Tensor) -> Encoder:
         """Load the encoder; before the first accepted run, fit it on the training rows."""
         folder, name = self.inputs.folder, self.inputs.name
         if folder.has(ENCODER):
             return encoder_from_dict(folder.read_json(ENCODER))
-        assert self._alignment is not None
-        rows = np.sort(self._alignment.match.rows[training.numpy()])
+        rows = np.sort(match.rows[training.numpy()])
         return fit_encoder([take_rows(self.inputs.source, rows)], self.inputs.options, name)

@@ -11,6 +11,7 @@ from xvfl.federation.remote_party import RemoteParty, request_all
 from xvfl.model.run_dir import RunDir
 from xvfl.options import resolve_privacy
 from xvfl.service.config import CoordinatorConfig
+from xvfl.service.head_store import HeadStore
 from xvfl.service.listener import listen
 from xvfl.service.log import FINISHED, LogFunction
 from xvfl.service.party_release import PartyFolder
@@ -27,7 +28,8 @@ def sign_releases(
 ) -> ReleaseStore:
     """Sign the head of the finished run for parties, or with a reason its revocation."""
     folder = RunDir(config.state_dir)
-    heads, names = load_trained_heads(folder, resolve_privacy(config.privacy, federated=True))
+    privacy = resolve_privacy(config.privacy, federated=True)
+    heads, names = load_trained_heads(HeadStore(folder).current, privacy)
     check_releasable(heads.loss, parties)
     for name in parties:
         if name not in names:
@@ -39,6 +41,17 @@ def sign_releases(
         for name in parties:
             store.revoke(name, revocation)
     return store
+
+
+def use_previous_head(config: CoordinatorConfig) -> RunDir:
+    """Use the head before the current one; sign it for the parties that have the current one."""
+    folder = RunDir(config.state_dir)
+    records = ReleaseStore(folder, config.signing_key).records()
+    run = HeadStore(folder).current.manifest()["run"]
+    head = HeadStore(folder).go_back()
+    holders = [name for name, each in records.items() if each.run == run and not each.revoked]
+    sign_releases(config, holders)
+    return head
 
 
 def send_release(
@@ -92,7 +105,7 @@ def serve_releases(
         with listen(config, log) as server:
             log({"event": "listening", "address": config.listen, "parties": waiting})
             remote = {name: RemoteParty(name, server.transports[name]) for name in waiting}
-            _deliver(remote, store, deadline, stop, log)
+            deliver_releases(remote, store, deadline, stop, log)
     except RunError as error:
         if getattr(error.__cause__, "errno", None) != errno.EADDRINUSE:
             raise
@@ -101,14 +114,17 @@ def serve_releases(
             stop.wait(POLL_S)
 
 
-def _deliver(
+def deliver_releases(
     remote: dict[str, RemoteParty],
     store: ReleaseStore,
     deadline: float,
     stop: Event,
     log: LogFunction,
 ) -> None:
-    """Send each party its release when it is connected, and that nothing follows."""
+    """Send each party its release when it is connected, and that nothing follows.
+
+    Parties that have received theirs are removed from `remote`.
+    """
     # Initialize the counter from the clock so that it increases across restarts.
     request_id = time.time_ns() // 1_000_000
     rejected: set[str] = set()

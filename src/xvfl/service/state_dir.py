@@ -27,8 +27,12 @@ OWN = (
     "bundle",
     "completion.json",
     "encoder.json",
+    "encoders",
     "evaluation.json",
     "explanation.*",
+    "heads",
+    "heads.json",
+    "held_out.json",
     "log.jsonl",
     "manifest.json",
     "matching_sessions.jsonl",
@@ -43,6 +47,8 @@ OWN = (
     "requests-*",
     "run.json",
     "runs-*",
+    "split.json",
+    "uploads",
 )
 """Names that processes write into their state folder, beside the folder of a local party."""
 

@@ -68,6 +68,11 @@ class UploadManifest:
         start = number * self.chunk_rows
         return min(self.chunk_rows, self.rows - start), 1 + self.masked_copies, self.width
 
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of the upload, without the manifest."""
+        return self.rows * (2 * (1 + self.masked_copies) * self.width + 1)
+
     def to_json(self) -> str:
         """Write the manifest; equal manifests are equal texts."""
         return json.dumps(asdict(self), sort_keys=True, ensure_ascii=False)

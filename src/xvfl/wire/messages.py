@@ -304,6 +304,8 @@ class UploadOffer:
     """Finished share of the training."""
     manifest: Document
     """JSON of `UploadManifest`; empty while there is none."""
+    problem: str
+    """Why the party has no upload; empty if there is no problem."""
 
 
 @dataclass(frozen=True)

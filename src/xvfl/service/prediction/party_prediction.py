@@ -1,6 +1,5 @@
 """A party that predicts: its prediction table, matched anew, with the nets of the last run."""
 
-import secrets
 from functools import partial
 from pathlib import Path
 
@@ -8,15 +7,13 @@ import torch
 from torch import Tensor
 
 from xvfl.config import LossConfig
-from xvfl.data.images import Images
-from xvfl.data.sources import Source, encode, source_columns, source_ids, take_rows
+from xvfl.data.sources import Source, encode, take_rows
 from xvfl.dataset.in_memory import to_party_table
 from xvfl.errors import InputError, RunError, WireError
 from xvfl.federation.build import build_parties
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.prediction_endpoint import PredictionEndpoint, PredictionRows
 from xvfl.federation.prediction_ledger import COUNTS, PredictionLedger, PredictionLimits
-from xvfl.matching.alignment import PartyAlignment, load_party_alignment
 from xvfl.methods.members import member_seeds
 from xvfl.model.fitting import choose_device
 from xvfl.model.run_dir import RunDir
@@ -26,10 +23,10 @@ from xvfl.options import resolve_saved
 from xvfl.primitives.rows import observation_levels
 from xvfl.service.config import ALIGNMENT, MatchingConfig
 from xvfl.service.log import LogFunction
-from xvfl.service.party_matching import MatchingService
+from xvfl.service.matched_table import MatchedTable
 from xvfl.service.party_release import RUN, PartyFolder, PartyParts, release_event
 from xvfl.service.uploads.party_encoder import HELD_OUT, load_parts
-from xvfl.wire.messages import Done, Hello, Release
+from xvfl.wire.messages import Done, Release
 
 PREDICTION = "prediction"
 """Subfolder of the state folder: alignment and counts of the prediction table."""
@@ -84,61 +81,36 @@ class PartyPredictor:
         load_upload = partial(load_parts, folder) if uploads else None
         self._state = PartyFolder(name, folder, release_key, id_column, load_upload)
         self._device, self._log = device, log
-        self.ids, columns = source_ids(source), source_columns(source)
         self.state = RunDir(folder / PREDICTION).create()
         path = self.state / ALIGNMENT
-        self._alignment = self._load_alignment(path, columns)
-        if again and self._alignment is not None:
-            self._alignment = None
-            path.unlink()
-        self._process_id = secrets.token_hex(8)
-        self._matching = MatchingService(
-            self.ids, columns, matching, path, log, self._set_alignment
-        )
+        self.table = MatchedTable(source, path, matching, log, self._use_match, "prediction")
+        self._forget_other_table()
+        if again:
+            self.table.forget()
         # The operator started this process: forget unfinished sessions.
-        self._matching.allow_sessions()
+        self.table.matching.allow_sessions()
         self.endpoint = PredictionEndpoint(
-            self.hello(), self._open_rows, self._matching.reply, self._install, log
-        )
-
-    def hello(self) -> Hello:
-        """Describe this party to the coordinator."""
-        match = self._alignment.match if self._alignment else None
-        return Hello(
-            0,
-            self._process_id,
-            isinstance(self._source, Images),
-            len(match.rows) if match else 0,
-            "",
-            match.session.hex() if match else "",
-            "prediction",
+            self.table.hello(), self._open_rows, self.table.matching.reply, self._install, log
         )
 
     def handles(self) -> Tensor:
         """Return the handle of each row of the table, −1 where it is not matched. (n,)"""
-        handles = torch.full((len(self.ids),), -1)
-        if self._alignment is not None:
-            rows = torch.from_numpy(self._alignment.match.rows)
-            handles[rows] = torch.arange(len(rows))
+        handles = torch.full((len(self.table.ids),), -1)
+        if (match := self.table.match) is not None:
+            handles[torch.from_numpy(match.rows)] = torch.arange(len(match.rows))
         return handles
 
-    def _load_alignment(self, path: Path, columns: list[str]) -> PartyAlignment | None:
-        """Load the alignment of the prediction table; a new table has new counts."""
-        if not path.is_file():
-            return None
-        alignment = load_party_alignment(path)
+    def _forget_other_table(self) -> None:
+        """Forget the alignment of another table; a new table has new counts."""
         try:
-            alignment.table.check(columns, self.ids, "prediction table")
+            self.table.check("prediction table")
         except InputError as error:
             self._log({"event": "prediction_table_changed", "reason": str(error)})
-            path.unlink()
+            self.table.forget()
             (self.state / COUNTS).unlink(missing_ok=True)
-            return None
-        return alignment
 
-    def _set_alignment(self, alignment: PartyAlignment) -> None:
-        self._alignment = alignment
-        self.endpoint.hello = self.hello()
+    def _use_match(self) -> None:
+        self.endpoint.hello = self.table.hello()
         self.endpoint.close_rows()
 
     def _install(self, message: Release) -> Done:
@@ -146,7 +118,7 @@ class PartyPredictor:
         return Done(message.request_id, 0)
 
     def _open_rows(self, run: str) -> PredictionRows:
-        if self._alignment is None:
+        if (match := self.table.match) is None:
             raise WireError("OpenPrediction: the ids of the prediction table are not matched yet")
         parts = self._state.load_parts(run, "OpenPrediction")
         if parts.privacy.epsilon is not None:
@@ -154,7 +126,7 @@ class PartyPredictor:
                 "OpenPrediction: the run has differential privacy, and the embeddings of new rows "
                 "would not be accounted for"
             )
-        rows, layout = self._alignment.match.rows, parts.encoder.layout
+        rows, layout = match.rows, parts.encoder.layout
         table = to_party_table(layout, encode(parts.encoder, take_rows(self._source, rows)))
         device = choose_device(self._device)
         net = self._load_net(parts).to(device)
@@ -165,7 +137,9 @@ class PartyPredictor:
             rows,
             observation_levels(table.observed, parts.full_threshold),
             table.observed.float().mean(1),
-            PredictionLedger(self._limits, len(self.ids), self.state.path, log_event=self._log),
+            PredictionLedger(
+                self._limits, len(self.table.ids), self.state.path, log_event=self._log
+            ),
         )
 
     def _load_net(self, parts: PartyParts) -> PartyNet:

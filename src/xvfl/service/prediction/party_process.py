@@ -64,7 +64,7 @@ def serve_party_predictions(
         config.id_column,
     )
     endpoint = predictor.endpoint
-    client = connect_party(config, predictor.hello, endpoint, log, config.reconnect_timeout)
+    client = connect_party(config, predictor.table.hello, endpoint, log, config.reconnect_timeout)
     with ExitStack() as stack:
         if config.status_address is not None:
             server = StatusServer(
@@ -78,8 +78,8 @@ def serve_party_predictions(
         if opened.address is not None:
             rule = config.matching.rule
             port = _start_endpoint(opened, predictor, folder, source, rule, client, log, stack)
-            log({"event": "prediction_endpoint", "port": port, "ids": len(predictor.ids)})
-        rows = len(predictor.ids)
+            log({"event": "prediction_endpoint", "port": port, "ids": len(predictor.table.ids)})
+        rows = len(predictor.table.ids)
         log({"event": "started", "coordinator": config.coordinator, "prediction_rows": rows})
         stack.enter_context(limit_threads(False, choose_device(config.device)))
         stack.enter_context(torch.random.fork_rng(devices=[]))

@@ -4,8 +4,10 @@ No message names a net, a view, a batch or a step; every other message is reject
 """
 
 import threading
+import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,12 +15,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from xvfl.config import UploadTerms
-from xvfl.errors import WireError
+from xvfl.errors import WireError, XVFLError
 from xvfl.federation.message_checks import check_handles
 from xvfl.federation.request_endpoint import RequestEndpoint
 from xvfl.model.run_dir import RunDir
 from xvfl.primitives.rows import observation_levels
-from xvfl.service.log import LogFunction
+from xvfl.service.log import LogFunction, ProgressLog
 from xvfl.service.uploads.party_encoder import HeldOutRows, PartyEncoder
 from xvfl.upload.manifest import UploadManifest, chunk_digest, parse_manifest
 from xvfl.upload.views import compute_views
@@ -127,11 +129,20 @@ class UploadEndpoint(RequestEndpoint):
         """Finished share of the encoder's training."""
         self.uploaded = False
         """Whether the coordinator has stored the whole upload."""
+        self._problem = ""
 
-    @property
-    def version(self) -> int:
-        """Version of the encoder."""
-        return self._encoder.version
+    def status(self) -> dict[str, Any]:
+        """Describe the encoder and what left this party; numbers become metrics."""
+        manifest = self._manifest
+        return {
+            "encoder_version": self._encoder.version,
+            "encoder_progress": round(self.progress, 3),
+            "encoder_problem": self._problem,
+            "upload_stored": int(self.uploaded),
+            "upload_rows": manifest.rows if manifest else 0,
+            "upload_bytes": manifest.n_bytes if manifest else 0,
+            "upload_created": manifest.created if manifest else "",
+        }
 
     def set_match(self, rows: NDArray[np.int64]) -> None:
         """Set the matched rows of the table, by handle; train if the held-out rows are known."""
@@ -161,7 +172,12 @@ class UploadEndpoint(RequestEndpoint):
             self._check_version("UploadStored", message.version)
             self.uploaded = True
             self._log_event(
-                {"event": "upload_stored", "version": message.version, "digest": message.digest}
+                {
+                    "event": "upload_stored",
+                    "version": message.version,
+                    "digest": message.digest,
+                    **self.status(),
+                }
             )
         elif isinstance(message, End):
             self.end_reason = message.reason
@@ -193,9 +209,11 @@ class UploadEndpoint(RequestEndpoint):
             version = self._encoder.version
             started = {"version": version, "rows": len(learned), "held_out": len(held_out)}
             self._log_event({"event": "encoder_training", **started})
+            progress = ProgressLog(self._log_event, {"event": "encoder_progress"})
 
             def report(text: str, share: float) -> None:
                 self.progress = share
+                progress(round(100 * share), 100)
 
             if not self._encoder.train(torch.from_numpy(learned), self._stop, report):
                 return
@@ -204,8 +222,11 @@ class UploadEndpoint(RequestEndpoint):
             self._manifest = self._load_manifest(upload)
             self._upload = upload
             self.progress = 1.0
-        except Exception as error:  # The endpoint goes on; the coordinator sees no upload.
-            self._log_event({"event": "encoder_failed", "reason": str(error)})
+        except Exception as error:
+            # The endpoint goes on. The message may contain the party's data: it is not sent.
+            reason = str(error) if isinstance(error, XVFLError) else traceback.format_exc()
+            self._log_event({"event": "encoder_failed", "reason": reason})
+            self._problem = f"its encoder is not trained: {type(error).__name__}; see its log"
 
     def _load_manifest(self, upload: Upload) -> UploadManifest:
         """Read the manifest of this version; compute and store it the first time."""
@@ -219,8 +240,8 @@ class UploadEndpoint(RequestEndpoint):
     def _offer(self, message: AskUpload) -> UploadOffer:
         manifest = self._manifest
         if manifest is None or self._upload is None:
-            return UploadOffer(message.request_id, 0, self.progress, "")
-        return UploadOffer(message.request_id, manifest.version, 1.0, manifest.to_json())
+            return UploadOffer(message.request_id, 0, self.progress, "", self._problem)
+        return UploadOffer(message.request_id, manifest.version, 1.0, manifest.to_json(), "")
 
     def _chunk(self, message: AskChunk) -> UploadChunk:
         self._check_version("AskChunk", message.version)
