@@ -221,22 +221,6 @@ class Rows:
             weight=self.weight * seen.any(1),
         )
 
-    def drop_small_requests(self, min_rows: Sequence[int]) -> "Rows":
-        """Treat the rows of a party as not held where it holds fewer than its `min_rows`."""
-        held = (self.handles >= 0).sum(0).tolist()
-        enough = [n == 0 or n >= least for n, least in zip(held, min_rows, strict=True)]
-        if all(enough):
-            return self
-        at = torch.tensor(enough)
-        seen = self.seen & at.to(self.device)
-        return replace(
-            self,
-            handles=self.handles.masked_fill(~at.to(self.handles.device), -1),
-            full=self.full & at.to(self.device),
-            seen=seen,
-            weight=self.weight * seen.any(1),
-        )
-
     def hide_missing(self) -> "Rows":
         """Treat all rows that a party holds as full, for differential privacy."""
         held = (self.handles >= 0).to(self.device)
