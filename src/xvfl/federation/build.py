@@ -40,7 +40,7 @@ def build_parties(
 
     Custom `bottoms` and `completers` replace the defaults. With several seeds, each net is a stack
     of the nets of as many runs, with all their members. Bounded embeddings are in [-1, 1]. Bottoms
-    that train by reconstruction alone use the bins of numbers. Of `loss`, only the method matters.
+    that are trained alone use the bins of numbers. Of `loss`, only the method matters.
     """
     require_resolved(config, privacy)
     check_members(config, any_image(layouts), bool(bottoms or completers))

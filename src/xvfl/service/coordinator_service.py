@@ -15,7 +15,7 @@ from xvfl.federation.split import Counters
 from xvfl.matching.alignment import CoordinatorAlignment, load_coordinator_alignment
 from xvfl.methods import require_task
 from xvfl.model.run_dir import RunDir
-from xvfl.options import check_members, resolve_privacy
+from xvfl.options import resolve_privacy
 from xvfl.service.align import match_parties
 from xvfl.service.config import ALIGNMENT, CoordinatorConfig
 from xvfl.service.coordinator_run import CoordinatorRun
@@ -40,7 +40,6 @@ class CoordinatorService:
         """
         check_releasable(config.loss, config.release_to)
         # Reject members that privacy does not allow before the parties connect.
-        check_members(config.net, config.privacy)
         require_task(config.loss.method, config.labels.task)
         self.config, self._retrain = config, retrain
         self.folder, self.log = open_state_dir(config, "coordinator", show)
@@ -110,7 +109,7 @@ class CoordinatorService:
     @property
     def uploads(self) -> bool:
         """Whether parties train alone and upload; otherwise training is interactive."""
-        return resolve_privacy(self.config.privacy, federated=True).reconstruction_only
+        return not resolve_privacy(self.config.privacy, federated=True).sends_gradients
 
     @property
     def needs_parties(self) -> bool:

@@ -22,7 +22,7 @@ from xvfl.dataset.in_memory import to_party_table
 from xvfl.errors import ConfigError, WireError
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.privacy_accounting import composed_epsilon, state_privacy
-from xvfl.federation.request_ledger import RequestLimits
+from xvfl.federation.request_limits import RequestLimits
 from xvfl.model.encoder_runs import train_encoder
 from xvfl.model.fitting import choose_device
 from xvfl.model.run_dir import CHECKPOINT, RunDir
