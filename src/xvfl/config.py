@@ -529,7 +529,8 @@ class Config:
     test_fraction: float = 0.2
     """Share of the labeled rows held out for `xvfl evaluate`."""
     use_unlabeled: bool = True
-    """Train on rows without a label too, if the method can: `xvfl+` does."""
+    """Train on rows without a label too, if the method can: `xvfl+` does, and so do the encoders of
+    every method with `no_gradients`."""
     out_of_core: bool | Literal["auto"] = "auto"
     """Keep Parquet tables on disk during training; `auto` = if they have more than 100 million
     cells."""

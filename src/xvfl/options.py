@@ -107,12 +107,7 @@ def resolve_options(
     """
     privacy = resolve_privacy(privacy, federated=federated)
     if not privacy.sends_gradients:
-        if net.members > 1:
-            raise ConfigError(
-                f"members: expected 1 with label_protection 'no_gradients', got {net.members}; "
-                "each party uploads the embeddings of one encoder: set `heads`, the number of "
-                "heads on it"
-            )
+        check_one_member(net)
         net = replace(net, heads=net.heads or (1 if custom_nets else DEFAULT_HEADS))
         loss = replace(loss, cross_completion=False)
     several = not (federated or image or custom_nets or privacy.protects)
@@ -168,6 +163,15 @@ def check_members(net: NetConfig, image: bool = False, custom_nets: bool = False
         raise ConfigError(
             f"members: expected 1 with {'images' if image else 'custom nets'}, got "
             f"{net.members}; several members need tables and default nets"
+        )
+
+
+def check_one_member(net: NetConfig) -> None:
+    """Reject several members where parties upload."""
+    if net.members > 1:
+        raise ConfigError(
+            f"members: expected 1 with label_protection 'no_gradients', got {net.members}; each "
+            "party uploads the embeddings of one encoder: set `heads`, the number of heads on it"
         )
 
 

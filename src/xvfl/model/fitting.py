@@ -30,7 +30,7 @@ from xvfl.errors import ConfigError, RunError
 from xvfl.federation.calibration import calibrate
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.predict import mean_score, mode_losses
-from xvfl.methods import Mode, protect_labels
+from xvfl.methods import Mode, method_spec, protect_labels
 from xvfl.model.cell_calibration import fit_cell_distributions
 from xvfl.model.choose_classes import choose_classes
 from xvfl.model.custom_nets import CustomNets
@@ -40,7 +40,7 @@ from xvfl.model.model import Model
 from xvfl.model.run_dir import CHECKPOINT, FORMAT, RunDir
 from xvfl.nets.party_net import PartyNet
 from xvfl.nets.row_wise import has_hooks, row_wise
-from xvfl.options import Options, resolve_options
+from xvfl.options import Options, resolve_options, resolve_privacy
 from xvfl.primitives.layout import any_image
 from xvfl.primitives.masks import unmasked_share
 from xvfl.primitives.rows import PartyTable, Rows, RowSource
@@ -190,6 +190,15 @@ def _unmasked_shares(dataset: Dataset, loss: LossConfig) -> dict[str, float]:
     return {name: unmasked_share(layout, missing[name]) for name, layout in dataset.layouts.items()}
 
 
+def uses_unlabeled(loss: LossConfig, privacy: PrivacyConfig) -> bool:
+    """Return whether a run in one process trains on rows without a label.
+
+    The heads of every method are trained on labeled rows; encoders on all rows.
+    """
+    learns = resolve_privacy(privacy, federated=False).trains_encoders
+    return learns or method_spec(loss.method).uses_unlabeled
+
+
 def choose_device(name: str) -> torch.device:
     """Return the torch device for `auto`, `cpu` or `cuda`."""
     if name == "cuda" and not torch.cuda.is_available():
@@ -300,6 +309,9 @@ def _fit_once(
     federation = _federation(dataset, plan, model, uploads)
     validation = dataset.validation_rows(device)
     rows: RowSource = dataset.training_rows(device)
+    if uploads is not None and not method_spec(options.loss.method).uses_unlabeled:
+        assert isinstance(rows, Rows)
+        rows = rows.only_labeled()
     if model.differential_privacy is not None:
         assert isinstance(rows, Rows)
         rows, validation = rows.hide_missing(), validation.hide_missing()

@@ -26,7 +26,7 @@ from xvfl.dataset.overlap import Overlap, check_tables
 from xvfl.dataset.prepare import PreparationPlan
 from xvfl.dataset.splits import Splits
 from xvfl.errors import InputError, ModeError, RunError, unknown
-from xvfl.methods import Mode, method_spec, require_task
+from xvfl.methods import Mode, require_task
 from xvfl.model.completion_examples import COMPLETION, completion_examples
 from xvfl.model.decision_rule import check_threshold
 from xvfl.model.encoder_runs import tables_on_disk
@@ -41,6 +41,7 @@ from xvfl.model.fitting import (
     choose_device,
     fit,
     resolve_for_dataset,
+    uses_unlabeled,
 )
 from xvfl.model.missing_map import MISSING, dataset_map
 from xvfl.model.missing_rates import MISSING_RATES, score_missing_rates
@@ -164,7 +165,7 @@ def open_dataset(config: Config, base_dir: Path, folder: RunDir) -> Iterator[Dat
     options = {name: party.options for name, party in config.parties.items()}
     train = config.train
     splits = Splits(config.test_fraction, train.validation_fraction, train.random_state)
-    unlabeled = config.use_unlabeled and method_spec(config.loss.method).uses_unlabeled
+    unlabeled = config.use_unlabeled and uses_unlabeled(config.loss, config.privacy)
     plan = PreparationPlan(
         options,
         splits,

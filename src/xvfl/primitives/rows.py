@@ -221,6 +221,13 @@ class Rows:
             weight=self.weight * seen.any(1),
         )
 
+    def only_labeled(self) -> "Rows":
+        """Select the rows with a label, weighted as if there were no others; of one run."""
+        index = self.labeled.nonzero().flatten()
+        share = float(labeled_share(len(index), len(self) - len(index)))
+        rows = self.take(index)
+        return replace(rows, weight=rows.weight * share)
+
     def hide_missing(self) -> "Rows":
         """Treat all rows that a party holds as full, for differential privacy."""
         held = (self.handles >= 0).to(self.device)

@@ -26,6 +26,7 @@ from xvfl.service.uploads.upload_run import UploadRun
 from xvfl.service.uploads.upload_store import find_upload
 from xvfl.system.signals import interruptible
 from xvfl.training.threads import limit_threads
+from xvfl.upload.heads import check_head_options
 from xvfl.wire.messages import Hello
 from xvfl.wire.transport import Transport
 
@@ -39,9 +40,10 @@ class CoordinatorService:
         `retrain` trains another head on the stored uploads.
         """
         check_releasable(config.loss, config.release_to)
-        # Reject members that privacy does not allow before the parties connect.
         require_task(config.loss.method, config.labels.task)
         self.config, self._retrain = config, retrain
+        if self.uploads:
+            check_head_options(config.net, config.loss, config.privacy)
         self.folder, self.log = open_state_dir(config, "coordinator", show)
         # Create release.pub now: parties need it before training ends.
         load_signing_key(self.folder, config.signing_key)

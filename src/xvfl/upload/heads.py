@@ -15,9 +15,20 @@ from xvfl.federation.build import build_method
 from xvfl.federation.fused import FusedFederation
 from xvfl.methods import Method, require_one_branch
 from xvfl.methods.members import member_seeds
-from xvfl.options import Options, resolve_options
+from xvfl.options import Options, check_one_member, resolve_options
 from xvfl.primitives.task import Task
 from xvfl.upload.stored_party import StoredParty, stored_federation
+
+
+def check_head_options(net: NetConfig, loss: LossConfig, privacy: PrivacyConfig) -> None:
+    """Reject options of a coordinator that uploads do not allow."""
+    require_one_branch(loss.method)
+    check_one_member(net)
+    if privacy.epsilon is not None:
+        raise ConfigError(
+            "privacy.epsilon: expected none at the coordinator of a federation; each party sets "
+            "`epsilon` in [encoder] of its own configuration"
+        )
 
 
 def resolve_head_options(
@@ -35,12 +46,7 @@ def resolve_head_options(
 
     `width` is that of the widest upload, `rows` the number of labeled training rows.
     """
-    require_one_branch(loss.method)
-    if privacy.epsilon is not None:
-        raise ConfigError(
-            "privacy.epsilon: expected none at the coordinator of a federation; each party sets "
-            "`epsilon` in [encoder] of its own configuration"
-        )
+    check_head_options(net, loss, privacy)
     return resolve_options(
         replace(net, embedding_dim=width),
         loss,
