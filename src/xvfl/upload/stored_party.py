@@ -40,7 +40,6 @@ class StoredParty:
     """
 
     objective: Tensor | None = None
-    private = None
     row_wise = True
 
     def __init__(

@@ -6,12 +6,12 @@ encoders/N/weights.safetensors, about.json    the trained encoder of version N
 encoders/N/checkpoint.safetensors             its training, until it is finished
 """
 
-import time
 from dataclasses import asdict
 from hashlib import blake2b
 from threading import Event
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from xvfl.config import EncoderConfig, LossConfig, TableOptions, build
@@ -20,20 +20,23 @@ from xvfl.data.sources import Source, encode, fit_encoder, take_rows
 from xvfl.dataset.in_memory import to_party_table
 from xvfl.errors import WireError
 from xvfl.federation.party_worker import PartyWorker
+from xvfl.federation.privacy_accounting import PrivacyStatement, state_privacy
+from xvfl.model.encoder_runs import train_encoder
 from xvfl.model.fitting import choose_device
 from xvfl.model.run_dir import CHECKPOINT, RunDir
 from xvfl.nets.party_net import PartyNet
-from xvfl.primitives.rows import PartyTable, choose_full_threshold
+from xvfl.primitives.rows import FULL, PartyTable, choose_full_threshold, observation_levels
 from xvfl.service.party_release import PartyParts
 from xvfl.service.secret import load_secret, run_seed
 from xvfl.system.report import Report, no_report
-from xvfl.upload.encoder_net import NO_GRADIENTS, build_encoder, encoder_net_config
+from xvfl.training.loop import Record
+from xvfl.upload.encoder_net import build_encoder, encoder_net_config, encoder_privacy
 from xvfl.upload.encoder_training import EncoderTraining
+from xvfl.upload.private_worker import PrivateWorker
 
 HELD_OUT = "held_out.json"
 ENCODER = "encoder.json"
 WEIGHTS = "weights.safetensors"
-CHECKPOINT_SECONDS = 30.0
 
 
 class PartyEncoder:
@@ -78,7 +81,12 @@ class PartyEncoder:
     @property
     def width(self) -> int:
         """Numbers of an embedding."""
-        return self._config.embedding_dim
+        return encoder_net_config(self._config).embedding_dim
+
+    @property
+    def privacy(self) -> PrivacyStatement | None:
+        """What differential privacy guarantees; None without it."""
+        return state_privacy(self._config)
 
     @property
     def trained(self) -> bool:
@@ -93,21 +101,16 @@ class PartyEncoder:
         table, net = self._load(rows)
         if self.trained:
             return True
-        training = EncoderTraining(
-            self.name, net, table, rows.to(self._device), self._config, self._seeds
-        )
-        trainer, saved = training.trainer, time.monotonic()
-        if self._folder.has(CHECKPOINT):
-            tensors, about = self._folder.load_tensors(CHECKPOINT)
-            trainer.restore(tensors, about["progress"])
-        for record in training.run():
-            done = record.progress.epoch + record.progress.batch / trainer.batches_per_epoch
-            report(f"epoch {record.progress.epoch}", done / self._config.epochs)
-            if stop.is_set() or time.monotonic() - saved > CHECKPOINT_SECONDS:
-                tensors, progress = trainer.state()
-                self._folder.save_tensors(CHECKPOINT, tensors, {"progress": progress})
-                saved = time.monotonic()
-            if stop.is_set():
+        if self._config.epsilon is None:
+            handles = rows.to(self._device)
+            training = EncoderTraining(self.name, net, table, handles, self._config, self._seeds)
+            per_epoch, epochs = training.trainer.batches_per_epoch, self._config.epochs
+
+            def show(record: Record) -> None:
+                done = record.progress.epoch + record.progress.batch / per_epoch
+                report(f"epoch {record.progress.epoch}", done / epochs)
+
+            if not train_encoder(training, self._folder, stop, show):
                 return False
         about = {"full_threshold": self.full_threshold, "config": asdict(self._config)}
         self._folder.save_tensors(WEIGHTS, net.state_dict(), about)
@@ -125,7 +128,14 @@ class PartyEncoder:
         if not self.trained:
             raise WireError("this party's encoder is not trained yet")
         table, net = self._load(None)
+        if self.privacy is not None:
+            return PrivateWorker(self.name, net, table, self._seeds, self.privacy.noise_std)
         return PartyWorker(self.name, net, table, self._seeds)
+
+    def row_status(self, observed: Tensor) -> Tensor:
+        """Grade rows by their observed features; with differential privacy all are full. (n,)"""
+        levels = observation_levels(observed, self.full_threshold)
+        return levels if self.privacy is None else torch.full_like(levels, FULL)
 
     def _load(self, rows: Tensor | None) -> tuple[PartyTable, PartyNet]:
         """Encode the table and build the net; fit the encoding on `rows` the first time."""
@@ -162,7 +172,7 @@ def load_parts(folder: RunDir, version: int) -> PartyParts:
         encoder_from_dict(stored.read_json(ENCODER)),
         LossConfig().method,
         encoder_net_config(config),
-        NO_GRADIENTS,
+        encoder_privacy(config),
         float(about["full_threshold"]),
         weights,
     )
