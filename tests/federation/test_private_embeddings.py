@@ -1,10 +1,8 @@
 """Differential privacy: what a party releases of its rows, and what it rejects."""
 
-import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, replace
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,17 +12,14 @@ from scipy.stats import norm
 from torch import Tensor
 
 from tests.federation.split_helpers import (
-    InMemoryCheckpoints,
-    begin_run,
     make_federation,
     make_small_method,
 )
-from tests.federation.test_split import assert_equal, gradients, split_gradients
+from tests.federation.test_split import gradients
 from tests.options import resolved
 from tests.problems import SEED, D, Problem
-from xvfl.config import NetConfig, PrivacyConfig, TrainConfig
-from xvfl.errors import ConfigError, PartyError, WireError
-from xvfl.federation.endpoint import Endpoint, PartyRun
+from xvfl.config import NetConfig, PrivacyConfig
+from xvfl.errors import ConfigError, WireError
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.privacy_accounting import (
@@ -33,15 +28,10 @@ from xvfl.federation.privacy_accounting import (
     composed_epsilon,
     state_privacy,
 )
-from xvfl.federation.request_ledger import RequestLedger, RequestLimits
-from xvfl.federation.run_settings import RunSettings
 from xvfl.methods import METHODS
 from xvfl.methods.base import View
 from xvfl.options import resolve_privacy
 from xvfl.primitives.rows import PartyTable
-from xvfl.wire import codec
-from xvfl.wire.in_process import InProcessTransport
-from xvfl.wire.messages import Begin, Embed, Hello
 
 PRIVATE = PrivacyConfig("no_gradients", epsilon=4.0)
 PRIVATE_METHODS = [name for name, spec in METHODS.items() if not spec.completes]
@@ -157,7 +147,7 @@ def test_noise_differs_between_secrets_rows_views_and_contents() -> None:
 
 
 @pytest.mark.parametrize("name", PRIVATE_METHODS)
-def test_split_and_fused_agree_and_only_heads_are_trained(name: str) -> None:
+def test_only_heads_are_trained(name: str) -> None:
     made = private_problem(branches=METHODS[name].branches)
     method = make_small_method(made, name)
     privacy = statement(n_releases=1 + METHODS[name].masked_views)
@@ -166,72 +156,19 @@ def test_split_and_fused_agree_and_only_heads_are_trained(name: str) -> None:
     fused.backward(torch.stack(list(method.loss(fused, made.rows).values())).sum())
     expected = gradients(made, method)
     assert all(not value.any() for key, value in expected.items() if not key.startswith("heads"))
-    ends = private_endpoints(made, privacy)
-    lines = [InProcessTransport(end.hello, end.handle) for end in ends]
-    split = begin_run(lines, made.names, private_settings(name), METHODS[name].branches)
-    split.sends_gradients = False
-    assert_equal(split_gradients(made, method, split), expected, 1e-12)
-
-
-def private_endpoints(
-    made: Problem, privacy: PrivacyStatement, limits: RequestLimits | None = None
-) -> list[Endpoint]:
-    ends = []
-    limits = limits or RequestLimits(
-        min_rows=1, min_training_share=0, settings=None, accept_gradients=True
-    )
-    for worker in make_workers(made, privacy):
-        n = len(worker.table)
-        hello = Hello(0, f"instance-{worker.name}", False, n, "columns", "session")
-
-        def start(
-            settings: RunSettings, training: Tensor, worker: PartyWorker = worker
-        ) -> PartyRun:
-            ledger = RequestLedger(limits, len(worker.table))
-            return PartyRun(worker, torch.full((len(worker.table),), 2).byte(), ledger)
-
-        ends.append(Endpoint(hello, start, InMemoryCheckpoints()))
-    return ends
-
-
-def private_settings(method: str = "laser+mask", warm: str = "") -> str:
-    train = TrainConfig(optimizer="sgd")
-    settings = RunSettings(method, NetConfig(D, 6), train, privacy=PRIVATE, warm=warm)
-    return json.dumps(asdict(settings))
-
-
-def start_one(warm: str = "") -> tuple[Endpoint, object]:
-    end = private_endpoints(private_problem(), statement())[1]
-    nothing = torch.zeros(0, dtype=torch.int32)
-    begin = Begin(1, "run", 0, private_settings(warm=warm), nothing)
-    return end, codec.decode(end.handle(codec.encode(begin)))
 
 
 @pytest.mark.parametrize(
     "views", [("self",), ("masked", "masked"), ("plain", "masked", "masked"), ("plain", "self")]
 )
-def test_views_that_are_not_accounted_for_are_rejected(views: tuple[str, ...]) -> None:
-    end, _ = start_one()
-    rows = torch.arange(3, dtype=torch.int32)
-    for training in (True, False):
-        reply = codec.decode(end.handle(codec.encode(Embed(2, (), (), 0, training, views, rows))))
-        assert "view" in str(reply)
-        assert type(reply).__name__ == "ErrorReply"
+def test_views_that_are_not_accounted_for_are_rejected(views: tuple[View, ...]) -> None:
+    with pytest.raises(WireError, match="view"):
+        one_worker().embed(torch.arange(3), views, 0)
 
 
-def test_completions_gradients_and_warm_starts_are_rejected() -> None:
-    end, _ = start_one()
+def test_completions_are_rejected() -> None:
     with pytest.raises(WireError, match="not allowed with differential privacy"):
-        end.worker.complete(torch.zeros(1, D), torch.zeros(1, dtype=torch.bool))
-    made, method = private_problem(), make_small_method(private_problem(), "laser+mask")
-    lines = [
-        InProcessTransport(end.hello, end.handle) for end in private_endpoints(made, statement())
-    ]
-    split = begin_run(lines, made.names, private_settings())
-    with pytest.raises(PartyError, match="not allowed with differential privacy"):
-        split_gradients(made, method, split)
-    _, reply = start_one(warm="other")
-    assert "cannot start from the weights" in str(reply)
+        one_worker().complete(torch.zeros(1, D), torch.zeros(1, dtype=torch.bool))
 
 
 @pytest.mark.parametrize("method", ["xvfl+", "xvfl"])
@@ -256,32 +193,3 @@ def test_configuration_is_checked() -> None:
         PrivacyConfig("noise", epsilon=1.0)
     assert resolved(privacy=PRIVATE).net.embedding_dim == 16
     assert resolved(NetConfig(8), privacy=PRIVATE).net.embedding_dim == 8
-
-
-def test_a_party_limits_epsilon_over_its_runs(tmp_path: Path) -> None:
-    limits, training = RequestLimits(max_epsilon=3.0), torch.arange(5)
-    options = resolved(privacy=PRIVATE)
-    settings = RunSettings("laser", options.net, options.train, privacy=PRIVATE)
-    public = replace(settings, privacy=PrivacyConfig("no_gradients"))
-    two = state_privacy(replace(PRIVATE, epsilon=2.0), "laser")
-    ledger = RequestLedger(limits, 5, tmp_path / "requests.npy")
-    with pytest.raises(WireError, match="got a run without differential privacy"):
-        ledger.begin("a", public, training)
-    ledger.begin("a", settings, training, two)
-    assert ledger.usage()["privacy_epsilon"] == 2.0
-    assert ledger.usage()["privacy_epsilon_of_all_runs"] == pytest.approx(2.0, abs=0.01)
-    again = RequestLedger(limits, 5, tmp_path / "requests.npy")
-    again.begin("a", settings, training, two)
-    with pytest.raises(WireError, match=r"allows ε up to 3 .* got 3\.\d"):
-        RequestLedger(replace(limits, max_epsilon=3.0), 5, tmp_path / "requests.npy").begin(
-            "b", settings, training, replace_multiplier(two)
-        )
-    with pytest.raises(WireError, match="privacy of run 'a' changed"):
-        RequestLedger(replace(limits, max_epsilon=50.0), 5, tmp_path / "requests.npy").begin(
-            "a", settings, training, replace_multiplier(two)
-        )
-
-
-def replace_multiplier(privacy: PrivacyStatement | None) -> PrivacyStatement:
-    assert privacy is not None
-    return replace(privacy, noise_multiplier=privacy.noise_multiplier * 0.9)
