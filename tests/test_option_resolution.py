@@ -75,6 +75,11 @@ class Setting:
         """Whether parties of a federation upload."""
         return self.options.get("label_protection", "no_gradients") == "no_gradients"
 
+    @property
+    def training(self) -> str:
+        """How the parties of a federation train."""
+        return "upload" if self.uploads else "interactive"
+
     def as_federated(self) -> "Setting":
         """Set the two options whose automatic value a federation changes."""
         federated = {"members": 1, "label_protection": "no_gradients"}
@@ -249,8 +254,8 @@ def from_coordinator(setting: Setting, folder: Path) -> None:
     for name, file in files.items():
         id_column = "" if setting.images else 'id_column = "id"\n'
         (folder / f"{name}.toml").write_text(
-            f'coordinator = "127.0.0.1:1"\ntable = "{file}"\nstate_dir = "{name}"\n{id_column}{TLS}'
-            f"[limits]\naccept_gradients = true\n{setting.encoder()}"
+            f'coordinator = "127.0.0.1:1"\ntable = "{file}"\nstate_dir = "{name}"\n'
+            f'training = "{setting.training}"\n{id_column}{TLS}{setting.encoder()}'
         )
         config = load_party_config(folder / f"{name}.toml")
         inputs = PartyInputs.load(name, config, RunDir(config.state_dir).create())

@@ -105,9 +105,8 @@ class PartyService:
             table.to(device),
             member_seeds(seeds, settings.net.members),
             settings.reconstruction,
-            None,
-            settings.train.image_shift,
-            choose_unmasked_share(encoder.layout, observed, settings.unmasked_copies),
+            image_shift=settings.train.image_shift,
+            unmasked=choose_unmasked_share(encoder.layout, observed, settings.unmasked_copies),
         )
         full_threshold = settings.full_threshold or choose_full_threshold(observed)
         if not folder.has(ENCODER):
