@@ -37,7 +37,7 @@ from xvfl.methods import Method, Mode, protect_labels
 from xvfl.methods.members import Members, member_seeds
 from xvfl.methods.xvfl import XVFL
 from xvfl.nets.party_net import PartyNet
-from xvfl.options import Options, resolve_options
+from xvfl.options import Options, resolve_options, resolve_privacy
 from xvfl.primitives.layout import any_image
 from xvfl.primitives.masks import choose_unmasked_share
 from xvfl.primitives.random import named_generator
@@ -46,9 +46,10 @@ from xvfl.primitives.seeding import derive_seed
 from xvfl.primitives.task import Classification
 from xvfl.training.loop import Trainer, pretraining_epochs
 from xvfl.training.threads import limit_threads
-from xvfl.upload.encoder_net import build_encoder
+from xvfl.upload.encoder_net import build_encoder, encoder_net_config
 from xvfl.upload.encoder_training import EncoderTraining
-from xvfl.upload.heads import build_heads, resolve_head_options
+from xvfl.upload.heads import build_heads
+from xvfl.upload.private_worker import PrivateWorker
 from xvfl.upload.views import compute_views
 from xvfl_lab.scenarios import Kind, Scenario
 from xvfl_lab.task import Task
@@ -105,19 +106,8 @@ class RunConfig:
         `rows` is the number of training rows, `upload_width` that of embeddings if parties upload
         them.
         """
-        if upload_width:
-            return resolve_head_options(
-                self.net,
-                self.loss,
-                self.train,
-                privacy,
-                width=upload_width,
-                image=image,
-                parties=parties,
-                rows=rows,
-            )
         return resolve_options(
-            self.net,
+            replace(self.net, embedding_dim=upload_width) if upload_width else self.net,
             self.loss,
             self.train,
             privacy,
@@ -167,27 +157,29 @@ class StackedRuns:
         self.run_rows = [RunRows(task, each) for each in configs]
         self._base = torch.cat([run.base for run in self.run_rows]).to(device)
         count, image = len(self.places("train")[0]), any_image(task.layouts)
-        encoder = encoder or EncoderConfig()
-        width = encoder.embedding_dim if privacy.reconstruction_only else 0
+        privacy = resolve_privacy(privacy, federated=True)
+        uploads = not privacy.sends_gradients
+        encoder = encoder or EncoderConfig(epsilon=privacy.epsilon, delta=privacy.delta)
+        width = encoder_net_config(encoder).embedding_dim if uploads else 0
         self.options = one.resolve(image, len(task.layouts), count, privacy, width)
-        self.net, privacy = self.options.net, self.options.privacy
-        self.statement = state_privacy(privacy, one.loss.method)
+        self.net = self.options.net
+        self.statement = state_privacy(privacy)
         if self.statement is not None and not noise:
             self.statement = self.statement.without_noise()
         self.encoder_seconds = 0.0
         """Time of an epoch of all encoders."""
         self.tables = {name: self._table(name, at) for at, name in enumerate(task.layouts)}
-        if privacy.reconstruction_only:
-            uploads = {name: self._upload(name, encoder) for name in self.tables}
+        if uploads:
+            views = {name: self._upload(name, encoder) for name in self.tables}
             classes = Classification(range(task.classes))
             self.method, self.federation = build_heads(
-                uploads, self.options, self.seeds, classes, image
+                views, self.options, self.seeds, classes, image
             )
             nets: list[PartyNet] = []
         else:
             self.method = self._method()
             workers = self._workers()
-            self.federation = FusedFederation(workers, privacy.sends_gradients)
+            self.federation = FusedFederation(workers)
             nets = [worker.net for worker in workers]
         self._set_lambdas()
         self.method.heads.to(self.device)
@@ -205,7 +197,6 @@ class StackedRuns:
                 self.tables[name],
                 member_seeds(self.seeds, self.net.members),
                 self.options.loss.reconstruction_weight,
-                self.statement,
                 one.train.image_shift,
                 self._unmasked_shares(self.tables[name]),
             )
@@ -217,14 +208,17 @@ class StackedRuns:
         table = self.tables[name]
         places = [torch.cat(pair) for pair in zip(*map(self.places, LEARNED), strict=True)]
         net = build_encoder(name, table.layout, config, self.seeds).to(self.device)
+        handles = torch.arange(len(table), device=self.device)
+        if self.statement is not None:
+            private = PrivateWorker(name, net, table, self.seeds, self.statement.noise_std)
+            return compute_views(private, handles, config.copies)
         training = EncoderTraining(
             name, net, table, torch.cat(places).to(self.device), config, self.seeds
         )
         ends = [time.perf_counter() for record in training.run() if record.kind == "epoch"]
         # Without the first epoch, in which nets are compiled.
         self.encoder_seconds += (ends[-1] - ends[0]) / max(len(ends) - 1, 1)
-        handles = torch.arange(len(table), device=self.device)
-        return compute_views(training.worker, handles, config.masked_copies)
+        return compute_views(training.worker, handles, config.copies)
 
     def rows(self, part: Part) -> Rows:
         """Return the rows of a part, run after run."""

@@ -116,7 +116,7 @@ def choose_arm(name: str, data: DataSet) -> Arm:
 def run_configs(data: DataSet, arm: Arm, seeds: Iterable[int]) -> list[RunConfig]:
     """Configure the runs of an arm; automatic options stay automatic."""
     train = TrainConfig()
-    if data.image and not arm.privacy.reconstruction_only:
+    if data.image and not arm.privacy.trains_encoders:
         train = replace(IMAGE_TRAINING, epochs=data.epochs)
     shared = RunConfig("xvfl+", 0.0, 0, net=arm.net, train=train, weights="calibrated")
     of_seeds = [
@@ -181,7 +181,7 @@ def compute(
             {**about, **describe(config, metrics, seconds, wall, device)}
             for config, metrics in zip(some, scores, strict=True)
         ]
-        if arm.privacy.reconstruction_only and not data.image:
+        if arm.privacy.trains_encoders and not data.image:
             attacked = [run for run, config in enumerate(some) if config.rate == 0]
             with isolated(task, device):
                 recovery = [(some[run].seed, attack_run(stack, run)) for run in attacked]
