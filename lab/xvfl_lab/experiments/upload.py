@@ -3,8 +3,13 @@
 Runs and attacks are stored in `runs.jsonl` as they finish; this module computes those that are
 missing (`upload_runs`), and compares them. The federation of version 0.3.0 is computed by its own
 code, `lab/scripts/federation_030.py`. Torch and numpy alone, but for the digits.
+
+    python -m xvfl_lab.experiments.upload lab/results/upload
+
+writes numbers and tables of what is stored there, and computes nothing.
 """
 
+import argparse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -321,3 +326,16 @@ def _interval(gap: Mapping[str, Any] | None) -> str:
 def _mean(values: Iterable[float]) -> float:
     listed = list(values)
     return sum(listed) / len(listed)
+
+
+def main() -> None:
+    """Write numbers and tables of the figure from its stored runs."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("folder", type=Path, help=f"folder with {RUNS}")
+    folder = parser.parse_args().folder
+    write(folder)
+    print(f"wrote {folder / NAME}.md")
+
+
+if __name__ == "__main__":
+    main()
