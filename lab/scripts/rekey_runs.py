@@ -95,6 +95,7 @@ ADDED: dict[str, Any] = {
     "net.number_embedding_dim": 0,
     "net.members": 1,
     "net.skip_rank": None,
+    "net.heads": 0,
     "loss.joint_masks": False,
     "loss.unmasked_copies": 0.0,
     "train.completion_interval": 1,
