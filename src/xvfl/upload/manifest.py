@@ -44,6 +44,8 @@ class UploadManifest:
     terms: UploadTerms
     created: str
     """Time of creation, ISO 8601, UTC."""
+    withdrawn: int = 0
+    """Rows that are left out, because the party had withdrawn them before."""
 
     def __post_init__(self) -> None:
         sizes = (
@@ -52,6 +54,7 @@ class UploadManifest:
             ("width", 1, MAX_WIDTH),
             ("masked_copies", 0, MAX_COPIES),
             ("chunk_rows", 1, MAX_CHUNK_ROWS),
+            ("withdrawn", 0, self.rows),
         )
         for name, least, most in sizes:
             value = getattr(self, name)

@@ -8,6 +8,7 @@ from xvfl.service.log import LogFunction
 from xvfl.service.matched_table import MatchedTable
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.party_release import PartyFolder, release_event
+from xvfl.service.uploads.encoder_versions import current_version
 from xvfl.service.uploads.party_encoder import PartyEncoder, load_parts
 from xvfl.service.uploads.upload_endpoint import UploadEndpoint
 from xvfl.wire.messages import Done, Match, Message, Release
@@ -32,7 +33,7 @@ class UploadPartyService:
             inputs.source,
             inputs.options,
             inputs.encoder,
-            1,
+            current_version(inputs.folder),
             inputs.device,
         )
         self.endpoint = UploadEndpoint(

@@ -7,7 +7,7 @@ again, also after a restart of either side.
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from torch import Tensor
 
@@ -50,13 +50,14 @@ class UploadReceiver:
         self.progress = 0.0
         """Finished share of the training of the party's encoder."""
 
-    def receive(self, held_out: Tensor, stop: Event) -> UploadStore | None:
+    def receive(self, held_out: Tensor, stop: Event, newer: bool = False) -> UploadStore | None:
         """Receive the whole upload; None if `stop` is set before. A refusal raises `RunError`.
 
-        An upload that is stored already needs no party.
+        An upload that is stored already needs no party; with `newer`, a party that is online is
+        asked for a newer version.
         """
         stored = find_upload(self._folder, self._party.name, self._session)
-        if stored is not None:
+        if stored is not None and not (newer and self._has_newer(stored.manifest.version)):
             return stored
         pause = FIRST_POLL_S
         while not stop.is_set():
@@ -72,6 +73,15 @@ class UploadReceiver:
             pause = min(1.5 * pause, MAX_POLL_S)
         return None
 
+    def _has_newer(self, version: int) -> bool:
+        """Ask whether the party offers a newer version than the stored one."""
+        if self._party.transport.hello() is None:
+            return False
+        try:
+            return self._request(AskUpload(self._next()), UploadOffer).version > version
+        except PartyError:
+            return False
+
     def _try(self, held_out: Tensor) -> UploadStore | None:
         """Ask for the upload and the chunks that are missing; None if the party has none yet."""
         if self._party.transport.hello() is None:
@@ -82,7 +92,9 @@ class UploadReceiver:
         if not offer.version:
             return None
         try:
-            manifest = self._check(parse_manifest(offer.manifest))
+            manifest = check_manifest(
+                parse_manifest(offer.manifest), self._party.name, self._session, self._rows
+            )
             store = UploadStore(self._folder, manifest)
             for number in store.missing:
                 chunk = self._request(AskChunk(self._next(), manifest.version, number), UploadChunk)
@@ -91,26 +103,8 @@ class UploadReceiver:
             name = self._party.name
             raise RunError(f"party {name!r}: its upload is rejected: {error}") from error
         self._request(UploadStored(self._next(), manifest.version, manifest.digest), Done)
-        self._log(
-            {
-                "event": "upload_received",
-                "party": self._party.name,
-                "version": manifest.version,
-                "rows": manifest.rows,
-                "digest": manifest.digest,
-            }
-        )
+        self._log(upload_event(manifest))
         return store
-
-    def _check(self, manifest: UploadManifest) -> UploadManifest:
-        """Reject an upload of another party or alignment."""
-        expected = self._party.name, self._session, self._rows
-        found = manifest.party, manifest.session, manifest.rows
-        if found != expected:
-            raise WireError(
-                f"expected (party, session, rows) = {expected}, got {found}; match ids again"
-            )
-        return manifest
 
     def _next(self) -> int:
         return next(self._request_ids)
@@ -120,13 +114,38 @@ class UploadReceiver:
         return reply
 
 
+def check_manifest(manifest: UploadManifest, party: str, session: str, rows: int) -> UploadManifest:
+    """Reject an upload of another party or alignment."""
+    expected = party, session, rows
+    found = manifest.party, manifest.session, manifest.rows
+    if found != expected:
+        raise WireError(
+            f"expected (party, session, rows) = {expected}, got {found}; match ids again"
+        )
+    return manifest
+
+
+def upload_event(manifest: UploadManifest) -> dict[str, Any]:
+    """Return the log event of a stored upload."""
+    return {
+        "event": "upload_received",
+        "party": manifest.party,
+        "version": manifest.version,
+        "rows": manifest.rows,
+        "digest": manifest.digest,
+    }
+
+
 def receive_uploads(
-    receivers: Mapping[str, UploadReceiver], held_out: Mapping[str, Tensor], stop: Event
+    receivers: Mapping[str, UploadReceiver],
+    held_out: Mapping[str, Tensor],
+    stop: Event,
+    newer: bool = False,
 ) -> dict[str, UploadStore]:
     """Receive the uploads of several parties at once; fewer if `stop` is set before."""
     with ThreadPoolExecutor(len(receivers)) as pool:
         futures = {
-            name: pool.submit(receiver.receive, held_out[name], stop)
+            name: pool.submit(receiver.receive, held_out[name], stop, newer)
             for name, receiver in receivers.items()
         }
         try:

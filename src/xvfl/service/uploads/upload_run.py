@@ -21,7 +21,7 @@ from xvfl.matching.alignment import CoordinatorAlignment
 from xvfl.methods.members import member_seeds
 from xvfl.model.evaluation import EVALUATION, evaluate, federation_predictions
 from xvfl.model.fitting import RunRecorder, choose_device
-from xvfl.model.run_dir import RunDir
+from xvfl.model.run_dir import CHECKPOINT, RunDir
 from xvfl.options import Options, resolve_options
 from xvfl.service.config import CoordinatorConfig
 from xvfl.service.labeled_rows import LabeledRows
@@ -57,12 +57,7 @@ class UploadRun:
         self.config, self.folder, self.log = config, folder, log
         self._parties, self._alignment = parties, alignment
         self._secret = load_secret(folder)
-        train = config.train
-        seed = run_seed(self._secret, f"split {train.random_state}")
-        splits = Splits(config.test_fraction, train.validation_fraction, seed)
-        self.labeled = LabeledRows.load(
-            labels, alignment, config.all_parties, splits, config.labels.task, stratified=False
-        )
+        self.labeled = load_labeled_rows(config, folder, labels, alignment)
         sessions = {name: alignment.matches[name].session.hex() for name in config.all_parties}
         matched = {
             name: int((alignment.matches[name].handles >= 0).sum()) for name in config.all_parties
@@ -114,6 +109,7 @@ class UploadRun:
             ]
         )
         levels = {name: stores[name].row_status() for name in names}
+        labeled = labeled.without({name: stores[name].withdrawn for name in names})
         rows, (training, validation, test) = labeled.rows(levels, options.train.class_weight)
         rows = rows.to(device)
         held_out = rows.take(validation.to(device))
@@ -132,8 +128,13 @@ class UploadRun:
         for record in trainer.run(score):
             if record.kind == "epoch":
                 recorder.add(record, losses)
-            if stop.is_set():
+            if stop.is_set() or any(each.changed for each in stores.values()):
                 break
+        if any(each.changed for each in stores.values()):
+            # The heads have learned from rows that may not be used any more: start again.
+            (self.folder / CHECKPOINT).unlink(missing_ok=True)
+            self.log({"event": "upload_changed", "step": trainer.progress.step})
+            return self.run(stop)
         recorder.save_checkpoint()
         if stop.is_set():
             return RunOutcome(trainer.progress.step)
@@ -199,7 +200,10 @@ class UploadRun:
             "net": asdict(options.net),
             "loss": asdict(options.loss),
             "train": train,
-            "uploads": {name: store.manifest.digest for name, store in stores.items()},
+            "uploads": {
+                name: [store.manifest.digest, len(store.withdrawn)]
+                for name, store in stores.items()
+            },
             "y": self.labeled.y.tolist(),
         }
         return blake2b(json.dumps(identity, sort_keys=True).encode(), digest_size=16).hexdigest()
@@ -231,12 +235,25 @@ class UploadRun:
         }
 
 
+def load_labeled_rows(
+    config: CoordinatorConfig, folder: RunDir, labels: pd.Series, alignment: CoordinatorAlignment
+) -> LabeledRows:
+    """Split the labeled rows without looking at labels, always in the same way for a folder."""
+    seed = run_seed(load_secret(folder), f"split {config.train.random_state}")
+    splits = Splits(config.test_fraction, config.train.validation_fraction, seed)
+    return LabeledRows.load(
+        labels, alignment, config.all_parties, splits, config.labels.task, stratified=False
+    )
+
+
 def _about(store: UploadStore) -> dict[str, Any]:
     manifest = store.manifest
     return {
         "version": manifest.version,
         "digest": manifest.digest,
+        "session": manifest.session,
         "rows": manifest.rows,
+        "withdrawn": len(store.withdrawn),
         "width": manifest.width,
         "created": manifest.created,
         "terms": asdict(manifest.terms),
