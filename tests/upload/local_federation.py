@@ -14,14 +14,17 @@ from xvfl.matching.alignment import CoordinatorAlignment
 from xvfl.model.run_dir import RunDir
 from xvfl.service.align import match_parties
 from xvfl.service.config import CoordinatorConfig, CoordinatorLabels, MatchingConfig
+from xvfl.service.head_store import HeadStore
 from xvfl.service.outcome import RunOutcome
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.uploads.party_service import UploadPartyService
 from xvfl.service.uploads.upload_run import UploadRun
-from xvfl.wire.in_process import InProcessTransport
+from xvfl.wire.in_process import InProcessTransport, OfflineTransport
 from xvfl.wire.tls import Tls
+from xvfl.wire.transport import Transport
 
 ENCODER = EncoderConfig(epochs=2, embedding_dim=16, hidden_dim=32, skip_rank=8, masked_copies=2)
+TERMS = UploadTerms("tests")
 N_ROWS, N_COLUMNS = 240, 3
 PARTIES = ("bank", "shop")
 
@@ -45,8 +48,13 @@ def tables(seed: int = 0) -> tuple[dict[str, pd.DataFrame], pd.Series]:
 class LocalFederation:
     """Parties and a coordinator with their folders; `log` collects their events."""
 
-    def __init__(self, folder: Path, encoders: Mapping[str, EncoderConfig] | None = None) -> None:
-        self.folder, self.log = folder, list[dict[str, Any]]()
+    def __init__(
+        self,
+        folder: Path,
+        encoders: Mapping[str, EncoderConfig] | None = None,
+        terms: UploadTerms = TERMS,
+    ) -> None:
+        self.folder, self.log, self.terms = folder, list[dict[str, Any]](), terms
         self.tables, self.labels = tables()
         self.encoders = dict.fromkeys(PARTIES, ENCODER) | dict(encoders or {})
         self.services = {name: self.start_party(name) for name in PARTIES}
@@ -62,10 +70,10 @@ class LocalFederation:
             RunDir(self.folder / name).create(),
             MatchingConfig(),
             release_key=self.folder / "coordinator" / "release.pub",
+            encoder=self.encoders[name],
+            terms=self.terms,
         )
-        return UploadPartyService(
-            inputs, self.encoders[name], UploadTerms("tests"), self.log.append
-        )
+        return UploadPartyService(inputs, self.log.append)
 
     def transports(self) -> dict[str, InProcessTransport]:
         """Connect to the parties."""
@@ -86,20 +94,44 @@ class LocalFederation:
             )
         return self.alignment
 
-    def run(self, stop: Event | None = None, **options: Any) -> RunOutcome:
-        """Train."""
-        config = CoordinatorConfig(
+    def config(self, **options: Any) -> CoordinatorConfig:
+        """Return the coordinator's configuration."""
+        return CoordinatorConfig(
             "localhost:1",
             PARTIES,
             Tls("ca", "certificate", "key"),
             CoordinatorLabels("labels.csv", "id", "y"),
-            train=TrainConfig(epochs=3, device="cpu"),
-            **options,
+            state_dir=str(self.coordinator.path),
+            **{"train": TrainConfig(epochs=3, device="cpu"), **options},
         )
-        alignment = self.match()
-        parties = [RemoteParty(name, each) for name, each in self.transports().items()]
-        run = UploadRun(config, self.coordinator, self.labels, alignment, parties, self.log.append)
+
+    def run(
+        self,
+        stop: Event | None = None,
+        retrain: bool = False,
+        offline: bool = False,
+        **options: Any,
+    ) -> RunOutcome:
+        """Train; `offline` without connections to parties."""
+        alignment, transports = self.match(), dict[str, Transport](self.transports())
+        if offline:
+            transports = {name: OfflineTransport() for name in transports}
+        run = UploadRun(
+            self.config(**options),
+            self.coordinator,
+            self.labels.dropna(),
+            list(self.labels.index),
+            alignment,
+            [RemoteParty(name, each) for name, each in transports.items()],
+            self.log.append,
+            retrain,
+        )
         return run.run(stop or Event())
+
+    @property
+    def head(self) -> RunDir:
+        """The folder of the current head."""
+        return HeadStore(self.coordinator).current
 
     def events(self, name: str) -> list[dict[str, Any]]:
         """Return the logged events of a kind."""

@@ -52,6 +52,7 @@ PANELS: dict[str, tuple[Callable[..., None], ...]] = {
         services.coordinator,
         services.party,
         services.status,
+        services.rollback,
         align_command.align,
         release_command.release,
         release_command.install,

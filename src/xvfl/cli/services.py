@@ -35,16 +35,26 @@ Serve = Annotated[
 Again = Annotated[
     bool, typer.Option("--again", help="With --serve: match the ids of the table once more.")
 ]
+Retrain = Annotated[
+    bool,
+    typer.Option(
+        "--retrain", help="Train another head on the stored uploads; no party needs to be online."
+    ),
+]
 
 
-def coordinator(config: CoordinatorFile, quiet: Quiet = False, serve: Serve = False) -> None:
-    """Run the coordinator: match ids, train with the connected parties, evaluate, release.
+def coordinator(
+    config: CoordinatorFile, quiet: Quiet = False, serve: Serve = False, retrain: Retrain = False
+) -> None:
+    """Run the coordinator: match ids, receive the parties' uploads, train, evaluate, release.
 
-    A coordinator that was stopped or killed resumes from the last common checkpoint when it is
-    started again. If the run finishes without some of its parties, the last line names them and
-    the exit code is 3; started again, the coordinator informs those that have come back.
+    A coordinator that was stopped or killed continues where it was when it is started again.
+    Parties may stop once their upload is stored; a release waits for those that are offline.
 
     xvfl coordinator coordinator.toml
+
+    --retrain trains another head on the stored uploads, with other labels or options; it becomes
+    the current one when it is finished. `xvfl rollback` returns to the one before.
 
     With --serve it predicts instead: it answers requests for ids over HTTP with the parties that
     reply before the deadline.
@@ -59,7 +69,7 @@ def coordinator(config: CoordinatorFile, quiet: Quiet = False, serve: Serve = Fa
             from xvfl.service.prediction.coordinator_process import serve_predictions
         serve_predictions(loaded, not quiet)
         return
-    outcome = serve_coordinator(loaded, not quiet)
+    outcome = serve_coordinator(loaded, not quiet, retrain)
     if outcome.evaluation is None:
         print_error(f"stopped; continue with: xvfl coordinator {config}")
         raise typer.Exit(INTERRUPTED)
@@ -69,6 +79,24 @@ def coordinator(config: CoordinatorFile, quiet: Quiet = False, serve: Serve = Fa
     if outcome.absent:
         print_error(outcome.describe_absent())
         raise typer.Exit(FINISHED_WITHOUT)
+    if outcome.uninformed:
+        names = ", ".join(outcome.uninformed)
+        print_error(f"the release waits for {names}; deliver it with: xvfl release {config}")
+
+
+def rollback(config: CoordinatorFile) -> None:
+    """Use the coordinator's previous head again, and release it to the parties of the current one.
+
+    A coordinator with --serve that is running uses it at once.
+
+    xvfl rollback coordinator.toml
+    """
+    with require_extra("federated"):
+        from xvfl.service.config import load_coordinator_config
+        from xvfl.service.release_delivery import use_previous_head
+
+    head = use_previous_head(load_coordinator_config(config))
+    print(f"head {head.path.name} is the current one")
 
 
 def party(

@@ -200,6 +200,13 @@ class PartyPool:
             if party.name == name and party.available:
                 self._leave_out(party, reason, fault=False)
 
+    def use_runs(self, runs: Mapping[str, str]) -> None:
+        """Open the sessions of parties that load other weights from now on."""
+        before, self._runs = self._runs, runs
+        for name, run in runs.items():
+            if before[name] != run:
+                self.reopen(name, "it loads another version of its encoder")
+
     def reject_reply(self, index: int, error: WireError) -> None:
         """Leave a party out that sent an invalid reply."""
         self._leave_out(self.parties[index], INVALID, str(error))

@@ -25,7 +25,6 @@ from xvfl.config import (
 )
 from xvfl.data.frames import SQL
 from xvfl.errors import ConfigError, WireError, unknown
-from xvfl.federation.party_monitor import AnomalyPolicy
 from xvfl.federation.request_ledger import RequestLimits
 from xvfl.federation.settings_limits import SettingsLimits as SettingsLimits
 from xvfl.service.prediction.prediction_config import CoordinatorPrediction, PartyPrediction
@@ -136,9 +135,8 @@ class CoordinatorConfig:
     """Features of the label holder, if it has any."""
     min_parties: int = 1
     """Training continues while at least this many parties are online."""
-    on_anomaly: AnomalyPolicy = "clip"
-    """What to do if a party sends suspicious values. All three log a warning; `clip` also scales
-    embeddings that are too large back to the usual range, `leave_out` excludes the party."""
+    on_anomaly: Literal["warn", "leave_out"] = "warn"
+    """What to do with a suspicious upload: log a warning, or also train without it."""
     test_fraction: float = 0.2
     """Fraction of the labeled rows held out for the final evaluation."""
     net: NetConfig = NetConfig()

@@ -1,10 +1,13 @@
 """The process of `xvfl coordinator`: listen for parties, match ids, train, evaluate, release."""
 
+import errno
 import shutil
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
 from xvfl.certs.release_key import PUBLIC_KEY
+from xvfl.errors import RunError
 from xvfl.federation.request_ledger import UNLIMITED
 from xvfl.model.run_dir import RunDir
 from xvfl.model.workflow import read_source
@@ -16,11 +19,13 @@ from xvfl.service.party import open_party
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.status_server import StatusServer
 from xvfl.system.signals import STOP_TIMEOUT_S, stop_on_signals
-from xvfl.wire.in_process import InProcessTransport
+from xvfl.wire.in_process import InProcessTransport, OfflineTransport
 from xvfl.wire.transport import Transport
 
 
-def serve_coordinator(config: CoordinatorConfig, show: bool = True) -> RunOutcome:
+def serve_coordinator(
+    config: CoordinatorConfig, show: bool = True, retrain: bool = False
+) -> RunOutcome:
     """Train until the run is finished or a signal stops this process.
 
     A restarted coordinator resumes from the last common checkpoint.
@@ -31,20 +36,32 @@ def serve_coordinator(config: CoordinatorConfig, show: bool = True) -> RunOutcom
         The configuration of the coordinator.
     show : bool, default=True
         Print the log on standard error as well.
+    retrain : bool, default=False
+        Train another head on the stored uploads, although one is finished.
 
     Returns
     -------
     RunOutcome
 
     """
-    service = CoordinatorService(config, show)
+    service = CoordinatorService(config, show, retrain)
     log = service.log
     with ExitStack() as stack:
         stop = stack.enter_context(stop_on_signals(timeout=STOP_TIMEOUT_S))
-        server = stack.enter_context(listen(config, log, service.check_hello))
-        service.connect({**server.transports, **_local_party(service)})
-        address = f"{config.listen.rpartition(':')[0]}:{server.port}"
-        log({"event": "listening", "address": address, "parties": list(config.parties)})
+        transports: Mapping[str, Transport]
+        try:
+            server = stack.enter_context(listen(config, log, service.check_hello))
+            transports = server.transports
+            address = f"{config.listen.rpartition(':')[0]}:{server.port}"
+            log({"event": "listening", "address": address, "parties": list(config.parties)})
+        except RunError as error:
+            used = getattr(error.__cause__, "errno", None) == errno.EADDRINUSE
+            if not used or service.needs_parties:
+                raise
+            # All uploads are stored: train beside a process that predicts at this address.
+            log({"event": "not_listening", "address": config.listen, "reason": str(error)})
+            transports = {name: OfflineTransport() for name in config.parties}
+        service.connect({**transports, **_local_party(service)})
         if config.status_address is not None:
             status_server = StatusServer(
                 config.status_address, service.status, config.status_allowed_hosts

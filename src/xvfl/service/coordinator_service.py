@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from xvfl.data.frames import read_frame
 from xvfl.data.labels import read_labels
 from xvfl.errors import WireError
 from xvfl.federation.remote_party import AdaptiveTimeout, RemoteParty
@@ -22,6 +23,7 @@ from xvfl.service.outcome import RunOutcome
 from xvfl.service.release import check_releasable, load_signing_key
 from xvfl.service.state_dir import open_state_dir
 from xvfl.service.uploads.upload_run import UploadRun
+from xvfl.service.uploads.upload_store import find_upload
 from xvfl.system.signals import interruptible
 from xvfl.training.threads import limit_threads
 from xvfl.wire.messages import Hello
@@ -31,13 +33,16 @@ from xvfl.wire.transport import Transport
 class CoordinatorService:
     """State folder, log, labels and alignment of a coordinator, and its run."""
 
-    def __init__(self, config: CoordinatorConfig, show: bool = True) -> None:
-        """Load the labels and the state folder; create the release key if it is missing."""
+    def __init__(self, config: CoordinatorConfig, show: bool = True, retrain: bool = False) -> None:
+        """Load the labels and the state folder; create the release key if it is missing.
+
+        `retrain` trains another head on the stored uploads.
+        """
         check_releasable(config.loss, config.release_to)
         # Reject members that privacy does not allow before the parties connect.
         check_members(config.net, config.privacy)
         require_task(config.loss.method, config.labels.task)
-        self.config = config
+        self.config, self._retrain = config, retrain
         self.folder, self.log = open_state_dir(config, "coordinator", show)
         # Create release.pub now: parties need it before training ends.
         load_signing_key(self.folder, config.signing_key)
@@ -46,8 +51,14 @@ class CoordinatorService:
             id_column=config.labels.id_column,
             column=config.labels.column,
             where="labels",
+            allow_missing=self.uploads,
             task=config.labels.task,
         )
+        self.ids = list(self.labels.index)
+        if self.uploads:
+            # Rows without a label are matched too: heads may learn from them.
+            frame = read_frame(config.labels.table, config.labels.id_column, "labels")
+            self.ids = list(frame.index)
         # Initialize the counter from the clock so that it increases across restarts.
         self.counters = Counters(request_id=time.time_ns() // 1_000_000)
         self.alignment = self._load_alignment()
@@ -74,7 +85,14 @@ class CoordinatorService:
         with limit_threads(False, torch.device("cpu")), torch.random.fork_rng(devices=[]):
             if self.uploads:
                 self._run = UploadRun(
-                    self.config, self.folder, self.labels, alignment, self.parties, self.log
+                    self.config,
+                    self.folder,
+                    self.labels,
+                    self.ids,
+                    alignment,
+                    self.parties,
+                    self.log,
+                    self._retrain,
                 )
                 return self._run.run(stop)
             with interruptible(stop):
@@ -93,6 +111,16 @@ class CoordinatorService:
     def uploads(self) -> bool:
         """Whether parties train alone and upload; otherwise training is interactive."""
         return resolve_privacy(self.config.privacy, federated=True).reconstruction_only
+
+    @property
+    def needs_parties(self) -> bool:
+        """Whether a party must connect before heads can be trained."""
+        names, matches = self.config.all_parties, self._matches
+        return not self.uploads or any(
+            name not in matches
+            or find_upload(self.folder, name, matches[name].session.hex()) is None
+            for name in names
+        )
 
     def status(self) -> dict[str, Any]:
         """Return the status of the run; before training, which parties are connected."""
@@ -136,7 +164,7 @@ class CoordinatorService:
         if new or self.alignment is None:
             self.alignment = match_parties(
                 new,
-                list(self.labels.index),
+                self.ids,
                 [self.config.labels.column],
                 self.config.matching,
                 self.folder / ALIGNMENT,
@@ -156,5 +184,11 @@ class CoordinatorService:
         alignment = load_coordinator_alignment(folder / ALIGNMENT)
         if folder is not self.folder:
             alignment.save(self.folder / ALIGNMENT)
-        alignment.labels.check([self.config.labels.column], list(self.labels.index), "labels")
+        # Another label column of the same rows needs no new match.
+        columns = alignment.labels.columns if self.uploads else [self.config.labels.column]
+        labeled = list(self.labels.index)
+        if len(labeled) == alignment.labels.rows != len(self.ids):
+            # Version 0.3 matched rows with a label only.
+            self.ids = labeled
+        alignment.labels.check(columns, self.ids, "labels")
         return alignment

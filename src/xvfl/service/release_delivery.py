@@ -12,6 +12,7 @@ from xvfl.federation.remote_party import RemoteParty, request_all
 from xvfl.model.run_dir import RunDir
 from xvfl.options import resolve_privacy
 from xvfl.service.config import CoordinatorConfig
+from xvfl.service.head_store import HeadStore
 from xvfl.service.listener import listen
 from xvfl.service.log import FINISHED, LogFunction
 from xvfl.service.party_release import PartyFolder
@@ -28,7 +29,8 @@ def sign_releases(
 ) -> ReleaseStore:
     """Sign the head of the finished run for parties, or with a reason its revocation."""
     folder = RunDir(config.state_dir)
-    heads, names = load_trained_heads(folder, resolve_privacy(config.privacy, federated=True))
+    privacy = resolve_privacy(config.privacy, federated=True)
+    heads, names = load_trained_heads(HeadStore(folder).current, privacy)
     check_releasable(heads.loss, parties)
     for name in parties:
         if name not in names:
@@ -40,6 +42,17 @@ def sign_releases(
         for name in parties:
             store.revoke(name, revocation)
     return store
+
+
+def use_previous_head(config: CoordinatorConfig) -> RunDir:
+    """Use the head before the current one; sign it for the parties that have the current one."""
+    folder = RunDir(config.state_dir)
+    records = ReleaseStore(folder, config.signing_key).records()
+    run = HeadStore(folder).current.manifest()["run"]
+    head = HeadStore(folder).go_back()
+    holders = [name for name, each in records.items() if each.run == run and not each.revoked]
+    sign_releases(config, holders)
+    return head
 
 
 def deliver_to_members(
@@ -106,7 +119,7 @@ def serve_releases(
         with listen(config, log) as server:
             log({"event": "listening", "address": config.listen, "parties": waiting})
             remote = {name: RemoteParty(name, server.transports[name]) for name in waiting}
-            _deliver(remote, store, deadline, stop, log)
+            deliver_releases(remote, store, deadline, stop, log)
     except RunError as error:
         if getattr(error.__cause__, "errno", None) != errno.EADDRINUSE:
             raise
@@ -115,14 +128,17 @@ def serve_releases(
             stop.wait(POLL_S)
 
 
-def _deliver(
+def deliver_releases(
     remote: dict[str, RemoteParty],
     store: ReleaseStore,
     deadline: float,
     stop: Event,
     log: LogFunction,
 ) -> None:
-    """Send each party its release when it is connected, and that nothing follows."""
+    """Send each party its release when it is connected, and that nothing follows.
+
+    Parties that have received theirs are removed from `remote`.
+    """
     # Initialize the counter from the clock so that it increases across restarts.
     request_id = time.time_ns() // 1_000_000
     rejected: set[str] = set()
@@ -134,7 +150,7 @@ def _deliver(
             party.instance_id = hello.instance_id
             request_id += 2
             if send_release(store, party, request_id, log):
-                _end(party, request_id + 1)
+                end_party(party, request_id + 1)
                 del remote[name]
             elif not party.restarted():
                 # It would reject the release again; wait until its operator restarts it.
@@ -142,7 +158,7 @@ def _deliver(
         stop.wait(POLL_S if remote else 0)
 
 
-def _end(party: RemoteParty, request_id: int) -> None:
+def end_party(party: RemoteParty, request_id: int) -> None:
     """Tell a party that nothing follows, so that its process exits."""
     try:
         request_all([party], [End(request_id, FINISHED)], Done)

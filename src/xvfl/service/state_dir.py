@@ -49,7 +49,7 @@ OWN = (
     "releases.json",
     "requests-*",
     "run.json",
-    "run_name.json",
+    "split.json",
     "uploads",
     "withdrawn.*",
 )

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from xvfl import maths
+from xvfl.data.frames import read_frame
 from xvfl.errors import ConfigError, RunError, WireError
 from xvfl.federation.message_checks import check_handles
 from xvfl.federation.party_pool import PartyPool
@@ -19,7 +20,7 @@ from xvfl.federation.predict_in_time import (
     predict_in_time,
 )
 from xvfl.federation.remote_party import RemoteParty
-from xvfl.matching.alignment import CoordinatorAlignment
+from xvfl.matching.alignment import CoordinatorAlignment, load_coordinator_alignment
 from xvfl.matching.normalize import RULES, normalize_ids
 from xvfl.methods.base import mode_key
 from xvfl.methods.pooling import prediction_views
@@ -31,8 +32,10 @@ from xvfl.service.prediction.federated_model import FederatedModel
 from xvfl.service.prediction.micro_batches import Answers, UnavailableError
 from xvfl.service.prediction.prediction_config import MAX_ASSISTED_ROWS, MAX_DEADLINE_S
 from xvfl.service.prediction.row_answers import collaborative_answers
+from xvfl.service.prediction.stand_in import StandIn, add_stand_ins, find_stand_ins
 from xvfl.service.release_delivery import send_release
 from xvfl.service.release_store import ReleaseStore
+from xvfl.service.uploads.upload_store import find_upload
 from xvfl.wire.messages import Assist, Assistance, Hello, Message
 from xvfl.wire.texts import MAX_NAME
 from xvfl.wire.transport import Transport
@@ -92,6 +95,31 @@ class CoordinatorPredictor:
         self._offered: set[tuple[str, int, str]] = set()
         self._release_error = ""
         self.pool: PartyPool | None = None
+        self._stand_ins = self._find_stand_ins()
+
+    def _find_stand_ins(self) -> dict[int, StandIn]:
+        """Find stored uploads that may stand in for parties that are away."""
+        folder, config = RunDir(self.config.state_dir), self.config
+        if not self.model.heads.encoders or not folder.has(ALIGNMENT):
+            return {}
+        alignment = load_coordinator_alignment(folder / ALIGNMENT)
+        labels, rule = config.labels, config.matching.rule
+        ids = list(read_frame(labels.table, labels.id_column, "labels").index)
+        if alignment.labels.rows != len(ids):
+            return {}
+        encoders, matches = self.model.heads.encoders, alignment.matches
+        stores = {
+            name: store
+            for name in self.model.names
+            if (
+                store := find_upload(
+                    folder, name, matches[name].session.hex(), encoders[name]["version"]
+                )
+            )
+        }
+        return find_stand_ins(
+            self.model, stores, alignment, normalize_ids(ids, rule, "labels"), list(self._row)
+        )
 
     def _set_alignment(self, alignment: CoordinatorAlignment) -> None:
         handles = torch.full((len(self._ids), len(self.model.names)), -1)
@@ -107,6 +135,16 @@ class CoordinatorPredictor:
         patience = EMBED_SHARE * self.settings.deadline
         self.pool = PartyPool(parties, self.model.runs, self._prepare, self._log, patience)
         return self.pool
+
+    def use_model(self, model: FederatedModel) -> None:
+        """Predict with another head of the same parties from now on."""
+        if model.names != self.model.names:
+            raise RunError("the current head has other parties; start this process again")
+        with self._exchange:
+            self.model = model
+            self._stand_ins = self._find_stand_ins()
+            if self.pool is not None:
+                self.pool.use_runs(model.runs)
 
     def check_hello(self, name: str, hello: Hello) -> None:
         """Reject a party whose prediction table was matched in another session."""
@@ -184,7 +222,9 @@ class CoordinatorPredictor:
 
     def check_ready(self) -> None:
         """Raise `UnavailableError` if fewer than `min_parties` are available."""
-        self._check_parties(self.pool.n_available if self.pool else 0, "available")
+        parties = self.pool.parties if self.pool else []
+        count = sum(each.available or i in self._stand_ins for i, each in enumerate(parties))
+        self._check_parties(count, "available")
 
     def _check_parties(self, count: int, what: str) -> None:
         least = self.settings.min_parties
@@ -203,6 +243,7 @@ class CoordinatorPredictor:
         with self._exchange:
             batch = embed_in_time(pool, handles, caller, views, model.widths, deadline)
             self._record_full(torch.tensor(rows), batch)
+            batch, stood_in = add_stand_ins(batch, torch.tensor(rows), self._stand_ins)
             out, batch, completed = predict_in_time(
                 pool, model.method, batch, model.net.members, deadline
             )
@@ -214,7 +255,13 @@ class CoordinatorPredictor:
         }
         n_features = [pool.parties[i].n_features for i in batch.places]
         holders = [self._possible_holders(each) for each in handles]
-        return collaborative_answers(model, out, batch, n_features, completed, unreachable, holders)
+        answers = collaborative_answers(
+            model, out, batch, n_features, completed, unreachable, holders
+        )
+        for note, held in stood_in.items():
+            for i in held.nonzero().flatten().tolist():
+                answers[i]["notes"].append(note)
+        return answers
 
     def _possible_holders(self, handles: Tensor) -> list[str]:
         """Return the parties that hold a row, and those of which this is not known yet."""

@@ -6,7 +6,7 @@ import torch
 
 from xvfl.certs.release_key import PUBLIC_KEY
 from xvfl.data.frames import read_frame
-from xvfl.errors import ConfigError
+from xvfl.errors import ConfigError, XVFLError
 from xvfl.federation.prediction_ledger import PredictionLimits
 from xvfl.model.run_dir import RunDir
 from xvfl.model.workflow import read_source
@@ -16,7 +16,7 @@ from xvfl.service.listener import listen
 from xvfl.service.log import LogFunction
 from xvfl.service.prediction.coordinator_prediction import CoordinatorPredictor
 from xvfl.service.prediction.endpoint_settings import EndpointSettings
-from xvfl.service.prediction.federated_model import load_federated_model
+from xvfl.service.prediction.federated_model import current_run, load_federated_model
 from xvfl.service.prediction.http_endpoint import HttpEndpoint, PredictionService
 from xvfl.service.prediction.micro_batches import MicroBatcher
 from xvfl.service.prediction.party_prediction import PREDICTION, PartyPredictor
@@ -68,7 +68,7 @@ def serve_predictions(config: CoordinatorConfig, show: bool = True) -> None:
         service = PredictionService(
             "collaborative",
             predictor.find_row,
-            lambda note: prior_answer(model.task, model.prior, note),
+            lambda note: prior_answer(predictor.model.task, predictor.model.prior, note),
             batcher.submit,
             check_ready=predictor.check_ready,
         )
@@ -83,8 +83,20 @@ def serve_predictions(config: CoordinatorConfig, show: bool = True) -> None:
             )
             stack.callback(status_server.close)
             log({"event": "status_server", "port": status_server.port})
+        used, failed = current_run(folder), ""
         while not stop.wait(0.5):
             predictor.offer_releases()
+            run = current_run(folder)
+            if run in (used, failed):
+                continue
+            try:
+                predictor.use_model(load_federated_model(folder, privacy, config.all_parties))
+                used, failed = run, ""
+                log({"event": "head_changed", "run": run})
+            except XVFLError as error:
+                # Predictions go on with the head in use.
+                failed = run
+                log({"event": "head_not_changed", "reason": str(error)})
     log({"event": "stopped", "reason": "stop signal"})
 
 

@@ -10,6 +10,7 @@ from xvfl.methods.base import Method, mode_key, require_mode
 from xvfl.model.prediction import completing_modes
 from xvfl.model.run_dir import MANIFEST, RunDir
 from xvfl.primitives.task import Task
+from xvfl.service.head_store import HeadStore
 from xvfl.service.trained_heads import TrainedHeads, load_trained_heads
 from xvfl.upload.manifest import encoder_name
 
@@ -79,20 +80,29 @@ class FederatedModel:
 def load_federated_model(
     folder: RunDir, privacy: PrivacyConfig, parties: Sequence[str]
 ) -> FederatedModel:
-    """Load a finished run from the coordinator's state folder."""
-    heads, names = load_trained_heads(folder, privacy)
-    if set(names) != set(parties):
+    """Load the current head from the coordinator's state folder."""
+    head = HeadStore(folder).current
+    heads, names = load_trained_heads(head, privacy)
+    manifest = head.manifest()
+    if {*names, *manifest.get("left_out", [])} != set(parties):
         raise RunError(
-            f"{folder.path}: the run was trained with the parties {names}, the configuration has "
+            f"{head.path}: the run was trained with the parties {names}, the configuration has "
             f"{list(parties)}"
         )
-    manifest = folder.manifest()
     if manifest.get("differential_privacy"):
         raise RunError(
-            f"{folder.path}: a run with differential privacy cannot predict as a federation, "
+            f"{head.path}: a run with differential privacy cannot predict as a federation, "
             "because the embeddings of new rows would not be accounted for; release the heads and "
             "predict in mode local"
         )
     require_mode(heads.method, "collaborative", heads.loss.method)
     heads.method.heads.eval()
     return FederatedModel(heads, tuple(names), build(NetConfig, manifest["net"], MANIFEST))
+
+
+def current_run(folder: RunDir) -> str:
+    """Return the name of the current head's run; empty if it cannot be read."""
+    try:
+        return str(HeadStore(folder).current.manifest()["run"])
+    except RunError:
+        return ""

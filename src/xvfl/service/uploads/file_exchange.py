@@ -76,7 +76,9 @@ def export_held_out(service: CoordinatorService, party: str, out: Path) -> int:
     missing = [n for n in config.all_parties if alignment is None or n not in alignment.matches]
     if alignment is None or missing:
         raise RunError(f"ids are not matched yet with {', '.join(missing)}; run `xvfl align` first")
-    labeled = load_labeled_rows(config, service.folder, service.labels, alignment)
+    labeled = load_labeled_rows(
+        config, service.folder, service.labels, service.ids, alignment, config.all_parties
+    )
     handles = labeled.held_out_handles()[party].tolist()
     content = {
         "party": party,

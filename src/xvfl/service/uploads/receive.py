@@ -4,6 +4,8 @@ A party that is offline is asked again when it is back; chunks that have arrived
 again, also after a restart of either side.
 """
 
+import math
+import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
@@ -13,9 +15,11 @@ from torch import Tensor
 
 from xvfl.errors import PartyError, RunError, WireError
 from xvfl.federation.remote_party import RemoteParty, request_all
+from xvfl.matching import CoordinatorMatch
 from xvfl.model.run_dir import RunDir
 from xvfl.service.log import LogFunction
 from xvfl.service.uploads.upload_store import UploadStore, find_upload
+from xvfl.system.printable import one_line
 from xvfl.upload.manifest import UploadManifest, parse_manifest
 from xvfl.wire.messages import (
     AskChunk,
@@ -33,22 +37,23 @@ Reply = TypeVar("Reply", Done, UploadOffer, UploadChunk)
 
 
 class UploadReceiver:
-    """Receives one party's upload."""
+    """Receives one party's upload; a party that never connects is an error after `join` seconds."""
 
     def __init__(
         self,
         party: RemoteParty,
         folder: RunDir,
-        session: str,
-        rows: int,
+        match: CoordinatorMatch,
         request_ids: Iterator[int],
+        join: float,
         log: LogFunction,
     ) -> None:
         self._party, self._folder, self._log = party, folder, log
-        self._session, self._rows = session, rows
-        self._request_ids = request_ids
-        self.progress = 0.0
-        """Finished share of the training of the party's encoder."""
+        self._session, self._rows = match.session.hex(), int((match.handles >= 0).sum())
+        self._request_ids, self._join = request_ids, join
+        self.progress, self.version, self.n_bytes, self.problem = 0.0, 0, 0, ""
+        """Finished share of the training of the party's encoder; version and bytes of the stored
+        upload; why the run waits."""
 
     def receive(self, held_out: Tensor, stop: Event, newer: bool = False) -> UploadStore | None:
         """Receive the whole upload; None if `stop` is set before. A refusal raises `RunError`.
@@ -58,17 +63,26 @@ class UploadReceiver:
         """
         stored = find_upload(self._folder, self._party.name, self._session)
         if stored is not None and not (newer and self._has_newer(stored.manifest.version)):
-            return stored
-        pause = FIRST_POLL_S
+            return self._accept(stored)
+        pause, deadline = FIRST_POLL_S, time.monotonic() + self._join
         while not stop.is_set():
+            store = None
             try:
-                store = self._try(held_out)
+                if self._party.transport.hello() is not None:
+                    deadline, self.problem = math.inf, ""
+                    store = self._try(held_out)
+                elif time.monotonic() > deadline:
+                    raise RunError(
+                        f"party {self._party.name!r} did not connect; start it with `xvfl party`"
+                    )
+                else:
+                    self.problem = f"party {self._party.name!r} is not connected, and has no upload"
             except PartyError as error:
                 if error.fault == "refused":
                     raise RunError(str(error)) from error
-                store = None
+                self.problem = str(error)
             if store is not None:
-                return store
+                return self._accept(store)
             stop.wait(pause)
             pause = min(1.5 * pause, MAX_POLL_S)
         return None
@@ -82,12 +96,19 @@ class UploadReceiver:
         except PartyError:
             return False
 
+    def _accept(self, store: UploadStore) -> UploadStore:
+        manifest = store.manifest
+        self.progress, self.problem = 1.0, ""
+        self.version, self.n_bytes = manifest.version, manifest.n_bytes
+        return store
+
     def _try(self, held_out: Tensor) -> UploadStore | None:
         """Ask for the upload and the chunks that are missing; None if the party has none yet."""
-        if self._party.transport.hello() is None:
-            return None
+        name = self._party.name
         self._request(HeldOut(self._next(), held_out.int()), Done)
         offer = self._request(AskUpload(self._next()), UploadOffer)
+        if offer.problem:
+            raise RunError(f"party {name!r}: {one_line(offer.problem)}")
         self.progress = offer.progress
         if not offer.version:
             return None
@@ -100,7 +121,6 @@ class UploadReceiver:
                 chunk = self._request(AskChunk(self._next(), manifest.version, number), UploadChunk)
                 store.add(number, chunk.values, chunk.row_status)
         except WireError as error:
-            name = self._party.name
             raise RunError(f"party {name!r}: its upload is rejected: {error}") from error
         self._request(UploadStored(self._next(), manifest.version, manifest.digest), Done)
         self._log(upload_event(manifest))
@@ -132,6 +152,7 @@ def upload_event(manifest: UploadManifest) -> dict[str, Any]:
         "party": manifest.party,
         "version": manifest.version,
         "rows": manifest.rows,
+        "bytes": manifest.n_bytes,
         "digest": manifest.digest,
     }
 

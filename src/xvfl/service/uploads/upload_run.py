@@ -2,248 +2,335 @@
 
 import itertools
 import json
+import math
 import secrets
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from hashlib import blake2b
 from threading import Event
 from typing import Any
 
 import pandas as pd
 
-from xvfl.dataset.splits import Splits
-from xvfl.federation.build import build_method
+from xvfl.dataset.splits import RowCounts, Splits
+from xvfl.errors import ConfigError, RunError
 from xvfl.federation.calibration import calibrate
 from xvfl.federation.predict import mean_score, mode_losses
 from xvfl.federation.remote_party import RemoteParty
 from xvfl.matching.alignment import CoordinatorAlignment
-from xvfl.methods.members import member_seeds
-from xvfl.model.evaluation import EVALUATION, evaluate, federation_predictions
+from xvfl.methods import method_spec
+from xvfl.model.dashboard.curves import curves
+from xvfl.model.evaluation import EVALUATION, Evaluation, evaluate, federation_predictions
 from xvfl.model.fitting import RunRecorder, choose_device
+from xvfl.model.missing_map import MISSING, rows_map
 from xvfl.model.run_dir import CHECKPOINT, RunDir
-from xvfl.options import Options, resolve_options
+from xvfl.model.run_summary import record_run
+from xvfl.options import Options
 from xvfl.service.config import CoordinatorConfig
+from xvfl.service.head_store import HeadStore
 from xvfl.service.labeled_rows import LabeledRows
 from xvfl.service.log import FINISHED, LogFunction
 from xvfl.service.outcome import RunOutcome
-from xvfl.service.release_delivery import send_release
+from xvfl.service.release_delivery import deliver_releases, end_party
 from xvfl.service.release_store import ReleaseStore
 from xvfl.service.secret import load_secret, run_seed
 from xvfl.service.trained_heads import TrainedHeads
 from xvfl.service.uploads.receive import UploadReceiver, receive_uploads
+from xvfl.service.uploads.upload_checks import find_problems
 from xvfl.service.uploads.upload_store import UploadStore
 from xvfl.training.loop import Trainer
-from xvfl.upload.stored_party import StoredParty, stored_federation
-from xvfl.wire.messages import End
+from xvfl.upload.heads import build_heads, resolve_head_options
+from xvfl.wire.in_process import OfflineTransport
 
-DEFAULT_HEADS = 4
-"""Heads that are trained on one upload; predictions are averaged."""
-RUN = "run_name.json"
+RUN, SPLIT = "run_name.json", "split.json"
 
 
 class UploadRun:
-    """One run in a coordinator's state folder."""
+    """The training of one head in a coordinator's state folder.
+
+    Parameters
+    ----------
+    config
+        The coordinator's configuration.
+    folder
+        The state folder.
+    labels
+        The labels, by id.
+    ids
+        All ids of the alignment; some may have no label.
+    alignment
+        The matched rows.
+    parties
+        The parties; those whose upload is stored need not be connected.
+    log
+        Receives log events.
+    retrain
+        Train another head, although one is finished.
+    """
 
     def __init__(
         self,
         config: CoordinatorConfig,
         folder: RunDir,
         labels: pd.Series,
+        ids: Sequence[str],
         alignment: CoordinatorAlignment,
-        parties: list[RemoteParty],
+        parties: Sequence[RemoteParty],
         log: LogFunction,
+        retrain: bool = False,
     ) -> None:
-        self.config, self.folder, self.log = config, folder, log
-        self._parties, self._alignment = parties, alignment
-        self._secret = load_secret(folder)
-        self.labeled = load_labeled_rows(config, folder, labels, alignment)
-        sessions = {name: alignment.matches[name].session.hex() for name in config.all_parties}
-        matched = {
-            name: int((alignment.matches[name].handles >= 0).sum()) for name in config.all_parties
-        }
+        self._config, self._folder, self._log = config, folder, log
+        self._labels, self._ids, self._alignment = labels, ids, alignment
+        self._parties = {party.name: party for party in parties}
+        self._secret, self._heads = load_secret(folder), HeadStore(folder)
+        self._head = self._heads.in_training(retrain)
+        self._releases = ReleaseStore(folder, config.signing_key)
+        if self._head is None and not self._pending():
+            raise RunError(
+                f"{folder.path}: the head is trained; predict with --serve, train another one on "
+                "the stored uploads with --retrain, or choose another `state_dir`"
+            )
         # From the clock, so that the numbers increase across restarts.
         self._request_ids = itertools.count(time.time_ns() // 1_000)
+        join, matches = config.timeouts.join, alignment.matches
         self._receivers = {
-            party.name: UploadReceiver(
-                party, folder, sessions[party.name], matched[party.name], self._request_ids, log
-            )
-            for party in parties
+            name: UploadReceiver(party, folder, matches[name], self._request_ids, join, log)
+            for name, party in self._parties.items()
         }
-        self._trainer: Trainer | None = None
+        self._state: dict[str, Any] = {}
+        """What the status reports of the training."""
+        self._details: dict[str, Any] = {}
+        self._problems: dict[str, str] = {}
+        """Parties whose upload is suspicious, and why."""
         self._outcome: RunOutcome | None = None
 
     def run(self, stop: Event) -> RunOutcome:
-        """Receive the uploads and train until the run is finished or `stop` is set."""
-        stores = receive_uploads(self._receivers, self.labeled.held_out_handles(), stop)
+        """Receive the uploads and train until the head is finished or `stop` is set."""
+        if self._head is None:
+            head = self._heads.current
+            evaluation = Evaluation.from_dict(head.read_json(EVALUATION))
+            return self._deliver(RunOutcome(head.manifest()["step"], evaluation), stop)
+        labeled = self._load_rows(self._config.all_parties)
+        stores = receive_uploads(self._receivers, labeled.held_out_handles(), stop)
         if len(stores) < len(self._receivers):
             return RunOutcome(0)
-        return self._train(stores, stop)
+        self._problems = find_problems(stores, labeled)
+        for name, problem in self._problems.items():
+            self._log({"event": "upload_suspicious", "party": name, "reason": problem})
+        if self._problems and self._config.on_anomaly == "leave_out":
+            stores = {name: each for name, each in stores.items() if name not in self._problems}
+            if not stores:
+                raise RunError("on_anomaly: no upload is left; see the log, or use 'warn'")
+            labeled = self._load_rows(tuple(stores))
+        outcome = self._train(self._head, stores, labeled, stop)
+        return outcome if outcome.evaluation is None else self._deliver(outcome, stop)
 
-    def _train(self, stores: Mapping[str, UploadStore], stop: Event) -> RunOutcome:
-        names, labeled = self.config.all_parties, self.labeled
-        device = choose_device(self.config.train.device)
-        image = any(stores[name].manifest.image for name in names)
-        options = self._options(stores, image)
-        run = self._run_name()
+    def _load_rows(self, names: Sequence[str]) -> LabeledRows:
+        config, folder = self._config, self._folder
+        return load_labeled_rows(config, folder, self._labels, self._ids, self._alignment, names)
+
+    def _train(
+        self,
+        head: RunDir,
+        stores: Mapping[str, UploadStore],
+        labeled: LabeledRows,
+        stop: Event,
+    ) -> RunOutcome:
+        config, names, task = self._config, tuple(stores), labeled.task
+        device = choose_device(config.train.device)
+        image = any(store.manifest.image for store in stores.values())
+        levels = {name: store.row_status() for name, store in stores.items()}
+        labeled = labeled.without({name: store.withdrawn for name, store in stores.items()})
+        rows, (training, validation, test) = labeled.rows(levels, config.train.class_weight)
+        n_labeled = int(labeled.known[training].sum())
+        if not method_spec(config.loss.method).uses_unlabeled:
+            training = training[labeled.known[training]]
+        options = resolve_head_options(
+            config.net,
+            config.loss,
+            config.train,
+            config.privacy,
+            width=max(store.manifest.width for store in stores.values()),
+            image=image,
+            parties=len(names),
+            rows=n_labeled,
+        )
+        run = _run_name(head)
+        uploads = {name: store.views() for name, store in stores.items()}
         seeds = [run_seed(self._secret, run)]
-        method = build_method(
-            len(names),
-            labeled.task.n_outputs,
-            image,
-            options.net,
-            options.loss,
-            seeds,
-            None,
-            options.privacy,
-            labeled.task,
-            [stores[name].manifest.width for name in names],
-        )
+        method, federation = build_heads(uploads, options, seeds, task, image)
         method.heads.to(device)
-        heads, width = options.net.heads, options.net.embedding_dim
-        shares = [options.loss.unmasked_copies or 0.0] * heads
-        federation = stored_federation(
-            [
-                StoredParty(name, stores[name].views(), member_seeds(seeds, heads), shares, width)
-                for name in names
-            ]
-        )
-        levels = {name: stores[name].row_status() for name in names}
-        labeled = labeled.without({name: stores[name].withdrawn for name in names})
-        rows, (training, validation, test) = labeled.rows(levels, options.train.class_weight)
+        missing = rows_map(rows, list(names))
+        head.write_json(MISSING, missing)
         rows = rows.to(device)
         held_out = rows.take(validation.to(device))
-        trainer = self._trainer = Trainer(
-            federation, method, rows.take(training.to(device)), options.train
-        )
-        recorder = RunRecorder(self.folder, trainer, self._fingerprint(options, stores))
+        trainer = Trainer(federation, method, rows.take(training.to(device)), options.train)
+        recorder = RunRecorder(head, trainer, _fingerprint(options, stores, labeled))
         recorder.resume()
-        self.log({"event": "run_started", "run": run, "rows": len(rows)})
+        started = "resumed" if trainer.progress.step else "run_started"
+        self._log({"event": started, "run": run, "head": head.path.name, "rows": len(rows)})
+        counts = RowCounts(n_labeled, len(training) - n_labeled, len(validation), len(test))
+        about = {
+            "side": "coordinator",
+            "run": run,
+            "method": config.loss.method,
+            "task": config.labels.task,
+            "label": config.labels.column,
+            "score_name": task.score_name,
+            "epochs": options.train.epochs,
+            "rows": asdict(counts),
+            "parties": {name: {"rows": store.manifest.rows} for name, store in stores.items()},
+        }
+        self._details = {**about, "missing": missing, "curves": curves(head.records())}
         losses: dict[str, float] = {}
 
         def score() -> float:
-            losses.update(mode_losses(method, federation, held_out, labeled.task))
+            losses.update(mode_losses(method, federation, held_out, task))
             return mean_score(losses)
 
-        for record in trainer.run(score):
-            if record.kind == "epoch":
-                recorder.add(record, losses)
-            if stop.is_set() or any(each.changed for each in stores.values()):
-                break
-        if any(each.changed for each in stores.values()):
-            # The heads have learned from rows that may not be used any more: start again.
-            (self.folder / CHECKPOINT).unlink(missing_ok=True)
-            self.log({"event": "upload_changed", "step": trainer.progress.step})
-            return self.run(stop)
-        recorder.save_checkpoint()
-        if stop.is_set():
-            return RunOutcome(trainer.progress.step)
-        trainer.load_best()
-        temperatures = calibrate(method, federation, held_out, labeled.task)
-        split = ("test", rows.take(test.to(device))) if len(test) else ("validation", held_out)
-        predictions = federation_predictions(method, federation, split[1], None, labeled.task)
-        evaluation = evaluate(predictions, split[0], labeled.task)
-        self.folder.write_json(EVALUATION, evaluation.to_dict())
-        trained = TrainedHeads(
-            run,
-            method,
-            labeled.task,
-            labeled.prior(training),
-            temperatures,
-            options.loss,
-            {name: _about(stores[name]) for name in names},
-            options.net,
-        )
-        about = {
-            "step": trainer.progress.step,
-            "update": 0,
-            "participation": {},
-            "absent": {},
-            "uninformed": [],
-            "differential_privacy": None,
-        }
-        seed = self.config.train.random_state
-        trained.save(self.folder, names, options.net, image, seed, about)
-        self._release(trained)
-        self._end()
-        self.log({"event": FINISHED, "step": trainer.progress.step})
-        self._outcome = RunOutcome(trainer.progress.step, evaluation)
+        with record_run(head, about) as summary:
+            for record in trainer.run(score):
+                progress = record.progress
+                self._state = {
+                    "run": run,
+                    "epoch": progress.epoch,
+                    "epochs": options.train.epochs,
+                    "step": progress.step,
+                    "best_score": progress.best_score
+                    if math.isfinite(progress.best_score)
+                    else None,
+                }
+                if record.kind == "epoch":
+                    self._log({"event": "epoch", **recorder.add(record, losses)})
+                    self._details["curves"] = curves(head.records())
+                if stop.is_set() or _any_changed(stores):
+                    break
+            if _any_changed(stores):
+                # The head has learned from rows that may not be used any more: start again.
+                (head / CHECKPOINT).unlink(missing_ok=True)
+                summary["state"] = "stopped"
+                self._log({"event": "upload_changed", "step": trainer.progress.step})
+                return self.run(stop)
+            recorder.save_checkpoint()
+            if stop.is_set():
+                summary["state"] = "stopped"
+                self._log({"event": "stopped", "step": trainer.progress.step})
+                return RunOutcome(trainer.progress.step)
+            trainer.load_best()
+            temperatures = calibrate(method, federation, held_out, task)
+            split = ("test", rows.take(test.to(device))) if len(test) else ("validation", held_out)
+            predictions = federation_predictions(method, federation, split[1], None, task)
+            evaluation = evaluate(predictions, split[0], task)
+            head.write_json(EVALUATION, evaluation.to_dict())
+            encoders = {name: _about(store) for name, store in stores.items()}
+            prior = labeled.prior(training)
+            trained = TrainedHeads(
+                run, method, task, prior, temperatures, options.loss, encoders, options.net
+            )
+            outcome = {
+                "step": trainer.progress.step,
+                "rows": asdict(counts),
+                "suspicious": self._problems,
+                "left_out": [name for name in self._config.all_parties if name not in names],
+            }
+            seed = config.train.random_state
+            trained.save(head, names, options.net, image, seed, outcome)
+        self._heads.promote(head)
+        trained.release(self._releases, names, config.release_to)
+        self._log({"event": FINISHED, "head": head.path.name, "run": run, **outcome})
+        return RunOutcome(trainer.progress.step, evaluation)
+
+    def _pending(self) -> list[str]:
+        return self._releases.pending(self._config.release_to)
+
+    def _deliver(self, outcome: RunOutcome, stop: Event) -> RunOutcome:
+        """Send releases and the end of the run; wait for parties that expect a release."""
+        waiting = {name: self._parties[name] for name in self._pending()}
+        if any(isinstance(each.transport, OfflineTransport) for each in waiting.values()):
+            # The process that listens delivers them.
+            return RunOutcome(outcome.step, outcome.evaluation, {}, tuple(waiting))
+        if any(party.transport.hello() is None for party in waiting.values()):
+            seconds = self._config.timeouts.outcome
+            event = {"event": "waiting_for_absent", "parties": list(waiting), "seconds": seconds}
+            self._log(event)
+        deadline = time.monotonic() + self._config.timeouts.outcome
+        deliver_releases(waiting, self._releases, deadline, stop, self._log)
+        for name, party in self._parties.items():
+            if name not in self._config.release_to and party.transport.hello() is not None:
+                end_party(party, next(self._request_ids))
+        self._outcome = RunOutcome(outcome.step, outcome.evaluation, {}, tuple(waiting))
         return self._outcome
 
-    def _options(self, stores: Mapping[str, UploadStore], image: bool) -> Options:
-        """Resolve the options of the heads; the parties have chosen their encoders."""
-        config = self.config
-        width = max(store.manifest.width for store in stores.values())
-        heads = config.net.heads or DEFAULT_HEADS
-        net = replace(config.net, embedding_dim=width, members=1, heads=heads)
-        return resolve_options(
-            net,
-            replace(config.loss, cross_completion=False),
-            config.train,
-            config.privacy,
-            federated=True,
-            image=image,
-            parties=len(stores),
-            rows=len(self.labeled.parts[0]),
-        )
-
-    def _run_name(self) -> str:
-        if not self.folder.has(RUN):
-            self.folder.write_json(RUN, {"run": secrets.token_hex(6)})
-        return str(self.folder.read_json(RUN)["run"])
-
-    def _fingerprint(self, options: Options, stores: Mapping[str, UploadStore]) -> str:
-        """Hash what determines the weights."""
-        train = asdict(options.train)
-        train.pop("device")
-        identity = {
-            "net": asdict(options.net),
-            "loss": asdict(options.loss),
-            "train": train,
-            "uploads": {
-                name: [store.manifest.digest, len(store.withdrawn)]
-                for name, store in stores.items()
-            },
-            "y": self.labeled.y.tolist(),
-        }
-        return blake2b(json.dumps(identity, sort_keys=True).encode(), digest_size=16).hexdigest()
-
-    def _release(self, heads: TrainedHeads) -> None:
-        """Sign the heads of the parties that may predict alone; send them to those online."""
-        store = ReleaseStore(self.folder, self.config.signing_key)
-        heads.release(store, self.config.all_parties, self.config.release_to)
-        for party in self._parties:
-            if party.name in self.config.release_to and party.transport.hello() is not None:
-                send_release(store, party, next(self._request_ids), self.log)
-
-    def _end(self) -> None:
-        """Tell the parties that are online that the run is finished."""
-        for party in self._parties:
-            if party.transport.hello() is not None:
-                party.transport.request(End(next(self._request_ids), FINISHED))
-
     def status(self) -> dict[str, Any]:
-        """Return the status of the run."""
-        trainer = self._trainer
+        """Return the status of the run; numbers become metrics."""
+        problem = next((each.problem for each in self._receivers.values() if each.problem), "")
+        finished = self._outcome is not None
         return {
-            "healthy": True,
-            "problem": "",
+            "healthy": not problem or finished,
+            "problem": problem,
             "side": "coordinator",
-            "finished": self._outcome is not None,
-            "step": trainer.progress.step if trainer else 0,
-            "encoder_progress": {n: round(r.progress, 3) for n, r in self._receivers.items()},
+            "finished": finished,
+            **self._state,
+            "party_present": {
+                name: int(party.transport.hello() is not None)
+                for name, party in self._parties.items()
+            },
+            "party_encoder_progress": {n: r.progress for n, r in self._receivers.items()},
+            "party_upload_version": {n: r.version for n, r in self._receivers.items()},
+            "party_upload_bytes": {n: r.n_bytes for n, r in self._receivers.items()},
+            "party_upload_suspicious": dict(self._problems),
+            "details": {"state": "finished" if finished else "training", **self._details},
         }
 
 
 def load_labeled_rows(
-    config: CoordinatorConfig, folder: RunDir, labels: pd.Series, alignment: CoordinatorAlignment
+    config: CoordinatorConfig,
+    folder: RunDir,
+    labels: pd.Series,
+    ids: Sequence[str],
+    alignment: CoordinatorAlignment,
+    names: Sequence[str],
 ) -> LabeledRows:
-    """Split the labeled rows without looking at labels, always in the same way for a folder."""
-    seed = run_seed(load_secret(folder), f"split {config.train.random_state}")
-    splits = Splits(config.test_fraction, config.train.validation_fraction, seed)
-    return LabeledRows.load(
-        labels, alignment, config.all_parties, splits, config.labels.task, stratified=False
-    )
+    """Load labels and split; encoders have learned from the rows that are not held out."""
+    fractions = {"test": config.test_fraction, "validation": config.train.validation_fraction}
+    if not folder.has(SPLIT):
+        folder.write_json(SPLIT, fractions)
+    elif (fixed := folder.read_json(SPLIT)) != fractions:
+        raise ConfigError(
+            f"test_fraction, validation_fraction: expected {fixed['test']} and "
+            f"{fixed['validation']} as before, got {fractions['test']} and "
+            f"{fractions['validation']}: the parties' encoders have learned from the others; "
+            "restore them, or choose another `state_dir`"
+        )
+    splits = Splits(**fractions, seed=run_seed(load_secret(folder), "split"))
+    return LabeledRows.load(labels, alignment, names, splits, config.labels.task, ids)
+
+
+def _any_changed(stores: Mapping[str, UploadStore]) -> bool:
+    return any(store.changed for store in stores.values())
+
+
+def _run_name(head: RunDir) -> str:
+    if not head.has(RUN):
+        head.write_json(RUN, {"run": secrets.token_hex(6)})
+    return str(head.read_json(RUN)["run"])
+
+
+def _fingerprint(options: Options, stores: Mapping[str, UploadStore], labeled: LabeledRows) -> str:
+    """Hash what determines the weights."""
+    train = asdict(options.train)
+    train.pop("device")
+    identity = {
+        "net": asdict(options.net),
+        "loss": asdict(options.loss),
+        "train": train,
+        "uploads": {
+            name: [store.manifest.digest, len(store.withdrawn)] for name, store in stores.items()
+        },
+        "y": labeled.y.nan_to_num(nan=math.pi).tolist(),
+    }
+    return blake2b(json.dumps(identity, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 def _about(store: UploadStore) -> dict[str, Any]:

@@ -1,0 +1,100 @@
+"""Heads on uploads: their options, their nets, and the federation that looks embeddings up.
+
+The coordinator of a federation, a run in one process and the lab train heads by these functions.
+Shapes: n rows of a party, c masked copies, d embedding width.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from torch import Tensor
+
+from xvfl.config import LossConfig, NetConfig, PrivacyConfig, TrainConfig
+from xvfl.errors import ConfigError
+from xvfl.federation.build import build_method
+from xvfl.federation.fused import FusedFederation
+from xvfl.methods import METHODS, Method, method_spec
+from xvfl.methods.members import member_seeds
+from xvfl.options import Options, resolve_options
+from xvfl.primitives.task import Task
+from xvfl.upload.stored_party import StoredParty, stored_federation
+
+DEFAULT_HEADS = 4
+"""Heads that are trained on one upload; predictions are averaged."""
+
+
+def resolve_head_options(
+    net: NetConfig,
+    loss: LossConfig,
+    train: TrainConfig,
+    privacy: PrivacyConfig,
+    *,
+    width: int,
+    image: bool,
+    parties: int,
+    rows: int,
+) -> Options:
+    """Resolve the options of heads on uploads.
+
+    `width` is that of the widest upload, `rows` the number of labeled training rows.
+    """
+    if method_spec(loss.method).branches > 1:
+        valid = ", ".join(name for name, each in METHODS.items() if each.branches == 1)
+        raise ConfigError(
+            f"method {loss.method!r} needs several embeddings of a row, and an upload has one; "
+            f"choose one of {valid}, or label_protection 'off' or 'noise'"
+        )
+    return resolve_options(
+        replace(net, embedding_dim=width, members=1, heads=net.heads or DEFAULT_HEADS),
+        replace(loss, cross_completion=False),
+        train,
+        privacy,
+        federated=True,
+        image=image,
+        parties=parties,
+        rows=rows,
+    )
+
+
+def build_heads(
+    uploads: Mapping[str, Tensor],
+    options: Options,
+    seeds: Sequence[int],
+    task: Task,
+    image: bool,
+) -> tuple[Method, FusedFederation]:
+    """Build the method with its heads, and the federation of the parties' uploads.
+
+    Parameters
+    ----------
+    uploads : mapping of str to Tensor of shape (n, 1 + c, d)
+        Views by party and handle, as `compute_views` returns them; d may differ by party.
+    options
+        Options of `resolve_head_options`.
+    seeds
+        One seed for each run that is trained at once.
+    task
+        What the heads predict.
+    image
+        Whether a party has images.
+    """
+    net = options.net
+    method = build_method(
+        len(uploads),
+        task.n_outputs,
+        image,
+        net,
+        options.loss,
+        seeds,
+        None,
+        options.privacy,
+        task,
+        [views.shape[-1] for views in uploads.values()],
+    )
+    by_head = member_seeds(seeds, net.heads)
+    unmasked = [options.loss.unmasked_copies or 0.0] * len(by_head)
+    parties = [
+        StoredParty(name, views, by_head, unmasked, net.embedding_dim)
+        for name, views in uploads.items()
+    ]
+    return method, stored_federation(parties)
