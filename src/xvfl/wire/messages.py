@@ -307,7 +307,7 @@ class UploadOffer:
     """Finished share of the training."""
     manifest: Document
     """JSON of `UploadManifest`; empty while there is none."""
-    problem: str
+    problem: Line
     """Why the party has no upload; empty if there is no problem."""
 
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from torch import Tensor
@@ -55,14 +56,14 @@ class UploadReceiver:
         """Finished share of the training of the party's encoder; version and bytes of the stored
         upload; why the run waits."""
 
-    def receive(self, held_out: Tensor, stop: Event, newer: bool = False) -> UploadStore | None:
+    def receive(self, held_out: Tensor, stop: Event, version: int = 0) -> UploadStore | None:
         """Receive the whole upload; None if `stop` is set before. A refusal raises `RunError`.
 
-        An upload that is stored already needs no party; with `newer`, a party that is online is
-        asked for a newer version.
+        An upload that is stored already needs no party; but one that is online is asked for a newer
+        version, unless `version` names the one that is needed.
         """
-        stored = find_upload(self._folder, self._party.name, self._session)
-        if stored is not None and not (newer and self._has_newer(stored.manifest.version)):
+        stored = find_upload(self._folder, self._party.name, self._session, version)
+        if stored is not None and (version or not self._has_newer(stored.manifest.version)):
             return self._accept(stored)
         pause, deadline = FIRST_POLL_S, time.monotonic() + self._join
         while not stop.is_set():
@@ -161,12 +162,15 @@ def receive_uploads(
     receivers: Mapping[str, UploadReceiver],
     held_out: Mapping[str, Tensor],
     stop: Event,
-    newer: bool = False,
+    versions: Mapping[str, int] = MappingProxyType({}),
 ) -> dict[str, UploadStore]:
-    """Receive the uploads of several parties at once; fewer if `stop` is set before."""
+    """Receive the uploads of several parties at once; fewer if `stop` is set before.
+
+    `versions` names the versions that are needed; by default the newest ones.
+    """
     with ThreadPoolExecutor(len(receivers)) as pool:
         futures = {
-            name: pool.submit(receiver.receive, held_out[name], stop, newer)
+            name: pool.submit(receiver.receive, held_out[name], stop, versions.get(name, 0))
             for name, receiver in receivers.items()
         }
         try:

@@ -43,7 +43,7 @@ from xvfl.training.loop import Trainer
 from xvfl.upload.heads import build_heads, resolve_head_options
 from xvfl.wire.in_process import OfflineTransport
 
-RUN, SPLIT = "run_name.json", "split.json"
+RUN, SPLIT, VERSIONS = "run_name.json", "split.json", "upload_versions.json"
 
 
 class UploadRun:
@@ -112,9 +112,12 @@ class UploadRun:
             evaluation = Evaluation.from_dict(head.read_json(EVALUATION))
             return self._deliver(RunOutcome(head.manifest()["step"], evaluation), stop)
         labeled = self._load_rows(self._config.all_parties)
-        stores = receive_uploads(self._receivers, labeled.held_out_handles(), stop)
+        # A training that is resumed needs the versions that it began with.
+        versions = self._head.read_json(VERSIONS) if self._head.has(CHECKPOINT) else {}
+        stores = receive_uploads(self._receivers, labeled.held_out_handles(), stop, versions)
         if len(stores) < len(self._receivers):
             return RunOutcome(0)
+        self._head.write_json(VERSIONS, {n: each.manifest.version for n, each in stores.items()})
         self._problems = find_problems(stores, labeled)
         for name, problem in self._problems.items():
             self._log({"event": "upload_suspicious", "party": name, "reason": problem})

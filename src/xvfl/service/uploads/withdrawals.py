@@ -57,9 +57,7 @@ def withdraw(
         withdrawn.add(message)
         deleted = _delete(folder, party)
     if stored and withdrawn.state != before:
-        for head in _head_folders(folder):
-            if not head.has(MANIFEST):
-                (head / CHECKPOINT).unlink(missing_ok=True)
+        _drop_checkpoints(folder)
     heads = trained_heads(folder, party, message, withdrawn.rows(message.session))
     statement = {
         "party": party,
@@ -118,6 +116,7 @@ def enforce_terms(folder: RunDir, peers: PeerVerifier, log: LogFunction) -> None
                     withdrawn.add(Withdraw(0, "", version, False, NO_ROWS))
                     event = {"event": "upload_expired", "party": party, "version": version}
                     log({**event, "reason": f"its terms ended on {store.manifest.terms.expires}"})
+                    _drop_checkpoints(folder)
             _delete(folder, party)
         known = folder / f"peers/{party}.pem"
         revoked = known.is_file() and peers.is_revoked(parse_certificate(known.read_bytes()))
@@ -220,6 +219,13 @@ def _delete(folder: RunDir, party: str) -> list[int]:
         else:
             store.erase()
     return sorted(deleted)
+
+
+def _drop_checkpoints(folder: RunDir) -> None:
+    """Delete the checkpoints of unfinished heads: they were trained on what is deleted."""
+    for head in _head_folders(folder):
+        if not head.has(MANIFEST):
+            (head / CHECKPOINT).unlink(missing_ok=True)
 
 
 def _head_folders(folder: RunDir) -> list[RunDir]:
