@@ -83,7 +83,7 @@ def record_withdrawal(folder: RunDir, message: Withdraw) -> None:
 
 def split_request(message: Withdraw) -> Iterator[Withdraw]:
     """Split a withdrawal of many rows into requests that fit a message."""
-    for handles in message.handles.split(MAX_ROWS):
+    for handles in torch.split(message.handles, MAX_ROWS):
         yield Withdraw(0, message.session, message.version, message.everything, handles)
 
 

@@ -51,7 +51,7 @@ class Withdrawn:
     def newest(self) -> int:
         """The newest version that was withdrawn; 0 if none was."""
         record = self._load()
-        return max([record["until"], *record["versions"]])
+        return int(max([record["until"], *record["versions"]]))
 
     def add(self, message: Withdraw) -> None:
         """Record a withdrawal; one that is recorded already changes nothing."""
