@@ -49,6 +49,7 @@ OWN = (
     "releases.json",
     "requests-*",
     "run.json",
+    "runs-*",
     "split.json",
     "uploads",
     "withdrawn.*",

@@ -9,7 +9,7 @@ from xvfl.service.matched_table import MatchedTable
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.party_release import PartyFolder, release_event
 from xvfl.service.uploads.encoder_versions import current_version
-from xvfl.service.uploads.party_encoder import PartyEncoder, load_parts
+from xvfl.service.uploads.party_encoder import PartyEncoder, check_epsilon, load_parts
 from xvfl.service.uploads.upload_endpoint import UploadEndpoint
 from xvfl.wire.messages import Done, Match, Message, Release
 
@@ -27,25 +27,29 @@ class UploadPartyService:
         path = inputs.folder / ALIGNMENT
         self.table = MatchedTable(inputs.source, path, inputs.matching, log, self._use_match)
         self.table.check(f"party {inputs.name!r}")
-        encoder = PartyEncoder(
+        version = current_version(inputs.folder)
+        check_epsilon(inputs.folder, inputs.encoder, version, inputs.limits)
+        self._encoder = PartyEncoder(
             inputs.name,
             inputs.folder,
             inputs.source,
             inputs.options,
             inputs.encoder,
-            current_version(inputs.folder),
+            version,
             inputs.device,
         )
         self.endpoint = UploadEndpoint(
             self.table.hello(),
             inputs.folder,
-            encoder,
+            self._encoder,
             inputs.terms,
-            inputs.encoder.masked_copies,
+            inputs.encoder.copies,
             len(self.table.ids),
             self._reply,
             log,
         )
+        if self._encoder.privacy is not None:
+            log({"event": "differential_privacy", **self._encoder.privacy.to_dict()})
         self._use_match()
 
     def close(self) -> None:
@@ -59,7 +63,8 @@ class UploadPartyService:
 
     def status(self) -> dict[str, Any]:
         """Describe encoder and upload for the status server; numbers become metrics."""
-        return self.endpoint.status()
+        privacy = self._encoder.privacy
+        return {**self.endpoint.status(), **(privacy.status() if privacy else {})}
 
     def _use_match(self) -> None:
         match = self.table.match

@@ -19,7 +19,6 @@ from xvfl.errors import RunError, WireError, XVFLError
 from xvfl.federation.message_checks import check_handles
 from xvfl.federation.request_endpoint import RequestEndpoint
 from xvfl.model.run_dir import RunDir
-from xvfl.primitives.rows import observation_levels
 from xvfl.service.log import LogFunction, ProgressLog
 from xvfl.service.uploads.party_encoder import HeldOutRows, PartyEncoder
 from xvfl.service.uploads.withdrawn import Withdrawn
@@ -55,7 +54,9 @@ class Upload:
     ) -> None:
         """Leave withdrawn rows out: they are zeros, with the status of unobserved rows."""
         self._worker, self._rows, self._copies = encoder.worker(), rows, copies
-        self.encoder, self.width, self._withdrawn = encoder, encoder.width, withdrawn
+        self.encoder, self.width = encoder, encoder.width
+        self._withdrawn = torch.zeros(len(rows), dtype=torch.bool)
+        self._withdrawn[list(withdrawn)] = True
         row_bytes = 2 * self.width * (1 + copies)
         self.chunk_rows = max(1, min(CHUNK_BYTES // row_bytes, MAX_CHUNK_ROWS))
 
@@ -64,11 +65,10 @@ class Upload:
         start = number * self.chunk_rows
         handles = self._rows[start : start + self.chunk_rows].to(self._worker.table.device)
         observed = self._worker.table.take(handles).observed
-        status = observation_levels(observed, self.encoder.full_threshold).cpu()
+        status = self.encoder.row_status(observed).cpu()
         values = compute_views(self._worker, handles, self._copies).cpu()
-        for each in self._withdrawn:
-            if start <= each < start + len(status):
-                status[each - start], values[each - start] = 0, 0
+        gone = self._withdrawn[start : start + self.chunk_rows]
+        status[gone], values[gone] = 0, 0
         return values, status
 
     def manifest(self, session: str, image: bool, terms: UploadTerms) -> UploadManifest:
@@ -88,7 +88,8 @@ class Upload:
             chunks=digests,
             terms=terms,
             created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-            withdrawn=len(self._withdrawn),
+            withdrawn=int(self._withdrawn.sum()),
+            **self.encoder.noise,
         )
 
 
