@@ -1,5 +1,6 @@
 """`xvfl upload` and `xvfl withdraw` between folders that share no network."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_an_upload_and_a_withdrawal_travel_as_files(folder: Path) -> None:
     coordinator, bank = folder / "coordinator.toml", folder / "bank.toml"
     listed, upload, leaving = folder / "bank.heldout", folder / "bank.upload", folder / "leaving"
@@ -84,3 +86,16 @@ def test_an_upload_and_a_withdrawal_travel_as_files(folder: Path) -> None:
     assert done.code == 0 and "version 2" in done.out
     done = run_xvfl("upload", "import", coordinator, upload)
     assert done.code == 0 and "stored version 2" in done.out
+
+
+def test_a_release_is_installed_from_a_file(tmp_path: Path) -> None:
+    made = FileFederation(tmp_path)
+    made.run(release_to=("shop",))
+    made.close()
+    (tmp_path / "shop.toml").write_text(PARTY.replace("NAME", "shop"))
+    shutil.rmtree(tmp_path / "shop/bundle", ignore_errors=True)
+    (tmp_path / "shop/release.json").unlink(missing_ok=True)
+    release = tmp_path / "coordinator/releases/shop.release"
+    done = run_xvfl("install", tmp_path / "shop.toml", release)
+    assert done.code == 0 and "installed release" in done.out
+    assert (tmp_path / "shop/bundle/model.safetensors").is_file()

@@ -7,6 +7,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from tests.upload.file_federation import SESSION, FileFederation, StoredFederati
 from tests.upload.local_federation import N_ROWS
 from xvfl.certs import PeerVerifier
 from xvfl.config import UploadTerms
-from xvfl.errors import InputError, RunError, WireError
+from xvfl.errors import DataWarning, InputError, RunError, WireError
 from xvfl.model.run_dir import RunDir
 from xvfl.service.listener import listen
 from xvfl.service.uploads.encoder_versions import allow_next_version, current_version
@@ -392,7 +393,6 @@ def test_a_party_leaves_withdrawn_rows_out_of_the_next_version(federation: FileF
     with pytest.raises(InputError, match="no id 'r999'"):
         withdraw_rows(inputs, ["r999"])
     assert withdraw_rows(inputs, ["shop 1"]) == (None, 0)
-    record_withdrawal(inputs.folder, message)
     assert allow_next_version(inputs.folder) == 2
     before = federation.events("encoder_training")[-1]["rows"]
     federation.services["shop"].close()
@@ -451,3 +451,27 @@ def test_a_withdrawn_version_is_not_offered_again(federation: FileFederation) ->
     federation.services["shop"] = federation.start_party("shop")
     with pytest.raises(RunError, match="'shop'"):
         federation.run(retrain=True)
+
+
+def test_withdrawn_rows_stay_out_of_a_new_alignment(federation: FileFederation) -> None:
+    shop = federation.services["shop"]
+    message, _ = withdraw_rows(shop.inputs, ["r3", "shop 1"])
+    assert message is not None
+    shop.close()
+    # Ids are matched again, under other handles, and one more id has a label now.
+    for name in ("shop/alignment.json", "coordinator/alignment.json"):
+        (federation.folder / name).unlink()
+    federation.labels = pd.concat([federation.labels, pd.Series([0], ["shop 1"], name="y")])
+    federation.alignment, federation.services["shop"] = None, federation.start_party("shop")
+    (federation.folder / "bank/alignment.json").unlink()
+    federation.services["bank"].close()
+    federation.services["bank"] = federation.start_party("bank")
+    match = federation.match().matches["shop"]
+    assert match.session.hex() != message.session
+    with pytest.warns(DataWarning, match="1 rows have no observed feature"):
+        federation.run()
+    store = find_upload(federation.coordinator, "shop", match.session.hex())
+    assert store is not None and store.manifest.rows == N_ROWS + 1
+    gone = [int(match.handles[federation.labels.index.get_loc(each)]) for each in ("r3", "shop 1")]
+    assert store.manifest.withdrawn == 2 and not store.views()[gone].any()
+    assert not store.row_status()[gone].any()

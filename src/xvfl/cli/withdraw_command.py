@@ -73,9 +73,9 @@ def withdraw(
         print_line(f"{n_rows} of {len(given)} rows are matched with the coordinator's")
     else:
         message = withdraw_version(folder, version)
+        record_withdrawal(folder, message)
     if message is None:
         return
-    record_withdrawal(folder, message)
     log({"event": "withdrawal", "version": message.version, "rows": len(message.handles)})
     if out is None:
         _send(loaded, name, message, key)
