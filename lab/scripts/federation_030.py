@@ -143,12 +143,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="file of the results")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--seeds", default="0,1,2,3,4")
+    parser.add_argument("--rates", default="", help="R_miss, separated by commas; default: all")
     parser.add_argument("--epochs", type=int, default=0, help="0 = the default, 60")
     parser.add_argument("--views", type=Path, help="folder for embeddings to attack")
     options = parser.parse_args()
     seeds = [int(each) for each in options.seeds.split(",")]
     for name in options.sets.split(","):
         rates, train_rows, test_rows = SETS[name]
+        rates = tuple(float(each) for each in options.rates.split(",") if each) or rates
         task = load(options.tasks / f"{name.partition('-')[0]}-2.npz")
         task = subset(task, train_rows, test_rows)
         digest = task.digest()

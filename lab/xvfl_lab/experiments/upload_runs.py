@@ -158,7 +158,7 @@ def compute(
     arm = choose_arm(arm_name, data)
     task = task_of(load, data, arm.unlabeled)
     digest = task.digest()
-    finished = {run_of(each) for each in done if each["data"] == digest}
+    finished = {run_of(each) for each in done if each.get("data", digest) == digest}
     configs = [
         each
         for each in run_configs(data, arm, range(data.seeds) if seeds is None else seeds)
@@ -228,6 +228,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="file of the results")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--seeds", default="", help="numbers, separated by commas; default: all")
+    parser.add_argument("--rates", default="", help="R_miss, separated by commas; default: all")
     parser.add_argument("--epochs", type=int, help="of interactive training of images")
     parser.add_argument("--encoder-epochs", type=int, help="of the encoders of images")
     options = parser.parse_args()
@@ -235,7 +236,8 @@ def main() -> None:
     seeds = [int(each) for each in options.seeds.split(",")] if options.seeds else None
     for set_name in options.sets.split(","):
         data = SETS[set_name]
-        given = {"epochs": options.epochs, "encoder_epochs": options.encoder_epochs}
+        rates = tuple(float(each) for each in options.rates.split(",") if each)
+        given = {"epochs": options.epochs, "encoder_epochs": options.encoder_epochs, "rates": rates}
         data = replace(data, **{name: value for name, value in given.items() if value})
         for arm in options.arms.split(";"):
             device, began = torch.device(options.device), time.monotonic()
