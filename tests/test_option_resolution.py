@@ -20,7 +20,7 @@ from torch import nn
 
 from xvfl import Images, XVFLClassifier
 from xvfl.audit.load_scenario import load_scenario
-from xvfl.audit.simulation import configured_protection, simulate
+from xvfl.audit.simulation import Scenario, configured_protection, simulate
 from xvfl.config import LossConfig, NetConfig, PrivacyConfig, TrainConfig
 from xvfl.errors import DataWarning
 from xvfl.federation.party_worker import PartyWorker
@@ -196,8 +196,9 @@ def from_train(setting: Setting, folder: Path) -> None:
 
 
 def from_audit(setting: Setting, folder: Path) -> None:
-    """Train as `xvfl audit` does, with the configured protection."""
+    """Train interactively as `xvfl audit` does, with the configured protection."""
     scenario = load_scenario(_config(setting, folder), max_rows=10**6)
+    assert isinstance(scenario, Scenario)
     simulate(scenario, configured_protection(scenario.privacy))
 
 
@@ -339,7 +340,8 @@ def test_all_ways_to_train_agree(name: str) -> None:
         options_from(entry_point, setting) for entry_point in ("coordinator", "estimator")
     )
     assert options_from("train", setting) == one_process
-    assert options_from("audit", setting) == federation
+    if setting.options.get("label_protection") in ("off", "noise"):
+        assert options_from("audit", setting) == federation
     # In a federation, two options have other automatic values; all others follow from them.
     assert options_from("estimator", setting.as_federated()) == federation
     # Last: the lab is not installed with a wheel.

@@ -1,30 +1,49 @@
-"""Read the rows and settings to audit: from a training configuration or a run folder."""
+"""Read the rows and settings to audit: a training configuration, a run folder, or one table."""
 
 from pathlib import Path
 
+import numpy as np
+import torch
+
 from xvfl.audit.simulation import Scenario
-from xvfl.config import Config, parse_config, read_config
-from xvfl.dataset.in_memory import prepare_in_memory
+from xvfl.audit.sweep import UploadScenario
+from xvfl.audit.upload_heads import LabeledSplit
+from xvfl.config import Config, EncoderConfig, TableOptions, parse_config, read_config
+from xvfl.data.labels import labels_of_party
+from xvfl.data.sources import Source, encode, fit_encoder, source_ids, take_rows
+from xvfl.dataset.in_memory import InMemoryDataset, prepare_in_memory, to_party_table
 from xvfl.dataset.on_disk.parquet_tables import trains_from_disk
 from xvfl.dataset.prepare import PreparationPlan
 from xvfl.dataset.splits import Splits
 from xvfl.errors import InputError
 from xvfl.model.run_dir import MANIFEST, RunDir
 from xvfl.model.workflow import open_run, read_run_tables
+from xvfl.options import resolve_privacy
+from xvfl.primitives.layout import any_image
+from xvfl.primitives.random import named_generator
+
+HELD_OUT = 0.15
+"""Share of the rows that an encoder does not learn from."""
 
 
-def load_scenario(path: Path, max_rows: int, max_epochs: int | None = None) -> Scenario:
-    """Read a configuration or a run, with a random sample of at most `max_rows` labeled rows."""
+def load_scenario(
+    path: Path, max_rows: int, max_epochs: int | None = None
+) -> Scenario | UploadScenario:
+    """Read a configuration or a run, with a random sample of at most `max_rows` labeled rows.
+
+    Parties upload, unless the label protection lets the coordinator send gradients.
+    """
     config, base_dir = _read(path)
     if trains_from_disk(config, base_dir):
         raise InputError(
             f"{path}: the audit reads tables into memory, and these are too large; audit a sample: "
             'table = "sql:SELECT * FROM … USING SAMPLE 10000 ROWS"'
         )
-    if config.labels.task == "regression":
+    interactive = resolve_privacy(config.privacy, federated=True).sends_gradients
+    if interactive and config.labels.task == "regression":
         raise InputError(
-            f"{path}: the audit simulates attacks on classes, got labels.task = 'regression'; bin "
-            "the label into classes to audit the same tables"
+            f"{path}: the audit of interactive training attacks classes, got labels.task = "
+            "'regression'; bin the label into classes to audit the same tables"
         )
     sources, labels = read_run_tables(config, base_dir)
     train = config.train
@@ -33,9 +52,58 @@ def load_scenario(path: Path, max_rows: int, max_epochs: int | None = None) -> S
     options = {name: party.options for name, party in config.parties.items()}
     # No test rows: the attacks need none.
     splits = Splits(0.0, train.validation_fraction, train.random_state)
-    plan = PreparationPlan(options, splits, config.loss.full_threshold, train.class_weight)
+    plan = PreparationPlan(
+        options, splits, config.loss.full_threshold, train.class_weight, task=config.labels.task
+    )
     dataset = prepare_in_memory(sources, labels, plan)
-    return Scenario.of(config, dataset, max_epochs)
+    if interactive:
+        return Scenario.of(config, dataset, max_epochs)
+    return upload_scenario(dataset, EncoderConfig(), train.random_state)
+
+
+def load_party_scenario(
+    name: str,
+    source: Source,
+    options: TableOptions,
+    encoder: EncoderConfig,
+    label: str | None,
+    max_rows: int,
+) -> UploadScenario:
+    """Take a party's own table, with a random sample of at most `max_rows` rows.
+
+    A column `label` stands in for the label that the coordinator has; without it, accuracy is not
+    measured.
+    """
+    order = np.random.default_rng(0).permutation(len(source_ids(source)))
+    source = take_rows(source, order[:max_rows])
+    if label is not None:
+        sources, labels = labels_of_party({name: source}, name, label)
+        plan = PreparationPlan({name: options}, Splits(0.0, HELD_OUT, 0), encoder.full_threshold)
+        return upload_scenario(prepare_in_memory(sources, labels, plan), encoder, 0)
+    count = len(source_ids(source))
+    learned = np.arange(count - round(HELD_OUT * count))
+    fitted = fit_encoder([take_rows(source, learned)], options, name)
+    table = to_party_table(fitted.layout, encode(fitted, source))
+    return UploadScenario({name: table}, {name: encoder}, {name: torch.from_numpy(learned)})
+
+
+def upload_scenario(dataset: InMemoryDataset, encoder: EncoderConfig, seed: int) -> UploadScenario:
+    """Hold rows out as the coordinator of a federation does: without looking at labels."""
+    rows = torch.cat([dataset.train, dataset.validation])
+    rng = named_generator("cpu", seed, "held out")
+    order = rows[torch.randperm(len(rows), generator=rng)]
+    validation = dataset.rows.take(order[: len(dataset.validation)])
+    training = dataset.rows.take(order[len(dataset.validation) :])
+    learned = {}
+    for place, (name, table) in enumerate(dataset.tables.items()):
+        held_out = validation.handles[:, place]
+        learns = torch.ones(len(table), dtype=torch.bool)
+        learns[held_out[held_out >= 0]] = False
+        learned[name] = learns.nonzero().flatten()
+    image = any_image(dataset.layouts)
+    split = LabeledSplit(training, validation, validation, dataset.task, image)
+    encoders = dict.fromkeys(dataset.tables, encoder)
+    return UploadScenario(dataset.tables, encoders, learned, split, seed)
 
 
 def _read(path: Path) -> tuple[Config, Path]:

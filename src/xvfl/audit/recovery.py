@@ -16,7 +16,7 @@ from xvfl.primitives.rows import PartyTable
 Metric = Literal["numbers", "categories", "R²", "AUC"]
 METRIC_NAMES: dict[Metric, str] = {
     "numbers": "mean |ρ| of numbers",
-    "categories": "mean |ρ| of categories",
+    "categories": "mean |2·AUC − 1| of categories",
     "R²": "R² of numbers",
     "AUC": "AUC",
 }
@@ -134,7 +134,16 @@ def measure(
 
 
 def by_kind(attack: str, found: Tensor, control: Tensor, columns: Columns) -> list[Measured]:
-    """Average the scores of columns (q,), separately for numbers and categories."""
+    """Average |ρ| of columns (q,), separately for numbers and categories.
+
+    A number that orders the rows of a category before all others has ρ = √(3p(1 − p)), if the
+    category has the share p; relative to it, |ρ| is |2·AUC − 1|.
+    """
+    weight = columns.observed.double()
+    share = (columns.values.double() * weight).sum(0) / weight.sum(0).clamp(min=1)
+    largest = (3 * share * (1 - share)).clamp(min=1e-9).sqrt()
+    largest = torch.where(columns.numeric, 1.0, largest)
+    found, control = ((each / largest).clamp(max=1) for each in (found, control))
     measured = []
     kinds: list[tuple[Metric, Tensor]] = [
         ("numbers", columns.numeric),
