@@ -36,7 +36,7 @@ def mixed(x: torch.Tensor, width: int = 12) -> torch.Tensor:
 
 
 def best(found: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    return rank_correlations(found, x, torch.ones_like(x, dtype=torch.bool)).abs().amax(0)
+    return rank_correlations(ranks(found), x, torch.ones_like(x, dtype=torch.bool)).abs().amax(0)
 
 
 def test_ica_separates_linear_mixtures_and_pca_does_not() -> None:
@@ -71,7 +71,7 @@ def test_correlations_are_those_of_pandas() -> None:
     frame = pd.DataFrame(np.concatenate([a, b], 1)).corr(method="spearman").to_numpy()
     every = torch.ones(300, 2, dtype=torch.bool)
     x, y = torch.from_numpy(a), torch.from_numpy(b)
-    np.testing.assert_allclose(rank_correlations(x, y, every), frame[:3, 3:], atol=1e-6)
+    np.testing.assert_allclose(rank_correlations(ranks(x), y, every), frame[:3, 3:], atol=1e-6)
     paired = paired_rank_correlations(x[:, :2], y, every)
     np.testing.assert_allclose(paired, frame[:3, 3:].diagonal(), atol=1e-6)
 
@@ -83,7 +83,7 @@ def test_missing_values_do_not_count_and_constants_have_no_correlation() -> None
     observed[:50, 0] = False
     spoiled = torch.where(observed, x, torch.randn(100, 2))
     for rho in (
-        rank_correlations(x[:, :1], spoiled, observed)[0],
+        rank_correlations(ranks(x[:, :1]), spoiled, observed)[0],
         paired_rank_correlations(x, spoiled, observed),
     ):
         assert abs(float(rho[0]) - 1) < 1e-6 and bool(rho[1].isnan())

@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from xvfl.audit.components import paired_rank_correlations, rank_correlations
+from xvfl.audit.components import paired_rank_correlations, rank_correlations, ranks
 from xvfl.primitives.rows import PartyTable
 
 Metric = Literal["numbers", "categories", "R²", "AUC"]
@@ -112,10 +112,10 @@ def score_components(
     attack: str, components: Tensor, columns: Columns, rng: torch.Generator
 ) -> list[Measured]:
     """Score unlabeled components: for each column, the best |ρ|."""
+    ranked = ranks(components)
 
     def best(columns: Columns) -> Tensor:
-        rho = rank_correlations(components, columns.values, columns.observed).abs()
-        return rho.amax(0) if len(rho) else torch.full_like(columns.values[0], torch.nan)
+        return rank_correlations(ranked, columns.values, columns.observed).abs().amax(0)
 
     return measure(attack, best, columns, rng)
 

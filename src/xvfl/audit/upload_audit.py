@@ -24,7 +24,8 @@ class UploadAuditOptions:
     """Strength of the attacks, and how long nets are trained."""
 
     sweep: SweepOptions = SweepOptions(
-        AttackOptions(draws=2, max_rows=3000), HeadOptions(epochs=15, batch_size=256)
+        AttackOptions(draws=2, max_rows=2500, max_components=100, max_differences=5000),
+        HeadOptions(epochs=15, batch_size=256),
     )
     max_epochs: int = 20
     """Most epochs of an encoder; it is trained for every dial that changes it."""
