@@ -386,7 +386,8 @@ class EncoderConfig:
     hidden_dim: int = 256
     """Size of hidden layers of tables' encoders and of decoders."""
     number_embedding_dim: int = 8
-    """Size of the embedding of each number of a table; 0 = none."""
+    """Size of the embedding of each number of a table, from waves, quantile bins and flags of its
+    frequent values; 0 = none."""
     skip_rank: int = 64
     """Rank of a linear map from the features of a table to its embedding; 0 = none."""
     n_blocks: int = 4

@@ -24,6 +24,7 @@ from xvfl.wire.tls import Tls
 from xvfl.wire.transport import Transport
 
 ENCODER = EncoderConfig(epochs=2, embedding_dim=16, hidden_dim=32, skip_rank=8, masked_copies=2)
+TERMS = UploadTerms("tests")
 N_ROWS, N_COLUMNS = 240, 3
 PARTIES = ("bank", "shop")
 
@@ -51,7 +52,7 @@ class LocalFederation:
         self,
         folder: Path,
         encoders: Mapping[str, EncoderConfig] | None = None,
-        terms: UploadTerms = UploadTerms("tests"),
+        terms: UploadTerms = TERMS,
     ) -> None:
         self.folder, self.log, self.terms = folder, list[dict[str, Any]](), terms
         self.tables, self.labels = tables()

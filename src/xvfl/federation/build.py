@@ -3,6 +3,7 @@
 import copy
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -38,8 +39,8 @@ def build_parties(
     """Build the net of every party; each is initialized from its own random stream.
 
     Custom `bottoms` and `completers` replace the defaults. With several seeds, each net is a stack
-    of the nets of as many runs, with all their members. Bounded embeddings are in [-1, 1]. Of
-    `loss`, only the method matters.
+    of the nets of as many runs, with all their members. Bounded embeddings are in [-1, 1]. Bottoms
+    that train by reconstruction alone use the bins of numbers. Of `loss`, only the method matters.
     """
     require_resolved(config, privacy)
     check_members(config, privacy, any_image(layouts), bool(bottoms or completers))
@@ -52,7 +53,7 @@ def build_parties(
         branches = [
             custom_net(custom, layout, d)
             or nets.bottom(
-                layout,
+                layout if privacy.reconstruction_only else replace(layout, bins=()),
                 d,
                 hidden,
                 config.n_blocks,
