@@ -85,7 +85,8 @@ def drop_numbers(share: float) -> Transform:
 
 def _orthogonal(d: int, rng: torch.Generator) -> Tensor:
     q, r = torch.linalg.qr(torch.randn(d, d, generator=rng))
-    return q * r.diagonal().sign()
+    turned: Tensor = q * r.diagonal().sign()
+    return turned
 
 
 def default_dials(config: EncoderConfig, image: bool = False, quick: bool = False) -> list[Dial]:

@@ -1,15 +1,17 @@
 """Read the rows and settings to audit: a training configuration, a run folder, or one table."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import torch
 
 from xvfl.audit.simulation import Scenario
 from xvfl.audit.sweep import UploadScenario
 from xvfl.audit.upload_heads import LabeledSplit
 from xvfl.config import Config, EncoderConfig, TableOptions, parse_config, read_config
-from xvfl.data.labels import labels_of_party
+from xvfl.data.labels import encode_labels, labels_of_party
 from xvfl.data.sources import Source, encode, fit_encoder, source_ids, take_rows
 from xvfl.dataset.in_memory import InMemoryDataset, prepare_in_memory, to_party_table
 from xvfl.dataset.on_disk.parquet_tables import trains_from_disk
@@ -21,6 +23,8 @@ from xvfl.model.workflow import open_run, read_run_tables
 from xvfl.options import resolve_privacy
 from xvfl.primitives.layout import any_image
 from xvfl.primitives.random import named_generator
+from xvfl.primitives.rows import align_rows, choose_full_threshold, observation_levels
+from xvfl.primitives.task import Classification
 
 HELD_OUT = 0.15
 """Share of the rows that an encoder does not learn from."""
@@ -76,15 +80,28 @@ def load_party_scenario(
     """
     order = np.random.default_rng(0).permutation(len(source_ids(source)))
     source = take_rows(source, order[:max_rows])
+    labels = None
     if label is not None:
         sources, labels = labels_of_party({name: source}, name, label)
-        plan = PreparationPlan({name: options}, Splits(0.0, HELD_OUT, 0), encoder.full_threshold)
-        return upload_scenario(prepare_in_memory(sources, labels, plan), encoder, 0)
+        source = sources[name]
     count = len(source_ids(source))
-    learned = np.arange(count - round(HELD_OUT * count))
-    fitted = fit_encoder([take_rows(source, learned)], options, name)
+    learned = torch.arange(count - round(HELD_OUT * count))
+    fitted = fit_encoder([take_rows(source, learned.numpy())], options, name)
     table = to_party_table(fitted.layout, encode(fitted, source))
-    return UploadScenario({name: table}, {name: encoder}, {name: torch.from_numpy(learned)})
+    scenario = UploadScenario({name: table}, {name: encoder}, {name: learned})
+    if labels is None:
+        return scenario
+    classes, codes = encode_labels(labels)
+    handles = torch.from_numpy(pd.Index(source_ids(source)).get_indexer(labels.index))
+    threshold = encoder.full_threshold or choose_full_threshold(table.observed)
+    levels = observation_levels(table.observed, threshold)
+    rows = align_rows(handles.unsqueeze(1), [levels], torch.from_numpy(codes))
+    learns = handles < len(learned)
+    validation = rows.take((~learns).nonzero().flatten())
+    training = rows.take(learns.nonzero().flatten())
+    image = table.layout.image is not None
+    split = LabeledSplit(training, validation, validation, Classification(classes), image)
+    return replace(scenario, split=split)
 
 
 def upload_scenario(dataset: InMemoryDataset, encoder: EncoderConfig, seed: int) -> UploadScenario:

@@ -146,7 +146,7 @@ class RecordingFederation(FusedFederation):
             channel.add(handles, self._message(gradient[:, place]))
 
         if output.requires_grad:
-            output.register_hook(record)
+            output.register_hook(record)  # type: ignore[no-untyped-call]
 
     def _message(self, x: Tensor) -> Tensor:
         """Place the members of a row side by side, without a graph."""

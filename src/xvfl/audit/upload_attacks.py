@@ -110,7 +110,7 @@ def _independent(x: Tensor, columns: Columns, options: AttackOptions) -> Tensor:
     The best number depends on the net; an attacker can try several, near that of the columns.
     """
     q, most, rng = columns.values.shape[1], options.max_components, options.generator("ICA")
-    counts = sorted({min(count, most) for count in (q, 2 * q, 4 * q)})
+    counts = sorted({min(count, most) for count in (q, 3 * q)})
     return torch.cat([independent_directions(x, count, rng) for count in counts], 1)
 
 
@@ -186,7 +186,7 @@ def decoder_attacks(
     by_nets: list[list[Tensor]] = [[], []]
     if nets and counts:
         known = [orders[0][:count] for count in counts]
-        by_nets = [net_guesses(inputs[0], target, known, seed) for target in targets]
+        by_nets = net_guesses(inputs[0], targets, known, seed)
     measured = []
     for place, count in enumerate(counts):
         reached = []
@@ -264,7 +264,7 @@ def unexplained(x: Tensor, given: Tensor) -> Tensor:
     """Return x (n, d) less its linear regression on standardized inputs (n, q)."""
     inputs, size = given.double(), given.shape[1]
     gram = inputs.T @ inputs + torch.eye(size, dtype=torch.float64, device=x.device)
-    fitted = inputs @ torch.linalg.solve(gram, inputs.T @ x.double())
+    fitted: Tensor = inputs @ torch.linalg.solve(gram, inputs.T @ x.double())
     return (x - fitted).to(x.dtype)
 
 

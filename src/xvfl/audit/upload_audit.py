@@ -38,7 +38,7 @@ class UploadAuditOptions:
 QUICK_UPLOAD = UploadAuditOptions(
     SweepOptions(
         AttackOptions(
-            draws=1, max_rows=1000, max_components=64, inversion_rows=32, inversion_steps=20
+            draws=1, max_rows=1000, max_components=64, inversion_rows=32, inversion_steps=10
         ),
         HeadOptions(epochs=5, batch_size=128),
     ),

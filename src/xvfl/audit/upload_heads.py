@@ -61,7 +61,7 @@ def head_accuracy(
     Returns
     -------
     dict
-        `local`, the mean over the parties, and `collaborative`.
+        `local`, the mean over the parties, and `collaborative` of several parties.
     """
     rows, seeds = split.training.to(device), [options.random_state]
     resolved = resolve_head_options(
@@ -89,7 +89,7 @@ def head_accuracy(
     trainer.load_best()
     found: dict[str, list[float]] = {"local": [], "collaborative": []}
     for mode, party in mode_party_pairs(method, federation):
-        if mode not in found:
+        if mode not in found or (mode == "collaborative" and len(views) == 1):
             continue
         counted = test.take(predictable_rows(test, mode, party).nonzero().flatten())
         out = logits(method, federation, counted, mode, party)

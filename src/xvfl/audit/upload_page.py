@@ -2,9 +2,9 @@
 
 import base64
 import html
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from xvfl.audit.recovery import METRIC_NAMES, Measured
+from xvfl.audit.recovery import METRIC_NAMES, Measured, Metric
 from xvfl.audit.sweep import DialResult
 from xvfl.audit.upload_audit import NOTHING_KNOWN, UploadResult, recovery
 from xvfl.audit.upload_descriptions import SECTIONS, Section, tried
@@ -134,7 +134,7 @@ def _party(result: UploadResult, name: str) -> str:
 
 
 def _section(
-    section: Section, measured: Sequence[Measured], reference: dict[tuple[str, str], float]
+    section: Section, measured: Sequence[Measured], reference: Mapping[tuple[str, Metric], float]
 ) -> str:
     chosen = [each for each in measured if each.attack.startswith(section.attacks)]
     if not chosen:
