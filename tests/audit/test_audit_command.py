@@ -4,17 +4,18 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.command_line import run_xvfl
-from tests.small_tables import CONFIG, SOURCE, train, write_run_inputs
+from tests.small_tables import CONFIG, SOURCE, make_tables, train, write_run_inputs
 from xvfl.audit.findings import Finding, Key, worst_by_attack
 from xvfl.audit.interactive_audit import AuditResult
 from xvfl.audit.interactive_descriptions import SECTIONS, TRIED
 from xvfl.audit.interactive_page import page
-from xvfl.audit.load_scenario import load_scenario
+from xvfl.audit.load_scenario import load_party_scenario, load_scenario
 from xvfl.audit.simulation import Scenario
 from xvfl.audit.sweep import UploadScenario
-from xvfl.config import parse_config
+from xvfl.config import EncoderConfig, TableOptions, parse_config
 
 ABOUT = {
     "parties": {"<bank>": 10, "shop": 20},
@@ -93,34 +94,54 @@ def test_label_protection_decides_what_is_audited(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_configuration_and_a_run_give_the_same_figures(tmp_path: Path) -> None:
+def test_a_configuration_and_a_run_are_the_same_scenario(tmp_path: Path) -> None:
     config = write_run_inputs(tmp_path)
     train(config, tmp_path / "run")
-    figures = []
-    for source in (config, tmp_path / "run"):
-        out = tmp_path / f"audit-{source.name}"
-        said = run_xvfl("audit", source, "--out", out, "--quick", "--known-rows", 30)
-        assert said.code == 0 and "decoder, 30 rows" in said.out and "collaborative" in said.out
-        assert (out / "audit.html").stat().st_size > 5000 and (out / "audit.png").is_file()
-        figures.append(json.loads((out / "audit.json").read_text())["results"])
-    assert figures[0] == figures[1]
-    assert {"configured", "0.3.0", "copies 0"} <= {each["dial"] for each in figures[0]}
+    first, second = (load_scenario(path, 100) for path in (config, tmp_path / "run"))
+    assert isinstance(first, UploadScenario) and isinstance(second, UploadScenario)
+    assert first.encoders == second.encoders
+    for name, table in first.tables.items():
+        assert torch.equal(table.values, second.tables[name].values)
+        assert torch.equal(first.learned[name], second.learned[name])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("label", [None, "churned"])
-def test_a_party_audits_its_own_table(tmp_path: Path, label: str | None) -> None:
+def test_uploads_of_all_parties_are_audited(tmp_path: Path) -> None:
+    config, out = write_run_inputs(tmp_path), tmp_path / "audit"
+    said = run_xvfl("audit", config, "--out", out, "--quick", "--known-rows", 30)
+    assert said.code == 0 and "decoder, 30 rows" in said.out and "collaborative" in said.out
+    assert (out / "audit.html").stat().st_size > 5000 and (out / "audit.png").is_file()
+    results = json.loads((out / "audit.json").read_text())["results"]
+    assert {"configured", "0.3.0", "copies 0"} <= {each["dial"] for each in results}
+
+
+@pytest.mark.slow
+def test_a_party_audits_its_own_table(tmp_path: Path) -> None:
     write_run_inputs(tmp_path)
-    (tmp_path / "party.toml").write_text(PARTY)
-    more = () if label is None else ("--label", label)
-    said = run_xvfl("audit", tmp_path / "party.toml", "--out", tmp_path / "out", "--quick", *more)
+    path, out = tmp_path / "party.toml", tmp_path / "audit"
+    path.write_text(PARTY)
+    said = run_xvfl("audit", path, "--out", out, "--quick", "--label", "churned")
     assert said.code == 0, said.err
-    text = (tmp_path / "out" / "audit.html").read_text()
+    text = (out / "audit.html").read_text()
     assert "<script" not in text and "What a coordinator can read" in text
-    result = json.loads((tmp_path / "out" / "audit.json").read_text())["results"][0]
+    result = json.loads((out / "audit.json").read_text())["results"][0]
     attacks = {each["attack"] for each in result["measured"]["bank"]}
     assert {"ICA", "PCA", "stolen encoder", "two versions, ICA"} <= attacks
-    assert bool(result["accuracy"]) == (label is not None)
+    assert set(result["accuracy"]) == {"local"}
+
+
+def test_without_a_label_a_party_has_no_accuracy() -> None:
+    bank, _, y = make_tables()
+    table = bank.assign(churned=y)
+    options, encoder = TableOptions(), EncoderConfig()
+    blind = load_party_scenario("bank", table, options, encoder, None, 100)
+    assert blind.split is None and len(blind.tables["bank"]) == 100
+    assert len(blind.learned["bank"]) == 85 and blind.tables["bank"].layout.raw == 4
+    labeled = load_party_scenario("bank", table, options, encoder, "churned", 100)
+    assert labeled.split is not None and labeled.tables["bank"].layout.raw == 3
+    split = labeled.split
+    assert (len(split.training), len(split.validation)) == (85, 15)
+    assert int(split.validation.handles.min()) == 85
 
 
 @pytest.mark.slow
