@@ -20,11 +20,12 @@ from xvfl.dataset.splits import Splits
 from xvfl.errors import InputError
 from xvfl.model.run_dir import MANIFEST, RunDir
 from xvfl.model.workflow import open_run, read_run_tables
-from xvfl.options import resolve_privacy
+from xvfl.options import resolve_options, resolve_privacy
 from xvfl.primitives.layout import any_image
 from xvfl.primitives.random import named_generator
 from xvfl.primitives.rows import align_rows, choose_full_threshold, observation_levels
 from xvfl.primitives.task import Classification
+from xvfl.upload.encoder_net import encoder_config
 
 HELD_OUT = 0.15
 """Share of the rows that an encoder does not learn from."""
@@ -62,7 +63,17 @@ def load_scenario(
     dataset = prepare_in_memory(sources, labels, plan)
     if interactive:
         return Scenario.of(config, dataset, max_epochs)
-    return upload_scenario(dataset, EncoderConfig(), train.random_state)
+    resolved = resolve_options(
+        config.net,
+        config.loss,
+        train,
+        config.privacy,
+        federated=True,
+        image=any_image(dataset.layouts),
+        parties=len(dataset.layouts),
+        rows=dataset.row_counts().labeled,
+    )
+    return upload_scenario(dataset, encoder_config(resolved), train.random_state)
 
 
 def load_party_scenario(
