@@ -35,7 +35,7 @@ PANELS = {
 }
 """Files of a run that the page requests whole, by the name of their panel."""
 WARNING_EVENTS = {
-    "party_anomaly",
+    "upload_suspicious",
     "party_left",
     "release_failed",
     "connection_rejected",
