@@ -42,7 +42,6 @@ WARNING_EVENTS = {
     "connections_dropped",
     "unmatched_rows_claimed",
     "internal_error",
-    "write_failed",
     "log_lines_lost",
 }
 """Events of a process's log that are warnings."""
