@@ -9,7 +9,8 @@ from torch import Tensor
 
 RELATIVE_RANK = 1e-6
 """Variance, relative to the largest, up to which a direction is rounding error."""
-ITERATIONS, TOLERANCE = 200, 1e-4
+ITERATIONS, TOLERANCE = 100, 1e-4
+MAX_POLAR_STEPS, POLAR_TOLERANCE = 30, 1e-2
 MIN_ROWS = 20
 """Fewest observed rows of a column that is scored."""
 
@@ -43,10 +44,20 @@ def independent_directions(x: Tensor, limit: int, rng: torch.Generator) -> Tenso
 
 
 def _orthogonal(W: Tensor) -> Tensor:
-    """Return the nearest orthogonal matrix, (W Wᵀ)^-½ W."""
-    values, vectors = torch.linalg.eigh(W.double() @ W.double().T)
-    root = vectors / values.clamp(min=1e-12).sqrt() @ vectors.T
-    return (root @ W.double()).to(W.dtype)
+    """Return an orthogonal matrix near W with rows of length 1, by Newton and Schulz's iteration.
+
+    Matrix products alone: on a GPU they take less time than an eigendecomposition.
+    """
+    W = torch.nn.functional.normalize(W, dim=1)
+    # The largest sum of a row of W Wᵀ is at least its largest eigenvalue.
+    W = W / (W @ W.T).abs().sum(1).amax().sqrt()
+    identity = torch.eye(len(W), dtype=W.dtype, device=W.device)
+    for _ in range(MAX_POLAR_STEPS):
+        gram = W @ W.T
+        W = 1.5 * W - 0.5 * gram @ W
+        if float((gram - identity).abs().amax()) < POLAR_TOLERANCE:
+            break
+    return W
 
 
 def ranks(x: Tensor) -> Tensor:
@@ -63,13 +74,13 @@ def ranks(x: Tensor) -> Tensor:
     return torch.empty_like(mean).scatter_(0, order, mean) / n
 
 
-def rank_correlations(components: Tensor, columns: Tensor, observed: Tensor) -> Tensor:
+def rank_correlations(ranked: Tensor, columns: Tensor, observed: Tensor) -> Tensor:
     """Return Spearman's ρ of each component and column over the column's observed rows. (m, q)
 
-    Components are ranked over all rows, columns over their observed rows. ρ of a column that is
-    constant or hardly observed is NaN.
+    `ranked` are the `ranks` (n, m) of components over all rows; columns are ranked over their
+    observed rows. ρ of a column that is constant or hardly observed is NaN.
     """
-    a = ranks(components) - 0.5
+    a = ranked - 0.5
     # Missing values are ranked last; they have weight 0.
     b = ranks(torch.where(observed, columns.double(), torch.inf))
     return _correlations(a, b, observed)

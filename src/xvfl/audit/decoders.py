@@ -3,6 +3,8 @@
 Shapes: n rows, k known rows, d inputs, q columns, b decoders.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -11,7 +13,7 @@ from xvfl.audit.recovery import Columns
 
 PENALTIES = (1e-4, 1e-2, 1.0, 1e2)
 """Strengths of regularization per input; the best for the attacker counts."""
-STEPS, WIDTH, RATE, DECAY = 200, 128, 3e-3, 1e-2
+STEPS, WIDTH, RATE, DECAY = 150, 128, 3e-3, 1e-2
 
 
 def standardized(x: Tensor) -> Tensor:
@@ -28,18 +30,21 @@ def ridge_guesses(x: Tensor, columns: Columns, known: Tensor) -> list[Tensor]:
     return [across @ each + mean for each in weights]
 
 
-def net_guesses(x: Tensor, columns: Columns, known: list[Tensor], seed: int) -> list[Tensor]:
-    """Decode all rows by a net with one hidden layer, one for each set of known rows. (n, q) each
+def net_guesses(
+    x: Tensor, targets: Sequence[Columns], known: Sequence[Tensor], seed: int
+) -> list[list[Tensor]]:
+    """Decode all rows by nets with one hidden layer, for all targets and sets of known rows.
 
-    All nets are trained at once.
+    All nets are trained at once. Returns a list for each target, of guesses (n, q) for each set.
     """
-    b, most, q = len(known), max(map(len, known)), columns.values.shape[1]
-    inputs, targets, weight = (
+    pairs = [(target, rows) for target in targets for rows in known]
+    b, most, q = len(pairs), max(map(len, known)), targets[0].values.shape[1]
+    inputs, wanted, weight = (
         torch.zeros(b, most, width, device=x.device) for width in (x.shape[1], q, 1)
     )
-    for place, rows in enumerate(known):
+    for place, (target, rows) in enumerate(pairs):
         inputs[place, : len(rows)] = x[rows].float()
-        targets[place, : len(rows)] = columns.filled(rows)[rows].float()
+        wanted[place, : len(rows)] = target.filled(rows)[rows].float()
         weight[place, : len(rows)] = 1 / len(rows)
     rng = torch.Generator().manual_seed(seed)
 
@@ -49,7 +54,7 @@ def net_guesses(x: Tensor, columns: Columns, known: list[Tensor], seed: int) -> 
         return [part.requires_grad_() for part in parts]
 
     parameters = [*layer(x.shape[1], WIDTH), *layer(WIDTH, q)]
-    optimizer = torch.optim.AdamW(parameters, RATE, weight_decay=DECAY)
+    optimizer = torch.optim.AdamW(parameters, RATE, weight_decay=DECAY, fused=True)
 
     def decode(x: Tensor) -> Tensor:
         hidden = F.gelu(torch.matmul(x, parameters[0]) + parameters[1])
@@ -57,11 +62,12 @@ def net_guesses(x: Tensor, columns: Columns, known: list[Tensor], seed: int) -> 
 
     for _ in range(STEPS):
         optimizer.zero_grad()
-        loss = ((decode(inputs) - targets).square() * weight).sum()
+        loss = ((decode(inputs) - wanted).square() * weight).sum()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     with torch.no_grad():
-        return list(decode(x.float()).double())
+        guesses = decode(x.float()).double()
+    return [list(each) for each in torch.split(guesses, len(known))]
 
 
 def best_guess(guesses: list[Tensor], columns: Columns, rest: Tensor) -> Tensor:

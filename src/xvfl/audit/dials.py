@@ -85,7 +85,8 @@ def drop_numbers(share: float) -> Transform:
 
 def _orthogonal(d: int, rng: torch.Generator) -> Tensor:
     q, r = torch.linalg.qr(torch.randn(d, d, generator=rng))
-    return q * r.diagonal().sign()
+    turned: Tensor = q * r.diagonal().sign()
+    return turned
 
 
 def default_dials(config: EncoderConfig, image: bool = False, quick: bool = False) -> list[Dial]:
@@ -95,21 +96,20 @@ def default_dials(config: EncoderConfig, image: bool = False, quick: bool = Fals
     kept = (16,) if quick else (16, 64)
     reference = {name: getattr(REFERENCE, name) for name in REFERENCE_FIELDS}
     dials = [Dial(CONFIGURED), Dial("0.3.0", encoder=reference)]
+    learns = config.epsilon is None
     dials += [
-        Dial("copies", str(n), {"masked_copies": n}) for n in copies if n != config.masked_copies
+        Dial("copies", str(n), {"masked_copies": n})
+        for n in copies
+        if learns and n != config.copies
     ]
     dials += [
-        Dial("width", str(d), {"embedding_dim": d}) for d in widths if d < config.embedding_dim
+        Dial("width", str(d), {"embedding_dim": d}) for d in widths if d != config.embedding_dim
     ]
-    if not image:
-        rank = 0 if config.skip_rank else 64
+    if learns and not image:
+        rank = 64 if config.skip_rank == 0 else 0
         dials.append(Dial("skip rank", str(rank), {"skip_rank": rank}))
     dials.append(Dial("rotation", transform=rotate, invertible=True))
-    dials += [
-        Dial("projection", str(d), transform=project(d), invertible=True)
-        for d in kept
-        if d < config.embedding_dim
-    ]
+    dials += [Dial("projection", str(d), transform=project(d), invertible=True) for d in kept]
     dials += [Dial("noise", f"{share:g}", transform=add_noise(share)) for share in noises]
     dials += [Dial("levels", str(n), transform=quantize(n)) for n in levels]
     dials += [Dial("dropout", f"{share:g}", transform=drop_numbers(share)) for share in (0.5,)]
@@ -122,5 +122,6 @@ REFERENCE_FIELDS = (
     "hidden_dim",
     "number_embedding_dim",
     "skip_rank",
+    "epsilon",
 )
 """Fields in which `REFERENCE` replaces a party's configuration."""

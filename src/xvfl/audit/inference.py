@@ -152,7 +152,7 @@ def label_attack(
 
     def best(score: Tensor) -> float:
         array = score.cpu().numpy()
-        return max(class_auc(array, y.numpy(), int(label)) for label in y.unique())
+        return max(class_auc(array, y.numpy(), int(label)) for label in np.unique(y.numpy()))
 
     control = _shuffled(listed, options)
     return [Measured("labels, held-out list", "AUC", best(listed), best(control))]

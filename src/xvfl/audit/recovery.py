@@ -10,13 +10,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from xvfl.audit.components import paired_rank_correlations, rank_correlations
+from xvfl.audit.components import paired_rank_correlations, rank_correlations, ranks
 from xvfl.primitives.rows import PartyTable
 
 Metric = Literal["numbers", "categories", "R²", "AUC"]
 METRIC_NAMES: dict[Metric, str] = {
     "numbers": "mean |ρ| of numbers",
-    "categories": "mean |ρ| of categories",
+    "categories": "mean |2·AUC − 1| of categories",
     "R²": "R² of numbers",
     "AUC": "AUC",
 }
@@ -112,10 +112,10 @@ def score_components(
     attack: str, components: Tensor, columns: Columns, rng: torch.Generator
 ) -> list[Measured]:
     """Score unlabeled components: for each column, the best |ρ|."""
+    ranked = ranks(components)
 
     def best(columns: Columns) -> Tensor:
-        rho = rank_correlations(components, columns.values, columns.observed).abs()
-        return rho.amax(0) if len(rho) else torch.full_like(columns.values[0], torch.nan)
+        return rank_correlations(ranked, columns.values, columns.observed).abs().amax(0)
 
     return measure(attack, best, columns, rng)
 
@@ -134,7 +134,16 @@ def measure(
 
 
 def by_kind(attack: str, found: Tensor, control: Tensor, columns: Columns) -> list[Measured]:
-    """Average the scores of columns (q,), separately for numbers and categories."""
+    """Average |ρ| of columns (q,), separately for numbers and categories.
+
+    A number that orders the rows of a category before all others has ρ = √(3p(1 − p)), if the
+    category has the share p; relative to it, |ρ| is |2·AUC − 1|.
+    """
+    weight = columns.observed.double()
+    share = (columns.values.double() * weight).sum(0) / weight.sum(0).clamp(min=1)
+    largest = (3 * share * (1 - share)).clamp(min=1e-9).sqrt()
+    largest = torch.where(columns.numeric, 1.0, largest)
+    found, control = ((each / largest).clamp(max=1) for each in (found, control))
     measured = []
     kinds: list[tuple[Metric, Tensor]] = [
         ("numbers", columns.numeric),

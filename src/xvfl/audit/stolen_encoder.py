@@ -73,21 +73,18 @@ def invert(net: PartyNet, embeddings: Tensor, observed: Tensor, steps: int) -> T
         decoded = net.completer(
             *net.completer_inputs(torch.zeros_like(middle), nothing, embeddings)
         )
-    results, errors = [], []
-    for start in (decoded.reshape_as(middle), middle):
-        x = start.clone().requires_grad_()
-        optimizer = torch.optim.Adam([x], RATE)
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
-        for _ in range(steps):
-            optimizer.zero_grad()
-            error = (net.embed(x, observed) - embeddings).square().sum(1)
-            error.sum().backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            schedule.step()
-            with torch.no_grad():
-                x.flatten(1)[:, :dense].clamp_(0, 1)
+    x = torch.cat([decoded.reshape_as(middle), middle]).requires_grad_()
+    target, given = embeddings.repeat(2, 1), observed.repeat(2, 1)
+    optimizer = torch.optim.Adam([x], RATE, fused=True)
+    for step in range(steps):
+        optimizer.param_groups[0]["lr"] = RATE * (1 - step / steps)
+        optimizer.zero_grad()
+        error = (net.embed(x, given) - target).square().sum(1)
+        error.sum().backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
         with torch.no_grad():
-            errors.append((net.embed(x, observed) - embeddings).square().sum(1))
-        results.append(x.detach().flatten(1))
-    better = (errors[0] <= errors[1]).unsqueeze(1)
-    return torch.where(better, *results)
+            x.flatten(1)[:, :dense].clamp_(0, 1)
+    with torch.no_grad():
+        first, second = (net.embed(x, given) - target).square().sum(1).chunk(2)
+    decoded, middle = x.detach().flatten(1).chunk(2)
+    return torch.where((first <= second).unsqueeze(1), decoded, middle)

@@ -24,11 +24,13 @@ from xvfl.audit.upload_attacks import (
 from xvfl.audit.upload_heads import HeadOptions, LabeledSplit, head_accuracy
 from xvfl.config import EncoderConfig
 from xvfl.federation.party_worker import PartyWorker
+from xvfl.federation.privacy_accounting import state_privacy
 from xvfl.primitives.random import named_generator
 from xvfl.primitives.rows import PartyTable
 from xvfl.primitives.seeding import derive_seed
 from xvfl.upload.encoder_net import build_encoder
 from xvfl.upload.encoder_training import EncoderTraining
+from xvfl.upload.private_worker import PrivateWorker
 from xvfl.upload.views import ROWS_AT_ONCE, compute_views
 
 Report = Callable[[str, float], None]
@@ -98,6 +100,9 @@ class Encoders:
         table = scenario.tables[name].to(self.device)
         with torch.random.fork_rng(devices=[]):
             net = build_encoder(name, table.layout, config, seeds).to(self.device)
+        privacy = state_privacy(config)
+        if privacy is not None:
+            return PrivateWorker(name, net, table, seeds, privacy.noise_std)
         rows = scenario.learned[name].to(self.device)
         training = EncoderTraining(name, net, table, rows, config, seeds)
         for _ in training.run():
@@ -109,7 +114,7 @@ class Encoders:
         config = replace(self.scenario.encoders[name], **dial.encoder)
         handles = torch.arange(len(self.scenario.tables[name]), device=self.device)
         worker = self.worker(name, config, version)
-        views = compute_views(worker, handles, config.masked_copies)
+        views = compute_views(worker, handles, config.copies)
         if dial.transform is not None:
             rng = named_generator("cpu", self.scenario.random_state, "dial", name)
             views = dial.transform(views, rng).half()
@@ -191,9 +196,9 @@ def _attack(
     places = scored_columns(table)
     columns = true_columns(table, places)
     found = attack_upload(views, columns, options.attacks)
-    if options.stolen and not dial.invertible:
-        config = replace(encoders.scenario.encoders[name], **dial.encoder)
-        net = encoders.worker(name, config).net
+    config = replace(encoders.scenario.encoders[name], **dial.encoder)
+    net = encoders.worker(name, config).net
+    if options.stolen and net.completes and not dial.invertible:
         found += stolen_encoder_attack(net, views[:, 0], table, columns, places, options.attacks)
     if dial.name == CONFIGURED:
         found += _further_attacks(encoders, name, dial, views, columns, options.attacks)
@@ -213,11 +218,12 @@ def _further_attacks(
     held_out = torch.ones(len(views), dtype=torch.bool, device=views.device)
     held_out[scenario.learned[name].to(views.device)] = False
     worker = encoders.worker(name, scenario.encoders[name])
+    errors = reconstruction_errors(worker) if worker.net.completes else None
     second = encoders.views(name, replace(dial, encoder={"masked_copies": 0}), 2)
     found = [
         *collusion_attacks(views, columns, options),
         *two_version_attacks(views, second, columns, options),
-        *membership_attacks(views, ~held_out, reconstruction_errors(worker), options),
+        *membership_attacks(views, ~held_out, errors, options),
     ]
     y = _labels(scenario, name)
     return found if y is None else [*found, *label_attack(held_out.cpu(), y, options)]

@@ -36,7 +36,7 @@ class AttackOptions:
     """Rows that are attacked; more are sampled."""
     max_components: int = 128
     """Largest number of components, and of clusters."""
-    max_differences: int = 12_000
+    max_differences: int = 32_000
     """Largest number of differences of masked copies that are analyzed."""
     inversion_rows: int = 64
     inversion_steps: int = 40
@@ -110,7 +110,7 @@ def _independent(x: Tensor, columns: Columns, options: AttackOptions) -> Tensor:
     The best number depends on the net; an attacker can try several, near that of the columns.
     """
     q, most, rng = columns.values.shape[1], options.max_components, options.generator("ICA")
-    counts = sorted({min(count, most) for count in (q, 2 * q, 4 * q)})
+    counts = sorted({min(count, most) for count in (q, 3 * q)})
     return torch.cat([independent_directions(x, count, rng) for count in counts], 1)
 
 
@@ -121,13 +121,14 @@ def difference_attacks(views: Tensor, columns: Columns, options: AttackOptions) 
     feature, and the plain embedding along this direction its value. `ICA` finds the directions as
     independent components of all differences, `clusters` as recurring directions of the shortest.
     """
+    if views.shape[1] == 1:
+        return []
     plain = views[:, 0]
     differences = (plain.unsqueeze(1) - views[:, 1:]).flatten(0, 1)
     length = differences.norm(dim=1)
-    differences = (
-        differences[length > 1e-3 * length.max().clamp(min=1e-9)] if len(length) else length
-    )
-    if len(differences) < 2 * views.shape[2]:
+    # Without copies that keep all features.
+    differences = differences[length > 1e-3 * length.max()]
+    if len(differences) < views.shape[2]:
         return []
     rng = options.generator("differences")
     order = torch.randperm(len(differences), generator=rng).to(plain.device)
@@ -178,38 +179,42 @@ def decoder_attacks(
     Of ridge regression and a net with one hidden layer, on each of the inputs (n, d), the best for
     the attacker counts; of nets, one on the first input and the first draw.
     """
-    columns_and_control = [columns, columns.shuffled(options.generator("control"))]
+    targets = columns, columns.shuffled(options.generator("control"))
     counts = [count for count in options.known_rows if count <= len(columns) // 2]
-    draws = [
-        _order(len(columns), options, number, inputs[0].device) for number in range(options.draws)
-    ]
-    read: list[list[Tensor]] = [[], []]
+    device, seed = inputs[0].device, options.random_state
+    orders = [_order(len(columns), options, draw, device) for draw in range(options.draws)]
+    by_nets: list[list[Tensor]] = [[], []]
     if nets and counts:
-        known = [draws[0][:count] for count in counts]
-        read = [
-            net_guesses(inputs[0], each, known, options.random_state)
-            for each in columns_and_control
-        ]
+        known = [orders[0][:count] for count in counts]
+        by_nets = net_guesses(inputs[0], targets, known, seed)
     measured = []
     for place, count in enumerate(counts):
-        scores: list[list[Tensor]] = [[], []]
-        r2: list[list[float]] = [[], []]
-        for number, order in enumerate(draws):
-            known_rows, rest = order[:count], order[count:]
-            for which, target in enumerate(columns_and_control):
-                guesses = [each for x in inputs for each in ridge_guesses(x, target, known_rows)]
-                if number == 0 and read[which]:
-                    guesses.append(read[which][place])
-                guess, scored = best_guess(guesses, target, rest)[rest], target.take(rest)
-                scores[which].append(score_guess(scored, guess))
-                r2[which].append(explained(scored, guess) or 0.0)
-        found, control = (torch.stack(each).mean(0) for each in scores)
+        reached = []
+        for target, of_nets in zip(targets, by_nets, strict=True):
+            more = [of_nets[place : place + 1], *([] for _ in orders[1:])]
+            pairs = zip(orders, more, strict=True)
+            decoded = [_decode(inputs, target, order, count, each) for order, each in pairs]
+            rho, r2 = zip(*decoded, strict=True)
+            reached.append((torch.stack(rho).mean(0), sum(r2) / len(r2)))
+        (found, found_r2), (control, control_r2) = reached
         name = f"{title}{count} rows"
         measured += by_kind(name, found, control, columns)
         if bool(columns.numeric.any()):
-            values = (sum(each) / len(each) for each in r2)
-            measured.append(Measured(name, "R²", *values))
+            measured.append(Measured(name, "R²", found_r2, control_r2))
     return measured
+
+
+def _decode(
+    inputs: Sequence[Tensor], columns: Columns, order: Tensor, count: int, more: list[Tensor]
+) -> tuple[Tensor, float]:
+    """Learn from the first `count` rows; return |ρ| of each column (q,) and R² of the others.
+
+    `more` are guesses (n, q) by other decoders.
+    """
+    known, rest = order[:count], order[count:]
+    guesses = [guess for x in inputs for guess in ridge_guesses(x, columns, known)] + more
+    guess, scored = best_guess(guesses, columns, rest)[rest], columns.take(rest)
+    return score_guess(scored, guess), explained(scored, guess) or 0.0
 
 
 def _order(n: int, options: AttackOptions, draw: int, device: torch.device) -> Tensor:
@@ -259,7 +264,7 @@ def unexplained(x: Tensor, given: Tensor) -> Tensor:
     """Return x (n, d) less its linear regression on standardized inputs (n, q)."""
     inputs, size = given.double(), given.shape[1]
     gram = inputs.T @ inputs + torch.eye(size, dtype=torch.float64, device=x.device)
-    fitted = inputs @ torch.linalg.solve(gram, inputs.T @ x.double())
+    fitted: Tensor = inputs @ torch.linalg.solve(gram, inputs.T @ x.double())
     return (x - fitted).to(x.dtype)
 
 

@@ -11,15 +11,12 @@ import torch
 from torch import Tensor
 
 from xvfl.config import LossConfig, NetConfig, PrivacyConfig, TrainConfig
-from xvfl.federation.build import build_method
 from xvfl.federation.predict import logits, mode_party_pairs, predictable_rows, score
-from xvfl.methods.members import member_seeds
-from xvfl.options import resolve_options
 from xvfl.primitives.metrics import auroc, r2
 from xvfl.primitives.rows import Rows
 from xvfl.primitives.task import Regression, Task
 from xvfl.training.loop import Trainer
-from xvfl.upload.stored_party import StoredParty, stored_federation
+from xvfl.upload.heads import build_heads, resolve_head_options
 
 
 @dataclass(frozen=True)
@@ -64,44 +61,27 @@ def head_accuracy(
     Returns
     -------
     dict
-        `local`, the mean over the parties, and `collaborative`.
+        `local`, the mean over the parties, and `collaborative` of several parties.
     """
-    names, widths = list(views), [each.shape[-1] for each in views.values()]
     rows, seeds = split.training.to(device), [options.random_state]
-    resolved = resolve_options(
-        NetConfig(embedding_dim=max(widths), members=1, heads=options.heads),
-        LossConfig(cross_completion=False),
+    resolved = resolve_head_options(
+        NetConfig(heads=options.heads),
+        LossConfig(),
         TrainConfig(
             epochs=options.epochs,
             batch_size=options.batch_size,
             random_state=options.random_state,
         ),
         PrivacyConfig("no_gradients"),
-        federated=True,
+        width=max(each.shape[-1] for each in views.values()),
         image=split.image,
-        parties=len(names),
+        parties=len(views),
         rows=len(rows),
     )
+    uploads = {name: each.to(device) for name, each in views.items()}
     with torch.random.fork_rng(devices=[]):
-        method = build_method(
-            len(names),
-            split.task.n_outputs,
-            split.image,
-            resolved.net,
-            resolved.loss,
-            seeds,
-            None,
-            resolved.privacy,
-            split.task,
-            widths,
-        )
+        method, federation = build_heads(uploads, resolved, seeds, split.task, split.image)
     method.heads.to(device)
-    share = [resolved.loss.unmasked_copies or 0.0] * options.heads
-    stored = [
-        StoredParty(name, each.to(device), member_seeds(seeds, options.heads), share, max(widths))
-        for name, each in views.items()
-    ]
-    federation = stored_federation(stored)
     trainer = Trainer(federation, method, rows, resolved.train)
     validation, test = split.validation.to(device), split.test.to(device)
     for _ in trainer.run(lambda: score(method, federation, validation, split.task)):
@@ -109,7 +89,7 @@ def head_accuracy(
     trainer.load_best()
     found: dict[str, list[float]] = {"local": [], "collaborative": []}
     for mode, party in mode_party_pairs(method, federation):
-        if mode not in found:
+        if mode not in found or (mode == "collaborative" and len(views) == 1):
             continue
         counted = test.take(predictable_rows(test, mode, party).nonzero().flatten())
         out = logits(method, federation, counted, mode, party)
