@@ -157,18 +157,14 @@ def _of_set(runs: Sequence[Record]) -> dict[str, Any]:
 
 
 def _of_mode(runs: Sequence[Record], arm: str, mode: str) -> dict[str, Any]:
-    rates = sorted({each["rate"] for each in runs})
+    rates = sorted({each["rate"] for each in runs if each["arm"] == arm})
     judged = [rate for rate in rates if rate in JUDGED]
-    means = {
-        f"{rate:g}": _mean(_by_seed(runs, arm, mode, [rate]).values())
-        for rate in rates
-        if _by_seed(runs, arm, mode, [rate])
-    }
+    means = {f"{rate:g}": _mean(_by_seed(runs, arm, mode, [rate]).values()) for rate in rates}
     rivals = {ONE_PROCESS: judged, GRADIENTS: judged, OLD: rates, UPLOAD: rates}
     minus = {
         rival: asdict(gap)
         for rival, over in rivals.items()
-        if rival != arm and (gap := _gap(runs, arm, rival, mode, over)) is not None
+        if rival != arm and over and (gap := _gap(runs, arm, rival, mode, over)) is not None
     }
     return {"means": means, "minus": minus}
 
@@ -212,7 +208,7 @@ def tables(figures: Mapping[str, Any]) -> list[str]:
     lines = [
         "Differences in points, mean over seeds with the 95 % interval of paired differences. "
         f"Against `{ONE_PROCESS}` and `{GRADIENTS}`: mean of R_miss 0.5 and 0.9; against "
-        f"`{OLD}`: of all rates.",
+        f"`{OLD}`: of all rates; of variants, of the rates that were run.",
         "",
     ]
     for set_name, arms in figures["runs"].items():

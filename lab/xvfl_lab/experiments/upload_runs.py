@@ -75,6 +75,12 @@ ARMS: dict[str, Arm] = {
     **{f"upload, {n} copies": Arm(encoder=EncoderConfig(masked_copies=n)) for n in (0, 2, 8)},
     **{f"upload, width {n}": Arm(encoder=EncoderConfig(embedding_dim=n)) for n in (64, 128)},
     "upload, without skip": Arm(encoder=EncoderConfig(skip_rank=0)),
+    **{
+        f"upload, {n} copies, without skip": Arm(
+            encoder=EncoderConfig(masked_copies=n, skip_rank=0)
+        )
+        for n in (0, 2)
+    },
     UNLABELED: Arm(unlabeled=True),
 }
 """`one process`: four members, with gradients, the default of tables in one process. `gradients`:
