@@ -111,14 +111,11 @@ def write(out: Path) -> dict[str, Any]:
     runs += [each for name in SETS for each in _trees(out.parent, name)]
     hardware = ", ".join(dict.fromkeys(each["hardware"] for each in runs if each["arm"] != TREES))
 
-    def summarize() -> FigureData:
-        figures = {"runs": summary(runs), "recovery": recovery_summary(attacks)}
-        seconds = sum(each["wall"] for each in runs if each["arm"] != TREES)
-        return FigureData(figures, {}, seconds, hardware)
-
-    about = {"runs": runs, "recovery": {" ".join(key): some for key, some in attacks.items()}}
-    config = {"stored": key_of(about)}
-    record = cached_figure(out, NAME, config, torch.device("cpu"), summarize)
+    figures = {"runs": summary(runs), "recovery": recovery_summary(attacks)}
+    seconds = sum(each["wall"] for each in runs if each["arm"] != TREES)
+    data = FigureData(figures, {}, seconds, hardware)
+    config = {"figures": key_of(figures)}
+    record = cached_figure(out, NAME, config, torch.device("cpu"), lambda: data)
     write_text(out / f"{NAME}.md", "\n".join(tables(record["figures"])) + "\n")
     return record
 
