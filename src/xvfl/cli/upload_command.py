@@ -62,7 +62,7 @@ def export(
         from xvfl.service.config import load_party_config
         from xvfl.service.party_inputs import PartyInputs
         from xvfl.service.state_dir import open_state_dir
-        from xvfl.service.uploads.file_exchange import UploadExport
+        from xvfl.service.uploads.file_exchange import export_upload
         from xvfl.service.uploads.party_service import UploadPartyService
         from xvfl.system.signals import stop_on_signals
         from xvfl.training.threads import limit_threads
@@ -73,7 +73,7 @@ def export(
     service = UploadPartyService(PartyInputs.load(name, loaded, folder), log)
     with stop_on_signals() as stop, limit_threads(False, choose_device(loaded.device)):
         try:
-            manifest = UploadExport(loaded, service).write(held_out, out, stop)
+            manifest = export_upload(loaded, service, held_out, out, stop)
         finally:
             service.close()
     if manifest is None:
@@ -122,7 +122,7 @@ def import_file(
         )
         return
     out = receipt or file.with_name(f"{file.name}.receipt")
-    name = import_withdrawal(service.config, service.folder, file, out, service.log)
+    name = import_withdrawal(service, file, out)
     print_line(f"deleted what {name} withdrew; wrote {out}")
     print_line(f"next, at {name}: xvfl withdraw {name}.toml --receipt {out.name}")
 
