@@ -17,8 +17,11 @@ from tests.upload.local_federation import N_ROWS
 from xvfl.certs import PeerVerifier
 from xvfl.config import UploadTerms
 from xvfl.errors import DataWarning, InputError, RunError, WireError
+from xvfl.federation.predict_in_time import TimelyBatch
 from xvfl.model.run_dir import RunDir
+from xvfl.primitives.rows import Rows
 from xvfl.service.listener import listen
+from xvfl.service.prediction.stand_in import StandIn, add_stand_ins
 from xvfl.service.release import verify_release
 from xvfl.service.uploads.encoder_versions import allow_next_version, current_version
 from xvfl.service.uploads.file_exchange import (
@@ -472,3 +475,28 @@ def test_withdrawn_rows_stay_out_of_a_new_alignment(federation: FileFederation) 
     gone = [int(match.handles[federation.labels.index.get_loc(each)]) for each in ("r3", "shop 1")]
     assert store.manifest.withdrawn == 2 and not store.views()[gone].any()
     assert not store.row_status()[gone].any()
+
+
+def test_withdrawn_rows_stand_in_for_no_answer(tmp_path: Path) -> None:
+    made = StoredFederation(tmp_path)
+    import_upload(made.service, made.write(terms=UploadTerms(stand_in=True)))
+    store = found(made)
+    assert store is not None
+    stand_ins = {0: StandIn(store, torch.arange(10))}
+    rows_asked = torch.tensor([3, 4])
+
+    def answer() -> tuple[TimelyBatch, dict[str, Tensor]]:
+        nothing = torch.zeros(2, 0)
+        held = Rows(nothing.long(), nothing.bool(), nothing.bool(), -torch.ones(2), torch.ones(2))
+        empty = TimelyBatch((), held, torch.zeros(2, 0, 1, 5), 0, nothing, nothing.bool(), ())
+        return add_stand_ins(empty, rows_asked, stand_ins)
+
+    batch, _ = answer()
+    assert batch.rows.seen.flatten().tolist() == [True, True] and bool(batch.E.any(-1).all())
+    apply(made, rows(4))
+    batch, stood_in = answer()
+    assert batch.rows.handles.flatten().tolist() == [3, -1] and not batch.E[1].any()
+    assert [held.tolist() for held in stood_in.values()] == [[True, False]]
+    apply(made, version(1))
+    batch, stood_in = answer()
+    assert batch.places == () and not stood_in
