@@ -500,3 +500,27 @@ def test_withdrawn_rows_stand_in_for_no_answer(tmp_path: Path) -> None:
     apply(made, version(1))
     batch, stood_in = answer()
     assert batch.places == () and not stood_in
+
+
+def test_changed_rows_are_uploaded_with_the_same_encoder(federation: FileFederation) -> None:
+    folder = federation.services["shop"].inputs.folder
+    with pytest.raises(RunError, match="not trained yet"):
+        allow_next_version(folder, keep_encoder=True)
+    federation.run()
+    session = federation.match().matches["shop"].session.hex()
+    before = find_upload(federation.coordinator, "shop", session)
+    assert before is not None
+    federation.services["shop"].close()
+    federation.tables["shop"].loc[["r1", "r2"]] += 1.5
+    assert allow_next_version(folder, keep_encoder=True) == 2
+    shop = federation.services["shop"] = federation.start_party("shop")
+    while not shop.endpoint.status()["upload_rows"]:
+        time.sleep(0.01)
+    federation.run(retrain=True)
+    after = find_upload(federation.coordinator, "shop", session)
+    assert after is not None and after.manifest.version == 2
+    assert after.manifest.encoder == before.manifest.encoder
+    changed = (after.views()[:, 0] != before.views()[:, 0]).any(-1)
+    assert 1 <= int(changed.sum()) <= 2
+    event = federation.events("upload_received")[-1]
+    assert event["rows_new_or_changed"] == int(changed.sum())

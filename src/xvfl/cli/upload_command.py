@@ -128,11 +128,20 @@ def import_file(
 
 
 @app.command()
-def new_version(config: PartyFile) -> None:
+def new_version(
+    config: PartyFile,
+    keep_encoder: Annotated[
+        bool, typer.Option("--keep-encoder", help="Upload with the same encoder; train none.")
+    ] = False,
+) -> None:
     """At the party: allow the next version of the encoder and of the upload.
 
     The next start of `xvfl party` or `xvfl upload export` trains and uploads it. Earlier encoders
     are kept, for heads that were trained on their uploads. A coordinator cannot ask for this.
+
+    With --keep-encoder, the new version has the same encoder: use it after cells have changed, or
+    after new rows were matched with `xvfl align --again`. The coordinator counts the rows that are
+    new or have changed. Two versions of a row can be compared.
 
     xvfl upload new-version bank.toml
     """
@@ -145,6 +154,6 @@ def new_version(config: PartyFile) -> None:
     loaded = load_party_config(config)
     name = peer_name(loaded.tls.read()[1])
     folder, log = open_state_dir(loaded, name, show=False, create=False)
-    version = allow_next_version(folder)
+    version = allow_next_version(folder, keep_encoder)
     log({"event": "version_allowed", "version": version})
     print_line(f"version {version} is trained and uploaded from the next start of {name}")

@@ -183,13 +183,14 @@ def import_upload(service: CoordinatorService, path: Path) -> UploadManifest:
             check_manifest(manifest, name, match.session.hex(), rows)
             if 2 * prod(manifest.shape(0)) > MAX_CHUNK_BYTES:
                 raise WireError(f"expected chunks of at most {MAX_CHUNK_BYTES} bytes")
-            _store(UploadStore(folder, manifest), sealed)
+            store = UploadStore(folder, manifest)
+            _store(store, sealed)
     except OSError as error:
         raise RunError(f"{path}: cannot be read ({error.strerror}); check the path") from error
     except XVFLError as error:
         raise RunError(f"{path}: the upload is rejected: {error}") from error
     remember_certificate(folder, name, sealed.document.certificate, service.log)
-    service.log({**upload_event(manifest), "file": str(path)})
+    service.log({**upload_event(folder, store), "file": str(path)})
     return manifest
 
 
