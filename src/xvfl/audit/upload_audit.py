@@ -25,9 +25,9 @@ class UploadAuditOptions:
 
     sweep: SweepOptions = SweepOptions(
         AttackOptions(draws=2, max_rows=2500, max_components=100, max_differences=5000),
-        HeadOptions(epochs=15, batch_size=256),
+        HeadOptions(epochs=12, batch_size=256),
     )
-    max_epochs: int = 20
+    max_epochs: int = 15
     """Most epochs of an encoder; it is trained for every dial that changes it."""
     batch_size: int = 256
     """Batch size of encoders, unless it is configured."""
