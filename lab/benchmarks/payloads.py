@@ -21,12 +21,12 @@ from typing import Any
 import torch
 
 from xvfl.config import NetConfig, TrainConfig
-from xvfl.federation.elastic import ElasticFederation
+from xvfl.federation.begin_run import RunTerms, begin_run
 from xvfl.federation.endpoint import Endpoint, PartyRun
-from xvfl.federation.membership import RunTerms
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.remote_party import RemoteParty
 from xvfl.federation.run_settings import RunSettings
+from xvfl.federation.split import SplitFederation
 from xvfl.primitives.layout import any_image
 from xvfl.training.loop import Trainer
 from xvfl.training.threads import limit_threads
@@ -105,18 +105,18 @@ def run(task: Task, metric: str, payload: Payload, feedback: bool, seed: int, ep
     net, loss, train = stack.options.net, stack.options.loss, stack.options.train
     said = RunSettings("xvfl+", net, train, loss.reconstruction_weight, payload=payload)
     lines = {worker.name: line_to(worker, feedback) for worker in stack.federation.workers}
-    terms = RunTerms("run", json.dumps(asdict(said)), 64, 2, payload=payload)
+    terms = RunTerms("run", json.dumps(asdict(said)), payload=payload)
     peers = [RemoteParty(*each) for each in lines.items()]
-    roster = ElasticFederation(peers, terms)
+    federation = SplitFederation(peers, 64)
+    begin_run(federation, terms)
     for peer in peers:
         peer.packer = Packer(payload, feedback)
-    roster.wait_for(2)
-    trainer = Trainer(roster, stack.method, stack.rows("train"), train)
+    trainer = Trainer(federation, stack.method, stack.rows("train"), train)
     before = sum(sum(line.traffic()) for line in lines.values())
     last = [each for each in trainer.run(lambda: 0.0) if each.kind == "epoch"][-1]
-    roster.flush()
+    federation.flush()
     sent = sum(sum(line.traffic()) for line in lines.values()) - before
-    stack.federation = roster  # type: ignore[assignment]
+    stack.federation = federation  # type: ignore[assignment]
     found = test(stack)[0]
     measured = {mode: found[mode][metric] for mode in MODES}
     steps = trainer.progress.step

@@ -81,6 +81,11 @@ def _require(config: object, name: str, holds: bool, expected: str) -> None:
         raise ConfigError(f"{name}: expected {expected}, got {getattr(config, name)!r}")
 
 
+def _require_privacy(config: object, epsilon: float | None, delta: float) -> None:
+    _require(config, "epsilon", epsilon is None or 0.01 <= epsilon <= 50, "from 0.01 to 50")
+    _require(config, "delta", 0 < delta < 1, "above 0, below 1")
+
+
 @dataclass(frozen=True)
 class TableOptions:
     """How to read the columns of a party's table."""
@@ -184,17 +189,17 @@ class NetConfig:
     images do."""
     number_embedding_dim: int | None = None
     """Size of the periodic embedding of each number of a table; 0 = none; by default 8 with several
-    members and without privacy options, else 0."""
+    members or `no_gradients`, and without noise, else 0."""
     skip_rank: int | None = None
     """Rank of a linear map from the features of a table to its embedding, added to the bottom's
     output; 0 = none; by default 64 with `no_gradients` and without differential privacy, else 0."""
     members: int = 0
     """Number of nets of each party and of heads, trained at once; predictions are averaged. More
-    than one needs tables and default nets, and multiplies the embeddings in every message. 0 = 4
-    for tables with default nets in one process without privacy options, else 1."""
+    than one needs tables, default nets and gradients, and multiplies the embeddings in every
+    message. 0 = 4 for tables with default nets in one process without privacy options, else 1."""
     heads: int = 0
-    """Number of heads on the parties' embeddings where parties upload them; predictions are
-    averaged. They cost the parties nothing. 0 = 4 with uploads, else 1."""
+    """Number of heads on the parties' uploads (`label_protection` `no_gradients`); predictions are
+    averaged. They cost the parties nothing. 0 = 4 with uploads and the default head, else 1."""
 
     def __post_init__(self) -> None:
         size = "0 (automatic) or a positive integer"
@@ -380,15 +385,18 @@ class EncoderConfig:
     learning_rate: float = 2e-3
     """Initial learning rate."""
     masked_copies: int = 4
-    """Number of masked copies of a row that are uploaded beside the row as observed; 0 to 31."""
-    embedding_dim: int = 256
-    """Numbers of an embedding."""
+    """Number of masked copies of a row that are uploaded beside the row as observed; 0 to 31. With
+    `epsilon` there are none: each copy would be a release of its own."""
+    embedding_dim: int = 0
+    """Numbers of an embedding; 0 = 16 with `epsilon`, else 256."""
     hidden_dim: int = 256
     """Size of hidden layers of tables' encoders and of decoders."""
-    number_embedding_dim: int = 8
-    """Size of the embedding of each number of a table; 0 = none."""
-    skip_rank: int = 64
-    """Rank of a linear map from the features of a table to its embedding; 0 = none."""
+    number_embedding_dim: int | None = None
+    """Size of the embedding of each number of a table, from waves, quantile bins and flags of its
+    frequent values; 0 = none; by default 8, with `epsilon` 0."""
+    skip_rank: int | None = None
+    """Rank of a linear map from the features of a table to its embedding; 0 = none; by default 64,
+    with `epsilon` 0."""
     n_blocks: int = 4
     """Residual blocks of an images' encoder."""
     base_channels: int = 32
@@ -398,10 +406,22 @@ class EncoderConfig:
     that half of the rows reach."""
     precision: Literal["float32", "bf16"] = "float32"
     """Precision of the encoder on a GPU; `bf16` speeds up images."""
+    epsilon: float | None = None
+    """Differential privacy: the ε of each row's features, 0.01 to 50. The encoder is not trained,
+    and noise is added to its embeddings. By default there is none."""
+    delta: float = 1e-5
+    """The δ of differential privacy; choose it well below 1 / number of rows."""
+
+    @property
+    def copies(self) -> int:
+        """Number of masked copies of a row that are uploaded."""
+        return self.masked_copies if self.epsilon is None else 0
 
     def __post_init__(self) -> None:
         _require(self, "epochs", self.epochs >= 1, "1 or more")
-        _require(self, "embedding_dim", 1 <= self.embedding_dim <= 4096, "from 1 to 4096")
+        wide = 0 <= self.embedding_dim <= 4096
+        _require(self, "embedding_dim", wide, "0 (automatic) or from 1 to 4096")
+        _require_privacy(self, self.epsilon, self.delta)
         reachable = self.full_threshold is None or 0 < self.full_threshold <= 1
         _require(self, "full_threshold", reachable, "above 0, at most 1")
         _require(self, "batch_size", self.batch_size >= 0, "0 (automatic) or more")
@@ -435,14 +455,16 @@ class PrivacyConfig:
 
     label_protection: Literal["auto", "off", "noise", "no_gradients"] = "auto"
     """What parties receive that depends on labels. `off`: gradients of the loss. `noise`: gradients
-    of a loss with noisy labels. `no_gradients`: nothing; parties train their nets by reconstruction
-    alone. `auto` = `no_gradients` in a federation or with `epsilon`, else `off`."""
+    of a loss with noisy labels. `no_gradients`: nothing; each party trains its encoder alone and
+    uploads its embeddings once. `auto` = `no_gradients` in a federation or with `epsilon`, else
+    `off`."""
     label_noise: float = 1.0
     """Standard deviation of the noise that `noise` adds to the one-hot labels of a row, the same
     noise in every step."""
     epsilon: float | None = None
-    """Differential privacy: the ε of each row's features at each party, 0.01 to 50. Needs
-    `no_gradients` and a method without completers, such as `laser`. By default there is none."""
+    """Differential privacy: the ε of each row's features at each party, 0.01 to 50, of a run in one
+    process; needs `no_gradients`. In a federation, each party sets `epsilon` in its `[encoder]`. By
+    default there is none."""
     delta: float = 1e-5
     """The δ of differential privacy; choose it well below 1 / number of rows."""
 
@@ -457,22 +479,19 @@ class PrivacyConfig:
         return self.bounded or self.epsilon is not None
 
     @property
-    def reconstruction_only(self) -> bool:
-        """Whether the parties train their nets by reconstruction alone."""
+    def trains_encoders(self) -> bool:
+        """Whether each party trains its encoder alone; with `epsilon` it is not trained."""
         return not self.sends_gradients and self.epsilon is None
 
     @property
     def sends_gradients(self) -> bool:
-        """Whether the coordinator sends gradients to the parties."""
+        """Whether the coordinator sends gradients to the parties; else parties upload once."""
         return self.label_protection != "no_gradients"
 
     def __post_init__(self) -> None:
         _require(self, "label_noise", self.label_noise >= 0, "0 or more")
-        _require(self, "delta", 0 < self.delta < 1, "above 0, below 1")
-        if self.epsilon is None:
-            return
-        _require(self, "epsilon", 0.01 <= self.epsilon <= 50, "from 0.01 to 50")
-        if self.label_protection not in ("auto", "no_gradients"):
+        _require_privacy(self, self.epsilon, self.delta)
+        if self.epsilon is not None and self.label_protection not in ("auto", "no_gradients"):
             raise ConfigError(
                 "epsilon: expected label_protection 'no_gradients', got "
                 f"{self.label_protection!r}; with gradients, embeddings depend on other rows"
@@ -510,7 +529,8 @@ class Config:
     test_fraction: float = 0.2
     """Share of the labeled rows held out for `xvfl evaluate`."""
     use_unlabeled: bool = True
-    """Train on rows without a label too, if the method can: `xvfl+` does."""
+    """Train on rows without a label too, if the method can: `xvfl+` does, and so do the encoders of
+    every method with `no_gradients`."""
     out_of_core: bool | Literal["auto"] = "auto"
     """Keep Parquet tables on disk during training; `auto` = if they have more than 100 million
     cells."""

@@ -25,17 +25,11 @@ def coordinator(scenario: Scenario, protection: Protection) -> DishonestCoordina
     return DishonestCoordinator(scenario, protection, "left")
 
 
-@pytest.mark.parametrize(
-    ("handles", "reason"),
-    [([3], "8 rows or more, got 1"), ([300], "handles"), ([1] * 8, "each row at most once")],
-)
-def test_single_unmatched_and_repeated_rows(
-    scenario: Scenario, handles: list[int], reason: str
-) -> None:
+def test_unmatched_rows(scenario: Scenario) -> None:
     attacker = coordinator(scenario, DEFAULT)
-    assert attacker.embed(torch.tensor(handles)) is None
+    assert attacker.embed(torch.tensor([300])) is None
     (logged,) = attacker.party.rejections
-    assert reason in logged
+    assert "handles" in logged
 
 
 @pytest.mark.parametrize(("protection", "accepted"), [(DEFAULT, False), (OFF, True)])
@@ -49,7 +43,7 @@ def test_gradients_of_embeddings(
     after = attacker.embed(rows, (gradient,), rate=0.01)
     assert (after is not None) == accepted
     assert len(attacker.party.rejections) == (0 if accepted else 1)
-    again = attacker.embed(rows)
+    again = attacker.embed(rows, rate=0.0)
     assert again is not None and torch.equal(before, again) != accepted
 
 
@@ -69,7 +63,6 @@ def test_single_rows_reveal_every_feature_without_protection_only(scenario: Scen
     off, default = (extract_rows(scenario, each, "right", 4) for each in (OFF, DEFAULT))
     assert off.score.r2 is not None and off.score.r2 > 0.99 and not off.refused
     assert default.score.r2 == 0 and default.refused
-    assert any("rows or more" in reason for reason in default.rejections)
     assert any("accepts none" in reason for reason in default.rejections)
 
 

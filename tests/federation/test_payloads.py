@@ -1,28 +1,20 @@
 """Runs with smaller payloads: they train, send less, replay exactly, and refuse what is wrong."""
 
-import json
-from dataclasses import asdict, replace
-
 import pytest
 import torch
 from torch import Tensor
 
-from tests.federation.elastic_helpers import (
-    LOSS,
-    NAMES,
-    NET,
+from tests.federation.split_helpers import InMemoryCheckpoints
+from tests.federation.training_helpers import (
     make_endpoint,
     make_workers,
     run_terms,
+    start,
     train_config,
 )
-from tests.federation.split_helpers import InMemoryCheckpoints
 from xvfl.config import TrainConfig
 from xvfl.errors import PartyError
-from xvfl.federation.elastic import ElasticFederation
 from xvfl.federation.endpoint import Endpoint
-from xvfl.federation.remote_party import RemoteParty
-from xvfl.federation.run_settings import RunSettings
 from xvfl.methods import Method
 from xvfl.training.loop import Trainer
 from xvfl.wire import codec
@@ -45,10 +37,6 @@ SMALL: list[Payload] = ["bf16", "fp16", "int8"]
 NONE = torch.zeros(0, dtype=torch.int32)
 
 
-def said(train: TrainConfig, payload: Payload) -> RunSettings:
-    return RunSettings("xvfl+", NET, train, LOSS.reconstruction_weight, payload=payload)
-
-
 def federation(
     train: TrainConfig, payload: Payload
 ) -> tuple[Trainer, list[InProcessTransport], Method]:
@@ -56,13 +44,7 @@ def federation(
     made, method, rows = make_workers()
     ends = [make_endpoint(side, InMemoryCheckpoints()) for side in made]
     lines = [InProcessTransport(end.hello, end.handle) for end in ends]
-    settings = said(train, payload)
-    agreed = replace(run_terms(train), settings=json.dumps(asdict(settings)), payload=payload)
-    roster = ElasticFederation(
-        [RemoteParty(*each) for each in zip(NAMES, lines, strict=True)], agreed
-    )
-    roster.wait_for(2)
-    return Trainer(roster, method, rows, train), lines, method
+    return Trainer(start(lines, train, payload), method, rows, train), lines, method
 
 
 def losses(train: TrainConfig, payload: Payload) -> tuple[list[float], int]:
@@ -99,7 +81,7 @@ def test_less_travels() -> None:
 def begun(payload: Payload) -> Endpoint:
     """Give a party that has begun a run with a payload."""
     end = make_endpoint(make_workers()[0][0], InMemoryCheckpoints())
-    settings = json.dumps(asdict(said(train_config("adamw", 1), payload)))
+    settings = run_terms(train_config("adamw", 1), payload).settings
     assert isinstance(say(end, Begin(1, "run", 0, settings, NONE)), Ready)
     return end
 
@@ -159,7 +141,7 @@ def test_a_party_refuses_a_payload_that_was_not_agreed() -> None:
 
 def test_a_party_that_answers_in_another_payload_is_at_fault() -> None:
     trainer, _, _ = federation(train_config("adamw", 1), "bf16")
-    peer = trainer.federation.members[0].party  # type: ignore[attr-defined]
+    peer = trainer.federation.parties[0]  # type: ignore[attr-defined]
     with pytest.raises(PartyError, match="bfloat16") as caught:
         peer.unpack("embeddings", torch.ones(3, 1, 8), (3, 1, 8), torch.float32)
     assert caught.value.fault == "wrong"

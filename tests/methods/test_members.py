@@ -145,7 +145,7 @@ def test_members_are_refused_where_they_cannot_be_built() -> None:
         build_parties(layouts, net, loss, [0], {"p": torch.nn.Identity()})
     with pytest.raises(ConfigError, match="members: expected 1 with custom nets"):
         resolved(several, custom_nets=True)
-    with pytest.raises(ConfigError, match="members: expected 1 with differential privacy"):
+    with pytest.raises(ConfigError, match="members: expected 1 with label_protection"):
         resolved(several, privacy=PrivacyConfig(epsilon=1.0))
 
 

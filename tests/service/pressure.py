@@ -94,30 +94,6 @@ def send_garbage(port: int, count: int) -> None:
                 continue
 
 
-LARGE_REPLY = """
-import pathlib, runpy, sys
-import xvfl.wire.client as client
-from xvfl.wire import codec
-
-size, normal = int(sys.argv.pop()), client.split_frame
-
-def split_frame(frame):
-    if not pathlib.Path("after_2").exists():
-        yield from normal(frame)
-        return
-    number, request_id = codec.kind_and_request_id(frame)
-    head = codec.HEAD.pack(codec.MAGIC, codec.VERSION, number, request_id, size - codec.OVERHEAD)
-    yield head + bytes(4 + 2**19)
-    for _ in range(size // 2**20):
-        yield bytes(2**20)
-
-client.split_frame = split_frame
-runpy.run_module("xvfl", run_name="__main__", alter_sys=True)
-"""
-"""The command line of a party that, once `after_2` exists, replies with a frame of the size in the
-last argument."""
-
-
 SMALL_DISK = (
     "unshare",
     "-rm",

@@ -1,4 +1,4 @@
-"""Coordinator and party as an operator runs them: commands, folders, refusals, release."""
+"""Interactive training as operators run it: commands, folders, refusals, release."""
 
 import json
 import socket
@@ -38,6 +38,8 @@ column = "churned"
 name = "bank"
 table = "bank.csv"
 id_column = "customer"
+[privacy]
+label_protection = "off"
 [net]
 embedding_dim = 64
 hidden_dim = 128
@@ -54,6 +56,7 @@ table = "shop.csv"
 id_column = "customer"
 state_dir = "shop"
 release_key = "main/release.pub"
+training = "interactive"
 [tls]
 ca_certificate = "certs/ca.crt"
 certificate = "certs/shop.crt"
@@ -169,8 +172,8 @@ def test_health_and_metrics(finished: Path) -> None:
     assert health == "ok\n"
     assert 'xvfl_party_present{party="shop"} 1' in metrics
     assert 'xvfl_party_bytes_sent{party="shop"}' in metrics
-    assert 'xvfl_party_rejections{party="shop"} 0' in metrics
-    assert 'xvfl_party_excluded{party="shop"} 0' in metrics
+    assert 'xvfl_party_departures{party="shop"} 0' in metrics
+    assert "xvfl_returns_to_checkpoint 0" in metrics
     for line in metrics.splitlines():
         name, value = line.rsplit(" ", 1)
         assert name.startswith("xvfl_")
@@ -212,33 +215,6 @@ def test_an_unreleased_party_says_so(finished: Path) -> None:
         "predict", finished / "main/bank", *bank
     )
     assert "a coordinator's folder" in rejected_with("predict", finished / "main", *bank)
-
-
-@pytest.mark.slow
-def test_a_party_added_later_starts_beside_warm_ones(finished: Path) -> None:
-    more = pd.read_csv(finished / "shop.csv").rename(
-        columns={"spent": "calls", "visits": "minutes"}
-    )
-    more.to_csv(finished / "stranger.csv", index=False)
-    config = COORDINATOR.replace('["shop"]', '["shop", "stranger"]', 1)
-    config = config.replace('state_dir = "main"', 'state_dir = "again"\nwarm_start = "main"')
-    config = config.replace("epochs = 12", "epochs = 1")
-    (finished / "again.toml").write_text(config.replace('release_to = ["shop"]\n', ""))
-    main = start(finished, "coordinator", "again.toml")
-    address = str(wait_for(finished / "again", "listening", main)["address"])
-    running = []
-    for name in ("shop", "stranger"):
-        text = SHOP.replace("PORT", address.rpartition(":")[2]).replace("shop", name)
-        (finished / f"{name}.toml").write_text(text)
-        running.append(start(finished, "party", f"{name}.toml"))
-    for each in (main, *running):
-        _, err = each.communicate(timeout=600)
-        assert each.returncode == 0, err
-    log = read_log(finished / "again")
-    assert [e["party"] for e in log if e["event"] == "matched"] == ["stranger"]
-    warm = [e["loaded"] for e in read_log(finished / "shop") if e["event"] == "warm_start"]
-    cold = [e["loaded"] for e in read_log(finished / "stranger") if e["event"] == "warm_start"]
-    assert warm == [True] and cold == [False]
 
 
 @pytest.fixture

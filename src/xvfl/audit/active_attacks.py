@@ -131,7 +131,8 @@ def _cue_gradient(coordinator: DishonestCoordinator, handle: Tensor, cue: Tensor
     n_rows = len(coordinator.scenario.table(coordinator.party.name))
     others = (int(handle) + torch.arange(MIN_BATCH)) % n_rows
     for handles in (handle.view(1), others):
-        if coordinator.embed(handles) is None:
+        # The update of the previous batch, which leaves the weights.
+        if coordinator.embed(handles, rate=0.0) is None:
             continue
         tensor_id = coordinator.n_requests
         every = cue.expand(len(handles), -1).contiguous()

@@ -19,15 +19,15 @@ from xvfl.config import (
     TrainConfig,
 )
 from xvfl.dataset.in_memory import InMemoryDataset
+from xvfl.errors import WireError
+from xvfl.federation.begin_run import RunTerms, begin_run
 from xvfl.federation.build import build_method, build_parties
-from xvfl.federation.elastic import ElasticFederation
 from xvfl.federation.endpoint import Endpoint, PartyRun
-from xvfl.federation.membership import RunTerms
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.predict import score
 from xvfl.federation.remote_party import RemoteParty
-from xvfl.federation.request_ledger import UNLIMITED, RequestLedger, RequestLimits
 from xvfl.federation.run_settings import RunSettings
+from xvfl.federation.split import SplitFederation
 from xvfl.methods import method_spec, protect_labels
 from xvfl.methods.members import member_seeds
 from xvfl.nets.party_net import PartyNet
@@ -36,7 +36,7 @@ from xvfl.primitives.layout import any_image
 from xvfl.primitives.masks import choose_unmasked_share
 from xvfl.primitives.rows import PartyTable, Rows, observation_levels
 from xvfl.training.loop import Record, Trainer
-from xvfl.wire.messages import Hello
+from xvfl.wire.messages import Backward, CueGradient, Gradient, Hello, Instruction
 
 RUN = "audit"
 
@@ -47,7 +47,6 @@ class Protection:
 
     name: str
     privacy: PrivacyConfig
-    limits: RequestLimits
     private_seeds: bool
     """Each party draws its random numbers from its own secret; otherwise all have one seed."""
 
@@ -55,18 +54,17 @@ class Protection:
     def description(self) -> str:
         """Describe the protection in words."""
         if not self.private_seeds:
-            return "none, as in version 0.1: one seed for all, gradients, unlimited requests"
-        return f"label_protection = {self.privacy.label_protection!r}, private seeds, limits"
+            return "none, as in version 0.1: one seed for all, gradients"
+        return f"label_protection = {self.privacy.label_protection!r}, private seeds"
 
 
-OFF = Protection("off", NO_PROTECTION, UNLIMITED, private_seeds=False)
+OFF = Protection("off", NO_PROTECTION, private_seeds=False)
 
 
 def configured_protection(privacy: PrivacyConfig) -> Protection:
     """Return the protection of a federation with this configuration; its parties use defaults."""
     resolved = resolve_privacy(privacy, federated=True)
-    limits = RequestLimits(accept_gradients=resolved.sends_gradients)
-    return Protection("configured", resolved, limits, private_seeds=True)
+    return Protection("configured", resolved, private_seeds=True)
 
 
 class UnprotectedWorker(PartyWorker):
@@ -76,6 +74,31 @@ class UnprotectedWorker(PartyWorker):
         self, cue: Tensor, observed: Tensor, used: Tensor | None, own_cue: bool
     ) -> Tensor:
         return super()._complete(cue, observed, used, own_cue=True)
+
+
+class GradientFreeFederation(SplitFederation):
+    """A federation that sends no gradients: parties train by reconstruction."""
+
+    def _leaf(self, values: Tensor) -> Tensor:
+        return values
+
+    def backward(self, loss: Tensor) -> None:
+        """Compute the gradients of the loss at the coordinator."""
+        torch.autograd.backward(loss)
+
+
+class GradientFreeEndpoint(Endpoint):
+    """A party that accepts no gradients."""
+
+    def _backward(self, message: Backward) -> CueGradient:
+        raise WireError("gradients: this party accepts none")
+
+    def _check_pending(
+        self, gradients: tuple[Gradient, ...], instructions: tuple[Instruction, ...]
+    ) -> tuple[Gradient, ...]:
+        if gradients:
+            raise WireError("gradients: this party accepts none")
+        return super()._check_pending(gradients, instructions)
 
 
 class _NoCheckpoints:
@@ -212,11 +235,12 @@ class Scenario:
                 name, net, table, seeds, settings.reconstruction, unmasked=unmasked
             )
             levels = observation_levels(table.observed, self.dataset.full_threshold[name])
-            return PartyRun(worker, levels, RequestLedger(protection.limits, len(table)))
+            return PartyRun(worker, levels)
 
         image = table.layout.image is not None
         hello = Hello(0, f"audit-{name}", image, len(table), "", "")
-        endpoint = Endpoint(hello, start_run, _NoCheckpoints(), events.append)
+        kind = Endpoint if protection.privacy.sends_gradients else GradientFreeEndpoint
+        endpoint = kind(hello, start_run, _NoCheckpoints(), events.append)
         traffic = Traffic(len(table))
         return SimulatedParty(
             name, endpoint, traffic, RecordingTransport(endpoint, traffic), events
@@ -266,17 +290,11 @@ def simulate(
     settings = scenario.settings(protection)
     rows, validation = dataset.training_rows(cpu), dataset.validation_rows(cpu)
     seeds = [scenario.train.random_state]
-    terms = RunTerms(
-        RUN,
-        json.dumps(asdict(settings)),
-        settings.net.embedding_dim * method_spec(scenario.loss.method).branches,
-        len(parties),
-        scenario.training_handles(),
-        sends_gradients=protection.privacy.sends_gradients,
-        members=settings.net.members,
-    )
+    terms = RunTerms(RUN, json.dumps(asdict(settings)), scenario.training_handles())
     remote = [RemoteParty(name, party.transport) for name, party in parties.items()]
-    federation = ElasticFederation(remote, terms)
+    kind = SplitFederation if protection.privacy.sends_gradients else GradientFreeFederation
+    width = settings.net.embedding_dim * method_spec(scenario.loss.method).branches
+    federation = kind(remote, width, members=settings.net.members)
     with torch.random.fork_rng(devices=[]):
         method = build_method(
             len(parties),
@@ -287,7 +305,7 @@ def simulate(
             seeds,
             privacy=options.privacy,
         )
-        federation.wait_for(len(parties))
+        begin_run(federation, terms)
         trained = protect_labels(method, protection.privacy, len(dataset.classes), seeds)
         trainer = Trainer(federation, trained, rows, options.train)
         for record in trainer.run(lambda: score(method, federation, validation)):

@@ -3,6 +3,7 @@
 import copy
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -11,7 +12,7 @@ from torch import nn
 from xvfl import nets
 from xvfl.config import COORDINATOR, NO_PROTECTION, LossConfig, NetConfig, PrivacyConfig
 from xvfl.errors import InputError
-from xvfl.methods import Method, MethodParts, method_spec, require_task
+from xvfl.methods import Method, MethodParts, method_spec, require_one_branch, require_task
 from xvfl.methods.members import Members, member_seeds
 from xvfl.nets import NetOrBuilder
 from xvfl.nets.party_net import PartyNet
@@ -38,11 +39,11 @@ def build_parties(
     """Build the net of every party; each is initialized from its own random stream.
 
     Custom `bottoms` and `completers` replace the defaults. With several seeds, each net is a stack
-    of the nets of as many runs, with all their members. Bounded embeddings are in [-1, 1]. Of
-    `loss`, only the method matters.
+    of the nets of as many runs, with all their members. Bounded embeddings are in [-1, 1]. Bottoms
+    that are trained alone use the bins of numbers. Of `loss`, only the method matters.
     """
     require_resolved(config, privacy)
-    check_members(config, privacy, any_image(layouts), bool(bottoms or completers))
+    check_members(config, any_image(layouts), bool(bottoms or completers))
     d, hidden = config.embedding_dim, config.hidden_dim
     spec = method_spec(loss.method)
 
@@ -52,7 +53,7 @@ def build_parties(
         branches = [
             custom_net(custom, layout, d)
             or nets.bottom(
-                layout,
+                layout if privacy.trains_encoders else replace(layout, bins=()),
                 d,
                 hidden,
                 config.n_blocks,
@@ -102,7 +103,7 @@ def build_method(
     uploads, at most `embedding_dim`, which is the default.
     """
     require_resolved(config, loss, privacy)
-    check_members(config, privacy, image, head is not None)
+    check_members(config, image, head is not None)
     several = config.members * config.heads
     seeds = member_seeds(seeds, several)
     d, hidden = config.embedding_dim, config.hidden_dim
@@ -132,9 +133,12 @@ def build_method(
         number, width = next(counter), d if widths is None else widths[party]
         return stack([build_adapter(number, seed, width) for seed in seeds])
 
-    adapter = new_adapter if privacy.reconstruction_only else None
-    parts = MethodParts(new_head, n_parties, d, tuple(seeds), adapter, adapted, task)
     require_task(loss.method, task.kind)
+    if widths is not None:
+        require_one_branch(loss.method)
+    # Models of version 0.3 have adapters without uploads.
+    adapter = new_adapter if widths is not None or privacy.trains_encoders else None
+    parts = MethodParts(new_head, n_parties, d, tuple(seeds), adapter, adapted, task)
     method = method_spec(loss.method).build(loss, parts)
     return method if several == 1 else Members(method, several, task, shared=config.heads > 1)
 

@@ -5,12 +5,10 @@ Shapes: R runs, N rows of a run, n decisions, m candidates, C outputs.
 """
 
 from collections.abc import Iterator
-from contextlib import suppress
 
 import torch
 from torch import Tensor
 
-from xvfl.errors import PartyError
 from xvfl.federation.predict import all_decisions, logits, mode_party_pairs, predictable_rows
 from xvfl.maths import is_labeled
 from xvfl.methods.base import Method, Mode, mode_key
@@ -85,20 +83,19 @@ def _fit_every_mode(
         key, device = mode_key(mode, federation.names[party]), some.device
         y = some.y.view(some.runs, -1)
         counted = predictable_rows(some, mode, party).view(y.shape)
-        with suppress(PartyError):
-            if pooling is None or mode == "peers":
-                out = logits(method, federation, some, mode, party, device)
-            else:
-                decisions = all_decisions(method, federation, some, mode, party, device)
-                by_run = decisions.view(*y.shape, *decisions.shape[1:])
-                candidates = candidate_weights(mode, isinstance(method, Members))
-                chosen = choose_weights(by_run, y, counted, candidates, task)
-                out = task.pool(decisions, chosen)
-                completed = candidate_weights(mode)[:1].to(chosen)
-                if not torch.equal(chosen, completed.expand_as(chosen)):
-                    weights = chosen if rows.runs > 1 else chosen[0].tolist()
-                    pooling.decision_weights[key] = weights
-            yield key, out.view(*y.shape, -1), y, counted
+        if pooling is None or mode == "peers":
+            out = logits(method, federation, some, mode, party, device)
+        else:
+            decisions = all_decisions(method, federation, some, mode, party, device)
+            by_run = decisions.view(*y.shape, *decisions.shape[1:])
+            candidates = candidate_weights(mode, isinstance(method, Members))
+            chosen = choose_weights(by_run, y, counted, candidates, task)
+            out = task.pool(decisions, chosen)
+            completed = candidate_weights(mode)[:1].to(chosen)
+            if not torch.equal(chosen, completed.expand_as(chosen)):
+                weights = chosen if rows.runs > 1 else chosen[0].tolist()
+                pooling.decision_weights[key] = weights
+        yield key, out.view(*y.shape, -1), y, counted
 
 
 def choose_weights(

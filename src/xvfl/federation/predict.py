@@ -4,14 +4,12 @@ Shapes: N rows, k parties, n decisions, C classes.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import suppress
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from xvfl import maths
-from xvfl.errors import PartyError
 from xvfl.methods.base import Federation, Method, Mode, mode_key, require_mode
 from xvfl.methods.pooling import decisions
 from xvfl.primitives.rows import Rows
@@ -76,8 +74,6 @@ def _in_batches(
     def predict_batch(federation: Federation, method: Method, rows: Rows) -> Tensor:
         if mode == "collaborative":
             return predict(method, federation, rows, 0).float()
-        if name not in federation.names:
-            raise PartyError(f"party {name!r} is offline; it cannot predict in mode {mode!r}")
         return predict(method, federation, rows, federation.names.index(name)).float()
 
     parts = []
@@ -111,19 +107,15 @@ def mode_losses(
     task: Task = CLASSIFICATION,
     modes: Collection[Mode] = SCORED,
 ) -> dict[str, float]:
-    """Compute the mean loss of validation rows, by `mode_key`.
-
-    The local prediction of a party that is offline is left out.
-    """
+    """Compute the mean loss of validation rows, by `mode_key`."""
     losses = {}
     for mode, party in mode_party_pairs(method, federation):
         index = predictable_rows(rows, mode, party).nonzero().flatten()
         if mode not in modes or not len(index):
             continue
-        with suppress(PartyError):
-            out = logits(method, federation, rows.take(index), mode, party)
-            key = mode_key(mode, federation.names[party])
-            losses[key] = float(task.mean_loss(out, rows.y[index].cpu()))
+        out = logits(method, federation, rows.take(index), mode, party)
+        key = mode_key(mode, federation.names[party])
+        losses[key] = float(task.mean_loss(out, rows.y[index].cpu()))
     return losses
 
 

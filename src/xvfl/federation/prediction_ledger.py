@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xvfl.errors import ConfigError, RunError
-from xvfl.federation.request_ledger import open_counts
-from xvfl.system.files import append_jsonl, read_jsonl
+from xvfl.system.files import append_jsonl, atomic_write, read_jsonl
 
 COUNTS = "row-requests.npy"
 REQUESTS = "requests-"
@@ -81,7 +80,7 @@ class PredictionLedger:
         log_event: Callable[[dict[str, Any]], None] = lambda event: None,
     ) -> None:
         self.limits, self._folder, self._today = limits, folder, today
-        self._counts = open_counts(folder / COUNTS, np.zeros((1, n_rows), dtype=np.uint32))[0]
+        self._counts = _open_counts(folder / COUNTS, np.zeros((1, n_rows), dtype=np.uint32))[0]
         days = _recorded_days(folder)
         self._load_day(max(days, default=today()))
         if not days:
@@ -170,6 +169,27 @@ class PredictionLedger:
         return RunError(
             f"{self._path}: requests cannot be counted ({error.strerror}), so none is answered"
         )
+
+
+def _open_counts(path: Path, zeros: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """Map the file of counts; create it with all its bytes, so that a full disk is noticed here."""
+    try:
+        if not path.is_file():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with atomic_write(path) as temporary, temporary.open("wb") as file:
+                np.save(file, zeros, allow_pickle=False)
+        counts: NDArray[np.uint32] = np.lib.format.open_memmap(path, mode="r+")
+    except (OSError, ValueError) as error:
+        raise RunError(
+            f"{path}: the request counts cannot be used ({error}); restore the file, or match "
+            "again with `xvfl align`"
+        ) from error
+    if counts.shape != zeros.shape or counts.dtype != zeros.dtype:
+        raise RunError(
+            f"{path}: expected counts {zeros.shape}, got {counts.shape}; restore the file, or "
+            "match again with `xvfl align`"
+        )
+    return counts
 
 
 def _recorded_days(folder: Path) -> list[date]:

@@ -65,8 +65,6 @@ class RemoteParty:
     instructions: list[Instruction] = field(default_factory=list)
     """Pending; the next request carries them."""
     packer: Packer = field(default_factory=Packer)
-    last_update: int = 0
-    """Number of the last update that the party has applied, by its last reply."""
 
     def take_pending(self) -> tuple[tuple[Gradient, ...], tuple[Instruction, ...]]:
         """Return and clear pending gradients and instructions."""

@@ -61,6 +61,8 @@ def prediction_views(method: Method) -> tuple[View, ...]:
 
 def without_completion(method: Method) -> Method | None:
     """Return the method without completion of missing features; None if it never completes."""
+    if "self" not in prediction_views(method):
+        return None
     build = getattr(method, "without_completion", None)
     result: Method | None = None if build is None else build()
     return result

@@ -272,7 +272,7 @@ class XVFL:
         if mode == "local":
             return self.join.alone(best)[:, party]
         if not (self.completing and self.weights.cross_completion):
-            return self.join.over(best, rows.seen)
+            return self._pooled_input(rows, best, mode, party)
         cue, has_cue = maths.cues(embedded.sent, maths.sources(rows.full, rows.seen))
         needed = ~rows.full & has_cue if mode == "collaborative" else _only(party, has_cue)
         E_ = self._adapt(federation.complete(cue, torch.zeros_like(rows.full[:, 0]), needed))
@@ -281,6 +281,15 @@ class XVFL:
         if mode == "collaborative":
             return maths.filled(best, E_, rows.full, has_cue, self.join)
         return self._assisted_input(rows, embedded, E_, party)
+
+    def _pooled_input(self, rows: Rows, best: Tensor, mode: Mode, party: int) -> Tensor:
+        """Pool the parties that observed a row; in mode "assisted" where a peer assists. (B, n)"""
+        joint = self.join.over(best, rows.seen)
+        if mode != "assisted":
+            return joint
+        partial = self.weights.self_completion > 0
+        peers = maths.assistants(rows.full, rows.seen, party, partial)
+        return torch.where(peers.any(1, keepdim=True), joint, self.join.alone(best)[:, party])
 
     def _assisted_input(self, rows: Rows, embedded: "_Embedded", E_: Tensor, party: int) -> Tensor:
         """Compute the input of assisted prediction; that of local where no peer assists.

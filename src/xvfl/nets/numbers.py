@@ -14,14 +14,16 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from xvfl.primitives.layout import Layout
+from xvfl.primitives.layout import Layout, NumberBins
 
 N_FREQUENCIES = 8
 FREQUENCY_STD = 1.0
 """Standard deviation of initial frequencies; numbers are scaled to [0, 1]."""
 
-SAME_VALUE = 1e-6
-"""Largest difference of encoded values that count as equal."""
+SAME_VALUE = 6e-7
+"""Largest difference to a frequent value, which is rounded to 1e-6."""
+UNREACHED = 2.0
+"""Above all encoded values."""
 CONSTANTS = ("numbers", "flags", "lower", "scale", "frequent")
 
 
@@ -43,22 +45,19 @@ class NumberEmbeddings(nn.Module):
         columns = enumerate(layout.feature_of_column)
         at = [(i, raw) for i, raw in columns if layout.features[raw].kind == "numeric"]
         flags = torch.tensor([layout.encoded + raw for _, raw in at])
-        features = [layout.features[raw] for _, raw in at]
-        bins = max((len(each.knots) - 1 for each in features), default=0)
-        n_frequent = max((len(each.frequent) for each in features), default=0)
-        count = len(at)
-        # A bin or a frequent value that a number does not have is never reached.
-        lower, upper = torch.zeros(count, max(bins, 0)), torch.full((count, max(bins, 0)), math.inf)
-        frequent = torch.full((count, n_frequent), math.inf)
-        for place, each in enumerate(features):
+        bins = [layout.bins[i] if layout.bins else NumberBins() for i, _ in at]
+        count, n_bins = len(at), max(1, *(len(each.knots) for each in bins)) - 1
+        n_frequent = max(len(each.frequent) for each in bins)
+        # A number with fewer bins or frequent values than others has constants in their place.
+        lower, scale = torch.zeros(count, n_bins), torch.zeros(count, n_bins)
+        frequent = torch.full((count, n_frequent), UNREACHED)
+        for place, each in enumerate(bins):
             ends = torch.tensor(each.knots)
-            if len(ends) > 1:
-                lower[place, : len(ends) - 1], upper[place, : len(ends) - 1] = ends[:-1], ends[1:]
+            lower[place, : len(ends[1:])] = ends[:-1]
+            scale[place, : len(ends[1:])] = 1 / ends.diff()
             frequent[place, : len(each.frequent)] = torch.tensor(each.frequent)
-        self._set_constants(
-            torch.tensor([i for i, _ in at]), flags, lower, 1 / (upper - lower), frequent
-        )
-        wide = 2 * N_FREQUENCIES + lower.shape[1] + n_frequent
+        self._set_constants(torch.tensor([i for i, _ in at]), flags, lower, scale, frequent)
+        wide = 2 * N_FREQUENCIES + n_bins + n_frequent
         self.frequencies = nn.Parameter(FREQUENCY_STD * torch.randn(1, count, N_FREQUENCIES))
         bound = 1 / math.sqrt(wide)
         self.weight = nn.Parameter(torch.empty(1, count, wide, width).uniform_(-bound, bound))
@@ -83,8 +82,9 @@ class NumberEmbeddings(nn.Module):
             above = (values.unsqueeze(-1) - self.lower.unsqueeze(1)) * self.scale.unsqueeze(1)
             parts.append(above.clamp(0, 1))
         if self.frequent.shape[1]:
-            distance = (values.unsqueeze(-1) - self.frequent.unsqueeze(1)).abs()
-            parts.append((distance < SAME_VALUE).to(x.dtype))
+            distance = values.unsqueeze(-1) - self.frequent.unsqueeze(1)
+            # Exported as operators that servers of earlier versions accept.
+            parts.append((~(distance * distance > SAME_VALUE**2)).to(x.dtype))
         encoded = torch.cat(parts, -1)  # (R, n, B, 2F + K + S)
         out = torch.relu(encoded @ self.weight + self.bias).transpose(1, 2)
         given = x.index_select(-1, self.flags).view(nets, -1, count, 1)

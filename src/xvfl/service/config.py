@@ -25,8 +25,8 @@ from xvfl.config import (
 )
 from xvfl.data.frames import SQL
 from xvfl.errors import ConfigError, WireError, unknown
-from xvfl.federation.request_ledger import RequestLimits
-from xvfl.federation.settings_limits import SettingsLimits as SettingsLimits
+from xvfl.federation.request_limits import RequestLimits
+from xvfl.federation.request_limits import SettingsLimits as SettingsLimits
 from xvfl.service.prediction.prediction_config import CoordinatorPrediction, PartyPrediction
 from xvfl.wire.codec import MAX_FRAME_BYTES
 from xvfl.wire.limits import MAX_PENDING
@@ -99,7 +99,7 @@ class TimeoutConfig:
     max_answer: float = 60.0
     """Upper bound of the timeout of a request; used until response times are known."""
     join: float = 600.0
-    """Timeout for parties to connect: all in a new run, `min_parties` in a resumed one."""
+    """Timeout for all parties to connect, at the start of a run and after a fault."""
     outcome: float = 60.0
     """How long a finished run waits for absent parties to come back and receive the outcome."""
     progress: float = 600.0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from xvfl.certs.release_key import PUBLIC_KEY
 from xvfl.errors import RunError
-from xvfl.federation.request_ledger import UNLIMITED
+from xvfl.federation.request_limits import UNLIMITED
 from xvfl.model.run_dir import RunDir
 from xvfl.model.workflow import read_source
 from xvfl.service.config import CoordinatorConfig

@@ -15,7 +15,7 @@ from xvfl.federation.split import Counters
 from xvfl.matching.alignment import CoordinatorAlignment, load_coordinator_alignment
 from xvfl.methods import require_task
 from xvfl.model.run_dir import RunDir
-from xvfl.options import check_members, resolve_privacy
+from xvfl.options import resolve_privacy
 from xvfl.service.align import match_parties
 from xvfl.service.config import ALIGNMENT, CoordinatorConfig
 from xvfl.service.coordinator_run import CoordinatorRun
@@ -26,6 +26,7 @@ from xvfl.service.uploads.upload_run import UploadRun
 from xvfl.service.uploads.upload_store import find_upload
 from xvfl.system.signals import interruptible
 from xvfl.training.threads import limit_threads
+from xvfl.upload.heads import check_head_options
 from xvfl.wire.messages import Hello
 from xvfl.wire.transport import Transport
 
@@ -39,10 +40,10 @@ class CoordinatorService:
         `retrain` trains another head on the stored uploads.
         """
         check_releasable(config.loss, config.release_to)
-        # Reject members that privacy does not allow before the parties connect.
-        check_members(config.net, config.privacy)
         require_task(config.loss.method, config.labels.task)
         self.config, self._retrain = config, retrain
+        if self.uploads:
+            check_head_options(config.net, config.loss, config.privacy)
         self.folder, self.log = open_state_dir(config, "coordinator", show)
         # Create release.pub now: parties need it before training ends.
         load_signing_key(self.folder, config.signing_key)
@@ -110,7 +111,7 @@ class CoordinatorService:
     @property
     def uploads(self) -> bool:
         """Whether parties train alone and upload; otherwise training is interactive."""
-        return resolve_privacy(self.config.privacy, federated=True).reconstruction_only
+        return not resolve_privacy(self.config.privacy, federated=True).sends_gradients
 
     @property
     def needs_parties(self) -> bool:

@@ -61,7 +61,9 @@ class LabeledRows:
             if not bool((handles[:, i] >= 0).any()):
                 raise no_shared_ids(name, "; check that both sides use the same ids and `rule`")
         held = (handles >= 0).any(1)
-        found = labels.index.get_indexer(pd.Index(labels.index if ids is None else ids)[held])
+        found = labels.index.get_indexer(
+            pd.Index(labels.index if ids is None else ids)[held.numpy()]
+        )
         known = torch.from_numpy(found >= 0)
         used = labels.iloc[found[found >= 0]]
         if not len(used):

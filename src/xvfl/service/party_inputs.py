@@ -6,7 +6,7 @@ from typing import Literal
 
 from xvfl.config import EncoderConfig, TableOptions, UploadTerms
 from xvfl.data.sources import Source
-from xvfl.federation.request_ledger import RequestLimits
+from xvfl.federation.request_limits import RequestLimits
 from xvfl.model.run_dir import RunDir
 from xvfl.model.workflow import read_source
 from xvfl.service.config import MatchingConfig, PartyProcessConfig

@@ -3,7 +3,6 @@
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from xvfl.config import LossConfig
@@ -19,16 +18,14 @@ from xvfl.errors import WireError
 from xvfl.federation.build import build_parties
 from xvfl.federation.endpoint import Endpoint, PartyRun
 from xvfl.federation.party_worker import PartyWorker
-from xvfl.federation.privacy_accounting import state_privacy
-from xvfl.federation.request_ledger import RequestLedger
+from xvfl.federation.request_limits import RunNames, copy_bytes
 from xvfl.federation.run_settings import RunSettings
-from xvfl.federation.settings_limits import copy_bytes, count_parameters
 from xvfl.matching import PartyMatch
 from xvfl.methods.members import member_seeds
 from xvfl.model.fitting import choose_device
 from xvfl.model.workflow import ENCODER
 from xvfl.primitives.masks import choose_unmasked_share
-from xvfl.primitives.rows import FULL, choose_full_threshold, observation_levels
+from xvfl.primitives.rows import choose_full_threshold, observation_levels
 from xvfl.service.checkpoints import Checkpoints
 from xvfl.service.config import ALIGNMENT
 from xvfl.service.log import LogFunction
@@ -54,8 +51,7 @@ class PartyService:
         )
 
     def close(self) -> None:
-        """Save a checkpoint before a voluntary shutdown."""
-        self.endpoint.save_checkpoint()
+        """Do nothing: the run continues from the last common checkpoint."""
 
     @property
     def busy(self) -> bool:
@@ -69,7 +65,6 @@ class PartyService:
             "run": endpoint.run,
             "step": endpoint.step,
             "updates_applied": endpoint.last_update,
-            **endpoint.usage,
         }
 
     def _use_match(self) -> None:
@@ -90,52 +85,36 @@ class PartyService:
         if match is None:
             raise WireError("Begin: ids are not matched yet; run `xvfl align` first")
         name, device = self.inputs.name, choose_device(self.inputs.device)
-        path = self.inputs.folder / f"requests-{match.session.hex()[:16]}.npy"
-        ledger = RequestLedger(limits, len(match.rows), path)
-        ledger.check(settings.run, settings, training)
+        limits.check(settings)
+        folder = self.inputs.folder
         encoder = self._encoder(match, training)
+        limits.check_parameters(encoder.layout, settings)
+        names = RunNames(folder / f"runs-{match.session.hex()[:16]}.json", limits.max_runs)
+        names.check(settings, training)
         rows = encode(encoder, take_rows(self.inputs.source, match.rows))
         table = to_party_table(encoder.layout, rows)
+        seeds = [run_seed(load_secret(folder), settings.run)]
         loss = LossConfig(method=settings.method)
-        seeds = [run_seed(load_secret(self.inputs.folder), settings.run)]
-        limits.check_parameters(
-            count_parameters(encoder.layout, settings.net, settings.method, settings.privacy)
-        )
         nets = build_parties(
             {name: encoder.layout}, settings.net, loss, seeds, privacy=settings.privacy
         )
-        net, privacy = nets[name], state_privacy(settings.privacy, settings.method)
         observed = table.observed[training] if len(training) else table.observed
         worker = PartyWorker(
             name,
-            net.to(device),
+            nets[name].to(device),
             table.to(device),
             member_seeds(seeds, settings.net.members),
             settings.reconstruction,
-            privacy,
-            settings.train.image_shift,
-            choose_unmasked_share(encoder.layout, observed, settings.unmasked_copies),
+            image_shift=settings.train.image_shift,
+            unmasked=choose_unmasked_share(encoder.layout, observed, settings.unmasked_copies),
         )
-        full_threshold = ledger.full_threshold = (
-            ledger.full_threshold or settings.full_threshold or choose_full_threshold(observed)
-        )
+        full_threshold = settings.full_threshold or choose_full_threshold(observed)
+        if not folder.has(ENCODER):
+            folder.write_json(ENCODER, encoder.to_dict())
+        self._folder.save_run(settings, full_threshold)
         levels = observation_levels(table.observed, full_threshold)
-        if privacy is not None:
-            # Which features of a row are missing is private too.
-            levels = torch.full_like(levels, FULL)
-
-        def on_accept() -> None:
-            if not self.inputs.folder.has(ENCODER):
-                self.inputs.folder.write_json(ENCODER, encoder.to_dict())
-            self._folder.save_run(settings, full_threshold)
-
-        return PartyRun(
-            worker,
-            levels,
-            ledger,
-            on_accept,
-            copy_bytes(encoder.layout, settings.net),
-        )
+        max_copies = limits.max_batch_bytes / copy_bytes(encoder.layout, settings.net)
+        return PartyRun(worker, levels, max_copies)
 
     def _encoder(self, match: PartyMatch, training: Tensor) -> Encoder:
         """Load the encoder; before the first accepted run, fit it on the training rows."""

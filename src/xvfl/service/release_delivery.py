@@ -7,7 +7,6 @@ from threading import Event
 
 from xvfl.certs.release_key import PUBLIC_KEY
 from xvfl.errors import PartyError, RunError, XVFLError, unknown
-from xvfl.federation.elastic import ElasticFederation
 from xvfl.federation.remote_party import RemoteParty, request_all
 from xvfl.model.run_dir import RunDir
 from xvfl.options import resolve_privacy
@@ -53,19 +52,6 @@ def use_previous_head(config: CoordinatorConfig) -> RunDir:
     holders = [name for name, each in records.items() if each.run == run and not each.revoked]
     sign_releases(config, holders)
     return head
-
-
-def deliver_to_members(
-    store: ReleaseStore, federation: ElasticFederation, parties: Sequence[str], log: LogFunction
-) -> None:
-    """Send pending releases to those of the parties that take part; log who is offline."""
-    for name in store.pending(parties):
-        member = federation.members[federation.names.index(name)]
-        if member.present:
-            federation.counters.request_id += 1
-            send_release(store, member.party, federation.counters.request_id, log)
-        else:
-            log({"event": "release_failed", "party": name, "reason": "it is offline"})
 
 
 def send_release(
@@ -158,12 +144,13 @@ def deliver_releases(
         stop.wait(POLL_S if remote else 0)
 
 
-def end_party(party: RemoteParty, request_id: int) -> None:
-    """Tell a party that nothing follows, so that its process exits."""
+def end_party(party: RemoteParty, request_id: int) -> bool:
+    """Tell a party that nothing follows, so that its process exits; return whether it confirms."""
     try:
         request_all([party], [End(request_id, FINISHED)], Done)
     except PartyError:
-        return
+        return False
+    return True
 
 
 def _install_at_local_party(

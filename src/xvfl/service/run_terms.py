@@ -1,12 +1,12 @@
-"""The terms of a run: what the coordinator's configuration requires of every party."""
+"""The terms of an interactive run: what the coordinator's configuration requires of every party."""
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 
 from xvfl.errors import ConfigError, RunError
-from xvfl.federation.membership import RunTerms
+from xvfl.federation.begin_run import RunTerms
 from xvfl.federation.predict import BATCH
 from xvfl.federation.remote_party import RemoteParty
 from xvfl.federation.run_settings import RunSettings
@@ -19,37 +19,31 @@ NUMBER_BYTES = {"float32": 4, "bf16": 2, "fp16": 2, "int8": 1}
 """Bytes of a number in each payload."""
 
 
-def make_terms(config: CoordinatorConfig, labeled: LabeledRows, run: str, warm: str) -> RunTerms:
-    """Collect the settings that every party receives, and what its replies must match.
+def make_terms(config: CoordinatorConfig, labeled: LabeledRows, run: str) -> RunTerms:
+    """Collect what every party receives, and what its replies must match.
 
     The options of `config` are resolved.
     """
-    net, privacy = config.net, config.privacy
     check_message_size(config, len(labeled.parts[0]))
     settings = RunSettings(
         config.loss.method,
-        net,
+        config.net,
         # The coordinator's seed is not sent: it initializes the heads.
         replace(config.train, random_state=0),
         config.loss.reconstruction_weight,
         config.loss.unmasked_copies,
         config.loss.full_threshold,
-        warm,
         config.payload,
         run,
-        privacy,
+        config.privacy,
     )
     return RunTerms(
         run,
         json.dumps(asdict(settings)),
-        net.embedding_dim * method_spec(config.loss.method).branches,
-        config.min_parties,
         labeled.training_handles(),
-        config.timeouts.join,
-        settings.payload,
         labeled.matched_rows(),
-        privacy.sends_gradients,
-        net.members,
+        config.timeouts.join,
+        config.payload,
     )
 
 
@@ -66,21 +60,14 @@ def check_message_size(config: CoordinatorConfig, training_rows: int) -> None:
         )
 
 
-def image_parties(
-    parties: Sequence[RemoteParty], known: Mapping[str, bool], timeout_s: float
-) -> dict[str, bool]:
-    """Return whether each party holds images; wait for parties that have not connected yet.
-
-    `known` has the parties of an earlier start of the run.
-    """
-    images, deadline = dict(known), time.monotonic() + timeout_s
+def any_images(parties: Sequence[RemoteParty], timeout_s: float) -> bool:
+    """Wait until all parties are connected; return whether one of them holds images."""
+    deadline = time.monotonic() + timeout_s
+    images = []
     for party in parties:
-        while party.name not in images:
-            hello = party.transport.hello()
-            if hello is not None:
-                images[party.name] = hello.image
-            elif time.monotonic() > deadline:
+        while (hello := party.transport.hello()) is None:
+            if time.monotonic() > deadline:
                 raise RunError(f"party {party.name!r} did not connect; start it with `xvfl party`")
-            else:
-                time.sleep(POLL_S)
-    return images
+            time.sleep(POLL_S)
+        images.append(hello.image)
+    return any(images)

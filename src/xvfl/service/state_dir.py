@@ -46,6 +46,7 @@ OWN = (
     "releases.json",
     "requests-*",
     "run.json",
+    "runs-*",
     "split.json",
     "uploads",
 )

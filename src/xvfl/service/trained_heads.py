@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from xvfl.config import LossConfig, NetConfig, PrivacyConfig, build
 from xvfl.errors import RunError
@@ -15,11 +15,9 @@ from xvfl.methods.base import Method, Mode, mode_key
 from xvfl.methods.pooling import decision_weights, load_decision_weights
 from xvfl.methods.xvfl import DecisionWeights
 from xvfl.model.run_dir import FORMAT, MANIFEST, MODEL, RunDir
-from xvfl.nets import AdaptedHead
 from xvfl.options import resolve_saved
 from xvfl.primitives.task import Task, task_from_dict
 from xvfl.service.release_store import ReleaseRecord, ReleaseStore
-from xvfl.training.optimizer import strip_prefix
 from xvfl.version import VERSION
 
 OWN_MODES: tuple[Mode, ...] = ("local", "assisted")
@@ -132,21 +130,3 @@ def load_trained_heads(folder: RunDir, privacy: PrivacyConfig) -> tuple[TrainedH
     run, prior, temperatures = (manifest[key] for key in ("run", "prior", "temperatures"))
     sizes = net if encoders else None
     return TrainedHeads(run, method, task, prior, temperatures, loss, encoders, sizes), names
-
-
-def place_adapters(
-    heads: nn.Module, saved: Mapping[str, Tensor], earlier: Sequence[str], names: Sequence[str]
-) -> dict[str, Tensor]:
-    """Return saved weights of heads, with the adapters of the parties of an `earlier` run by name.
-
-    A party that was not in it keeps the adapter that it has in `heads`.
-    """
-    if not isinstance(heads, AdaptedHead):
-        return dict(saved)
-    placed = {key: value for key, value in saved.items() if not key.startswith("adapters.")}
-    for place, (name, adapter) in enumerate(zip(names, heads.adapters, strict=True)):
-        weights: Mapping[str, Tensor] = adapter.state_dict()
-        if name in earlier:
-            weights = strip_prefix(saved, f"adapters.{list(earlier).index(name)}.")
-        placed |= {f"adapters.{place}.{key}": value for key, value in weights.items()}
-    return placed

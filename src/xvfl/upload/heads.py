@@ -7,20 +7,28 @@ Shapes: n rows of a party, c masked copies, d embedding width.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from xvfl.config import LossConfig, NetConfig, PrivacyConfig, TrainConfig
 from xvfl.errors import ConfigError
 from xvfl.federation.build import build_method
 from xvfl.federation.fused import FusedFederation
-from xvfl.methods import METHODS, Method, method_spec
+from xvfl.methods import Method, require_one_branch
 from xvfl.methods.members import member_seeds
-from xvfl.options import Options, resolve_options
+from xvfl.options import Options, check_one_member, resolve_options
 from xvfl.primitives.task import Task
 from xvfl.upload.stored_party import StoredParty, stored_federation
 
-DEFAULT_HEADS = 4
-"""Heads that are trained on one upload; predictions are averaged."""
+
+def check_head_options(net: NetConfig, loss: LossConfig, privacy: PrivacyConfig) -> None:
+    """Reject options of a coordinator that uploads do not allow."""
+    require_one_branch(loss.method)
+    check_one_member(net)
+    if privacy.epsilon is not None:
+        raise ConfigError(
+            "privacy.epsilon: expected none at the coordinator of a federation; each party sets "
+            "`epsilon` in [encoder] of its own configuration"
+        )
 
 
 def resolve_head_options(
@@ -34,19 +42,14 @@ def resolve_head_options(
     parties: int,
     rows: int,
 ) -> Options:
-    """Resolve the options of heads on uploads.
+    """Resolve the options of a coordinator's heads on uploads.
 
     `width` is that of the widest upload, `rows` the number of labeled training rows.
     """
-    if method_spec(loss.method).branches > 1:
-        valid = ", ".join(name for name, each in METHODS.items() if each.branches == 1)
-        raise ConfigError(
-            f"method {loss.method!r} needs several embeddings of a row, and an upload has one; "
-            f"choose one of {valid}, or label_protection 'off' or 'noise'"
-        )
+    check_head_options(net, loss, privacy)
     return resolve_options(
-        replace(net, embedding_dim=width, members=1, heads=net.heads or DEFAULT_HEADS),
-        replace(loss, cross_completion=False),
+        replace(net, embedding_dim=width),
+        loss,
         train,
         privacy,
         federated=True,
@@ -62,6 +65,7 @@ def build_heads(
     seeds: Sequence[int],
     task: Task,
     image: bool,
+    head: nn.Module | None = None,
 ) -> tuple[Method, FusedFederation]:
     """Build the method with its heads, and the federation of the parties' uploads.
 
@@ -70,13 +74,15 @@ def build_heads(
     uploads : mapping of str to Tensor of shape (n, 1 + c, d)
         Views by party and handle, as `compute_views` returns them; d may differ by party.
     options
-        Options of `resolve_head_options`.
+        Options with label protection `no_gradients`; their `embedding_dim` is the largest d.
     seeds
         One seed for each run that is trained at once.
     task
         What the heads predict.
     image
         Whether a party has images.
+    head
+        A custom head in place of the default one.
     """
     net = options.net
     method = build_method(
@@ -86,7 +92,7 @@ def build_heads(
         net,
         options.loss,
         seeds,
-        None,
+        head,
         options.privacy,
         task,
         [views.shape[-1] for views in uploads.values()],

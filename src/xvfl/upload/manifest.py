@@ -16,6 +16,8 @@ ENCODER_PREFIX = "encoder/"
 MAX_WIDTH = 4096
 MAX_COPIES = 31
 MAX_CHUNK_ROWS = 65_536
+MAX_NOISE = 6000
+"""Largest standard deviation of noise whose values float16 can represent."""
 DIGEST = re.compile(r"[0-9a-f]{32}")
 
 
@@ -44,6 +46,11 @@ class UploadManifest:
     terms: UploadTerms
     created: str
     """Time of creation, ISO 8601, UTC."""
+    epsilon: float | None = None
+    """Differential privacy of each row; by default there is none."""
+    delta: float = 0.0
+    noise_std: float = 0.0
+    """Standard deviation of the noise on each number of an embedding of norm 1."""
 
     def __post_init__(self) -> None:
         sizes = (
@@ -52,6 +59,7 @@ class UploadManifest:
             ("width", 1, MAX_WIDTH),
             ("masked_copies", 0, MAX_COPIES),
             ("chunk_rows", 1, MAX_CHUNK_ROWS),
+            ("noise_std", 0, MAX_NOISE),
         )
         for name, least, most in sizes:
             value = getattr(self, name)
@@ -62,6 +70,11 @@ class UploadManifest:
             raise ConfigError(f"chunks: expected {expected} digests, got {len(self.chunks)}")
         if not all(map(DIGEST.fullmatch, (*self.chunks, self.encoder))):
             raise ConfigError("expected digests of 32 hexadecimal digits")
+
+    @property
+    def max_value(self) -> float:
+        """Largest absolute value of an embedding's numbers; noise adds ten standard deviations."""
+        return 1.0 + 10 * self.noise_std
 
     def shape(self, number: int) -> tuple[int, int, int]:
         """Return the shape of a chunk."""

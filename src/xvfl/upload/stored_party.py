@@ -40,7 +40,6 @@ class StoredParty:
     """
 
     objective: Tensor | None = None
-    private = None
     row_wise = True
 
     def __init__(
@@ -99,4 +98,4 @@ class StoredParty:
 def stored_federation(parties: Sequence[StoredParty]) -> FusedFederation:
     """Combine stored parties to a federation; nothing flows back to them."""
     # A stored party has what a federation in one process uses of a worker.
-    return FusedFederation(cast(Sequence[PartyWorker], parties), sends_gradients=False)
+    return FusedFederation(cast(Sequence[PartyWorker], parties))

@@ -1,7 +1,8 @@
 """What a party uploads of a row: its embedding as observed, and those of masked copies.
 
 The masks of a row are fixed: they depend on the party's secret and the row's handle alone, so that
-a repeated upload reveals nothing more.
+a repeated upload reveals nothing more. With differential privacy the embedding is noisy, and there
+are no copies.
 Shapes: n rows, c masked copies, d embedding width.
 """
 
@@ -10,9 +11,11 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from xvfl.errors import ConfigError
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.primitives.masks import drop_features
 from xvfl.primitives.random import CounterRNG
+from xvfl.upload.private_worker import PrivateWorker
 
 ROWS_AT_ONCE = 4096
 
@@ -30,6 +33,11 @@ def compute_views(worker: PartyWorker, handles: Tensor, n_copies: int) -> Tensor
 def iterate_views(worker: PartyWorker, handles: Tensor, n_copies: int) -> Iterator[Tensor]:
     """Embed rows chunk by chunk; each chunk has as many rows of every run. (R, chunk, 1 + c, d)"""
     net, runs = worker.net, len(worker.seeds)
+    if isinstance(worker, PrivateWorker):
+        if n_copies:
+            raise ConfigError(f"masked_copies: expected 0 with `epsilon`, got {n_copies}")
+        yield worker.embed(handles, ["plain"], 0).half().unsqueeze(0)
+        return
     draws = [CounterRNG(worker.seeds, worker.name, "upload", copy) for copy in range(n_copies)]
     was_training = net.training
     net.eval()

@@ -43,12 +43,12 @@ class ErrorReply:
 
 @dataclass(frozen=True)
 class Begin:
-    """Join a run, from the party's newest checkpoint at or before a step."""
+    """Begin a run, from the party's newest checkpoint at or before a step."""
 
     request_id: int
     run: Name
     step: int
-    """The run's current step; −1: continue from the party's current state."""
+    """The step of the last common checkpoint; 0 without one."""
     settings: Document
     """JSON of `RunSettings`."""
     training: Tensor
@@ -66,8 +66,6 @@ class Ready:
     """Number of the last update applied."""
     row_status: Tensor
     """(n,) uint8 by handle: 0 nothing observed, 1 partly observed, 2 full."""
-    min_rows: int = 1
-    """Smallest number of rows that the party accepts in a training request."""
 
 
 @dataclass(frozen=True)
@@ -306,7 +304,7 @@ class UploadOffer:
     """Finished share of the training."""
     manifest: Document
     """JSON of `UploadManifest`; empty while there is none."""
-    problem: str
+    problem: Line
     """Why the party has no upload; empty if there is no problem."""
 
 

@@ -37,8 +37,6 @@ PANELS = {
 WARNING_EVENTS = {
     "party_anomaly",
     "party_left",
-    "party_excluded",
-    "join_failed",
     "release_failed",
     "connection_rejected",
     "connections_dropped",
@@ -46,7 +44,6 @@ WARNING_EVENTS = {
     "internal_error",
     "write_failed",
     "log_lines_lost",
-    "best_weights_unavailable",
 }
 """Events of a process's log that are warnings."""
 

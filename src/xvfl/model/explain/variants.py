@@ -175,7 +175,7 @@ class VariantPredictor:
             full=rows.full if hides else _with_column(rows.full, party, levels == 2),
             seen=rows.seen if hides else _with_column(rows.seen, party, levels >= 1),
         )
-        worker = PartyWorker(own.name, own.net, table, own.seeds, privacy=own.privacy)
+        worker = self.model.worker(own.name, table)
         return rows, [*workers[:party], CachedWorker(worker), *workers[party + 1 :]]
 
 

@@ -74,7 +74,7 @@ class FederatedModel:
     @property
     def completes(self) -> bool:
         """Whether collaborative predictions use completed features."""
-        return "collaborative" in completing_modes(self.method, self.heads.loss, "")
+        return "collaborative" in completing_modes(self.method, "")
 
 
 def load_federated_model(

@@ -6,34 +6,39 @@ encoders/N/weights.safetensors, about.json    the trained encoder of version N
 encoders/N/checkpoint.safetensors             its training, until it is finished
 """
 
-import time
+import math
 from dataclasses import asdict
 from hashlib import blake2b
 from threading import Event
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from xvfl.config import EncoderConfig, LossConfig, TableOptions, build
 from xvfl.data.encoder import encoder_from_dict
 from xvfl.data.sources import Source, encode, fit_encoder, take_rows
 from xvfl.dataset.in_memory import to_party_table
-from xvfl.errors import WireError
+from xvfl.errors import ConfigError, WireError
 from xvfl.federation.party_worker import PartyWorker
+from xvfl.federation.privacy_accounting import composed_epsilon, state_privacy
+from xvfl.federation.request_limits import RequestLimits
+from xvfl.model.encoder_runs import train_encoder
 from xvfl.model.fitting import choose_device
 from xvfl.model.run_dir import CHECKPOINT, RunDir
 from xvfl.nets.party_net import PartyNet
-from xvfl.primitives.rows import PartyTable, choose_full_threshold
+from xvfl.primitives.rows import FULL, PartyTable, choose_full_threshold, observation_levels
 from xvfl.service.party_release import PartyParts
 from xvfl.service.secret import load_secret, run_seed
 from xvfl.system.report import Report, no_report
-from xvfl.upload.encoder_net import NO_GRADIENTS, build_encoder, encoder_net_config
+from xvfl.training.loop import Record
+from xvfl.upload.encoder_net import build_encoder, encoder_net_config, encoder_privacy
 from xvfl.upload.encoder_training import EncoderTraining
+from xvfl.upload.private_worker import PrivateWorker
 
 HELD_OUT = "held_out.json"
 ENCODER = "encoder.json"
 WEIGHTS = "weights.safetensors"
-CHECKPOINT_SECONDS = 30.0
 
 
 class PartyEncoder:
@@ -74,11 +79,20 @@ class PartyEncoder:
         self._net: PartyNet | None = None
         self._table: PartyTable | None = None
         self.full_threshold = 1.0
+        self.privacy = state_privacy(config)
+        """What differential privacy guarantees; None without it."""
 
     @property
     def width(self) -> int:
         """Numbers of an embedding."""
-        return self._config.embedding_dim
+        return encoder_net_config(self._config).embedding_dim
+
+    @property
+    def noise(self) -> dict[str, float]:
+        """What the manifest of the upload states about differential privacy."""
+        if self.privacy is None:
+            return {}
+        return {name: getattr(self.privacy, name) for name in ("epsilon", "delta", "noise_std")}
 
     @property
     def trained(self) -> bool:
@@ -93,21 +107,16 @@ class PartyEncoder:
         table, net = self._load(rows)
         if self.trained:
             return True
-        training = EncoderTraining(
-            self.name, net, table, rows.to(self._device), self._config, self._seeds
-        )
-        trainer, saved = training.trainer, time.monotonic()
-        if self._folder.has(CHECKPOINT):
-            tensors, about = self._folder.load_tensors(CHECKPOINT)
-            trainer.restore(tensors, about["progress"])
-        for record in training.run():
-            done = record.progress.epoch + record.progress.batch / trainer.batches_per_epoch
-            report(f"epoch {record.progress.epoch}", done / self._config.epochs)
-            if stop.is_set() or time.monotonic() - saved > CHECKPOINT_SECONDS:
-                tensors, progress = trainer.state()
-                self._folder.save_tensors(CHECKPOINT, tensors, {"progress": progress})
-                saved = time.monotonic()
-            if stop.is_set():
+        if self._config.epsilon is None:
+            handles = rows.to(self._device)
+            training = EncoderTraining(self.name, net, table, handles, self._config, self._seeds)
+            per_epoch, epochs = training.trainer.batches_per_epoch, self._config.epochs
+
+            def show(record: Record) -> None:
+                done = record.progress.epoch + record.progress.batch / per_epoch
+                report(f"epoch {record.progress.epoch}", done / epochs)
+
+            if not train_encoder(training, self._folder, stop, show):
                 return False
         about = {"full_threshold": self.full_threshold, "config": asdict(self._config)}
         self._folder.save_tensors(WEIGHTS, net.state_dict(), about)
@@ -125,7 +134,14 @@ class PartyEncoder:
         if not self.trained:
             raise WireError("this party's encoder is not trained yet")
         table, net = self._load(None)
+        if self.privacy is not None:
+            return PrivateWorker(self.name, net, table, self._seeds, self.privacy.noise_std)
         return PartyWorker(self.name, net, table, self._seeds)
+
+    def row_status(self, observed: Tensor) -> Tensor:
+        """Grade rows by their observed features; with differential privacy all are full. (n,)"""
+        levels = observation_levels(observed, self.full_threshold)
+        return levels if self.privacy is None else torch.full_like(levels, FULL)
 
     def _load(self, rows: Tensor | None) -> tuple[PartyTable, PartyNet]:
         """Encode the table and build the net; fit the encoding on `rows` the first time."""
@@ -151,6 +167,38 @@ class PartyEncoder:
         return self._table, self._net
 
 
+def check_epsilon(
+    folder: RunDir, config: EncoderConfig, version: int, limits: RequestLimits
+) -> None:
+    """Reject an encoder with which the ε of all versions together exceeds the party's limit.
+
+    A trained version keeps the ε with which its rows were released.
+    """
+    configs = {version: config}
+    for path in (folder / "encoders").glob(f"*/{WEIGHTS}"):
+        _, about = RunDir(path.parent).load_tensors(WEIGHTS)
+        configs[int(path.parent.name)] = build(EncoderConfig, about["config"], str(path))
+    before = configs[version]
+    if (before.epsilon, before.delta) != (config.epsilon, config.delta):
+        raise ConfigError(
+            f"encoder.epsilon, encoder.delta: expected {before.epsilon} and {before.delta} as in "
+            f"version {version}, whose rows are released, got {config.epsilon} and {config.delta}; "
+            "restore them, or train another version"
+        )
+    if limits.max_epsilon is None:
+        return
+    statements = [state_privacy(each) for each in configs.values()]
+    releases = [(each.noise_multiplier, 1) for each in statements if each is not None]
+    private = len(releases) == len(statements)
+    total = composed_epsilon(releases, limits.max_delta) if private else math.inf
+    if total > limits.max_epsilon:
+        raise ConfigError(
+            f"encoder.epsilon: all versions of the encoder together have ε = {total:.3g}, and "
+            f"limits.max_epsilon is {limits.max_epsilon:g} (δ = {limits.max_delta:g}); lower "
+            "encoder.epsilon, or raise the limit"
+        )
+
+
 def load_parts(folder: RunDir, version: int) -> PartyParts:
     """Load a trained version of the encoder."""
     stored = RunDir(folder / f"encoders/{version}")
@@ -162,7 +210,7 @@ def load_parts(folder: RunDir, version: int) -> PartyParts:
         encoder_from_dict(stored.read_json(ENCODER)),
         LossConfig().method,
         encoder_net_config(config),
-        NO_GRADIENTS,
+        encoder_privacy(config),
         float(about["full_threshold"]),
         weights,
     )

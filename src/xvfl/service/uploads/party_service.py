@@ -8,7 +8,7 @@ from xvfl.service.log import LogFunction
 from xvfl.service.matched_table import MatchedTable
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.party_release import PartyFolder, release_event
-from xvfl.service.uploads.party_encoder import PartyEncoder, load_parts
+from xvfl.service.uploads.party_encoder import PartyEncoder, check_epsilon, load_parts
 from xvfl.service.uploads.upload_endpoint import UploadEndpoint
 from xvfl.wire.messages import Done, Match, Message, Release
 
@@ -26,7 +26,8 @@ class UploadPartyService:
         path = inputs.folder / ALIGNMENT
         self.table = MatchedTable(inputs.source, path, inputs.matching, log, self._use_match)
         self.table.check(f"party {inputs.name!r}")
-        encoder = PartyEncoder(
+        check_epsilon(inputs.folder, inputs.encoder, 1, inputs.limits)
+        self._encoder = PartyEncoder(
             inputs.name,
             inputs.folder,
             inputs.source,
@@ -38,13 +39,15 @@ class UploadPartyService:
         self.endpoint = UploadEndpoint(
             self.table.hello(),
             inputs.folder,
-            encoder,
+            self._encoder,
             inputs.terms,
-            inputs.encoder.masked_copies,
+            inputs.encoder.copies,
             len(self.table.ids),
             self._reply,
             log,
         )
+        if self._encoder.privacy is not None:
+            log({"event": "differential_privacy", **self._encoder.privacy.to_dict()})
         self._use_match()
 
     def close(self) -> None:
@@ -58,7 +61,8 @@ class UploadPartyService:
 
     def status(self) -> dict[str, Any]:
         """Describe encoder and upload for the status server; numbers become metrics."""
-        return self.endpoint.status()
+        privacy = self._encoder.privacy
+        return {**self.endpoint.status(), **(privacy.status() if privacy else {})}
 
     def _use_match(self) -> None:
         match = self.table.match

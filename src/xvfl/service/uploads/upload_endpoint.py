@@ -19,7 +19,6 @@ from xvfl.errors import WireError, XVFLError
 from xvfl.federation.message_checks import check_handles
 from xvfl.federation.request_endpoint import RequestEndpoint
 from xvfl.model.run_dir import RunDir
-from xvfl.primitives.rows import observation_levels
 from xvfl.service.log import LogFunction, ProgressLog
 from xvfl.service.uploads.party_encoder import HeldOutRows, PartyEncoder
 from xvfl.upload.manifest import UploadManifest, chunk_digest, parse_manifest
@@ -60,7 +59,7 @@ class Upload:
         start = number * self.chunk_rows
         handles = self._rows[start : start + self.chunk_rows].to(self._worker.table.device)
         observed = self._worker.table.take(handles).observed
-        status = observation_levels(observed, self.encoder.full_threshold).cpu()
+        status = self.encoder.row_status(observed).cpu()
         return compute_views(self._worker, handles, self._copies).cpu(), status
 
     def manifest(self, session: str, image: bool, terms: UploadTerms) -> UploadManifest:
@@ -80,6 +79,7 @@ class Upload:
             chunks=digests,
             terms=terms,
             created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            **self.encoder.noise,
         )
 
 

@@ -227,7 +227,7 @@ class UploadRun:
             trainer.load_best()
             temperatures = calibrate(method, federation, held_out, task)
             split = ("test", rows.take(test.to(device))) if len(test) else ("validation", held_out)
-            predictions = federation_predictions(method, federation, split[1], None, task)
+            predictions = federation_predictions(method, federation, split[1], task)
             evaluation = evaluate(predictions, split[0], task)
             head.write_json(EVALUATION, evaluation.to_dict())
             encoders = {name: _about(store) for name, store in stores.items()}
@@ -319,5 +319,7 @@ def _about(store: UploadStore) -> dict[str, Any]:
         "rows": manifest.rows,
         "width": manifest.width,
         "created": manifest.created,
+        "epsilon": manifest.epsilon,
+        "delta": manifest.delta,
         "terms": asdict(manifest.terms),
     }

@@ -20,8 +20,6 @@ from xvfl.model.run_dir import RunDir
 from xvfl.upload.manifest import UploadManifest, chunk_digest, parse_manifest
 
 MANIFEST, VIEWS, STATUS, CHUNKS = "upload.json", "views.f16", "status.u8", "chunks.json"
-MAX_VALUE = 1.0
-"""Embeddings are in [-1, 1]."""
 
 
 class UploadStore:
@@ -52,8 +50,9 @@ class UploadStore:
         shape, what = self.manifest.shape(number), f"chunk {number}"
         check_tensor(what, values, shape, torch.float16)
         check_tensor(f"{what}: row_status", status, shape[:1], torch.uint8)
-        if values.numel() and float(values.abs().max()) > MAX_VALUE:
-            raise WireError(f"{what}: expected numbers from -{MAX_VALUE} to {MAX_VALUE}")
+        largest = self.manifest.max_value
+        if values.numel() and float(values.abs().max()) > largest:
+            raise WireError(f"{what}: expected numbers from -{largest:g} to {largest:g}")
         if status.numel() and int(status.max()) > 2:
             raise WireError(f"{what}: expected a row status of 0, 1 or 2")
         if chunk_digest(values, status) != self.manifest.chunks[number]:

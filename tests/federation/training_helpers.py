@@ -1,9 +1,9 @@
-"""Elastic federations over transports that can stop answering, on two parties of the digits."""
+"""Training over transports that can stop answering, on two parties of the digits."""
 
 import json
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,20 +12,21 @@ from tests.federation.split_helpers import InMemoryCheckpoints
 from tests.options import resolved
 from tests.problems import CLASSES, SEED, split_digits
 from xvfl.config import NetConfig, TrainConfig
+from xvfl.federation.begin_run import RunTerms, begin_run
 from xvfl.federation.build import build_method, build_parties
-from xvfl.federation.elastic import ElasticFederation
 from xvfl.federation.endpoint import Endpoint, PartyRun
-from xvfl.federation.membership import RunTerms
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.remote_party import AdaptiveTimeout, RemoteParty
 from xvfl.federation.run_settings import RunSettings
+from xvfl.federation.split import SplitFederation
 from xvfl.methods import Method
 from xvfl.nets.party_net import PartyNet
 from xvfl.primitives.layout import any_image
 from xvfl.primitives.rows import Rows
-from xvfl.training.loop import Trainer
 from xvfl.wire.in_process import InProcessTransport
-from xvfl.wire.messages import Begin, Hello, Message
+from xvfl.wire.messages import ErrorReply, Hello, Message
+from xvfl.wire.payload import Payload
+from xvfl.wire.transport import Transport
 
 OPTIONS, ROWS = resolved(NetConfig(embedding_dim=8, hidden_dim=16, members=1)), 240
 NET, LOSS = OPTIONS.net, OPTIONS.loss
@@ -87,9 +88,21 @@ def make_endpoint(
     return Endpoint(hello, lambda settings, training: PartyRun(worker, row_status), store)
 
 
-def run_terms(train: TrainConfig, minimum: int = 2) -> RunTerms:
-    settings = RunSettings("xvfl+", NET, train, LOSS.reconstruction_weight)
-    return RunTerms("run", json.dumps(asdict(settings)), 8, minimum, join_timeout=20)
+def run_terms(train: TrainConfig, payload: Payload = "float32") -> RunTerms:
+    settings = RunSettings("xvfl+", NET, train, LOSS.reconstruction_weight, payload=payload)
+    return RunTerms("run", json.dumps(asdict(settings)), join_timeout=20, payload=payload)
+
+
+def start(
+    transports: Sequence[Transport], train: TrainConfig, payload: Payload = "float32"
+) -> SplitFederation:
+    """Let both parties begin a run."""
+    parties = [RemoteParty(*each) for each in zip(NAMES, transports, strict=True)]
+    for party in parties:
+        party.timeout = AdaptiveTimeout(0.2, 10, 5)
+    federation = SplitFederation(parties, 8)
+    begin_run(federation, run_terms(train, payload))
+    return federation
 
 
 class FlakyTransport(InProcessTransport):
@@ -99,45 +112,23 @@ class FlakyTransport(InProcessTransport):
         super().__init__(end.hello, end.handle)
         self.end = end
         self.silent: str | None = None
-        self.heard: list[tuple[int, int]] = []
-        """(request_id, number) of every update that reached the party."""
+        self.fails: Callable[[Message], bool] = lambda message: False
+        """Messages that the party refuses."""
 
     def hello(self) -> Hello | None:
         return None if self.silent else self.end.hello
 
+    def restart(self, worker: PartyWorker, store: InMemoryCheckpoints) -> None:
+        """Replace the party's process; its checkpoints remain."""
+        self.end = make_endpoint(worker, store, instance_id="second")
+        self._handle = self.end.handle
+
     def request(self, message: Message) -> "Future[Message]":
         if self.silent == "before":
             return Future()
-        before = self.end.last_update
+        if self.fails(message):
+            refused: Future[Message] = Future()
+            refused.set_result(ErrorReply(message.request_id, "WireError", "not today"))
+            return refused
         answer = super().request(message)
-        if self.end.last_update != before and not isinstance(message, Begin):
-            self.heard += [(message.request_id, each.number) for each in message.instructions]  # type: ignore[union-attr]
         return Future() if self.silent else answer
-
-
-def make_roster(
-    train: TrainConfig, minimum: int = 1, patience: float = 20
-) -> tuple[
-    ElasticFederation,
-    Trainer,
-    list[FlakyTransport],
-    list[dict[str, Any]],
-    list[InMemoryCheckpoints],
-]:
-    """Build a roster over flaky lines, with short deadlines."""
-    workers, method, rows = make_workers()
-    stores = [InMemoryCheckpoints(), InMemoryCheckpoints()]
-    flaky = [
-        FlakyTransport(make_endpoint(worker, store))
-        for worker, store in zip(workers, stores, strict=True)
-    ]
-    events: list[dict[str, Any]] = []
-    peers = [
-        RemoteParty(name, line, AdaptiveTimeout(0.2, 10, 5))
-        for name, line in zip(NAMES, flaky, strict=True)
-    ]
-    roster = ElasticFederation(
-        peers, replace(run_terms(train, minimum), join_timeout=patience), events.append
-    )
-    roster.wait_for(2)
-    return roster, Trainer(roster, method, rows, train), flaky, events, stores

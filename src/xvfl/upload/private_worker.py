@@ -1,10 +1,10 @@
-"""Embeddings with differential privacy: what a party releases of its rows.
+"""A party with differential privacy: what it uploads of its rows.
 
-Each row has a fixed number of releases: as observed, and one for each masked view, with a mask that
-is fixed for the row. A release is the embedding of the party's untrained net, centered, normalized
-to length 1, plus Gaussian noise. It depends on no other row. It is computed once: every step, epoch
-and evaluation gets the same numbers, so repeated requests reveal nothing more.
-Shapes: n rows of the party, d embedding width, v releases of a row.
+Each row has one release: the embedding of the party's untrained encoder, centered, normalized to
+length 1, plus Gaussian noise. It depends on no other row. It is computed once: every request gets
+the same numbers, so repeated requests reveal nothing more. What is computed from releases (heads,
+any number of them, by any method) reveals nothing more either.
+Shapes: n rows of the party, B rows of a batch, v views, d embedding width.
 """
 
 import math
@@ -17,12 +17,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from xvfl.errors import ConfigError, WireError
+from xvfl.errors import ConfigError, RunError
+from xvfl.federation.party_worker import PartyWorker
+from xvfl.methods.base import View
 from xvfl.nets.party_net import PartyNet
 from xvfl.nets.row_wise import row_wise
 from xvfl.primitives.layout import Layout
-from xvfl.primitives.masks import drop_features
-from xvfl.primitives.random import CounterRNG, named_generator
+from xvfl.primitives.random import named_generator
 from xvfl.primitives.rows import PartyTable, Table
 
 ROWS_AT_ONCE = 1024
@@ -32,8 +33,8 @@ GRID_STEPS = 1024
 """Released numbers are multiples of a step, about this fraction of the noise."""
 
 
-class PrivateEmbeddings:
-    """The releases of all rows of a party, computed at the first request.
+class PrivateWorker(PartyWorker):
+    """A party whose rows have noisy embeddings, computed at the first request.
 
     Parameters
     ----------
@@ -43,59 +44,49 @@ class PrivateEmbeddings:
         The party's net, with its first weights; it must treat each row independently.
     table
         The party's encoded rows.
-    seed
+    seeds
         Secret of the noise.
     noise_std
         Standard deviation of the noise; 0 = none.
-    n_masked
-        Number of masked views.
-    unmasked
-        Share of the masked views that keep all features.
     """
 
     def __init__(
-        self,
-        name: str,
-        net: PartyNet,
-        table: Table,
-        seed: int,
-        noise_std: float,
-        n_masked: int,
-        unmasked: float = 0.0,
+        self, name: str, net: PartyNet, table: Table, seeds: Sequence[int], noise_std: float
     ) -> None:
+        super().__init__(name, net, table, seeds)
         if not row_wise(net.bottom):
             raise ConfigError(
                 "epsilon: expected a bottom that treats each row independently; remove dropout, "
                 "batch normalization and custom modules"
             )
-        self.name, self.net, self.table, self.seed = name, net, table, seed
-        self.noise_std, self.n_masked, self.unmasked = noise_std, n_masked, unmasked
+        self.noise_std = noise_std
         self._releases: Tensor | None = None
 
-    def select(self, handles: Tensor, views: Sequence[str]) -> Tensor:
-        """Return the releases of rows; zeros for a row that the party does not hold. (B, v, d)"""
-        self.check_views(views)
+    def embed(
+        self,
+        handles: Tensor,
+        views: Sequence[View],
+        step: int | Tensor,
+        needed: Tensor | None = None,
+    ) -> Tensor:
+        """Return the release of each row in every view; zeros if it is not held. (B, v, d)"""
         if self._releases is None:
             self._releases = self._release_all()
-        masked = iter(range(1, 1 + self.n_masked))
-        numbers = [0 if view == "plain" else next(masked) for view in views]
-        index = torch.tensor(numbers, device=handles.device)
         if not len(self._releases):
-            return self._releases.new_zeros(len(handles), len(numbers), self._releases.shape[-1])
-        chosen = self._releases[handles.clamp(min=0)][:, index]
-        return chosen * (handles >= 0).view(-1, 1, 1).to(chosen.dtype)
+            return self._releases.new_zeros(len(handles), len(views), self._releases.shape[-1])
+        chosen = self._releases[handles.clamp(min=0)]
+        chosen = chosen * (handles >= 0).unsqueeze(1).to(chosen.dtype)
+        return chosen.unsqueeze(1).expand(-1, len(views), -1)
 
-    def check_views(self, views: Sequence[str]) -> None:
-        """Reject views that are not accounted for."""
-        if views.count("masked") > self.n_masked or not set(views) <= {"plain", "masked"}:
-            raise WireError(
-                f"Embed: with differential privacy this run releases the view 'plain' and "
-                f"{self.n_masked} views 'masked' of a row, got {tuple(views)}"
-            )
+    def complete(
+        self, cue: Tensor, replace_observed: Tensor, needed: Tensor | None = None
+    ) -> Tensor:
+        """Raise an error: completed rows would be further releases."""
+        raise RunError(f"party {self.name!r}: differential privacy allows no completion")
 
     @torch.no_grad()
     def _release_all(self) -> Tensor:
-        """Compute the releases of all rows. (n, v, d)"""
+        """Compute the releases of all rows. (n, d)"""
         # Fixed batches: the last bits of a net's output depend on the number of rows.
         training = self.net.training
         self.net.eval()
@@ -103,26 +94,19 @@ class PrivateEmbeddings:
         reference = reference_rows(self.net.layout)
         reference = replace(reference, values=reference.values.to(dtype)).to(self.table.device)
         center = self._embed(reference).mean(0)
-        parts = [torch.zeros(0, 1 + self.n_masked, len(center), device=center.device)]
+        parts = [torch.zeros(0, len(center), device=center.device)]
         all_handles = torch.arange(len(self.table), device=center.device)
         for handles in torch.split(all_handles, ROWS_AT_ONCE):
             rows = self.table.take(handles)
-            embeddings = [self._embed(rows) - center]
-            for number in range(self.n_masked):
-                rng = CounterRNG([self.seed], self.name, "private mask", number)
-                uniform = rng.uniform_by_key(handles, 1 + rows.observed.shape[1])
-                masked = drop_features(rows.observed, uniform, self.unmasked)
-                embeddings.append(self._embed(rows, masked) - center)
-            parts.append(self._add_noise(torch.stack(embeddings, 1), rows, handles))
+            parts.append(self._add_noise(self._embed(rows) - center, rows, handles))
         self.net.train(training)
         return torch.cat([part.to(dtype) for part in parts])
 
-    def _embed(self, rows: PartyTable, observed: Tensor | None = None) -> Tensor:
-        observed = rows.observed if observed is None else observed
-        return self.net.embed(self.net.encode(rows), observed).double()
+    def _embed(self, rows: PartyTable) -> Tensor:
+        return self.net.embed(self.net.encode(rows), rows.observed).double()
 
     def _add_noise(self, embeddings: Tensor, rows: PartyTable, handles: Tensor) -> Tensor:
-        """Normalize embeddings (B, v, d) and add noise, on a grid.
+        """Normalize embeddings (B, d) and add noise, on a grid.
 
         The grid hides the last bits of floating-point numbers, which would reveal the sum's terms.
         """
@@ -130,24 +114,20 @@ class PrivateEmbeddings:
         unit: Tensor = embeddings / norm.clamp(min=1e-12)
         if not self.noise_std:
             return unit
-        contents = _row_bytes(rows)
-        keys = [
-            self._key(handle, number, content)
-            for handle, content in zip(handles.tolist(), contents, strict=True)
-            for number in range(unit.shape[1])
-        ]
-        noise = torch.from_numpy(_normal(keys, unit.shape[2])).view(unit.shape).to(unit.device)
+        keyed = zip(handles.tolist(), _row_bytes(rows), strict=True)
+        keys = [self._key(handle, content) for handle, content in keyed]
+        noise = torch.from_numpy(_normal(keys, unit.shape[1])).to(unit.device)
         step = 2.0 ** math.floor(math.log2(self.noise_std)) / GRID_STEPS
         released: Tensor = ((unit + self.noise_std * noise) / step).round() * step
         return released
 
-    def _key(self, handle: int, number: int, content: bytes) -> bytes:
+    def _key(self, handle: int, content: bytes) -> bytes:
         """Return the key of a release's noise.
 
         Without the row's content, the releases of two versions of a row would have the same noise,
         and their difference none. Without the handle, equal rows would have equal releases.
         """
-        return repr((self.seed, self.name, "noise", handle, number)).encode() + content
+        return repr((self.seeds[0], self.name, "noise", handle)).encode() + content
 
 
 def reference_rows(layout: Layout) -> PartyTable:
