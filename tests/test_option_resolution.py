@@ -20,7 +20,7 @@ from torch import nn
 
 from xvfl import Images, XVFLClassifier
 from xvfl.audit.load_scenario import load_scenario
-from xvfl.audit.simulation import configured_protection, simulate
+from xvfl.audit.simulation import Scenario, configured_protection, simulate
 from xvfl.config import LossConfig, NetConfig, PrivacyConfig, TrainConfig
 from xvfl.errors import DataWarning
 from xvfl.federation.party_worker import PartyWorker
@@ -234,8 +234,9 @@ def from_train(setting: Setting, folder: Path) -> None:
 
 
 def from_audit(setting: Setting, folder: Path) -> None:
-    """Train as `xvfl audit` does, with the configured protection."""
+    """Train interactively as `xvfl audit` does, with the configured protection."""
     scenario = load_scenario(_config(setting, folder), max_rows=10**6)
+    assert isinstance(scenario, Scenario)
     simulate(scenario, configured_protection(scenario.privacy))
 
 

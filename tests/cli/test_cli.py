@@ -66,8 +66,8 @@ HELP = {
     ),
     "install": (["CONFIG", "FILE"], "xvfl install bank.toml bank.release"),
     "audit": (
-        ["PATH", "--out", "--rows", "--known-labels", "--known-rows", "--quick"],
-        "xvfl audit run.toml --out audit",
+        ["PATH", "--out", "--rows", "--label", "--known-labels", "--known-rows", "--quick"],
+        "xvfl audit party.toml --out audit",
     ),
 }
 

@@ -78,14 +78,17 @@ class PeerVerifier:
                 f"{owner}: its certificate expired at {certificate.not_valid_after_utc:%F %T} UTC; "
                 "request a new one"
             )
-        with self._lock:
-            self._refresh()
-            revoked = certificate.serial_number in self._revoked
-        if revoked:
+        if self.is_revoked(certificate):
             raise CertificateError(
                 f"{owner}: its certificate {certificate.serial_number:x} is revoked; "
                 "request a new one"
             )
+
+    def is_revoked(self, certificate: x509.Certificate) -> bool:
+        """Return whether a certificate is in the revocation list."""
+        with self._lock:
+            self._refresh()
+            return certificate.serial_number in self._revoked
 
     def _refresh(self) -> None:
         """Read the list if it has changed; tolerate for a while that this fails."""

@@ -67,17 +67,7 @@ def sign_release(
 
 def verify_release(message: Release, public_key: Path | None) -> dict[str, Any]:
     """Check the signature of a release and return its manifest."""
-    if public_key is None:
-        raise WireError(
-            "Release: this party has no key to verify it; get the coordinator's public release key "
-            "and set `release_key` to its path"
-        )
-    try:
-        public = load_pem_public_key(public_key.read_bytes())
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"release_key: {public_key} cannot be read ({error})") from error
-    if not isinstance(public, Ed25519PublicKey):
-        raise ConfigError(f"release_key: {public_key}: expected an Ed25519 public key")
+    public = load_public_key(public_key, "Release")
     try:
         public.verify(message.signature, _signed_bytes(message.manifest, message.tensors))
     except InvalidSignature as error:
@@ -87,6 +77,22 @@ def verify_release(message: Release, public_key: Path | None) -> dict[str, Any]:
         ) from error
     manifest: dict[str, Any] = json.loads(message.manifest)
     return manifest
+
+
+def load_public_key(path: Path | None, what: str) -> Ed25519PublicKey:
+    """Load the key that verifies what the coordinator signs; `what` is for the error."""
+    if path is None:
+        raise WireError(
+            f"{what}: this party has no key to verify it; get the coordinator's public release key "
+            "and set `release_key` to its path"
+        )
+    try:
+        public = load_pem_public_key(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"release_key: {path} cannot be read ({error})") from error
+    if not isinstance(public, Ed25519PublicKey):
+        raise ConfigError(f"release_key: {path}: expected an Ed25519 public key")
+    return public
 
 
 def _signed_bytes(manifest: str, tensors: tuple[Tensor, ...]) -> bytes:

@@ -1,4 +1,4 @@
-"""What each attack tries, in words for readers who are not programmers."""
+"""What each attack on interactive training tries, in words for readers who are not programmers."""
 
 from dataclasses import dataclass
 
@@ -43,8 +43,6 @@ TRIED = {
     "party's name, and invert the first embeddings.",
     "inversion, stolen net": "Invert embeddings with the party's own trained net. The attacker "
     "must first steal it from the party.",
-    "single rows": "Ask for rows one at a time, for rows that were never matched, and for "
-    "gradients that contain the features.",
     "hijacked training": "Send gradients that train the party's net to reveal its features, then "
     "decode them with known rows.",
 }
@@ -92,10 +90,10 @@ SECTIONS = (
     ),
     Section(
         "A coordinator that breaks the protocol",
-        "The coordinator sends requests of its own making instead of training.",
-        ("single rows", "hijacked training"),
-        "A party refuses these requests and writes them to its log. What the embeddings of "
-        "ordinary requests reveal remains, as above.",
+        "The coordinator sends gradients of its own making instead of training.",
+        ("hijacked training",),
+        "A party that accepts gradients cannot tell them from honest ones. Train interactively "
+        "with a coordinator that you trust, or upload embeddings instead.",
     ),
 )
 
@@ -103,13 +101,7 @@ SECTIONS = (
 def meaning(finding: Finding) -> str:
     """Say in one sentence what a finding means."""
     own, value = finding.without_federation, finding.protected
-    if finding.detail.startswith("no gradient"):
-        return "Nothing was received, so nothing can be learned from it."
     metric, verdict = finding.key.metric, finding.verdict
-    if verdict == "refused" and value > finding.chance:
-        return "The requests failed. The figure is what ordinary embeddings reveal."
-    if verdict == "refused":
-        return "The requests failed, and the attacker learns nothing."
     if verdict == "blocked":
         return "The attacker learns nothing."
     if verdict == "no gain":

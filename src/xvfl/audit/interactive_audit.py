@@ -1,4 +1,4 @@
-"""Run all attacks on two simulations: with the configured protection, and without any."""
+"""Attack interactive training: with the configured label protection, and without any."""
 
 import time
 from collections.abc import Callable
@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from xvfl.audit.active_attacks import ActiveResult, extract_rows, hijack
 from xvfl.audit.feature_attacks import decoder_attack, embed_rows, fill_missing, invert
 from xvfl.audit.findings import Finding, Key, Reached, combine
+from xvfl.audit.hijack import hijack
 from xvfl.audit.label_attacks import (
     direction_attack,
     model_completion,
@@ -47,7 +47,6 @@ class AuditOptions:
     inversion_rows: int = 32
     inversion_steps: int = 100
     hijack_steps: int = 400
-    extraction_rows: int = 64
     max_rows: int = 2000
     """Rows on which an attack is scored."""
 
@@ -68,7 +67,7 @@ def audit(
     options: AuditOptions | None = None,
     report: Report = lambda text, share: None,
 ) -> AuditResult:
-    """Simulate the federation with and without protection and run every attack on both."""
+    """Simulate interactive training with and without protection and run every attack on both."""
     with limit_threads(any_image(scenario.dataset.layouts), torch.device("cpu")):
         return _audit(scenario, options or AuditOptions(), report)
 
@@ -94,7 +93,7 @@ def _audit(scenario: Scenario, options: AuditOptions, report: Report) -> AuditRe
             "protection": each.description,
             "epochs": simulation.epochs,
             "gradients_received": {
-                name: party.traffic.n_gradients for name, party in simulation.parties.items()
+                name: traffic.n_gradients for name, traffic in simulation.traffic.items()
             },
         }
     about |= {
@@ -127,7 +126,6 @@ class Attacks:
             ("features from embeddings", self._decoders),
             ("features from cues", self._cues),
             ("inversion with a known net", self._inversions),
-            ("extraction of single rows", self._extraction),
             ("hijacked training", self._hijacking),
         ]
         for place, (text, step) in enumerate(steps):
@@ -139,18 +137,17 @@ class Attacks:
 
     def _gradients(self, name: str) -> None:
         """Guess labels from the gradients of the first step, and from their mean over all steps."""
-        traffic = self.simulation.parties[name].traffic
+        traffic = self.simulation.traffic[name]
         own = self._own_features(name)
         for when in ("single step", "all steps"):
             vectors = _gradients(traffic, first=when == "single step")
             y = self._labels(name, vectors.handles)
             vectors, y = _labeled(vectors, y)
-            detail = "" if len(vectors) else "no gradient was received"
             for attack, function in GRADIENT_ATTACKS.items():
-                value = function(vectors.values.numpy(), y.numpy()) if len(vectors) else 0.5
+                value = function(vectors.values.numpy(), y.numpy())
                 base = self._own_features_auc(name, own, function)
                 key = Key(f"gradient {attack}, {when}", name, "labels", "AUC")
-                self.found[key] = Reached(value, base, 0.5, detail)
+                self.found[key] = Reached(value, base, 0.5)
 
     def _own_features_auc(
         self, name: str, own: RowVectors, function: Callable[..., float]
@@ -161,16 +158,16 @@ class Attacks:
 
     def _model_completion(self, name: str) -> None:
         """Train a classifier with a few labels on own features, own embeddings, received cues."""
-        party, own = self.simulation.parties[name], self._own_features(name)
+        worker, own = self.simulation.workers[name], self._own_features(name)
         table = self.scenario.table(name)
-        E = embed_rows(party.net, table, self.members)
+        E = embed_rows(worker.net, table, self.members)
         every = torch.arange(len(table))
         baseline = self._completion_auc(name, own)
         both = torch.cat([own.values, E], 1)
         best = max(self._completion_auc(name, RowVectors(every, x)) for x in (E, both))
         key = Key("model completion, own bottom", name, "labels", "AUC")
         self.found[key] = Reached(best, baseline, 0.5)
-        cues = party.traffic.cues.last
+        cues = self.simulation.traffic[name].cues.last
         if not len(cues):
             return
         restricted = RowVectors(cues.handles, own.values[cues.handles])
@@ -204,7 +201,7 @@ class Attacks:
         Of the last embedding of each row, its mean over all epochs, and the mean of its masked
         copies, the best counts.
         """
-        traffic = self.simulation.parties[name].traffic
+        traffic = self.simulation.traffic[name]
         channels = {
             "embeddings": (
                 traffic.embeddings.last,
@@ -225,7 +222,7 @@ class Attacks:
 
     def _cues(self, name: str) -> None:
         """Decode the peers' features from the cues that a party receives."""
-        cues = self.simulation.parties[name].traffic.cues.last
+        cues = self.simulation.traffic[name].cues.last
         own = self._own_features(name)
         for peer in self.scenario.names:
             at_peer = self.simulation.peer_handles(name, peer)[cues.handles]
@@ -244,15 +241,15 @@ class Attacks:
     def _inversions(self, name: str) -> None:
         """Invert embeddings with the party's true net, and with one built from a guessed seed."""
         options, scenario = self.options, self.scenario
-        party = self.simulation.parties[name]
+        net = self.simulation.workers[name].net
         table = scenario.table(name).take(torch.arange(options.inversion_rows))
-        E = embed_rows(party.net, table, self.members)
+        E = embed_rows(net, table, self.members)
         steps, members = options.inversion_steps, self.members
-        found = score_features(invert(party.net, E, table.observed, steps, members), table)
+        found = score_features(invert(net, E, table.observed, steps, members), table)
         base = self._label_baseline(name)
         self._add("inversion, stolen net", "coordinator", name, found, base)
         guess = scenario.first_net(name, self.protection, scenario.train.random_state)
-        traffic = party.traffic
+        traffic = self.simulation.traffic[name]
         sent = traffic.embeddings if len(traffic.embeddings.first) else traffic.masked_embeddings
         first = _limited(sent.first, options.inversion_rows)
         rows = scenario.table(name).take(first.handles)
@@ -262,7 +259,7 @@ class Attacks:
         if len(scenario.names) != 2:
             return
         (peer,) = (each for each in scenario.names if each != name)
-        cues = _limited(self.simulation.parties[peer].traffic.cues.first, options.inversion_rows)
+        cues = _limited(self.simulation.traffic[peer].cues.first, options.inversion_rows)
         handles = self.simulation.peer_handles(peer, name)[cues.handles]
         held = handles >= 0
         if int(held.sum()) < 2:
@@ -277,19 +274,12 @@ class Attacks:
         base, _ = decoder_attack(own.values[at_peer[shared]], rows, self._n_known(rows))
         self._add("inversion of cues, guessed seed", peer, name, score, base)
 
-    def _extraction(self, name: str) -> None:
-        """Let a dishonest coordinator request single rows and unmatched rows."""
-        result = extract_rows(self.scenario, self.protection, name, self.options.extraction_rows)
-        base = self._label_baseline(name)
-        self._add("single rows", "coordinator", name, result.score, base, result)
-
     def _hijacking(self, name: str) -> None:
         """Let a dishonest coordinator train the party's bottom to reveal its features."""
         known = self._n_known(self.scenario.table(name))
-        steps = self.options.hijack_steps
-        result = hijack(self.scenario, self.protection, name, known, steps)
-        base = self._label_baseline(name)
-        self._add("hijacked training", "coordinator", name, result.score, base, result)
+        worker = self.scenario.make_worker(name, self.protection)
+        score = hijack(worker, self.scenario.table(name), known, self.options.hijack_steps)
+        self._add("hijacked training", "coordinator", name, score, self._label_baseline(name))
 
     def _label_baseline(self, name: str) -> FeatureScore:
         """Score what the coordinator knows of features without embeddings: by the label alone."""
@@ -304,25 +294,16 @@ class Attacks:
         return self._baselines[name]
 
     def _add(
-        self,
-        attack: str,
-        attacker: str,
-        target: str,
-        score: FeatureScore,
-        base: FeatureScore,
-        active: ActiveResult | None = None,
+        self, attack: str, attacker: str, target: str, score: FeatureScore, base: FeatureScore
     ) -> None:
-        detail, refused = ("", False) if active is None else (_refusals(active), active.refused)
         if score.r2 is not None:
             key = Key(attack, attacker, target, "R²")
-            self.found[key] = Reached(score.r2, base.r2 or 0.0, 0.0, detail, refused)
+            self.found[key] = Reached(score.r2, base.r2 or 0.0, 0.0)
         if score.accuracy is not None:
             key, chance = Key(attack, attacker, target, "accuracy"), score.majority or 0.0
-            self.found[key] = Reached(
-                score.accuracy, base.accuracy or chance, chance, detail, refused
-            )
+            self.found[key] = Reached(score.accuracy, base.accuracy or chance, chance)
         key = Key(attack, attacker, target, "rows")
-        self.found[key] = Reached(score.rows_recovered, base.rows_recovered, 0.0, detail, refused)
+        self.found[key] = Reached(score.rows_recovered, base.rows_recovered, 0.0)
 
     def _labels(self, name: str, handles: Tensor) -> Tensor:
         return self.simulation.labels(name)[handles]
@@ -375,9 +356,3 @@ def _labeled(vectors: RowVectors, y: Tensor) -> tuple[RowVectors, Tensor]:
 
 def _limited(vectors: RowVectors, count: int) -> RowVectors:
     return RowVectors(vectors.handles[:count], vectors.values[:count])
-
-
-def _refusals(result: ActiveResult) -> str:
-    if not result.n_rejected:
-        return f"{result.n_requests} requests, none refused"
-    return f"{result.n_rejected} of {result.n_requests} requests refused and logged"

@@ -1,22 +1,25 @@
-"""Attacks on simulated federations: they succeed without protection and fail with the default."""
+"""Attacks on simulated interactive training: what noisy labels prevent, and what they do not."""
 
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+import torch
 
 from tests.audit.scenarios import bank, digits, needs_bank, replaces_bank
+from tests.problems import MIXED, make_problem
 from xvfl.audit.findings import Finding
-from xvfl.audit.run_audit import QUICK, Attacks, AuditOptions, AuditResult, audit
-from xvfl.audit.simulation import OFF, Scenario, simulate
-from xvfl.config import LossConfig, NetConfig
+from xvfl.audit.hijack import hijack
+from xvfl.audit.interactive_audit import QUICK, Attacks, AuditOptions, AuditResult, audit
+from xvfl.audit.simulation import OFF, Scenario, configured_protection, simulate
+from xvfl.audit.traffic import RecordingFederation, Traffic
+from xvfl.config import LossConfig, NetConfig, PrivacyConfig
 
 SMALL = AuditOptions(
     draws=5,
     inversion_rows=8,
     inversion_steps=60,
     hijack_steps=60,
-    extraction_rows=8,
     max_rows=200,
 )
 CASES: dict[str, tuple[Callable[[], Scenario], AuditOptions]] = {
@@ -63,48 +66,25 @@ def find(result: AuditResult, attack: str, target: str, metric: str) -> Finding:
 
 
 @pytest.mark.slow
-def test_no_gradient_reaches_a_party_and_none_reveals_labels(result: AuditResult) -> None:
-    assert set(result.about["configured"]["gradients_received"].values()) == {0}
-    assert min(result.about["off"]["gradients_received"].values()) > 0
+def test_noise_hides_labels_from_gradients(result: AuditResult) -> None:
+    received = [result.about[name]["gradients_received"] for name in ("configured", "off")]
+    assert min(min(each.values()) for each in received) > 0
     gradients = select(result, "gradient")
     assert len(gradients) == 2 * 3 * 2  # Two parties, three attacks, one step and all steps.
-    assert max(each.protected for each in gradients) <= 0.65
     for each in gradients:
         if "norm" not in each.key.attack:
             assert each.unprotected > 0.9, each
-    assert max(each.unprotected for each in select(result, "gradient norm, all")) > 0.75
-
-
-def test_the_own_bottom_knows_no_labels(result: AuditResult) -> None:
-    own = select(result, "model completion, own bottom")
-    assert all(each.protected <= each.without_federation + 0.03 for each in own), own
-    assert max(each.unprotected - each.protected for each in own) > 0
+            assert each.protected < each.unprotected, each
 
 
 def test_a_guessed_seed_recovers_nothing(result: AuditResult) -> None:
     for attack in ("inversion, guessed seed", "inversion of cues, guessed seed"):
         for each in select(result, attack, "R²"):
-            decoder = find(result, "decoder, embeddings", each.key.target, "R²")
-            assert each.protected <= min(decoder.protected, 0.1) < each.unprotected
+            assert each.protected <= 0.1 < each.unprotected
         for each in select(result, attack, "rows"):
             decoder = find(result, "decoder, embeddings", each.key.target, "rows")
             assert each.protected <= decoder.protected
             assert each.unprotected > 0.9
-
-
-def test_single_rows_are_refused_and_logged(result: AuditResult) -> None:
-    for each in select(result, "single rows", "R²"):
-        assert each.protected <= 0.1 and each.unprotected > 0.95
-        assert each.verdict == "refused" and "refused and logged" in each.detail
-
-
-def test_hijacked_training_is_refused_and_logged(result: AuditResult) -> None:
-    for each in select(result, "hijacked training", "R²"):
-        decoder = find(result, "decoder, embeddings", each.key.target, "R²")
-        assert each.verdict == "refused" and each.detail.startswith("1 of "), each
-        if result.about["training_rows"] > 1000:
-            # With few rows and epochs the net has not yet lost anything that hijacking restores.
-            assert each.unprotected > decoder.unprotected
 
 
 def test_a_decoder_with_known_rows_recovers_features(result: AuditResult) -> None:
@@ -129,8 +109,44 @@ def test_steps_on_masked_copies_alone_are_attacked(method: str, interval: int) -
     attacks = Attacks(simulate(scenario, OFF), SMALL)
     for step in (attacks._gradients, attacks._decoders, attacks._inversions):
         step("left")
-    traffic = attacks.simulation.parties["left"].traffic
+    traffic = attacks.simulation.traffic["left"]
     assert len(traffic.masked_gradients.mean) and len(traffic.masked_embeddings.mean)
     found = {key.attack: each.value for key, each in attacks.found.items()}
     assert found["gradient spectral, all steps"] > 0.6
     assert {"decoder, embeddings", "inversion, guessed seed"} <= set(found)
+
+
+def test_a_hijacked_net_reveals_more() -> None:
+    scenario = digits(300, 1)
+    table = scenario.table("right")
+    untouched, hijacked = (
+        hijack(scenario.make_worker("right", OFF), table, 100, steps) for steps in (0, 100)
+    )
+    assert (hijacked.r2 or 0) > (untouched.r2 or 0)
+
+
+def test_recorded_gradients_are_those_of_the_outputs() -> None:
+    problem = make_problem([MIXED, MIXED], ["FF", "F-", "PF"])
+    fused = problem.federation()
+    traffic = {name: Traffic(len(t)) for name, t in zip(problem.names, problem.tables, strict=True)}
+    recording = RecordingFederation(fused.workers, traffic)
+    recording.train(True)
+    E = recording.embed(problem.rows, ["plain", "masked"])
+    weight = torch.arange(E.numel(), dtype=E.dtype).view_as(E)
+    recording.backward((E * weight).sum())
+    for place, name in enumerate(problem.names):
+        handles = problem.rows.handles[:, place]
+        held = handles >= 0
+        found = traffic[name].embedding_gradients.last
+        expected = weight[held, place].flatten(1)[handles[held].argsort()]
+        torch.testing.assert_close(found.values, expected.float())
+        sent = traffic[name].embeddings.last
+        plain = E[held, place, 0].detach()[handles[held].argsort()]
+        torch.testing.assert_close(sent.values, plain.float())
+
+
+def test_the_configured_protection_has_private_seeds() -> None:
+    scenario = digits(100, 1)
+    noise = configured_protection(PrivacyConfig("noise"))
+    assert scenario.party_seed("left", noise) != scenario.party_seed("left", OFF)
+    assert "noise" in noise.description

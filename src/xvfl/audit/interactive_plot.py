@@ -1,4 +1,4 @@
-"""Plot of an audit; matplotlib is imported when it is drawn."""
+"""Plot of an audit of interactive training; matplotlib is imported when it is drawn."""
 
 import io
 from collections.abc import Sequence

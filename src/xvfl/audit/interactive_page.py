@@ -1,17 +1,16 @@
-"""The page of an audit: one self-contained HTML file for a data-protection officer."""
+"""The page of an audit of interactive training: one HTML file for a data-protection officer."""
 
 import base64
 import html
 from collections.abc import Sequence
 
-from xvfl.audit.descriptions import SECTIONS, TRIED, Section, meaning
 from xvfl.audit.findings import METRIC_NAMES, Finding, worst_by_attack
-from xvfl.audit.run_audit import AuditResult
+from xvfl.audit.interactive_audit import AuditResult
+from xvfl.audit.interactive_descriptions import SECTIONS, TRIED, Section, meaning
 from xvfl.model.page_style import STYLE
 from xvfl.version import VERSION
 
 TAGS = {
-    "refused": '<span class="tag">refused</span>',
     "blocked": '<span class="tag">nothing learned</span>',
     "no gain": '<span class="tag same">no gain</span>',
     "gain": '<span class="tag gain">learns something</span>',
@@ -25,7 +24,7 @@ def page(result: AuditResult, command: str, plot: bytes | None = None) -> str:
     return f"""<!doctype html><html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width,initial-scale=1">
 <title>Privacy audit</title><style>{STYLE}</style></head><body>
-<h1>What participants of this federation can learn</h1>
+<h1>What participants can learn in interactive training</h1>
 <p class="dim">A simulation on your own tables: honest training was recorded, then attacked. No data
 left this machine.</p>
 {_summary(findings)}
@@ -103,13 +102,12 @@ def _line(finding: Finding, first: bool) -> str:
     key = finding.key
     tried = f"<small>{html.escape(TRIED[key.attack])}</small>" if first else ""
     who = f"{key.attacker} → {key.target}"
-    detail = f"<small>{html.escape(finding.detail)}</small>" if finding.refused else ""
     return f"""<tr><td class="wide"><b>{html.escape(key.attack)}</b>{tried}
 <small>{html.escape(who)} · {METRIC_NAMES[key.metric]}, chance {finding.chance:.2f}</small></td>
 <td class="n" data-name="own data">{finding.without_federation:.2f}</td>
 <td class="n" data-name="no protection">{finding.unprotected:.2f}</td>
 <td class="n" data-name="with protection"><b>{finding.protected:.2f}</b></td>
-<td class="wide">{TAGS[finding.verdict]} {html.escape(meaning(finding))}{detail}</td></tr>"""
+<td class="wide">{TAGS[finding.verdict]} {html.escape(meaning(finding))}</td></tr>"""
 
 
 def _reading() -> str:
