@@ -67,7 +67,7 @@ def net_guesses(
         optimizer.step()
     with torch.no_grad():
         guesses = decode(x.float()).double()
-    return [list(each) for each in guesses.split(len(known))]
+    return [list(each) for each in torch.split(guesses, len(known))]
 
 
 def best_guess(guesses: list[Tensor], columns: Columns, rest: Tensor) -> Tensor:
