@@ -439,6 +439,8 @@ class UploadTerms:
     """Last day of use, as YYYY-MM-DD; empty = no end."""
     stand_in: bool = False
     """Whether the stored upload may stand in for the party in predictions while it is away."""
+    keep_after_revocation: bool = False
+    """Whether the upload may still be used after the party's certificate was revoked."""
 
     def __post_init__(self) -> None:
         _require(self, "purpose", len(self.purpose) <= 500, "at most 500 characters")

@@ -28,6 +28,7 @@ from xvfl.wire.messages import (
     Embedded,
     ErrorReply,
     Gradient,
+    Instruction,
     Message,
     Ready,
 )
@@ -92,7 +93,8 @@ def say(end: Endpoint, message: Message) -> Message:
 
 def embed(request_id: int, *gradients: Gradient) -> Embed:
     handles = torch.tensor([0, -1, 2, 1], dtype=torch.int32)
-    return Embed(request_id, gradients, (), 0, True, ("plain",), handles)
+    update = Instruction(request_id, "step", 1e-3)
+    return Embed(request_id, gradients, (update,), 0, True, ("plain",), handles)
 
 
 @pytest.mark.parametrize("payload", SMALL)

@@ -139,6 +139,7 @@ def restart(run: Training) -> None:
 
 
 def break_weights(run: Training) -> None:
+    run.federation.flush()
     with torch.no_grad():
         next(iter(run.lines[1].end.worker.net.parameters())).fill_(torch.nan)
 

@@ -182,7 +182,7 @@ def test_encoders_learn_from_training_rows_alone(monkeypatch: pytest.MonkeyPatch
 @pytest.fixture(scope="module")
 def fitted() -> XVFLClassifier:
     """Return a fitted classifier."""
-    return small(epochs=8).fit(BOTH, Y)
+    return small(epochs=15, embedding_dim=0, hidden_dim=0).fit(BOTH, Y)
 
 
 def test_it_predicts_in_every_mode_also_after_loading(
@@ -325,6 +325,7 @@ def test_a_changed_configuration_does_not_resume(tmp_path: Path) -> None:
         train(config, tmp_path / "run", resume=True)
 
 
+@pytest.mark.slow
 def test_a_run_folder_evaluates_and_predicts(tmp_path: Path) -> None:
     config = write_run_inputs(tmp_path, UPLOAD_CONFIG)
     said = run_xvfl("train", config, "--out", tmp_path / "run")

@@ -29,14 +29,14 @@ N_ROWS, N_COLUMNS = 240, 3
 PARTIES = ("bank", "shop")
 
 
-def tables(seed: int = 0) -> tuple[dict[str, pd.DataFrame], pd.Series]:
+def tables(seed: int = 0, n: int = N_ROWS) -> tuple[dict[str, pd.DataFrame], pd.Series]:
     """Draw a table of each party, with missing cells and unmatched rows, and the labels."""
     rng = np.random.default_rng(seed)
-    ids = [f"r{i}" for i in range(N_ROWS)]
+    ids = [f"r{i}" for i in range(n)]
     columns = [f"x{i}" for i in range(N_COLUMNS)]
-    found, total = {}, np.zeros(N_ROWS)
+    found, total = {}, np.zeros(n)
     for name in PARTIES:
-        values = rng.normal(size=(N_ROWS, N_COLUMNS))
+        values = rng.normal(size=(n, N_COLUMNS))
         total += values[:, 0]
         frame = pd.DataFrame(values, ids, columns).mask(rng.random(values.shape) < 0.1)
         extra = [f"{name} {i}" for i in range(30)]
@@ -53,9 +53,10 @@ class LocalFederation:
         folder: Path,
         encoders: Mapping[str, EncoderConfig] | None = None,
         terms: UploadTerms = TERMS,
+        n_rows: int = N_ROWS,
     ) -> None:
         self.folder, self.log, self.terms = folder, list[dict[str, Any]](), terms
-        self.tables, self.labels = tables()
+        self.tables, self.labels = tables(n=n_rows)
         self.encoders = dict.fromkeys(PARTIES, ENCODER) | dict(encoders or {})
         self.services = {name: self.start_party(name) for name in PARTIES}
         self.coordinator = RunDir(folder / "coordinator").create()
@@ -100,9 +101,12 @@ class LocalFederation:
             "localhost:1",
             PARTIES,
             Tls("ca", "certificate", "key"),
-            CoordinatorLabels("labels.csv", "id", "y"),
             state_dir=str(self.coordinator.path),
-            **{"train": TrainConfig(epochs=3, device="cpu"), **options},
+            **{
+                "labels": CoordinatorLabels("labels.csv", "id", "y"),
+                "train": TrainConfig(epochs=3, device="cpu"),
+                **options,
+            },
         )
 
     def run(

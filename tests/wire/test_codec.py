@@ -115,6 +115,14 @@ def test_the_numbers_of_the_messages_are_part_of_the_protocol() -> None:
         22: "RowEmbeddings",
         23: "Assist",
         24: "Assistance",
+        25: "HeldOut",
+        26: "AskUpload",
+        27: "UploadOffer",
+        28: "AskChunk",
+        29: "UploadChunk",
+        30: "UploadStored",
+        31: "Withdraw",
+        32: "Receipt",
     }
 
 

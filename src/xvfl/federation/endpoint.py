@@ -6,7 +6,7 @@ member; a message has the members of a row side by side, M·d numbers (`member_r
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -76,7 +76,7 @@ class Endpoint(RequestEndpoint):
         hello: Hello,
         start_run: Callable[[RunSettings, Tensor], PartyRun],
         store: CheckpointStore,
-        log_event: Callable[[dict[str, Any]], None] = lambda event: None,
+        log_event: Callable[[Mapping[str, Any]], None] = lambda event: None,
         handle_other: Callable[[Match | Release], Message] | None = None,
     ) -> None:
         """Create an endpoint.

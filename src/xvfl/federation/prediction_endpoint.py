@@ -3,7 +3,7 @@
 Shapes: B rows of a batch, H of them embedded, v views, M members, d embedding width of a member.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -82,7 +82,7 @@ class PredictionEndpoint(RequestEndpoint):
         open_rows: Callable[[str], PredictionRows],
         match: Callable[[Match], Message],
         install: Callable[[Release], Message],
-        log_event: Callable[[dict[str, Any]], None],
+        log_event: Callable[[Mapping[str, Any]], None],
     ) -> None:
         super().__init__(hello, log_event)
         self._open_rows, self._match, self._install = open_rows, match, install

@@ -7,7 +7,7 @@ request that is sent again gets the same reply and has no second effect.
 import threading
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from xvfl.errors import MatchingError, WireError, XVFLError
@@ -22,7 +22,7 @@ COMPUTE_LOCK = threading.Lock()
 class RequestEndpoint(ABC):
     """Handles a coordinator's requests one after the other; a subclass computes the replies."""
 
-    def __init__(self, hello: Hello, log_event: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(self, hello: Hello, log_event: Callable[[Mapping[str, Any]], None]) -> None:
         self.hello, self._log_event = hello, log_event
         self.end_reason: str | None = None
         """Why the coordinator ended the run; None while it has not."""

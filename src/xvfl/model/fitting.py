@@ -249,15 +249,16 @@ def _interrupted(dataset: Dataset, plan: TrainingPlan) -> FitResult:
 
 
 def _build_model(dataset: Dataset, plan: TrainingPlan) -> Model:
-    """Build the untrained nets of a run."""
+    """Build the untrained nets of a run; of several λ values, with the first."""
     options, uploads = plan.options, not plan.options.privacy.sends_gradients
+    l1, l2 = _lambda_pairs(options.loss)[0]
     return Model(
         dataset.encoders,
         dataset.full_threshold,
         dataset.task,
         dataset.prior(),
         encoder_net_config(encoder_config(options)) if uploads else options.net,
-        options.loss,
+        replace(options.loss, lambda1=l1, lambda2=l2),
         options.train.random_state,
         plan.custom_nets,
         options.privacy,
@@ -415,7 +416,7 @@ def _search(
     Scores are recorded in the folder, so that a resumed search skips finished pairs.
     """
     loss = plan.options.loss
-    pairs = list(itertools.product(_as_tuple(loss.lambda1), _as_tuple(loss.lambda2)))
+    pairs = _lambda_pairs(loss)
     if len(pairs) == 1:
         return replace(loss, lambda1=pairs[0][0], lambda2=pairs[0][1])
     fingerprint = _fingerprint(dataset, plan)
@@ -443,6 +444,11 @@ def _search(
 def _score(record: Mapping[str, Any]) -> float:
     score = record["score"]
     return score if score is not None and math.isfinite(score) else -math.inf
+
+
+def _lambda_pairs(loss: LossConfig) -> list[tuple[float, float]]:
+    """List the pairs of λ values to try."""
+    return list(itertools.product(_as_tuple(loss.lambda1), _as_tuple(loss.lambda2)))
 
 
 def _as_tuple(value: float | tuple[float, ...]) -> tuple[float, ...]:

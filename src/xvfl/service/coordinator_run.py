@@ -29,7 +29,7 @@ from xvfl.methods import Method, method_spec, protect_labels
 from xvfl.model.dashboard.curves import curves
 from xvfl.model.evaluation import EVALUATION, evaluate, federation_predictions
 from xvfl.model.missing_map import MISSING, rows_map
-from xvfl.model.run_dir import CHECKPOINT, MANIFEST, MODEL, RECORDS, RunDir, finite_json
+from xvfl.model.run_dir import CHECKPOINT, MANIFEST, RECORDS, RunDir, finite_json
 from xvfl.model.run_summary import record_run
 from xvfl.options import resolve_options
 from xvfl.service.config import CoordinatorConfig
@@ -44,7 +44,6 @@ from xvfl.service.secret import load_secret, run_seed
 from xvfl.service.status_server import ProgressClock
 from xvfl.service.trained_heads import TrainedHeads
 from xvfl.system.signals import interruptible
-from xvfl.system.write_guard import WriteGuard
 from xvfl.training.loop import Record, Trainer
 
 MAX_RETURNS = 5
@@ -69,7 +68,7 @@ class CoordinatorRun:
             raise RunError(f"{folder.path}: this run is finished; choose another `state_dir`")
         if config.warm_start is not None:
             raise ConfigError("warm_start: expected none with interactive training")
-        self.folder, self.log, self._writes = folder, log, WriteGuard(log)
+        self.folder, self.log = folder, log
         train, names = config.train, config.all_parties
         secret = load_secret(folder)
         # The split depends on labels, and parties learn it: nobody else may know its seed.
@@ -137,7 +136,6 @@ class CoordinatorRun:
             "rows": asdict(RowCounts(len(training), 0, len(validation), len(test))),
             "parties": {name: {"rows": count} for name, count in held.items()},
         }
-        self._attempted_step = self.trainer.progress.step
         self._returns = self._total_returns = 0
         self._departures = dict.fromkeys(names, 0)
         self._records = [each for each in folder.records() if self._is_past(each)]
@@ -148,7 +146,7 @@ class CoordinatorRun:
 
     def run(self, stop: Event) -> RunOutcome:
         """Train until the run is finished or `stop` is set."""
-        self._writes.attempt(MISSING, lambda: self.folder.write_json(MISSING, self._missing))
+        self.folder.write_json(MISSING, self._missing)
         with record_run(self.folder, self._about) as summary:
             while True:
                 try:
@@ -169,7 +167,7 @@ class CoordinatorRun:
         for record in trainer.run(self._score):
             if record.kind == "epoch":
                 self._record(record)
-            steps = trainer.progress.step - self._attempted_step
+            steps = trainer.progress.step - self._checkpoint[1]["progress"]["step"]
             if stop.is_set() or steps >= self.config.checkpoint_interval:
                 self._save()
             if stop.is_set():
@@ -193,12 +191,9 @@ class CoordinatorRun:
             "seconds": round(time.monotonic() - self._started, 3),
         }
         self._records.append(line)
-        self._writes.attempt(RECORDS, self._write_records)
-        self.log({"event": "epoch", **line})
-
-    def _write_records(self) -> None:
         lines = [json.dumps(finite_json(each)) + "\n" for each in self._records]
         self.folder.write_text(RECORDS, "".join(lines))
+        self.log({"event": "epoch", **line})
 
     def _is_past(self, record: dict[str, Any]) -> bool:
         return int(record["epoch"]) <= self.trainer.progress.epoch
@@ -216,30 +211,15 @@ class CoordinatorRun:
         }
         return {key: value.clone() for key, value in tensors.items()}, about
 
-    def _save(self, final: bool = False) -> None:
-        """Save a checkpoint at all parties and here, or nowhere.
-
-        On a full disk training continues; the weights of the `final` one are needed.
-        """
-        step = self._attempted_step = self.trainer.progress.step
-        number = step + final
+    def _save(self, number: int | None = None) -> None:
+        """Save a checkpoint at all parties and here, or nowhere; by default of this step."""
+        step = self.trainer.progress.step
+        number = step if number is None else number
         tensors, about = self._state(number)
         status = {f"row_status/{name}": value for name, value in self._levels.items()}
-
-        def write() -> None:
-            with self.folder.transaction():
-                self.folder.save_tensors(CHECKPOINT, {**tensors, **status}, about)
-                try:
-                    self.federation.flush(save=number)
-                except PartyError as error:
-                    if any(each.fault == "away" for each in error.each):
-                        raise
-                    raise RunError(str(error)) from error
-
-        if final:
-            self._writes.insist(CHECKPOINT, write, self.config.timeouts.join)
-        elif not self._writes.attempt(CHECKPOINT, write):
-            return
+        with self.folder.transaction():
+            self.folder.save_tensors(CHECKPOINT, {**tensors, **status}, about)
+            self.federation.flush(save=number)
         self._checkpoint, self._returns = (tensors, about), 0
         self.log({"event": "checkpoint", "step": step})
 
@@ -280,7 +260,7 @@ class CoordinatorRun:
         tensors, about = self._checkpoint
         self.trainer.heads.abort_step()
         self.trainer.restore(tensors, about["progress"])
-        step = self._attempted_step = self.trainer.progress.step
+        step = self.trainer.progress.step
         self.log({"event": "resumed", "step": step, "run": self.terms.run})
 
     def _finish(self) -> RunOutcome:
@@ -288,7 +268,8 @@ class CoordinatorRun:
         config, federation, task = self.config, self.federation, self.task
         step = self.trainer.progress.step
         self.trainer.load_best()
-        self._save(final=True)
+        # Another number than that of the last step, whose weights are others.
+        self._save(step + 1)
         temperatures = calibrate(self.method, federation, self.validation, task)
         split, rows = ("test", self._test) if len(self._test) else ("validation", self.validation)
         evaluation = evaluate(
@@ -302,18 +283,9 @@ class CoordinatorRun:
         for party in federation.parties:
             if party.name in store.pending(config.release_to):
                 send_release(store, party, federation.next_request_id(), self.log)
-        about, seed = {"step": step}, config.train.random_state
-        for file, write in (
-            (RECORDS, self._write_records),
-            (EVALUATION, lambda: self.folder.write_json(EVALUATION, evaluation.to_dict())),
-            (
-                MODEL,
-                lambda: heads.save(
-                    self.folder, federation.names, config.net, self._image, seed, about
-                ),
-            ),
-        ):
-            self._writes.insist(file, write, config.timeouts.join)
+        self.folder.write_json(EVALUATION, evaluation.to_dict())
+        seed, names = config.train.random_state, federation.names
+        heads.save(self.folder, names, config.net, self._image, seed, {"step": step})
         informed = {
             party.name: end_party(party, federation.next_request_id())
             for party in federation.parties

@@ -55,11 +55,11 @@ class CoordinatorService:
             allow_missing=self.uploads,
             task=config.labels.task,
         )
-        self._ids = list(self.labels.index)
+        self.ids = list(self.labels.index)
         if self.uploads:
             # Rows without a label are matched too: heads may learn from them.
             frame = read_frame(config.labels.table, config.labels.id_column, "labels")
-            self._ids = list(frame.index)
+            self.ids = list(frame.index)
         # Initialize the counter from the clock so that it increases across restarts.
         self.counters = Counters(request_id=time.time_ns() // 1_000_000)
         self.alignment = self._load_alignment()
@@ -89,7 +89,7 @@ class CoordinatorService:
                     self.config,
                     self.folder,
                     self.labels,
-                    self._ids,
+                    self.ids,
                     alignment,
                     self.parties,
                     self.log,
@@ -165,7 +165,7 @@ class CoordinatorService:
         if new or self.alignment is None:
             self.alignment = match_parties(
                 new,
-                self._ids,
+                self.ids,
                 [self.config.labels.column],
                 self.config.matching,
                 self.folder / ALIGNMENT,
@@ -188,8 +188,8 @@ class CoordinatorService:
         # Another label column of the same rows needs no new match.
         columns = alignment.labels.columns if self.uploads else [self.config.labels.column]
         labeled = list(self.labels.index)
-        if len(labeled) == alignment.labels.rows != len(self._ids):
+        if len(labeled) == alignment.labels.rows != len(self.ids):
             # Version 0.3 matched rows with a label only.
-            self._ids = labeled
-        alignment.labels.check(columns, self._ids, "labels")
+            self.ids = labeled
+        alignment.labels.check(columns, self.ids, "labels")
         return alignment

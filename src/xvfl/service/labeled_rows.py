@@ -107,6 +107,13 @@ class LabeledRows:
         held = zip(self.names, handles.T, strict=True)
         return {name: each[each >= 0].sort().values for name, each in held}
 
+    def without(self, withdrawn: Mapping[str, Sequence[int]]) -> "LabeledRows":
+        """Treat withdrawn rows, given by handle, as rows that the party does not hold."""
+        gone = [torch.tensor(withdrawn[name], dtype=torch.long) for name in self.names]
+        columns = zip(self.handles.T, gone, strict=True)
+        kept = [torch.where(torch.isin(each, rows), -1, each) for each, rows in columns]
+        return replace(self, handles=torch.stack(kept, 1))
+
     def matched_rows(self) -> dict[str, int]:
         """Return the number of rows matched with each party."""
         counts = (self.handles >= 0).sum(0).tolist()

@@ -8,7 +8,7 @@ from typing import Literal
 
 from xvfl.data.images import Images
 from xvfl.data.sources import Source, source_columns, source_ids
-from xvfl.matching.alignment import PartyAlignment, PartyMatch, load_party_alignment
+from xvfl.matching import PartyAlignment, PartyMatch, load_party_alignment
 from xvfl.service.config import MatchingConfig
 from xvfl.service.log import LogFunction
 from xvfl.service.party_matching import MatchingService

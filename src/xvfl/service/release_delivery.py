@@ -3,6 +3,7 @@
 import errno
 import time
 from collections.abc import Sequence
+from functools import partial
 from threading import Event
 
 from xvfl.certs.release_key import PUBLIC_KEY
@@ -18,6 +19,7 @@ from xvfl.service.party_release import PartyFolder
 from xvfl.service.release import check_releasable
 from xvfl.service.release_store import ReleaseStore
 from xvfl.service.trained_heads import load_trained_heads
+from xvfl.service.uploads.party_encoder import load_parts
 from xvfl.wire.messages import Done, End, Release
 
 POLL_S = 0.1
@@ -161,9 +163,9 @@ def _install_at_local_party(
     if local is None or local.name not in store.pending(parties):
         return
     number = store.records()[local.name].number
-    party = PartyFolder(
-        local.name, RunDir(folder / local.name), folder / PUBLIC_KEY, local.id_column
-    )
+    own = RunDir(folder / local.name)
+    load_upload = partial(load_parts, own)
+    party = PartyFolder(local.name, own, folder / PUBLIC_KEY, local.id_column, load_upload)
     try:
         party.install(store.load(local.name))
     except XVFLError as error:

@@ -18,7 +18,7 @@ from xvfl.system.files import is_open_to_others, make_private, set_private_umask
 
 MAX_NAMED = 5
 """Files of others that an event names."""
-KEYS = (SECRET, PRIVATE_KEY)
+KEYS = (SECRET, PRIVATE_KEY, "upload.key")
 OWN = (
     *KEYS,
     "*.safetensors",
@@ -27,6 +27,7 @@ OWN = (
     "bundle",
     "completion.json",
     "encoder.json",
+    "encoder_version.json",
     "encoders",
     "evaluation.json",
     "explanation.*",
@@ -38,7 +39,9 @@ OWN = (
     "matching_sessions.jsonl",
     "missing.json",
     "missing_rates.json",
+    "peers",
     "prediction",
+    "receipts",
     "records.jsonl",
     "release.json",
     "release.pub",
@@ -49,6 +52,7 @@ OWN = (
     "runs-*",
     "split.json",
     "uploads",
+    "withdrawn.*",
 )
 """Names that processes write into their state folder, beside the folder of a local party."""
 

@@ -51,6 +51,8 @@ class UploadManifest:
     delta: float = 0.0
     noise_std: float = 0.0
     """Standard deviation of the noise on each number of an embedding of norm 1."""
+    withdrawn: int = 0
+    """Rows that are left out, because the party had withdrawn them before."""
 
     def __post_init__(self) -> None:
         sizes = (
@@ -60,6 +62,7 @@ class UploadManifest:
             ("masked_copies", 0, MAX_COPIES),
             ("chunk_rows", 1, MAX_CHUNK_ROWS),
             ("noise_std", 0, MAX_NOISE),
+            ("withdrawn", 0, self.rows),
         )
         for name, least, most in sizes:
             value = getattr(self, name)

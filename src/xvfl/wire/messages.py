@@ -1,6 +1,7 @@
 """The messages between coordinator and parties.
 
-The coordinator sends requests, a party replies; a reply carries the id of its request.
+The coordinator sends requests, a party replies; a reply carries the id of its request. `Assist` and
+`Withdraw` are requests of a party.
 Shapes: B rows of the batch, H ≤ B of them held by the party, v views, M members, d embedding width
 of a member. Texts are of the kinds in `texts`, which say what a receiver accepts.
 """
@@ -339,6 +340,35 @@ class UploadStored:
 
 
 @dataclass(frozen=True)
+class Withdraw:
+    """A party's request to delete what it uploaded; the reply is `Receipt`.
+
+    It names rows, or one version, or everything up to a version.
+    """
+
+    request_id: int
+    session: Code
+    """The alignment of `handles`."""
+    version: int
+    """Version to delete; 0 to delete rows of all versions."""
+    everything: bool
+    """Delete all earlier versions as well."""
+    handles: Tensor
+    """(n,) int32 rows to delete; empty with a version."""
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """The coordinator has deleted what a party withdrew."""
+
+    request_id: int
+    manifest: Document
+    """JSON: what was deleted, and the heads that were trained on it."""
+    signature: bytes
+    """By the key that signs releases."""
+
+
+@dataclass(frozen=True)
 class End:
     """The run has ended."""
 
@@ -397,6 +427,8 @@ Message = (
     | AskChunk
     | UploadChunk
     | UploadStored
+    | Withdraw
+    | Receipt
 )
 
 KINDS: dict[int, type[Any]] = {
@@ -430,5 +462,7 @@ KINDS: dict[int, type[Any]] = {
     28: AskChunk,
     29: UploadChunk,
     30: UploadStored,
+    31: Withdraw,
+    32: Receipt,
 }
 """Type number of each message in a frame; numbers are never reused."""

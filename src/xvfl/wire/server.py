@@ -34,7 +34,7 @@ from xvfl.wire.limits import (
     ReplyLimit,
     reply_limit,
 )
-from xvfl.wire.messages import Challenge, ErrorReply, Hello, Message, Proof
+from xvfl.wire.messages import Challenge, ErrorReply, Hello, Message, Proof, Withdraw
 from xvfl.wire.tls import CALL_METHOD, METHOD, SERVICE, Tls, channel_options
 
 Prove = Callable[[bytes, bytes], tuple[bytes, bytes]]
@@ -227,14 +227,14 @@ class CoordinatorServer:
             self._front.return_to_pending(peer)
 
     async def _call(self, frame: bytes, context: Any) -> bytes:
-        """Answer a request of a party that is connected."""
+        """Answer a request of a party that is connected; `Withdraw` needs no stream."""
         request_id = 0
         try:
             name = await self._accepted_name(_certificate(context))
-            if self.transports[name].connection is None:
-                raise WireError("expected a stream with an accepted Hello first")
             message = codec.decode(frame, CHUNK_BYTES)
             request_id = message.request_id
+            if self.transports[name].connection is None and not isinstance(message, Withdraw):
+                raise WireError("expected a stream with an accepted Hello first")
             assert self._answer is not None
             reply = await asyncio.to_thread(self._answer, name, message)
         except XVFLError as error:

@@ -35,14 +35,13 @@ PANELS = {
 }
 """Files of a run that the page requests whole, by the name of their panel."""
 WARNING_EVENTS = {
-    "party_anomaly",
+    "upload_suspicious",
     "party_left",
     "release_failed",
     "connection_rejected",
     "connections_dropped",
     "unmatched_rows_claimed",
     "internal_error",
-    "write_failed",
     "log_lines_lost",
 }
 """Events of a process's log that are warnings."""

@@ -107,10 +107,15 @@ class CoordinatorPredictor:
         ids = list(read_frame(labels.table, labels.id_column, "labels").index)
         if alignment.labels.rows != len(ids):
             return {}
+        encoders, matches = self.model.heads.encoders, alignment.matches
         stores = {
             name: store
             for name in self.model.names
-            if (store := find_upload(folder, name, alignment.matches[name].session.hex()))
+            if (
+                store := find_upload(
+                    folder, name, matches[name].session.hex(), encoders[name]["version"]
+                )
+            )
         }
         return find_stand_ins(
             self.model, stores, alignment, normalize_ids(ids, rule, "labels"), list(self._row)

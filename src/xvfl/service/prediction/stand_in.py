@@ -5,7 +5,7 @@ Shapes: N rows of a batch, K parties in it, v views, d embedding width.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 
 import torch
 from torch import Tensor
@@ -29,10 +29,7 @@ class StandIn:
     @property
     def usable(self) -> bool:
         """Whether the terms allow it today."""
-        terms = self.store.manifest.terms
-        return terms.stand_in and not (
-            terms.expires and date.fromisoformat(terms.expires) < datetime.now(UTC).date()
-        )
+        return self.store.manifest.terms.stand_in and not self.store.problem
 
     @property
     def note(self) -> str:

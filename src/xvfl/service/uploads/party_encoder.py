@@ -167,6 +167,11 @@ class PartyEncoder:
         return self._table, self._net
 
 
+def is_trained(folder: RunDir, version: int) -> bool:
+    """Return whether a version of the encoder is trained."""
+    return folder.has(f"encoders/{version}/{WEIGHTS}")
+
+
 def check_epsilon(
     folder: RunDir, config: EncoderConfig, version: int, limits: RequestLimits
 ) -> None:
@@ -202,7 +207,7 @@ def check_epsilon(
 def load_parts(folder: RunDir, version: int) -> PartyParts:
     """Load a trained version of the encoder."""
     stored = RunDir(folder / f"encoders/{version}")
-    if not stored.has(WEIGHTS):
+    if not is_trained(folder, version):
         raise WireError(f"this party has no trained encoder of version {version}")
     weights, about = stored.load_tensors(WEIGHTS)
     config: EncoderConfig = build(EncoderConfig, about["config"], str(stored / WEIGHTS))

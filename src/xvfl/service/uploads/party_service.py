@@ -8,7 +8,9 @@ from xvfl.service.log import LogFunction
 from xvfl.service.matched_table import MatchedTable
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.party_release import PartyFolder, release_event
+from xvfl.service.uploads.encoder_versions import current_version
 from xvfl.service.uploads.party_encoder import PartyEncoder, check_epsilon, load_parts
+from xvfl.service.uploads.party_withdrawal import record_withdrawn_rows
 from xvfl.service.uploads.upload_endpoint import UploadEndpoint
 from xvfl.wire.messages import Done, Match, Message, Release
 
@@ -26,14 +28,15 @@ class UploadPartyService:
         path = inputs.folder / ALIGNMENT
         self.table = MatchedTable(inputs.source, path, inputs.matching, log, self._use_match)
         self.table.check(f"party {inputs.name!r}")
-        check_epsilon(inputs.folder, inputs.encoder, 1, inputs.limits)
+        version = current_version(inputs.folder)
+        check_epsilon(inputs.folder, inputs.encoder, version, inputs.limits)
         self._encoder = PartyEncoder(
             inputs.name,
             inputs.folder,
             inputs.source,
             inputs.options,
             inputs.encoder,
-            1,
+            version,
             inputs.device,
         )
         self.endpoint = UploadEndpoint(
@@ -67,6 +70,7 @@ class UploadPartyService:
     def _use_match(self) -> None:
         match = self.table.match
         if match is not None:
+            record_withdrawn_rows(self.inputs, self.table)
             self.endpoint.hello = self.table.hello()
             self.endpoint.set_match(match.rows)
 

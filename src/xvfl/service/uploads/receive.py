@@ -9,7 +9,8 @@ import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
-from typing import TypeVar
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 from torch import Tensor
 
@@ -18,7 +19,7 @@ from xvfl.federation.remote_party import RemoteParty, request_all
 from xvfl.matching import CoordinatorMatch
 from xvfl.model.run_dir import RunDir
 from xvfl.service.log import LogFunction
-from xvfl.service.uploads.upload_store import UploadStore, find_upload
+from xvfl.service.uploads.upload_store import UploadStore, find_upload, stored_uploads
 from xvfl.system.printable import one_line
 from xvfl.upload.manifest import UploadManifest, parse_manifest
 from xvfl.wire.messages import (
@@ -55,13 +56,14 @@ class UploadReceiver:
         """Finished share of the training of the party's encoder; version and bytes of the stored
         upload; why the run waits."""
 
-    def receive(self, held_out: Tensor, stop: Event) -> UploadStore | None:
+    def receive(self, held_out: Tensor, stop: Event, version: int = 0) -> UploadStore | None:
         """Receive the whole upload; None if `stop` is set before. A refusal raises `RunError`.
 
-        An upload that is stored already needs no party.
+        An upload that is stored already needs no party; but one that is online is asked for a newer
+        version, unless `version` names the one that is needed.
         """
-        stored = find_upload(self._folder, self._party.name, self._session)
-        if stored is not None:
+        stored = find_upload(self._folder, self._party.name, self._session, version)
+        if stored is not None and (version or not self._has_newer(stored.manifest.version)):
             return self._accept(stored)
         pause, deadline = FIRST_POLL_S, time.monotonic() + self._join
         while not stop.is_set():
@@ -86,6 +88,15 @@ class UploadReceiver:
             pause = min(1.5 * pause, MAX_POLL_S)
         return None
 
+    def _has_newer(self, version: int) -> bool:
+        """Ask whether the party offers a newer version than the stored one."""
+        if self._party.transport.hello() is None:
+            return False
+        try:
+            return self._request(AskUpload(self._next()), UploadOffer).version > version
+        except PartyError:
+            return False
+
     def _accept(self, store: UploadStore) -> UploadStore:
         manifest = store.manifest
         self.progress, self.problem = 1.0, ""
@@ -103,7 +114,9 @@ class UploadReceiver:
         if not offer.version:
             return None
         try:
-            manifest = self._check(parse_manifest(offer.manifest))
+            manifest = check_manifest(
+                parse_manifest(offer.manifest), self._party.name, self._session, self._rows
+            )
             store = UploadStore(self._folder, manifest)
             for number in store.missing:
                 chunk = self._request(AskChunk(self._next(), manifest.version, number), UploadChunk)
@@ -111,27 +124,8 @@ class UploadReceiver:
         except WireError as error:
             raise RunError(f"party {name!r}: its upload is rejected: {error}") from error
         self._request(UploadStored(self._next(), manifest.version, manifest.digest), Done)
-        self._log(
-            {
-                "event": "upload_received",
-                "party": name,
-                "version": manifest.version,
-                "rows": manifest.rows,
-                "bytes": manifest.n_bytes,
-                "digest": manifest.digest,
-            }
-        )
+        self._log(upload_event(self._folder, store))
         return store
-
-    def _check(self, manifest: UploadManifest) -> UploadManifest:
-        """Reject an upload of another party or alignment."""
-        expected = self._party.name, self._session, self._rows
-        found = manifest.party, manifest.session, manifest.rows
-        if found != expected:
-            raise WireError(
-                f"expected (party, session, rows) = {expected}, got {found}; match ids again"
-            )
-        return manifest
 
     def _next(self) -> int:
         return next(self._request_ids)
@@ -141,13 +135,51 @@ class UploadReceiver:
         return reply
 
 
+def check_manifest(manifest: UploadManifest, party: str, session: str, rows: int) -> UploadManifest:
+    """Reject an upload of another party or alignment."""
+    expected = party, session, rows
+    found = manifest.party, manifest.session, manifest.rows
+    if found != expected:
+        raise WireError(
+            f"expected (party, session, rows) = {expected}, got {found}; match ids again"
+        )
+    return manifest
+
+
+def upload_event(folder: RunDir, store: UploadStore) -> dict[str, Any]:
+    """Return the log event of a stored upload, with the rows that the last one did not have."""
+    manifest, changes = store.manifest, {}
+    for earlier in stored_uploads(folder, manifest.party):
+        same_encoder = earlier.manifest.encoder == manifest.encoder and not earlier.missing
+        if same_encoder and earlier.manifest.version < manifest.version:
+            known = {hash(row.tobytes()) for row in earlier.views()[:, 0].numpy()}
+            rows = [hash(row.tobytes()) in known for row in store.views()[:, 0].numpy()]
+            changes = {"rows_new_or_changed": len(rows) - sum(rows)}
+            break
+    return {
+        "event": "upload_received",
+        "party": manifest.party,
+        "version": manifest.version,
+        "rows": manifest.rows,
+        "bytes": manifest.n_bytes,
+        "digest": manifest.digest,
+        **changes,
+    }
+
+
 def receive_uploads(
-    receivers: Mapping[str, UploadReceiver], held_out: Mapping[str, Tensor], stop: Event
+    receivers: Mapping[str, UploadReceiver],
+    held_out: Mapping[str, Tensor],
+    stop: Event,
+    versions: Mapping[str, int] = MappingProxyType({}),
 ) -> dict[str, UploadStore]:
-    """Receive the uploads of several parties at once; fewer if `stop` is set before."""
+    """Receive the uploads of several parties at once; fewer if `stop` is set before.
+
+    `versions` names the versions that are needed; by default the newest ones.
+    """
     with ThreadPoolExecutor(len(receivers)) as pool:
         futures = {
-            name: pool.submit(receiver.receive, held_out[name], stop)
+            name: pool.submit(receiver.receive, held_out[name], stop, versions.get(name, 0))
             for name, receiver in receivers.items()
         }
         try:

@@ -16,8 +16,10 @@ from xvfl.service.uploads.upload_store import UploadStore
 
 MAX_ROWS = 4096
 """Rows of a party that are looked at, of training and of validation."""
-MIN_ROWS = 50
+MIN_ROWS = 20
 """Fewest rows of each for a judgment."""
+STANDARD_ERRORS = 2.0
+"""A smaller gain is chance."""
 MIN_SPREAD = 1e-3
 """Smallest standard deviation of an embedding's numbers."""
 PENALTY = 0.1
@@ -59,7 +61,7 @@ def judge(x: Tensor, y: Tensor, new_x: Tensor, new_y: Tensor) -> str | None:
     weights = torch.linalg.solve(gram, x.T @ (y - center))
     before = (new_y - center).square().sum(1)
     gain = before - (new_y - center - new_x @ weights).square().sum(1)
-    significant = gain.mean() > gain.std() / len(gain) ** 0.5
+    significant = gain.mean() > STANDARD_ERRORS * gain.std() / len(gain) ** 0.5
     return None if bool(significant) else NO_SIGNAL
 
 

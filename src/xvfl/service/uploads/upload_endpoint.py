@@ -5,7 +5,7 @@ No message names a net, a view, a batch or a step; every other message is reject
 
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from xvfl.config import UploadTerms
-from xvfl.errors import WireError, XVFLError
+from xvfl.errors import RunError, WireError, XVFLError
 from xvfl.federation.message_checks import check_handles
 from xvfl.federation.request_endpoint import RequestEndpoint
 from xvfl.model.run_dir import RunDir
 from xvfl.service.log import LogFunction, ProgressLog
 from xvfl.service.uploads.party_encoder import HeldOutRows, PartyEncoder
+from xvfl.service.uploads.withdrawn import Withdrawn
 from xvfl.upload.manifest import UploadManifest, chunk_digest, parse_manifest
 from xvfl.upload.views import compute_views
 from xvfl.wire.messages import (
@@ -48,9 +49,14 @@ HandleOther = Callable[[Match | Release], Message]
 class Upload:
     """The matched rows of a trained encoder, chunk by chunk."""
 
-    def __init__(self, encoder: PartyEncoder, rows: Tensor, copies: int) -> None:
+    def __init__(
+        self, encoder: PartyEncoder, rows: Tensor, copies: int, withdrawn: Sequence[int] = ()
+    ) -> None:
+        """Leave withdrawn rows out: they are zeros, with the status of unobserved rows."""
         self._worker, self._rows, self._copies = encoder.worker(), rows, copies
         self.encoder, self.width = encoder, encoder.width
+        self._withdrawn = torch.zeros(len(rows), dtype=torch.bool)
+        self._withdrawn[list(withdrawn)] = True
         row_bytes = 2 * self.width * (1 + copies)
         self.chunk_rows = max(1, min(CHUNK_BYTES // row_bytes, MAX_CHUNK_ROWS))
 
@@ -60,7 +66,10 @@ class Upload:
         handles = self._rows[start : start + self.chunk_rows].to(self._worker.table.device)
         observed = self._worker.table.take(handles).observed
         status = self.encoder.row_status(observed).cpu()
-        return compute_views(self._worker, handles, self._copies).cpu(), status
+        values = compute_views(self._worker, handles, self._copies).cpu()
+        gone = self._withdrawn[start : start + self.chunk_rows]
+        status[gone], values[gone] = 0, 0
+        return values, status
 
     def manifest(self, session: str, image: bool, terms: UploadTerms) -> UploadManifest:
         """Compute the digests of all chunks."""
@@ -79,6 +88,7 @@ class Upload:
             chunks=digests,
             terms=terms,
             created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            withdrawn=int(self._withdrawn.sum()),
             **self.encoder.noise,
         )
 
@@ -205,8 +215,13 @@ class UploadEndpoint(RequestEndpoint):
         """Train the encoder and compute the manifest; log every error."""
         try:
             matched, held_out = self._rows("HeldOut"), self._held_out().load() or []
-            learned = np.setdiff1d(np.arange(self._table_rows), matched[held_out])
-            version = self._encoder.version
+            version, withdrawn = self._encoder.version, Withdrawn(self._folder)
+            if withdrawn.covers(version):
+                raise RunError(
+                    f"version {version} was withdrawn; `xvfl upload new-version` allows another"
+                )
+            gone = withdrawn.rows(self.hello.session)
+            learned = np.setdiff1d(np.arange(self._table_rows), matched[[*held_out, *gone]])
             started = {"version": version, "rows": len(learned), "held_out": len(held_out)}
             self._log_event({"event": "encoder_training", **started})
             progress = ProgressLog(self._log_event, {"event": "encoder_progress"})
@@ -218,8 +233,16 @@ class UploadEndpoint(RequestEndpoint):
             if not self._encoder.train(torch.from_numpy(learned), self._stop, report):
                 return
             self._log_event({"event": "encoder_trained", "version": version})
-            upload = Upload(self._encoder, torch.from_numpy(matched), self._copies)
-            self._manifest = self._load_manifest(upload)
+            manifest = self._stored_manifest()
+            if manifest is not None:
+                gone = gone[: manifest.withdrawn]
+                if manifest.session != self.hello.session:
+                    raise RunError(
+                        f"the upload of version {version} was made for another alignment; "
+                        "`xvfl upload new-version` allows another"
+                    )
+            upload = Upload(self._encoder, torch.from_numpy(matched), self._copies, gone)
+            self._manifest = manifest or self._new_manifest(upload)
             self._upload = upload
             self.progress = 1.0
         except Exception as error:
@@ -228,14 +251,20 @@ class UploadEndpoint(RequestEndpoint):
             self._log_event({"event": "encoder_failed", "reason": reason})
             self._problem = f"its encoder is not trained: {type(error).__name__}; see its log"
 
-    def _load_manifest(self, upload: Upload) -> UploadManifest:
-        """Read the manifest of this version; compute and store it the first time."""
-        name = f"encoders/{self._encoder.version}/{UPLOAD}"
-        if self._folder.has(name):
-            return parse_manifest((self._folder / name).read_text(encoding="utf-8"))
+    def _stored_manifest(self) -> UploadManifest | None:
+        """Read the manifest of this version; None the first time."""
+        path = self._folder / self._manifest_name
+        return parse_manifest(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+    def _new_manifest(self, upload: Upload) -> UploadManifest:
+        """Compute and store the manifest of this version."""
         manifest = upload.manifest(self.hello.session, self.hello.image, self._terms)
-        self._folder.write_text(name, manifest.to_json())
+        self._folder.write_text(self._manifest_name, manifest.to_json())
         return manifest
+
+    @property
+    def _manifest_name(self) -> str:
+        return f"encoders/{self._encoder.version}/{UPLOAD}"
 
     def _offer(self, message: AskUpload) -> UploadOffer:
         manifest = self._manifest
@@ -251,6 +280,8 @@ class UploadEndpoint(RequestEndpoint):
         return UploadChunk(message.request_id, *self._upload.chunk(message.number))
 
     def _check_version(self, what: str, version: int) -> None:
+        if Withdrawn(self._folder).covers(version):
+            raise WireError(f"{what}: this party has withdrawn version {version}")
         if self._manifest is None or version != self._manifest.version:
             raise WireError(
                 f"{what}: this party has no upload of version {version}; another version needs "

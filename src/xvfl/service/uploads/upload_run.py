@@ -24,7 +24,7 @@ from xvfl.model.dashboard.curves import curves
 from xvfl.model.evaluation import EVALUATION, Evaluation, evaluate, federation_predictions
 from xvfl.model.fitting import RunRecorder, choose_device
 from xvfl.model.missing_map import MISSING, rows_map
-from xvfl.model.run_dir import RunDir
+from xvfl.model.run_dir import CHECKPOINT, RunDir
 from xvfl.model.run_summary import record_run
 from xvfl.options import Options
 from xvfl.service.config import CoordinatorConfig
@@ -43,7 +43,7 @@ from xvfl.training.loop import Trainer
 from xvfl.upload.heads import build_heads, resolve_head_options
 from xvfl.wire.in_process import OfflineTransport
 
-RUN, SPLIT = "run_name.json", "split.json"
+RUN, SPLIT, VERSIONS = "run_name.json", "split.json", "upload_versions.json"
 
 
 class UploadRun:
@@ -112,9 +112,12 @@ class UploadRun:
             evaluation = Evaluation.from_dict(head.read_json(EVALUATION))
             return self._deliver(RunOutcome(head.manifest()["step"], evaluation), stop)
         labeled = self._load_rows(self._config.all_parties)
-        stores = receive_uploads(self._receivers, labeled.held_out_handles(), stop)
+        # A training that is resumed needs the versions that it began with.
+        versions = self._head.read_json(VERSIONS) if self._head.has(CHECKPOINT) else {}
+        stores = receive_uploads(self._receivers, labeled.held_out_handles(), stop, versions)
         if len(stores) < len(self._receivers):
             return RunOutcome(0)
+        self._head.write_json(VERSIONS, {n: each.manifest.version for n, each in stores.items()})
         self._problems = find_problems(stores, labeled)
         for name, problem in self._problems.items():
             self._log({"event": "upload_suspicious", "party": name, "reason": problem})
@@ -124,25 +127,13 @@ class UploadRun:
                 raise RunError("on_anomaly: no upload is left; see the log, or use 'warn'")
             labeled = self._load_rows(tuple(stores))
         outcome = self._train(self._head, stores, labeled, stop)
-        return outcome if outcome.evaluation is None else self._deliver(outcome, stop)
+        if outcome.evaluation is not None:
+            return self._deliver(outcome, stop)
+        return outcome if stop.is_set() else self.run(stop)
 
     def _load_rows(self, names: Sequence[str]) -> LabeledRows:
-        """Load labels and split; encoders have learned from the rows that are not held out."""
-        config = self._config
-        fractions = {"test": config.test_fraction, "validation": config.train.validation_fraction}
-        if not self._folder.has(SPLIT):
-            self._folder.write_json(SPLIT, fractions)
-        elif (fixed := self._folder.read_json(SPLIT)) != fractions:
-            raise ConfigError(
-                f"test_fraction, validation_fraction: expected {fixed['test']} and "
-                f"{fixed['validation']} as before, got {fractions['test']} and "
-                f"{fractions['validation']}: the parties' encoders have learned from the others; "
-                "restore them, or choose another `state_dir`"
-            )
-        splits = Splits(**fractions, seed=run_seed(self._secret, "split"))
-        return LabeledRows.load(
-            self._labels, self._alignment, names, splits, config.labels.task, self._ids
-        )
+        config, folder = self._config, self._folder
+        return load_labeled_rows(config, folder, self._labels, self._ids, self._alignment, names)
 
     def _train(
         self,
@@ -155,6 +146,7 @@ class UploadRun:
         device = choose_device(config.train.device)
         image = any(store.manifest.image for store in stores.values())
         levels = {name: store.row_status() for name, store in stores.items()}
+        labeled = labeled.without({name: store.withdrawn for name, store in stores.items()})
         rows, (training, validation, test) = labeled.rows(levels, config.train.class_weight)
         n_labeled = int(labeled.known[training].sum())
         if not method_spec(config.loss.method).uses_unlabeled:
@@ -217,8 +209,10 @@ class UploadRun:
                 if record.kind == "epoch":
                     self._log({"event": "epoch", **recorder.add(record, losses)})
                     self._details["curves"] = curves(head.records())
-                if stop.is_set():
+                if stop.is_set() or _any_changed(stores):
                     break
+            if _any_changed(stores):
+                return self._discard(head, trainer.progress.step)
             recorder.save_checkpoint()
             if stop.is_set():
                 summary["state"] = "stopped"
@@ -229,6 +223,8 @@ class UploadRun:
             split = ("test", rows.take(test.to(device))) if len(test) else ("validation", held_out)
             predictions = federation_predictions(method, federation, split[1], task)
             evaluation = evaluate(predictions, split[0], task)
+            if _any_changed(stores):
+                return self._discard(head, trainer.progress.step)
             head.write_json(EVALUATION, evaluation.to_dict())
             encoders = {name: _about(store) for name, store in stores.items()}
             prior = labeled.prior(training)
@@ -247,6 +243,12 @@ class UploadRun:
         trained.release(self._releases, names, config.release_to)
         self._log({"event": FINISHED, "head": head.path.name, "run": run, **outcome})
         return RunOutcome(trainer.progress.step, evaluation)
+
+    def _discard(self, head: RunDir, step: int) -> RunOutcome:
+        """Discard a training: it has learned from rows that may not be used any more."""
+        (head / CHECKPOINT).unlink(missing_ok=True)
+        self._log({"event": "upload_changed", "step": step})
+        return RunOutcome(step)
 
     def _pending(self) -> list[str]:
         return self._releases.pending(self._config.release_to)
@@ -291,6 +293,33 @@ class UploadRun:
         }
 
 
+def load_labeled_rows(
+    config: CoordinatorConfig,
+    folder: RunDir,
+    labels: pd.Series,
+    ids: Sequence[str],
+    alignment: CoordinatorAlignment,
+    names: Sequence[str],
+) -> LabeledRows:
+    """Load labels and split; encoders have learned from the rows that are not held out."""
+    fractions = {"test": config.test_fraction, "validation": config.train.validation_fraction}
+    if not folder.has(SPLIT):
+        folder.write_json(SPLIT, fractions)
+    elif (fixed := folder.read_json(SPLIT)) != fractions:
+        raise ConfigError(
+            f"test_fraction, validation_fraction: expected {fixed['test']} and "
+            f"{fixed['validation']} as before, got {fractions['test']} and "
+            f"{fractions['validation']}: the parties' encoders have learned from the others; "
+            "restore them, or choose another `state_dir`"
+        )
+    splits = Splits(**fractions, seed=run_seed(load_secret(folder), "split"))
+    return LabeledRows.load(labels, alignment, names, splits, config.labels.task, ids)
+
+
+def _any_changed(stores: Mapping[str, UploadStore]) -> bool:
+    return any(store.changed for store in stores.values())
+
+
 def _run_name(head: RunDir) -> str:
     if not head.has(RUN):
         head.write_json(RUN, {"run": secrets.token_hex(6)})
@@ -305,7 +334,9 @@ def _fingerprint(options: Options, stores: Mapping[str, UploadStore], labeled: L
         "net": asdict(options.net),
         "loss": asdict(options.loss),
         "train": train,
-        "uploads": {name: store.manifest.digest for name, store in stores.items()},
+        "uploads": {
+            name: [store.manifest.digest, len(store.withdrawn)] for name, store in stores.items()
+        },
         "y": labeled.y.nan_to_num(nan=math.pi).tolist(),
     }
     return blake2b(json.dumps(identity, sort_keys=True).encode(), digest_size=16).hexdigest()
@@ -316,7 +347,9 @@ def _about(store: UploadStore) -> dict[str, Any]:
     return {
         "version": manifest.version,
         "digest": manifest.digest,
+        "session": manifest.session,
         "rows": manifest.rows,
+        "withdrawn": len(store.withdrawn),
         "width": manifest.width,
         "created": manifest.created,
         "epsilon": manifest.epsilon,

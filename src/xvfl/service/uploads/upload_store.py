@@ -4,10 +4,15 @@ uploads/PARTY/VERSION/upload.json    the manifest
 uploads/PARTY/VERSION/views.f16      embeddings by handle, float16, (n, 1 + c, d)
 uploads/PARTY/VERSION/status.u8      status of the rows, (n,)
 uploads/PARTY/VERSION/chunks.json    which chunks have arrived, until all have
+uploads/PARTY/withdrawn.json         what the party has withdrawn
+uploads/PARTY/revoked.json           why the party's uploads are not used, while they are not
 
-Embeddings are read batch by batch from the file.
+Embeddings are read batch by batch from the file. Withdrawn rows are zeros, with the status of rows
+that the party does not hold.
 """
 
+import shutil
+from datetime import UTC, date, datetime
 from typing import Any
 
 import numpy as np
@@ -17,18 +22,28 @@ from torch import Tensor
 from xvfl.errors import WireError
 from xvfl.federation.message_checks import check_tensor
 from xvfl.model.run_dir import RunDir
+from xvfl.service.uploads.withdrawn import Withdrawn
 from xvfl.upload.manifest import UploadManifest, chunk_digest, parse_manifest
 
 MANIFEST, VIEWS, STATUS, CHUNKS = "upload.json", "views.f16", "status.u8", "chunks.json"
+REVOKED = "revoked.json"
 
 
 class UploadStore:
     """One party's upload of one version."""
 
     def __init__(self, folder: RunDir, manifest: UploadManifest) -> None:
-        """Open the folder of an upload, or create it; reject another upload of the same version."""
-        path = f"uploads/{manifest.party}/{manifest.version}"
-        self.manifest, self._folder = manifest, RunDir(folder / path).create()
+        """Open the folder of an upload, or create it.
+
+        Reject another upload of the same version, a version that was withdrawn, one whose terms
+        have ended, and one that is older than a version that is known.
+        """
+        self.manifest, self._party = manifest, party_folder(folder, manifest.party)
+        self._withdrawn = Withdrawn(self._party)
+        self._opened = self._withdrawn.state
+        self.withdrawn = self._gone()
+        """Handles of the rows that were withdrawn before, in the order of withdrawal."""
+        self._folder = RunDir(self._party / str(manifest.version))
         if self._folder.has(MANIFEST):
             stored = parse_manifest((self._folder / MANIFEST).read_text(encoding="utf-8"))
             if stored != manifest:
@@ -37,7 +52,31 @@ class UploadStore:
                     "the one that is stored; a new upload needs a new version"
                 )
         else:
-            self._folder.write_text(MANIFEST, manifest.to_json())
+            self._check_new()
+            self._folder.create().write_text(MANIFEST, manifest.to_json())
+
+    @property
+    def expired(self) -> bool:
+        """Whether the last day of use is over."""
+        last = self.manifest.terms.expires
+        return bool(last) and date.fromisoformat(last) < datetime.now(UTC).date()
+
+    @property
+    def problem(self) -> str:
+        """Why the upload may not be used now; empty if it may."""
+        terms = self.manifest.terms
+        if self._withdrawn.covers(self.manifest.version):
+            return "the party withdrew it"
+        if self.expired:
+            return f"its terms ended on {terms.expires}"
+        if self._party.has(REVOKED) and not terms.keep_after_revocation:
+            return "the party's certificate is revoked"
+        return ""
+
+    @property
+    def changed(self) -> bool:
+        """Whether rows or the whole upload may not be used any more, since it was opened."""
+        return self._withdrawn.state != self._opened or bool(self.problem)
 
     @property
     def missing(self) -> list[int]:
@@ -61,9 +100,29 @@ class UploadStore:
             number * self.manifest.chunk_rows,
             number * self.manifest.chunk_rows + len(values),
         )
-        self._map(VIEWS, np.float16, "r+")[start:stop] = values.numpy()
-        self._map(STATUS, np.uint8, "r+")[start:stop] = status.numpy()
-        self._folder.write_json(CHUNKS, {"arrived": sorted({*self._arrived(), number})})
+        with self._withdrawn.locked():
+            if problem := self.problem:
+                raise WireError(f"{what}: the upload is not stored: {problem}")
+            keep = torch.ones(len(values), dtype=torch.bool)
+            keep[[each - start for each in self._gone() if start <= each < stop]] = False
+            kept = torch.where(keep.view(-1, 1, 1), values, torch.zeros((), dtype=values.dtype))
+            self._map(VIEWS, np.float16, "r+")[start:stop] = kept.numpy()
+            self._map(STATUS, np.uint8, "r+")[start:stop] = (status * keep).numpy()
+            self._folder.write_json(CHUNKS, {"arrived": sorted({*self._arrived(), number})})
+
+    def erase(self) -> None:
+        """Overwrite withdrawn rows with zeros, also on the disk."""
+        at = self._gone()
+        for name, dtype in ((VIEWS, np.float16), (STATUS, np.uint8)):
+            if at and self._folder.has(name):
+                stored = self._map(name, dtype, "r+")
+                if stored[at].any():
+                    stored[at] = 0
+                    stored.flush()
+
+    def delete(self) -> None:
+        """Delete the whole upload."""
+        shutil.rmtree(self._folder.path)
 
     def views(self) -> Tensor:
         """Return the embeddings by handle, mapped from the file. (n, 1 + c, d)"""
@@ -71,7 +130,26 @@ class UploadStore:
 
     def row_status(self) -> Tensor:
         """Return the status of the rows by handle. (n,)"""
-        return torch.from_numpy(np.array(self._map(STATUS, np.uint8, "c")))
+        status = torch.from_numpy(np.array(self._map(STATUS, np.uint8, "c")))
+        status[self._gone()] = 0
+        return status
+
+    def _gone(self) -> list[int]:
+        rows = self._withdrawn.rows(self.manifest.session)
+        return [each for each in rows if each < self.manifest.rows]
+
+    def _check_new(self) -> None:
+        """Reject an upload that is not stored yet and may not be."""
+        version = self.manifest.version
+        if problem := self.problem:
+            raise WireError(f"version {version} is not stored: {problem}")
+        stored = [int(path.parent.name) for path in self._party.path.glob(f"*/{MANIFEST}")]
+        newest = max([*stored, self._withdrawn.newest])
+        if version < newest:
+            raise WireError(
+                f"version {version} is not stored: it is older than version {newest}, which the "
+                "party has uploaded since"
+            )
 
     def _arrived(self) -> set[int]:
         return set(self._folder.read_json(CHUNKS)["arrived"]) if self._folder.has(CHUNKS) else set()
@@ -84,12 +162,26 @@ class UploadStore:
         return np.memmap(path, dtype=dtype, mode=mode, shape=shape)
 
 
-def find_upload(folder: RunDir, party: str, session: str) -> UploadStore | None:
-    """Return the newest complete upload of a party and alignment; None if there is none."""
-    found = []
-    for path in (folder / f"uploads/{party}").glob(f"*/{MANIFEST}"):
-        manifest = parse_manifest(path.read_text(encoding="utf-8"))
-        if manifest.session == session:
-            found.append(UploadStore(folder, manifest))
-    complete = [store for store in found if not store.missing]
-    return max(complete, key=lambda store: store.manifest.version, default=None)
+def party_folder(folder: RunDir, party: str) -> RunDir:
+    """Return the folder of a party's uploads; create it if it does not exist."""
+    return RunDir(folder / f"uploads/{party}").create()
+
+
+def stored_uploads(folder: RunDir, party: str) -> list[UploadStore]:
+    """Return all uploads of a party, the newest version first."""
+    paths = (folder / f"uploads/{party}").glob(f"*/{MANIFEST}")
+    texts = [path.read_text(encoding="utf-8") for path in paths]
+    stores = [UploadStore(folder, parse_manifest(text)) for text in texts]
+    return sorted(stores, key=lambda store: -store.manifest.version)
+
+
+def find_upload(folder: RunDir, party: str, session: str, version: int = 0) -> UploadStore | None:
+    """Return the newest complete upload of a party and alignment that may be used, or None.
+
+    With a version, only this one.
+    """
+    for store in stored_uploads(folder, party):
+        wanted = store.manifest.session == session and version in (0, store.manifest.version)
+        if wanted and not store.missing and not store.problem:
+            return store
+    return None

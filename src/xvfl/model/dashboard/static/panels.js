@@ -116,7 +116,7 @@ export function partiesPanel() {
   return { element: panel("Parties", body, true), update };
 }
 
-/** Warnings of the data, of the party monitor and of the log. */
+/** Warnings of the data and of the log. */
 export function warningsPanel() {
   const body = html("div", { class: "scroll" });
   function update({ events }) {
@@ -124,7 +124,7 @@ export function warningsPanel() {
     body.replaceChildren(html("ul", { class: "warnings" }, ...[...events].reverse().map((each) => {
       const { event, time, reason, ...rest } = each;
       const more = Object.entries(rest).map(([name, value]) => `${name} ${typeof value === "object" ? JSON.stringify(value) : value}`);
-      return html("li", {}, html("span", { class: "tag warn" }, (event ?? "party_anomaly").replaceAll("_", " ")), " ",
+      return html("li", {}, html("span", { class: "tag warn" }, (event ?? "warning").replaceAll("_", " ")), " ",
         [reason, more.join(", "), time?.replace("T", " ").slice(0, 19)].filter(Boolean).join(" · "));
     })));
   }
