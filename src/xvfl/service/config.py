@@ -30,7 +30,6 @@ from xvfl.federation.request_limits import SettingsLimits as SettingsLimits
 from xvfl.service.prediction.prediction_config import CoordinatorPrediction, PartyPrediction
 from xvfl.wire.codec import MAX_FRAME_BYTES
 from xvfl.wire.limits import MAX_PENDING
-from xvfl.wire.payload import Payload
 from xvfl.wire.texts import NAME
 from xvfl.wire.tls import Tls
 
@@ -168,8 +167,6 @@ class CoordinatorConfig:
     max_pending_connections: int = MAX_PENDING
     """Largest number of connections whose party is not accepted yet; with more, the oldest one of
     the address that has the most is closed."""
-    payload: Payload = "float32"
-    """Encoding of embeddings, cues and gradients; all but float32 are smaller and lossy."""
     prediction: CoordinatorPrediction | None = None
     """Prediction by the federation, with `xvfl coordinator CONFIG --serve`."""
 
@@ -196,11 +193,6 @@ class CoordinatorConfig:
         if self.checkpoint_interval < 1:
             raise ConfigError(
                 f"checkpoint_interval: expected 1 or more, got {self.checkpoint_interval}"
-            )
-        if self.payload != "float32" and self.train.optimizer == "page":
-            raise ConfigError(
-                f"payload: expected 'float32' with the optimizer 'page', got {self.payload!r}: "
-                "it accumulates small differences of gradients, which a lossy payload distorts"
             )
         require_no_class_weight(self.labels.task, self.train)
         for name in self.release_to:
