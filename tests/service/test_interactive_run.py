@@ -246,8 +246,6 @@ def test_changed_configurations_and_rows_are_refused(started: Path, tmp_path: Pa
         made.run(net=NetConfig(8, 32, members=1))
     with pytest.raises(ConfigError, match="interactive training sends gradients; expected 'off'"):
         made.run(privacy=PrivacyConfig())
-    with pytest.raises(ConfigError, match="warm_start"):
-        made.run(warm_start="earlier")
     made.tables["shop"].iloc[:, 0] = float("nan")
     made.lines["shop"] = Line(made.party("shop"))
     with pytest.raises(RunError, match="'shop': its rows changed since the run started"):

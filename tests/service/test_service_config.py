@@ -57,7 +57,6 @@ def test_members_are_rejected_with_differential_privacy(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("minimum = 1", "'minimum': renamed to 'min_parties' in 0.2"),
         ('release = ["shop"]', "'release': renamed to 'release_to' in 0.2"),
         ("[waiting]\nleast = 1.0", "'waiting': renamed to 'timeouts' in 0.2"),
         ("[timeouts]\nleast = 1.0", "'least': renamed to 'min_answer' in 0.2"),

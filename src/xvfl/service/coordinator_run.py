@@ -66,8 +66,6 @@ class CoordinatorRun:
         """Wait for the parties and begin, from the last checkpoint if there is one."""
         if folder.has(MANIFEST):
             raise RunError(f"{folder.path}: this run is finished; choose another `state_dir`")
-        if config.warm_start is not None:
-            raise ConfigError("warm_start: expected none with interactive training")
         self.folder, self.log = folder, log
         train, names = config.train, config.all_parties
         secret = load_secret(folder)
