@@ -284,14 +284,12 @@ class CoordinatorRun:
         self.folder.write_json(EVALUATION, evaluation.to_dict())
         seed, names = config.train.random_state, federation.names
         heads.save(self.folder, names, config.net, self._image, seed, {"step": step})
-        informed = {
-            party.name: end_party(party, federation.next_request_id())
-            for party in federation.parties
-        }
-        uninformed = tuple(name for name, confirmed in informed.items() if not confirmed)
+        for party in federation.parties:
+            end_party(party, federation.next_request_id())
+        uninformed = tuple(store.pending(config.release_to))
         self._finished = True
         self.log({"event": FINISHED, "step": step, "uninformed": uninformed})
-        return RunOutcome(step, evaluation, uninformed=uninformed)
+        return RunOutcome(step, evaluation, uninformed)
 
     def status(self) -> dict[str, Any]:
         """Return the status of the run; numbers become metrics."""
