@@ -57,7 +57,6 @@ RENAMED_KEYS = {
     "state": "state_dir",
     "revoked": "revocation_list",
     "own": "local_party",
-    "minimum": "min_parties",
     "waiting": "timeouts",
     "checkpoint_steps": "checkpoint_interval",
     "release": "release_to",

@@ -51,7 +51,7 @@ VALID = [
     for each in (
         HELLO,
         Ready(TURN, 0, 0, torch.ones(9, dtype=torch.uint8)),
-        Embedded(TURN, 0, torch.randn(4, 3, D)),
+        Embedded(TURN, torch.randn(4, 3, D)),
         Done(TURN, 1),
         Matched(TURN, bytes(range(200))),
     )

@@ -34,7 +34,6 @@ from xvfl.training.optimizer import WeightUpdate
 from xvfl.wire import codec
 from xvfl.wire.in_process import InProcessTransport
 from xvfl.wire.messages import Begin, Complete, Embed, Embedded
-from xvfl.wire.payload import Payload
 
 M = 3
 CONFIG = replace(NET, members=M)
@@ -70,9 +69,9 @@ class RecordingTransport(InProcessTransport):
         return reply
 
 
-def settings_json(loss: LossConfig, train: TrainConfig, payload: Payload = "float32") -> str:
+def settings_json(loss: LossConfig, train: TrainConfig) -> str:
     weight = resolved(loss=loss).loss.reconstruction_weight
-    settings = RunSettings(loss.method, CONFIG, train, weight, payload=payload, run="run")
+    settings = RunSettings(loss.method, CONFIG, train, weight, run="run")
     return json.dumps(asdict(settings))
 
 
@@ -169,7 +168,7 @@ def digits_with_members() -> tuple[list[PartyWorker], Method, Rows]:
 
 
 def train_split(
-    payload: Payload, train: TrainConfig
+    train: TrainConfig,
 ) -> tuple[list[Tensor], SplitFederation, Method, Rows]:
     workers, method, rows = digits_with_members()
     ends = [make_endpoint(worker, InMemoryCheckpoints()) for worker in workers]
@@ -177,9 +176,9 @@ def train_split(
         RemoteParty(end.hello.instance_id[:2], InProcessTransport(end.hello, end.handle))
         for end in ends
     ]
-    text = settings_json(LossConfig(), train, payload)
+    text = settings_json(LossConfig(), train)
     federation = SplitFederation(parties, 8, members=M)
-    begin_run(federation, RunTerms("run", text, payload=payload))
+    begin_run(federation, RunTerms("run", text))
     for _ in (trainer := Trainer(federation, method, rows, train)).run(lambda: 0.0):
         pass
     federation.flush()
@@ -212,16 +211,13 @@ def test_training_is_the_fused_one() -> None:
         pass
     expected = weights(workers, method)
     assert max(float((a - b).abs().max()) for a, b in zip(first, expected, strict=True)) > 0.01
-    found, *_ = train_split("float32", SGD)
+    found, *_ = train_split(SGD)
     for each, value in zip(found, expected, strict=True):
         torch.testing.assert_close(each, value, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "payload", [*(pytest.param(each, marks=pytest.mark.slow) for each in ("bf16", "fp16")), "int8"]
-)
-def test_members_learn_with_compressed_payloads(payload: Payload) -> None:
-    _, federation, method, rows = train_split(payload, TRAIN)
+def test_members_learn() -> None:
+    _, federation, method, rows = train_split(TRAIN)
     found = logits(method, federation, rows, "collaborative", 0).argmax(1)
     assert float((found == rows.y).double().mean()) > 0.8

@@ -25,7 +25,6 @@ from xvfl.primitives.layout import any_image
 from xvfl.primitives.rows import Rows
 from xvfl.wire.in_process import InProcessTransport
 from xvfl.wire.messages import ErrorReply, Hello, Message
-from xvfl.wire.payload import Payload
 from xvfl.wire.transport import Transport
 
 OPTIONS, ROWS = resolved(NetConfig(embedding_dim=8, hidden_dim=16, members=1)), 240
@@ -88,20 +87,18 @@ def make_endpoint(
     return Endpoint(hello, lambda settings, training: PartyRun(worker, row_status), store)
 
 
-def run_terms(train: TrainConfig, payload: Payload = "float32") -> RunTerms:
-    settings = RunSettings("xvfl+", NET, train, LOSS.reconstruction_weight, payload=payload)
-    return RunTerms("run", json.dumps(asdict(settings)), join_timeout=20, payload=payload)
+def run_terms(train: TrainConfig) -> RunTerms:
+    settings = RunSettings("xvfl+", NET, train, LOSS.reconstruction_weight)
+    return RunTerms("run", json.dumps(asdict(settings)), join_timeout=20)
 
 
-def start(
-    transports: Sequence[Transport], train: TrainConfig, payload: Payload = "float32"
-) -> SplitFederation:
+def start(transports: Sequence[Transport], train: TrainConfig) -> SplitFederation:
     """Let both parties begin a run."""
     parties = [RemoteParty(*each) for each in zip(NAMES, transports, strict=True)]
     for party in parties:
         party.timeout = AdaptiveTimeout(0.2, 10, 5)
     federation = SplitFederation(parties, 8)
-    begin_run(federation, run_terms(train, payload))
+    begin_run(federation, run_terms(train))
     return federation
 
 

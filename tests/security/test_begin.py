@@ -110,7 +110,7 @@ def test_a_refused_run_does_not_fix_the_encoder(tmp_path: Path) -> None:
     [
         HONEST,
         replace(HONEST, method="xvfl", reconstruction=0.0, privacy=PrivacyConfig("noise")),
-        replace(HONEST, net=replace(HONEST.net, members=4), payload="int8"),
+        replace(HONEST, net=replace(HONEST.net, members=4)),
     ],
 )
 def test_an_honest_run_is_accepted(fresh: HostileCoordinator, settings: RunSettings) -> None:

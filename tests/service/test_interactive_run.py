@@ -30,7 +30,7 @@ from xvfl.service.outcome import RunOutcome
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.party_service import PartyService
 from xvfl.wire.in_process import InProcessTransport
-from xvfl.wire.messages import Begin, Embed, End, ErrorReply, Flush, Hello, Message
+from xvfl.wire.messages import Begin, Embed, ErrorReply, Flush, Hello, Message, Release
 from xvfl.wire.tls import Tls
 
 pytestmark = pytest.mark.usefixtures("limited_threads")
@@ -231,12 +231,12 @@ def test_a_party_that_refuses_again_and_again_ends_the_run(started: Path, tmp_pa
     assert made.run().evaluation is not None
 
 
-def test_a_party_that_does_not_begin_or_end(started: Path, tmp_path: Path) -> None:
+def test_a_party_that_does_not_begin_or_takes_no_release(started: Path, tmp_path: Path) -> None:
     made = copied(started, tmp_path / "run")
     made.lines["shop"].faults["refuse"] = lambda message: isinstance(message, Begin)
     with pytest.raises(RunError, match="'shop' rejected the request: not today; fix it and resume"):
         made.run()
-    made.lines["shop"].faults["refuse"] = lambda message: isinstance(message, End)
+    made.lines["shop"].faults["refuse"] = lambda message: isinstance(message, Release)
     assert made.run().uninformed == ("shop",)
 
 
@@ -246,8 +246,6 @@ def test_changed_configurations_and_rows_are_refused(started: Path, tmp_path: Pa
         made.run(net=NetConfig(8, 32, members=1))
     with pytest.raises(ConfigError, match="interactive training sends gradients; expected 'off'"):
         made.run(privacy=PrivacyConfig())
-    with pytest.raises(ConfigError, match="warm_start"):
-        made.run(warm_start="earlier")
     made.tables["shop"].iloc[:, 0] = float("nan")
     made.lines["shop"] = Line(made.party("shop"))
     with pytest.raises(RunError, match="'shop': its rows changed since the run started"):

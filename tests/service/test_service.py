@@ -300,8 +300,7 @@ def test_plain_tcp_is_in_the_log(
 @pytest.mark.parametrize(
     ("command", "change", "said"),
     [
-        ("coordinator", ("min_parties", "min_partys = 1\n"), "did you mean 'min_parties'"),
-        ("coordinator", ("min_parties", "min_parties = 3\n"), "expected 1 to 2, got 3"),
+        ("coordinator", ("state_dir", 'state_dr = "main"\n'), "did you mean 'state_dir'"),
         ("coordinator", ("release_to", 'release_to = ["bnak"]\n'), "did you mean 'bank'"),
         ("coordinator", ("loss", '[loss]\nmethod = "vanilla"\n'), "no party can use it alone"),
         ("party", ("", ""), "got the coordinator's"),

@@ -11,7 +11,6 @@ from rich.table import Column, Table
 
 from xvfl.cli.extras import require_extra
 from xvfl.cli.output import (
-    FINISHED_WITHOUT,
     INTERRUPTED,
     print_error,
     print_evaluation,
@@ -74,11 +73,6 @@ def coordinator(
         print_error(f"stopped; continue with: xvfl coordinator {config}")
         raise typer.Exit(INTERRUPTED)
     print_evaluation(f"{loaded.state_dir}, {outcome.step} steps", outcome.evaluation)
-    if outcome.privacy:
-        print(outcome.privacy)
-    if outcome.absent:
-        print_error(outcome.describe_absent())
-        raise typer.Exit(FINISHED_WITHOUT)
     if outcome.uninformed:
         names = ", ".join(outcome.uninformed)
         print_error(f"the release waits for {names}; deliver it with: xvfl release {config}")

@@ -13,7 +13,6 @@ from xvfl.federation.message_checks import check_ready
 from xvfl.federation.remote_party import request_all
 from xvfl.federation.split import SplitFederation
 from xvfl.wire.messages import Begin, Ready
-from xvfl.wire.payload import Packer, Payload
 
 LogEvent = Callable[[dict[str, Any]], None]
 POLL_S = 0.02
@@ -34,8 +33,6 @@ class RunTerms:
     """Number of matched rows of each party, where it is known."""
     join_timeout: float = 600.0
     """Seconds to wait for all parties."""
-    payload: Payload = "float32"
-    """Encoding of tensors; the same as in the settings."""
 
 
 def begin_run(
@@ -97,7 +94,6 @@ def _request_begin(
     for party in federation.parties:
         hello = party.transport.hello()
         party.instance_id = hello.instance_id if hello else ""
-        party.packer = Packer(terms.payload)
         # Encoding and building nets take longer than a usual reply.
         party.timeout.typical = None
         training = terms.training.get(party.name, torch.zeros(0, dtype=torch.int32))

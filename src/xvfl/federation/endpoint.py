@@ -49,7 +49,6 @@ from xvfl.wire.messages import (
     Ready,
     Release,
 )
-from xvfl.wire.payload import Packer
 
 LAST_STEP = 2**62
 """A step after every other step."""
@@ -106,7 +105,6 @@ class Endpoint(RequestEndpoint):
         self._needs_update = False
         """Whether the update of the last training batch has not arrived yet."""
         self._sent = SentTensors()
-        self._packer = Packer()
 
     @property
     def worker(self) -> PartyWorker:
@@ -162,14 +160,13 @@ class Endpoint(RequestEndpoint):
         self.run, self.step, self._last_update = message.run, step, last_update
         self._needs_update = False
         self._sent.clear()
-        self._packer = Packer(settings.payload)
         self._log_event({"event": "run_started", "run": message.run, "from_checkpoint": step})
         return Ready(message.request_id, step, last_update, party_run.row_status)
 
     def _embed(self, message: Embed) -> Embedded:
         worker = self.worker
         members = len(worker.seeds)
-        gradients = self._check_pending(message.gradients, message.instructions)
+        self._check_pending(message.gradients, message.instructions)
         check_handles(message.handles, len(worker.table))
         check_views(message.views, worker.net.completes)
         if message.step < 0:
@@ -177,7 +174,7 @@ class Endpoint(RequestEndpoint):
         self._check_size(message)
         if message.training and self._needs_update and not _updates(message.instructions):
             raise WireError("Embed: expected the update of the last training batch first")
-        self._apply_pending(gradients, message.instructions)
+        self._apply_pending(message.gradients, message.instructions)
         self._needs_update |= message.training
         self.step = message.step if message.training else self.step
         handles = message.handles.to(worker.table.device).long()
@@ -186,40 +183,37 @@ class Endpoint(RequestEndpoint):
         with torch.set_grad_enabled(message.training):
             views, repeated = cast(tuple[View, ...], message.views), handles.repeat(members)
             output = join_members(worker.embed(repeated, views, message.step), members)
-        sent = SentTensor(output, handles, held, training=message.training)
+        sent = SentTensor(output, held, training=message.training)
         self._sent.add(message.request_id, sent)
-        return Embedded(message.request_id, self._last_update, self._packer.pack(output[held]))
+        return Embedded(message.request_id, output[held].detach())
 
     def _complete(self, message: Complete) -> Completed:
         worker, embedding = self.worker, self._sent.get_last_embedding(message.tensor_id)
         if not worker.net.completes:
             raise WireError("Complete: needs a completer, and this run's method has none")
         rows, width = len(embedding.output), embedding.output.shape[-1]
-        cue = self._packer.unpack(message.cue, "cue")
-        check_tensor("cue", cue, (rows, width), embedding.output.dtype)
+        check_tensor("cue", message.cue, (rows, width), embedding.output.dtype)
         check_tensor("replace_observed", message.replace_observed, (rows,), torch.bool)
         training = worker.net.training
-        cue = cue.to(embedding.output.device).requires_grad_(training)
+        cue = message.cue.to(embedding.output.device).requires_grad_(training)
         with torch.set_grad_enabled(training):
             members = len(worker.seeds)
             replaced = message.replace_observed.to(cue.device).repeat(members)
             completed = worker.complete(split_members(cue, members), replaced)
             output = join_members(completed, members)
-        sent = SentTensor(output, embedding.handles, None, cue, training)
-        self._sent.add(message.request_id, sent)
-        return Completed(message.request_id, self._packer.pack(output))
+        self._sent.add(message.request_id, SentTensor(output, None, cue, training))
+        return Completed(message.request_id, output.detach())
 
     def _backward(self, message: Backward) -> CueGradient:
-        gradient = self._sent.unpack_gradient(message.gradient, self._packer)
-        sent, cue = self._sent.pop_completion(gradient.tensor_id)
-        self._run_backward([(sent, gradient)], retain_graph=True)
+        self._sent.check_gradient(message.gradient)
+        sent, cue = self._sent.pop_completion(message.gradient.tensor_id)
+        self._run_backward([(sent, message.gradient)], retain_graph=True)
         values = torch.zeros_like(cue) if cue.grad is None else cue.grad
-        packed = self._packer.pack_gradient("cue", values, sent.handles)
-        return CueGradient(message.request_id, packed)
+        return CueGradient(message.request_id, values)
 
     def _flush(self, message: Flush) -> Done:
-        gradients = self._check_pending(message.gradients, message.instructions)
-        self._apply_pending(gradients, message.instructions)
+        self._check_pending(message.gradients, message.instructions)
+        self._apply_pending(message.gradients, message.instructions)
         if message.save >= 0:
             tensors = self._net.state_tensors(self.worker.name)
             self._store.save(self.run, message.save, tensors, self._last_update)
@@ -238,8 +232,8 @@ class Endpoint(RequestEndpoint):
 
     def _check_pending(
         self, gradients: tuple[Gradient, ...], instructions: tuple[Instruction, ...]
-    ) -> tuple[Gradient, ...]:
-        """Validate gradients and instructions; return the gradients unpacked."""
+    ) -> None:
+        """Validate gradients and instructions."""
         optimizer = self._net.optimizer
         page, looking_back = isinstance(optimizer, Page), False
         if isinstance(optimizer, Page):
@@ -247,7 +241,8 @@ class Endpoint(RequestEndpoint):
         check_instructions(instructions, self._last_update, page, looking_back)
         if len({gradient.tensor_id for gradient in gradients}) < len(gradients):
             raise WireError("gradients: expected each tensor id once")
-        return tuple(self._sent.unpack_gradient(gradient, self._packer) for gradient in gradients)
+        for gradient in gradients:
+            self._sent.check_gradient(gradient)
 
     def _apply_pending(
         self, gradients: tuple[Gradient, ...], instructions: tuple[Instruction, ...]

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from xvfl.config import NO_PROTECTION, NetConfig, PrivacyConfig, TrainConfig, build
 from xvfl.errors import ConfigError, WireError
-from xvfl.wire.payload import Payload
 from xvfl.wire.texts import PLAIN_NAME
 
 
@@ -25,8 +24,6 @@ class RunSettings:
     """Share of the masked copies that keep all features; None = the party chooses."""
     full_threshold: float | None = None
     """Observed share at which a row counts as full; None = the party chooses."""
-    payload: Payload = "float32"
-    """Encoding of embeddings, cues and gradients, in both directions."""
     run: str = ""
     """Name of the run; a party derives its random numbers from it and from its secret."""
     privacy: PrivacyConfig = NO_PROTECTION

@@ -47,8 +47,6 @@ class _RemoteCall:
 
     tensor_id: int
     leaf: Tensor
-    handles: Tensor
-    """(B, k) row numbers at each party."""
     held: tuple[Tensor, ...] = ()
     """Indices of the batch rows that each party holds; for embeddings."""
     cues: Tensor | None = None
@@ -115,11 +113,11 @@ class SplitFederation:
         embeddings = []
         for party, reply, at in zip(self.parties, replies, held, strict=True):
             shape = (len(at), len(views), self.message_width)
-            values = party.unpack("embeddings", reply.values, shape, rows.weight.dtype)
+            values = party.check("embeddings", reply.values, shape, rows.weight.dtype)
             values = values.to(rows.y.device)
             embeddings.append(values.new_zeros(len(rows), *shape[1:]).index_copy(0, at, values))
         leaf = self._leaf(torch.stack(embeddings, 1))
-        self._calls.append(_RemoteCall(request_id, leaf, handles, held))
+        self._calls.append(_RemoteCall(request_id, leaf, held))
         return leaf
 
     def complete(
@@ -141,19 +139,17 @@ class SplitFederation:
         request_id = self.next_request_id()
         embedded = next(call for call in reversed(self._calls) if call.cues is None)
         requests = [
-            Complete(
-                request_id, embedded.tensor_id, party.packer.pack(cues[:, i]), replace_observed
-            )
-            for i, party in enumerate(self.parties)
+            Complete(request_id, embedded.tensor_id, cues[:, i].detach(), replace_observed)
+            for i in range(len(self.parties))
         ]
         replies = request_all(self.parties, requests, Completed)
         shape = (len(cues), self.message_width)
         completed = [
-            party.unpack("completed embeddings", reply.values, shape, cues.dtype)
+            party.check("completed embeddings", reply.values, shape, cues.dtype)
             for party, reply in zip(self.parties, replies, strict=True)
         ]
         leaf = self._leaf(torch.stack(completed, 1).to(cues.device))
-        self._calls.append(_RemoteCall(request_id, leaf, embedded.handles, cues=cues))
+        self._calls.append(_RemoteCall(request_id, leaf, cues=cues))
         return leaf
 
     def _leaf(self, values: Tensor) -> Tensor:
@@ -166,7 +162,7 @@ class SplitFederation:
         for call in reversed(self._calls):
             total = torch.zeros_like(call.leaf) if call.leaf.grad is None else call.leaf.grad
             gradients = [
-                Gradient(call.tensor_id, self._pack_gradient(i, call, total))
+                Gradient(call.tensor_id, total[call.held[i], i] if call.held else total[:, i])
                 for i in range(len(self.parties))
             ]
             if call.cues is not None and call.cues.requires_grad:
@@ -219,20 +215,13 @@ class SplitFederation:
         self.counters.update = update
         return self.next_request_id()
 
-    def _pack_gradient(self, party: int, call: _RemoteCall, total: Tensor) -> Tensor:
-        packer, handles = self.parties[party].packer, call.handles[:, party]
-        if call.cues is not None:
-            return packer.pack_gradient("completed", total[:, party], handles)
-        held = call.held[party]
-        return packer.pack_gradient("embedded", total[held, party], handles[held.cpu()])
-
     def _request_cue_gradients(self, gradients: Sequence[Gradient], cues: Tensor) -> Tensor:
         request_id = self.next_request_id()
         requests = [Backward(request_id, each) for each in gradients]
         replies = request_all(self.parties, requests, CueGradient)
         shape = (len(cues), self.message_width)
         values = [
-            party.unpack("cue gradient", reply.values, shape, cues.dtype)
+            party.check("cue gradient", reply.values, shape, cues.dtype)
             for party, reply in zip(self.parties, replies, strict=True)
         ]
         return torch.stack(values, 1).to(cues.device)

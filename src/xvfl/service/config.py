@@ -30,7 +30,6 @@ from xvfl.federation.request_limits import SettingsLimits as SettingsLimits
 from xvfl.service.prediction.prediction_config import CoordinatorPrediction, PartyPrediction
 from xvfl.wire.codec import MAX_FRAME_BYTES
 from xvfl.wire.limits import MAX_PENDING
-from xvfl.wire.payload import Payload
 from xvfl.wire.texts import NAME
 from xvfl.wire.tls import Tls
 
@@ -133,8 +132,6 @@ class CoordinatorConfig:
     """Private id matching."""
     local_party: LocalPartyConfig | None = None
     """Features of the label holder, if it has any."""
-    min_parties: int = 1
-    """Training continues while at least this many parties are online."""
     on_anomaly: Literal["warn", "leave_out"] = "warn"
     """What to do with a suspicious upload: log a warning, or also train without it."""
     test_fraction: float = 0.2
@@ -151,8 +148,6 @@ class CoordinatorConfig:
     """Timeouts."""
     checkpoint_interval: int = 50
     """Steps between common checkpoints; a party that is killed loses at most these updates."""
-    warm_start: str | None = None
-    """State folder of a finished run; its alignment, heads and weights initialize this run."""
     release_to: tuple[str, ...] = ()
     """Parties that receive the head after training, to predict alone."""
     signing_key: str | None = None
@@ -168,8 +163,6 @@ class CoordinatorConfig:
     max_pending_connections: int = MAX_PENDING
     """Largest number of connections whose party is not accepted yet; with more, the oldest one of
     the address that has the most is closed."""
-    payload: Payload = "float32"
-    """Encoding of embeddings, cues and gradients; all but float32 are smaller and lossy."""
     prediction: CoordinatorPrediction | None = None
     """Prediction by the federation, with `xvfl coordinator CONFIG --serve`."""
 
@@ -186,9 +179,6 @@ class CoordinatorConfig:
                 NAME.read(name, "parties")
         except WireError as error:
             raise ConfigError(str(error)) from error
-        if not 1 <= self.min_parties <= len(self.all_parties):
-            parties = len(self.all_parties)
-            raise ConfigError(f"min_parties: expected 1 to {parties}, got {self.min_parties}")
         if self.max_pending_connections < 1:
             raise ConfigError(
                 f"max_pending_connections: expected 1 or more, got {self.max_pending_connections}"
@@ -196,11 +186,6 @@ class CoordinatorConfig:
         if self.checkpoint_interval < 1:
             raise ConfigError(
                 f"checkpoint_interval: expected 1 or more, got {self.checkpoint_interval}"
-            )
-        if self.payload != "float32" and self.train.optimizer == "page":
-            raise ConfigError(
-                f"payload: expected 'float32' with the optimizer 'page', got {self.payload!r}: "
-                "it accumulates small differences of gradients, which a lossy payload distorts"
             )
         require_no_class_weight(self.labels.task, self.train)
         for name in self.release_to:
@@ -322,7 +307,6 @@ def load_config(
             prediction=prediction,
             labels=replace(config.labels, table=_table_path(config.labels.table, base)),
             local_party=local and replace(local, table=_table_path(local.table, base)),
-            warm_start=_path(config.warm_start, base),
             signing_key=_path(config.signing_key, base),
         )
         return _resolve_common(config, base)

@@ -1,10 +1,8 @@
 """The process of `xvfl coordinator`: listen for parties, match ids, train, evaluate, release."""
 
 import errno
-import shutil
 from collections.abc import Mapping
 from contextlib import ExitStack
-from pathlib import Path
 
 from xvfl.certs.release_key import PUBLIC_KEY
 from xvfl.errors import RunError
@@ -78,10 +76,6 @@ def _local_party(service: CoordinatorService) -> dict[str, Transport]:
     if party is None:
         return {}
     folder = RunDir(service.folder / party.name)
-    if config.warm_start is not None and not folder.path.exists():
-        earlier = Path(config.warm_start) / party.name
-        if earlier.is_dir():
-            shutil.copytree(earlier, folder.path)
     folder.create()
     source = read_source(party.table, party.id_column, party.name)
     inputs = PartyInputs(

@@ -66,8 +66,6 @@ class CoordinatorRun:
         """Wait for the parties and begin, from the last checkpoint if there is one."""
         if folder.has(MANIFEST):
             raise RunError(f"{folder.path}: this run is finished; choose another `state_dir`")
-        if config.warm_start is not None:
-            raise ConfigError("warm_start: expected none with interactive training")
         self.folder, self.log = folder, log
         train, names = config.train, config.all_parties
         secret = load_secret(folder)
@@ -286,14 +284,12 @@ class CoordinatorRun:
         self.folder.write_json(EVALUATION, evaluation.to_dict())
         seed, names = config.train.random_state, federation.names
         heads.save(self.folder, names, config.net, self._image, seed, {"step": step})
-        informed = {
-            party.name: end_party(party, federation.next_request_id())
-            for party in federation.parties
-        }
-        uninformed = tuple(name for name, confirmed in informed.items() if not confirmed)
+        for party in federation.parties:
+            end_party(party, federation.next_request_id())
+        uninformed = tuple(store.pending(config.release_to))
         self._finished = True
         self.log({"event": FINISHED, "step": step, "uninformed": uninformed})
-        return RunOutcome(step, evaluation, uninformed=uninformed)
+        return RunOutcome(step, evaluation, uninformed)
 
     def status(self) -> dict[str, Any]:
         """Return the status of the run; numbers become metrics."""

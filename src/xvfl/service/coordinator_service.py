@@ -14,7 +14,6 @@ from xvfl.federation.remote_party import AdaptiveTimeout, RemoteParty
 from xvfl.federation.split import Counters
 from xvfl.matching.alignment import CoordinatorAlignment, load_coordinator_alignment
 from xvfl.methods import require_task
-from xvfl.model.run_dir import RunDir
 from xvfl.options import resolve_privacy
 from xvfl.service.align import match_parties
 from xvfl.service.config import ALIGNMENT, CoordinatorConfig
@@ -128,13 +127,10 @@ class CoordinatorService:
         if self._run is not None:
             return self._run.status()
         connected = {each.name: int(each.transport.hello() is not None) for each in self.parties}
-        needed, present = self.config.min_parties, sum(connected.values())
         absent = ", ".join(name for name, value in connected.items() if not value)
-        problem = f"expected {needed} or more parties, got {present}; absent: {absent}"
-        healthy = present >= needed
         return {
-            "healthy": healthy,
-            "problem": "" if healthy else problem,
+            "healthy": not absent,
+            "problem": f"the run waits for {absent}" if absent else "",
             "side": "coordinator",
             "waiting": True,
             "party_present": connected,
@@ -176,15 +172,10 @@ class CoordinatorService:
         return self.alignment
 
     def _load_alignment(self) -> CoordinatorAlignment | None:
-        """Load the alignment of this folder, or else of the run to start from."""
-        warm = self.config.warm_start
-        folders = [self.folder, *([RunDir(warm)] if warm else [])]
-        folder = next((each for each in folders if each.has(ALIGNMENT)), None)
-        if folder is None:
+        """Load the alignment of this folder, if there is one."""
+        if not self.folder.has(ALIGNMENT):
             return None
-        alignment = load_coordinator_alignment(folder / ALIGNMENT)
-        if folder is not self.folder:
-            alignment.save(self.folder / ALIGNMENT)
+        alignment = load_coordinator_alignment(self.folder / ALIGNMENT)
         # Another label column of the same rows needs no new match.
         columns = alignment.labels.columns if self.uploads else [self.config.labels.column]
         labeled = list(self.labels.index)

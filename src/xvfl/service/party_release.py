@@ -201,8 +201,8 @@ class PartyFolder:
         if not self.folder.has(RUN):
             raise WireError(f"{request}: expected a run first; this party has taken part in none")
         saved = self.folder.read_json(RUN)
-        # Version 0.3.0 stored the run that another one started from.
-        saved["settings"].pop("warm", None)
+        for removed in ("warm", "payload"):  # Settings of version 0.3.0.
+            saved["settings"].pop(removed, None)
         settings = parse_run_settings(json.dumps(saved["settings"]))
         if settings.run != run:
             raise WireError(

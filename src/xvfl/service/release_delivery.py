@@ -3,6 +3,7 @@
 import errno
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from threading import Event
 
@@ -146,13 +147,10 @@ def deliver_releases(
         stop.wait(POLL_S if remote else 0)
 
 
-def end_party(party: RemoteParty, request_id: int) -> bool:
-    """Tell a party that nothing follows, so that its process exits; return whether it confirms."""
-    try:
+def end_party(party: RemoteParty, request_id: int) -> None:
+    """Tell a party that nothing follows, so that its process exits."""
+    with suppress(PartyError):
         request_all([party], [End(request_id, FINISHED)], Done)
-    except PartyError:
-        return False
-    return True
 
 
 def _install_at_local_party(

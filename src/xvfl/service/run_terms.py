@@ -15,8 +15,7 @@ from xvfl.service.config import CoordinatorConfig
 from xvfl.service.labeled_rows import LabeledRows
 
 POLL_S = 0.05
-NUMBER_BYTES = {"float32": 4, "bf16": 2, "fp16": 2, "int8": 1}
-"""Bytes of a number in each payload."""
+NUMBER_BYTES = 4
 
 
 def make_terms(config: CoordinatorConfig, labeled: LabeledRows, run: str) -> RunTerms:
@@ -33,7 +32,6 @@ def make_terms(config: CoordinatorConfig, labeled: LabeledRows, run: str) -> Run
         config.loss.reconstruction_weight,
         config.loss.unmasked_copies,
         config.loss.full_threshold,
-        config.payload,
         run,
         config.privacy,
     )
@@ -43,7 +41,6 @@ def make_terms(config: CoordinatorConfig, labeled: LabeledRows, run: str) -> Run
         labeled.training_handles(),
         labeled.matched_rows(),
         config.timeouts.join,
-        config.payload,
     )
 
 
@@ -52,7 +49,7 @@ def check_message_size(config: CoordinatorConfig, training_rows: int) -> None:
     net, loss, branches = config.net, config.loss, method_spec(config.loss.method).branches
     views = 1 + 2 * loss.n_masks if loss.self_completion_weight else 1
     rows = max(config.train.batch_size_for(training_rows) * views, BATCH * min(views, 2))
-    size = rows * net.members * net.embedding_dim * branches * NUMBER_BYTES[config.payload]
+    size = rows * net.members * net.embedding_dim * branches * NUMBER_BYTES
     if size > config.max_message_bytes:
         raise ConfigError(
             f"max_message_bytes: expected {size} or more for the embeddings of a batch, got "

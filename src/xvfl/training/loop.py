@@ -35,8 +35,6 @@ class Progress:
     best_score: float = -math.inf
     best_epoch: int = -1
     stopped: bool = False
-    schedule_start: int = 0
-    """The step from which the learning rate decays."""
 
 
 @dataclass(frozen=True)
@@ -130,8 +128,7 @@ class Trainer:
 
     def _step(self, order: Callable[[int, int], Tensor]) -> Record:
         at, step = self.progress.batch, self.progress.step
-        start, end = self.progress.schedule_start, self.batches_per_epoch * self.config.epochs
-        rate = learning_rate(step - start, end - start, self.config)
+        rate = learning_rate(step, self.batches_per_epoch * self.config.epochs, self.config)
         index = order(at * self.batch_size, (at + 1) * self.batch_size)
         self.federation.train(True)
         if not self.method.heads.training:
@@ -217,15 +214,6 @@ class Trainer:
         trained = epoch - self.pretraining
         first = min((self.config.epochs - self.pretraining) // 10, MAX_FIRST_EPOCHS)
         return score > best or (trained <= first and math.isfinite(score))
-
-    def forget_best(self) -> None:
-        """Choose the best epoch among the following ones, and restart the learning rate schedule.
-
-        For use after a change of the parties: scores with and without a party cannot be compared,
-        and the heads have to fit the remaining parties.
-        """
-        step = self.progress.step
-        self.progress = replace(self.progress, best_score=-math.inf, schedule_start=step)
 
     def load_best(self) -> None:
         """Load the weights of the best epoch."""

@@ -108,7 +108,6 @@ class Embedded:
     """Embeddings of the rows that the party holds."""
 
     request_id: int
-    last_update: int
     values: Tensor
     """(H, v, M·d)"""
 

@@ -259,7 +259,7 @@ class UploadRun:
         waiting = {name: self._parties[name] for name in self._pending()}
         if any(isinstance(each.transport, OfflineTransport) for each in waiting.values()):
             # The process that listens delivers them.
-            return RunOutcome(outcome.step, outcome.evaluation, {}, tuple(waiting))
+            return RunOutcome(outcome.step, outcome.evaluation, tuple(waiting))
         if any(party.transport.hello() is None for party in waiting.values()):
             seconds = self._config.timeouts.outcome
             event = {"event": "waiting_for_absent", "parties": list(waiting), "seconds": seconds}
@@ -269,7 +269,7 @@ class UploadRun:
         for name, party in self._parties.items():
             if name not in self._config.release_to and party.transport.hello() is not None:
                 end_party(party, next(self._request_ids))
-        self._outcome = RunOutcome(outcome.step, outcome.evaluation, {}, tuple(waiting))
+        self._outcome = RunOutcome(outcome.step, outcome.evaluation, tuple(waiting))
         return self._outcome
 
     def status(self) -> dict[str, Any]:
