@@ -14,7 +14,7 @@ from xvfl.model.model import Model
 from xvfl.model.run_dir import RunDir
 from xvfl.nets.numbers import NumberEmbeddings
 from xvfl.primitives.task import Classification
-from xvfl.upload.encoder_net import NO_GRADIENTS, encoder_net_config
+from xvfl.upload.encoder_net import encoder_net_config, encoder_privacy
 from xvfl.upload.heads import resolve_head_options
 from xvfl_serve.bundle import unpack
 from xvfl_serve.predictor import Predictor
@@ -25,12 +25,13 @@ FRAME = spiky(600)
 def released() -> Model:
     """Build an untrained model of one party, as a release installs it."""
     encoder = TableEncoder.fit(FRAME, TableOptions(), "bank")
-    net = encoder_net_config(EncoderConfig(embedding_dim=16, hidden_dim=32))
+    config = EncoderConfig(embedding_dim=16, hidden_dim=32)
+    net, privacy = encoder_net_config(config), encoder_privacy(config)
     heads = resolve_head_options(
         NetConfig(hidden_dim=32),
         LossConfig(),
         TrainConfig(),
-        NO_GRADIENTS,
+        privacy,
         width=net.embedding_dim,
         image=False,
         parties=2,
@@ -44,7 +45,7 @@ def released() -> Model:
         net,
         heads.loss,
         0,
-        privacy=NO_GRADIENTS,
+        privacy=privacy,
         head_net=heads.net,
     )
 

@@ -36,7 +36,7 @@ CASES: dict[str, tuple[Callable[[], Scenario], AuditOptions]] = {
 @pytest.fixture(
     scope="module",
     params=[
-        "small digits",
+        pytest.param("small digits", marks=pytest.mark.slow),
         pytest.param("members", marks=pytest.mark.slow),
         pytest.param("digits", marks=[pytest.mark.slow, replaces_bank]),
         pytest.param("bank", marks=[pytest.mark.slow, needs_bank]),
@@ -65,7 +65,6 @@ def find(result: AuditResult, attack: str, target: str, metric: str) -> Finding:
     return found
 
 
-@pytest.mark.slow
 def test_noise_hides_labels_from_gradients(result: AuditResult) -> None:
     received = [result.about[name]["gradients_received"] for name in ("configured", "off")]
     assert min(min(each.values()) for each in received) > 0

@@ -86,6 +86,22 @@ def test_settings_that_keep_the_encoder_share_it(scenario: UploadScenario) -> No
     assert not torch.equal(views, other) and len(encoders._trained) == 2
 
 
+def test_an_upload_with_differential_privacy_has_no_copies(scenario: UploadScenario) -> None:
+    pytest.importorskip("opacus")
+    private = EncoderConfig(hidden_dim=24, epsilon=4.0)
+    bank = UploadScenario(
+        {"bank": scenario.tables["bank"]},
+        {"bank": private},
+        {"bank": scenario.learned["bank"]},
+    )
+    assert Encoders(bank, torch.device("cpu")).views("bank", Dial(CONFIGURED)).shape == (N, 1, 16)
+    (result,) = sweep(bank, [Dial(CONFIGURED)], OPTIONS)
+    attacks = {each.attack for each in result.measured["bank"]}
+    assert "ICA" in attacks and not {"stolen encoder", "differences, ICA"} & attacks
+    assert result.accuracy == {} and "labels, held-out list" not in attacks
+    assert not any(each.name == "copies" for each in default_dials(private))
+
+
 def test_default_dials_are_around_the_configuration() -> None:
     names = [str(each) for each in default_dials(CONFIG)]
     assert names[:2] == ["configured", "0.3.0"] and len(names) == len(set(names))
@@ -111,7 +127,7 @@ def test_the_page_is_self_contained_and_escapes_names(results: list[DialResult])
     about = {
         "parties": {"<bank>": N},
         "held_out": {"<bank>": 60},
-        "encoder": vars(CONFIG),
+        "encoder": {"embedding_dim": 24, "epsilon": None},
         "task": "classification",
         "seconds": 1.0,
     }

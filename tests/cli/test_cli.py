@@ -65,6 +65,10 @@ HELP = {
         "xvfl release coordinator.toml --to bank",
     ),
     "install": (["CONFIG", "FILE"], "xvfl install bank.toml bank.release"),
+    "withdraw": (
+        ["CONFIG", "--ids", "--version", "--all", "--out", "--receipt"],
+        "xvfl withdraw bank.toml --ids leaving.txt",
+    ),
     "audit": (
         ["PATH", "--out", "--rows", "--label", "--known-labels", "--known-rows", "--quick"],
         "xvfl audit party.toml --out audit",
@@ -90,7 +94,7 @@ def test_help_lists_every_command_in_order_of_use() -> None:
     commands = [each.callback for each in app.registered_commands if each.callback]
     assert [each.__name__ for each in commands] == list(HELP)
     assert said.code == 0
-    assert re.findall(r"^│ ([a-z]+) ", said.out, re.MULTILINE) == [*HELP, "certs"]
+    assert re.findall(r"^│ ([a-z]+) ", said.out, re.MULTILINE) == [*HELP, "upload", "certs"]
 
 
 @pytest.mark.parametrize("arguments", [("--help",), ("status", "127.0.0.1:1"), ("init", "--help")])

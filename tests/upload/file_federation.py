@@ -10,12 +10,13 @@ from torch import Tensor
 
 from tests.upload.local_federation import ENCODER, PARTIES, LocalFederation
 from xvfl.certs import Authority, create_authority
+from xvfl.certs.sealed_file import create_sealing_key, read_sealing_key, write_sealed
 from xvfl.config import UploadTerms
 from xvfl.matching.alignment import CoordinatorAlignment, TableFingerprint
 from xvfl.matching.coordinator_session import CoordinatorMatch
 from xvfl.service.config import CoordinatorConfig, CoordinatorLabels, PartyProcessConfig
 from xvfl.service.coordinator_service import CoordinatorService
-from xvfl.service.uploads.upload_file import load_upload_key, write_upload_file
+from xvfl.service.uploads.file_exchange import KEY, UPLOAD
 from xvfl.upload.manifest import UploadManifest, chunk_digest
 from xvfl.wire.tls import Tls
 
@@ -116,8 +117,9 @@ class StoredFederation:
         alignment = CoordinatorAlignment(dict.fromkeys(PARTIES, match), "folded", fingerprint)
         alignment.save(folder / "state" / "alignment.json")
         self.service = CoordinatorService(self.config, show=False)
-        key = load_upload_key(self.service.folder, create=True)
-        self.recipient = key.public_key().public_bytes_raw()
+        key = self.service.folder / KEY
+        create_sealing_key(key)
+        self.recipient = read_sealing_key(key).public_key().public_bytes_raw()
 
     def upload(self, **changes: Any) -> tuple[UploadManifest, list[tuple[Tensor, Tensor]]]:
         """Draw an upload of chunks of 4 rows."""
@@ -146,6 +148,7 @@ class StoredFederation:
         """Write an upload to a file."""
         manifest, chunks = self.upload(**changes)
         path = self.folder / name
-        owner = owner or tls(self.certs, "bank")
-        write_upload_file(path, owner, self.recipient, manifest, chunks)
+        owner, content = owner or tls(self.certs, "bank"), {"manifest": manifest.to_json()}
+        parts = [each.numpy().tobytes() + status.numpy().tobytes() for each, status in chunks]
+        write_sealed(path, owner, self.recipient, UPLOAD, content, parts)
         return path

@@ -16,22 +16,17 @@ from tests.upload.file_federation import (
     tls,
 )
 from tests.upload.local_federation import PARTIES
+from xvfl.certs.sealed_file import KEY_BYTES, MAGIC, MAX_HEADER_BYTES
 from xvfl.certs.signed_document import sign_document
 from xvfl.config import UploadTerms
 from xvfl.errors import RunError
 from xvfl.model.run_dir import RunDir
 from xvfl.service.uploads.file_exchange import (
-    HELD_OUT_KIND,
-    UploadExport,
+    HELD_OUT,
     export_held_out,
+    export_upload,
     import_upload,
     read_held_out,
-)
-from xvfl.service.uploads.upload_file import (
-    KEY_BYTES,
-    MAGIC,
-    MAX_HEADER_BYTES,
-    write_upload_file,
 )
 from xvfl.service.uploads.upload_store import find_upload
 
@@ -52,8 +47,8 @@ def export(federation: FileFederation, name: str) -> Path:
     """Exchange the held-out list and the upload of a party as files."""
     held_out, out = federation.folder / f"{name}.heldout", federation.folder / f"{name}.upload"
     export_held_out(federation.service(), name, held_out)
-    exported = UploadExport(federation.party(name), federation.services[name])
-    assert exported.write(held_out, out, Event()) is not None
+    party = federation.party(name), federation.services[name]
+    assert export_upload(*party, held_out, out, Event()) is not None
     return out
 
 
@@ -134,22 +129,18 @@ def test_a_huge_header_is_rejected_before_it_is_read(stored: StoredFederation) -
         import_upload(stored.service, path)
 
 
-def test_huge_chunks_are_rejected_before_they_are_read(stored: StoredFederation) -> None:
-    rows = 2**20
-    manifest, _ = stored.upload(
-        rows=rows, chunk_rows=2**16, chunks=("0" * 32,) * 16, width=4096, masked_copies=31
-    )
-    path = stored.folder / "huge"
-    write_upload_file(path, tls(stored.certs, "bank"), stored.recipient, manifest, [])
+def test_huge_chunks_are_rejected_before_they_are_read(tmp_path: Path) -> None:
+    made = StoredFederation(tmp_path, rows=300)
+    path = made.write(chunk_rows=300, chunks=("0" * 32,), width=4096, masked_copies=31)
     with pytest.raises(RunError, match="chunks of at most"):
-        import_upload(stored.service, path)
-    assert not (stored.service.folder / "uploads/bank/1").exists()
+        import_upload(made.service, path)
+    assert not (made.service.folder / "uploads/bank/1").exists()
 
 
 def test_a_file_for_another_coordinator_is_rejected(stored: StoredFederation) -> None:
     (stored.folder / "other").mkdir()
     path = StoredFederation(stored.folder / "other").write()
-    with pytest.raises(RunError, match="another coordinator's key"):
+    with pytest.raises(RunError, match="for another coordinator"):
         import_upload(stored.service, path)
 
 
@@ -214,13 +205,13 @@ def test_a_held_out_list_must_be_the_coordinators(
 ) -> None:
     content = {"party": "bank", "session": SESSION, "key": "00" * 32, "handles": [1, 2], **changes}
     path = federation.folder / "list"
-    path.write_bytes(sign_document(tls(federation.certs, signer), HELD_OUT_KIND, content))
+    path.write_bytes(sign_document(tls(federation.certs, signer), HELD_OUT, content))
     if not reason:
         message, session, key = read_held_out(federation.party("bank"), "bank", path)
         assert message.handles.tolist() == [1, 2] and session == SESSION and len(key) == 32
-        export = UploadExport(federation.party("bank"), federation.services["bank"])
+        party, out = federation.party("bank"), federation.folder / "out"
         with pytest.raises(RunError, match="another alignment"):
-            export.write(path, federation.folder / "out", Event())
+            export_upload(party, federation.services["bank"], path, out, Event())
         path.write_text(path.read_text().replace("[1, 2]", "[1, 3]"))
         reason = "was changed"
     with pytest.raises(RunError, match=reason):

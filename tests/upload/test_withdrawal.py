@@ -17,14 +17,17 @@ from tests.upload.local_federation import N_ROWS
 from xvfl.certs import PeerVerifier
 from xvfl.config import UploadTerms
 from xvfl.errors import DataWarning, InputError, RunError, WireError
+from xvfl.federation.predict_in_time import TimelyBatch
 from xvfl.model.run_dir import RunDir
+from xvfl.primitives.rows import Rows
 from xvfl.service.listener import listen
+from xvfl.service.prediction.stand_in import StandIn, add_stand_ins
+from xvfl.service.release import verify_release
 from xvfl.service.uploads.encoder_versions import allow_next_version, current_version
 from xvfl.service.uploads.file_exchange import (
     export_withdrawal,
     import_upload,
     import_withdrawal,
-    peer_verifier,
 )
 from xvfl.service.uploads.party_encoder import load_parts
 from xvfl.service.uploads.party_withdrawal import (
@@ -33,16 +36,11 @@ from xvfl.service.uploads.party_withdrawal import (
     withdraw_rows,
     withdraw_version,
 )
-from xvfl.service.uploads.receipts import (
-    read_receipt,
-    receipt_to_json,
-    request_digest,
-    store_receipt,
-    verify_receipt,
-)
+from xvfl.service.uploads.receipts import read_receipt, request_digest, store_receipt
 from xvfl.service.uploads.upload_store import UploadStore, find_upload
 from xvfl.service.uploads.withdrawals import enforce_terms, remember_certificate, withdraw
 from xvfl.upload.stored_party import StoredParty
+from xvfl.wire import codec
 from xvfl.wire.messages import AskChunk, AskUpload, ErrorReply, Receipt, UploadStored, Withdraw
 
 NO_ROWS = torch.zeros(0, dtype=torch.int32)
@@ -76,7 +74,11 @@ def apply(stored: StoredFederation, message: Withdraw, party: str = "bank") -> d
     """Withdraw; return the statement of the receipt."""
     key, log = stored.config.signing_key, stored.service.log
     receipt = withdraw(stored.service.folder, key, party, message, log)
-    return verify_receipt(receipt, stored.certs / "coordinator.release.pub")
+    return verify_release(receipt, stored.certs / "coordinator.release.pub")
+
+
+def peers(stored: StoredFederation) -> PeerVerifier:
+    return PeerVerifier(stored.config.tls.ca_certificate, stored.config.revocation_list)
 
 
 def found(stored: StoredFederation) -> UploadStore | None:
@@ -116,7 +118,7 @@ def test_withdrawn_rows_are_in_no_batch_and_no_file(
     assert len(secret) >= 3 and all(files_with(folder, each) for each in secret)
     message = rows(*gone, session=session)
     receipt = withdraw(folder, federation.config().signing_key, "shop", message, print)
-    statement = verify_receipt(receipt, federation.certs / "coordinator.release.pub")
+    statement = verify_release(receipt, federation.certs / "coordinator.release.pub")
     run = federation.head.manifest()["run"]
     assert statement["rows"] == 3 and [each["run"] for each in statement["heads"]] == [run]
     assert not any(files_with(folder, each) for each in secret)
@@ -127,7 +129,7 @@ def test_withdrawn_rows_are_in_no_batch_and_no_file(
     assert not seen & set(gone) and len(seen) > N_ROWS / 2
     # The new head has left them out.
     again = withdraw(folder, federation.config().signing_key, "shop", message, print)
-    heads = verify_receipt(again, federation.certs / "coordinator.release.pub")["heads"]
+    heads = verify_release(again, federation.certs / "coordinator.release.pub")["heads"]
     assert [each["run"] for each in heads] == [run]
     assert federation.head.manifest()["encoders"]["shop"]["withdrawn"] == 3
 
@@ -256,7 +258,7 @@ def test_withdrawal_over_tls(stored: StoredFederation, tmp_path: Path) -> None:
         statement = store_receipt(folder, "bank", receipt, key, request_digest(rows(4)))
         assert statement["rows"] == 1 and not statement["heads"]
         (kept,) = (folder / "receipts").iterdir()
-        assert verify_receipt(read_receipt(kept), key)["party"] == "bank"
+        assert verify_release(read_receipt(kept), key)["party"] == "bank"
         assert not any(files_with(stored.service.folder, each) for each in secret)
         with pytest.raises(RunError, match="expected handles from 0 to 9"):
             party.send(rows(10))
@@ -295,17 +297,16 @@ def test_withdrawal_by_file(stored: StoredFederation, tmp_path: Path) -> None:
     party = PartyAt(stored, "bank", "localhost:1")._config
     path, receipt = tmp_path / "bank.withdrawal", tmp_path / "receipt"
     export_withdrawal(party, rows(2, 3), path)
-    folder, log = stored.service.folder, stored.service.log
-    assert import_withdrawal(stored.config, folder, path, receipt, log) == "bank"
+    assert import_withdrawal(stored.service, path, receipt) == "bank"
     store = found(stored)
     assert store is not None and store.withdrawn == [2, 3]
     key = stored.certs / "coordinator.release.pub"
     assert store_receipt(RunDir(tmp_path / "bank"), "bank", read_receipt(receipt), key)["rows"] == 2
     path.write_text(path.read_text().replace('": \\"', '":  \\"'))
     with pytest.raises(RunError, match="was changed"):
-        import_withdrawal(stored.config, folder, path, receipt, log)
+        import_withdrawal(stored.service, path, receipt)
     export_withdrawal(replace(party, tls=tls(stored.certs, "shop")), rows(5), path)
-    assert import_withdrawal(stored.config, folder, path, receipt, log) == "shop"
+    assert import_withdrawal(stored.service, path, receipt) == "shop"
     assert store.row_status()[5] == 2
 
 
@@ -313,19 +314,19 @@ def test_a_receipt_is_verified(stored: StoredFederation, tmp_path: Path) -> None
     key = stored.certs / "coordinator.release.pub"
     receipt = withdraw(stored.service.folder, stored.config.signing_key, "bank", rows(0), print)
     folder = RunDir(tmp_path / "bank").create()
-    changed = replace(receipt, statement=receipt.statement.replace('"rows": 1', '"rows": 9'))
+    changed = replace(receipt, manifest=receipt.manifest.replace('"rows": 1', '"rows": 9'))
     with pytest.raises(WireError, match="signature is invalid"):
         store_receipt(folder, "bank", changed, key)
     with pytest.raises(WireError, match="party 'shop'"):
         store_receipt(folder, "shop", receipt, key)
     with pytest.raises(WireError, match="for this withdrawal"):
         store_receipt(folder, "bank", receipt, key, request_digest(rows(1)))
-    outside = receipt.statement.replace(request_digest(rows(0)), "../../../outside")
+    outside = receipt.manifest.replace(request_digest(rows(0)), "../../../outside")
     for statement in (outside, "[]", "{}", "[" * 5000, "null"):
-        with pytest.raises(WireError, match="receipt"):
-            store_receipt(folder, "bank", replace(receipt, statement=statement), None)
+        with pytest.raises(WireError, match="Receipt"):
+            store_receipt(folder, "bank", replace(receipt, manifest=statement), None)
     path = tmp_path / "file"
-    path.write_bytes(receipt_to_json(receipt)[:-9])
+    path.write_bytes(codec.encode(receipt)[:-9])
     with pytest.raises(RunError, match="not a receipt"):
         read_receipt(path)
 
@@ -338,8 +339,8 @@ def test_an_expired_upload_is_deleted(stored: StoredFederation) -> None:
     path.write_text(path.read_text().replace("9999-01-01", "2020-01-01"))
     first = found(stored)
     assert first is not None and first.manifest.version == 1
-    peers, events = peer_verifier(stored.config), list[Any]()
-    enforce_terms(stored.service.folder, peers, events.append)
+    events = list[Any]()
+    enforce_terms(stored.service.folder, peers(stored), events.append)
     assert [each["event"] for each in events] == ["upload_expired"]
     assert not path.parent.exists()
 
@@ -349,7 +350,7 @@ def test_a_revoked_partys_upload_is_not_used(stored: StoredFederation) -> None:
 
     def enforce() -> str:
         events.clear()
-        enforce_terms(folder, peer_verifier(stored.config), events.append)
+        enforce_terms(folder, peers(stored), events.append)
         return ",".join(each["event"] for each in events)
 
     store = found(stored)
@@ -370,8 +371,7 @@ def test_terms_may_allow_use_after_revocation(tmp_path: Path) -> None:
     made = StoredFederation(tmp_path)
     import_upload(made.service, made.write(terms=UploadTerms(keep_after_revocation=True)))
     made.authority.revoke("bank")
-    peers = PeerVerifier(made.certs / "ca.crt", made.certs / "ca.crl")
-    enforce_terms(made.service.folder, peers, print)
+    enforce_terms(made.service.folder, peers(made), print)
     assert found(made) is not None
 
 
@@ -381,18 +381,17 @@ def test_an_interrupted_withdrawal_is_finished(stored: StoredFederation) -> None
     Withdrawn(RunDir(stored.service.folder / "uploads/bank")).add(rows(6))
     secret = stored.upload()[1][1][0][2, 0].numpy().tobytes()
     assert files_with(stored.service.folder, secret)
-    enforce_terms(stored.service.folder, peer_verifier(stored.config), print)
+    enforce_terms(stored.service.folder, peers(stored), print)
     assert not files_with(stored.service.folder, secret)
 
 
 def test_a_party_leaves_withdrawn_rows_out_of_the_next_version(federation: FileFederation) -> None:
     federation.run()
     inputs = federation.services["shop"].inputs
-    message, count = withdraw_rows(inputs, ["r3", " R17 ", "shop 1"])
-    assert message is not None and count == 2
+    message = withdraw_rows(inputs, ["r3", " R17 ", "shop 1"])
+    assert message is not None and len(message.handles) == 2
     with pytest.raises(InputError, match="no id 'r999'"):
         withdraw_rows(inputs, ["r999"])
-    assert withdraw_rows(inputs, ["shop 1"]) == (None, 0)
     assert allow_next_version(inputs.folder) == 2
     before = federation.events("encoder_training")[-1]["rows"]
     federation.services["shop"].close()
@@ -455,7 +454,8 @@ def test_a_withdrawn_version_is_not_offered_again(federation: FileFederation) ->
 
 def test_withdrawn_rows_stay_out_of_a_new_alignment(federation: FileFederation) -> None:
     shop = federation.services["shop"]
-    message, _ = withdraw_rows(shop.inputs, ["r3", "shop 1"])
+    assert withdraw_rows(shop.inputs, ["shop 1"]) is None
+    message = withdraw_rows(shop.inputs, ["r3"])
     assert message is not None
     shop.close()
     # Ids are matched again, under other handles, and one more id has a label now.
@@ -475,3 +475,52 @@ def test_withdrawn_rows_stay_out_of_a_new_alignment(federation: FileFederation) 
     gone = [int(match.handles[federation.labels.index.get_loc(each)]) for each in ("r3", "shop 1")]
     assert store.manifest.withdrawn == 2 and not store.views()[gone].any()
     assert not store.row_status()[gone].any()
+
+
+def test_withdrawn_rows_stand_in_for_no_answer(tmp_path: Path) -> None:
+    made = StoredFederation(tmp_path)
+    import_upload(made.service, made.write(terms=UploadTerms(stand_in=True)))
+    store = found(made)
+    assert store is not None
+    stand_ins = {0: StandIn(store, torch.arange(10))}
+    rows_asked = torch.tensor([3, 4])
+
+    def answer() -> tuple[TimelyBatch, dict[str, Tensor]]:
+        nothing = torch.zeros(2, 0)
+        held = Rows(nothing.long(), nothing.bool(), nothing.bool(), -torch.ones(2), torch.ones(2))
+        empty = TimelyBatch((), held, torch.zeros(2, 0, 1, 5), 0, nothing, nothing.bool(), ())
+        return add_stand_ins(empty, rows_asked, stand_ins)
+
+    batch, _ = answer()
+    assert batch.rows.seen.flatten().tolist() == [True, True] and bool(batch.E.any(-1).all())
+    apply(made, rows(4))
+    batch, stood_in = answer()
+    assert batch.rows.handles.flatten().tolist() == [3, -1] and not batch.E[1].any()
+    assert [held.tolist() for held in stood_in.values()] == [[True, False]]
+    apply(made, version(1))
+    batch, stood_in = answer()
+    assert batch.places == () and not stood_in
+
+
+def test_changed_rows_are_uploaded_with_the_same_encoder(federation: FileFederation) -> None:
+    folder = federation.services["shop"].inputs.folder
+    with pytest.raises(RunError, match="not trained yet"):
+        allow_next_version(folder, keep_encoder=True)
+    federation.run()
+    session = federation.match().matches["shop"].session.hex()
+    before = find_upload(federation.coordinator, "shop", session)
+    assert before is not None
+    federation.services["shop"].close()
+    federation.tables["shop"].loc[["r1", "r2"]] += 1.5
+    assert allow_next_version(folder, keep_encoder=True) == 2
+    shop = federation.services["shop"] = federation.start_party("shop")
+    while not shop.endpoint.status()["upload_rows"]:
+        time.sleep(0.01)
+    federation.run(retrain=True)
+    after = find_upload(federation.coordinator, "shop", session)
+    assert after is not None and after.manifest.version == 2
+    assert after.manifest.encoder == before.manifest.encoder
+    changed = (after.views()[:, 0] != before.views()[:, 0]).any(-1)
+    assert 1 <= int(changed.sum()) <= 2
+    event = federation.events("upload_received")[-1]
+    assert event["rows_new_or_changed"] == int(changed.sum())

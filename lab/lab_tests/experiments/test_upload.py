@@ -1,9 +1,10 @@
 """Runs by one upload: what encoders learn from, and the figure from stored runs."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -35,8 +36,7 @@ def uploaded(task: Task, runs: list[RunConfig]) -> StackedRuns:
 
 
 def views(stack: StackedRuns) -> list[torch.Tensor]:
-    workers = stack.federation.workers
-    return [each.views for each in workers if isinstance(each, StoredParty)]
+    return [each.views for each in cast(Sequence[StoredParty], stack.federation.workers)]
 
 
 def test_stacked_uploads_are_those_of_the_runs_alone() -> None:

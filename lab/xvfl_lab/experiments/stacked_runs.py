@@ -409,8 +409,8 @@ class BestWeights:
         score = self.stack.score()
         pairs = zip(score.tolist(), self.score.tolist(), strict=True)
         better = torch.tensor([improves(*pair) for pair in pairs], device=score.device)
-        net = self.stack.net
-        of_net = better.repeat_interleave(net.members * net.heads)
+        sizes = self.stack.net
+        of_net = better.repeat_interleave(sizes.members * sizes.heads)
         self.score = torch.where(better, score, self.score)
         for stored, net in zip(self.states, self.stack.nets, strict=True):
             for key, current in net.state_dict().items():

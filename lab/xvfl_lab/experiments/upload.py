@@ -3,8 +3,13 @@
 Runs and attacks are stored in `runs.jsonl` as they finish; this module computes those that are
 missing (`upload_runs`), and compares them. The federation of version 0.3.0 is computed by its own
 code, `lab/scripts/federation_030.py`. Torch and numpy alone, but for the digits.
+
+    python -m xvfl_lab.experiments.upload lab/results/upload
+
+writes numbers and tables of what is stored there, and computes nothing.
 """
 
+import argparse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -106,14 +111,11 @@ def write(out: Path) -> dict[str, Any]:
     runs += [each for name in SETS for each in _trees(out.parent, name)]
     hardware = ", ".join(dict.fromkeys(each["hardware"] for each in runs if each["arm"] != TREES))
 
-    def summarize() -> FigureData:
-        figures = {"runs": summary(runs), "recovery": recovery_summary(attacks)}
-        seconds = sum(each["wall"] for each in runs if each["arm"] != TREES)
-        return FigureData(figures, {}, seconds, hardware)
-
-    about = {"runs": runs, "recovery": {" ".join(key): some for key, some in attacks.items()}}
-    config = {"stored": key_of(about)}
-    record = cached_figure(out, NAME, config, torch.device("cpu"), summarize)
+    figures = {"runs": summary(runs), "recovery": recovery_summary(attacks)}
+    seconds = sum(each["wall"] for each in runs if each["arm"] != TREES)
+    data = FigureData(figures, {}, seconds, hardware)
+    config = {"figures": key_of(figures)}
+    record = cached_figure(out, NAME, config, torch.device("cpu"), lambda: data)
     write_text(out / f"{NAME}.md", "\n".join(tables(record["figures"])) + "\n")
     return record
 
@@ -152,18 +154,14 @@ def _of_set(runs: Sequence[Record]) -> dict[str, Any]:
 
 
 def _of_mode(runs: Sequence[Record], arm: str, mode: str) -> dict[str, Any]:
-    rates = sorted({each["rate"] for each in runs})
+    rates = sorted({each["rate"] for each in runs if each["arm"] == arm})
     judged = [rate for rate in rates if rate in JUDGED]
-    means = {
-        f"{rate:g}": _mean(_by_seed(runs, arm, mode, [rate]).values())
-        for rate in rates
-        if _by_seed(runs, arm, mode, [rate])
-    }
+    means = {f"{rate:g}": _mean(_by_seed(runs, arm, mode, [rate]).values()) for rate in rates}
     rivals = {ONE_PROCESS: judged, GRADIENTS: judged, OLD: rates, UPLOAD: rates}
     minus = {
         rival: asdict(gap)
         for rival, over in rivals.items()
-        if rival != arm and (gap := _gap(runs, arm, rival, mode, over)) is not None
+        if rival != arm and over and (gap := _gap(runs, arm, rival, mode, over)) is not None
     }
     return {"means": means, "minus": minus}
 
@@ -207,7 +205,7 @@ def tables(figures: Mapping[str, Any]) -> list[str]:
     lines = [
         "Differences in points, mean over seeds with the 95 % interval of paired differences. "
         f"Against `{ONE_PROCESS}` and `{GRADIENTS}`: mean of R_miss 0.5 and 0.9; against "
-        f"`{OLD}`: of all rates.",
+        f"`{OLD}`: of all rates; of variants, of the rates that were run.",
         "",
     ]
     for set_name, arms in figures["runs"].items():
@@ -321,3 +319,16 @@ def _interval(gap: Mapping[str, Any] | None) -> str:
 def _mean(values: Iterable[float]) -> float:
     listed = list(values)
     return sum(listed) / len(listed)
+
+
+def main() -> None:
+    """Write numbers and tables of the figure from its stored runs."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("folder", type=Path, help=f"folder with {RUNS}")
+    folder = parser.parse_args().folder
+    write(folder)
+    print(f"wrote {folder / NAME}.md")
+
+
+if __name__ == "__main__":
+    main()

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -40,10 +40,10 @@ def attack(views: Tensor, table: PartyTable, seed: int) -> list[dict[str, Any]]:
 def attack_run(stack: StackedRuns, run: int) -> Recovery:
     """Attack the upload of every party in one run of a stack."""
     places = torch.cat([stack.places(part)[run] for part in ATTACKED]).to(stack.device)
-    uploads = [each for each in stack.federation.workers if isinstance(each, StoredParty)]
+    uploads, seed = cast(Sequence[StoredParty], stack.federation.workers), stack.seeds[run]
     return {
         each.name: attack(each.views[places], stack.tables[each.name].take(places), seed)
-        for each, seed in ((each, stack.seeds[run]) for each in uploads)
+        for each in uploads
     }
 
 

@@ -75,6 +75,12 @@ ARMS: dict[str, Arm] = {
     **{f"upload, {n} copies": Arm(encoder=EncoderConfig(masked_copies=n)) for n in (0, 2, 8)},
     **{f"upload, width {n}": Arm(encoder=EncoderConfig(embedding_dim=n)) for n in (64, 128)},
     "upload, without skip": Arm(encoder=EncoderConfig(skip_rank=0)),
+    **{
+        f"upload, {n} copies, without skip": Arm(
+            encoder=EncoderConfig(masked_copies=n, skip_rank=0)
+        )
+        for n in (0, 2)
+    },
     UNLABELED: Arm(unlabeled=True),
 }
 """`one process`: four members, with gradients, the default of tables in one process. `gradients`:
@@ -84,8 +90,8 @@ TABLE_ARMS = tuple(name for name in ARMS if name != UNLABELED)
 IMAGE_ARMS = (GRADIENTS, UPLOAD)
 SETS: dict[str, DataSet] = {
     **{name: DataSet(name) for name in ("bank", "physionet2012", "avazu", "digits")},
-    "cifar10-16000": DataSet("cifar10", 16_000, 4_000, (0.5,), 3, True, 20, 60),
-    "cifar10-50000": DataSet("cifar10", 0, 4_000, (0.5,), 3, True, 12, 36),
+    "cifar10-16000": DataSet("cifar10", 16_000, 4_000, (0.5,), 3, True, 15, 45),
+    "cifar10-50000": DataSet("cifar10", 0, 4_000, (0.5,), 3, True, 8, 24),
     "utkface": DataSet("utkface", 0, 0, (0.5,), 3, True, 16, 48),
     "tinyimagenet5": DataSet("tinyimagenet5", 0, 0, (0.5,), 3, True, 60, 180),
 }
@@ -110,7 +116,9 @@ def choose_arm(name: str, data: DataSet) -> Arm:
     if not data.image:
         return arm
     encoder = replace(arm.encoder, learning_rate=IMAGE_ENCODER_RATE, precision="bf16")
-    return replace(arm, encoder=replace(encoder, epochs=data.encoder_epochs))
+    # With about three times the images, half the epochs.
+    epochs = data.encoder_epochs // 2 if arm.unlabeled else data.encoder_epochs
+    return replace(arm, encoder=replace(encoder, epochs=epochs))
 
 
 def run_configs(data: DataSet, arm: Arm, seeds: Iterable[int]) -> list[RunConfig]:

@@ -91,9 +91,8 @@ def _orthogonal(d: int, rng: torch.Generator) -> Tensor:
 
 def default_dials(config: EncoderConfig, image: bool = False, quick: bool = False) -> list[Dial]:
     """Return the configured upload, that of version 0.3.0, and settings of every dial around it."""
-    copies, widths = ((0,), (16,)) if quick else ((0, 1, 2, 8), (8, 16, 64))
-    noises, levels = ((0.5,), (4,)) if quick else ((0.2, 0.5, 1.0), (8, 2))
-    kept = (16,) if quick else (16, 64)
+    copies, widths = ((0,), (16,)) if quick else ((0, 1), (16, 64))
+    noises, levels, kept = ((0.5,), (4,), (16,)) if quick else ((0.5, 1.0), (4,), (32,))
     reference = {name: getattr(REFERENCE, name) for name in REFERENCE_FIELDS}
     dials = [Dial(CONFIGURED), Dial("0.3.0", encoder=reference)]
     learns = config.epsilon is None

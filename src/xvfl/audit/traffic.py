@@ -43,7 +43,7 @@ class Channel:
     def add(self, handles: Tensor, values: Tensor) -> None:
         """Record the values of a batch; rows that the party does not hold are left out."""
         held = handles >= 0
-        at, flat = handles[held].long(), values[held].detach().flatten(1)
+        at, flat = handles[held].long(), values[held].detach().flatten(1).float()
         if not self._last.shape[1]:
             self.first = RowVectors(at, flat.clone())
             self._last, self._sum = (torch.zeros(len(self._count), flat.shape[1]) for _ in "ab")

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from xvfl.audit.upload_attacks import AttackOptions
 from xvfl.audit.upload_heads import HeadOptions
 from xvfl.primitives.layout import any_image
 from xvfl.training.threads import limit_threads
+from xvfl.upload.encoder_net import encoder_net_config
 
 NOTHING_KNOWN = ("ICA", "PCA", "differences, ICA", "differences, clusters")
 """Attacks on the upload alone."""
@@ -25,9 +26,9 @@ class UploadAuditOptions:
 
     sweep: SweepOptions = SweepOptions(
         AttackOptions(draws=2, max_rows=2500, max_components=100, max_differences=5000),
-        HeadOptions(epochs=15, batch_size=256),
+        HeadOptions(epochs=12, batch_size=256),
     )
-    max_epochs: int = 20
+    max_epochs: int = 15
     """Most epochs of an encoder; it is trained for every dial that changes it."""
     batch_size: int = 256
     """Batch size of encoders, unless it is configured."""
@@ -92,10 +93,17 @@ def audit_upload(
     dials = default_dials(first, image, options.quick)
     with limit_threads(image, torch.device("cpu")):
         results = sweep(replace(scenario, encoders=encoders), dials, options.sweep, "cpu", report)
+    net = encoder_net_config(first)
     about = {
         "parties": {name: len(table) for name, table in scenario.tables.items()},
         "held_out": {n: len(t) - len(scenario.learned[n]) for n, t in scenario.tables.items()},
-        "encoder": asdict(first),
+        "encoder": {
+            "embedding_dim": net.embedding_dim,
+            "masked_copies": first.copies,
+            "skip_rank": net.skip_rank,
+            "epochs": first.epochs,
+            "epsilon": first.epsilon,
+        },
         "task": None if scenario.split is None else scenario.split.task.kind,
         "seconds": round(time.monotonic() - started, 1),
     }

@@ -69,10 +69,7 @@ def _about(result: UploadResult) -> str:
             for name, rows in about["parties"].items()
         ),
         "Encoder": html.escape(
-            ", ".join(
-                f"{name} {encoder[name]}"
-                for name in ("embedding_dim", "masked_copies", "skip_rank", "epochs")
-            )
+            ", ".join(f"{name} {value}" for name, value in encoder.items() if value is not None)
         ),
     }
     return "<dl>" + "".join(f"<dt>{k}</dt><dd>{v}</dd>" for k, v in rows.items()) + "</dl>"

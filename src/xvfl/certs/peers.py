@@ -39,14 +39,16 @@ class PeerVerifier:
 
     def __init__(
         self,
-        authority: Path,
-        revocation_list: Path | None,
+        authority: Path | str,
+        revocation_list: Path | str | None,
         log_event: Callable[[dict[str, Any]], None] = lambda event: None,
         grace: float = GRACE_S,
     ) -> None:
         """Read both files; raise if one of them cannot be used."""
-        self._authority = pem_files.read(authority, x509.load_pem_x509_certificate, "a certificate")
-        self._path, self._log_event, self._grace = revocation_list, log_event, grace
+        parse = x509.load_pem_x509_certificate
+        self._authority = pem_files.read(Path(authority), parse, "a certificate")
+        self._path = None if revocation_list is None else Path(revocation_list)
+        self._log_event, self._grace = log_event, grace
         self._read_version: tuple[int, int, int] | None = None
         self._revoked: frozenset[int] = frozenset()
         self._unreadable_since: float | None = None

@@ -62,7 +62,7 @@ def export(
         from xvfl.service.config import load_party_config
         from xvfl.service.party_inputs import PartyInputs
         from xvfl.service.state_dir import open_state_dir
-        from xvfl.service.uploads.file_exchange import UploadExport
+        from xvfl.service.uploads.file_exchange import export_upload
         from xvfl.service.uploads.party_service import UploadPartyService
         from xvfl.system.signals import stop_on_signals
         from xvfl.training.threads import limit_threads
@@ -73,7 +73,7 @@ def export(
     service = UploadPartyService(PartyInputs.load(name, loaded, folder), log)
     with stop_on_signals() as stop, limit_threads(False, choose_device(loaded.device)):
         try:
-            manifest = UploadExport(loaded, service).write(held_out, out, stop)
+            manifest = export_upload(loaded, service, held_out, out, stop)
         finally:
             service.close()
     if manifest is None:
@@ -122,17 +122,26 @@ def import_file(
         )
         return
     out = receipt or file.with_name(f"{file.name}.receipt")
-    name = import_withdrawal(service.config, service.folder, file, out, service.log)
+    name = import_withdrawal(service, file, out)
     print_line(f"deleted what {name} withdrew; wrote {out}")
     print_line(f"next, at {name}: xvfl withdraw {name}.toml --receipt {out.name}")
 
 
 @app.command()
-def new_version(config: PartyFile) -> None:
+def new_version(
+    config: PartyFile,
+    keep_encoder: Annotated[
+        bool, typer.Option("--keep-encoder", help="Upload with the same encoder; train none.")
+    ] = False,
+) -> None:
     """At the party: allow the next version of the encoder and of the upload.
 
     The next start of `xvfl party` or `xvfl upload export` trains and uploads it. Earlier encoders
     are kept, for heads that were trained on their uploads. A coordinator cannot ask for this.
+
+    With --keep-encoder, the new version has the same encoder: use it after cells have changed, or
+    after new rows were matched with `xvfl align --again`. The coordinator counts the rows that are
+    new or have changed. Two versions of a row can be compared.
 
     xvfl upload new-version bank.toml
     """
@@ -145,6 +154,6 @@ def new_version(config: PartyFile) -> None:
     loaded = load_party_config(config)
     name = peer_name(loaded.tls.read()[1])
     folder, log = open_state_dir(loaded, name, show=False, create=False)
-    version = allow_next_version(folder)
+    version = allow_next_version(folder, keep_encoder)
     log({"event": "version_allowed", "version": version})
     print_line(f"version {version} is trained and uploaded from the next start of {name}")

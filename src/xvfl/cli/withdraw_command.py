@@ -51,7 +51,6 @@ def withdraw(
         from xvfl.service.state_dir import open_state_dir
         from xvfl.service.uploads.file_exchange import export_withdrawal
         from xvfl.service.uploads.party_withdrawal import (
-            read_ids,
             record_withdrawal,
             withdraw_rows,
             withdraw_version,
@@ -68,9 +67,9 @@ def withdraw(
         _print_receipt(store_receipt(folder, name, read_receipt(receipt), key), key)
         return
     if ids is not None:
-        given = read_ids(ids)
-        message, n_rows = withdraw_rows(PartyInputs.load(name, loaded, folder), given)
-        print_line(f"{n_rows} of {len(given)} rows are matched with the coordinator's")
+        message = withdraw_rows(PartyInputs.load(name, loaded, folder), _read_ids(ids))
+        n_rows = 0 if message is None else len(message.handles)
+        print_line(f"{n_rows} withdrawn rows are matched with the coordinator's")
     else:
         message = withdraw_version(folder, version)
         record_withdrawal(folder, message)
@@ -82,6 +81,14 @@ def withdraw(
         return
     export_withdrawal(loaded, message, out)
     print_line(f"wrote {out}; next, at the coordinator: xvfl upload import coordinator.toml {out}")
+
+
+def _read_ids(path: Path) -> list[str]:
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: expected a text file with one id a line ({error})") from error
+    return [line for line in lines if line.strip()]
 
 
 def _send(config: "PartyProcessConfig", name: str, message: "Withdraw", key: Path | None) -> None:

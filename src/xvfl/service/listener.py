@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from xvfl.certs import PeerVerifier
 from xvfl.certs.proof import prover
@@ -48,11 +47,7 @@ def listen(
             raise WireError(WRONG_PURPOSE[purpose])
         check_hello(name, hello)
 
-    peers = PeerVerifier(
-        Path(config.tls.ca_certificate),
-        Path(config.revocation_list) if config.revocation_list else None,
-        log,
-    )
+    peers = PeerVerifier(config.tls.ca_certificate, config.revocation_list, log)
     folder = RunDir(config.state_dir)
 
     def identify(certificate: bytes) -> str:

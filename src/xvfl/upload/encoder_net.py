@@ -1,6 +1,9 @@
 """The net of a party's encoder, built from the configuration of the encoder."""
 
 from collections.abc import Mapping, Sequence
+from threading import Lock
+
+import torch
 
 from xvfl.config import EncoderConfig, LossConfig, NetConfig, PrivacyConfig
 from xvfl.federation.build import build_parties
@@ -13,6 +16,10 @@ WIDTH = 256
 """Default width of embeddings without differential privacy."""
 TRAINED, NOT_TRAINED = LossConfig(method="xvfl+"), LossConfig(method="standalone")
 """Methods whose parties have, and do not have, the decoder that trains an encoder."""
+
+BUILDING = Lock()
+"""Held while an encoder is built: parties in one process may have threads, and torch's random state
+is global."""
 
 
 def encoder_config(options: Options) -> EncoderConfig:
@@ -63,7 +70,8 @@ def build_encoder(
 ) -> PartyNet:
     """Build an encoder with embeddings in [-1, 1], and the decoder that trains it."""
     net, privacy = encoder_net_config(config), encoder_privacy(config)
-    return build_encoders({name: layout}, net, privacy, seeds)[name]
+    with BUILDING, torch.random.fork_rng(devices=[]):
+        return build_encoders({name: layout}, net, privacy, seeds)[name]
 
 
 def build_encoders(

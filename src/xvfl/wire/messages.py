@@ -362,7 +362,7 @@ class Receipt:
     """The coordinator has deleted what a party withdrew."""
 
     request_id: int
-    statement: Document
+    manifest: Document
     """JSON: what was deleted, and the heads that were trained on it."""
     signature: bytes
     """By the key that signs releases."""

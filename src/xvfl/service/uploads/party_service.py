@@ -10,7 +10,7 @@ from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.party_release import PartyFolder, release_event
 from xvfl.service.uploads.encoder_versions import current_version
 from xvfl.service.uploads.party_encoder import PartyEncoder, check_epsilon, load_parts
-from xvfl.service.uploads.party_withdrawal import find_withdrawn, record_withdrawal
+from xvfl.service.uploads.party_withdrawal import record_withdrawn_rows
 from xvfl.service.uploads.upload_endpoint import UploadEndpoint
 from xvfl.wire.messages import Done, Match, Message, Release
 
@@ -70,9 +70,7 @@ class UploadPartyService:
     def _use_match(self) -> None:
         match = self.table.match
         if match is not None:
-            withdrawn = find_withdrawn(self.inputs, self.table)
-            if withdrawn is not None:
-                record_withdrawal(self.inputs.folder, withdrawn)
+            record_withdrawn_rows(self.inputs, self.table)
             self.endpoint.hello = self.table.hello()
             self.endpoint.set_match(match.rows)
 

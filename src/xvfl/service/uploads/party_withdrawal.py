@@ -10,7 +10,6 @@ withdrawn_ids.json    digests of the ids of withdrawn rows, keyed with the party
 
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -35,56 +34,40 @@ MAX_ROWS = 200_000
 TIMEOUT_S = 15.0
 
 
-def read_ids(path: Path) -> list[str]:
-    """Read ids from a text file, one a line."""
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: expected a text file with one id a line ({error})") from error
-    return [line for line in lines if line.strip()]
-
-
-def withdraw_rows(inputs: PartyInputs, ids: Sequence[str]) -> tuple[Withdraw | None, int]:
-    """Record the withdrawal of rows by their ids; return it, and the number of rows that it has.
+def withdraw_rows(inputs: PartyInputs, ids: Sequence[str]) -> Withdraw | None:
+    """Record the withdrawal of rows by their ids; return it with all rows withdrawn so far.
 
     The table must be the one whose ids were matched: delete the rows from it afterwards. Ids that
-    are not in the table are an error; those that were not matched were never uploaded.
+    are not in the table are an error. None if no withdrawn row was matched, and so uploaded.
     """
-    table = MatchedTable(
-        inputs.source, inputs.folder / ALIGNMENT, inputs.matching, lambda event: None, lambda: None
-    )
+    folder, path, rule = inputs.folder, inputs.folder / ALIGNMENT, inputs.matching.rule
+    table = MatchedTable(inputs.source, path, inputs.matching, lambda event: None, lambda: None)
     table.check(f"party {inputs.name!r}")
     if table.match is None:
         raise RunError("ids are not matched yet, so no row was uploaded")
-    rule = inputs.matching.rule
-    known, given = normalize_ids(table.ids, rule, "table"), [RULES[rule](each) for each in ids]
-    unknown = set(given) - set(known)
-    if unknown:
-        raise InputError(f"--ids: the table has no id {min(unknown)!r}; nothing is withdrawn")
-    folder, key = inputs.folder, load_secret(inputs.folder)
-    before = folder.read_json(IDS)["digests"] if folder.has(IDS) else []
-    digests = sorted({*before, *(_digest(each, key) for each in given)})
-    folder.write_json(IDS, {"digests": digests})
-    message = find_withdrawn(inputs, table)
-    if message is not None:
-        record_withdrawal(folder, message)
-    rows = set(np.flatnonzero(np.isin(known, given)).tolist())
-    handles = [handle for handle, row in enumerate(table.match.rows.tolist()) if row in rows]
-    if not handles:
-        return None, 0
-    found = torch.tensor(handles, dtype=torch.int32)
-    return Withdraw(0, table.match.session.hex(), 0, False, found), len(handles)
+    given = {RULES[rule](each) for each in ids}
+    missing = given - set(normalize_ids(table.ids, rule, "table"))
+    if missing:
+        raise InputError(f"--ids: the table has no id {min(missing)!r}; nothing is withdrawn")
+    key = load_secret(folder)
+    digests = {*_withdrawn_ids(folder), *(_digest(each, key) for each in given)}
+    folder.write_json(IDS, {"digests": sorted(digests)})
+    return record_withdrawn_rows(inputs, table)
 
 
-def find_withdrawn(inputs: PartyInputs, table: MatchedTable) -> Withdraw | None:
-    """Find the rows of the current alignment that were withdrawn, also before it."""
-    if table.match is None or not inputs.folder.has(IDS):
+def record_withdrawn_rows(inputs: PartyInputs, table: MatchedTable) -> Withdraw | None:
+    """Record which rows of the current alignment were withdrawn, also before it."""
+    digests, key = _withdrawn_ids(inputs.folder), load_secret(inputs.folder)
+    if table.match is None or not digests:
         return None
-    digests, key = set(inputs.folder.read_json(IDS)["digests"]), load_secret(inputs.folder)
     texts = normalize_ids(table.ids, inputs.matching.rule, "table")
     gone = np.array([_digest(each, key) in digests for each in texts])
     handles = torch.from_numpy(np.flatnonzero(gone[table.match.rows])).int()
-    return Withdraw(0, table.match.session.hex(), 0, False, handles) if len(handles) else None
+    if not len(handles):
+        return None
+    message = Withdraw(0, table.match.session.hex(), 0, False, handles)
+    record_withdrawal(inputs.folder, message)
+    return message
 
 
 def withdraw_version(folder: RunDir, version: int | None = None) -> Withdraw:
@@ -104,6 +87,10 @@ def record_withdrawal(folder: RunDir, message: Withdraw) -> None:
     if withdrawn.state != before and not is_trained(folder, version):
         for name in (CHECKPOINT, ENCODER):
             (folder / f"encoders/{version}/{name}").unlink(missing_ok=True)
+
+
+def _withdrawn_ids(folder: RunDir) -> set[str]:
+    return set(folder.read_json(IDS)["digests"]) if folder.has(IDS) else set()
 
 
 def _digest(text: str, key: bytes) -> str:

@@ -19,7 +19,7 @@ from xvfl.federation.remote_party import RemoteParty, request_all
 from xvfl.matching import CoordinatorMatch
 from xvfl.model.run_dir import RunDir
 from xvfl.service.log import LogFunction
-from xvfl.service.uploads.upload_store import UploadStore, find_upload
+from xvfl.service.uploads.upload_store import UploadStore, find_upload, stored_uploads
 from xvfl.system.printable import one_line
 from xvfl.upload.manifest import UploadManifest, parse_manifest
 from xvfl.wire.messages import (
@@ -124,7 +124,7 @@ class UploadReceiver:
         except WireError as error:
             raise RunError(f"party {name!r}: its upload is rejected: {error}") from error
         self._request(UploadStored(self._next(), manifest.version, manifest.digest), Done)
-        self._log(upload_event(manifest))
+        self._log(upload_event(self._folder, store))
         return store
 
     def _next(self) -> int:
@@ -146,8 +146,16 @@ def check_manifest(manifest: UploadManifest, party: str, session: str, rows: int
     return manifest
 
 
-def upload_event(manifest: UploadManifest) -> dict[str, Any]:
-    """Return the log event of a stored upload."""
+def upload_event(folder: RunDir, store: UploadStore) -> dict[str, Any]:
+    """Return the log event of a stored upload, with the rows that the last one did not have."""
+    manifest, changes = store.manifest, {}
+    for earlier in stored_uploads(folder, manifest.party):
+        same_encoder = earlier.manifest.encoder == manifest.encoder and not earlier.missing
+        if same_encoder and earlier.manifest.version < manifest.version:
+            known = {hash(row.tobytes()) for row in earlier.views()[:, 0].numpy()}
+            rows = [hash(row.tobytes()) in known for row in store.views()[:, 0].numpy()]
+            changes = {"rows_new_or_changed": len(rows) - sum(rows)}
+            break
     return {
         "event": "upload_received",
         "party": manifest.party,
@@ -155,6 +163,7 @@ def upload_event(manifest: UploadManifest) -> dict[str, Any]:
         "rows": manifest.rows,
         "bytes": manifest.n_bytes,
         "digest": manifest.digest,
+        **changes,
     }
 
 

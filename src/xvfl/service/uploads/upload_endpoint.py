@@ -236,6 +236,11 @@ class UploadEndpoint(RequestEndpoint):
             manifest = self._stored_manifest()
             if manifest is not None:
                 gone = gone[: manifest.withdrawn]
+                if manifest.session != self.hello.session:
+                    raise RunError(
+                        f"the upload of version {version} was made for another alignment; "
+                        "`xvfl upload new-version` allows another"
+                    )
             upload = Upload(self._encoder, torch.from_numpy(matched), self._copies, gone)
             self._manifest = manifest or self._new_manifest(upload)
             self._upload = upload

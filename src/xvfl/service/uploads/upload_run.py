@@ -127,7 +127,9 @@ class UploadRun:
                 raise RunError("on_anomaly: no upload is left; see the log, or use 'warn'")
             labeled = self._load_rows(tuple(stores))
         outcome = self._train(self._head, stores, labeled, stop)
-        return outcome if outcome.evaluation is None else self._deliver(outcome, stop)
+        if outcome.evaluation is not None:
+            return self._deliver(outcome, stop)
+        return outcome if stop.is_set() else self.run(stop)
 
     def _load_rows(self, names: Sequence[str]) -> LabeledRows:
         config, folder = self._config, self._folder
@@ -210,11 +212,7 @@ class UploadRun:
                 if stop.is_set() or _any_changed(stores):
                     break
             if _any_changed(stores):
-                # The head has learned from rows that may not be used any more: start again.
-                (head / CHECKPOINT).unlink(missing_ok=True)
-                summary["state"] = "stopped"
-                self._log({"event": "upload_changed", "step": trainer.progress.step})
-                return self.run(stop)
+                return self._discard(head, trainer.progress.step)
             recorder.save_checkpoint()
             if stop.is_set():
                 summary["state"] = "stopped"
@@ -225,6 +223,8 @@ class UploadRun:
             split = ("test", rows.take(test.to(device))) if len(test) else ("validation", held_out)
             predictions = federation_predictions(method, federation, split[1], task)
             evaluation = evaluate(predictions, split[0], task)
+            if _any_changed(stores):
+                return self._discard(head, trainer.progress.step)
             head.write_json(EVALUATION, evaluation.to_dict())
             encoders = {name: _about(store) for name, store in stores.items()}
             prior = labeled.prior(training)
@@ -243,6 +243,12 @@ class UploadRun:
         trained.release(self._releases, names, config.release_to)
         self._log({"event": FINISHED, "head": head.path.name, "run": run, **outcome})
         return RunOutcome(trainer.progress.step, evaluation)
+
+    def _discard(self, head: RunDir, step: int) -> RunOutcome:
+        """Discard a training: it has learned from rows that may not be used any more."""
+        (head / CHECKPOINT).unlink(missing_ok=True)
+        self._log({"event": "upload_changed", "step": step})
+        return RunOutcome(step)
 
     def _pending(self) -> list[str]:
         return self._releases.pending(self._config.release_to)

@@ -8,6 +8,7 @@ unfinished training starts again, finished heads are listed in the receipt.
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -71,7 +72,8 @@ def withdraw(
         "time": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
     }
     log({"event": "withdrawn", **{k: v for k, v in statement.items() if k != "session"}})
-    return sign_receipt(load_signing_key(folder, signing_key), message.request_id, statement)
+    receipt = sign_receipt(load_signing_key(folder, signing_key), statement)
+    return replace(receipt, request_id=message.request_id)
 
 
 def trained_heads(
