@@ -316,8 +316,9 @@ class TrainConfig:
     """Optimizer; `page` is the paper's variance-reduced method PAGE."""
     learning_rate: float = 0.0
     """Initial learning rate η; 0 = 4e-3 with several members that receive gradients, else 2e-3."""
-    schedule: Literal["constant", "cosine"] = "cosine"
-    """Learning rate schedule."""
+    schedule: Literal["constant", "cosine", "warmup"] = "cosine"
+    """Learning rate schedule; `warmup` is `cosine` after a linear increase in the first tenth of
+    the steps."""
     momentum: float = 0.9
     """Momentum of `sgd`."""
     weight_decay: float = 1e-2
@@ -381,8 +382,8 @@ class EncoderConfig:
     batch_size: int = 0
     """Rows per step; 0 = 512 for images, else between 64 and 1024, for about 100 steps per
     epoch."""
-    learning_rate: float = 2e-3
-    """Initial learning rate."""
+    learning_rate: float = 0.0
+    """Initial learning rate; 0 = 1e-3 for `contrastive`, else 2e-3."""
     masked_copies: int = 4
     """Number of masked copies of a row that are uploaded beside the row as observed; 0 to 31. With
     `epsilon` there are none: each copy would be a release of its own."""
@@ -424,7 +425,7 @@ class EncoderConfig:
         reachable = self.full_threshold is None or 0 < self.full_threshold <= 1
         _require(self, "full_threshold", reachable, "above 0, at most 1")
         _require(self, "batch_size", self.batch_size >= 0, "0 (automatic) or more")
-        _require(self, "learning_rate", self.learning_rate > 0, "above 0")
+        _require(self, "learning_rate", self.learning_rate >= 0, "0 (automatic) or above")
         _require(self, "masked_copies", 0 <= self.masked_copies <= 31, "from 0 to 31")
 
 

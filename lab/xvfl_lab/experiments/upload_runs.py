@@ -98,7 +98,6 @@ SETS: dict[str, DataSet] = {
 TWO_CLASSES = ("bank", "physionet2012", "avazu")
 IMAGE_TRAINING = TrainConfig(batch_size=200, learning_rate=5e-4, precision="bf16")
 """Interactive training of images, as in the other figures."""
-IMAGE_ENCODER_RATE = 1e-3
 
 
 def arms_of(name: str) -> tuple[str, ...]:
@@ -115,7 +114,7 @@ def choose_arm(name: str, data: DataSet) -> Arm:
     arm = ARMS[name]
     if not data.image:
         return arm
-    encoder = replace(arm.encoder, learning_rate=IMAGE_ENCODER_RATE, precision="bf16")
+    encoder = replace(arm.encoder, precision="bf16")
     # With about three times the images, half the epochs.
     epochs = data.encoder_epochs // 2 if arm.unlabeled else data.encoder_epochs
     return replace(arm, encoder=replace(encoder, epochs=epochs))

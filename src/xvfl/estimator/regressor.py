@@ -115,8 +115,8 @@ class XVFLRegressor(RegressorMixin, XVFLEstimator):  # type: ignore[misc]
     learning_rate : float, default=0.0
         Initial learning rate η. 0 means 0.004 with several members that receive gradients, else
         0.002.
-    schedule : {"cosine", "constant"}, default="cosine"
-        Learning rate schedule.
+    schedule : {"cosine", "constant", "warmup"}, default="cosine"
+        Learning rate schedule; `warmup` is `cosine` after a linear increase.
     momentum : float, default=0.9
         Momentum of `"sgd"`.
     weight_decay : float, default=0.01

@@ -49,6 +49,10 @@ class Record:
     """Loss terms (their mean over the epoch), learning rate, validation score."""
 
 
+WARMUP = 0.1
+"""Share of the steps in which the learning rate of `warmup` increases."""
+
+
 class Trainer:
     """Train a method on a federation.
 
@@ -277,4 +281,7 @@ def learning_rate(step: int, total: int, config: TrainConfig) -> float:
     """Return the learning rate of a step: constant, or cosine annealing to zero."""
     if config.schedule == "constant":
         return config.learning_rate
-    return config.learning_rate * 0.5 * (1 + math.cos(math.pi * step / max(total, 1)))
+    rate = config.learning_rate * 0.5 * (1 + math.cos(math.pi * step / max(total, 1)))
+    if config.schedule == "warmup":
+        rate *= min(1.0, (step + 1) / max(WARMUP * total, 1))
+    return rate

@@ -79,7 +79,9 @@ class EncoderTraining:
         train = TrainConfig(
             epochs=config.epochs,
             batch_size=batch,
-            learning_rate=config.learning_rate,
+            learning_rate=config.learning_rate or (1e-3 if contrastive else 2e-3),
+            # Without a warmup, contrastive learning fails for some seeds.
+            schedule="warmup" if contrastive else "cosine",
             completion_interval=1,
             patience=0,
             precision=config.precision,
