@@ -5,6 +5,7 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from xvfl.config import TrainConfig
 from xvfl.federation.party_worker import PartyWorker
@@ -29,10 +30,12 @@ class FusedFederation:
     ----------
     workers
         The parties, in the order of the rows' columns.
+    width
+        Least width of embeddings; narrower ones are padded with zeros.
     """
 
-    def __init__(self, workers: Sequence[PartyWorker]) -> None:
-        self.workers = tuple(workers)
+    def __init__(self, workers: Sequence[PartyWorker], width: int = 0) -> None:
+        self.workers, self.width = tuple(workers), width
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -47,13 +50,13 @@ class FusedFederation:
 
     def select_parties(self, parties: Sequence[int]) -> "FusedFederation":
         """Return the federation of a subset of the parties (D7); use with `Rows.select_parties`."""
-        return FusedFederation([self.workers[i] for i in parties])
+        return FusedFederation([self.workers[i] for i in parties], self.width)
 
     def embed(self, rows: Rows, views: Sequence[View], needed: Tensor | None = None) -> Tensor:
         """Embed a batch at every party, in each view. (B, k, v, d)"""
         handles, masks = rows.handles.T.contiguous(), self._by_party(needed)
         each = [
-            worker.embed(handles[i], views, rows.step, masks[i])
+            pad(worker.embed(handles[i], views, rows.step, masks[i]), self.width)
             for i, worker in enumerate(self.workers)
         ]
         return torch.stack(each, 1)
@@ -118,3 +121,9 @@ class FusedFederation:
         return function(
             self.select_parties(only), method.select_parties(only), rows.select_parties(only)
         )
+
+
+def pad(E: Tensor, width: int) -> Tensor:
+    """Append zeros to embeddings that are narrower than a width."""
+    missing = width - E.shape[-1]
+    return functional.pad(E, (0, missing)) if missing > 0 else E

@@ -312,7 +312,12 @@ class Model:
             )
             for name, table in tables.items()
         ]
-        return FusedFederation(workers)
+        return FusedFederation(workers, self.head_width)
+
+    @property
+    def head_width(self) -> int:
+        """Width of the embeddings that heads on uploads take: that of the widest; else 0."""
+        return self.head_net.embedding_dim if self.head_net else 0
 
     def worker(
         self,

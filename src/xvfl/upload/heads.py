@@ -99,8 +99,5 @@ def build_heads(
     )
     by_head = member_seeds(seeds, net.heads)
     unmasked = [options.loss.unmasked_copies or 0.0] * len(by_head)
-    parties = [
-        StoredParty(name, views, by_head, unmasked, net.embedding_dim)
-        for name, views in uploads.items()
-    ]
-    return method, stored_federation(parties)
+    parties = [StoredParty(name, each, by_head, unmasked) for name, each in uploads.items()]
+    return method, stored_federation(parties, net.embedding_dim)

@@ -8,7 +8,6 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from xvfl.errors import RunError
 from xvfl.federation.fused import FusedFederation
@@ -35,8 +34,6 @@ class StoredParty:
         One seed for each head (and stacked run); they choose copies independently.
     unmasked
         Share of the masked views that are the row as observed, for each seed.
-    width
-        Width of the returned embeddings, at least d; zeros are appended. By default d.
     """
 
     objective: Tensor | None = None
@@ -48,10 +45,8 @@ class StoredParty:
         views: Tensor,
         seeds: Sequence[int],
         unmasked: Sequence[float],
-        width: int = 0,
     ) -> None:
         self.name, self.views = name, views
-        self._padding = max(width - views.shape[-1], 0)
         self.net = NoWeights()
         self.optimized_net: OptimizedNet | None = None
         self._draws = CounterRNG(seeds, name, "copy")
@@ -78,8 +73,7 @@ class StoredParty:
             masked = iter(self._choose(len(handles), n_masked, n_copies, step).unbind(1))
         copy = torch.stack([next(masked) if view == "masked" else plain for view in views], 1)
         at = handles.clamp(min=0).unsqueeze(1).to(self.views.device)
-        found = self.views[at, copy].to(handles.device, torch.float32)
-        return functional.pad(found, (0, self._padding))
+        return self.views[at, copy].to(handles.device, torch.float32)
 
     def _choose(self, rows: int, n_masked: int, n_copies: int, step: int | Tensor) -> Tensor:
         """Choose a copy for each masked view of each row; 0 is the row as observed. (B, m)"""
@@ -95,7 +89,7 @@ class StoredParty:
         raise RunError(f"party {self.name!r}: an upload cannot be completed from a cue")
 
 
-def stored_federation(parties: Sequence[StoredParty]) -> FusedFederation:
-    """Combine stored parties to a federation; nothing flows back to them."""
+def stored_federation(parties: Sequence[StoredParty], width: int = 0) -> FusedFederation:
+    """Combine stored parties to a federation; embeddings are padded with zeros to the width."""
     # A stored party has what a federation in one process uses of a worker.
-    return FusedFederation(cast(Sequence[PartyWorker], parties))
+    return FusedFederation(cast(Sequence[PartyWorker], parties), width)
