@@ -213,7 +213,9 @@ def describe(
         "rate": config.rate,
         "seed": config.seed,
         "metrics": {
-            mode: {name: round(value, 6) for name, value in metrics[mode].items()} for mode in MODES
+            way: {name: round(value, 6) for name, value in of.items()}
+            for way, of in metrics.items()
+            if way in MODES or way.startswith("local/")
         },
         "seconds": round(training, 2),
         "wall": round(wall, 2),

@@ -18,32 +18,31 @@ from xvfl.upload.encoder_net import encoder_net_config
 
 NOTHING_KNOWN = ("ICA", "PCA", "differences, ICA", "differences, clusters")
 """Attacks on the upload alone."""
+MAX_HEAD_EPOCHS = 60
+"""Default number of epochs of heads in a federation."""
 
 
 @dataclass(frozen=True)
 class UploadAuditOptions:
     """Strength of the attacks, and how long nets are trained."""
 
-    sweep: SweepOptions = SweepOptions(
-        AttackOptions(draws=2, max_rows=2500, max_components=100, max_differences=5000),
-        HeadOptions(epochs=12, batch_size=256),
+    attacks: AttackOptions = AttackOptions(
+        draws=2, max_rows=2500, max_components=100, max_differences=5000, inversion_steps=25
     )
-    max_epochs: int = 15
-    """Most epochs of an encoder; it is trained for every dial that changes it."""
+    encoder_steps: int = 300
+    """Most steps of an encoder; it is trained for every dial that changes it."""
+    head_steps: int = 200
+    """Most steps of heads."""
     batch_size: int = 256
-    """Batch size of encoders, unless it is configured."""
+    """Batch size of encoders and heads, unless it is configured."""
     quick: bool = False
     """Fewer dials."""
 
 
 QUICK_UPLOAD = UploadAuditOptions(
-    SweepOptions(
-        AttackOptions(
-            draws=1, max_rows=1000, max_components=64, inversion_rows=32, inversion_steps=10
-        ),
-        HeadOptions(epochs=5, batch_size=128),
-    ),
-    max_epochs=5,
+    AttackOptions(draws=1, max_rows=1000, max_components=64, inversion_rows=32, inversion_steps=10),
+    encoder_steps=40,
+    head_steps=40,
     batch_size=128,
     quick=True,
 )
@@ -77,22 +76,23 @@ def audit_upload(
 ) -> UploadResult:
     """Train encoders, compute uploads, and attack them with every setting of the dials.
 
-    Encoders and heads are trained for fewer epochs than in a federation, with all settings alike.
+    Encoders and heads are trained for fewer steps than in a federation, with all settings alike.
     """
     options, started = options or UploadAuditOptions(), time.monotonic()
-    encoders = {
-        name: replace(
-            config,
-            epochs=min(config.epochs, options.max_epochs),
-            batch_size=config.batch_size or options.batch_size,
-        )
-        for name, config in scenario.encoders.items()
-    }
+    encoders = {}
+    for name, config in scenario.encoders.items():
+        batch = config.batch_size or options.batch_size
+        epochs = _epochs(options.encoder_steps, len(scenario.learned[name]), batch)
+        encoders[name] = replace(config, epochs=min(config.epochs, epochs), batch_size=batch)
     layouts = {name: table.layout for name, table in scenario.tables.items()}
     image, first = any_image(layouts), next(iter(encoders.values()))
     dials = default_dials(first, image, options.quick)
+    rows = 1 if scenario.split is None else len(scenario.split.training)
+    epochs = min(_epochs(options.head_steps, rows, options.batch_size), MAX_HEAD_EPOCHS)
+    heads = HeadOptions(epochs=epochs, batch_size=options.batch_size)
+    chosen = SweepOptions(options.attacks, heads)
     with limit_threads(image, torch.device("cpu")):
-        results = sweep(replace(scenario, encoders=encoders), dials, options.sweep, "cpu", report)
+        results = sweep(replace(scenario, encoders=encoders), dials, chosen, "cpu", report)
     net = encoder_net_config(first)
     about = {
         "parties": {name: len(table) for name, table in scenario.tables.items()},
@@ -108,6 +108,11 @@ def audit_upload(
         "seconds": round(time.monotonic() - started, 1),
     }
     return UploadResult(results, about)
+
+
+def _epochs(steps: int, rows: int, batch_size: int) -> int:
+    """Return the number of epochs with about this number of steps."""
+    return -(-steps // max(rows // batch_size, 1))
 
 
 @dataclass(frozen=True)

@@ -169,7 +169,7 @@ of it: 0 is nothing, 1 is the order of all rows. The mean over all columns.</dd>
 <dt>AUC</dt><dd>0.5 is a coin toss, 1 is certainty.</dd>
 <dt>chance</dt><dd>The same attack on columns whose rows were shuffled. It is above 0 because the
 best of many components counts.</dd></dl>
-<p>Encoders and heads were trained for fewer epochs than in a federation, with all settings alike.
+<p>Encoders and heads were trained for fewer steps than in a federation, with all settings alike.
 An audit shows what these attacks reach on this table. It is no proof that other attacks reach
 less.</p>"""
 

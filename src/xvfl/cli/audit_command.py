@@ -49,7 +49,7 @@ def audit(
         bool,
         typer.Option(
             "--quick",
-            help=f"At most {QUICK_ROWS} rows and {QUICK_EPOCHS} epochs, and weaker attacks.",
+            help=f"At most {QUICK_ROWS} rows, short training, fewer settings, weaker attacks.",
         ),
     ] = False,
 ) -> None:
@@ -129,10 +129,9 @@ def _audit_upload(
     from xvfl.model.progress import work_bar
 
     options = QUICK_UPLOAD if quick else UploadAuditOptions()
-    attacks = options.sweep.attacks
+    attacks = options.attacks
     counts = sorted({min(count, known_rows) for count in (*attacks.known_rows, known_rows)})
-    attacks = replace(attacks, known_rows=tuple(counts))
-    options = replace(options, sweep=replace(options.sweep, attacks=attacks))
+    options = replace(options, attacks=replace(attacks, known_rows=tuple(counts)))
     with work_bar("audit") as report:
         result = audit_upload(scenario, options, report)
     _print_upload(name, result)

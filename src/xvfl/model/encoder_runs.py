@@ -6,19 +6,19 @@ encoders/PARTY.checkpoint.safetensors   its training, until it is finished
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Event
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from xvfl.config import EncoderConfig
 from xvfl.dataset.in_memory import InMemoryDataset
-from xvfl.errors import ConfigError, RunError
+from xvfl.errors import ConfigError
 from xvfl.model.model import Model
 from xvfl.model.run_dir import CHECKPOINT, RunDir
+from xvfl.model.run_recorder import check_fingerprint
 from xvfl.training.loop import Record
 from xvfl.upload.encoder_training import EncoderTraining
 from xvfl.upload.views import compute_views
@@ -58,15 +58,6 @@ def train_encoder(
         if stopped:
             return False
     return True
-
-
-def check_fingerprint(folder: RunDir, about: Mapping[str, Any], fingerprint: str) -> None:
-    """Reject a file of a run with other options or rows."""
-    if about.get("fingerprint", "") != fingerprint:
-        raise RunError(
-            f"{folder.path}: the configuration or the tables changed since this run started; "
-            "restore them, or train into another folder"
-        )
 
 
 def tables_on_disk() -> ConfigError:

@@ -5,7 +5,6 @@ import json
 import math
 import signal
 import threading
-import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
@@ -35,9 +34,10 @@ from xvfl.model.cell_calibration import fit_cell_distributions
 from xvfl.model.choose_classes import choose_classes
 from xvfl.model.custom_nets import CustomNets
 from xvfl.model.decision_rule import check_threshold
-from xvfl.model.encoder_runs import LocalUploads, check_fingerprint, tables_on_disk
+from xvfl.model.encoder_runs import LocalUploads, tables_on_disk
 from xvfl.model.model import Model
-from xvfl.model.run_dir import CHECKPOINT, FORMAT, RunDir
+from xvfl.model.run_dir import FORMAT, RunDir
+from xvfl.model.run_recorder import RunRecorder
 from xvfl.nets.party_net import PartyNet
 from xvfl.nets.row_wise import has_hooks, row_wise
 from xvfl.options import Options, resolve_options, resolve_privacy
@@ -55,8 +55,6 @@ from xvfl.upload.stored_party import StoredParty
 
 Dataset = InMemoryDataset | OnDiskDataset
 """Prepared rows, in memory or on disk."""
-CHECKPOINT_SECONDS = 15.0
-"""Minimum time between two checkpoints; they are written at the end of an epoch."""
 ASSISTED: tuple[Mode, ...] = ("assisted",)
 ASSISTED_ROWS = 1024
 """Validation rows whose assisted predictions are scored after every epoch."""
@@ -151,6 +149,7 @@ def fit(
 ) -> FitResult:
     """Search λ if several values are given, then train, keep the best epoch and calibrate.
 
+    Without gradients, every party's encoder is trained before, and heads are trained on uploads.
     The first Ctrl-C stops training after the current step. With a folder, where the run can be
     resumed, SIGTERM does the same.
     """
@@ -193,7 +192,7 @@ def _unmasked_shares(dataset: Dataset, loss: LossConfig) -> dict[str, float]:
 def uses_unlabeled(loss: LossConfig, privacy: PrivacyConfig) -> bool:
     """Return whether a run in one process trains on rows without a label.
 
-    The heads of every method are trained on labeled rows; encoders on all rows.
+    Encoders are trained on all rows; heads, and nets that receive gradients, as the method can.
     """
     learns = resolve_privacy(privacy, federated=False).trains_encoders
     return learns or method_spec(loss.method).uses_unlabeled
@@ -484,62 +483,6 @@ class ValidationScores:
         """Return the losses of the last score by mode, once; epochs of pretraining have none."""
         losses, self._losses = self._losses, {}
         return losses
-
-
-def epoch_line(record: Record, losses: Mapping[str, float], started: float) -> dict[str, Any]:
-    """Describe an epoch for the records; `started` is by `time.monotonic`."""
-    progress = record.progress
-    return {
-        "kind": "epoch",
-        "epoch": progress.epoch,
-        "step": progress.step,
-        "best_epoch": progress.best_epoch + 1,
-        **record.values,
-        "modes": dict(losses),
-        "seconds": round(time.monotonic() - started, 3),
-    }
-
-
-class RunRecorder:
-    """Write the records and checkpoints of a run, and resume from them; without a folder, none."""
-
-    def __init__(self, folder: RunDir | None, trainer: Trainer, fingerprint: str) -> None:
-        self.folder, self.trainer, self.fingerprint = folder, trainer, fingerprint
-        self.started = self.saved = time.monotonic()
-
-    def add(self, record: Record, losses: Mapping[str, float]) -> dict[str, Any]:
-        """Append the record of an epoch with its validation loss by mode.
-
-        Write a checkpoint if one is due.
-        """
-        line = epoch_line(record, losses, self.started)
-        if self.folder is not None:
-            self.folder.append_record(line)
-            if time.monotonic() - self.saved > CHECKPOINT_SECONDS:
-                self.save_checkpoint()
-        return line
-
-    def save_checkpoint(self) -> None:
-        """Write the state of the trainer."""
-        if self.folder is None:
-            return
-        tensors, progress = self.trainer.state()
-        metadata = {"progress": progress, "fingerprint": self.fingerprint}
-        self.folder.save_tensors(CHECKPOINT, tensors, metadata)
-        self.saved = time.monotonic()
-
-    def resume(self) -> None:
-        """Restore the last checkpoint, and drop the records of later epochs."""
-        if self.folder is None:
-            return
-        if not self.folder.has(CHECKPOINT):
-            self.folder.filter_records(lambda each: each.get("kind") == "search")
-            return
-        tensors, metadata = self.folder.load_tensors(CHECKPOINT)
-        check_fingerprint(self.folder, metadata, self.fingerprint)
-        self.trainer.restore(tensors, metadata["progress"])
-        epoch = self.trainer.progress.epoch
-        self.folder.filter_records(lambda each: each.get("epoch", 0) <= epoch)
 
 
 def _target(task: Task) -> dict[str, Any]:

@@ -25,9 +25,9 @@ from xvfl.matching.alignment import CoordinatorAlignment
 from xvfl.methods import Method, method_spec, protect_labels
 from xvfl.model.dashboard.curves import curves
 from xvfl.model.evaluation import EVALUATION
-from xvfl.model.fitting import epoch_line
 from xvfl.model.missing_map import MISSING, rows_map
 from xvfl.model.run_dir import CHECKPOINT, MANIFEST, RunDir
+from xvfl.model.run_recorder import epoch_line
 from xvfl.model.run_summary import record_run
 from xvfl.options import resolve_options
 from xvfl.service.config import CoordinatorConfig
