@@ -12,6 +12,20 @@ CHECKPOINT_SECONDS = 15.0
 """Minimum time between two checkpoints; they are written at the end of an epoch."""
 
 
+def epoch_line(record: Record, losses: Mapping[str, float], started: float) -> dict[str, Any]:
+    """Describe an epoch for the records; `started` is by `time.monotonic`."""
+    progress = record.progress
+    return {
+        "kind": "epoch",
+        "epoch": progress.epoch,
+        "step": progress.step,
+        "best_epoch": progress.best_epoch + 1,
+        **record.values,
+        "modes": dict(losses),
+        "seconds": round(time.monotonic() - started, 3),
+    }
+
+
 class RunRecorder:
     """Write the records and checkpoints of a run, and resume from them; without a folder, none."""
 
@@ -24,16 +38,7 @@ class RunRecorder:
 
         Write a checkpoint if one is due.
         """
-        progress = record.progress
-        line = {
-            "kind": "epoch",
-            "epoch": progress.epoch,
-            "step": progress.step,
-            "best_epoch": progress.best_epoch + 1,
-            **record.values,
-            "modes": dict(losses),
-            "seconds": round(time.monotonic() - self.started, 3),
-        }
+        line = epoch_line(record, losses, self.started)
         if self.folder is not None:
             self.folder.append_record(line)
             if time.monotonic() - self.saved > CHECKPOINT_SECONDS:

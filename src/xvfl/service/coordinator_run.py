@@ -5,11 +5,9 @@ last common checkpoint. Random numbers are a function of (seed, step), so the we
 run without faults.
 """
 
-import json
-import math
 import secrets
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 from threading import Event
 from typing import Any
 
@@ -20,16 +18,16 @@ from xvfl.dataset.splits import RowCounts, Splits
 from xvfl.errors import ConfigError, PartyError, RunError
 from xvfl.federation.begin_run import begin_run
 from xvfl.federation.build import build_method
-from xvfl.federation.calibration import calibrate
 from xvfl.federation.predict import mean_score, mode_losses
 from xvfl.federation.remote_party import RemoteParty
 from xvfl.federation.split import Counters, SplitFederation
 from xvfl.matching.alignment import CoordinatorAlignment
 from xvfl.methods import Method, method_spec, protect_labels
 from xvfl.model.dashboard.curves import curves
-from xvfl.model.evaluation import EVALUATION, evaluate, federation_predictions
+from xvfl.model.evaluation import EVALUATION
 from xvfl.model.missing_map import MISSING, rows_map
-from xvfl.model.run_dir import CHECKPOINT, MANIFEST, RECORDS, RunDir, finite_json
+from xvfl.model.run_dir import CHECKPOINT, MANIFEST, RunDir
+from xvfl.model.run_recorder import epoch_line
 from xvfl.model.run_summary import record_run
 from xvfl.options import resolve_options
 from xvfl.service.config import CoordinatorConfig
@@ -39,6 +37,7 @@ from xvfl.service.outcome import RunOutcome
 from xvfl.service.party_metrics import party_metrics
 from xvfl.service.release_delivery import end_party, send_release
 from xvfl.service.release_store import ReleaseStore
+from xvfl.service.run_description import describe_run, evaluate_heads, progress_status
 from xvfl.service.run_terms import any_images, make_terms
 from xvfl.service.secret import load_secret, run_seed
 from xvfl.service.status_server import ProgressClock
@@ -123,20 +122,10 @@ class CoordinatorRun:
             self._checkpoint = self._state(0)
             log({"event": "run_started", "run": run, "rows": len(rows)})
         held = dict(zip(names, (rows.handles >= 0).sum(0).tolist(), strict=True))
-        self._about = {
-            "side": "coordinator",
-            "run": run,
-            "method": loss.method,
-            "task": config.labels.task,
-            "label": config.labels.column,
-            "score_name": self.task.score_name,
-            "epochs": train.epochs,
-            "rows": asdict(RowCounts(len(training), 0, len(validation), len(test))),
-            "parties": {name: {"rows": count} for name, count in held.items()},
-        }
+        counts = RowCounts(len(training), 0, len(validation), len(test))
+        self._about = describe_run(config, run, train.epochs, self.task, counts, held)
         self._returns = self._total_returns = 0
         self._departures = dict.fromkeys(names, 0)
-        self._records = [each for each in folder.records() if self._is_past(each)]
         self._started, self._clock = time.monotonic(), ProgressClock()
         self._finished = False
         self._losses: dict[str, float] = {}
@@ -178,23 +167,9 @@ class CoordinatorRun:
 
     def _record(self, record: Record) -> None:
         """Write the record of an epoch with its validation loss by mode."""
-        progress = record.progress
-        line = {
-            "kind": "epoch",
-            "epoch": progress.epoch,
-            "step": progress.step,
-            "best_epoch": progress.best_epoch + 1,
-            **record.values,
-            "modes": dict(self._losses),
-            "seconds": round(time.monotonic() - self._started, 3),
-        }
-        self._records.append(line)
-        lines = [json.dumps(finite_json(each)) + "\n" for each in self._records]
-        self.folder.write_text(RECORDS, "".join(lines))
+        line = epoch_line(record, self._losses, self._started)
+        self.folder.append_record(line)
         self.log({"event": "epoch", **line})
-
-    def _is_past(self, record: dict[str, Any]) -> bool:
-        return int(record["epoch"]) <= self.trainer.progress.epoch
 
     def _state(self, number: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return a checkpoint of the coordinator; `number` names that of the parties."""
@@ -239,7 +214,6 @@ class CoordinatorRun:
         with interruptible(stop):
             self._begin(self._checkpoint[1])
         self._restore()
-        self._records = [each for each in self._records if self._is_past(each)]
 
     def _begin(self, about: dict[str, Any]) -> None:
         """Wait for all parties, and let them begin from a checkpoint."""
@@ -258,8 +232,9 @@ class CoordinatorRun:
         tensors, about = self._checkpoint
         self.trainer.heads.abort_step()
         self.trainer.restore(tensors, about["progress"])
-        step = self.trainer.progress.step
-        self.log({"event": "resumed", "step": step, "run": self.terms.run})
+        progress = self.trainer.progress
+        self.folder.filter_records(lambda each: each["epoch"] <= progress.epoch)
+        self.log({"event": "resumed", "step": progress.step, "run": self.terms.run})
 
     def _finish(self) -> RunOutcome:
         """Load the best weights, calibrate, evaluate, release and save the heads."""
@@ -268,10 +243,8 @@ class CoordinatorRun:
         self.trainer.load_best()
         # Another number than that of the last step, whose weights are others.
         self._save(step + 1)
-        temperatures = calibrate(self.method, federation, self.validation, task)
-        split, rows = ("test", self._test) if len(self._test) else ("validation", self.validation)
-        evaluation = evaluate(
-            federation_predictions(self.method, federation, rows, task), split, task
+        temperatures, evaluation = evaluate_heads(
+            self.method, federation, self.validation, self._test, task
         )
         heads = TrainedHeads(
             self.terms.run, self.method, task, self._prior, temperatures, config.loss
@@ -293,17 +266,13 @@ class CoordinatorRun:
 
     def status(self) -> dict[str, Any]:
         """Return the status of the run; numbers become metrics."""
-        progress, metrics = self.trainer.progress, party_metrics(self.federation.parties)
-        best, problem = progress.best_score, self._health_problem(metrics["party_present"])
+        metrics = party_metrics(self.federation.parties)
+        problem = self._health_problem(metrics["party_present"])
         return {
             "healthy": not problem,
             "problem": problem,
             "side": "coordinator",
-            "run": self.terms.run,
-            "epoch": progress.epoch,
-            "epochs": self.config.train.epochs,
-            "step": progress.step,
-            "best_score": best if math.isfinite(best) else None,
+            **progress_status(self._about, self.trainer.progress),
             "checkpoint_step": self._checkpoint[1]["step"],
             "returns_to_checkpoint": self._total_returns,
             "seconds": round(time.monotonic() - self._started, 1),
@@ -311,11 +280,8 @@ class CoordinatorRun:
             "party_departures": dict(self._departures),
             "details": {
                 "state": "finished" if self._finished else "training",
-                "method": self.config.loss.method,
-                "task": self.config.labels.task,
-                "score_name": self.task.score_name,
-                "warnings": [],
-                "curves": curves(list(self._records)),
+                **self._about,
+                "curves": curves(self.folder.records()),
                 "missing": self._missing,
             },
         }

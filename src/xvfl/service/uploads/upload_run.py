@@ -15,13 +15,12 @@ import pandas as pd
 
 from xvfl.dataset.splits import RowCounts, Splits
 from xvfl.errors import ConfigError, RunError
-from xvfl.federation.calibration import calibrate
 from xvfl.federation.predict import mean_score, mode_losses
 from xvfl.federation.remote_party import RemoteParty
 from xvfl.matching.alignment import CoordinatorAlignment
 from xvfl.methods import method_spec
 from xvfl.model.dashboard.curves import curves
-from xvfl.model.evaluation import EVALUATION, Evaluation, evaluate, federation_predictions
+from xvfl.model.evaluation import EVALUATION, Evaluation
 from xvfl.model.fitting import choose_device
 from xvfl.model.missing_map import MISSING, rows_map
 from xvfl.model.run_dir import CHECKPOINT, RunDir
@@ -35,6 +34,7 @@ from xvfl.service.log import FINISHED, LogFunction
 from xvfl.service.outcome import RunOutcome
 from xvfl.service.release_delivery import deliver_releases, end_party
 from xvfl.service.release_store import ReleaseStore
+from xvfl.service.run_description import describe_run, evaluate_heads, progress_status
 from xvfl.service.secret import load_secret, run_seed
 from xvfl.service.trained_heads import TrainedHeads
 from xvfl.service.uploads.receive import UploadReceiver, receive_uploads
@@ -177,17 +177,8 @@ class UploadRun:
         started = "resumed" if trainer.progress.step else "run_started"
         self._log({"event": started, "run": run, "head": head.path.name, "rows": len(rows)})
         counts = RowCounts(n_labeled, len(training) - n_labeled, len(validation), len(test))
-        about = {
-            "side": "coordinator",
-            "run": run,
-            "method": config.loss.method,
-            "task": config.labels.task,
-            "label": config.labels.column,
-            "score_name": task.score_name,
-            "epochs": options.train.epochs,
-            "rows": asdict(counts),
-            "parties": {name: {"rows": store.manifest.rows} for name, store in stores.items()},
-        }
+        sizes = {name: store.manifest.rows for name, store in stores.items()}
+        about = describe_run(config, run, options.train.epochs, task, counts, sizes)
         self._details = {**about, "missing": missing, "curves": curves(head.records())}
         losses: dict[str, float] = {}
 
@@ -197,16 +188,7 @@ class UploadRun:
 
         with record_run(head, about) as summary:
             for record in trainer.run(score):
-                progress = record.progress
-                self._state = {
-                    "run": run,
-                    "epoch": progress.epoch,
-                    "epochs": options.train.epochs,
-                    "step": progress.step,
-                    "best_score": progress.best_score
-                    if math.isfinite(progress.best_score)
-                    else None,
-                }
+                self._state = progress_status(about, record.progress)
                 if record.kind == "epoch":
                     self._log({"event": "epoch", **recorder.add(record, losses)})
                     self._details["curves"] = curves(head.records())
@@ -220,10 +202,8 @@ class UploadRun:
                 self._log({"event": "stopped", "step": trainer.progress.step})
                 return RunOutcome(trainer.progress.step)
             trainer.load_best()
-            temperatures = calibrate(method, federation, held_out, task)
-            split = ("test", rows.take(test.to(device))) if len(test) else ("validation", held_out)
-            predictions = federation_predictions(method, federation, split[1], task)
-            evaluation = evaluate(predictions, split[0], task)
+            test_rows = rows.take(test.to(device))
+            temperatures, evaluation = evaluate_heads(method, federation, held_out, test_rows, task)
             if _any_changed(stores):
                 return self._discard(head, trainer.progress.step)
             head.write_json(EVALUATION, evaluation.to_dict())
