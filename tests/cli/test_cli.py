@@ -56,9 +56,10 @@ HELP = {
         ["BUNDLE", "--host", "--port", "--tokens", "--client-ca", "--verify", "--release"],
         "xvfl serve clinic.xvfl --port 8080",
     ),
-    "coordinator": (["CONFIG", "--quiet"], "xvfl coordinator coordinator.toml"),
+    "coordinator": (["CONFIG", "--quiet", "--retrain"], "xvfl coordinator coordinator.toml"),
     "party": (["CONFIG", "--quiet"], "xvfl party bank.toml"),
     "status": (["ADDRESS", "--json"], "xvfl status localhost:7480"),
+    "rollback": (["CONFIG"], "xvfl rollback coordinator.toml"),
     "align": (["CONFIG", "--party", "--wait"], "xvfl align bank.toml"),
     "release": (
         ["CONFIG", "--to", "--revoke", "--reason", "--wait"],

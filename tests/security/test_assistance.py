@@ -25,6 +25,7 @@ from xvfl.service.config import load_party_config
 from xvfl.service.connector import connect_party
 from xvfl.service.log import read_log
 from xvfl.service.prediction.party_prediction import PartyPredictor
+from xvfl.service.uploads.party_encoder import load_parts
 from xvfl.wire.client import PartyClient
 from xvfl.wire.messages import Assist, Assistance, ErrorReply, Message
 
@@ -55,7 +56,7 @@ class Bank:
 
     def handles(self, gap: bool) -> list[int]:
         """Return the handles of the rows with or without a gap that a peer holds."""
-        threshold = json.loads((self.folder / "bank" / "run.json").read_text())["full_threshold"]
+        threshold = load_parts(RunDir(self.folder / "bank"), 1).full_threshold
         features = self.table.drop(columns="customer")
         incomplete = (features.notna().mean(axis=1) < threshold).tolist()
         peers = set(held_by(self.folder, "shop", "clinic"))
@@ -77,7 +78,9 @@ def bank(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ba
         predictor = PartyPredictor(
             "bank", state, source, config.matching, limits, "cpu", events.append
         )
-        client = connect_party(config, predictor.hello, predictor.endpoint, events.append, 60.0)
+        client = connect_party(
+            config, predictor.table.hello, predictor.endpoint, events.append, 60.0
+        )
         thread = threading.Thread(target=client.run, daemon=True)
         thread.start()
         federation.event("main", "party_available", party="bank")
@@ -120,7 +123,6 @@ def test_rows_without_a_gap_are_not_assisted(bank: Bank) -> None:
     assert isinstance(reply, Assistance)
     assisted = reply.contributors.any(1)
     assert not bool(assisted[:30].any()) and bool(assisted[30:].all())
-    assert not bool(reply.cue[:30].any())
     # Peers were not asked for them, so nothing was counted there.
     assert sum(each["rows"] for each in requests(bank, "shop")[len(before) :]) <= 5
     events = [e for e in read_log(bank.folder / "main") if e["event"] == "assistance_refused"]

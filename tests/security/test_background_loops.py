@@ -72,7 +72,7 @@ def test_a_party_joins_after_an_unexpected_error() -> None:
             raise errors.pop()
 
     transport = InProcessTransport(hello(), handle)
-    pool = PartyPool([RemoteParty("bank", transport)], "run", prepare, events.append, 1.0)
+    pool = PartyPool([RemoteParty("bank", transport)], {"bank": "run"}, prepare, events.append, 1.0)
     try:
         wait_for(lambda: pool.n_available)
     finally:
@@ -95,7 +95,8 @@ class Coordinator:
             state_dir=str(folder),
             signing_key=None,
         )
-        model: Any = SimpleNamespace(names=("bank",), run="run")
+        heads = SimpleNamespace(encoders={})
+        model: Any = SimpleNamespace(names=("bank",), run="run", heads=heads)
         run_dir = RunDir(folder).create()
         self.index = folder / "releases.json"
         self.predictor = CoordinatorPredictor(config, model, IDS, run_dir, self.events.append)
