@@ -24,6 +24,8 @@ from xvfl.audit.simulation import Scenario, configured_protection, simulate
 from xvfl.config import LossConfig, NetConfig, PrivacyConfig, TrainConfig
 from xvfl.errors import DataWarning
 from xvfl.federation.party_worker import PartyWorker
+from xvfl.federation.upload.objectives import Objective
+from xvfl.federation.upload.stored_party import StoredParty
 from xvfl.methods.members import Members
 from xvfl.methods.noisy_labels import NoisyLabels
 from xvfl.methods.xvfl import XVFL
@@ -34,10 +36,8 @@ from xvfl.service.config import load_coordinator_config, load_party_config
 from xvfl.service.coordinator_service import CoordinatorService
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.party_service import PartyService
-from xvfl.service.uploads.party_service import UploadPartyService
+from xvfl.service.uploads.upload_party import UploadPartyService
 from xvfl.training.loop import Trainer
-from xvfl.upload.objectives import Objective
-from xvfl.upload.stored_party import StoredParty
 from xvfl.wire.in_process import InProcessTransport
 
 Values = dict[str, Any]

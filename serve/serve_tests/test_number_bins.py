@@ -14,8 +14,8 @@ from xvfl.model.model import Model
 from xvfl.model.run_dir import RunDir
 from xvfl.nets.numbers import NumberEmbeddings
 from xvfl.primitives.task import Classification
-from xvfl.upload.encoder_net import encoder_net_config, encoder_privacy
-from xvfl.upload.heads import resolve_head_options
+from xvfl.federation.upload.encoder_net import encoder_net_config, encoder_privacy
+from xvfl.federation.upload.heads import resolve_head_options
 from xvfl_serve.bundle import unpack
 from xvfl_serve.predictor import Predictor
 

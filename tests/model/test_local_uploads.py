@@ -32,6 +32,11 @@ from xvfl.errors import ConfigError, ModeError, RunError
 from xvfl.federation.calibration import calibrate
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.predict import score
+from xvfl.federation.upload.encoder_net import build_encoder, encoder_config, encoder_net_config
+from xvfl.federation.upload.encoder_training import EncoderTraining
+from xvfl.federation.upload.heads import build_heads, resolve_head_options
+from xvfl.federation.upload.private_worker import PrivateWorker
+from xvfl.federation.upload.views import compute_views
 from xvfl.methods.members import Members
 from xvfl.model.fitting import (
     ProgressCallback,
@@ -45,11 +50,6 @@ from xvfl.model.run_dir import RunDir
 from xvfl.model.workflow import evaluate_run, predict_run
 from xvfl.options import Options
 from xvfl.training.loop import Trainer
-from xvfl.upload.encoder_net import build_encoder, encoder_config, encoder_net_config
-from xvfl.upload.encoder_training import EncoderTraining
-from xvfl.upload.heads import build_heads, resolve_head_options
-from xvfl.upload.private_worker import PrivateWorker
-from xvfl.upload.views import compute_views
 
 pytestmark = pytest.mark.usefixtures("limited_threads")
 ROWS = 200

@@ -8,10 +8,10 @@ import torch
 from tests.options import resolved
 from xvfl.config import EncoderConfig, NetConfig
 from xvfl.federation.build import build_parties
+from xvfl.federation.upload.encoder_net import build_encoder
 from xvfl.nets.numbers import N_FREQUENCIES, SAME_VALUE, NumberEmbeddings
 from xvfl.nets.stacked import stack
 from xvfl.primitives.layout import Feature, Layout, NumberBins
-from xvfl.upload.encoder_net import build_encoder
 
 KNOTS = (0.0, 1e-6, 0.1, 1 / 3, 0.5, 0.999999, 1.0)
 BINS = (

@@ -16,7 +16,7 @@ from xvfl.service.prediction.assisted_prediction import ASSIST_SHARE, AssistedPr
 from xvfl.service.prediction.micro_batches import UnavailableError
 from xvfl.wire.messages import Assist, Assistance, Message
 
-MODEL = SimpleNamespace(net=SimpleNamespace(members=1), embedding_dim=8)
+MODEL = SimpleNamespace(task=SimpleNamespace(n_outputs=2))
 OPENED: Any = SimpleNamespace(model=MODEL)
 
 
@@ -38,8 +38,8 @@ class Coordinator:
         self.called.set()
         assert self.answering.wait(60)
         flags = torch.zeros(len(message.handles), 1, dtype=torch.bool)
-        cue = torch.zeros(len(message.handles), 8)
-        return Assistance(message.request_id, cue, cue, flags, flags, ("shop",), ())
+        values = torch.zeros(len(message.handles), 2, dtype=torch.float64)
+        return Assistance(message.request_id, values, flags, flags, ("shop",), ())
 
     def predict(self, deadline: float) -> dict[str, str]:
         """Request help with a row; return who was unreachable, and why."""

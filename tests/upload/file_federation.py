@@ -12,12 +12,12 @@ from tests.upload.local_federation import ENCODER, PARTIES, LocalFederation
 from xvfl.certs import Authority, create_authority
 from xvfl.certs.sealed_file import create_sealing_key, read_sealing_key, write_sealed
 from xvfl.config import UploadTerms
+from xvfl.federation.upload.manifest import UploadManifest, chunk_digest
 from xvfl.matching.alignment import CoordinatorAlignment, TableFingerprint
 from xvfl.matching.coordinator_session import CoordinatorMatch
 from xvfl.service.config import CoordinatorConfig, CoordinatorLabels, PartyProcessConfig
 from xvfl.service.coordinator_service import CoordinatorService
 from xvfl.service.uploads.file_exchange import KEY, UPLOAD
-from xvfl.upload.manifest import UploadManifest, chunk_digest
 from xvfl.wire.tls import Tls
 
 SESSION = "ab" * 16

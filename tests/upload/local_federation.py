@@ -17,7 +17,7 @@ from xvfl.service.config import CoordinatorConfig, CoordinatorLabels, MatchingCo
 from xvfl.service.head_store import HeadStore
 from xvfl.service.outcome import RunOutcome
 from xvfl.service.party_inputs import PartyInputs
-from xvfl.service.uploads.party_service import UploadPartyService
+from xvfl.service.uploads.upload_party import UploadPartyService
 from xvfl.service.uploads.upload_run import UploadRun
 from xvfl.wire.in_process import InProcessTransport, OfflineTransport
 from xvfl.wire.tls import Tls

@@ -10,12 +10,12 @@ import torch
 from tests.upload.local_federation import ENCODER, LocalFederation
 from xvfl.config import LossConfig, NetConfig, PrivacyConfig, TrainConfig
 from xvfl.errors import ConfigError
+from xvfl.federation.upload.heads import build_heads, resolve_head_options
 from xvfl.model.model import Model
 from xvfl.model.run_dir import RunDir
 from xvfl.primitives.rows import Rows
 from xvfl.primitives.task import Classification
 from xvfl.service.release import load_signing_key
-from xvfl.upload.heads import build_heads, resolve_head_options
 
 AUTO = PrivacyConfig()
 N = 6

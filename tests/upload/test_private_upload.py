@@ -11,12 +11,12 @@ import torch
 from tests.upload.local_federation import N_ROWS, LocalFederation
 from xvfl.config import EncoderConfig, PrivacyConfig
 from xvfl.errors import ConfigError
+from xvfl.federation.upload.encoder_net import build_encoder
+from xvfl.federation.upload.manifest import parse_manifest
 from xvfl.model.model import Model
 from xvfl.model.run_dir import RunDir
 from xvfl.service.release import load_signing_key
 from xvfl.service.uploads.upload_store import UploadStore
-from xvfl.upload.encoder_net import build_encoder
-from xvfl.upload.manifest import parse_manifest
 
 PRIVATE = EncoderConfig(epsilon=4.0)
 

@@ -19,14 +19,14 @@ from xvfl.config import EncoderConfig, NetConfig, PrivacyConfig
 from xvfl.errors import ConfigError, RunError
 from xvfl.federation.privacy_accounting import calibrate, composed_epsilon, state_privacy
 from xvfl.federation.request_limits import RequestLimits
+from xvfl.federation.upload.encoder_net import encoder_net_config
+from xvfl.federation.upload.private_worker import PrivateWorker
+from xvfl.federation.upload.views import compute_views
 from xvfl.methods.base import View
 from xvfl.model.run_dir import RunDir
 from xvfl.options import resolve_privacy
 from xvfl.primitives.rows import PartyTable
 from xvfl.service.uploads.party_encoder import check_epsilon
-from xvfl.upload.encoder_net import encoder_net_config
-from xvfl.upload.private_worker import PrivateWorker
-from xvfl.upload.views import compute_views
 
 PRIVATE = PrivacyConfig("no_gradients", epsilon=4.0)
 

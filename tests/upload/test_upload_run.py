@@ -14,6 +14,7 @@ from tests.upload.local_federation import ENCODER, N_ROWS, LocalFederation
 from xvfl.config import LossConfig, NetConfig, TrainConfig
 from xvfl.dataset.splits import Splits
 from xvfl.errors import ConfigError, RunError
+from xvfl.federation.upload.manifest import parse_manifest
 from xvfl.model.model import Model
 from xvfl.model.run_dir import RunDir
 from xvfl.service.config import CoordinatorLabels
@@ -22,7 +23,6 @@ from xvfl.service.release import load_signing_key
 from xvfl.service.release_delivery import use_previous_head
 from xvfl.service.release_store import ReleaseStore
 from xvfl.service.uploads.upload_store import UploadStore
-from xvfl.upload.manifest import parse_manifest
 from xvfl.wire import messages
 from xvfl.wire.messages import AskChunk, AskUpload, Begin, Embed, ErrorReply, HeldOut, UploadOffer
 

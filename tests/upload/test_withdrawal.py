@@ -18,6 +18,7 @@ from xvfl.certs import PeerVerifier
 from xvfl.config import UploadTerms
 from xvfl.errors import DataWarning, InputError, RunError, WireError
 from xvfl.federation.predict_in_time import TimelyBatch
+from xvfl.federation.upload.stored_party import StoredParty
 from xvfl.model.run_dir import RunDir
 from xvfl.primitives.rows import Rows
 from xvfl.service.listener import listen
@@ -39,7 +40,6 @@ from xvfl.service.uploads.party_withdrawal import (
 from xvfl.service.uploads.receipts import read_receipt, request_digest, store_receipt
 from xvfl.service.uploads.upload_store import UploadStore, find_upload
 from xvfl.service.uploads.withdrawals import enforce_terms, remember_certificate, withdraw
-from xvfl.upload.stored_party import StoredParty
 from xvfl.wire import codec
 from xvfl.wire.messages import AskChunk, AskUpload, ErrorReply, Receipt, UploadStored, Withdraw
 

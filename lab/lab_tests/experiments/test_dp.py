@@ -11,7 +11,7 @@ from scipy.stats import binom
 
 from xvfl.config import EncoderConfig, PrivacyConfig
 from xvfl.federation.privacy_accounting import PrivacyStatement, state_privacy
-from xvfl.upload.encoder_net import build_encoder
+from xvfl.federation.upload.encoder_net import build_encoder
 from xvfl_lab.datasets.digits import digits
 from xvfl_lab.experiments import dp
 from xvfl_lab.experiments.dp_attack import (

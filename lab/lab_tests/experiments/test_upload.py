@@ -13,7 +13,7 @@ import torch
 from lab_tests.experiments.test_stacked_runs import configs, small_task
 from tests.processes import run_python
 from xvfl.config import EncoderConfig, PrivacyConfig
-from xvfl.upload.stored_party import StoredParty
+from xvfl.federation.upload.stored_party import StoredParty
 from xvfl_lab.experiments import runner, upload, upload_runs
 from xvfl_lab.experiments.plot_upload import plot
 from xvfl_lab.experiments.stacked_runs import RunConfig, StackedRuns

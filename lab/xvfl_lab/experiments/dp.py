@@ -16,7 +16,7 @@ import torch
 
 from xvfl.config import EncoderConfig, LossConfig, PrivacyConfig, TrainConfig
 from xvfl.federation.privacy_accounting import state_privacy
-from xvfl.upload.encoder_net import build_encoder
+from xvfl.federation.upload.encoder_net import build_encoder
 from xvfl_lab.experiments.dispatch import Load
 from xvfl_lab.experiments.dp_attack import Neighbors, lower_bound, most_distant_rows, opposite_rows
 from xvfl_lab.experiments.figure_cache import FigureData, Progress, cached_figure, cached_part

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from xvfl.federation.privacy_accounting import PrivacyStatement
+from xvfl.federation.upload.private_worker import PrivateWorker
 from xvfl.nets import NoCompleter
 from xvfl.nets.party_net import PartyNet
 from xvfl.primitives.layout import Feature, Layout
 from xvfl.primitives.rows import PartyTable
-from xvfl.upload.private_worker import PrivateWorker
 
 CONFIDENCE = 0.95
 N_BOUNDS = 4

@@ -3,7 +3,7 @@
 The runs of a stack differ in seed, scenario and λ only, so their nets have the same shapes: the
 weights are stacked, and the rows of all runs go through them together. Without gradients, each
 party trains its encoder alone and uploads embeddings once, and heads are trained on these
-(`xvfl.upload`). Torch and numpy alone.
+(`xvfl.federation.upload`). Torch and numpy alone.
 Shapes: R runs, N rows of a run, k parties.
 """
 
@@ -33,6 +33,11 @@ from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.predict import logits, predictable_rows
 from xvfl.federation.privacy_accounting import state_privacy
+from xvfl.federation.upload.encoder_net import build_encoder, encoder_net_config
+from xvfl.federation.upload.encoder_training import EncoderTraining
+from xvfl.federation.upload.heads import build_heads
+from xvfl.federation.upload.private_worker import PrivateWorker
+from xvfl.federation.upload.views import compute_views
 from xvfl.methods import Method, Mode, protect_labels
 from xvfl.methods.members import Members, member_seeds
 from xvfl.methods.xvfl import XVFL
@@ -46,11 +51,6 @@ from xvfl.primitives.seeding import derive_seed
 from xvfl.primitives.task import Classification
 from xvfl.training.loop import Trainer, pretraining_epochs
 from xvfl.training.threads import limit_threads
-from xvfl.upload.encoder_net import build_encoder, encoder_net_config
-from xvfl.upload.encoder_training import EncoderTraining
-from xvfl.upload.heads import build_heads
-from xvfl.upload.private_worker import PrivateWorker
-from xvfl.upload.views import compute_views
 from xvfl_lab.scenarios import Kind, Scenario
 from xvfl_lab.task import Task
 

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from xvfl.audit.recovery import scored_columns, true_columns
 from xvfl.audit.upload_attacks import AttackOptions, attack_upload
+from xvfl.federation.upload.stored_party import StoredParty
 from xvfl.primitives.rows import PartyTable
 from xvfl.system.files import read_jsonl
-from xvfl.upload.stored_party import StoredParty
 from xvfl_lab.experiments.execute import load_from
 from xvfl_lab.experiments.stacked_runs import Part, StackedRuns
 from xvfl_lab.files import append_lines

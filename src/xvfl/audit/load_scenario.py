@@ -18,6 +18,7 @@ from xvfl.dataset.on_disk.parquet_tables import trains_from_disk
 from xvfl.dataset.prepare import PreparationPlan
 from xvfl.dataset.splits import Splits
 from xvfl.errors import InputError
+from xvfl.federation.upload.encoder_net import encoder_config
 from xvfl.model.run_dir import MANIFEST, RunDir
 from xvfl.model.workflow import open_run, read_run_tables
 from xvfl.options import resolve_options, resolve_privacy
@@ -25,7 +26,6 @@ from xvfl.primitives.layout import any_image
 from xvfl.primitives.random import named_generator
 from xvfl.primitives.rows import align_rows, choose_full_threshold, observation_levels
 from xvfl.primitives.task import Classification
-from xvfl.upload.encoder_net import encoder_config
 
 HELD_OUT = 0.15
 """Share of the rows that an encoder does not learn from."""

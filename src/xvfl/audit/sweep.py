@@ -25,13 +25,13 @@ from xvfl.audit.upload_heads import HeadOptions, LabeledSplit, head_accuracy
 from xvfl.config import EncoderConfig
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.privacy_accounting import state_privacy
+from xvfl.federation.upload.encoder_net import build_encoder
+from xvfl.federation.upload.encoder_training import EncoderTraining
+from xvfl.federation.upload.private_worker import PrivateWorker
+from xvfl.federation.upload.views import ROWS_AT_ONCE, compute_views
 from xvfl.primitives.random import named_generator
 from xvfl.primitives.rows import PartyTable
 from xvfl.primitives.seeding import derive_seed
-from xvfl.upload.encoder_net import build_encoder
-from xvfl.upload.encoder_training import EncoderTraining
-from xvfl.upload.private_worker import PrivateWorker
-from xvfl.upload.views import ROWS_AT_ONCE, compute_views
 
 Report = Callable[[str, float], None]
 """Receives what is being done, and which share of it is done."""

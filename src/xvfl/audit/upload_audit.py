@@ -12,9 +12,9 @@ from xvfl.audit.recovery import Measured
 from xvfl.audit.sweep import DialResult, Report, SweepOptions, UploadScenario, sweep
 from xvfl.audit.upload_attacks import AttackOptions
 from xvfl.audit.upload_heads import HeadOptions
+from xvfl.federation.upload.encoder_net import encoder_net_config
 from xvfl.primitives.layout import any_image
 from xvfl.training.threads import limit_threads
-from xvfl.upload.encoder_net import encoder_net_config
 
 NOTHING_KNOWN = ("ICA", "PCA", "differences, ICA", "differences, clusters")
 """Attacks on the upload alone."""

@@ -63,7 +63,7 @@ def export(
         from xvfl.service.party_inputs import PartyInputs
         from xvfl.service.state_dir import open_state_dir
         from xvfl.service.uploads.file_exchange import export_upload
-        from xvfl.service.uploads.party_service import UploadPartyService
+        from xvfl.service.uploads.upload_party import UploadPartyService
         from xvfl.system.signals import stop_on_signals
         from xvfl.training.threads import limit_threads
 

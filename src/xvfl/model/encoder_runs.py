@@ -16,12 +16,12 @@ from torch import Tensor
 from xvfl.config import EncoderConfig
 from xvfl.dataset.in_memory import InMemoryDataset
 from xvfl.errors import ConfigError
+from xvfl.federation.upload.encoder_training import EncoderTraining
+from xvfl.federation.upload.views import compute_views
 from xvfl.model.model import Model
 from xvfl.model.run_dir import CHECKPOINT, RunDir
 from xvfl.model.run_recorder import check_fingerprint
 from xvfl.training.loop import Record
-from xvfl.upload.encoder_training import EncoderTraining
-from xvfl.upload.views import compute_views
 
 CHECKPOINT_SECONDS = 30.0
 """Least time between two checkpoints of an encoder."""

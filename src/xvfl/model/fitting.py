@@ -29,6 +29,10 @@ from xvfl.errors import ConfigError, RunError
 from xvfl.federation.calibration import calibrate
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.predict import mean_score, mode_losses
+from xvfl.federation.upload.encoder_net import encoder_config, encoder_net_config
+from xvfl.federation.upload.encoder_training import EncoderTraining
+from xvfl.federation.upload.heads import build_heads
+from xvfl.federation.upload.stored_party import StoredParty
 from xvfl.methods import Mode, method_spec, protect_labels
 from xvfl.model.cell_calibration import fit_cell_distributions
 from xvfl.model.choose_classes import choose_classes
@@ -48,10 +52,6 @@ from xvfl.primitives.task import Task
 from xvfl.system.signals import STOP_SIGNALS, stop_on_signals
 from xvfl.training.loop import Record, Trainer, pretraining_epochs
 from xvfl.training.threads import limit_threads
-from xvfl.upload.encoder_net import encoder_config, encoder_net_config
-from xvfl.upload.encoder_training import EncoderTraining
-from xvfl.upload.heads import build_heads
-from xvfl.upload.stored_party import StoredParty
 
 Dataset = InMemoryDataset | OnDiskDataset
 """Prepared rows, in memory or on disk."""

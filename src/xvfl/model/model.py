@@ -23,6 +23,8 @@ from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.predict import logits
 from xvfl.federation.privacy_accounting import PrivacyStatement, state_privacy
+from xvfl.federation.upload.encoder_net import build_encoders
+from xvfl.federation.upload.private_worker import PrivateWorker
 from xvfl.methods import MODES, Method, Mode, require_mode
 from xvfl.methods.base import mode_key
 from xvfl.methods.members import member_seeds
@@ -60,8 +62,6 @@ from xvfl.primitives.rows import Rows, Table
 from xvfl.primitives.task import Task, task_from_dict
 from xvfl.training.optimizer import strip_prefix
 from xvfl.training.threads import limit_threads
-from xvfl.upload.encoder_net import build_encoders
-from xvfl.upload.private_worker import PrivateWorker
 from xvfl.version import VERSION
 
 

@@ -47,6 +47,7 @@ def serve_coordinator(
     with ExitStack() as stack:
         stop = stack.enter_context(stop_on_signals(timeout=STOP_TIMEOUT_S))
         transports: Mapping[str, Transport]
+        status_address = config.status_address
         try:
             server = stack.enter_context(listen(config, log, service.check_hello))
             transports = server.transports
@@ -56,13 +57,14 @@ def serve_coordinator(
             used = getattr(error.__cause__, "errno", None) == errno.EADDRINUSE
             if not used or service.needs_parties:
                 raise
-            # All uploads are stored: train beside a process that predicts at this address.
+            # All uploads are stored: train beside a process that predicts at these addresses.
             log({"event": "not_listening", "address": config.listen, "reason": str(error)})
             transports = {name: OfflineTransport() for name in config.parties}
+            status_address = None
         service.connect({**transports, **_local_party(service)})
-        if config.status_address is not None:
+        if status_address is not None:
             status_server = StatusServer(
-                config.status_address, service.status, config.status_allowed_hosts
+                status_address, service.status, config.status_allowed_hosts
             )
             stack.callback(status_server.close)
             log({"event": "status_server", "port": status_server.port})

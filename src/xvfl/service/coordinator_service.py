@@ -12,6 +12,7 @@ from xvfl.data.labels import read_labels
 from xvfl.errors import WireError
 from xvfl.federation.remote_party import AdaptiveTimeout, RemoteParty
 from xvfl.federation.split import Counters
+from xvfl.federation.upload.heads import check_head_options
 from xvfl.matching.alignment import CoordinatorAlignment, load_coordinator_alignment
 from xvfl.methods import require_task
 from xvfl.options import resolve_privacy
@@ -25,7 +26,6 @@ from xvfl.service.uploads.upload_run import UploadRun
 from xvfl.service.uploads.upload_store import find_upload
 from xvfl.system.signals import interruptible
 from xvfl.training.threads import limit_threads
-from xvfl.upload.heads import check_head_options
 from xvfl.wire.messages import Hello
 from xvfl.wire.transport import Transport
 

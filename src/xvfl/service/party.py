@@ -15,7 +15,7 @@ from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.party_service import PartyService
 from xvfl.service.state_dir import open_state_dir
 from xvfl.service.status_server import ProgressClock, StatusServer
-from xvfl.service.uploads.party_service import UploadPartyService
+from xvfl.service.uploads.upload_party import UploadPartyService
 from xvfl.system.signals import STOP_TIMEOUT_S, stop_on_signals
 from xvfl.training.threads import limit_threads
 from xvfl.wire.client import PartyClient

@@ -24,6 +24,7 @@ from xvfl.data.sources import Encoder
 from xvfl.errors import WireError, XVFLError
 from xvfl.federation.endpoint import LAST_STEP
 from xvfl.federation.run_settings import RunSettings, parse_run_settings
+from xvfl.federation.upload.manifest import encoder_name, encoder_version
 from xvfl.methods.pooling import load_decision_weights
 from xvfl.model.model import Model
 from xvfl.model.run_dir import RunDir
@@ -33,7 +34,6 @@ from xvfl.primitives.task import task_from_dict
 from xvfl.service.checkpoints import Checkpoints
 from xvfl.service.release import verify_release
 from xvfl.training.optimizer import strip_prefix
-from xvfl.upload.manifest import encoder_name, encoder_version
 from xvfl.wire.messages import Release
 
 RUN = "run.json"

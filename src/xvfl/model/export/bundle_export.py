@@ -12,6 +12,7 @@ from xvfl.data.encoded import Encoded
 from xvfl.data.sources import Source
 from xvfl.errors import InputError, ModeError, RunError, unknown
 from xvfl.federation.predict import logits
+from xvfl.federation.upload.private_worker import reference_rows
 from xvfl.methods.base import Mode, mode_key
 from xvfl.model.evaluation import EVALUATION
 from xvfl.model.export.model_card import model_card
@@ -24,7 +25,6 @@ from xvfl.model.run_dir import RunDir, finite_json
 from xvfl.model.workflow import open_bundle
 from xvfl.primitives.rows import PartyTable
 from xvfl.system.files import atomic_write
-from xvfl.upload.private_worker import reference_rows
 from xvfl.version import VERSION
 from xvfl_serve.bundle import CARD, Bundle, pack, unpack
 from xvfl_serve.encoding.encoders import EncodedRows

@@ -16,12 +16,12 @@ from xvfl import maths
 from xvfl.data.codecs import HashedCodec
 from xvfl.data.encoder import TableEncoder
 from xvfl.federation.fused import pad
+from xvfl.federation.upload.private_worker import reference_rows
 from xvfl.methods.base import Mode, View
 from xvfl.model.model import Model
 from xvfl.nets.party_net import PartyNet
 from xvfl.primitives.layout import Layout
 from xvfl.primitives.rows import PartyTable, Rows, is_full
-from xvfl.upload.private_worker import reference_rows
 
 
 @dataclass(frozen=True)

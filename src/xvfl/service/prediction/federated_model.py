@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from xvfl.config import NetConfig, PrivacyConfig, build
 from xvfl.errors import RunError
+from xvfl.federation.upload.manifest import encoder_name
 from xvfl.methods import method_spec
 from xvfl.methods.base import Method, mode_key, require_mode
 from xvfl.model.prediction import completing_modes
@@ -12,7 +13,6 @@ from xvfl.model.run_dir import MANIFEST, RunDir
 from xvfl.primitives.task import Task
 from xvfl.service.head_store import HeadStore
 from xvfl.service.trained_heads import TrainedHeads, load_trained_heads
-from xvfl.upload.manifest import encoder_name
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from xvfl.methods.members import member_seeds
 from xvfl.model.fitting import choose_device
 from xvfl.model.run_dir import RunDir
 from xvfl.model.workflow import ENCODER
+from xvfl.nets import NoCompleter
 from xvfl.nets.party_net import PartyNet
 from xvfl.options import resolve_saved
 from xvfl.primitives.rows import observation_levels
@@ -150,4 +151,7 @@ class PartyPredictor:
             nets = build_parties({self.name: layout}, config, loss, [0], privacy=privacy)
         net = nets[self.name]
         net.load_state_dict(dict(parts.weights))
+        if privacy.trains_encoders:
+            # The decoder of an encoder that was trained alone completes nothing for others.
+            net.completer = NoCompleter()
         return net

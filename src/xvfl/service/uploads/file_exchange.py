@@ -30,15 +30,15 @@ from xvfl.certs.sealed_file import (
 )
 from xvfl.certs.signed_document import MAX_BYTES, read_document, sign_document
 from xvfl.errors import RunError, WireError, XVFLError, unknown
+from xvfl.federation.upload.manifest import UploadManifest, parse_manifest
 from xvfl.model.run_dir import RunDir
 from xvfl.service.config import CoordinatorConfig, PartyProcessConfig
 from xvfl.service.coordinator_service import CoordinatorService
-from xvfl.service.uploads.party_service import UploadPartyService
 from xvfl.service.uploads.receive import check_manifest, upload_event
+from xvfl.service.uploads.upload_party import UploadPartyService
 from xvfl.service.uploads.upload_run import load_labeled_rows
 from xvfl.service.uploads.upload_store import UploadStore
 from xvfl.service.uploads.withdrawals import remember_certificate, withdraw
-from xvfl.upload.manifest import UploadManifest, parse_manifest
 from xvfl.wire import codec
 from xvfl.wire.in_process import InProcessTransport
 from xvfl.wire.messages import (

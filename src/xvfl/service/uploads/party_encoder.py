@@ -23,6 +23,9 @@ from xvfl.errors import ConfigError, WireError
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.privacy_accounting import composed_epsilon, state_privacy
 from xvfl.federation.request_limits import RequestLimits
+from xvfl.federation.upload.encoder_net import build_encoder, encoder_net_config, encoder_privacy
+from xvfl.federation.upload.encoder_training import EncoderTraining
+from xvfl.federation.upload.private_worker import PrivateWorker
 from xvfl.model.encoder_runs import train_encoder
 from xvfl.model.fitting import choose_device
 from xvfl.model.run_dir import CHECKPOINT, RunDir
@@ -32,9 +35,6 @@ from xvfl.service.party_release import PartyParts
 from xvfl.service.secret import load_secret, run_seed
 from xvfl.system.report import Report, no_report
 from xvfl.training.loop import Record
-from xvfl.upload.encoder_net import build_encoder, encoder_net_config, encoder_privacy
-from xvfl.upload.encoder_training import EncoderTraining
-from xvfl.upload.private_worker import PrivateWorker
 
 HELD_OUT = "held_out.json"
 ENCODER = "encoder.json"

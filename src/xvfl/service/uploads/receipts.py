@@ -13,9 +13,9 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from xvfl.errors import RunError, WireError
+from xvfl.federation.upload.manifest import DIGEST
 from xvfl.model.run_dir import RunDir
 from xvfl.service.release import verify_release
-from xvfl.upload.manifest import DIGEST
 from xvfl.wire import codec
 from xvfl.wire.messages import Receipt, Withdraw
 

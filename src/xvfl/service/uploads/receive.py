@@ -16,12 +16,12 @@ from torch import Tensor
 
 from xvfl.errors import PartyError, RunError, WireError
 from xvfl.federation.remote_party import RemoteParty, request_all
+from xvfl.federation.upload.manifest import UploadManifest, parse_manifest
 from xvfl.matching import CoordinatorMatch
 from xvfl.model.run_dir import RunDir
 from xvfl.service.log import LogFunction
 from xvfl.service.uploads.upload_store import UploadStore, find_upload, stored_uploads
 from xvfl.system.printable import one_line
-from xvfl.upload.manifest import UploadManifest, parse_manifest
 from xvfl.wire.messages import (
     AskChunk,
     AskUpload,

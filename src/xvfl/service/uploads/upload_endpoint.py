@@ -18,12 +18,12 @@ from xvfl.config import UploadTerms
 from xvfl.errors import RunError, WireError, XVFLError
 from xvfl.federation.message_checks import check_handles
 from xvfl.federation.request_endpoint import RequestEndpoint
+from xvfl.federation.upload.manifest import UploadManifest, chunk_digest, parse_manifest
+from xvfl.federation.upload.views import compute_views
 from xvfl.model.run_dir import RunDir
 from xvfl.service.log import LogFunction, ProgressLog
 from xvfl.service.uploads.party_encoder import HeldOutRows, PartyEncoder
 from xvfl.service.uploads.withdrawn import Withdrawn
-from xvfl.upload.manifest import UploadManifest, chunk_digest, parse_manifest
-from xvfl.upload.views import compute_views
 from xvfl.wire.messages import (
     AskChunk,
     AskUpload,

@@ -21,9 +21,9 @@ from torch import Tensor
 
 from xvfl.errors import WireError
 from xvfl.federation.message_checks import check_tensor
+from xvfl.federation.upload.manifest import UploadManifest, chunk_digest, parse_manifest
 from xvfl.model.run_dir import RunDir
 from xvfl.service.uploads.withdrawn import Withdrawn
-from xvfl.upload.manifest import UploadManifest, chunk_digest, parse_manifest
 
 MANIFEST, VIEWS, STATUS, CHUNKS = "upload.json", "views.f16", "status.u8", "chunks.json"
 REVOKED = "revoked.json"

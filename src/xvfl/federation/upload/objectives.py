@@ -14,13 +14,13 @@ from torch.nn import functional as F
 
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party_worker import PartyWorker
+from xvfl.federation.upload.augment_images import N_RANDOM, augment
 from xvfl.methods.base import Federation, Mode, View
 from xvfl.nets.mlp import mlp
 from xvfl.nets.party_net import PartyNet
 from xvfl.primitives.masks import drop_features
 from xvfl.primitives.random import CounterRNG
 from xvfl.primitives.rows import Rows, Table
-from xvfl.upload.augment import N_RANDOM, augment
 
 TEMPERATURE = 0.2
 """Temperature of the contrastive loss."""

@@ -8,11 +8,11 @@ from torch import Tensor
 from xvfl.config import EncoderConfig, TrainConfig
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party_worker import PartyWorker
+from xvfl.federation.upload.objectives import AugmentedImages, Contrastive, Reconstruction
 from xvfl.nets.party_net import PartyNet
 from xvfl.primitives.layout import Layout
 from xvfl.primitives.rows import Rows, Table
 from xvfl.training.loop import Record, Trainer
-from xvfl.upload.objectives import AugmentedImages, Contrastive, Reconstruction
 
 IMAGE_BATCH = 512
 """Default batch size of contrastive learning, which needs many other images."""

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from xvfl.errors import ConfigError
 from xvfl.federation.party_worker import PartyWorker
+from xvfl.federation.upload.private_worker import PrivateWorker
 from xvfl.primitives.masks import drop_features
 from xvfl.primitives.random import CounterRNG
-from xvfl.upload.private_worker import PrivateWorker
 
 ROWS_AT_ONCE = 4096
 
