@@ -9,13 +9,13 @@ from serve_tests.test_encoding import json_rows
 from tests.data.test_bins import spiky
 from xvfl.config import EncoderConfig, LossConfig, NetConfig, TableOptions, TrainConfig
 from xvfl.data.encoder import TableEncoder
+from xvfl.federation.upload.encoder_net import encoder_net_config, encoder_privacy
+from xvfl.federation.upload.heads import resolve_head_options
 from xvfl.model.export.bundle_export import build_bundle
 from xvfl.model.model import Model
 from xvfl.model.run_dir import RunDir
 from xvfl.nets.numbers import NumberEmbeddings
 from xvfl.primitives.task import Classification
-from xvfl.federation.upload.encoder_net import encoder_net_config, encoder_privacy
-from xvfl.federation.upload.heads import resolve_head_options
 from xvfl_serve.bundle import unpack
 from xvfl_serve.predictor import Predictor
 
