@@ -22,7 +22,6 @@ from xvfl.federation.endpoint import Endpoint
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.member_rows import join_members, split_members
 from xvfl.federation.party_worker import PartyWorker
-from xvfl.federation.predict import logits, predictable_rows
 from xvfl.federation.remote_party import RemoteParty
 from xvfl.federation.run_settings import RunSettings
 from xvfl.federation.split import SplitFederation
@@ -31,6 +30,7 @@ from xvfl.methods.members import member_seeds
 from xvfl.primitives.rows import Rows
 from xvfl.training.loop import Trainer
 from xvfl.training.optimizer import WeightUpdate
+from xvfl.training.predict import logits, predictable_rows
 from xvfl.wire import codec
 from xvfl.wire.in_process import InProcessTransport
 from xvfl.wire.messages import Begin, Complete, Embed, Embedded

@@ -27,10 +27,10 @@ from xvfl.errors import PartyError, RunError
 from xvfl.federation.begin_run import begin_run
 from xvfl.federation.endpoint import PartyRun
 from xvfl.federation.fused import FusedFederation
-from xvfl.federation.predict import score
 from xvfl.federation.remote_party import AdaptiveTimeout, RemoteParty
 from xvfl.federation.split import SplitFederation
 from xvfl.training.loop import Trainer
+from xvfl.training.predict import score
 from xvfl.wire.messages import Backward, Begin, Complete, Embed, Flush
 
 pytestmark = pytest.mark.usefixtures("limited_threads")

@@ -28,11 +28,11 @@ from xvfl.errors import ConfigError, InputError, ModeError
 from xvfl.federation.build import build_method, build_parties
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party_worker import PartyWorker
-from xvfl.federation.predict import logits
 from xvfl.methods import METHODS, Method, MethodSpec, Mode, base, register_method, unregister_method
 from xvfl.methods.vanilla import Vanilla
 from xvfl.primitives.layout import any_image
 from xvfl.primitives.rows import Rows
+from xvfl.training.predict import logits
 
 WAYS = {
     "xvfl+": {"local", "assisted", "collaborative", "peers"},

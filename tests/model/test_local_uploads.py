@@ -29,9 +29,7 @@ from xvfl.dataset.in_memory import InMemoryDataset, prepare_in_memory
 from xvfl.dataset.prepare import PreparationPlan
 from xvfl.dataset.splits import Splits
 from xvfl.errors import ConfigError, ModeError, RunError
-from xvfl.federation.calibration import calibrate
 from xvfl.federation.party_worker import PartyWorker
-from xvfl.federation.predict import score
 from xvfl.federation.upload.encoder_net import build_encoder, encoder_config, encoder_net_config
 from xvfl.federation.upload.encoder_training import EncoderTraining
 from xvfl.federation.upload.heads import build_heads, resolve_head_options
@@ -49,7 +47,9 @@ from xvfl.model.model import Model
 from xvfl.model.run_dir import RunDir
 from xvfl.model.workflow import evaluate_run, predict_run
 from xvfl.options import Options
+from xvfl.training.calibration import calibrate
 from xvfl.training.loop import Trainer
+from xvfl.training.predict import score
 
 pytestmark = pytest.mark.usefixtures("limited_threads")
 ROWS = 200

@@ -15,11 +15,11 @@ import pytest
 
 from tests.service.predicting_federation import COORDINATOR
 from xvfl.certs import create_authority
+from xvfl.cli.predict_client import predict_federated
 from xvfl.errors import ConfigError, RunError
 from xvfl.service.prediction.endpoint_settings import EndpointSettings, read_tokens
 from xvfl.service.prediction.http_endpoint import HttpEndpoint, PredictionService
 from xvfl.service.prediction.micro_batches import OverloadedError, UnavailableError
-from xvfl.service.prediction.predict_client import predict_federated
 from xvfl.service.prediction.prediction_config import PartyPrediction
 from xvfl_serve.errors import RequestError
 

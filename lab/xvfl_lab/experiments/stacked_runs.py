@@ -28,10 +28,8 @@ from xvfl.config import (
     TrainConfig,
 )
 from xvfl.federation.build import build_method, build_parties
-from xvfl.federation.calibration import fit_decision_weights
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party_worker import PartyWorker
-from xvfl.federation.predict import logits, predictable_rows
 from xvfl.federation.privacy_accounting import state_privacy
 from xvfl.federation.upload.encoder_net import build_encoder, encoder_net_config
 from xvfl.federation.upload.encoder_training import EncoderTraining
@@ -49,7 +47,9 @@ from xvfl.primitives.random import named_generator
 from xvfl.primitives.rows import PartyTable, Rows
 from xvfl.primitives.seeding import derive_seed
 from xvfl.primitives.task import Classification
+from xvfl.training.calibration import fit_decision_weights
 from xvfl.training.loop import Trainer, pretraining_epochs
+from xvfl.training.predict import logits, predictable_rows
 from xvfl.training.threads import limit_threads
 from xvfl_lab.scenarios import Kind, Scenario
 from xvfl_lab.task import Task

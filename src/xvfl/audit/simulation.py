@@ -19,7 +19,6 @@ from xvfl.config import (
 from xvfl.dataset.in_memory import InMemoryDataset
 from xvfl.federation.build import build_method, build_parties
 from xvfl.federation.party_worker import PartyWorker
-from xvfl.federation.predict import score
 from xvfl.methods import protect_labels
 from xvfl.methods.members import member_seeds
 from xvfl.nets.party_net import PartyNet
@@ -28,6 +27,7 @@ from xvfl.primitives.layout import any_image
 from xvfl.primitives.masks import choose_unmasked_share
 from xvfl.primitives.rows import PartyTable, Rows
 from xvfl.training.loop import Record, Trainer
+from xvfl.training.predict import score
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from xvfl.config import LossConfig, NetConfig, PrivacyConfig, TrainConfig
-from xvfl.federation.predict import logits, mode_party_pairs, predictable_rows, score
 from xvfl.federation.upload.heads import build_heads, resolve_head_options
 from xvfl.primitives.metrics import auroc, r2
 from xvfl.primitives.rows import Rows
 from xvfl.primitives.task import Regression, Task
 from xvfl.training.loop import Trainer
+from xvfl.training.predict import logits, mode_party_pairs, predictable_rows, score
 
 
 @dataclass(frozen=True)

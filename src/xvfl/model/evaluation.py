@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from xvfl.config import TaskKind
 from xvfl.data.sources import Source, source_ids
-from xvfl.federation.predict import logits, mode_party_pairs, predictable_rows
 from xvfl.methods import MODES, Method, Mode
 from xvfl.model.model import Model
 from xvfl.primitives.metrics import confusion, majority_rate, reliability
 from xvfl.primitives.rows import Rows
 from xvfl.primitives.task import CLASSIFICATION, Regression, Task
+from xvfl.training.predict import logits, mode_party_pairs, predictable_rows
 from xvfl.training.protocols import ReachableFederation
 
 EVALUATION = "evaluation.json"

@@ -26,9 +26,7 @@ from xvfl.dataset.on_disk.on_disk_dataset import OnDiskDataset
 from xvfl.dataset.overlap import Overlap
 from xvfl.dataset.splits import RowCounts
 from xvfl.errors import ConfigError, RunError
-from xvfl.federation.calibration import calibrate
 from xvfl.federation.fused import FusedFederation
-from xvfl.federation.predict import mean_score, mode_losses
 from xvfl.federation.upload.encoder_net import encoder_config, encoder_net_config
 from xvfl.federation.upload.encoder_training import EncoderTraining
 from xvfl.federation.upload.heads import build_heads
@@ -50,7 +48,9 @@ from xvfl.primitives.masks import unmasked_share
 from xvfl.primitives.rows import PartyTable, Rows, RowSource
 from xvfl.primitives.task import Task
 from xvfl.system.signals import STOP_SIGNALS, stop_on_signals
+from xvfl.training.calibration import calibrate
 from xvfl.training.loop import Record, Trainer, pretraining_epochs
+from xvfl.training.predict import mean_score, mode_losses
 from xvfl.training.threads import limit_threads
 
 Dataset = InMemoryDataset | OnDiskDataset

@@ -17,11 +17,9 @@ from xvfl.data.sources import Encoder, Source, encode
 from xvfl.dataset.in_memory import rows_of_ids, to_party_table
 from xvfl.errors import InputError, ModeError, RunError, unknown
 from xvfl.federation.build import build_method, build_parties
-from xvfl.federation.calibration import Temperatures
 from xvfl.federation.complete_rows import complete_rows
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party_worker import PartyWorker
-from xvfl.federation.predict import logits
 from xvfl.federation.privacy_accounting import PrivacyStatement, state_privacy
 from xvfl.federation.upload.encoder_net import build_encoders
 from xvfl.federation.upload.private_worker import PrivateWorker
@@ -60,7 +58,9 @@ from xvfl.options import resolve_saved
 from xvfl.primitives.layout import Layout, any_image
 from xvfl.primitives.rows import Rows, Table
 from xvfl.primitives.task import Task, task_from_dict
+from xvfl.training.calibration import Temperatures
 from xvfl.training.optimizer import strip_prefix
+from xvfl.training.predict import logits
 from xvfl.training.threads import limit_threads
 from xvfl.version import VERSION
 

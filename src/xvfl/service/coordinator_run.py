@@ -18,7 +18,6 @@ from xvfl.dataset.splits import RowCounts, Splits
 from xvfl.errors import ConfigError, PartyError, RunError
 from xvfl.federation.begin_run import begin_run
 from xvfl.federation.build import build_method
-from xvfl.federation.predict import mean_score, mode_losses
 from xvfl.federation.remote_party import RemoteParty
 from xvfl.federation.split import Counters, SplitFederation
 from xvfl.matching.alignment import CoordinatorAlignment
@@ -44,6 +43,7 @@ from xvfl.service.status_server import ProgressClock
 from xvfl.service.trained_heads import TrainedHeads
 from xvfl.system.signals import interruptible
 from xvfl.training.loop import Record, Trainer
+from xvfl.training.predict import mean_score, mode_losses
 
 MAX_RETURNS = 5
 """Returns to the same checkpoint after which the run ends with an error."""

@@ -6,12 +6,12 @@ from dataclasses import asdict
 from typing import Any
 
 from xvfl.dataset.splits import RowCounts
-from xvfl.federation.calibration import Temperatures, calibrate
 from xvfl.methods import Method
 from xvfl.model.evaluation import Evaluation, evaluate, federation_predictions
 from xvfl.primitives.rows import Rows
 from xvfl.primitives.task import Task
 from xvfl.service.config import CoordinatorConfig
+from xvfl.training.calibration import Temperatures, calibrate
 from xvfl.training.loop import Progress
 from xvfl.training.protocols import ReachableFederation
 

@@ -7,12 +7,12 @@ from dataclasses import asdict, replace
 
 from xvfl.errors import ConfigError, RunError
 from xvfl.federation.begin_run import RunTerms
-from xvfl.federation.predict import BATCH
 from xvfl.federation.remote_party import RemoteParty
 from xvfl.federation.run_settings import RunSettings
 from xvfl.methods import method_spec
 from xvfl.service.config import CoordinatorConfig
 from xvfl.service.labeled_rows import LabeledRows
+from xvfl.training.predict import BATCH
 
 POLL_S = 0.05
 NUMBER_BYTES = 4

@@ -10,7 +10,6 @@ from torch import Tensor
 from xvfl.config import LossConfig, NetConfig, PrivacyConfig, build
 from xvfl.errors import RunError
 from xvfl.federation.build import build_method
-from xvfl.federation.calibration import Temperatures
 from xvfl.methods.base import Method, Mode, mode_key
 from xvfl.methods.pooling import decision_weights, load_decision_weights
 from xvfl.methods.xvfl import DecisionWeights
@@ -18,6 +17,7 @@ from xvfl.model.run_dir import FORMAT, MANIFEST, MODEL, RunDir
 from xvfl.options import resolve_saved
 from xvfl.primitives.task import Task, task_from_dict
 from xvfl.service.release_store import ReleaseRecord, ReleaseStore
+from xvfl.training.calibration import Temperatures
 from xvfl.version import VERSION
 
 OWN_MODES: tuple[Mode, ...] = ("local", "assisted")

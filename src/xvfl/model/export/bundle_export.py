@@ -11,7 +11,6 @@ import torch
 from xvfl.data.encoded import Encoded
 from xvfl.data.sources import Source
 from xvfl.errors import InputError, ModeError, RunError, unknown
-from xvfl.federation.predict import logits
 from xvfl.federation.upload.private_worker import reference_rows
 from xvfl.methods.base import Mode, mode_key
 from xvfl.model.evaluation import EVALUATION
@@ -25,6 +24,7 @@ from xvfl.model.run_dir import RunDir, finite_json
 from xvfl.model.workflow import open_bundle
 from xvfl.primitives.rows import PartyTable
 from xvfl.system.files import atomic_write
+from xvfl.training.predict import logits
 from xvfl.version import VERSION
 from xvfl_serve.bundle import CARD, Bundle, pack, unpack
 from xvfl_serve.encoding.encoders import EncodedRows

@@ -15,7 +15,6 @@ import pandas as pd
 
 from xvfl.dataset.splits import RowCounts, Splits
 from xvfl.errors import ConfigError, RunError
-from xvfl.federation.predict import mean_score, mode_losses
 from xvfl.federation.remote_party import RemoteParty
 from xvfl.federation.upload.heads import build_heads, resolve_head_options
 from xvfl.matching.alignment import CoordinatorAlignment
@@ -42,6 +41,7 @@ from xvfl.service.uploads.receive import UploadReceiver, receive_uploads
 from xvfl.service.uploads.upload_checks import find_problems
 from xvfl.service.uploads.upload_store import UploadStore
 from xvfl.training.loop import Trainer
+from xvfl.training.predict import mean_score, mode_losses
 from xvfl.wire.in_process import OfflineTransport
 
 RUN, SPLIT, VERSIONS = "run_name.json", "split.json", "upload_versions.json"

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from xvfl.federation.predict import all_decisions, logits, mode_party_pairs, predictable_rows
 from xvfl.maths import is_labeled
 from xvfl.methods.base import Method, Mode, mode_key
 from xvfl.methods.members import Members
 from xvfl.methods.pooling import pooling_method
 from xvfl.primitives.rows import Rows
 from xvfl.primitives.task import CLASSIFICATION, Task
+from xvfl.training.predict import all_decisions, logits, mode_party_pairs, predictable_rows
 from xvfl.training.protocols import ReachableFederation
 
 Temperatures = dict[str, float]
