@@ -16,12 +16,12 @@ from xvfl.federation.remote_party import RemoteParty
 from xvfl.model.run_dir import RunDir
 from xvfl.service.prediction import coordinator_prediction
 from xvfl.service.prediction.coordinator_prediction import CoordinatorPredictor
-from xvfl.service.prediction.micro_batches import Answers, MicroBatcher
 from xvfl.wire import codec
 from xvfl.wire.event_summary import EventSummary
 from xvfl.wire.handshake_log import _flush
 from xvfl.wire.in_process import InProcessTransport
 from xvfl.wire.messages import Hello, OpenPrediction, PredictionOpened
+from xvfl_serve.http.micro_batches import Answers, MicroBatcher
 
 IDS = ("c1", "c2", "c3")
 

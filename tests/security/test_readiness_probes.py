@@ -13,8 +13,8 @@ import torch
 
 from xvfl.model.run_dir import RunDir
 from xvfl.service.prediction.assisted_prediction import ASSIST_SHARE, AssistedPredictor
-from xvfl.service.prediction.micro_batches import UnavailableError
 from xvfl.wire.messages import Assist, Assistance, Message
+from xvfl_serve.errors import UnavailableError
 
 MODEL = SimpleNamespace(task=SimpleNamespace(n_outputs=2))
 OPENED: Any = SimpleNamespace(model=MODEL)

@@ -30,7 +30,6 @@ from xvfl.model.run_dir import MANIFEST, RunDir
 from xvfl.model.workflow import open_bundle
 from xvfl.primitives.rows import FULL, Rows, observation_levels
 from xvfl.service.log import LogFunction
-from xvfl.service.prediction.micro_batches import Answers, UnavailableError
 from xvfl.service.prediction.row_answers import (
     absent_notes,
     predicted,
@@ -38,7 +37,8 @@ from xvfl.service.prediction.row_answers import (
     prior_notes,
 )
 from xvfl.wire.messages import Assist, Assistance, ErrorReply, Message
-from xvfl_serve.errors import RequestError
+from xvfl_serve.errors import RequestError, UnavailableError
+from xvfl_serve.http.micro_batches import Answers
 from xvfl_serve.row_report import FULL_ROW, NO_GAP, NO_PEER, REFUSED_MODE
 
 Call = Callable[[Message, float], Message]
@@ -108,6 +108,8 @@ class AssistedPredictor:
         Minimum number of parties that must answer, including this one.
     """
 
+    mode = "assisted"
+
     def __init__(
         self,
         name: str,
@@ -123,7 +125,7 @@ class AssistedPredictor:
         self._handles, self._call, self._log = handles, call, log
         self._normalize = RULES[rule]
         texts = normalize_ids(source_ids(source), rule, "prediction.table")
-        self._row = {text: row for row, text in enumerate(texts)}
+        self._row, self.n_ids = {text: row for row, text in enumerate(texts)}, len(texts)
         self._opened: _Opened | None = None
         self._min_parties, self._n_peers, self._probed = min_parties, 0, -math.inf
         self._request_id, self._calling, self._probing = 0, threading.Lock(), threading.Lock()

@@ -29,9 +29,8 @@ from xvfl.service.align import existing_alignment, match_parties
 from xvfl.service.config import ALIGNMENT, CoordinatorConfig
 from xvfl.service.log import LogFunction
 from xvfl.service.prediction.federated_model import FederatedModel
-from xvfl.service.prediction.micro_batches import Answers, UnavailableError
 from xvfl.service.prediction.prediction_config import MAX_ASSISTED_ROWS, MAX_DEADLINE_S
-from xvfl.service.prediction.row_answers import collaborative_answers
+from xvfl.service.prediction.row_answers import collaborative_answers, prior_answer
 from xvfl.service.prediction.stand_in import StandIn, add_stand_ins, find_stand_ins
 from xvfl.service.release_delivery import send_release
 from xvfl.service.release_store import ReleaseStore
@@ -39,7 +38,8 @@ from xvfl.service.uploads.upload_store import find_upload
 from xvfl.wire.messages import Assist, Assistance, Hello, Message
 from xvfl.wire.texts import MAX_NAME
 from xvfl.wire.transport import Transport
-from xvfl_serve.errors import RequestError
+from xvfl_serve.errors import RequestError, UnavailableError
+from xvfl_serve.http.micro_batches import Answers
 
 MATCH_TIMEOUT_S = 60.0
 """Seconds to wait for a party that restarts during matching."""
@@ -64,6 +64,8 @@ class CoordinatorPredictor:
         Receives log events.
     """
 
+    mode = "collaborative"
+
     def __init__(
         self,
         config: CoordinatorConfig,
@@ -79,7 +81,7 @@ class CoordinatorPredictor:
                 f"prediction.min_parties: expected 1 to {len(model.names)}, the parties of the "
                 f"run, got {self.settings.min_parties}"
             )
-        self._ids = list(ids)
+        self._ids, self.n_ids = list(ids), len(ids)
         rule = config.matching.rule
         self._normalize = RULES[rule]
         texts = normalize_ids(self._ids, rule, "prediction.ids")
@@ -219,6 +221,10 @@ class CoordinatorPredictor:
                 text += f"; not matched yet: {', '.join(unmatched)}"
             raise RequestError(text, "ids", status=404)
         return row
+
+    def prior(self, note: str) -> dict[str, Any]:
+        """Answer a row that no party holds."""
+        return prior_answer(self.model.task, self.model.prior, note)
 
     def check_ready(self) -> None:
         """Raise `UnavailableError` if fewer than `min_parties` are available."""

@@ -15,13 +15,10 @@ from xvfl.service.config import CoordinatorConfig
 from xvfl.service.listener import listen
 from xvfl.service.log import LogFunction
 from xvfl.service.prediction.coordinator_prediction import CoordinatorPredictor
-from xvfl.service.prediction.endpoint_settings import EndpointSettings
+from xvfl.service.prediction.endpoint import start_endpoint
 from xvfl.service.prediction.federated_model import current_run, load_federated_model
-from xvfl.service.prediction.http_endpoint import HttpEndpoint, PredictionService
-from xvfl.service.prediction.micro_batches import MicroBatcher
 from xvfl.service.prediction.party_prediction import PREDICTION, PartyPredictor
 from xvfl.service.prediction.prediction_config import CoordinatorPrediction
-from xvfl.service.prediction.row_answers import prior_answer
 from xvfl.service.state_dir import open_state_dir
 from xvfl.service.status_server import StatusServer
 from xvfl.system.signals import STOP_TIMEOUT_S, stop_on_signals
@@ -63,20 +60,9 @@ def serve_predictions(config: CoordinatorConfig, show: bool = True) -> None:
         local = open_local_party(config, settings, folder, log)
         pool = predictor.connect({**server.transports, **local})
         stack.callback(pool.close)
-        batcher = MicroBatcher(predictor.answer, settings.max_rows)
-        stack.callback(batcher.close)
-        service = PredictionService(
-            "collaborative",
-            predictor.find_row,
-            lambda note: prior_answer(predictor.model.task, predictor.model.prior, note),
-            batcher.submit,
-            check_ready=predictor.check_ready,
-        )
-        endpoint = HttpEndpoint(EndpointSettings.of(settings), service, log)
-        stack.callback(endpoint.close)
+        start_endpoint(settings, predictor, {}, log, stack)
         address = f"{config.listen.rpartition(':')[0]}:{server.port}"
         log({"event": "listening", "address": address, "parties": list(config.parties)})
-        log({"event": "prediction_endpoint", "port": endpoint.port, "ids": len(ids)})
         if config.status_address is not None:
             status_server = StatusServer(
                 config.status_address, predictor.status, config.status_allowed_hosts

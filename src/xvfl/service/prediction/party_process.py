@@ -7,20 +7,14 @@ from typing import Any
 import torch
 
 from xvfl.certs import peer_name
-from xvfl.data.sources import Source
 from xvfl.errors import ConfigError, PartyError
 from xvfl.model.fitting import choose_device
-from xvfl.model.run_dir import RunDir
 from xvfl.model.workflow import read_source
 from xvfl.service.config import PartyProcessConfig
 from xvfl.service.connector import connect_party
-from xvfl.service.log import LogFunction
 from xvfl.service.prediction.assisted_prediction import AssistedPredictor
-from xvfl.service.prediction.endpoint_settings import EndpointSettings
-from xvfl.service.prediction.http_endpoint import HttpEndpoint, PredictionService
-from xvfl.service.prediction.micro_batches import MicroBatcher
+from xvfl.service.prediction.endpoint import start_endpoint
 from xvfl.service.prediction.party_prediction import PartyPredictor
-from xvfl.service.prediction.prediction_config import PartyPrediction
 from xvfl.service.state_dir import open_state_dir
 from xvfl.service.status_server import StatusServer
 from xvfl.system.signals import STOP_TIMEOUT_S, stop_on_signals
@@ -76,9 +70,17 @@ def serve_party_predictions(
             log({"event": "status_server", "port": server.port})
         stack.enter_context(stop_on_signals(on_stop=client.stop, timeout=STOP_TIMEOUT_S))
         if opened.address is not None:
-            rule = config.matching.rule
-            port = _start_endpoint(opened, predictor, folder, source, rule, client, log, stack)
-            log({"event": "prediction_endpoint", "port": port, "ids": len(predictor.table.ids)})
+            assisted = AssistedPredictor(
+                name,
+                folder,
+                source,
+                config.matching.rule,
+                predictor.handles,
+                client.call,
+                log,
+                opened.min_parties,
+            )
+            start_endpoint(opened, assisted, {"party": name}, log, stack)
         rows = len(predictor.table.ids)
         log({"event": "started", "coordinator": config.coordinator, "prediction_rows": rows})
         stack.enter_context(limit_threads(False, choose_device(config.device)))
@@ -87,44 +89,6 @@ def serve_party_predictions(
     log({"event": "stopped", "reason": endpoint.end_reason or "stop signal"})
     if endpoint.end_reason is not None:
         raise PartyError(f"the coordinator ended this party's part: {endpoint.end_reason}")
-
-
-def _start_endpoint(
-    opened: PartyPrediction,
-    predictor: PartyPredictor,
-    folder: RunDir,
-    source: Source,
-    rule: str,
-    client: PartyClient,
-    log: LogFunction,
-    stack: ExitStack,
-) -> int:
-    """Start the HTTP endpoint of this party's own rows; return its port."""
-    assert opened.address is not None
-    name = predictor.name
-    assisted = AssistedPredictor(
-        name,
-        folder,
-        source,
-        rule,
-        predictor.handles,
-        client.call,
-        log,
-        opened.min_parties,
-    )
-    batcher = MicroBatcher(assisted.answer, opened.max_rows)
-    stack.callback(batcher.close)
-    service = PredictionService(
-        "assisted",
-        assisted.find_row,
-        assisted.prior,
-        batcher.submit,
-        {"party": name},
-        assisted.check_ready,
-    )
-    endpoint = HttpEndpoint(EndpointSettings.of(opened), service, log)
-    stack.callback(endpoint.close)
-    return endpoint.port
 
 
 def _status(predictor: PartyPredictor, client: PartyClient) -> dict[str, Any]:

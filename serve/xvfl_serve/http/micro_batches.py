@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from xvfl.errors import RunError
+from xvfl_serve.errors import OverloadedError
 
 Answers = list[dict[str, Any]]
 AnswerRows = Callable[[list[int], str, float], Answers]
@@ -19,18 +19,6 @@ MIN_SHARE = 0.1
 """A request that has less than this share of its time left is not sent to the parties."""
 MAX_RATIO = 2.0
 """Requests share an exchange if the seconds of one are at most this multiple of the other's."""
-
-
-class UnavailableError(RunError):
-    """A request cannot be answered now; the caller may try again after `retry_after` seconds."""
-
-    retry_after = 5
-
-
-class OverloadedError(UnavailableError):
-    """A request waited so long that there is no time left to answer it."""
-
-    retry_after = 1
 
 
 @dataclass(frozen=True)

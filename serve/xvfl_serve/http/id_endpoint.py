@@ -1,9 +1,10 @@
 """The HTTP endpoint of prediction by the federation: `POST /predict` with ids.
 
-It shares tokens, limits, errors, JSON and the documentation page with `xvfl serve`.
+It shares tokens, limits, errors, JSON and the documentation page with the server of a bundle.
 """
 
 import asyncio
+import ssl
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -18,31 +19,23 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
-from xvfl.errors import RunError, XVFLError
-from xvfl.service.addresses import parse_address
-from xvfl.service.log import LogFunction
-from xvfl.service.prediction.endpoint_openapi import describe_endpoint
-from xvfl.service.prediction.endpoint_settings import (
-    MIN_DEADLINE_S,
-    EndpointSettings,
-    check_exposure,
-    load_certificate,
-    read_tokens,
-)
-from xvfl.service.prediction.micro_batches import Answers, UnavailableError
-from xvfl_serve.errors import RequestError, unknown
+from xvfl_serve.errors import RequestError, UnavailableError, unknown
 from xvfl_serve.http.access import Access, AccessMiddleware
 from xvfl_serve.http.app import on_error, on_http_error
 from xvfl_serve.http.bodies import JSON_TYPES, check_rows, content_type, parse_json, read_body
 from xvfl_serve.http.connections import port_limits
 from xvfl_serve.http.docs_page import docs_page
+from xvfl_serve.http.id_openapi import MIN_DEADLINE_S, describe_endpoint
 from xvfl_serve.http.json_response import error_response, json_response
 from xvfl_serve.http.metrics import CONTENT_TYPE, Metrics
+from xvfl_serve.http.micro_batches import Answers
 from xvfl_serve.http.predict_route import run_large
 from xvfl_serve.http.server import HttpServer, listen
 from xvfl_serve.http.size_limits import Admission, SizeLimits
 from xvfl_serve.row_report import REFUSED_MODE
 
+LogFunction = Callable[[Mapping[str, Any]], None]
+"""Log an event: a mapping with the key `event` and details."""
 FIELDS = ("ids", "mode", "deadline", "unknown")
 UNKNOWN = ("error", "prior")
 """What to do with ids that nobody holds: reject the request, or answer with the prior."""
@@ -76,36 +69,49 @@ class PredictionService:
     about: Mapping[str, Any] = field(default_factory=dict)
     """Fields of every response; callers see them."""
     check_ready: Callable[[], None] = lambda: None
-    """Raise `UnavailableError` or `RequestError` if no request can be answered at present."""
+    """Raise `RequestError` if no request can be answered at present."""
+    failures: tuple[type[Exception], ...] = ()
+    """Exceptions of predictions that failed; others are internal errors."""
 
 
-class HttpEndpoint:
-    """Serves `POST /predict` in a thread until closed."""
+@dataclass(frozen=True)
+class IdSettings:
+    """Address, callers and limits of an endpoint."""
 
-    def __init__(
-        self, settings: EndpointSettings, service: PredictionService, log: LogFunction
-    ) -> None:
+    host: str
+    port: int
+    tokens: Mapping[str, str]
+    """Bearer token of each caller; empty accepts requests without a token."""
+    deadline: float
+    """Longest time to answer a request, in seconds."""
+    max_rows: int
+    tls: ssl.SSLContext | None = None
+    version: str = ""
+    """Version of the software, for the description."""
+
+
+class IdEndpoint:
+    """Serves `POST /predict` in a thread until closed; raises `OSError` if it cannot listen."""
+
+    def __init__(self, settings: IdSettings, service: PredictionService, log: LogFunction) -> None:
         self._service, self._deadline, self._log = service, settings.deadline, log
-        tokens = read_tokens(settings.tokens)
-        host, port = parse_address(settings.address, "prediction.address")
-        check_exposure(host, settings.address, tokens)
-        tls = load_certificate(settings)
-        access = Access(host, tokens)
+        access = Access(settings.host, settings.tokens)
         self._max_rows = settings.max_rows
         self._max_bytes = BODY_BYTES + ID_BYTES * settings.max_rows
         self._limits = SizeLimits.of_ids(self._max_rows, self._max_bytes)
         self._admission = Admission(self._max_bytes, self._limits.cells, BODY_S)
         self.metrics = Metrics()
-        self._openapi = describe_endpoint(settings, service.mode)
-        try:
-            listener = listen(host, port)
-        except (OSError, OverflowError) as error:
-            raise RunError(
-                f"prediction.address: cannot listen on {settings.address} ({error}); choose another"
-            ) from error
+        self._openapi = describe_endpoint(
+            service.mode,
+            settings.deadline,
+            settings.max_rows,
+            bool(settings.tokens),
+            settings.version,
+        )
+        listener = listen(settings.host, settings.port)
         app = AccessMiddleware(self._application(), access, self.metrics.add_request)
         seconds = settings.deadline + 1
-        self._server = HttpServer(app, listener, port_limits(), tls, seconds).start("http")
+        self._server = HttpServer(app, listener, port_limits(), settings.tls, seconds).start("http")
         self.port = self._server.port
 
     def close(self) -> None:
@@ -125,8 +131,7 @@ class HttpEndpoint:
         handlers: dict[Any, Any] = {
             RequestError: on_error,
             HTTPException: on_http_error,
-            UnavailableError: _on_unavailable,
-            XVFLError: self._on_failure,
+            **dict.fromkeys(self._service.failures, self._on_failure),
         }
         app = Starlette(routes=routes, exception_handlers=handlers)
         app.router.redirect_slashes = False
@@ -144,8 +149,8 @@ class HttpEndpoint:
     async def _ready(self, request: Request) -> Response:
         try:
             await asyncio.to_thread(self._service.check_ready)
-        except (UnavailableError, RequestError) as error:
-            seconds = getattr(error, "retry_after", UnavailableError.retry_after)
+        except RequestError:
+            seconds = UnavailableError.retry_after
             # Anybody may ask this, so the reason stays in the log and in answers to callers.
             return Response(status_code=503, headers={"Retry-After": str(seconds)})
         return Response(status_code=200)
@@ -200,7 +205,7 @@ class HttpEndpoint:
     async def _received(self, future: "Future[Answers]") -> Answers:
         try:
             return await asyncio.wrap_future(future)
-        except (RequestError, XVFLError):
+        except (RequestError, *self._service.failures):
             raise
         except Exception as error:
             self._log({"event": "internal_error", "traceback": traceback.format_exc()})
@@ -240,15 +245,10 @@ class HttpEndpoint:
             raise RequestError(unknown("value", str(policy), UNKNOWN), "unknown")
         return ids, float(seconds), policy == "prior"
 
-    async def _on_failure(self, request: Request, error: XVFLError) -> Response:
+    async def _on_failure(self, request: Request, error: Exception) -> Response:
         self._log({"event": "prediction_failed", "reason": str(error)})
         text = f"the prediction failed ({type(error).__name__}); see the log of this process"
         return error_response(RequestError(text, status=503))
-
-
-async def _on_unavailable(request: Request, error: UnavailableError) -> Response:
-    headers = {"Retry-After": str(error.retry_after)}
-    return error_response(RequestError(str(error), status=503), headers)
 
 
 def _all_refused(body: dict[str, Any]) -> Response:

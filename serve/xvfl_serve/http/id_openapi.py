@@ -1,38 +1,26 @@
 """The OpenAPI description of the HTTP endpoint of prediction by the federation."""
 
-from typing import Any
+from xvfl_serve.http import openapi
+from xvfl_serve.http.openapi import ERROR, TEXT, Schema, describe, get_operation
 
-from xvfl.service.prediction.endpoint_settings import MIN_DEADLINE_S, EndpointSettings
-from xvfl.version import VERSION
-from xvfl_serve.http.openapi import (
-    CROSS_SITE,
-    ERROR,
-    HOST_NOT_ALLOWED,
-    TEXT,
-    get_operation,
-    require_token,
-)
-
-ERRORS = {
-    "400": "The body cannot be read.",
-    "401": "No or wrong token.",
-    "403": CROSS_SITE,
+COMMON = ("400", "401", "403", "408", "415", "421", "422")
+"""Errors that every port has."""
+ERRORS = {status: openapi.ERRORS[status] for status in COMMON} | {
     "404": "An id that nobody holds, or that may not be predicted.",
-    "408": "The body arrived too slowly.",
     "409": "No head is released to this party.",
     "413": "Too many ids or bytes.",
-    "415": "Unknown content type.",
-    "421": HOST_NOT_ALLOWED,
-    "422": "A field is wrong; the answer names it.",
     "429": "All rows are refused: the parties that could answer have used up a budget.",
     "503": "Fewer than `min_parties` are available, the request waited too long for others, or the "
     "prediction failed; try again.",
 }
-Schema = dict[str, Any]
+MIN_DEADLINE_S = 0.01
+"""Shortest time that a request may demand."""
 
 
-def describe_endpoint(settings: EndpointSettings, mode: str) -> Schema:
-    """Describe an endpoint that predicts in a mode."""
+def describe_endpoint(
+    mode: str, deadline: float, max_rows: int, tokens: bool, version: str
+) -> Schema:
+    """Describe an endpoint that predicts in a mode; see `IdSettings`."""
     request = {"application/json": {"schema": {"$ref": "#/components/schemas/PredictRequest"}}}
     answers = {"application/json": {"schema": {"$ref": "#/components/schemas/Answers"}}}
     error = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
@@ -40,32 +28,19 @@ def describe_endpoint(settings: EndpointSettings, mode: str) -> Schema:
         "summary": "Predict rows by their ids.",
         "requestBody": {"required": True, "content": request},
         "responses": {"200": {"description": "One answer per id.", "content": answers}}
-        | {status: {"description": text, "content": error} for status, text in ERRORS.items()},
+        | {status: {"description": ERRORS[status], "content": error} for status in sorted(ERRORS)},
     }
-    description: Schema = {
-        "openapi": "3.1.0",
-        "info": {
-            "title": "Predictions of the federation",
-            "version": VERSION,
-            "description": f"Rows are predicted in mode {mode} by the parties that hold them and "
-            "answer in time.",
-        },
-        "paths": {
-            "/predict": {"post": predict},
-            "/v2/health/live": {"get": get_operation("Tell whether the endpoint is alive.", None)},
-            "/v2/health/ready": {"get": _ready()},
-            "/metrics": {"get": get_operation("Return counters for Prometheus.", "text/plain")},
-            "/openapi.json": {"get": get_operation("Return this description.")},
-        },
-        "components": {
-            "schemas": {
-                "Answers": _answers(),
-                "Error": ERROR,
-                "PredictRequest": _request(settings, mode),
-            }
-        },
+    paths = {
+        "/predict": {"post": predict},
+        "/v2/health/live": {"get": get_operation("Tell whether the endpoint is alive.", None)},
+        "/v2/health/ready": {"get": _ready()},
+        "/metrics": {"get": get_operation("Return counters for Prometheus.", "text/plain")},
+        "/openapi.json": {"get": get_operation("Return this description.")},
     }
-    return require_token(description) if settings.tokens else description
+    request_schema = _request(mode, deadline, max_rows)
+    schemas = {"Answers": _answers(), "Error": ERROR, "PredictRequest": request_schema}
+    text = f"Rows are predicted in mode {mode} by the parties that hold them and answer in time."
+    return describe("Predictions of the federation", version, text, paths, schemas, tokens)
 
 
 def _ready() -> Schema:
@@ -74,18 +49,18 @@ def _ready() -> Schema:
     return operation
 
 
-def _request(settings: EndpointSettings, mode: str) -> Schema:
+def _request(mode: str, deadline: float, max_rows: int) -> Schema:
     return {
         "type": "object",
         "required": ["ids"],
         "additionalProperties": False,
         "properties": {
-            "ids": {"type": "array", "minItems": 1, "maxItems": settings.max_rows, "items": TEXT},
+            "ids": {"type": "array", "minItems": 1, "maxItems": max_rows, "items": TEXT},
             "mode": {"enum": [mode]},
             "deadline": {
                 "type": "number",
                 "minimum": MIN_DEADLINE_S,
-                "maximum": settings.deadline,
+                "maximum": deadline,
                 "description": "Seconds; parties that have not answered by then are left out.",
             },
             "unknown": {
