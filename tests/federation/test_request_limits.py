@@ -1,26 +1,22 @@
-"""A party's limits on interactive training: sizes of settings, names of runs."""
+"""A party's limits on interactive training: sizes of its nets."""
 
-from dataclasses import fields, replace
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
-import torch
 
 from tests.options import resolved
 from xvfl.config import NO_PROTECTION, PrivacyConfig
-from xvfl.errors import ConfigError, RunError, WireError
+from xvfl.errors import ConfigError, WireError
 from xvfl.federation.request_limits import (
+    MAX_SIZE,
     UNLIMITED,
     RequestLimits,
-    RunNames,
-    SettingsLimits,
     copy_bytes,
     count_parameters,
 )
 from xvfl.federation.run_settings import RunSettings
 from xvfl.primitives.layout import Feature, Layout
 
-TRAINING = torch.arange(5)
 LAYOUT = Layout((Feature("a", "numeric", 1), Feature("b", "numeric", 1)))
 
 
@@ -35,19 +31,14 @@ def test_the_default_settings_are_allowed() -> None:
     UNLIMITED.check(settings())
 
 
-@pytest.mark.parametrize("name", [each.name for each in fields(SettingsLimits)])
-def test_larger_settings_are_refused(name: str) -> None:
-    section = "train" if name == "batch_size" else "net"
-    most = getattr(SettingsLimits(), name)
-    for value, allowed in ((most, True), (most + 8, False)):
-        changed = replace(getattr(settings(), section), **{name: value})
-        asked = replace(settings(), **{section: changed})
+@pytest.mark.parametrize("name", ["embedding_dim", "n_blocks", "hidden_dim"])
+def test_larger_nets_are_refused(name: str) -> None:
+    for value, allowed in ((MAX_SIZE, True), (MAX_SIZE + 8, False)):
+        asked = replace(settings(), net=replace(settings().net, **{name: value}))
         if allowed:
             RequestLimits().check(asked)
             continue
-        with pytest.raises(
-            WireError, match=rf"{name}: this party allows up to {most}, got {value}"
-        ):
+        with pytest.raises(WireError, match=rf"{name}: expected up to {MAX_SIZE}, got {value}"):
             RequestLimits().check(asked)
 
 
@@ -79,32 +70,8 @@ def test_too_many_parameters_are_refused() -> None:
     assert copy_bytes(LAYOUT, twice) == 2 * copy_bytes(LAYOUT, asked.net)
 
 
-def test_a_name_belongs_to_its_settings(tmp_path: Path) -> None:
-    names = RunNames(tmp_path / "runs.json", 2)
-    names.check(settings(), TRAINING)
-    names.check(settings(), TRAINING)
-    names.check(settings("b"), TRAINING)
-    again = RunNames(tmp_path / "runs.json", 2)
-    again.check(settings(), TRAINING)
-    other = replace(settings(), reconstruction=0.5)
-    for asked, rows in ((other, TRAINING), (settings(), TRAINING[1:])):
-        with pytest.raises(WireError, match="settings or training rows of run 'a' changed"):
-            again.check(asked, rows)
-    with pytest.raises(WireError, match="allows 2 runs with one alignment"):
-        again.check(settings("c"), TRAINING)
-
-
-@pytest.mark.parametrize("content", ["", "[]", "not JSON"])
-def test_a_damaged_list_of_runs_is_rejected(tmp_path: Path, content: str) -> None:
-    (tmp_path / "runs.json").write_text(content)
-    with pytest.raises(RunError, match="restore the file"):
-        RunNames(tmp_path / "runs.json", 2).check(settings(), TRAINING)
-
-
 def test_limits_are_checked() -> None:
-    with pytest.raises(ConfigError, match=r"limits\.max_runs: expected above 0, got 0"):
-        RequestLimits(max_runs=0)
-    with pytest.raises(ConfigError, match=r"limits\.settings\.hidden_dim: expected above 0"):
-        SettingsLimits(hidden_dim=0)
+    with pytest.raises(ConfigError, match=r"limits\.max_parameters: expected above 0, got 0"):
+        RequestLimits(max_parameters=0)
     with pytest.raises(ConfigError, match=r"limits\.max_delta: expected between 0 and 1, got 1"):
         RequestLimits(max_delta=1)

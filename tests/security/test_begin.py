@@ -42,13 +42,11 @@ def refused(attacker: HostileCoordinator, reply: Message, reason: str) -> None:
 
 CHANGES: list[tuple[str, dict[str, Any], str]] = [
     ("net", {"hidden_dim": 14_000}, "hidden_dim"),
-    ("net", {"embedding_dim": 4096}, "embedding_dim"),
-    ("net", {"members": 64}, "members"),
-    ("net", {"number_embedding_dim": 4096}, "number_embedding_dim"),
+    ("net", {"embedding_dim": 8192}, "embedding_dim"),
+    ("net", {"number_embedding_dim": 8192}, "number_embedding_dim"),
     ("net", {"skip_rank": 10**9}, "skip_rank"),
     ("net", {"n_blocks": 10**9}, "n_blocks"),
     ("net", {"base_channels": 8192}, "base_channels"),
-    ("train", {"batch_size": 10**7}, "batch_size"),
     ("train", {"learning_rate": float("nan")}, "learning_rate"),
     ("privacy", {"label_protection": "no_gradients"}, "label_protection"),
     ("privacy", {"label_protection": "no_gradients", "epsilon": 1.0}, "label_protection"),
@@ -74,8 +72,7 @@ def test_a_run_has_one_net(fresh: HostileCoordinator) -> None:
     assert isinstance(fresh.begin(HONEST), Ready)
     wider = replace(HONEST, net=replace(HONEST.net, hidden_dim=192))
     for attacker in (fresh, attacked_service(fresh.folder)):
-        refused(attacker, attacker.begin(wider), "settings or training rows of run 'a' changed")
-        refused(attacker, attacker.begin(HONEST, training=torch.arange(500)), "of run 'a' changed")
+        refused(attacker, attacker.begin(wider), "settings of run 'a' changed")
         renamed = asdict(HONEST) | {"run": "other"}
         refused(attacker, attacker.begin_with(renamed, "a"), "expected settings of 'a'")
         assert isinstance(attacker.begin(HONEST), Ready)
@@ -102,7 +99,7 @@ def test_a_refused_run_does_not_fix_the_encoder(tmp_path: Path) -> None:
     attacker = attacked_service(tmp_path, limits="[limits]\nmax_parameters = 1000\n")
     refused(attacker, attacker.begin(HONEST), "nets of 1000 parameters")
     assert not (tmp_path / "shop" / "encoder.json").exists()
-    assert not list((tmp_path / "shop").glob("runs-*"))
+    assert not (tmp_path / "shop" / "run.json").exists()
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,6 @@ from xvfl.config import (
 from xvfl.data.frames import SQL
 from xvfl.errors import ConfigError, WireError, unknown
 from xvfl.federation.request_limits import RequestLimits
-from xvfl.federation.request_limits import SettingsLimits as SettingsLimits
 from xvfl.service.prediction.prediction_config import CoordinatorPrediction, PartyPrediction
 from xvfl.wire.codec import MAX_FRAME_BYTES
 from xvfl.wire.limits import MAX_PENDING

@@ -64,9 +64,17 @@ class PartyFolder:
     """Loads a version of the encoder; None with interactive training."""
 
     def save_run(self, settings: RunSettings, full_threshold: float) -> None:
-        """Store the settings of a run that starts; a run that resumes has them already."""
+        """Store the settings of a run that starts; one that resumes must have the same ones."""
         record = {"settings": asdict(settings), "full_threshold": full_threshold}
-        if not self.folder.has(RUN) or self.folder.read_json(RUN) != record:
+        record, saved = json.loads(json.dumps(record)), {}
+        if self.folder.has(RUN):
+            saved = self.folder.read_json(RUN)
+        if saved.get("settings", {}).get("run") == settings.run and saved != record:
+            raise WireError(
+                f"Begin: the settings of run {settings.run!r} changed; restore them, or choose "
+                "another run name"
+            )
+        if saved != record:
             self.folder.write_json(RUN, record)
 
     def install(

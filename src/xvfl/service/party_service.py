@@ -18,7 +18,7 @@ from xvfl.errors import WireError
 from xvfl.federation.build import build_parties
 from xvfl.federation.endpoint import Endpoint, PartyRun
 from xvfl.federation.party_worker import PartyWorker
-from xvfl.federation.request_limits import RunNames, copy_bytes
+from xvfl.federation.request_limits import copy_bytes
 from xvfl.federation.run_settings import RunSettings
 from xvfl.matching import PartyMatch
 from xvfl.methods.members import member_seeds
@@ -89,8 +89,6 @@ class PartyService:
         folder = self.inputs.folder
         encoder = self._encoder(match, training)
         limits.check_parameters(encoder.layout, settings)
-        names = RunNames(folder / f"runs-{match.session.hex()[:16]}.json", limits.max_runs)
-        names.check(settings, training)
         rows = encode(encoder, take_rows(self.inputs.source, match.rows))
         table = to_party_table(encoder.layout, rows)
         seeds = [run_seed(load_secret(folder), settings.run)]
