@@ -7,7 +7,7 @@ of a member. Texts are of the kinds in `texts`, which say what a receiver accept
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from torch import Tensor
 
@@ -430,38 +430,6 @@ Message = (
     | Receipt
 )
 
-KINDS: dict[int, type[Any]] = {
-    1: Hello,
-    2: ErrorReply,
-    3: Begin,
-    4: Ready,
-    5: Embed,
-    6: Embedded,
-    7: Complete,
-    8: Completed,
-    9: Backward,
-    10: CueGradient,
-    11: Flush,
-    12: Done,
-    13: Match,
-    14: Matched,
-    15: Release,
-    16: End,
-    17: Challenge,
-    18: Proof,
-    19: OpenPrediction,
-    20: PredictionOpened,
-    21: EmbedRows,
-    22: RowEmbeddings,
-    23: Assist,
-    24: Assistance,
-    25: HeldOut,
-    26: AskUpload,
-    27: UploadOffer,
-    28: AskChunk,
-    29: UploadChunk,
-    30: UploadStored,
-    31: Withdraw,
-    32: Receipt,
-}
-"""Type number of each message in a frame; numbers are never reused."""
+KINDS: dict[int, type[Any]] = dict(enumerate(get_args(Message), 1))
+"""Type number of each message in a frame: its place in `Message`. New messages are added at the
+end, and a number is never reused."""
