@@ -5,10 +5,10 @@ Each organization has its own file. Paths are relative to the folder of the conf
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from xvfl.config import (
     EncoderConfig,
@@ -33,7 +33,9 @@ from xvfl.wire.texts import NAME
 from xvfl.wire.tls import Tls
 
 ALIGNMENT = "alignment.json"
-C = TypeVar("C", "CoordinatorConfig", "PartyProcessConfig")
+KEYS = ("ca_certificate", "certificate", "private_key", "release_key", "signing_key", "tokens")
+PATHS = frozenset((*KEYS, "ids", "local_table", "revocation_list", "state_dir", "table"))
+"""Options that name a file or a folder, in all sections."""
 
 
 @dataclass(frozen=True)
@@ -288,58 +290,20 @@ def load_config(
         raise ConfigError(
             f"{path}: expected either `listen` (coordinator) or `coordinator` (party)"
         )
-    base = path.resolve().parent
-    if "listen" in data:
-        config: CoordinatorConfig = build(CoordinatorConfig, data, str(path))
-        local, prediction = config.local_party, config.prediction
-        if prediction is not None:
-            prediction = replace(
-                prediction,
-                ids=_table_path(prediction.ids, base),
-                tokens=_path(prediction.tokens, base),
-                certificate=_path(prediction.certificate, base),
-                private_key=_path(prediction.private_key, base),
-                local_table=prediction.local_table and _table_path(prediction.local_table, base),
-            )
-        config = replace(
-            config,
-            prediction=prediction,
-            labels=replace(config.labels, table=_table_path(config.labels.table, base)),
-            local_party=local and replace(local, table=_table_path(local.table, base)),
-            signing_key=_path(config.signing_key, base),
-        )
-        return _resolve_common(config, base)
-    party: PartyProcessConfig = build(PartyProcessConfig, data, str(path))
-    opened = party.prediction
-    party = replace(
-        party,
-        prediction=opened
-        and replace(
-            opened,
-            table=_table_path(opened.table, base),
-            tokens=_path(opened.tokens, base),
-            certificate=_path(opened.certificate, base),
-            private_key=_path(opened.private_key, base),
-        ),
-        table=_table_path(party.table, base),
-        release_key=_path(party.release_key, base),
+    kind = CoordinatorConfig if "listen" in data else PartyProcessConfig
+    config: CoordinatorConfig | PartyProcessConfig = _resolve_paths(
+        build(kind, data, str(path)), path.resolve().parent
     )
-    return _resolve_common(party, base)
+    return config
 
 
-def _resolve_common(config: C, base: Path) -> C:
-    files = {each.name: str(base / getattr(config.tls, each.name)) for each in fields(Tls)}
-    changes: dict[str, Any] = {
-        "tls": Tls(**files),
-        "state_dir": str(base / config.state_dir),
-        "revocation_list": _path(config.revocation_list, base),
-    }
-    return replace(config, **changes)
-
-
-def _path(name: str | None, base: Path) -> str | None:
-    return None if name is None else str(base / name)
-
-
-def _table_path(name: str, base: Path) -> str:
-    return name if name.startswith(SQL) else str(base / name)
+def _resolve_paths(section: Any, base: Path) -> Any:
+    """Make the paths in a section, and in the sections within it, absolute."""
+    changes: dict[str, Any] = {}
+    for each in fields(section):
+        value = getattr(section, each.name)
+        if is_dataclass(value):
+            changes[each.name] = _resolve_paths(value, base)
+        elif each.name in PATHS and value is not None:
+            changes[each.name] = value if value.startswith(SQL) else str(base / value)
+    return replace(section, **changes)
