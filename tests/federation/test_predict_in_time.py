@@ -125,8 +125,7 @@ def federation(folder: Path, limits: PredictionLimits | None = None) -> Iterator
         endpoint = PredictionEndpoint(
             hello,
             lambda run, opened=opened: opened,  # type: ignore[misc]
-            lambda message: message,
-            lambda message: message,
+            {},
             events.append,
         )
         transports.append(SilentTransport(InProcessTransport(hello, endpoint.handle)))

@@ -1,6 +1,5 @@
 """`xvfl release` and `xvfl install`: the head of a finished run, from coordinator to party."""
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -90,14 +89,12 @@ def install(
         from xvfl.service.party_release import PartyFolder
         from xvfl.service.release_store import read_release
         from xvfl.service.state_dir import open_state_dir
-        from xvfl.service.uploads.party_encoder import load_parts
 
     loaded = load_party_config(config)
     key = Path(loaded.release_key) if loaded.release_key else None
     name = peer_name(loaded.tls.read()[1])
     folder, _ = open_state_dir(loaded, name, create=False)
-    load_upload = partial(load_parts, folder)
-    party = PartyFolder(name, folder, key, loaded.id_column, load_upload)
+    party = PartyFolder(name, folder, key, loaded.id_column)
     manifest = party.install(read_release(file))
     what = f"{manifest['number']} of run {manifest['run']}"
     if manifest.get("revoked") is not None:

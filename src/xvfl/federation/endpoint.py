@@ -8,6 +8,7 @@ member; a message has the members of a row side by side, M·d numbers (`member_r
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, cast
 
 import torch
@@ -23,7 +24,7 @@ from xvfl.federation.message_checks import (
     check_views,
 )
 from xvfl.federation.party_worker import PartyWorker
-from xvfl.federation.request_endpoint import RequestEndpoint
+from xvfl.federation.request_endpoint import Replies, RequestEndpoint
 from xvfl.federation.run_settings import RunSettings, parse_run_settings
 from xvfl.federation.sent_tensors import SentTensor, SentTensors, run_backward
 from xvfl.methods.base import View
@@ -39,17 +40,14 @@ from xvfl.wire.messages import (
     Done,
     Embed,
     Embedded,
-    End,
     Flush,
     Gradient,
     Hello,
     Instruction,
-    Match,
-    Message,
     Ready,
-    Release,
 )
 
+NO_REQUEST = "expected a request of a coordinator that trains"
 LAST_STEP = 2**62
 """A step after every other step."""
 BEST_KINDS = frozenset(("save_best", "load_best"))
@@ -70,13 +68,15 @@ class PartyRun:
 class Endpoint(RequestEndpoint):
     """One party of one coordinator."""
 
+    restarts = (Begin,)
+
     def __init__(
         self,
         hello: Hello,
         start_run: Callable[[RunSettings, Tensor], PartyRun],
         store: CheckpointStore,
         log_event: Callable[[Mapping[str, Any]], None] = lambda event: None,
-        handle_other: Callable[[Match | Release], Message] | None = None,
+        replies: Replies = MappingProxyType({}),
     ) -> None:
         """Create an endpoint.
 
@@ -90,12 +90,18 @@ class Endpoint(RequestEndpoint):
             Storage of checkpoints.
         log_event
             Receives log events.
-        handle_other
-            Handles requests that are not part of training.
+        replies
+            Reply to requests that are not part of training.
         """
-        super().__init__(hello, log_event)
+        training: Replies = {
+            Begin: self._begin,
+            Embed: self._embed,
+            Complete: self._complete,
+            Backward: self._backward,
+            Flush: self._flush,
+        }
+        super().__init__(hello, log_event, {**training, **replies}, NO_REQUEST)
         self._start_run, self._store = start_run, store
-        self._handle_other = handle_other
         self.run = ""
         self.step = 0
         """The current training step."""
@@ -120,25 +126,6 @@ class Endpoint(RequestEndpoint):
 
     def _discard(self) -> None:
         self._sent.clear()
-
-    def _dispatch(self, message: Message) -> Message:
-        if isinstance(message, Begin):
-            return self._begin(message)
-        self._check_fresh(message)
-        if isinstance(message, Embed):
-            return self._embed(message)
-        if isinstance(message, Complete):
-            return self._complete(message)
-        if isinstance(message, Backward):
-            return self._backward(message)
-        if isinstance(message, Flush):
-            return self._flush(message)
-        if isinstance(message, End):
-            self.end_reason = message.reason
-            return Done(message.request_id, self._last_update)
-        if isinstance(message, Match | Release) and self._handle_other is not None:
-            return self._handle_other(message)
-        raise WireError(f"expected a request of a coordinator, got {type(message).__name__}")
 
     def _begin(self, message: Begin) -> Ready:
         """Start from the newest checkpoint at or before a step, or from the first weights."""

@@ -17,20 +17,15 @@ from xvfl.federation.member_rows import join_members, split_members
 from xvfl.federation.message_checks import check_handles, check_tensor, check_views
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.prediction_ledger import PredictionLedger
-from xvfl.federation.request_endpoint import RequestEndpoint
+from xvfl.federation.request_endpoint import Replies, RequestEndpoint
 from xvfl.methods.base import View
 from xvfl.wire.messages import (
     Complete,
     Completed,
-    Done,
     EmbedRows,
-    End,
     Hello,
-    Match,
-    Message,
     OpenPrediction,
     PredictionOpened,
-    Release,
     RowEmbeddings,
 )
 
@@ -68,10 +63,8 @@ class PredictionEndpoint(RequestEndpoint):
         What the party reports about itself when it connects.
     open_rows
         Loads nets and rows for the name of a run.
-    match
-        Replies to requests of private id matching.
-    install
-        Installs a release.
+    replies
+        Reply to requests that are not part of prediction.
     log_event
         Receives log events.
     """
@@ -80,12 +73,16 @@ class PredictionEndpoint(RequestEndpoint):
         self,
         hello: Hello,
         open_rows: Callable[[str], PredictionRows],
-        match: Callable[[Match], Message],
-        install: Callable[[Release], Message],
+        replies: Replies,
         log_event: Callable[[Mapping[str, Any]], None],
     ) -> None:
-        super().__init__(hello, log_event)
-        self._open_rows, self._match, self._install = open_rows, match, install
+        own: Replies = {
+            EmbedRows: self._embed,
+            Complete: self._complete,
+            OpenPrediction: self._open,
+        }
+        super().__init__(hello, log_event, {**own, **replies}, ONLY_PREDICTS)
+        self._open_rows = open_rows
         self._opened: PredictionRows | None = None
         self._discard()
 
@@ -96,23 +93,6 @@ class PredictionEndpoint(RequestEndpoint):
 
     def _discard(self) -> None:
         self._tensor_id, self._n_completions, self._n_rows, self._width = -1, 0, 0, 0
-
-    def _dispatch(self, message: Message) -> Message:
-        self._check_fresh(message)
-        if isinstance(message, EmbedRows):
-            return self._embed(message)
-        if isinstance(message, Complete):
-            return self._complete(message)
-        if isinstance(message, OpenPrediction):
-            return self._open(message)
-        if isinstance(message, Match):
-            return self._match(message)
-        if isinstance(message, Release):
-            return self._install(message)
-        if isinstance(message, End):
-            self.end_reason = message.reason
-            return Done(message.request_id, 0)
-        raise WireError(f"{type(message).__name__}: {ONLY_PREDICTS}")
 
     def _open(self, message: OpenPrediction) -> PredictionOpened:
         if self._opened is None or self._opened.run != message.run:

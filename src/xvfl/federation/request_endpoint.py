@@ -6,24 +6,49 @@ request that is sent again gets the same reply and has no second effect.
 
 import threading
 import traceback
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from xvfl.errors import MatchingError, WireError, XVFLError
 from xvfl.system.printable import one_line
 from xvfl.wire import codec
-from xvfl.wire.messages import ErrorReply, Hello, Message
+from xvfl.wire.messages import Done, End, ErrorReply, Hello, Message
 
 COMPUTE_LOCK = threading.Lock()
 """Torch has one global random stream per process: parties in one process take turns to compute."""
 
 
-class RequestEndpoint(ABC):
-    """Handles a coordinator's requests one after the other; a subclass computes the replies."""
+Replies = Mapping[type[Any], Callable[[Any], Message]]
+"""Functions that reply to requests, by the type of the request."""
 
-    def __init__(self, hello: Hello, log_event: Callable[[Mapping[str, Any]], None]) -> None:
+
+class RequestEndpoint:
+    """Handles a coordinator's requests one after the other.
+
+    Parameters
+    ----------
+    hello
+        What the party reports about itself when it connects.
+    log_event
+        Receives log events.
+    replies
+        Reply to requests; `End` needs none.
+    refusal
+        Why other requests are rejected.
+    """
+
+    restarts: ClassVar[tuple[type[Any], ...]] = ()
+    """Requests whose id may be any: another process of the coordinator may send them."""
+
+    def __init__(
+        self,
+        hello: Hello,
+        log_event: Callable[[Mapping[str, Any]], None],
+        replies: Replies,
+        refusal: str,
+    ) -> None:
         self.hello, self._log_event = hello, log_event
+        self._replies, self._refusal = replies, refusal
         self.end_reason: str | None = None
         """Why the coordinator ended the run; None while it has not."""
         self.n_rejected = 0
@@ -57,11 +82,19 @@ class RequestEndpoint(ABC):
             self._last, self._last_request_id = (frame, reply), message.request_id
             return reply
 
-    @abstractmethod
     def _dispatch(self, message: Message) -> Message:
         """Carry out a request and return the reply."""
+        kind = type(message)
+        if kind not in self.restarts:
+            self._check_fresh(message)
+        if isinstance(message, End):
+            self.end_reason = message.reason
+            return Done(message.request_id, 0)
+        if kind not in self._replies:
+            raise WireError(f"{kind.__name__}: {self._refusal}")
+        return self._replies[kind](message)
 
-    def _discard(self) -> None:  # noqa: B027  (optional)
+    def _discard(self) -> None:
         """Discard partial state after an unexpected exception."""
 
     def _check_fresh(self, message: Message) -> None:

@@ -10,7 +10,7 @@ A release assembles a model from the head, the party's encoder and its last chec
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -18,9 +18,8 @@ from typing import Any
 
 from torch import Tensor
 
-from xvfl.config import LossConfig, NetConfig, PrivacyConfig, build
+from xvfl.config import LossConfig, NetConfig, build
 from xvfl.data.encoder import encoder_from_dict
-from xvfl.data.sources import Encoder
 from xvfl.errors import WireError, XVFLError
 from xvfl.federation.endpoint import LAST_STEP
 from xvfl.federation.run_settings import RunSettings, parse_run_settings
@@ -32,23 +31,13 @@ from xvfl.model.workflow import BUNDLE, ENCODER, RELEASE
 from xvfl.options import resolve_saved
 from xvfl.primitives.task import task_from_dict
 from xvfl.service.checkpoints import Checkpoints
+from xvfl.service.log import LogFunction
 from xvfl.service.release import verify_release
+from xvfl.service.uploads.party_encoder import PartyParts, load_parts
 from xvfl.training.optimizer import strip_prefix
-from xvfl.wire.messages import Release
+from xvfl.wire.messages import Done, Release
 
 RUN = "run.json"
-
-
-@dataclass(frozen=True)
-class PartyParts:
-    """What a party contributes to its model."""
-
-    encoder: Encoder
-    method: str
-    net: NetConfig
-    privacy: PrivacyConfig
-    full_threshold: float
-    weights: Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -60,8 +49,7 @@ class PartyFolder:
     release_key: Path | None
     """Public key that verifies releases."""
     id_column: str | None = None
-    load_upload: Callable[[int], PartyParts] | None = None
-    """Loads a version of the encoder; None with interactive training."""
+    log: LogFunction = lambda event: None
 
     def save_run(self, settings: RunSettings, full_threshold: float) -> None:
         """Store the settings of a run that starts; one that resumes must have the same ones."""
@@ -76,6 +64,13 @@ class PartyFolder:
             )
         if saved != record:
             self.folder.write_json(RUN, record)
+
+    def reply(self, message: Release, live: tuple[str, Mapping[str, Tensor]] = ("", {})) -> Done:
+        """Install a release that the coordinator sent."""
+        manifest = self.install(message, live)
+        kind = "released" if manifest.get("revoked") is None else "release_revoked"
+        self.log({"event": kind, "number": manifest["number"], "run": manifest["run"]})
+        return Done(message.request_id, 0)
 
     def install(
         self, message: Release, live: tuple[str, Mapping[str, Tensor]] = ("", {})
@@ -192,8 +187,8 @@ class PartyFolder:
     ) -> PartyParts:
         """Load what this party contributes to a run, or to a model of a version of its encoder."""
         version = encoder_version(run)
-        if version is not None and self.load_upload is not None:
-            return self.load_upload(version)
+        if version is not None:
+            return load_parts(self.folder, version)
         settings, full_threshold = self.load_run(run, request)
         return PartyParts(
             encoder_from_dict(self.folder.read_json(ENCODER)),
@@ -224,12 +219,6 @@ class PartyFolder:
         if checkpoint is None:
             raise WireError(f"this party has no checkpoint of run {run!r}; train again")
         return strip_prefix(checkpoint[1], f"net/{self.name}/")
-
-
-def release_event(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the log event of an installed release."""
-    kind = "released" if manifest.get("revoked") is None else "release_revoked"
-    return {"event": kind, "number": manifest["number"], "run": manifest["run"]}
 
 
 def _digest(message: Release) -> str:

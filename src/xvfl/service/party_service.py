@@ -31,9 +31,9 @@ from xvfl.service.config import ALIGNMENT
 from xvfl.service.log import LogFunction
 from xvfl.service.matched_table import MatchedTable
 from xvfl.service.party_inputs import PartyInputs
-from xvfl.service.party_release import PartyFolder, release_event
+from xvfl.service.party_release import PartyFolder
 from xvfl.service.secret import load_secret, run_seed
-from xvfl.wire.messages import Done, Match, Message, Release
+from xvfl.wire.messages import Match, Message, Release
 
 
 class PartyService:
@@ -41,13 +41,19 @@ class PartyService:
 
     def __init__(self, inputs: PartyInputs, log: LogFunction) -> None:
         """Load the state folder; reject a table that has changed since its ids were matched."""
-        self.inputs, self._log = inputs, log
+        self.inputs = inputs
         path = inputs.folder / ALIGNMENT
         self.table = MatchedTable(inputs.source, path, inputs.matching, log, self._use_match)
         self.table.check(f"party {inputs.name!r}")
-        self._folder = PartyFolder(inputs.name, inputs.folder, inputs.release_key, inputs.id_column)
+        self._folder = PartyFolder(
+            inputs.name, inputs.folder, inputs.release_key, inputs.id_column, log
+        )
         self.endpoint = Endpoint(
-            self.table.hello(), self._start_run, Checkpoints(inputs.folder), log, self._reply
+            self.table.hello(),
+            self._start_run,
+            Checkpoints(inputs.folder),
+            log,
+            {Match: self.table.matching.reply, Release: self._install},
         )
 
     def close(self) -> None:
@@ -70,14 +76,10 @@ class PartyService:
     def _use_match(self) -> None:
         self.endpoint.hello = self.table.hello()
 
-    def _reply(self, message: Match | Release) -> Message:
-        if isinstance(message, Match):
-            return self.table.matching.reply(message)
+    def _install(self, message: Release) -> Message:
         run = self.endpoint.run
         weights = self.endpoint.worker.net.state_dict() if run else {}
-        manifest = self._folder.install(message, (run, weights))
-        self._log(release_event(manifest))
-        return Done(message.request_id, self.endpoint.last_update)
+        return self._folder.reply(message, (run, weights))
 
     def _start_run(self, settings: RunSettings, training: Tensor) -> PartyRun:
         """Encode the matched rows and build the net."""

@@ -4,7 +4,6 @@ import errno
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from threading import Event
 
 from xvfl.certs.release_key import PUBLIC_KEY
@@ -20,7 +19,6 @@ from xvfl.service.party_release import PartyFolder
 from xvfl.service.release import check_releasable
 from xvfl.service.release_store import ReleaseStore
 from xvfl.service.trained_heads import load_trained_heads
-from xvfl.service.uploads.party_encoder import load_parts
 from xvfl.wire.messages import Done, End, Release
 
 POLL_S = 0.1
@@ -162,8 +160,7 @@ def _install_at_local_party(
         return
     number = store.records()[local.name].number
     own = RunDir(folder / local.name)
-    load_upload = partial(load_parts, own)
-    party = PartyFolder(local.name, own, folder / PUBLIC_KEY, local.id_column, load_upload)
+    party = PartyFolder(local.name, own, folder / PUBLIC_KEY, local.id_column)
     try:
         party.install(store.load(local.name))
     except XVFLError as error:

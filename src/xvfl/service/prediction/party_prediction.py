@@ -1,6 +1,5 @@
 """A party that predicts: its prediction table, matched anew, with the nets of the last run."""
 
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -25,9 +24,9 @@ from xvfl.primitives.rows import observation_levels
 from xvfl.service.config import ALIGNMENT, MatchingConfig
 from xvfl.service.log import LogFunction
 from xvfl.service.matched_table import MatchedTable
-from xvfl.service.party_release import RUN, PartyFolder, PartyParts, release_event
-from xvfl.service.uploads.party_encoder import HELD_OUT, load_parts
-from xvfl.wire.messages import Done, Release
+from xvfl.service.party_release import RUN, PartyFolder
+from xvfl.service.uploads.party_encoder import HELD_OUT, PartyParts
+from xvfl.wire.messages import Match, Release
 
 PREDICTION = "prediction"
 """Subfolder of the state folder: alignment and counts of the prediction table."""
@@ -79,8 +78,7 @@ class PartyPredictor:
                 f"{folder.path}: no finished run to predict with; train first with `xvfl party`"
             )
         self.name, self._folder, self._source, self._limits = name, folder, source, limits
-        load_upload = partial(load_parts, folder) if uploads else None
-        self._state = PartyFolder(name, folder, release_key, id_column, load_upload)
+        self._state = PartyFolder(name, folder, release_key, id_column, log)
         self._device, self._log = device, log
         self.state = RunDir(folder / PREDICTION).create()
         path = self.state / ALIGNMENT
@@ -91,7 +89,10 @@ class PartyPredictor:
         # The operator started this process: forget unfinished sessions.
         self.table.matching.allow_sessions()
         self.endpoint = PredictionEndpoint(
-            self.table.hello(), self._open_rows, self.table.matching.reply, self._install, log
+            self.table.hello(),
+            self._open_rows,
+            {Match: self.table.matching.reply, Release: self._state.reply},
+            log,
         )
 
     def handles(self) -> Tensor:
@@ -113,10 +114,6 @@ class PartyPredictor:
     def _use_match(self) -> None:
         self.endpoint.hello = self.table.hello()
         self.endpoint.close_rows()
-
-    def _install(self, message: Release) -> Done:
-        self._log(release_event(self._state.install(message)))
-        return Done(message.request_id, 0)
 
     def _open_rows(self, run: str) -> PredictionRows:
         if (match := self.table.match) is None:

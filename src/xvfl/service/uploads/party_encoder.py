@@ -7,7 +7,8 @@ encoders/N/checkpoint.safetensors             its training, until it is finished
 """
 
 import math
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from threading import Event
 
@@ -15,9 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from xvfl.config import EncoderConfig, LossConfig, TableOptions, build
+from xvfl.config import EncoderConfig, LossConfig, NetConfig, PrivacyConfig, TableOptions, build
 from xvfl.data.encoder import encoder_from_dict
-from xvfl.data.sources import Source, encode, fit_encoder, take_rows
+from xvfl.data.sources import Encoder, Source, encode, fit_encoder, take_rows
 from xvfl.dataset.in_memory import to_party_table
 from xvfl.errors import ConfigError, WireError
 from xvfl.federation.party_worker import PartyWorker
@@ -31,7 +32,6 @@ from xvfl.model.fitting import choose_device
 from xvfl.model.run_dir import CHECKPOINT, RunDir
 from xvfl.nets.party_net import PartyNet
 from xvfl.primitives.rows import FULL, PartyTable, choose_full_threshold, observation_levels
-from xvfl.service.party_release import PartyParts
 from xvfl.service.secret import load_secret, run_seed
 from xvfl.system.report import Report, no_report
 from xvfl.training.loop import Record
@@ -39,6 +39,18 @@ from xvfl.training.loop import Record
 HELD_OUT = "held_out.json"
 ENCODER = "encoder.json"
 WEIGHTS = "weights.safetensors"
+
+
+@dataclass(frozen=True)
+class PartyParts:
+    """What a party contributes to its model."""
+
+    encoder: Encoder
+    method: str
+    net: NetConfig
+    privacy: PrivacyConfig
+    full_threshold: float
+    weights: Mapping[str, Tensor]
 
 
 class PartyEncoder:

@@ -5,7 +5,7 @@ No message names a net, a view, a batch or a step; every other message is reject
 
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,7 +17,7 @@ from torch import Tensor
 from xvfl.config import UploadTerms
 from xvfl.errors import RunError, WireError, XVFLError
 from xvfl.federation.message_checks import check_handles
-from xvfl.federation.request_endpoint import RequestEndpoint
+from xvfl.federation.request_endpoint import Replies, RequestEndpoint
 from xvfl.federation.upload.manifest import UploadManifest, chunk_digest, parse_manifest
 from xvfl.federation.upload.views import compute_views
 from xvfl.model.run_dir import RunDir
@@ -28,11 +28,9 @@ from xvfl.wire.messages import (
     AskChunk,
     AskUpload,
     Done,
-    End,
     HeldOut,
     Hello,
     Match,
-    Message,
     Release,
     UploadChunk,
     UploadOffer,
@@ -43,7 +41,10 @@ UPLOAD = "upload.json"
 CHUNK_BYTES = 2**22
 """Bytes of the embeddings of a chunk, about."""
 MAX_CHUNK_ROWS = 4096
-HandleOther = Callable[[Match | Release], Message]
+ONLY_UPLOADS = (
+    "this party uploads its embeddings once and takes no part in interactive training; its "
+    "configuration would have to name it"
+)
 
 
 class Upload:
@@ -110,11 +111,13 @@ class UploadEndpoint(RequestEndpoint):
         Masked copies of a row that are uploaded.
     table_rows
         Number of rows of the party's table.
-    handle_other
-        Handles matching and releases.
+    replies
+        Reply to matching and releases.
     log_event
         Receives log events.
     """
+
+    restarts = (Match, Release)
 
     def __init__(
         self,
@@ -124,12 +127,18 @@ class UploadEndpoint(RequestEndpoint):
         terms: UploadTerms,
         masked_copies: int,
         table_rows: int,
-        handle_other: HandleOther,
+        replies: Replies,
         log_event: LogFunction,
     ) -> None:
-        super().__init__(hello, log_event)
+        own: Replies = {
+            HeldOut: self._set_held_out,
+            AskUpload: self._offer,
+            AskChunk: self._chunk,
+            UploadStored: self._note_stored,
+        }
+        super().__init__(hello, log_event, {**own, **replies}, ONLY_UPLOADS)
         self._folder, self._encoder, self._terms = folder, encoder, terms
-        self._copies, self._table_rows, self._handle_other = masked_copies, table_rows, handle_other
+        self._copies, self._table_rows = masked_copies, table_rows
         self._matched: NDArray[np.int64] | None = None
         self._upload: Upload | None = None
         self._manifest: UploadManifest | None = None
@@ -166,36 +175,17 @@ class UploadEndpoint(RequestEndpoint):
         if self._thread is not None:
             self._thread.join()
 
-    def _dispatch(self, message: Message) -> Message:
-        if isinstance(message, Match | Release):
-            return self._handle_other(message)
-        self._check_fresh(message)
-        if isinstance(message, HeldOut):
-            check_handles(message.handles, len(self._rows("HeldOut")))
-            self._held_out().store(message.handles.tolist())
-            self._start_training()
-        elif isinstance(message, AskUpload):
-            return self._offer(message)
-        elif isinstance(message, AskChunk):
-            return self._chunk(message)
-        elif isinstance(message, UploadStored):
-            self._check_version("UploadStored", message.version)
-            self.uploaded = True
-            self._log_event(
-                {
-                    "event": "upload_stored",
-                    "version": message.version,
-                    "digest": message.digest,
-                    **self.status(),
-                }
-            )
-        elif isinstance(message, End):
-            self.end_reason = message.reason
-        else:
-            raise WireError(
-                f"{type(message).__name__}: this party uploads its embeddings once and takes no "
-                "part in interactive training; its configuration would have to name it"
-            )
+    def _set_held_out(self, message: HeldOut) -> Done:
+        check_handles(message.handles, len(self._rows("HeldOut")))
+        self._held_out().store(message.handles.tolist())
+        self._start_training()
+        return Done(message.request_id, 0)
+
+    def _note_stored(self, message: UploadStored) -> Done:
+        self._check_version("UploadStored", message.version)
+        self.uploaded = True
+        event = {"event": "upload_stored", "version": message.version, "digest": message.digest}
+        self._log_event({**event, **self.status()})
         return Done(message.request_id, 0)
 
     def _rows(self, what: str) -> NDArray[np.int64]:

@@ -1,18 +1,17 @@
 """A party's part in a federation by uploads: match ids, train the encoder, upload, install."""
 
-from functools import partial
 from typing import Any
 
 from xvfl.service.config import ALIGNMENT
 from xvfl.service.log import LogFunction
 from xvfl.service.matched_table import MatchedTable
 from xvfl.service.party_inputs import PartyInputs
-from xvfl.service.party_release import PartyFolder, release_event
+from xvfl.service.party_release import PartyFolder
 from xvfl.service.uploads.encoder_versions import current_version
-from xvfl.service.uploads.party_encoder import PartyEncoder, check_epsilon, load_parts
+from xvfl.service.uploads.party_encoder import PartyEncoder, check_epsilon
 from xvfl.service.uploads.party_withdrawal import record_withdrawn_rows
 from xvfl.service.uploads.upload_endpoint import UploadEndpoint
-from xvfl.wire.messages import Done, Match, Message, Release
+from xvfl.wire.messages import Match, Release
 
 
 class UploadPartyService:
@@ -20,10 +19,9 @@ class UploadPartyService:
 
     def __init__(self, inputs: PartyInputs, log: LogFunction) -> None:
         """Load the state folder; reject a table that has changed since its ids were matched."""
-        self.inputs, self._log = inputs, log
-        load_upload = partial(load_parts, inputs.folder)
+        self.inputs = inputs
         self._folder = PartyFolder(
-            inputs.name, inputs.folder, inputs.release_key, inputs.id_column, load_upload
+            inputs.name, inputs.folder, inputs.release_key, inputs.id_column, log
         )
         path = inputs.folder / ALIGNMENT
         self.table = MatchedTable(inputs.source, path, inputs.matching, log, self._use_match)
@@ -46,7 +44,7 @@ class UploadPartyService:
             inputs.terms,
             inputs.encoder.copies,
             len(self.table.ids),
-            self._reply,
+            {Match: self.table.matching.reply, Release: self._folder.reply},
             log,
         )
         if self._encoder.privacy is not None:
@@ -73,10 +71,3 @@ class UploadPartyService:
             record_withdrawn_rows(self.inputs, self.table)
             self.endpoint.hello = self.table.hello()
             self.endpoint.set_match(match.rows)
-
-    def _reply(self, message: Match | Release) -> Message:
-        if isinstance(message, Match):
-            return self.table.matching.reply(message)
-        manifest = self._folder.install(message)
-        self._log(release_event(manifest))
-        return Done(message.request_id, 0)
