@@ -20,10 +20,10 @@ import torch
 from tests.service.predicting_federation import Predicting, held_by, write_party
 from xvfl.federation.prediction_ledger import PredictionLimits
 from xvfl.model.run_dir import RunDir
-from xvfl.model.workflow import read_source
 from xvfl.service.config import load_party_config
 from xvfl.service.connector import connect_party
 from xvfl.service.log import read_log
+from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.prediction.party_prediction import PartyPredictor
 from xvfl.service.uploads.party_encoder import load_parts
 from xvfl.wire.client import PartyClient
@@ -73,11 +73,9 @@ def bank(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ba
         write_party(folder, "bank", federation.listen)
         config = load_party_config(folder / "bank.toml")
         state, events = RunDir(config.state_dir), list[dict[str, Any]]()
-        source = read_source(str(folder / "bank-new.csv"), "customer", "bank")
+        inputs = PartyInputs.load("bank", config, state, str(folder / "bank-new.csv"))
         limits = PredictionLimits(max_per_row=MAX_PER_ROW)
-        predictor = PartyPredictor(
-            "bank", state, source, config.matching, limits, "cpu", events.append
-        )
+        predictor = PartyPredictor(inputs, limits, events.append)
         client = connect_party(
             config, predictor.table.hello, predictor.endpoint, events.append, 60.0
         )

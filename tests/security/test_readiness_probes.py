@@ -11,7 +11,10 @@ import pandas as pd
 import pytest
 import torch
 
+from xvfl.config import TableOptions
 from xvfl.model.run_dir import RunDir
+from xvfl.service.config import MatchingConfig
+from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.prediction.assisted_prediction import ASSIST_SHARE, AssistedPredictor
 from xvfl.wire.messages import Assist, Assistance, Message
 from xvfl_serve.errors import UnavailableError
@@ -28,9 +31,9 @@ class Coordinator:
         self.called = threading.Event()
         monkeypatch.setattr(AssistedPredictor, "_open", lambda _: OPENED)
         frame, handles = pd.DataFrame({"age": [1.0]}, ["c1"]), torch.tensor([0])
-        self.predictor = AssistedPredictor(
-            "bank", RunDir(folder), frame, "exact", lambda: handles, self.call, lambda _: None, 2
-        )
+        matching = MatchingConfig("exact")
+        inputs = PartyInputs("bank", frame, TableOptions(), RunDir(folder), matching)
+        self.predictor = AssistedPredictor(inputs, lambda: handles, self.call, lambda _: None, 2)
 
     def call(self, message: Message, seconds: float) -> Message:
         assert isinstance(message, Assist)

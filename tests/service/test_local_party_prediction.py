@@ -47,13 +47,10 @@ def test_the_local_party_takes_part(tmp_path: Path) -> None:
     ids = list(read_frame(settings.ids, "customer", "ids").index)
     state = RunDir(tmp_path / "prediction").create()
     predictor = CoordinatorPredictor(config, model, ids, state, events.append)
-    limits, log = PredictionLimits(), events.append
-    opened = PartyPredictor(
-        "shop", inputs.folder, inputs.source, config.matching, limits, "cpu", log
-    ).endpoint
+    opened = PartyPredictor(inputs, PredictionLimits(), events.append).endpoint
     transports = {
         "shop": InProcessTransport(opened.hello, opened.handle),
-        **open_local_party(config, settings, folder, events.append),
+        **open_local_party(config, settings, events.append),
     }
     pool = predictor.connect(transports)
     while len(pool.available()) < 2:
@@ -68,4 +65,4 @@ def test_the_local_party_takes_part(tmp_path: Path) -> None:
     config = load_coordinator_config(tmp_path / "coordinator.toml")
     assert config.prediction is not None
     with pytest.raises(ConfigError, match="prediction.local_table: expected the prediction table"):
-        open_local_party(config, config.prediction, folder, events.append)
+        open_local_party(config, config.prediction, events.append)

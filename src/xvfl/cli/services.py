@@ -108,8 +108,7 @@ def party(
     """
     with require_extra("federated"):
         from xvfl.service.config import load_party_config
-        from xvfl.service.party import serve_party
-        from xvfl.service.prediction.party_process import serve_party_predictions
+        from xvfl.service.party import serve_party, serve_party_predictions
 
     if again and not serve:
         raise InputError("--again: expected --serve as well; see `xvfl align --again` for training")

@@ -4,18 +4,14 @@ import errno
 from collections.abc import Mapping
 from contextlib import ExitStack
 
-from xvfl.certs.release_key import PUBLIC_KEY
 from xvfl.errors import RunError
-from xvfl.federation.request_limits import UNLIMITED
-from xvfl.model.run_dir import RunDir
-from xvfl.model.workflow import read_source
 from xvfl.service.config import CoordinatorConfig
 from xvfl.service.coordinator_service import CoordinatorService
 from xvfl.service.listener import listen
 from xvfl.service.outcome import RunOutcome
 from xvfl.service.party import open_party
 from xvfl.service.party_inputs import PartyInputs
-from xvfl.service.status_server import StatusServer
+from xvfl.service.status_server import serve_status
 from xvfl.system.signals import STOP_TIMEOUT_S, stop_on_signals
 from xvfl.wire.in_process import InProcessTransport, OfflineTransport
 from xvfl.wire.transport import Transport
@@ -47,7 +43,7 @@ def serve_coordinator(
     with ExitStack() as stack:
         stop = stack.enter_context(stop_on_signals(timeout=STOP_TIMEOUT_S))
         transports: Mapping[str, Transport]
-        status_address = config.status_address
+        listening = True
         try:
             server = stack.enter_context(listen(config, log, service.check_hello))
             transports = server.transports
@@ -60,37 +56,17 @@ def serve_coordinator(
             # All uploads are stored: train beside a process that predicts at these addresses.
             log({"event": "not_listening", "address": config.listen, "reason": str(error)})
             transports = {name: OfflineTransport() for name in config.parties}
-            status_address = None
+            listening = False
         service.connect({**transports, **_local_party(service)})
-        if status_address is not None:
-            status_server = StatusServer(
-                status_address, service.status, config.status_allowed_hosts
-            )
-            stack.callback(status_server.close)
-            log({"event": "status_server", "port": status_server.port})
+        if listening:
+            serve_status(config, service.status, log, stack)
         return service.run(stop)
 
 
 def _local_party(service: CoordinatorService) -> dict[str, Transport]:
     """Start the party in this process, if the configuration has one."""
-    config = service.config
-    party = config.local_party
-    if party is None:
+    if service.config.local_party is None:
         return {}
-    folder = RunDir(service.folder / party.name)
-    folder.create()
-    source = read_source(party.table, party.id_column, party.name)
-    inputs = PartyInputs(
-        party.name,
-        source,
-        party.options,
-        folder,
-        config.matching,
-        party.id_column,
-        service.folder / PUBLIC_KEY,
-        limits=UNLIMITED,
-        training="upload" if service.uploads else "interactive",
-        encoder=party.encoder,
-    )
+    inputs = PartyInputs.of_local_party(service.config, service.uploads)
     endpoint = open_party(inputs, service.log).endpoint
-    return {party.name: InProcessTransport(endpoint.hello, endpoint.handle)}
+    return {inputs.name: InProcessTransport(endpoint.hello, endpoint.handle)}

@@ -5,6 +5,7 @@ Contains no secrets.
 
 import time
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from typing import Any
 
 from starlette.responses import PlainTextResponse, Response
@@ -12,6 +13,8 @@ from starlette.responses import PlainTextResponse, Response
 from xvfl.errors import RunError
 from xvfl.model.dashboard.assets import json_reply, static_reply
 from xvfl.service.addresses import parse_address
+from xvfl.service.config import CoordinatorConfig, PartyProcessConfig
+from xvfl.service.log import LogFunction
 from xvfl.system.printable import one_line
 from xvfl_serve.http.access import Access, AccessMiddleware
 from xvfl_serve.http.connections import port_limits
@@ -82,6 +85,19 @@ class StatusServer:
     def close(self) -> None:
         """Stop serving."""
         self._server.close()
+
+
+def serve_status(
+    config: CoordinatorConfig | PartyProcessConfig,
+    status: StatusFunction,
+    log: LogFunction,
+    stack: ExitStack,
+) -> None:
+    """Serve the status of a process until the stack is closed, if its configuration says so."""
+    if config.status_address is not None:
+        server = StatusServer(config.status_address, status, config.status_allowed_hosts)
+        stack.callback(server.close)
+        log({"event": "status_server", "port": server.port})
 
 
 def _respond(path: str, get_status: StatusFunction) -> Response:

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from xvfl.data.sources import Source, encode, source_ids
+from xvfl.data.sources import encode, source_ids
 from xvfl.dataset.in_memory import to_party_table
 from xvfl.errors import ModeError, PartyError, RunError, WireError, XVFLError
 from xvfl.federation.fused import FusedFederation
@@ -30,6 +30,7 @@ from xvfl.model.run_dir import MANIFEST, RunDir
 from xvfl.model.workflow import open_bundle
 from xvfl.primitives.rows import FULL, Rows, observation_levels
 from xvfl.service.log import LogFunction
+from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.prediction.row_answers import (
     absent_notes,
     predicted,
@@ -90,14 +91,8 @@ class AssistedPredictor:
 
     Parameters
     ----------
-    name
-        The party.
-    folder
-        State folder, with the released head.
-    source
-        The prediction table.
-    rule
-        Rule that normalizes ids, as in matching.
+    inputs
+        The prediction table, and the state folder with the released head.
     handles
         Returns the handle of each row of the table, −1 where it is not matched. (n,)
     call
@@ -112,19 +107,17 @@ class AssistedPredictor:
 
     def __init__(
         self,
-        name: str,
-        folder: RunDir,
-        source: Source,
-        rule: str,
+        inputs: PartyInputs,
         handles: Callable[[], Tensor],
         call: Call,
         log: LogFunction,
         min_parties: int = 1,
     ) -> None:
-        self._name, self._folder, self._source = name, folder, source
+        self._name, self._folder, self._source = inputs.name, inputs.folder, inputs.source
         self._handles, self._call, self._log = handles, call, log
+        rule = inputs.matching.rule
         self._normalize = RULES[rule]
-        texts = normalize_ids(source_ids(source), rule, "prediction.table")
+        texts = normalize_ids(source_ids(self._source), rule, "prediction.table")
         self._row, self.n_ids = {text: row for row, text in enumerate(texts)}, len(texts)
         self._opened: _Opened | None = None
         self._min_parties, self._n_peers, self._probed = min_parties, 0, -math.inf

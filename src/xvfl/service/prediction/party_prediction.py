@@ -1,12 +1,12 @@
 """A party that predicts: its prediction table, matched anew, with the nets of the last run."""
 
-from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from xvfl.config import LossConfig
-from xvfl.data.sources import Source, encode, take_rows
+from xvfl.data.sources import encode, take_rows
 from xvfl.dataset.in_memory import to_party_table
 from xvfl.errors import InputError, RunError, WireError
 from xvfl.federation.build import build_parties
@@ -21,9 +21,10 @@ from xvfl.nets import NoCompleter
 from xvfl.nets.party_net import PartyNet
 from xvfl.options import resolve_saved
 from xvfl.primitives.rows import observation_levels
-from xvfl.service.config import ALIGNMENT, MatchingConfig
+from xvfl.service.config import ALIGNMENT
 from xvfl.service.log import LogFunction
 from xvfl.service.matched_table import MatchedTable
+from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.party_release import RUN, PartyFolder
 from xvfl.service.uploads.party_encoder import HELD_OUT, PartyParts
 from xvfl.wire.messages import Match, Release
@@ -37,52 +38,37 @@ class PartyPredictor:
 
     Parameters
     ----------
-    name
-        Name of the party.
-    folder
-        State folder of the finished run.
-    source
-        The prediction table.
-    matching
-        Rule and limits of private id matching.
+    inputs
+        The prediction table, with the state folder of the finished run.
     limits
         Budgets.
-    device
-        Device of the nets.
     log
         Receives log events.
     again
         Match ids once more, although they are matched.
-    release_key
-        Public key that verifies a release.
-    id_column
-        The id column, for the released model.
     """
+
+    busy = False
 
     def __init__(
         self,
-        name: str,
-        folder: RunDir,
-        source: Source,
-        matching: MatchingConfig,
+        inputs: PartyInputs,
         limits: PredictionLimits,
-        device: str,
         log: LogFunction,
         again: bool = False,
-        release_key: Path | None = None,
-        id_column: str | None = None,
     ) -> None:
-        uploads = folder.has(HELD_OUT)
-        if not uploads and not (folder.has(RUN) and folder.has(ENCODER)):
+        folder = inputs.folder
+        if not folder.has(HELD_OUT) and not (folder.has(RUN) and folder.has(ENCODER)):
             raise RunError(
                 f"{folder.path}: no finished run to predict with; train first with `xvfl party`"
             )
-        self.name, self._folder, self._source, self._limits = name, folder, source, limits
-        self._state = PartyFolder(name, folder, release_key, id_column, log)
-        self._device, self._log = device, log
+        self.inputs, self._limits, self._log = inputs, limits, log
+        self._state = PartyFolder(inputs.name, folder, inputs.release_key, inputs.id_column, log)
         self.state = RunDir(folder / PREDICTION).create()
         path = self.state / ALIGNMENT
-        self.table = MatchedTable(source, path, matching, log, self._use_match, "prediction")
+        self.table = MatchedTable(
+            inputs.source, path, inputs.matching, log, self._use_match, "prediction"
+        )
         self._forget_other_table()
         if again:
             self.table.forget()
@@ -94,6 +80,13 @@ class PartyPredictor:
             {Match: self.table.matching.reply, Release: self._state.reply},
             log,
         )
+
+    def status(self) -> dict[str, Any]:
+        """Describe the use of the budgets for the status server; numbers become metrics."""
+        return {"predicting": True, **self.endpoint.usage}
+
+    def close(self) -> None:
+        """Do nothing: requests are counted when they are answered."""
 
     def handles(self) -> Tensor:
         """Return the handle of each row of the table, −1 where it is not matched. (n,)"""
@@ -125,10 +118,12 @@ class PartyPredictor:
                 "would not be accounted for"
             )
         rows, layout = match.rows, parts.encoder.layout
-        table = to_party_table(layout, encode(parts.encoder, take_rows(self._source, rows)))
-        device = choose_device(self._device)
+        table = to_party_table(layout, encode(parts.encoder, take_rows(self.inputs.source, rows)))
+        device = choose_device(self.inputs.device)
         net = self._load_net(parts).to(device)
-        worker = PartyWorker(self.name, net, table.to(device), member_seeds([0], parts.net.members))
+        worker = PartyWorker(
+            self.inputs.name, net, table.to(device), member_seeds([0], parts.net.members)
+        )
         return PredictionRows(
             run,
             worker,
@@ -145,8 +140,8 @@ class PartyPredictor:
         loss, privacy, layout = LossConfig(method=parts.method), parts.privacy, parts.encoder.layout
         config, loss = resolve_saved(parts.net, loss, privacy, image=layout.image is not None)
         with torch.random.fork_rng(devices=[]):
-            nets = build_parties({self.name: layout}, config, loss, [0], privacy=privacy)
-        net = nets[self.name]
+            nets = build_parties({self.inputs.name: layout}, config, loss, [0], privacy=privacy)
+        net = nets[self.inputs.name]
         net.load_state_dict(dict(parts.weights))
         if privacy.trains_encoders:
             # The decoder of an encoder that was trained alone completes nothing for others.
