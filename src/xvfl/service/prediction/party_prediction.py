@@ -12,7 +12,7 @@ from xvfl.errors import InputError, RunError, WireError
 from xvfl.federation.build import build_parties
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.prediction_endpoint import PredictionEndpoint, PredictionRows
-from xvfl.federation.prediction_ledger import COUNTS, PredictionLedger, PredictionLimits
+from xvfl.federation.prediction_ledger import PredictionLedger, PredictionLimits, forget_rows
 from xvfl.methods.members import member_seeds
 from xvfl.model.fitting import choose_device
 from xvfl.model.run_dir import RunDir
@@ -102,7 +102,7 @@ class PartyPredictor:
         except InputError as error:
             self._log({"event": "prediction_table_changed", "reason": str(error)})
             self.table.forget()
-            (self.state / COUNTS).unlink(missing_ok=True)
+            forget_rows(self.state.path)
 
     def _use_match(self) -> None:
         self.endpoint.hello = self.table.hello()
