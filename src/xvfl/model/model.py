@@ -17,7 +17,6 @@ from xvfl.data.sources import Encoder, Source, encode
 from xvfl.dataset.in_memory import rows_of_ids, to_party_table
 from xvfl.errors import InputError, ModeError, RunError, unknown
 from xvfl.federation.build import build_method, build_parties
-from xvfl.federation.complete_rows import complete_rows
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.privacy_accounting import PrivacyStatement, state_privacy
@@ -35,6 +34,7 @@ from xvfl.model.cell_distributions import (
     distributions_from_tensors,
     distributions_to_tensors,
 )
+from xvfl.model.complete_rows import complete_rows
 from xvfl.model.completion import fill, hash_embeddings
 from xvfl.model.custom_nets import CustomNets, check_custom_nets
 from xvfl.model.filled_cells import (
