@@ -15,17 +15,9 @@ from xvfl.model.dashboard.assets import json_reply, static_reply
 from xvfl.service.addresses import parse_address
 from xvfl.service.config import CoordinatorConfig, PartyProcessConfig
 from xvfl.service.log import LogFunction
-from xvfl.system.printable import one_line
-from xvfl_serve.http.access import Access, AccessMiddleware
-from xvfl_serve.http.connections import port_limits
-from xvfl_serve.http.pages import pages
-from xvfl_serve.http.server import HttpServer, listen
+from xvfl_serve.http.metrics import CONTENT_TYPE, status_text
+from xvfl_serve.http.pages import serve_pages
 
-MAX_CONNECTIONS = 64
-CONTENT_TYPE = "text/plain; version=0.0.4"
-
-MAX_LABEL = 100
-"""Characters of a label's value."""
 StatusFunction = Callable[[], dict[str, Any]]
 """Return the status of a process: `healthy`, `problem`, and values, some of them by party."""
 
@@ -46,25 +38,6 @@ class ProgressClock:
         return now - self._since
 
 
-def prometheus(status: dict[str, Any]) -> str:
-    """Format the numbers of a status as Prometheus text."""
-    lines = []
-    for name, value in status.items():
-        metric = f"xvfl_{name}"
-        if isinstance(value, dict):
-            label = "caller" if name.endswith("_by_caller") else "party"
-            numbers = {k: v for k, v in value.items() if isinstance(v, (int, float))}
-            lines += [f'{metric}{{{label}="{_label(k)}"}} {float(v):g}' for k, v in numbers.items()]
-        elif isinstance(value, (int, float)):
-            lines.append(f"{metric} {float(value):.17g}")
-    return "\n".join(lines) + "\n"
-
-
-def _label(value: object) -> str:
-    """Escape the value of a label."""
-    return one_line(str(value), MAX_LABEL).replace("\\", "\\\\").replace('"', '\\"')
-
-
 class StatusServer:
     """Serves a status, and a page that shows it, until closed."""
 
@@ -74,12 +47,11 @@ class StatusServer:
         """Listen on HOST:PORT; `allowed_hosts` are further names of this host."""
         host, port = parse_address(address, "status_address")
         try:
-            listener = listen(host, port)
+            self._server = serve_pages(
+                "status", host, port, lambda path: _respond(path, status), allowed_hosts
+            )
         except (OSError, OverflowError) as error:
             raise RunError(f"status_address: cannot listen on {address} ({error})") from error
-        access = Access(host, allowed_hosts=frozenset(allowed_hosts))
-        app = AccessMiddleware(pages(lambda path: _respond(path, status)), access)
-        self._server = HttpServer(app, listener, port_limits(MAX_CONNECTIONS)).start("status")
         self.port = self._server.port
 
     def close(self) -> None:
@@ -109,7 +81,7 @@ def _respond(path: str, get_status: StatusFunction) -> Response:
         text = "ok" if healthy else f"unhealthy: {status['problem']}"
         return PlainTextResponse(f"{text}\n", 200 if healthy else 503)
     if path == "/metrics":
-        return Response(prometheus(status), media_type=CONTENT_TYPE)
+        return Response(status_text(status), media_type=CONTENT_TYPE)
     if path == "/status":
         return json_reply(status)
     return PlainTextResponse("expected /, /health, /metrics or /status\n", 404)
