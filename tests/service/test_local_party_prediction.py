@@ -19,8 +19,8 @@ from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.party_service import PartyService
 from xvfl.service.prediction.coordinator_prediction import CoordinatorPredictor
 from xvfl.service.prediction.coordinator_process import open_local_party
-from xvfl.service.prediction.federated_model import load_federated_model
 from xvfl.service.prediction.party_prediction import PartyPredictor
+from xvfl.service.trained_heads import load_federated_model
 from xvfl.wire.in_process import InProcessTransport
 
 PREDICTION = '[prediction]\nids = "labels.csv"\nlocal_table = "bank.csv"\n'

@@ -247,16 +247,22 @@ class CoordinatorRun:
             self.method, federation, self.validation, self._test, task
         )
         heads = TrainedHeads(
-            self.terms.run, self.method, task, self._prior, temperatures, config.loss
+            self.terms.run,
+            self.method,
+            task,
+            self._prior,
+            temperatures,
+            config.loss,
+            config.net,
+            federation.names,
         )
         store = ReleaseStore(self.folder, config.signing_key)
-        heads.release(store, federation.names, config.release_to)
+        heads.release(store, config.release_to)
         for party in federation.parties:
             if party.name in store.pending(config.release_to):
                 send_release(store, party, federation.next_request_id(), self.log)
         self.folder.write_json(EVALUATION, evaluation.to_dict())
-        seed, names = config.train.random_state, federation.names
-        heads.save(self.folder, names, config.net, self._image, seed, {"step": step})
+        heads.save(self.folder, self._image, config.train.random_state, {"step": step})
         for party in federation.parties:
             end_party(party, federation.next_request_id())
         uninformed = tuple(store.pending(config.release_to))

@@ -26,6 +26,14 @@ class HeadStore:
         used = self._used()
         return self._head(used[-1]) if used else self._folder
 
+    @property
+    def current_run(self) -> str:
+        """Name of the run of the head that predicts; empty if it cannot be read."""
+        try:
+            return str(self.current.manifest()["run"])
+        except RunError:
+            return ""
+
     def in_training(self, retrain: bool) -> RunDir | None:
         """Return the run folder of a head that is not finished.
 

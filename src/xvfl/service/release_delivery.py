@@ -30,14 +30,14 @@ def sign_releases(
     """Sign the head of the finished run for parties, or with a reason its revocation."""
     folder = RunDir(config.state_dir)
     privacy = resolve_privacy(config.privacy, federated=True)
-    heads, names = load_trained_heads(HeadStore(folder).current, privacy)
+    heads = load_trained_heads(HeadStore(folder).current, privacy)
     check_releasable(heads.loss, parties)
     for name in parties:
-        if name not in names:
-            raise RunError(f"{folder.path}: {unknown('party of this run', name, names)}")
+        if name not in heads.names:
+            raise RunError(f"{folder.path}: {unknown('party of this run', name, heads.names)}")
     store = ReleaseStore(folder, config.signing_key)
     if revocation is None:
-        heads.release(store, names, parties)
+        heads.release(store, parties)
     else:
         for name in parties:
             store.revoke(name, revocation)

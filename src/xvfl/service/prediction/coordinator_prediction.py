@@ -22,18 +22,17 @@ from xvfl.federation.predict_in_time import (
 from xvfl.federation.remote_party import RemoteParty
 from xvfl.matching.alignment import CoordinatorAlignment, load_coordinator_alignment
 from xvfl.matching.normalize import RULES, normalize_ids
-from xvfl.methods.base import mode_key
 from xvfl.methods.pooling import prediction_views
 from xvfl.model.run_dir import RunDir
 from xvfl.service.align import existing_alignment, match_parties
 from xvfl.service.config import ALIGNMENT, CoordinatorConfig
 from xvfl.service.log import LogFunction
-from xvfl.service.prediction.federated_model import FederatedModel
 from xvfl.service.prediction.prediction_config import MAX_ASSISTED_ROWS, MAX_DEADLINE_S
 from xvfl.service.prediction.row_answers import collaborative_answers, prior_answer
 from xvfl.service.prediction.stand_in import StandIn, add_stand_ins, find_stand_ins
 from xvfl.service.release_delivery import send_release
 from xvfl.service.release_store import ReleaseStore
+from xvfl.service.trained_heads import TrainedHeads
 from xvfl.service.uploads.upload_store import find_upload
 from xvfl.wire.messages import Assist, Assistance, Hello, Message
 from xvfl.wire.texts import MAX_NAME
@@ -69,7 +68,7 @@ class CoordinatorPredictor:
     def __init__(
         self,
         config: CoordinatorConfig,
-        model: FederatedModel,
+        model: TrainedHeads,
         ids: Sequence[str],
         folder: RunDir,
         log: LogFunction,
@@ -102,14 +101,14 @@ class CoordinatorPredictor:
     def _find_stand_ins(self) -> dict[int, StandIn]:
         """Find stored uploads that may stand in for parties that are away."""
         folder, config = RunDir(self.config.state_dir), self.config
-        if not self.model.heads.encoders or not folder.has(ALIGNMENT):
+        if not self.model.encoders or not folder.has(ALIGNMENT):
             return {}
         alignment = load_coordinator_alignment(folder / ALIGNMENT)
         labels, rule = config.labels, config.matching.rule
         ids = list(read_frame(labels.table, labels.id_column, "labels").index)
         if alignment.labels.rows != len(ids):
             return {}
-        encoders, matches = self.model.heads.encoders, alignment.matches
+        encoders, matches = self.model.encoders, alignment.matches
         stores = {
             name: store
             for name in self.model.names
@@ -138,7 +137,7 @@ class CoordinatorPredictor:
         self.pool = PartyPool(parties, self.model.runs, self._prepare, self._log, patience)
         return self.pool
 
-    def use_model(self, model: FederatedModel) -> None:
+    def use_model(self, model: TrainedHeads) -> None:
         """Predict with another head of the same parties from now on."""
         if model.names != self.model.names:
             raise RunError("the current head has other parties; start this process again")
@@ -347,7 +346,7 @@ class CoordinatorPredictor:
             self._exchange.release()
         if len(message.handles) and own not in batch.places:
             raise WireError("Assist: this party did not embed its rows in time")
-        temperature = model.heads.temperatures.get(mode_key("assisted", name), 1.0)
+        temperature = model.temperature("assisted", name)
         values = torch.from_numpy(model.task.values(out.double() / temperature))
         peers = [n for n, place in enumerate(batch.places) if place != own]
         missed = [
@@ -357,7 +356,7 @@ class CoordinatorPredictor:
             for text in (party.name, party.absence)
         ]
         full, seen = batch.rows.full[:, peers], batch.rows.seen[:, peers]
-        partial = model.heads.loss.self_completion_weight > 0
+        partial = model.loss.self_completion_weight > 0
         return Assistance(
             message.request_id,
             values,

@@ -10,16 +10,17 @@ from xvfl.federation.prediction_ledger import PredictionLimits
 from xvfl.model.run_dir import RunDir
 from xvfl.options import resolve_privacy
 from xvfl.service.config import CoordinatorConfig
+from xvfl.service.head_store import HeadStore
 from xvfl.service.listener import listen
 from xvfl.service.log import LogFunction
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.prediction.coordinator_prediction import CoordinatorPredictor
 from xvfl.service.prediction.endpoint import start_endpoint
-from xvfl.service.prediction.federated_model import current_run, load_federated_model
 from xvfl.service.prediction.party_prediction import PREDICTION, PartyPredictor
 from xvfl.service.prediction.prediction_config import CoordinatorPrediction
 from xvfl.service.state_dir import open_state_dir
 from xvfl.service.status_server import serve_status
+from xvfl.service.trained_heads import load_federated_model
 from xvfl.system.signals import STOP_TIMEOUT_S, stop_on_signals
 from xvfl.training.threads import limit_threads
 from xvfl.wire.in_process import InProcessTransport
@@ -63,10 +64,10 @@ def serve_predictions(config: CoordinatorConfig, show: bool = True) -> None:
         address = f"{config.listen.rpartition(':')[0]}:{server.port}"
         log({"event": "listening", "address": address, "parties": list(config.parties)})
         serve_status(config, predictor.status, log, stack)
-        used, failed = current_run(folder), ""
+        used, failed = HeadStore(folder).current_run, ""
         while not stop.wait(0.5):
             predictor.offer_releases()
-            run = current_run(folder)
+            run = HeadStore(folder).current_run
             if run in (used, failed):
                 continue
             try:

@@ -14,7 +14,7 @@ from torch.nn import functional
 from xvfl.federation.predict_in_time import TimelyBatch
 from xvfl.matching.alignment import CoordinatorAlignment
 from xvfl.primitives.rows import FULL, Rows
-from xvfl.service.prediction.federated_model import FederatedModel
+from xvfl.service.trained_heads import TrainedHeads
 from xvfl.service.uploads.upload_store import UploadStore
 
 
@@ -40,7 +40,7 @@ class StandIn:
 
 
 def find_stand_ins(
-    model: FederatedModel,
+    model: TrainedHeads,
     stores: Mapping[str, UploadStore],
     alignment: CoordinatorAlignment,
     trained_ids: Sequence[str],
@@ -63,7 +63,7 @@ def find_stand_ins(
     at = torch.tensor([place.get(each, -1) for each in ids], dtype=torch.long)
     found = {}
     for i, name in enumerate(model.names):
-        encoder, store = model.heads.encoders.get(name), stores.get(name)
+        encoder, store = model.encoders.get(name), stores.get(name)
         if encoder is None or store is None or store.manifest.version != encoder["version"]:
             continue
         matched = torch.from_numpy(alignment.matches[name].handles)

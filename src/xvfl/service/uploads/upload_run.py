@@ -210,7 +210,7 @@ class UploadRun:
             encoders = {name: _about(store) for name, store in stores.items()}
             prior = labeled.prior(training)
             trained = TrainedHeads(
-                run, method, task, prior, temperatures, options.loss, encoders, options.net
+                run, method, task, prior, temperatures, options.loss, options.net, names, encoders
             )
             outcome = {
                 "step": trainer.progress.step,
@@ -218,10 +218,9 @@ class UploadRun:
                 "suspicious": self._problems,
                 "left_out": [name for name in self._config.all_parties if name not in names],
             }
-            seed = config.train.random_state
-            trained.save(head, names, options.net, image, seed, outcome)
+            trained.save(head, image, config.train.random_state, outcome)
         self._heads.promote(head)
-        trained.release(self._releases, names, config.release_to)
+        trained.release(self._releases, config.release_to)
         self._log({"event": FINISHED, "head": head.path.name, "run": run, **outcome})
         return RunOutcome(trainer.progress.step, evaluation)
 
