@@ -104,5 +104,5 @@ def current_run(folder: RunDir) -> str:
     """Return the name of the current head's run; empty if it cannot be read."""
     try:
         return str(HeadStore(folder).current.manifest()["run"])
-    except RunError:
+    except (RunError, KeyError, TypeError, ValueError):
         return ""

@@ -19,6 +19,8 @@ from xvfl.service.release import verify_release
 from xvfl.wire import codec
 from xvfl.wire.messages import Receipt, Withdraw
 
+MAX_BYTES = 2**21
+"""Bytes of the largest receipt."""
 FIELDS = ("party", "request", "rows", "version", "everything", "heads", "time")
 
 
@@ -36,7 +38,8 @@ def sign_receipt(key: Ed25519PrivateKey, statement: Mapping[str, Any]) -> Receip
 def read_receipt(path: Path) -> Receipt:
     """Read a receipt from a file; its signature is not checked."""
     try:
-        message = codec.decode(path.read_bytes())
+        with path.open("rb") as file:
+            message = codec.decode(file.read(MAX_BYTES + 1), MAX_BYTES)
     except (OSError, WireError) as error:
         raise RunError(f"{path}: not a receipt, or damaged ({error})") from error
     if not isinstance(message, Receipt):
