@@ -3,7 +3,9 @@
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from xvfl.config import LossConfig
@@ -27,6 +29,7 @@ from xvfl.service.log import LogFunction
 from xvfl.service.matched_table import MatchedTable
 from xvfl.service.party_release import RUN, PartyFolder, PartyParts, release_event
 from xvfl.service.uploads.party_encoder import HELD_OUT, load_parts
+from xvfl.service.uploads.party_withdrawal import IDS, find_withdrawn
 from xvfl.wire.messages import Done, Release
 
 PREDICTION = "prediction"
@@ -81,7 +84,8 @@ class PartyPredictor:
         self.name, self._folder, self._source, self._limits = name, folder, source, limits
         load_upload = partial(load_parts, folder) if uploads else None
         self._state = PartyFolder(name, folder, release_key, id_column, load_upload)
-        self._device, self._log = device, log
+        self._device, self._log, self._rule = device, log, matching.rule
+        self._withdrawn: tuple[int, NDArray[np.bool_]] | None = None
         self.state = RunDir(folder / PREDICTION).create()
         path = self.state / ALIGNMENT
         self.table = MatchedTable(source, path, matching, log, self._use_match, "prediction")
@@ -141,7 +145,19 @@ class PartyPredictor:
             PredictionLedger(
                 self._limits, len(self.table.ids), self.state.path, log_event=self._log
             ),
+            self._find_withdrawn,
         )
+
+    def _find_withdrawn(self) -> NDArray[np.bool_] | None:
+        """Return which rows of the table were withdrawn, also while this process runs."""
+        path = self._folder / IDS
+        if not path.is_file():
+            return None
+        changed = path.stat().st_mtime_ns
+        if self._withdrawn is None or self._withdrawn[0] != changed:
+            found = find_withdrawn(self._folder, self.table.ids, self._rule)
+            self._withdrawn = changed, found
+        return self._withdrawn[1]
 
     def _load_net(self, parts: PartyParts) -> PartyNet:
         """Build the party's net with its final weights."""
