@@ -32,6 +32,7 @@ from xvfl.service.trained_heads import TrainedHeads
 from xvfl.service.uploads import upload_store, withdrawals
 from xvfl.service.uploads.file_exchange import import_upload
 from xvfl.service.uploads.party_withdrawal import find_withdrawn, withdraw_rows
+from xvfl.service.uploads.receipts import read_receipt, store_receipt
 from xvfl.service.uploads.receive import UploadReceiver
 from xvfl.service.uploads.upload_store import UploadStore, find_upload, stored_uploads
 from xvfl.service.uploads.withdrawals import enforce_terms, terms_enforced, withdraw
@@ -161,6 +162,22 @@ def test_a_released_head_takes_no_more_memory_than_the_message_has(
     request = Release(FIRST, huge.manifest, huge.tensors, huge.signature)
     reply = ask(federation, request)
     assert isinstance(reply, ErrorReply) and "weights, and it carries" in reply.text
+
+
+def test_a_receipt_is_shown_in_short_lines(stored: StoredFederation, tmp_path: Path) -> None:
+    receipt = withdraw(stored.service.folder, stored.config.signing_key, "bank", rows(0), print)
+    long = "\x1b[2J" + "x" * 5000
+    given = {**json.loads(receipt.manifest), "time": long, "heads": 500 * [{"run": long}]}
+    folder = RunDir(tmp_path / "bank")
+    forged = dataclasses.replace(receipt, manifest=json.dumps(given))
+    statement = store_receipt(folder, "bank", forged, None)
+    texts = [statement["time"], *statement["runs"]]
+    assert len(texts) == 101 and all(len(each) <= 100 and each.isprintable() for each in texts)
+    path = tmp_path / "huge"
+    with path.open("wb") as file:
+        file.truncate(2**30)
+    with pytest.raises(RunError, match="not a receipt"):
+        read_receipt(path)
 
 
 # A party against the coordinator.
