@@ -1,5 +1,7 @@
 """A federation whose sides have certificates and configurations, and exchange files."""
 
+import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -144,11 +146,19 @@ class StoredFederation:
         }
         return UploadManifest(**settings), chunks
 
-    def write(self, name: str = "bank.upload", owner: Tls | None = None, **changes: Any) -> Path:
-        """Write an upload to a file."""
+    def write(
+        self,
+        name: str = "bank.upload",
+        owner: Tls | None = None,
+        forged: Mapping[str, Any] | None = None,
+        **changes: Any,
+    ) -> Path:
+        """Write an upload to a file; `forged` replaces entries of the manifest without checks."""
         manifest, chunks = self.upload(**changes)
-        path = self.folder / name
-        owner, content = owner or tls(self.certs, "bank"), {"manifest": manifest.to_json()}
+        path, text = self.folder / name, manifest.to_json()
+        if forged:
+            text = json.dumps({**json.loads(text), **forged})
+        owner, content = owner or tls(self.certs, "bank"), {"manifest": text}
         parts = [each.numpy().tobytes() + status.numpy().tobytes() for each, status in chunks]
         write_sealed(path, owner, self.recipient, UPLOAD, content, parts)
         return path

@@ -131,7 +131,8 @@ def test_a_huge_header_is_rejected_before_it_is_read(stored: StoredFederation) -
 
 def test_huge_chunks_are_rejected_before_they_are_read(tmp_path: Path) -> None:
     made = StoredFederation(tmp_path, rows=300)
-    path = made.write(chunk_rows=300, chunks=("0" * 32,), width=4096, masked_copies=31)
+    huge = {"chunk_rows": 300, "chunks": ["0" * 32], "width": 4096, "masked_copies": 31}
+    path = made.write(forged=huge)
     with pytest.raises(RunError, match="chunks of at most"):
         import_upload(made.service, path)
     assert not (made.service.folder / "uploads/bank/1").exists()

@@ -78,10 +78,17 @@ def coordinator(
         print_error(f"the release waits for {names}; deliver it with: xvfl release {config}")
 
 
-def rollback(config: CoordinatorFile) -> None:
+def rollback(
+    config: CoordinatorFile,
+    anyway: Annotated[
+        bool,
+        typer.Option("--anyway", help="Also if it was trained on withdrawn or expired uploads."),
+    ] = False,
+) -> None:
     """Use the coordinator's previous head again, and release it to the parties of the current one.
 
-    A coordinator with --serve that is running uses it at once.
+    A coordinator with --serve that is running uses it at once. A head that was trained on rows
+    that were withdrawn since, or on the upload of a revoked party, is refused.
 
     xvfl rollback coordinator.toml
     """
@@ -89,7 +96,7 @@ def rollback(config: CoordinatorFile) -> None:
         from xvfl.service.config import load_coordinator_config
         from xvfl.service.release_delivery import use_previous_head
 
-    head = use_previous_head(load_coordinator_config(config))
+    head = use_previous_head(load_coordinator_config(config), anyway)
     print(f"head {head.path.name} is the current one")
 
 

@@ -120,6 +120,7 @@ def import_file(
             f"stored version {manifest.version} of {manifest.party}: {manifest.rows} rows; next: "
             f"xvfl coordinator {config}"
         )
+        print_line(f"delete {file}, and copies of it: a withdrawal does not reach them")
         return
     out = receipt or file.with_name(f"{file.name}.receipt")
     name = import_withdrawal(service, file, out)

@@ -36,6 +36,7 @@ MAX_COMPLETIONS = 2
 MAX_ROWS = 4096
 """Rows of one `EmbedRows`."""
 VIEWS = ("plain", "self")
+WITHDRAWN = "the party has withdrawn rows"
 ONLY_PREDICTS = "this party only predicts; to train, start `xvfl party` there without --serve"
 
 
@@ -52,6 +53,8 @@ class PredictionRows:
     observed: Tensor
     """(n,) float32 share of observed features, by handle."""
     ledger: PredictionLedger
+    withdrawn: Callable[[], NDArray[np.bool_] | None] = lambda: None
+    """Returns which rows of the prediction table were withdrawn; None if none was."""
 
 
 class PredictionEndpoint(RequestEndpoint):
@@ -120,7 +123,7 @@ class PredictionEndpoint(RequestEndpoint):
         held = (handles >= 0).nonzero().flatten()
         if len(np.unique(handles[held].numpy())) < len(held):
             raise WireError("handles: expected each row at most once")
-        allowed, refusal = opened.ledger.take(opened.rows[handles[held].numpy()], message.caller)
+        allowed, refusal = _take(opened, opened.rows[handles[held].numpy()], message.caller)
         refused = held[~torch.from_numpy(allowed)]
         if refusal:
             self._log_event(
@@ -181,6 +184,18 @@ class PredictionEndpoint(RequestEndpoint):
     def usage(self) -> dict[str, object]:
         """What was used of the budgets."""
         return self._opened.ledger.usage() if self._opened else {}
+
+
+def _take(
+    opened: PredictionRows, rows: NDArray[np.int64], caller: str
+) -> tuple[NDArray[np.bool_], str]:
+    """Count a request for rows; return which may be embedded, and why the others may not."""
+    withdrawn = opened.withdrawn()
+    if withdrawn is None or not withdrawn[rows].any():
+        return opened.ledger.take(rows, caller)
+    allowed = ~withdrawn[rows]
+    allowed[allowed], refusal = opened.ledger.take(rows[allowed], caller)
+    return allowed, refusal or WITHDRAWN
 
 
 def _at(values: Tensor, handles: Tensor) -> Tensor:

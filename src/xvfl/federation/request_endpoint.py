@@ -5,7 +5,9 @@ request that is sent again gets the same reply and has no second effect.
 """
 
 import threading
+import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
@@ -16,6 +18,9 @@ from xvfl.wire.messages import Done, End, ErrorReply, Hello, Message
 
 COMPUTE_LOCK = threading.Lock()
 """Torch has one global random stream per process: parties in one process take turns to compute."""
+
+MAX_LINES, INTERVAL_S = 100, 60.0
+"""Lines about rejected requests that are logged within so many seconds; more are counted."""
 
 
 Replies = Mapping[type[Any], Callable[[Any], Message]]
@@ -56,6 +61,7 @@ class RequestEndpoint:
         self._lock = threading.Lock()
         self._last: tuple[bytes, bytes] = (b"", b"")
         self._last_request_id = 0
+        self._recent, self._not_logged = deque[float](maxlen=MAX_LINES), 0
 
     def handle(self, frame: bytes) -> bytes:
         """Handle an encoded request and return the encoded reply."""
@@ -70,12 +76,12 @@ class RequestEndpoint:
                 return self._reject(frame, error, str(error))
             except XVFLError as error:
                 # The message may name files of this party: it goes to the log alone.
-                self._log_event({"event": "request_failed", "reason": str(error)})
+                self._log_problem({"event": "request_failed", "reason": str(error)})
                 text = f"the party could not do this ({type(error).__name__}); see the party's log"
                 return self._reject(frame, error, text)
             except Exception as error:
                 self._discard()
-                self._log_event({"event": "internal_error", "traceback": traceback.format_exc()})
+                self._log_problem({"event": "internal_error", "traceback": traceback.format_exc()})
                 # The message may contain the party's data: send the type of the error alone.
                 text = f"internal error {type(error).__name__} at this party; see the party's log"
                 return self._reject(frame, error, text)
@@ -111,5 +117,15 @@ class RequestEndpoint:
         request_id = codec.kind_and_request_id(frame)[1] if known else 0
         # It may quote the request.
         text = one_line(text)
-        self._log_event({"event": "request_rejected", "request_id": request_id, "reason": text})
+        self._log_problem({"event": "request_rejected", "request_id": request_id, "reason": text})
         return codec.encode(ErrorReply(request_id, type(error).__name__, text))
+
+    def _log_problem(self, event: Mapping[str, Any]) -> None:
+        """Log what a coordinator can repeat at will, without filling the disk."""
+        now = time.monotonic()
+        if len(self._recent) == MAX_LINES and now < self._recent[0] + INTERVAL_S:
+            self._not_logged += 1
+            return
+        self._recent.append(now)
+        count, self._not_logged = self._not_logged, 0
+        self._log_event({**event, "not_logged": count} if count else event)

@@ -10,8 +10,9 @@ state folder itself.
 
 from xvfl.errors import RunError
 from xvfl.model.run_dir import MANIFEST, RunDir
+from xvfl.system.locks import file_lock
 
-FOLDER, INDEX = "heads", "heads.json"
+FOLDER, INDEX, LOCK = "heads", "heads.json", "heads.lock"
 
 
 class HeadStore:
@@ -31,7 +32,7 @@ class HeadStore:
         """Name of the run of the head that predicts; empty if it cannot be read."""
         try:
             return str(self.current.manifest()["run"])
-        except RunError:
+        except (RunError, KeyError, TypeError, ValueError):
             return ""
 
     def in_training(self, retrain: bool) -> RunDir | None:
@@ -39,7 +40,8 @@ class HeadStore:
 
         Without one, start the first head, or with `retrain` another one; else return None.
         """
-        number = max((int(path.name) for path in self._folder.path.glob(f"{FOLDER}/*")), default=0)
+        names = [path.name for path in self._folder.path.glob(f"{FOLDER}/*")]
+        number = max((int(name) for name in names if name.isdecimal()), default=0)
         if number and not self._head(number).has(MANIFEST):
             return self._head(number)
         if (number or self._folder.has(MANIFEST)) and not retrain:
@@ -49,16 +51,24 @@ class HeadStore:
     def promote(self, head: RunDir) -> None:
         """Use a finished head from now on."""
         number = int(head.path.name)
-        used = [each for each in self._used() if each != number]
-        self._folder.write_json(INDEX, {"used": [*used, number]})
+        with file_lock(self._folder / LOCK):
+            used = [each for each in self._used() if each != number]
+            self._folder.write_json(INDEX, {"used": [*used, number]})
 
-    def go_back(self) -> RunDir:
-        """Use the head before the current one again; return its folder."""
+    @property
+    def previous(self) -> RunDir:
+        """Run folder of the head before the current one."""
         used = self._used()
         if len(used) < 2:
             raise RunError(f"{self._folder.path}: no earlier head; this is the first one")
-        self._folder.write_json(INDEX, {"used": used[:-1]})
-        return self.current
+        return self._head(used[-2])
+
+    def go_back(self) -> RunDir:
+        """Use the head before the current one again; return its folder."""
+        with file_lock(self._folder / LOCK):
+            head = self.previous
+            self._folder.write_json(INDEX, {"used": self._used()[:-1]})
+        return head
 
     def _used(self) -> list[int]:
         if not self._folder.has(INDEX):

@@ -10,17 +10,19 @@ A release assembles a model from the head, the party's encoder and its last chec
 
 import json
 import shutil
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from xvfl.config import LossConfig, NetConfig, build
+from xvfl.config import LossConfig, NetConfig, PrivacyConfig, build
 from xvfl.data.encoder import encoder_from_dict
 from xvfl.errors import WireError, XVFLError
+from xvfl.federation.build import build_method
 from xvfl.federation.endpoint import LAST_STEP
 from xvfl.federation.run_settings import RunSettings, parse_run_settings
 from xvfl.federation.upload.manifest import encoder_name, encoder_version
@@ -29,7 +31,7 @@ from xvfl.model.model import Model
 from xvfl.model.run_dir import RunDir
 from xvfl.model.workflow import BUNDLE, ENCODER, RELEASE
 from xvfl.options import resolve_saved
-from xvfl.primitives.task import task_from_dict
+from xvfl.primitives.task import Task, task_from_dict
 from xvfl.service.checkpoints import Checkpoints
 from xvfl.service.log import LogFunction
 from xvfl.service.release import verify_release
@@ -143,22 +145,23 @@ class PartyFolder:
             upload, heads = manifest.get("encoder"), manifest.get("head_net")
             run = encoder_name(upload["version"]) if upload else manifest["run"]
             parts = self.load_parts(run, "Release", live)
-            net, loss = resolve_saved(
-                parts.net,
-                build(LossConfig, manifest["loss"], "release"),
-                parts.privacy,
-                image=parts.encoder.layout.image is not None,
-            )
+            image = parts.encoder.layout.image is not None
+            loss = build(LossConfig, manifest["loss"], "release")
+            net, loss = resolve_saved(parts.net, loss, parts.privacy, image=image)
+            head_net = build(NetConfig, heads, "release") if heads else None
+            task = task_from_dict(manifest)
+            widths = [net.embedding_dim] if head_net else None
+            _check_size(message, head_net or net, loss, parts.privacy, task, image, widths)
             model = Model(
                 {self.name: parts.encoder},
                 {self.name: parts.full_threshold},
-                task_from_dict(manifest),
+                task,
                 manifest["prior"],
                 net,
                 loss,
                 0,
                 privacy=parts.privacy,
-                head_net=build(NetConfig, heads, "release") if heads else None,
+                head_net=head_net,
             )
             model.parties[self.name].load_state_dict(
                 {key: value.detach().cpu() for key, value in parts.weights.items()}
@@ -219,6 +222,27 @@ class PartyFolder:
         if checkpoint is None:
             raise WireError(f"this party has no checkpoint of run {run!r}; train again")
         return strip_prefix(checkpoint[1], f"net/{self.name}/")
+
+
+def _check_size(
+    message: Release,
+    net: NetConfig,
+    loss: LossConfig,
+    privacy: PrivacyConfig,
+    task: Task,
+    image: bool,
+    widths: Sequence[int] | None,
+) -> None:
+    """Reject a head with more weights than the message has, before there is memory for them."""
+    single = replace(net, heads=1, members=1)
+    with torch.device("meta"), torch.random.fork_rng(devices=[]):
+        method = build_method(
+            1, task.n_outputs, image, single, loss, [0], None, privacy, task, widths
+        )
+    count = net.heads * net.members * sum(each.numel() for each in method.heads.parameters())
+    sent = sum(each.numel() for each in message.tensors)
+    if count > sent:
+        raise WireError(f"Release: its head has {count} weights, and it carries {sent}")
 
 
 def _digest(message: Release) -> str:

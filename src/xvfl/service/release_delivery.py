@@ -19,6 +19,7 @@ from xvfl.service.party_release import PartyFolder
 from xvfl.service.release import check_releasable
 from xvfl.service.release_store import ReleaseStore
 from xvfl.service.trained_heads import load_trained_heads
+from xvfl.service.uploads.withdrawals import head_problems
 from xvfl.wire.messages import Done, End, Release
 
 POLL_S = 0.1
@@ -44,9 +45,19 @@ def sign_releases(
     return store
 
 
-def use_previous_head(config: CoordinatorConfig) -> RunDir:
-    """Use the head before the current one; sign it for the parties that have the current one."""
+def use_previous_head(config: CoordinatorConfig, anyway: bool = False) -> RunDir:
+    """Use the head before the current one; sign it for the parties that have the current one.
+
+    A head that was trained on an upload that may not be used any more is refused, unless `anyway`.
+    """
     folder = RunDir(config.state_dir)
+    previous = HeadStore(folder).previous
+    problems = head_problems(folder, previous)
+    if problems and not anyway:
+        raise RunError(
+            f"{previous.path}: it was trained on uploads that may not be used any more: "
+            f"{'; '.join(problems)}; train another head with --retrain, or add --anyway"
+        )
     records = ReleaseStore(folder, config.signing_key).records()
     run = HeadStore(folder).current.manifest()["run"]
     head = HeadStore(folder).go_back()

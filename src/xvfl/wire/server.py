@@ -9,7 +9,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -115,6 +115,8 @@ class CoordinatorServer:
             name: GrpcTransport(name, self._loop, limit, self._front.drop) for name in names
         }
         self._recent: dict[str, deque[float]] = {name: deque(maxlen=MAX_LINES) for name in names}
+        self._calls: Counter[str] = Counter()
+        """Requests of each party that are being answered."""
         self._started: Future[int] = Future()
         self._stop = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="coordinator-server", daemon=True)
@@ -235,8 +237,7 @@ class CoordinatorServer:
             request_id = message.request_id
             if self.transports[name].connection is None and not isinstance(message, Withdraw):
                 raise WireError("expected a stream with an accepted Hello first")
-            assert self._answer is not None
-            reply = await asyncio.to_thread(self._answer, name, message)
+            reply = await self._answer_in_thread(name, message)
         except XVFLError as error:
             _, text = _status(error)
             reply = ErrorReply(request_id, type(error).__name__, text)
@@ -244,6 +245,24 @@ class CoordinatorServer:
             self._log_event({"event": "internal_error", "traceback": traceback.format_exc()})
             reply = ErrorReply(request_id, "RuntimeError", INTERNAL)
         return codec.encode(reply)
+
+    async def _answer_in_thread(self, name: str, message: Message) -> Message:
+        """Answer a few requests of a party at once: the same threads check certificates."""
+        assert self._answer is not None
+        if self._calls[name] >= MAX_CALLS:
+            raise WireError(f"expected at most {MAX_CALLS} requests at once; try again")
+        self._calls[name] += 1
+        answer = self._loop.create_task(asyncio.to_thread(self._answer, name, message))
+
+        def end(done: "asyncio.Task[Message]") -> None:
+            self._calls[name] -= 1
+            # Nobody else looks at the error of a request that the party has cancelled.
+            if not done.cancelled():
+                done.exception()
+
+        answer.add_done_callback(end)
+        # A request that is cancelled still takes its thread.
+        return await asyncio.shield(answer)
 
     async def _accepted_name(self, certificate: bytes) -> str:
         name = await asyncio.to_thread(self._identify, certificate)

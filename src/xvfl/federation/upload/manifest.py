@@ -3,22 +3,31 @@
 import json
 import re
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from hashlib import blake2b
+from math import prod
 from typing import Any
 
 from torch import Tensor
 
 from xvfl.config import UploadTerms, build
 from xvfl.errors import ConfigError, WireError
+from xvfl.system.printable import one_line
+from xvfl.wire.limits import UPLOAD_CHUNK_BYTES
 from xvfl.wire.texts import NAME
 
 ENCODER_PREFIX = "encoder/"
 MAX_WIDTH = 4096
 MAX_COPIES = 31
 MAX_CHUNK_ROWS = 65_536
-MAX_NOISE = 6000
-"""Largest standard deviation of noise whose values float16 can represent."""
+MIN_EPSILON, MAX_EPSILON = 0.01, 50.0
+MAX_NOISE = 60.0
+"""Largest standard deviation of noise at ε = 1; that of a smaller ε is larger. Its values fit in
+float16."""
 DIGEST = re.compile(r"[0-9a-f]{32}")
+MAX_REASON = 500
+"""Characters of an error about a manifest."""
+CREATED = "%Y-%m-%dT%H:%M:%SZ"
 
 
 @dataclass(frozen=True)
@@ -55,24 +64,35 @@ class UploadManifest:
     """Rows that are left out, because the party had withdrawn them before."""
 
     def __post_init__(self) -> None:
+        # Noise widens the accepted range of numbers, so it needs an ε.
+        epsilon = self.epsilon
+        most_noise = 0.0 if epsilon is None else MAX_NOISE / max(epsilon, MIN_EPSILON)
         sizes = (
             ("version", 1, 2**31),
             ("rows", 0, 2**31),
             ("width", 1, MAX_WIDTH),
             ("masked_copies", 0, MAX_COPIES),
             ("chunk_rows", 1, MAX_CHUNK_ROWS),
-            ("noise_std", 0, MAX_NOISE),
+            ("epsilon", MIN_EPSILON, MAX_EPSILON),
+            ("delta", 0, 1),
+            ("noise_std", 0, most_noise),
             ("withdrawn", 0, self.rows),
         )
         for name, least, most in sizes:
             value = getattr(self, name)
-            if not least <= value <= most:
+            if value is not None and not least <= value <= most:
                 raise ConfigError(f"{name}: expected {least} to {most}, got {value}")
         expected = -(-self.rows // self.chunk_rows)
         if len(self.chunks) != expected:
             raise ConfigError(f"chunks: expected {expected} digests, got {len(self.chunks)}")
         if not all(map(DIGEST.fullmatch, (*self.chunks, self.encoder))):
             raise ConfigError("expected digests of 32 hexadecimal digits")
+        if 2 * prod(self.shape(0)) > UPLOAD_CHUNK_BYTES:
+            raise ConfigError(f"expected chunks of at most {UPLOAD_CHUNK_BYTES} bytes")
+        try:
+            datetime.strptime(self.created, CREATED)
+        except ValueError as error:
+            raise ConfigError(f"created: expected a time as {CREATED}") from error
 
     @property
     def max_value(self) -> float:
@@ -104,13 +124,14 @@ def parse_manifest(text: str) -> UploadManifest:
     try:
         data: Any = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise WireError(f"upload: expected a manifest in JSON ({error})") from error
+        raise WireError("upload: expected a manifest in JSON") from error
     if not isinstance(data, dict):
         raise WireError("upload: expected a manifest as a JSON object")
     try:
         manifest: UploadManifest = build(UploadManifest, data, "upload")
     except ConfigError as error:
-        raise WireError(str(error)) from error
+        # It quotes the manifest.
+        raise WireError(one_line(str(error), MAX_REASON)) from error
     for field in ("party", "session", "created"):
         NAME.read(getattr(manifest, field), f"upload: {field}")
     return manifest

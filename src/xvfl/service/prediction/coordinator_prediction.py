@@ -112,7 +112,8 @@ class CoordinatorPredictor:
         stores = {
             name: store
             for name in self.model.names
-            if (
+            if name in matches
+            and (
                 store := find_upload(
                     folder, name, matches[name].session.hex(), encoders[name]["version"]
                 )
@@ -228,7 +229,8 @@ class CoordinatorPredictor:
     def check_ready(self) -> None:
         """Raise `UnavailableError` if fewer than `min_parties` are available."""
         parties = self.pool.parties if self.pool else []
-        count = sum(each.available or i in self._stand_ins for i, each in enumerate(parties))
+        usable = {place for place, each in self._stand_ins.items() if each.usable}
+        count = sum(each.available or i in usable for i, each in enumerate(parties))
         self._check_parties(count, "available")
 
     def _check_parties(self, count: int, what: str) -> None:

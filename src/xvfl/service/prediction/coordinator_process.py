@@ -74,10 +74,11 @@ def serve_predictions(config: CoordinatorConfig, show: bool = True) -> None:
                 predictor.use_model(load_federated_model(folder, privacy, config.all_parties))
                 used, failed = run, ""
                 log({"event": "head_changed", "run": run})
-            except XVFLError as error:
+            except Exception as error:
                 # Predictions go on with the head in use.
                 failed = run
-                log({"event": "head_not_changed", "reason": str(error)})
+                reason = str(error) if isinstance(error, XVFLError) else repr(error)
+                log({"event": "head_not_changed", "reason": reason})
     log({"event": "stopped", "reason": "stop signal"})
 
 

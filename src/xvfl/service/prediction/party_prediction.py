@@ -2,7 +2,9 @@
 
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from xvfl.config import LossConfig
@@ -27,6 +29,7 @@ from xvfl.service.matched_table import MatchedTable
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.party_release import RUN, PartyFolder
 from xvfl.service.uploads.party_encoder import HELD_OUT, PartyParts
+from xvfl.service.uploads.party_withdrawal import IDS, find_withdrawn
 from xvfl.wire.messages import Match, Release
 
 PREDICTION = "prediction"
@@ -64,6 +67,7 @@ class PartyPredictor:
             )
         self.inputs, self._limits, self._log = inputs, limits, log
         self._state = PartyFolder(inputs.name, folder, inputs.release_key, inputs.id_column, log)
+        self._withdrawn: tuple[int, NDArray[np.bool_]] | None = None
         self.state = RunDir(folder / PREDICTION).create()
         path = self.state / ALIGNMENT
         self.table = MatchedTable(
@@ -133,7 +137,19 @@ class PartyPredictor:
             PredictionLedger(
                 self._limits, len(self.table.ids), self.state.path, log_event=self._log
             ),
+            self._find_withdrawn,
         )
+
+    def _find_withdrawn(self) -> NDArray[np.bool_] | None:
+        """Return which rows of the table were withdrawn, also while this process runs."""
+        path = self.inputs.folder / IDS
+        if not path.is_file():
+            return None
+        changed = path.stat().st_mtime_ns
+        if self._withdrawn is None or self._withdrawn[0] != changed:
+            found = find_withdrawn(self.inputs.folder, self.table.ids, self.inputs.matching.rule)
+            self._withdrawn = changed, found
+        return self._withdrawn[1]
 
     def _load_net(self, parts: PartyParts) -> PartyNet:
         """Build the party's net with its final weights."""

@@ -55,8 +55,6 @@ from xvfl.wire.messages import (
 
 KEY = "upload.key"
 HELD_OUT, UPLOAD, WITHDRAWAL = "xvfl held-out list 1", "xvfl upload 1", "xvfl withdrawal 1"
-MAX_CHUNK_BYTES = 2**26
-"""A manifest of larger chunks is rejected before a chunk is read."""
 POLL_S = 0.2
 Reply = TypeVar("Reply", Done, UploadOffer, UploadChunk)
 
@@ -181,8 +179,6 @@ def import_upload(service: CoordinatorService, path: Path) -> UploadManifest:
             manifest = parse_manifest(sealed.document.get("manifest", str))
             rows = int((match.handles >= 0).sum())
             check_manifest(manifest, name, match.session.hex(), rows)
-            if 2 * prod(manifest.shape(0)) > MAX_CHUNK_BYTES:
-                raise WireError(f"expected chunks of at most {MAX_CHUNK_BYTES} bytes")
             store = UploadStore(folder, manifest)
             _store(store, sealed)
     except OSError as error:

@@ -13,6 +13,7 @@ from hashlib import blake2b
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from xvfl.errors import InputError, RunError
 from xvfl.matching.normalize import RULES, normalize_ids
@@ -57,17 +58,23 @@ def withdraw_rows(inputs: PartyInputs, ids: Sequence[str]) -> Withdraw | None:
 
 def record_withdrawn_rows(inputs: PartyInputs, table: MatchedTable) -> Withdraw | None:
     """Record which rows of the current alignment were withdrawn, also before it."""
-    digests, key = _withdrawn_ids(inputs.folder), load_secret(inputs.folder)
-    if table.match is None or not digests:
+    if table.match is None:
         return None
-    texts = normalize_ids(table.ids, inputs.matching.rule, "table")
-    gone = np.array([_digest(each, key) in digests for each in texts])
+    gone = find_withdrawn(inputs.folder, table.ids, inputs.matching.rule)
     handles = torch.from_numpy(np.flatnonzero(gone[table.match.rows])).int()
     if not len(handles):
         return None
     message = Withdraw(0, table.match.session.hex(), 0, False, handles)
     record_withdrawal(inputs.folder, message)
     return message
+
+
+def find_withdrawn(folder: RunDir, ids: Sequence[str], rule: str) -> NDArray[np.bool_]:
+    """Return which of these ids the party has withdrawn. (n,)"""
+    digests, key = _withdrawn_ids(folder), load_secret(folder)
+    if not digests:
+        return np.zeros(len(ids), dtype=np.bool_)
+    return np.array([_digest(each, key) in digests for each in normalize_ids(ids, rule, "table")])
 
 
 def withdraw_version(folder: RunDir, version: int | None = None) -> Withdraw:

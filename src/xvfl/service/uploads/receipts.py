@@ -16,9 +16,15 @@ from xvfl.errors import RunError, WireError
 from xvfl.federation.upload.manifest import DIGEST
 from xvfl.model.run_dir import RunDir
 from xvfl.service.release import verify_release
+from xvfl.system.printable import one_line
 from xvfl.wire import codec
 from xvfl.wire.messages import Receipt, Withdraw
+from xvfl.wire.texts import MAX_NAME
 
+MAX_BYTES = 2**21
+"""Bytes of the largest receipt."""
+MAX_RUNS = 100
+"""Heads that are shown; the receipt itself has all."""
 FIELDS = ("party", "request", "rows", "version", "everything", "heads", "time")
 
 
@@ -36,7 +42,8 @@ def sign_receipt(key: Ed25519PrivateKey, statement: Mapping[str, Any]) -> Receip
 def read_receipt(path: Path) -> Receipt:
     """Read a receipt from a file; its signature is not checked."""
     try:
-        message = codec.decode(path.read_bytes())
+        with path.open("rb") as file:
+            message = codec.decode(file.read(MAX_BYTES + 1), MAX_BYTES)
     except (OSError, WireError) as error:
         raise RunError(f"{path}: not a receipt, or damaged ({error})") from error
     if not isinstance(message, Receipt):
@@ -66,9 +73,12 @@ def _parse(text: str) -> dict[str, Any]:
     try:
         given = json.loads(text)
         statement = {key: given[key] for key in FIELDS}
-        statement["runs"] = [str(head["run"]) for head in given["heads"]]
+        statement["time"] = one_line(str(given["time"]), MAX_NAME)
+        statement.update({key: int(given[key]) for key in ("rows", "version")})
+        runs = [one_line(str(head["run"]), MAX_NAME) for head in given["heads"]]
+        statement["runs"] = runs[:MAX_RUNS]
         valid = DIGEST.fullmatch(given["request"]) is not None
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise WireError("Receipt: expected a statement of what was deleted") from error
     if not valid:
         raise WireError("Receipt: expected the digest of a withdrawal")

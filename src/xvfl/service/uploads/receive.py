@@ -7,7 +7,7 @@ again, also after a restart of either side.
 import math
 import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from threading import Event
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -63,19 +63,34 @@ class UploadReceiver:
         version, unless `version` names the one that is needed.
         """
         stored = find_upload(self._folder, self._party.name, self._session, version)
-        if stored is not None and (version or not self._has_newer(stored.manifest.version)):
+        if stored is None:
+            return self._wait_for(held_out, stop)
+        if version or not self._has_newer(stored.manifest.version):
             return self._accept(stored)
-        pause, deadline = FIRST_POLL_S, time.monotonic() + self._join
+        try:
+            return self._wait_for(held_out, stop, time.monotonic() + self._join)
+        except RunError as error:
+            # A party must not be able to prevent a training for which its upload is here.
+            used = {"party": self._party.name, "version": stored.manifest.version}
+            self._log({"event": "stored_upload_used", **used, "reason": str(error)})
+            return self._accept(stored)
+
+    def _wait_for(
+        self, held_out: Tensor, stop: Event, until: float = math.inf
+    ) -> UploadStore | None:
+        """Receive the upload that the party offers, if it connects in time and is ready `until`."""
+        pause, deadline = FIRST_POLL_S, min(time.monotonic() + self._join, until)
         while not stop.is_set():
             store = None
             try:
-                if self._party.transport.hello() is not None:
-                    deadline, self.problem = math.inf, ""
-                    store = self._try(held_out)
-                elif time.monotonic() > deadline:
+                if time.monotonic() > deadline:
                     raise RunError(
-                        f"party {self._party.name!r} did not connect; start it with `xvfl party`"
+                        f"party {self._party.name!r} did not connect, or did not upload in time; "
+                        "start it with `xvfl party`"
                     )
+                if self._party.transport.hello() is not None:
+                    deadline, self.problem = until, ""
+                    store = self._try(held_out)
                 else:
                     self.problem = f"party {self._party.name!r} is not connected, and has no upload"
             except PartyError as error:
@@ -110,7 +125,7 @@ class UploadReceiver:
         offer = self._request(AskUpload(self._next()), UploadOffer)
         if offer.problem:
             raise RunError(f"party {name!r}: {one_line(offer.problem)}")
-        self.progress = offer.progress
+        self.progress = min(max(offer.progress, 0.0), 1.0) if math.isfinite(offer.progress) else 0.0
         if not offer.version:
             return None
         try:
@@ -183,6 +198,9 @@ def receive_uploads(
             for name, receiver in receivers.items()
         }
         try:
+            # One that fails must not wait for a party that trains.
+            for future in wait(futures.values(), return_when=FIRST_EXCEPTION).done:
+                future.result()
             stores = {name: future.result() for name, future in futures.items()}
         except BaseException:
             stop.set()

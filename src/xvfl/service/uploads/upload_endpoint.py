@@ -18,7 +18,12 @@ from xvfl.config import UploadTerms
 from xvfl.errors import RunError, WireError, XVFLError
 from xvfl.federation.message_checks import check_handles
 from xvfl.federation.request_endpoint import Replies, RequestEndpoint
-from xvfl.federation.upload.manifest import UploadManifest, chunk_digest, parse_manifest
+from xvfl.federation.upload.manifest import (
+    CREATED,
+    UploadManifest,
+    chunk_digest,
+    parse_manifest,
+)
 from xvfl.federation.upload.views import compute_views
 from xvfl.model.run_dir import RunDir
 from xvfl.service.log import LogFunction, ProgressLog
@@ -45,6 +50,9 @@ ONLY_UPLOADS = (
     "this party uploads its embeddings once and takes no part in interactive training; its "
     "configuration would have to name it"
 )
+MAX_HELD_OUT, MIN_LIMITED = 0.75, 40
+"""Largest share of the matched rows that a coordinator can hold out, of this many rows or more. It
+chooses the list, and could otherwise have the encoder trained on a few rows of its choice."""
 
 
 class Upload:
@@ -57,9 +65,13 @@ class Upload:
         self._worker, self._rows, self._copies = encoder.worker(), rows, copies
         self.encoder, self.width = encoder, encoder.width
         self._withdrawn = torch.zeros(len(rows), dtype=torch.bool)
-        self._withdrawn[list(withdrawn)] = True
+        self.leave_out(withdrawn)
         row_bytes = 2 * self.width * (1 + copies)
         self.chunk_rows = max(1, min(CHUNK_BYTES // row_bytes, MAX_CHUNK_ROWS))
+
+    def leave_out(self, withdrawn: Sequence[int]) -> None:
+        """Leave further rows out, which were withdrawn since."""
+        self._withdrawn[list(withdrawn)] = True
 
     def chunk(self, number: int) -> tuple[Tensor, Tensor]:
         """Compute a chunk: embeddings (n, 1 + c, d) and the status of rows (n,)."""
@@ -88,7 +100,7 @@ class Upload:
             chunk_rows=self.chunk_rows,
             chunks=digests,
             terms=terms,
-            created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            created=datetime.now(UTC).strftime(CREATED),
             withdrawn=int(self._withdrawn.sum()),
             **self.encoder.noise,
         )
@@ -134,7 +146,7 @@ class UploadEndpoint(RequestEndpoint):
             HeldOut: self._set_held_out,
             AskUpload: self._offer,
             AskChunk: self._chunk,
-            UploadStored: self._note_stored,
+            UploadStored: self._set_stored,
         }
         super().__init__(hello, log_event, {**own, **replies}, ONLY_UPLOADS)
         self._folder, self._encoder, self._terms = folder, encoder, terms
@@ -176,16 +188,29 @@ class UploadEndpoint(RequestEndpoint):
             self._thread.join()
 
     def _set_held_out(self, message: HeldOut) -> Done:
-        check_handles(message.handles, len(self._rows("HeldOut")))
+        self._check_held_out(message.handles)
         self._held_out().store(message.handles.tolist())
         self._start_training()
         return Done(message.request_id, 0)
 
-    def _note_stored(self, message: UploadStored) -> Done:
+    def _check_held_out(self, handles: Tensor) -> None:
+        """Reject a list that is not sorted, repeats rows, or leaves too few to learn from."""
+        n_rows = len(self._rows("HeldOut"))
+        check_handles(handles, n_rows)
+        if len(handles) and (int(handles[0]) < 0 or bool((handles.diff() <= 0).any())):
+            raise WireError("HeldOut: expected rows in ascending order, each at most once")
+        if n_rows >= MIN_LIMITED and len(handles) > MAX_HELD_OUT * n_rows:
+            raise WireError(
+                f"HeldOut: this party allows up to {MAX_HELD_OUT:.0%} of the {n_rows} matched "
+                f"rows, got {len(handles)}; lower `test_fraction` or `validation_fraction`"
+            )
+
+    def _set_stored(self, message: UploadStored) -> Done:
         self._check_version("UploadStored", message.version)
-        self.uploaded = True
-        event = {"event": "upload_stored", "version": message.version, "digest": message.digest}
-        self._log_event({**event, **self.status()})
+        if not self.uploaded:
+            self.uploaded = True
+            event = {"event": "upload_stored", "version": message.version}
+            self._log_event({**event, "digest": message.digest, **self.status()})
         return Done(message.request_id, 0)
 
     def _rows(self, what: str) -> NDArray[np.int64]:
@@ -267,7 +292,16 @@ class UploadEndpoint(RequestEndpoint):
         assert self._manifest is not None and self._upload is not None
         if not 0 <= message.number < len(self._manifest.chunks):
             raise WireError(f"AskChunk: expected a chunk below {len(self._manifest.chunks)}")
-        return UploadChunk(message.request_id, *self._upload.chunk(message.number))
+        self._upload.leave_out(Withdrawn(self._folder).rows(self.hello.session))
+        values, status = self._upload.chunk(message.number)
+        if chunk_digest(values, status) != self._manifest.chunks[message.number]:
+            # Two uploads of one version could be compared, and would not be accounted for.
+            raise WireError(
+                f"AskChunk: rows of this party have changed, or were withdrawn, since version "
+                f"{message.version} was made; its operator can allow another one with `xvfl upload "
+                "new-version --keep-encoder`"
+            )
+        return UploadChunk(message.request_id, values, status)
 
     def _check_version(self, what: str, version: int) -> None:
         if Withdrawn(self._folder).covers(version):

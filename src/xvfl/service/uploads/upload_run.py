@@ -23,7 +23,7 @@ from xvfl.model.dashboard.curves import curves
 from xvfl.model.evaluation import EVALUATION, Evaluation
 from xvfl.model.fitting import choose_device
 from xvfl.model.missing_map import MISSING, rows_map
-from xvfl.model.run_dir import CHECKPOINT, RunDir
+from xvfl.model.run_dir import CHECKPOINT, MANIFEST, MODEL, RunDir
 from xvfl.model.run_recorder import RunRecorder
 from xvfl.model.run_summary import record_run
 from xvfl.options import Options
@@ -40,11 +40,13 @@ from xvfl.service.trained_heads import TrainedHeads
 from xvfl.service.uploads.receive import UploadReceiver, receive_uploads
 from xvfl.service.uploads.upload_checks import find_problems
 from xvfl.service.uploads.upload_store import UploadStore
+from xvfl.system.locks import file_lock
 from xvfl.training.loop import Trainer
 from xvfl.training.predict import mean_score, mode_losses
 from xvfl.wire.in_process import OfflineTransport
 
 RUN, SPLIT, VERSIONS = "run_name.json", "split.json", "upload_versions.json"
+LOCK = "training.lock"
 
 
 class UploadRun:
@@ -112,13 +114,21 @@ class UploadRun:
             head = self._heads.current
             evaluation = Evaluation.from_dict(head.read_json(EVALUATION))
             return self._deliver(RunOutcome(head.manifest()["step"], evaluation), stop)
+        with file_lock(self._head / LOCK, "another process trains this head; wait for its end"):
+            outcome = None
+            while outcome is None:
+                outcome = self._train_once(self._head, stop)
+        return outcome if outcome.evaluation is None else self._deliver(outcome, stop)
+
+    def _train_once(self, head: RunDir, stop: Event) -> RunOutcome | None:
+        """Receive the uploads and train; None if rows may not be used any more, to begin again."""
         labeled = self._load_rows(self._config.all_parties)
         # A training that is resumed needs the versions that it began with.
-        versions = self._head.read_json(VERSIONS) if self._head.has(CHECKPOINT) else {}
+        versions = head.read_json(VERSIONS) if head.has(CHECKPOINT) else {}
         stores = receive_uploads(self._receivers, labeled.held_out_handles(), stop, versions)
         if len(stores) < len(self._receivers):
             return RunOutcome(0)
-        self._head.write_json(VERSIONS, {n: each.manifest.version for n, each in stores.items()})
+        head.write_json(VERSIONS, {n: each.manifest.version for n, each in stores.items()})
         self._problems = find_problems(stores, labeled)
         for name, problem in self._problems.items():
             self._log({"event": "upload_suspicious", "party": name, "reason": problem})
@@ -127,10 +137,7 @@ class UploadRun:
             if not stores:
                 raise RunError("on_anomaly: no upload is left; see the log, or use 'warn'")
             labeled = self._load_rows(tuple(stores))
-        outcome = self._train(self._head, stores, labeled, stop)
-        if outcome.evaluation is not None:
-            return self._deliver(outcome, stop)
-        return outcome if stop.is_set() else self.run(stop)
+        return self._train(head, stores, labeled, stop)
 
     def _load_rows(self, names: Sequence[str]) -> LabeledRows:
         config, folder = self._config, self._folder
@@ -142,7 +149,7 @@ class UploadRun:
         stores: Mapping[str, UploadStore],
         labeled: LabeledRows,
         stop: Event,
-    ) -> RunOutcome:
+    ) -> RunOutcome | None:
         config, names, task = self._config, tuple(stores), labeled.task
         device = choose_device(config.train.device)
         image = any(store.manifest.image for store in stores.values())
@@ -195,7 +202,7 @@ class UploadRun:
                 if stop.is_set() or _any_changed(stores):
                     break
             if _any_changed(stores):
-                return self._discard(head, trainer.progress.step)
+                return self._discard(head, trainer.progress.step, stop)
             recorder.save_checkpoint()
             if stop.is_set():
                 summary["state"] = "stopped"
@@ -205,7 +212,7 @@ class UploadRun:
             test_rows = rows.take(test.to(device))
             temperatures, evaluation = evaluate_heads(method, federation, held_out, test_rows, task)
             if _any_changed(stores):
-                return self._discard(head, trainer.progress.step)
+                return self._discard(head, trainer.progress.step, stop)
             head.write_json(EVALUATION, evaluation.to_dict())
             encoders = {name: _about(store) for name, store in stores.items()}
             prior = labeled.prior(training)
@@ -219,16 +226,20 @@ class UploadRun:
                 "left_out": [name for name in self._config.all_parties if name not in names],
             }
             trained.save(head, image, config.train.random_state, outcome)
+            # A withdrawal before this lists no head; one after it lists this one.
+            if _any_changed(stores):
+                return self._discard(head, trainer.progress.step, stop)
         self._heads.promote(head)
         trained.release(self._releases, config.release_to)
         self._log({"event": FINISHED, "head": head.path.name, "run": run, **outcome})
         return RunOutcome(trainer.progress.step, evaluation)
 
-    def _discard(self, head: RunDir, step: int) -> RunOutcome:
+    def _discard(self, head: RunDir, step: int, stop: Event) -> RunOutcome | None:
         """Discard a training: it has learned from rows that may not be used any more."""
-        (head / CHECKPOINT).unlink(missing_ok=True)
+        for name in (MANIFEST, MODEL, CHECKPOINT):
+            (head / name).unlink(missing_ok=True)
         self._log({"event": "upload_changed", "step": step})
-        return RunOutcome(step)
+        return RunOutcome(step) if stop.is_set() else None
 
     def _pending(self) -> list[str]:
         return self._releases.pending(self._config.release_to)

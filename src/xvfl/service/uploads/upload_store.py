@@ -11,15 +11,18 @@ Embeddings are read batch by batch from the file. Withdrawn rows are zeros, with
 that the party does not hold.
 """
 
+import os
 import shutil
+from contextlib import suppress
 from datetime import UTC, date, datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from xvfl.errors import WireError
+from xvfl.errors import RunError, WireError
 from xvfl.federation.message_checks import check_tensor
 from xvfl.federation.upload.manifest import UploadManifest, chunk_digest, parse_manifest
 from xvfl.model.run_dir import RunDir
@@ -27,16 +30,21 @@ from xvfl.service.uploads.withdrawn import Withdrawn
 
 MANIFEST, VIEWS, STATUS, CHUNKS = "upload.json", "views.f16", "status.u8", "chunks.json"
 REVOKED = "revoked.json"
+ERASED_BYTES = 2**24
+"""Bytes that are read at once to erase rows."""
+MAX_DISK_SHARE = 0.5
+"""Largest share of the free space of the disk that an upload may take."""
 
 
 class UploadStore:
     """One party's upload of one version."""
 
-    def __init__(self, folder: RunDir, manifest: UploadManifest) -> None:
+    def __init__(self, folder: RunDir, manifest: UploadManifest, create: bool = True) -> None:
         """Open the folder of an upload, or create it.
 
         Reject another upload of the same version, a version that was withdrawn, one whose terms
-        have ended, and one that is older than a version that is known.
+        have ended, one that is older than a version that is known, and one that is too large for
+        the disk. Without `create`, the manifest is the stored one.
         """
         self.manifest, self._party = manifest, party_folder(folder, manifest.party)
         self._withdrawn = Withdrawn(self._party)
@@ -44,6 +52,8 @@ class UploadStore:
         self.withdrawn = self._gone()
         """Handles of the rows that were withdrawn before, in the order of withdrawal."""
         self._folder = RunDir(self._party / str(manifest.version))
+        if not create:
+            return
         if self._folder.has(MANIFEST):
             stored = parse_manifest((self._folder / MANIFEST).read_text(encoding="utf-8"))
             if stored != manifest:
@@ -53,6 +63,7 @@ class UploadStore:
                 )
         else:
             self._check_new()
+            self._delete_unfinished(folder)
             self._folder.create().write_text(MANIFEST, manifest.to_json())
 
     @property
@@ -106,19 +117,30 @@ class UploadStore:
             keep = torch.ones(len(values), dtype=torch.bool)
             keep[[each - start for each in self._gone() if start <= each < stop]] = False
             kept = torch.where(keep.view(-1, 1, 1), values, torch.zeros((), dtype=values.dtype))
-            self._map(VIEWS, np.float16, "r+")[start:stop] = kept.numpy()
-            self._map(STATUS, np.uint8, "r+")[start:stop] = (status * keep).numpy()
+            for name, dtype, data in (
+                (VIEWS, np.float16, kept),
+                (STATUS, np.uint8, status * keep),
+            ):
+                self._allocate(name)
+                stored = self._map(name, dtype, "r+")
+                stored[start:stop] = data.numpy()
+                # Before the chunk counts as stored, also after a power failure.
+                stored.flush()
             self._folder.write_json(CHUNKS, {"arrived": sorted({*self._arrived(), number})})
 
     def erase(self) -> None:
         """Overwrite withdrawn rows with zeros, also on the disk."""
         at = self._gone()
         for name, dtype in ((VIEWS, np.float16), (STATUS, np.uint8)):
-            if at and self._folder.has(name):
-                stored = self._map(name, dtype, "r+")
-                if stored[at].any():
-                    stored[at] = 0
-                    stored.flush()
+            if not at or not self._folder.has(name):
+                continue
+            stored = self._map(name, dtype, "r+")
+            step = max(1, ERASED_BYTES // stored[:1].nbytes)
+            for start in range(0, len(at), step):
+                part = at[start : start + step]
+                if stored[part].any():
+                    stored[part] = 0
+            stored.flush()
 
     def delete(self) -> None:
         """Delete the whole upload."""
@@ -143,23 +165,67 @@ class UploadStore:
         version = self.manifest.version
         if problem := self.problem:
             raise WireError(f"version {version} is not stored: {problem}")
-        stored = [int(path.parent.name) for path in self._party.path.glob(f"*/{MANIFEST}")]
+        stored = [int(path.name) for path in _versions(self._party)]
         newest = max([*stored, self._withdrawn.newest])
         if version < newest:
             raise WireError(
                 f"version {version} is not stored: it is older than version {newest}, which the "
                 "party has uploaded since"
             )
+        free, needed = shutil.disk_usage(self._party.path).free, self.manifest.n_bytes
+        if needed > MAX_DISK_SHARE * free:
+            raise WireError(
+                f"version {version} is not stored: it has {needed} bytes, and the disk has "
+                f"{free} free; expected at most {MAX_DISK_SHARE:.0%} of them"
+            )
+
+    def _delete_unfinished(self, folder: RunDir) -> None:
+        """Delete uploads that a newer version replaces before they were complete.
+
+        A party that offers one version after the other would fill the disk with them.
+        """
+        with self._withdrawn.locked():
+            for earlier in stored_uploads(folder, self.manifest.party):
+                if earlier.missing:
+                    earlier.delete()
 
     def _arrived(self) -> set[int]:
         return set(self._folder.read_json(CHUNKS)["arrived"]) if self._folder.has(CHUNKS) else set()
 
+    def _allocate(self, name: str) -> None:
+        """Create a file of zeros that has its space on the disk.
+
+        Without the space, writing to the mapped file would end the process.
+        """
+        path, shape = self._folder / name, self._shape(name)
+        if path.is_file():
+            return
+        n_bytes = int(np.prod(shape)) * (2 if name == VIEWS else 1)
+        temporary = path.with_name(f".{name}.tmp")
+        try:
+            with temporary.open("wb") as file:
+                file.truncate(n_bytes)
+                if hasattr(os, "posix_fallocate"):  # Not on macOS.
+                    os.posix_fallocate(file.fileno(), 0, max(n_bytes, 1))
+            os.replace(temporary, path)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise RunError(
+                f"{path}: {n_bytes} bytes cannot be stored ({error.strerror}); free some space"
+            ) from error
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        m = self.manifest
+        return (m.rows, 1 + m.masked_copies, m.width) if name == VIEWS else (m.rows,)
+
     def _map(self, name: str, dtype: Any, mode: Any) -> "np.memmap[Any, Any]":
-        m, path = self.manifest, self._folder / name
-        shape = (m.rows, 1 + m.masked_copies, m.width) if name == VIEWS else (m.rows,)
-        if not path.is_file():
-            mode = "w+"
-        return np.memmap(path, dtype=dtype, mode=mode, shape=shape)
+        path = self._folder / name
+        try:
+            return np.memmap(path, dtype=dtype, mode=mode, shape=self._shape(name))
+        except (OSError, ValueError) as error:
+            raise RunError(
+                f"{path}: cannot be read ({error}); the upload was deleted, or is damaged"
+            ) from error
 
 
 def party_folder(folder: RunDir, party: str) -> RunDir:
@@ -167,11 +233,20 @@ def party_folder(folder: RunDir, party: str) -> RunDir:
     return RunDir(folder / f"uploads/{party}").create()
 
 
+def _versions(uploads: RunDir) -> list[Path]:
+    """Return the folders of all uploads of a party."""
+    paths = [path.parent for path in uploads.path.glob(f"*/{MANIFEST}")]
+    return [path for path in paths if path.name.isdecimal()]
+
+
 def stored_uploads(folder: RunDir, party: str) -> list[UploadStore]:
     """Return all uploads of a party, the newest version first."""
-    paths = (folder / f"uploads/{party}").glob(f"*/{MANIFEST}")
-    texts = [path.read_text(encoding="utf-8") for path in paths]
-    stores = [UploadStore(folder, parse_manifest(text)) for text in texts]
+    stores = []
+    for path in _versions(RunDir(folder / f"uploads/{party}")):
+        # Another process may delete it meanwhile.
+        with suppress(FileNotFoundError):
+            manifest = parse_manifest((path / MANIFEST).read_text(encoding="utf-8"))
+            stores.append(UploadStore(folder, manifest, create=False))
     return sorted(stores, key=lambda store: -store.manifest.version)
 
 

@@ -106,29 +106,37 @@ def enforce_terms(folder: RunDir, peers: PeerVerifier, log: LogFunction) -> None
     """Delete expired uploads, finish interrupted withdrawals, note which parties are revoked.
 
     `find_upload` returns no upload that may not be used; `UploadStore.problem` tells for one that
-    is open.
+    is open. An error with one party is logged, and does not protect the uploads of the others.
     """
     for path in sorted((folder / "uploads").glob("*/")):
-        party, uploads = path.name, RunDir(path)
-        withdrawn = Withdrawn(uploads)
-        with withdrawn.locked():
-            for store in stored_uploads(folder, party):
-                if store.expired:
-                    version = store.manifest.version
-                    withdrawn.add(Withdraw(0, "", version, False, NO_ROWS))
-                    event = {"event": "upload_expired", "party": party, "version": version}
-                    log({**event, "reason": f"its terms ended on {store.manifest.terms.expires}"})
-                    _drop_checkpoints(folder)
-            _delete(folder, party)
-        known = folder / f"peers/{party}.pem"
-        revoked = known.is_file() and peers.is_revoked(parse_certificate(known.read_bytes()))
-        if revoked and not uploads.has(REVOKED):
-            reason = "its certificate is revoked; its uploads are not used from now on"
-            log({"event": "upload_suspended", "party": party, "reason": reason})
-            uploads.write_json(REVOKED, {"reason": reason})
-        elif not revoked and uploads.has(REVOKED):
-            (uploads / REVOKED).unlink()
-            log({"event": "upload_resumed", "party": party})
+        try:
+            _enforce(folder, path.name, peers, log)
+        except Exception as error:
+            reason = str(error) if isinstance(error, XVFLError) else repr(error)
+            log({"event": "terms_not_enforced", "party": path.name, "reason": reason})
+
+
+def _enforce(folder: RunDir, party: str, peers: PeerVerifier, log: LogFunction) -> None:
+    uploads = party_folder(folder, party)
+    withdrawn = Withdrawn(uploads)
+    with withdrawn.locked():
+        for store in stored_uploads(folder, party):
+            if store.expired:
+                version = store.manifest.version
+                withdrawn.add(Withdraw(0, "", version, False, NO_ROWS))
+                event = {"event": "upload_expired", "party": party, "version": version}
+                log({**event, "reason": f"its terms ended on {store.manifest.terms.expires}"})
+                _drop_checkpoints(folder)
+        _delete(folder, party)
+    known = folder / f"peers/{party}.pem"
+    revoked = known.is_file() and peers.is_revoked(parse_certificate(known.read_bytes()))
+    if revoked and not uploads.has(REVOKED):
+        reason = "its certificate is revoked; its uploads are not used from now on"
+        log({"event": "upload_suspended", "party": party, "reason": reason})
+        uploads.write_json(REVOKED, {"reason": reason})
+    elif not revoked and uploads.has(REVOKED):
+        (uploads / REVOKED).unlink()
+        log({"event": "upload_resumed", "party": party})
 
 
 @contextmanager
@@ -141,8 +149,8 @@ def terms_enforced(folder: RunDir, peers: PeerVerifier, log: LogFunction) -> Ite
         while not stop.wait(INTERVAL_S):
             try:
                 enforce_terms(folder, peers, log)
-            except (XVFLError, OSError) as error:
-                log({"event": "terms_not_enforced", "reason": str(error)})
+            except Exception as error:
+                log({"event": "terms_not_enforced", "reason": repr(error)})
 
     thread = threading.Thread(target=repeat, name="upload-terms", daemon=True)
     thread.start()
@@ -181,6 +189,22 @@ def answer_withdrawals(
         return answer(party, message)
 
     return reply
+
+
+def head_problems(folder: RunDir, head: RunDir) -> list[str]:
+    """Tell which uploads that a head was trained on may not be used any more, and why."""
+    problems = []
+    for party, about in head.manifest().get("encoders", {}).items():
+        uploads, terms = RunDir(folder / f"uploads/{party}"), about.get("terms", {})
+        withdrawn = Withdrawn(uploads)
+        n_rows = len(withdrawn.rows(about.get("session", ""))) - about.get("withdrawn", 0)
+        if withdrawn.covers(about["version"]):
+            problems.append(f"{party} withdrew version {about['version']}, or its terms have ended")
+        elif n_rows > 0:
+            problems.append(f"{party} has withdrawn {n_rows} rows since")
+        if uploads.has(REVOKED) and not terms.get("keep_after_revocation"):
+            problems.append(f"the certificate of {party} is revoked")
+    return problems
 
 
 def _check(folder: RunDir, party: str, message: Withdraw) -> None:

@@ -6,7 +6,6 @@ Rows are listed in the order of their withdrawal: the first n of them are those 
 the training of a head, left out.
 """
 
-import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from typing import Any
 
 from xvfl.errors import WireError
 from xvfl.model.run_dir import RunDir
+from xvfl.system.locks import file_lock
 from xvfl.wire.messages import Withdraw
 
 WITHDRAWN, LOCK = "withdrawn.json", "withdrawn.lock"
@@ -73,8 +73,7 @@ class Withdrawn:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Exclude other threads and processes that withdraw or store chunks of this party."""
-        with (self._folder / LOCK).open("a") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        with file_lock(self._folder / LOCK):
             yield
 
     def _load(self) -> dict[str, Any]:
