@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from xvfl import maths
-from xvfl.data.frames import read_frame
 from xvfl.errors import ConfigError, RunError, WireError
 from xvfl.federation.message_checks import check_handles
 from xvfl.federation.party_pool import PartyPool
@@ -20,7 +19,7 @@ from xvfl.federation.predict_in_time import (
     predict_in_time,
 )
 from xvfl.federation.remote_party import RemoteParty
-from xvfl.matching.alignment import CoordinatorAlignment, load_coordinator_alignment
+from xvfl.matching.alignment import CoordinatorAlignment
 from xvfl.matching.normalize import RULES, normalize_ids
 from xvfl.methods.pooling import prediction_views
 from xvfl.model.run_dir import RunDir
@@ -29,11 +28,10 @@ from xvfl.service.config import ALIGNMENT, CoordinatorConfig
 from xvfl.service.log import LogFunction
 from xvfl.service.prediction.prediction_config import MAX_ASSISTED_ROWS, MAX_DEADLINE_S
 from xvfl.service.prediction.row_answers import collaborative_answers, prior_answer
-from xvfl.service.prediction.stand_in import StandIn, add_stand_ins, find_stand_ins
+from xvfl.service.prediction.stand_in import add_stand_ins, find_stand_ins
 from xvfl.service.release_delivery import send_release
 from xvfl.service.release_store import ReleaseStore
 from xvfl.service.trained_heads import TrainedHeads
-from xvfl.service.uploads.upload_store import find_upload
 from xvfl.wire.messages import Assist, Assistance, Hello, Message
 from xvfl.wire.texts import MAX_NAME
 from xvfl.wire.transport import Transport
@@ -96,32 +94,7 @@ class CoordinatorPredictor:
         self._offered: set[tuple[str, int, str]] = set()
         self._release_error = ""
         self.pool: PartyPool | None = None
-        self._stand_ins = self._find_stand_ins()
-
-    def _find_stand_ins(self) -> dict[int, StandIn]:
-        """Find stored uploads that may stand in for parties that are away."""
-        folder, config = RunDir(self.config.state_dir), self.config
-        if not self.model.encoders or not folder.has(ALIGNMENT):
-            return {}
-        alignment = load_coordinator_alignment(folder / ALIGNMENT)
-        labels, rule = config.labels, config.matching.rule
-        ids = list(read_frame(labels.table, labels.id_column, "labels").index)
-        if alignment.labels.rows != len(ids):
-            return {}
-        encoders, matches = self.model.encoders, alignment.matches
-        stores = {
-            name: store
-            for name in self.model.names
-            if name in matches
-            and (
-                store := find_upload(
-                    folder, name, matches[name].session.hex(), encoders[name]["version"]
-                )
-            )
-        }
-        return find_stand_ins(
-            self.model, stores, alignment, normalize_ids(ids, rule, "labels"), list(self._row)
-        )
+        self._stand_ins = find_stand_ins(self.config, model, list(self._row))
 
     def _set_alignment(self, alignment: CoordinatorAlignment) -> None:
         handles = torch.full((len(self._ids), len(self.model.names)), -1)
@@ -144,7 +117,7 @@ class CoordinatorPredictor:
             raise RunError("the current head has other parties; start this process again")
         with self._exchange:
             self.model = model
-            self._stand_ins = self._find_stand_ins()
+            self._stand_ins = find_stand_ins(self.config, model, list(self._row))
             if self.pool is not None:
                 self.pool.use_runs(model.runs)
 

@@ -11,11 +11,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from xvfl.data.frames import read_frame
 from xvfl.federation.predict_in_time import TimelyBatch
-from xvfl.matching.alignment import CoordinatorAlignment
+from xvfl.matching.alignment import load_coordinator_alignment
+from xvfl.matching.normalize import normalize_ids
+from xvfl.model.run_dir import RunDir
 from xvfl.primitives.rows import FULL, Rows
+from xvfl.service.config import ALIGNMENT, CoordinatorConfig
 from xvfl.service.trained_heads import TrainedHeads
-from xvfl.service.uploads.upload_store import UploadStore
+from xvfl.service.uploads.upload_store import UploadStore, find_upload
 
 
 @dataclass(frozen=True)
@@ -40,36 +44,34 @@ class StandIn:
 
 
 def find_stand_ins(
-    model: TrainedHeads,
-    stores: Mapping[str, UploadStore],
-    alignment: CoordinatorAlignment,
-    trained_ids: Sequence[str],
-    ids: Sequence[str],
+    config: CoordinatorConfig, model: TrainedHeads, ids: Sequence[str]
 ) -> dict[int, StandIn]:
-    """Return the uploads that may stand in, by the place of their party in the model.
+    """Return the stored uploads that may stand in, by the place of their party in the model.
 
-    Parameters
-    ----------
-    model
-        The coordinator's model; an upload of another version than the heads' cannot stand in.
-    stores
-        The stored uploads, by party.
-    alignment
-        The matched rows of training.
-    trained_ids, ids
-        Normalized ids of training, and those that may be predicted.
+    `ids` are those that may be predicted, normalized. An upload of another version than the heads'
+    cannot stand in.
     """
-    place = {each: i for i, each in enumerate(trained_ids)}
+    folder, labels = RunDir(config.state_dir), config.labels
+    if not model.encoders or not folder.has(ALIGNMENT):
+        return {}
+    alignment = load_coordinator_alignment(folder / ALIGNMENT)
+    trained = list(read_frame(labels.table, labels.id_column, "labels").index)
+    if alignment.labels.rows != len(trained):
+        return {}
+    texts = normalize_ids(trained, config.matching.rule, "labels")
+    place = {each: i for i, each in enumerate(texts)}
     at = torch.tensor([place.get(each, -1) for each in ids], dtype=torch.long)
     found = {}
     for i, name in enumerate(model.names):
-        encoder, store = model.encoders.get(name), stores.get(name)
-        if encoder is None or store is None or store.manifest.version != encoder["version"]:
+        match = alignment.matches.get(name)
+        if match is None:
             continue
-        matched = torch.from_numpy(alignment.matches[name].handles)
+        version = model.encoders[name]["version"]
+        store = find_upload(folder, name, match.session.hex(), version)
         # Place −1, a row that was not in training, selects the last entry.
-        stand_in = StandIn(store, torch.cat([matched, matched.new_full((1,), -1)])[at])
-        if stand_in.usable:
+        matched = torch.from_numpy(match.handles)
+        handles = torch.cat([matched, matched.new_full((1,), -1)])[at]
+        if store is not None and (stand_in := StandIn(store, handles)).usable:
             found[i] = stand_in
     return found
 
