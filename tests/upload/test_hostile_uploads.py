@@ -29,13 +29,13 @@ from xvfl.service.release import load_signing_key
 from xvfl.service.release_delivery import use_previous_head
 from xvfl.service.release_store import ReleaseStore
 from xvfl.service.trained_heads import TrainedHeads
-from xvfl.service.uploads import upload_store, withdrawals
+from xvfl.service.uploads import upload_store
 from xvfl.service.uploads.file_exchange import import_upload
 from xvfl.service.uploads.party_withdrawal import find_withdrawn, withdraw_rows
 from xvfl.service.uploads.receipts import read_receipt, store_receipt
 from xvfl.service.uploads.receive import UploadReceiver
 from xvfl.service.uploads.upload_store import UploadStore, find_upload, stored_uploads
-from xvfl.service.uploads.withdrawals import enforce_terms, terms_enforced, withdraw
+from xvfl.service.uploads.withdrawals import enforce_terms, withdraw
 from xvfl.system.locks import file_lock
 from xvfl.wire import codec
 from xvfl.wire.limits import SMALL_BYTES, UPLOAD_CHUNK_BYTES, reply_limit
@@ -351,26 +351,6 @@ def test_an_error_with_one_party_does_not_protect_the_uploads_of_others(tmp_path
     enforce_terms(folder, peers, events.append)
     assert [each["event"] for each in events] == ["terms_not_enforced", "upload_expired"]
     assert events[0]["party"] == "acme" and not path.exists()
-
-
-def test_the_thread_that_enforces_terms_survives(
-    stored: StoredFederation, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    events, calls, called = list[Any](), list[int](), threading.Event()
-
-    def enforce(*args: Any) -> None:
-        calls.append(1)
-        if len(calls) == 3:
-            called.set()
-        if len(calls) == 2:
-            raise KeyError("unexpected")
-
-    monkeypatch.setattr(withdrawals, "enforce_terms", enforce)
-    monkeypatch.setattr(withdrawals, "INTERVAL_S", 0.01)
-    peers = PeerVerifier(stored.config.tls.ca_certificate, None)
-    with terms_enforced(stored.service.folder, peers, events.append):
-        assert called.wait(30)
-    assert [each["event"] for each in events] == ["terms_not_enforced"]
 
 
 def test_a_stand_in_is_not_usable_after_a_withdrawal(tmp_path: Path) -> None:

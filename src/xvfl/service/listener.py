@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from xvfl.certs import PeerVerifier
 from xvfl.certs.proof import prover
@@ -14,8 +15,8 @@ from xvfl.service.config import CoordinatorConfig
 from xvfl.service.log import LogFunction
 from xvfl.service.uploads.withdrawals import (
     answer_withdrawals,
+    enforce_terms,
     remember_certificate,
-    terms_enforced,
 )
 from xvfl.wire.handshake_log import log_failed_handshakes
 from xvfl.wire.limits import ReplyLimit, reply_limit
@@ -56,7 +57,9 @@ def listen(
             remember_certificate(folder, name, certificate, log)
         return name
 
-    with log_failed_handshakes(log), terms_enforced(folder, peers, log):
+    enforce = partial(enforce_terms, folder, peers, log)
+    enforce()
+    with log_failed_handshakes(log):
         server = CoordinatorServer(
             config.listen,
             config.tls,
@@ -68,6 +71,7 @@ def listen(
             _reply_limit(config),
             config.max_pending_connections,
             answer=answer_withdrawals(folder, config.signing_key, log, answer),
+            on_recheck=enforce,
         )
         try:
             yield server

@@ -12,6 +12,7 @@ import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,7 @@ class CoordinatorServer:
         hello_timeout: float = HELLO_TIMEOUT_S,
         recheck: float = RECHECK_S,
         answer: Callable[[str, Message], Message] | None = None,
+        on_recheck: Callable[[], object] = lambda: None,
     ) -> None:
         """Start the server.
 
@@ -99,11 +101,13 @@ class CoordinatorServer:
             Seconds between two checks of the certificates of connected parties.
         answer
             Answers a request of a connected party, given by its name; by default none is accepted.
+        on_recheck
+            Called in a thread with every check of certificates.
         """
         self._address, self._credentials = address, tls.server_credentials()
         self._identify, self._check_hello, self._prove = identify, check_hello, prove
         self._log_event, self._recheck = log_event, recheck
-        self._hello_timeout, self._answer = hello_timeout, answer
+        self._hello_timeout, self._answer, self._on_recheck = hello_timeout, answer, on_recheck
         self._rejections = EventSummary(log_event)
         self._drops = EventSummary(log_event, delay=min(DROP_SUMMARY_S, 1.5 * hello_timeout))
         self._loop = asyncio.new_event_loop()
@@ -160,6 +164,9 @@ class CoordinatorServer:
             tasks = [
                 self._loop.create_task(self._repeat(FLUSH_S, self._flush)),
                 self._loop.create_task(self._repeat(self._recheck, self._check_certificates)),
+                self._loop.create_task(
+                    self._repeat(self._recheck, partial(asyncio.to_thread, self._on_recheck))
+                ),
             ]
             self._started.set_result(port)
             await self._stop.wait()

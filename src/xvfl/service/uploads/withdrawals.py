@@ -6,8 +6,7 @@ unfinished training starts again, finished heads are listed in the receipt.
 """
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -27,8 +26,6 @@ from xvfl.service.uploads.upload_store import REVOKED, party_folder, stored_uplo
 from xvfl.service.uploads.withdrawn import Withdrawn
 from xvfl.wire.messages import Message, Receipt, Withdraw
 
-INTERVAL_S = 60.0
-"""Seconds between two checks of expiry and revocation in a running process."""
 CERTIFICATE_LOCK = threading.Lock()
 NO_ROWS = torch.zeros(0, dtype=torch.int32)
 
@@ -137,28 +134,6 @@ def _enforce(folder: RunDir, party: str, peers: PeerVerifier, log: LogFunction) 
     elif not revoked and uploads.has(REVOKED):
         (uploads / REVOKED).unlink()
         log({"event": "upload_resumed", "party": party})
-
-
-@contextmanager
-def terms_enforced(folder: RunDir, peers: PeerVerifier, log: LogFunction) -> Iterator[None]:
-    """Enforce the terms of uploads now, and again and again while the block runs."""
-    enforce_terms(folder, peers, log)
-    stop = threading.Event()
-
-    def repeat() -> None:
-        while not stop.wait(INTERVAL_S):
-            try:
-                enforce_terms(folder, peers, log)
-            except Exception as error:
-                log({"event": "terms_not_enforced", "reason": repr(error)})
-
-    thread = threading.Thread(target=repeat, name="upload-terms", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
 
 
 def remember_certificate(folder: RunDir, party: str, certificate: bytes, log: LogFunction) -> None:
