@@ -122,7 +122,7 @@ def test_rows_without_a_gap_are_not_assisted(bank: Bank) -> None:
     assisted = reply.contributors.any(1)
     assert not bool(assisted[:30].any()) and bool(assisted[30:].all())
     # Peers were not asked for them, so nothing was counted there.
-    assert sum(each["rows"] for each in requests(bank, "shop")[len(before) :]) <= 5
+    assert sum(len(each["rows"]) for each in requests(bank, "shop")[len(before) :]) <= 5
     events = [e for e in read_log(bank.folder / "main") if e["event"] == "assistance_refused"]
     assert events[-1]["party"] == "bank" and events[-1]["rows"] == 30
 
