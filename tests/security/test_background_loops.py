@@ -95,8 +95,7 @@ class Coordinator:
             state_dir=str(folder),
             signing_key=None,
         )
-        heads = SimpleNamespace(encoders={})
-        model: Any = SimpleNamespace(names=("bank",), run="run", heads=heads)
+        model: Any = SimpleNamespace(names=("bank",), run="run", encoders={})
         run_dir = RunDir(folder).create()
         self.index = folder / "releases.json"
         self.predictor = CoordinatorPredictor(config, model, IDS, run_dir, self.events.append)

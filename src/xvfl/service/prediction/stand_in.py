@@ -51,10 +51,10 @@ def find_stand_ins(
     `ids` are those that may be predicted, normalized. An upload of another version than the heads'
     cannot stand in.
     """
-    folder, labels = RunDir(config.state_dir), config.labels
+    folder = RunDir(config.state_dir)
     if not model.encoders or not folder.has(ALIGNMENT):
         return {}
-    alignment = load_coordinator_alignment(folder / ALIGNMENT)
+    alignment, labels = load_coordinator_alignment(folder / ALIGNMENT), config.labels
     trained = list(read_frame(labels.table, labels.id_column, "labels").index)
     if alignment.labels.rows != len(trained):
         return {}
