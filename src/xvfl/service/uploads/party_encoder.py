@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from xvfl.config import EncoderConfig, LossConfig, NetConfig, PrivacyConfig, TableOptions, build
+from xvfl.config import EncoderConfig, LossConfig, NetConfig, PrivacyConfig, build
 from xvfl.data.encoder import encoder_from_dict
-from xvfl.data.sources import Encoder, Source, encode, fit_encoder, take_rows
+from xvfl.data.sources import Encoder, encode, fit_encoder, take_rows
 from xvfl.dataset.in_memory import to_party_table
 from xvfl.errors import ConfigError, WireError
 from xvfl.federation.party_worker import PartyWorker
@@ -32,6 +32,7 @@ from xvfl.model.fitting import choose_device
 from xvfl.model.run_dir import CHECKPOINT, RunDir
 from xvfl.nets.party_net import PartyNet
 from xvfl.primitives.rows import FULL, PartyTable, choose_full_threshold, observation_levels
+from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.secret import load_secret, run_seed
 from xvfl.system.report import Report, no_report
 from xvfl.training.loop import Record
@@ -58,40 +59,23 @@ class PartyEncoder:
 
     Parameters
     ----------
-    name
-        Name of the party.
-    folder
-        State folder of the party.
-    source
-        The party's whole table; it learns from all rows but those held out.
-    options
-        How columns are read.
-    config
-        The party's configuration of its encoder.
+    inputs
+        The party's whole table, its state folder, and the configuration of the encoder. It learns
+        from all rows but those held out.
     version
         Number of the version, from 1.
-    device
-        Device of the training.
     """
 
-    def __init__(
-        self,
-        name: str,
-        folder: RunDir,
-        source: Source,
-        options: TableOptions,
-        config: EncoderConfig,
-        version: int = 1,
-        device: str = "cpu",
-    ) -> None:
-        self.name, self.version, self._config = name, version, config
-        self._source, self._options, self._device = source, options, choose_device(device)
-        self._folder = RunDir(folder / f"encoders/{version}").create()
-        self._seeds = [run_seed(load_secret(folder), f"encoder {version}")]
+    def __init__(self, inputs: PartyInputs, version: int = 1) -> None:
+        self.name, self.version, self._config = inputs.name, version, inputs.encoder
+        self._source, self._options = inputs.source, inputs.options
+        self._device = choose_device(inputs.device)
+        self._folder = RunDir(inputs.folder / f"encoders/{version}").create()
+        self._seeds = [run_seed(load_secret(inputs.folder), f"encoder {version}")]
         self._net: PartyNet | None = None
         self._table: PartyTable | None = None
         self.full_threshold = 1.0
-        self.privacy = state_privacy(config)
+        self.privacy = state_privacy(inputs.encoder)
         """What differential privacy guarantees; None without it."""
 
     @property

@@ -25,8 +25,9 @@ from xvfl.federation.upload.manifest import (
     parse_manifest,
 )
 from xvfl.federation.upload.views import compute_views
-from xvfl.model.run_dir import RunDir
 from xvfl.service.log import LogFunction, ProgressLog
+from xvfl.service.matched_table import MatchedTable
+from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.uploads.party_encoder import HeldOutRows, PartyEncoder
 from xvfl.service.uploads.withdrawn import Withdrawn
 from xvfl.wire.messages import (
@@ -34,7 +35,6 @@ from xvfl.wire.messages import (
     AskUpload,
     Done,
     HeldOut,
-    Hello,
     Match,
     Release,
     UploadChunk,
@@ -111,18 +111,12 @@ class UploadEndpoint(RequestEndpoint):
 
     Parameters
     ----------
-    hello
-        What the party reports about itself when it connects.
-    folder
-        State folder of the party.
+    inputs
+        The party's configuration and state folder.
+    table
+        The party's table and its alignment.
     encoder
         The party's encoder; it trains when the held-out rows are known.
-    terms
-        Terms of the upload.
-    masked_copies
-        Masked copies of a row that are uploaded.
-    table_rows
-        Number of rows of the party's table.
     replies
         Reply to matching and releases.
     log_event
@@ -133,12 +127,9 @@ class UploadEndpoint(RequestEndpoint):
 
     def __init__(
         self,
-        hello: Hello,
-        folder: RunDir,
+        inputs: PartyInputs,
+        table: MatchedTable,
         encoder: PartyEncoder,
-        terms: UploadTerms,
-        masked_copies: int,
-        table_rows: int,
         replies: Replies,
         log_event: LogFunction,
     ) -> None:
@@ -148,10 +139,9 @@ class UploadEndpoint(RequestEndpoint):
             AskChunk: self._chunk,
             UploadStored: self._set_stored,
         }
-        super().__init__(hello, log_event, {**own, **replies}, ONLY_UPLOADS)
-        self._folder, self._encoder, self._terms = folder, encoder, terms
-        self._copies, self._table_rows = masked_copies, table_rows
-        self._matched: NDArray[np.int64] | None = None
+        super().__init__(table.hello(), log_event, {**own, **replies}, ONLY_UPLOADS)
+        self._inputs, self._table, self._encoder = inputs, table, encoder
+        self._folder = inputs.folder
         self._upload: Upload | None = None
         self._manifest: UploadManifest | None = None
         self._thread: threading.Thread | None = None
@@ -175,9 +165,9 @@ class UploadEndpoint(RequestEndpoint):
             "upload_created": manifest.created if manifest else "",
         }
 
-    def set_match(self, rows: NDArray[np.int64]) -> None:
-        """Set the matched rows of the table, by handle; train if the held-out rows are known."""
-        self._matched = rows
+    def use_match(self) -> None:
+        """Use the matched rows of the table; train if the held-out rows are known."""
+        self.hello = self._table.hello()
         if self._held_out().load() is not None:
             self._start_training()
 
@@ -214,9 +204,9 @@ class UploadEndpoint(RequestEndpoint):
         return Done(message.request_id, 0)
 
     def _rows(self, what: str) -> NDArray[np.int64]:
-        if self._matched is None:
+        if self._table.match is None:
             raise WireError(f"{what}: ids are not matched yet; run `xvfl align` first")
-        return self._matched
+        return self._table.match.rows
 
     def _held_out(self) -> HeldOutRows:
         return HeldOutRows(self._folder, self.hello.session)
@@ -236,7 +226,7 @@ class UploadEndpoint(RequestEndpoint):
                     f"version {version} was withdrawn; `xvfl upload new-version` allows another"
                 )
             gone = withdrawn.rows(self.hello.session)
-            learned = np.setdiff1d(np.arange(self._table_rows), matched[[*held_out, *gone]])
+            learned = np.setdiff1d(np.arange(len(self._table.ids)), matched[[*held_out, *gone]])
             started = {"version": version, "rows": len(learned), "held_out": len(held_out)}
             self._log_event({"event": "encoder_training", **started})
             progress = ProgressLog(self._log_event, {"event": "encoder_progress"})
@@ -256,7 +246,8 @@ class UploadEndpoint(RequestEndpoint):
                         f"the upload of version {version} was made for another alignment; "
                         "`xvfl upload new-version` allows another"
                     )
-            upload = Upload(self._encoder, torch.from_numpy(matched), self._copies, gone)
+            copies = self._inputs.encoder.copies
+            upload = Upload(self._encoder, torch.from_numpy(matched), copies, gone)
             self._manifest = manifest or self._new_manifest(upload)
             self._upload = upload
             self.progress = 1.0
@@ -273,7 +264,7 @@ class UploadEndpoint(RequestEndpoint):
 
     def _new_manifest(self, upload: Upload) -> UploadManifest:
         """Compute and store the manifest of this version."""
-        manifest = upload.manifest(self.hello.session, self.hello.image, self._terms)
+        manifest = upload.manifest(self.hello.session, self.hello.image, self._inputs.terms)
         self._folder.write_text(self._manifest_name, manifest.to_json())
         return manifest
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from xvfl.federation.request_endpoint import Replies
 from xvfl.service.config import ALIGNMENT
 from xvfl.service.log import LogFunction
 from xvfl.service.matched_table import MatchedTable
@@ -28,25 +29,9 @@ class UploadPartyService:
         self.table.check(f"party {inputs.name!r}")
         version = current_version(inputs.folder)
         check_epsilon(inputs.folder, inputs.encoder, version, inputs.limits)
-        self._encoder = PartyEncoder(
-            inputs.name,
-            inputs.folder,
-            inputs.source,
-            inputs.options,
-            inputs.encoder,
-            version,
-            inputs.device,
-        )
-        self.endpoint = UploadEndpoint(
-            self.table.hello(),
-            inputs.folder,
-            self._encoder,
-            inputs.terms,
-            inputs.encoder.copies,
-            len(self.table.ids),
-            {Match: self.table.matching.reply, Release: self._folder.reply},
-            log,
-        )
+        self._encoder = PartyEncoder(inputs, version)
+        replies: Replies = {Match: self.table.matching.reply, Release: self._folder.reply}
+        self.endpoint = UploadEndpoint(inputs, self.table, self._encoder, replies, log)
         if self._encoder.privacy is not None:
             log({"event": "differential_privacy", **self._encoder.privacy.to_dict()})
         self._use_match()
@@ -66,8 +51,6 @@ class UploadPartyService:
         return {**self.endpoint.status(), **(privacy.status() if privacy else {})}
 
     def _use_match(self) -> None:
-        match = self.table.match
-        if match is not None:
+        if self.table.match is not None:
             record_withdrawn_rows(self.inputs, self.table)
-            self.endpoint.hello = self.table.hello()
-            self.endpoint.set_match(match.rows)
+            self.endpoint.use_match()
