@@ -115,7 +115,7 @@ class UploadRun:
             evaluation = Evaluation.from_dict(head.read_json(EVALUATION))
             return self._deliver(RunOutcome(head.manifest()["step"], evaluation), stop)
         with file_lock(self._head / LOCK, "another process trains this head; wait for its end"):
-            outcome = None
+            outcome: RunOutcome | None = None
             while outcome is None:
                 outcome = self._train_once(self._head, stop)
         return outcome if outcome.evaluation is None else self._deliver(outcome, stop)
