@@ -11,10 +11,10 @@ from tests import twin
 from tests.options import resolved
 from xvfl import nets
 from xvfl.config import LossConfig, NetConfig, TrainConfig
-from xvfl.federation.build import build_method, build_parties
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.methods import Method
+from xvfl.methods.build import build_method, build_parties
 from xvfl.nets.party_net import PartyNet
 from xvfl.primitives.layout import Feature, Layout, any_image
 from xvfl.primitives.masks import drop_features

@@ -17,7 +17,6 @@ from tests.options import resolved
 from tests.problems import CLASSES, SEED, split_digits
 from xvfl.config import LossConfig, PrivacyConfig, TrainConfig
 from xvfl.federation.begin_run import RunTerms, begin_run
-from xvfl.federation.build import build_method, build_parties
 from xvfl.federation.endpoint import Endpoint
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.member_rows import join_members, split_members
@@ -26,6 +25,7 @@ from xvfl.federation.remote_party import RemoteParty
 from xvfl.federation.run_settings import RunSettings
 from xvfl.federation.split import SplitFederation
 from xvfl.methods import METHODS, Method, protect_labels
+from xvfl.methods.build import build_method, build_parties
 from xvfl.methods.members import member_seeds
 from xvfl.primitives.rows import Rows
 from xvfl.training.loop import Trainer

@@ -13,13 +13,13 @@ from tests.options import resolved
 from tests.problems import CLASSES, SEED, split_digits
 from xvfl.config import NetConfig, TrainConfig
 from xvfl.federation.begin_run import RunTerms, begin_run
-from xvfl.federation.build import build_method, build_parties
 from xvfl.federation.endpoint import Endpoint, PartyRun
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.remote_party import AdaptiveTimeout, RemoteParty
 from xvfl.federation.run_settings import RunSettings
 from xvfl.federation.split import SplitFederation
 from xvfl.methods import Method
+from xvfl.methods.build import build_method, build_parties
 from xvfl.nets.party_net import PartyNet
 from xvfl.primitives.layout import any_image
 from xvfl.primitives.rows import Rows

@@ -15,10 +15,10 @@ from tests.problems import CLASSES, NUMBERS, make_problem
 from xvfl import XVFLClassifier
 from xvfl.config import LossConfig, NetConfig, PrivacyConfig
 from xvfl.errors import ConfigError
-from xvfl.federation.build import build_method, build_parties
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.methods.base import Method
+from xvfl.methods.build import build_method, build_parties
 from xvfl.methods.members import member_seeds
 from xvfl.nets.row_wise import apply_to_rows
 from xvfl.nets.stacked import StackedLinear, stack

@@ -20,7 +20,7 @@ from xvfl.dataset.in_memory import prepare_in_memory
 from xvfl.dataset.prepare import PreparationPlan
 from xvfl.dataset.splits import Splits
 from xvfl.errors import InputError, RunError
-from xvfl.federation.build import build_method, build_parties
+from xvfl.methods.build import build_method, build_parties
 from xvfl.model.custom_nets import CustomNets
 from xvfl.model.model import Model
 from xvfl.model.run_dir import RunDir

@@ -7,8 +7,8 @@ import torch
 
 from tests.options import resolved
 from xvfl.config import EncoderConfig, NetConfig
-from xvfl.federation.build import build_parties
 from xvfl.federation.upload.encoder_net import build_encoder
+from xvfl.methods.build import build_parties
 from xvfl.nets.numbers import N_FREQUENCIES, SAME_VALUE, NumberEmbeddings
 from xvfl.nets.stacked import stack
 from xvfl.primitives.layout import Feature, Layout, NumberBins

@@ -29,8 +29,8 @@ from tests.wire.transport_helpers import TRANSPORTS, open_transports
 from xvfl import maths
 from xvfl.config import LossConfig
 from xvfl.errors import ConfigError
-from xvfl.federation.build import build_method
 from xvfl.methods import METHODS
+from xvfl.methods.build import build_method
 from xvfl.methods.iavfl import IAVFL
 from xvfl.methods.laser import Laser
 from xvfl.methods.members import Members

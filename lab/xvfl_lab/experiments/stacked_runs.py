@@ -27,7 +27,6 @@ from xvfl.config import (
     PrivacyConfig,
     TrainConfig,
 )
-from xvfl.federation.build import build_method, build_parties
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.privacy_accounting import state_privacy
@@ -37,6 +36,7 @@ from xvfl.federation.upload.heads import build_heads
 from xvfl.federation.upload.private_worker import PrivateWorker
 from xvfl.federation.upload.views import compute_views
 from xvfl.methods import Method, Mode, protect_labels
+from xvfl.methods.build import build_method, build_parties
 from xvfl.methods.members import Members, member_seeds
 from xvfl.methods.xvfl import XVFL
 from xvfl.nets.party_net import PartyNet

@@ -17,9 +17,9 @@ from xvfl.config import (
     TrainConfig,
 )
 from xvfl.dataset.in_memory import InMemoryDataset
-from xvfl.federation.build import build_method, build_parties
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.methods import protect_labels
+from xvfl.methods.build import build_method, build_parties
 from xvfl.methods.members import member_seeds
 from xvfl.nets.party_net import PartyNet
 from xvfl.options import Options, resolve_options, resolve_privacy

@@ -11,8 +11,8 @@ import torch
 
 from xvfl.config import METHOD_NAMES, LossConfig, NetConfig, PrivacyConfig
 from xvfl.errors import ConfigError, WireError, unknown
-from xvfl.federation.build import build_parties
 from xvfl.federation.run_settings import RunSettings
+from xvfl.methods.build import build_parties
 from xvfl.nets.numbers import N_FREQUENCIES
 from xvfl.options import require_resolved
 from xvfl.primitives.layout import Layout

@@ -16,7 +16,6 @@ from xvfl.data.images import ImageEncoder
 from xvfl.data.sources import Encoder, Source, encode
 from xvfl.dataset.in_memory import rows_of_ids, to_party_table
 from xvfl.errors import InputError, ModeError, RunError, unknown
-from xvfl.federation.build import build_method, build_parties
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.privacy_accounting import PrivacyStatement, state_privacy
@@ -24,6 +23,7 @@ from xvfl.federation.upload.encoder_net import build_encoders
 from xvfl.federation.upload.private_worker import PrivateWorker
 from xvfl.methods import MODES, Method, Mode, require_mode
 from xvfl.methods.base import mode_key
+from xvfl.methods.build import build_method, build_parties
 from xvfl.methods.members import member_seeds
 from xvfl.methods.pooling import decision_weights, load_decision_weights
 from xvfl.model.cell_distributions import (

@@ -17,11 +17,11 @@ from torch import Tensor
 from xvfl.dataset.splits import RowCounts, Splits
 from xvfl.errors import ConfigError, PartyError, RunError
 from xvfl.federation.begin_run import begin_run
-from xvfl.federation.build import build_method
 from xvfl.federation.remote_party import RemoteParty
 from xvfl.federation.split import Counters, SplitFederation
 from xvfl.matching.alignment import CoordinatorAlignment
 from xvfl.methods import Method, method_spec, protect_labels
+from xvfl.methods.build import build_method
 from xvfl.model.dashboard.curves import curves
 from xvfl.model.evaluation import EVALUATION
 from xvfl.model.missing_map import MISSING, rows_map

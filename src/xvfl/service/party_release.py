@@ -22,10 +22,10 @@ from torch import Tensor
 from xvfl.config import LossConfig, NetConfig, PrivacyConfig, build
 from xvfl.data.encoder import encoder_from_dict
 from xvfl.errors import WireError, XVFLError
-from xvfl.federation.build import build_method
 from xvfl.federation.endpoint import LAST_STEP
 from xvfl.federation.run_settings import RunSettings, parse_run_settings
 from xvfl.federation.upload.manifest import encoder_name, encoder_version
+from xvfl.methods.build import build_method
 from xvfl.methods.pooling import load_decision_weights
 from xvfl.model.model import Model
 from xvfl.model.run_dir import RunDir

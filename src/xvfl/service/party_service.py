@@ -15,12 +15,12 @@ from xvfl.data.sources import (
 )
 from xvfl.dataset.in_memory import to_party_table
 from xvfl.errors import WireError
-from xvfl.federation.build import build_parties
 from xvfl.federation.endpoint import Endpoint, PartyRun
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.request_limits import copy_bytes
 from xvfl.federation.run_settings import RunSettings
 from xvfl.matching import PartyMatch
+from xvfl.methods.build import build_parties
 from xvfl.methods.members import member_seeds
 from xvfl.model.fitting import choose_device
 from xvfl.model.workflow import ENCODER

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from xvfl.config import LossConfig, NetConfig, PrivacyConfig, build
 from xvfl.errors import RunError
-from xvfl.federation.build import build_method
 from xvfl.federation.upload.manifest import encoder_name
 from xvfl.methods import method_spec
 from xvfl.methods.base import Method, Mode, mode_key, require_mode
+from xvfl.methods.build import build_method
 from xvfl.methods.pooling import decision_weights, load_decision_weights
 from xvfl.methods.xvfl import DecisionWeights
 from xvfl.model.prediction import completing_modes

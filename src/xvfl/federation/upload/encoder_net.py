@@ -6,7 +6,7 @@ from threading import Lock
 import torch
 
 from xvfl.config import EncoderConfig, LossConfig, NetConfig, PrivacyConfig
-from xvfl.federation.build import build_parties
+from xvfl.methods.build import build_parties
 from xvfl.nets import NetOrBuilder
 from xvfl.nets.party_net import PartyNet
 from xvfl.options import NUMBER_DIM, PRIVATE_WIDTH, SKIP_RANK, Options

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from xvfl.config import LossConfig, NetConfig, PrivacyConfig, TrainConfig
 from xvfl.errors import ConfigError
-from xvfl.federation.build import build_method
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.upload.stored_party import StoredParty, stored_federation
 from xvfl.methods import Method, require_one_branch
+from xvfl.methods.build import build_method
 from xvfl.methods.members import member_seeds
 from xvfl.options import Options, check_one_member, resolve_options
 from xvfl.primitives.task import Task

@@ -11,10 +11,10 @@ from xvfl.config import LossConfig
 from xvfl.data.sources import encode, take_rows
 from xvfl.dataset.in_memory import to_party_table
 from xvfl.errors import InputError, RunError, WireError
-from xvfl.federation.build import build_parties
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.prediction_endpoint import PredictionEndpoint, PredictionRows
 from xvfl.federation.prediction_ledger import PredictionLedger, PredictionLimits, forget_rows
+from xvfl.methods.build import build_parties
 from xvfl.methods.members import member_seeds
 from xvfl.model.fitting import choose_device
 from xvfl.model.run_dir import RunDir
