@@ -29,6 +29,7 @@ from xvfl.model.run_dir import CHECKPOINT, MANIFEST, RunDir
 from xvfl.model.run_recorder import epoch_line
 from xvfl.model.run_summary import record_run
 from xvfl.options import resolve_options
+from xvfl.service.align import wait_for_party
 from xvfl.service.config import CoordinatorConfig
 from xvfl.service.labeled_rows import LabeledRows
 from xvfl.service.log import FINISHED, LogFunction
@@ -37,7 +38,7 @@ from xvfl.service.party_metrics import party_metrics
 from xvfl.service.release_delivery import end_party, send_release
 from xvfl.service.release_store import ReleaseStore
 from xvfl.service.run_description import describe_run, evaluate_heads, progress_status
-from xvfl.service.run_terms import any_images, make_terms
+from xvfl.service.run_terms import make_terms
 from xvfl.service.secret import load_secret, run_seed
 from xvfl.service.status_server import ProgressClock
 from xvfl.service.trained_heads import TrainedHeads
@@ -77,7 +78,9 @@ class CoordinatorRun:
         if folder.has(CHECKPOINT):
             saved, about = folder.load_tensors(CHECKPOINT)
         run = str(about.get("run") or secrets.token_hex(6))
-        self._image = any_images(parties, config.timeouts.join)
+        join = config.timeouts.join
+        hellos = [wait_for_party(each.name, each.transport, join) for each in parties]
+        self._image = any(hello.image for hello in hellos)
         options = resolve_options(
             config.net,
             config.loss,

@@ -1,20 +1,16 @@
 """The terms of an interactive run: what the coordinator's configuration requires of every party."""
 
 import json
-import time
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 
-from xvfl.errors import ConfigError, RunError
+from xvfl.errors import ConfigError
 from xvfl.federation.begin_run import RunTerms
-from xvfl.federation.remote_party import RemoteParty
 from xvfl.federation.run_settings import RunSettings
 from xvfl.methods import method_spec
 from xvfl.service.config import CoordinatorConfig
 from xvfl.service.labeled_rows import LabeledRows
 from xvfl.training.predict import BATCH
 
-POLL_S = 0.05
 NUMBER_BYTES = 4
 
 
@@ -55,16 +51,3 @@ def check_message_size(config: CoordinatorConfig, training_rows: int) -> None:
             f"max_message_bytes: expected {size} or more for the embeddings of a batch, got "
             f"{config.max_message_bytes}; lower net.members, net.embedding_dim or train.batch_size"
         )
-
-
-def any_images(parties: Sequence[RemoteParty], timeout_s: float) -> bool:
-    """Wait until all parties are connected; return whether one of them holds images."""
-    deadline = time.monotonic() + timeout_s
-    images = []
-    for party in parties:
-        while (hello := party.transport.hello()) is None:
-            if time.monotonic() > deadline:
-                raise RunError(f"party {party.name!r} did not connect; start it with `xvfl party`")
-            time.sleep(POLL_S)
-        images.append(hello.image)
-    return any(images)
