@@ -17,8 +17,6 @@ from xvfl.model.run_dir import RunDir
 from xvfl.service.prediction import coordinator_prediction
 from xvfl.service.prediction.coordinator_prediction import CoordinatorPredictor
 from xvfl.wire import codec
-from xvfl.wire.event_summary import EventSummary
-from xvfl.wire.handshake_log import _flush
 from xvfl.wire.in_process import InProcessTransport
 from xvfl.wire.messages import Hello, OpenPrediction, PredictionOpened
 from xvfl_serve.http.micro_batches import Answers, MicroBatcher
@@ -137,21 +135,3 @@ def test_a_restart_does_not_open_rows_that_were_reported_as_full(
     assert predictor._full_at[:, 0].tolist() == [1, 0, -1]
     predictor._prepare("bank", hello("three"))
     assert predictor._full_at[:, 0].tolist() == [-1, -1, -1], "another table was matched"
-
-
-def test_a_log_that_fails_does_not_end_its_thread() -> None:
-    over, written = threading.Event(), list[dict[str, Any]]()
-
-    def log(event: dict[str, Any]) -> None:
-        written.append(event)
-        if len(written) == 1:
-            raise RuntimeError("the log failed")
-
-    events = EventSummary(log, delay=0.0, interval=0.0)
-    thread = threading.Thread(target=_flush, args=(events, over), daemon=True)
-    thread.start()
-    for count in (1, 2):
-        events.add({"event": "connection_rejected", "count": count})
-        wait_for(lambda count=count: len(written) >= count)
-    over.set()
-    thread.join(20)

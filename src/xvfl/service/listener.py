@@ -59,24 +59,24 @@ def listen(
 
     enforce = partial(enforce_terms, folder, peers, log)
     enforce()
-    with log_failed_handshakes(log):
-        server = CoordinatorServer(
-            config.listen,
-            config.tls,
-            config.parties,
-            identify,
-            log,
-            check,
-            prover(config.tls),
-            _reply_limit(config),
-            config.max_pending_connections,
-            answer=answer_withdrawals(folder, config.signing_key, log, answer),
-            on_recheck=enforce,
-        )
-        try:
+    server = CoordinatorServer(
+        config.listen,
+        config.tls,
+        config.parties,
+        identify,
+        log,
+        check,
+        prover(config.tls),
+        _reply_limit(config),
+        config.max_pending_connections,
+        answer=answer_withdrawals(folder, config.signing_key, log, answer),
+        on_recheck=enforce,
+    )
+    try:
+        with log_failed_handshakes(server.count_rejection):
             yield server
-        finally:
-            server.close()
+    finally:
+        server.close()
 
 
 def _reply_limit(config: CoordinatorConfig) -> ReplyLimit:

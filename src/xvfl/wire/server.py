@@ -312,6 +312,10 @@ class CoordinatorServer:
                 transport.fail_open_request("was disconnected: its certificate is not accepted")
                 transport.end(*_status(error))
 
+    def count_rejection(self, event: dict[str, Any]) -> None:
+        """Log a connection that was rejected elsewhere; equal ones in one line."""
+        self._rejections.add(event)
+
     def _log_connection(self, event: str, name: str, **details: str) -> None:
         """Log a connection of a party; of a party that connects again and again, a summary."""
         now, recent = time.monotonic(), self._recent[name]
