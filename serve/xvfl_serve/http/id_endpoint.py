@@ -203,9 +203,10 @@ class IdEndpoint:
         return json_response(body)
 
     async def _received(self, future: "Future[Answers]") -> Answers:
+        expected: tuple[type[Exception], ...] = (RequestError, *self._service.failures)
         try:
             return await asyncio.wrap_future(future)
-        except (RequestError, *self._service.failures):
+        except expected:
             raise
         except Exception as error:
             self._log({"event": "internal_error", "traceback": traceback.format_exc()})

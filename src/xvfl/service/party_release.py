@@ -55,10 +55,9 @@ class PartyFolder:
 
     def save_run(self, settings: RunSettings, full_threshold: float) -> None:
         """Store the settings of a run that starts; one that resumes must have the same ones."""
-        record = {"settings": asdict(settings), "full_threshold": full_threshold}
-        record, saved = json.loads(json.dumps(record)), {}
-        if self.folder.has(RUN):
-            saved = self.folder.read_json(RUN)
+        content = {"settings": asdict(settings), "full_threshold": full_threshold}
+        record = json.loads(json.dumps(content))
+        saved: dict[str, Any] = self.folder.read_json(RUN) if self.folder.has(RUN) else {}
         if saved.get("settings", {}).get("run") == settings.run and saved != record:
             raise WireError(
                 f"Begin: the settings of run {settings.run!r} changed; restore them, or choose "
