@@ -53,7 +53,7 @@ def coordinator(
     xvfl coordinator coordinator.toml
 
     --retrain trains another head on the stored uploads, with other labels or options; it becomes
-    the current one when it is finished. `xvfl rollback` returns to the one before.
+    the current head when it is finished. `xvfl rollback` returns to the previous head.
 
     With --serve it predicts instead: it answers requests for ids over HTTP with the parties that
     reply before the deadline.
@@ -79,9 +79,10 @@ def coordinator(
 
 
 def rollback(config: CoordinatorFile) -> None:
-    """Use the coordinator's previous head again, and release it to the parties of the current one.
+    """Return to the coordinator's previous head; sign it for the parties that hold the current one.
 
-    A coordinator with --serve that is running uses it at once.
+    A coordinator that runs with --serve changes to it and delivers the releases; otherwise run
+    `xvfl release`.
 
     xvfl rollback coordinator.toml
     """
@@ -96,10 +97,11 @@ def rollback(config: CoordinatorFile) -> None:
 def party(
     config: PartyFile, quiet: Quiet = False, serve: Serve = False, again: Again = False
 ) -> None:
-    """Run a party: connect to the coordinator and take part until the run is finished.
+    """Run a party: match ids, train its encoder, upload once, and receive a release.
 
     A party opens no port, and reconnects when the connection breaks. A party that was stopped or
-    killed resumes from its own last checkpoint when it is started again.
+    killed continues where it was when it is started again. With `training = "interactive"` in
+    CONFIG it takes part in interactive training instead.
 
     xvfl party bank.toml
 

@@ -1,6 +1,6 @@
-"""A party that uploads: it replies to matching, the held-out list and requests for its upload.
+"""A party that uploads: it replies to matching, held-out list, requests for its upload, releases.
 
-No message names a net, a view, a batch or a step; every other message is rejected.
+None of these messages names a net, a view, a batch or a step; every other message is rejected.
 """
 
 import threading
@@ -41,7 +41,7 @@ from xvfl.wire.messages import (
 
 UPLOAD = "upload.json"
 CHUNK_BYTES = 2**22
-"""Bytes of the embeddings of a chunk, about."""
+"""Approximate bytes of the embeddings of a chunk."""
 MAX_CHUNK_ROWS = 4096
 HandleOther = Callable[[Match | Release], Message]
 
@@ -94,7 +94,7 @@ class Upload:
 
 
 class UploadEndpoint(RequestEndpoint):
-    """Replies to the coordinator, and trains the encoder in a thread once it may.
+    """Replies to the coordinator; trains the encoder in a thread when the held-out rows are known.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ class UploadEndpoint(RequestEndpoint):
     folder
         State folder of the party.
     encoder
-        The party's encoder; it trains when the held-out rows are known.
+        The party's encoder.
     terms
         Terms of the upload.
     masked_copies
@@ -193,8 +193,9 @@ class UploadEndpoint(RequestEndpoint):
             self.end_reason = message.reason
         else:
             raise WireError(
-                f"{type(message).__name__}: this party uploads its embeddings once and takes no "
-                "part in interactive training; its configuration would have to name it"
+                f"{type(message).__name__}: this party uploads embeddings once and takes no part "
+                'in interactive training, which needs `training = "interactive"` in its '
+                "configuration"
             )
         return Done(message.request_id, 0)
 
@@ -218,7 +219,8 @@ class UploadEndpoint(RequestEndpoint):
             version, withdrawn = self._encoder.version, Withdrawn(self._folder)
             if withdrawn.covers(version):
                 raise RunError(
-                    f"version {version} was withdrawn; `xvfl upload new-version` allows another"
+                    f"version {version} was withdrawn; allow the next version with `xvfl upload "
+                    "new-version`"
                 )
             gone = withdrawn.rows(self.hello.session)
             learned = np.setdiff1d(np.arange(self._table_rows), matched[[*held_out, *gone]])
@@ -238,8 +240,8 @@ class UploadEndpoint(RequestEndpoint):
                 gone = gone[: manifest.withdrawn]
                 if manifest.session != self.hello.session:
                     raise RunError(
-                        f"the upload of version {version} was made for another alignment; "
-                        "`xvfl upload new-version` allows another"
+                        f"the upload of version {version} was made for another alignment; allow "
+                        "the next version with `xvfl upload new-version`"
                     )
             upload = Upload(self._encoder, torch.from_numpy(matched), self._copies, gone)
             self._manifest = manifest or self._new_manifest(upload)
@@ -284,6 +286,6 @@ class UploadEndpoint(RequestEndpoint):
             raise WireError(f"{what}: this party has withdrawn version {version}")
         if self._manifest is None or version != self._manifest.version:
             raise WireError(
-                f"{what}: this party has no upload of version {version}; another version needs "
-                "its operator"
+                f"{what}: this party does not offer an upload of version {version}; its operator "
+                "chooses the version"
             )
