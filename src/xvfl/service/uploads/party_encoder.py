@@ -242,6 +242,6 @@ class HeldOutRows:
             self._folder.write_json(HELD_OUT, content)
         elif stored != handles:
             raise WireError(
-                "HeldOut: expected the list of held-out rows that this party has; its encoder may "
-                "have learned from other rows"
+                "HeldOut: this party has another list of held-out rows for this alignment; its "
+                "encoder may have learned from rows of the new list"
             )
