@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def withdraw(
     config: Annotated[Path, typer.Argument(help="The party's configuration.")],
     ids: Annotated[
-        Path | None, typer.Option(help="Withdraw rows: a text file with one id a line.")
+        Path | None, typer.Option(help="Withdraw rows: a text file with one id per line.")
     ] = None,
     version: Annotated[int | None, typer.Option(help="Withdraw a version of the upload.")] = None,
     everything: Annotated[
@@ -88,7 +88,7 @@ def _read_ids(path: Path) -> list[str]:
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, ValueError) as error:
-        raise InputError(f"{path}: expected a text file with one id a line ({error})") from error
+        raise InputError(f"{path}: expected a text file with one id per line ({error})") from error
     return [line for line in lines if line.strip()]
 
 
