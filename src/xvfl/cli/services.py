@@ -79,10 +79,9 @@ def coordinator(
 
 
 def rollback(config: CoordinatorFile) -> None:
-    """Return to the coordinator's previous head; sign it for the parties that hold the current one.
+    """Use the coordinator's previous head again, and release it to the parties of the current one.
 
-    A coordinator that runs with --serve changes to it and delivers the releases; otherwise run
-    `xvfl release`.
+    A coordinator with --serve that is running uses it at once.
 
     xvfl rollback coordinator.toml
     """

@@ -193,9 +193,8 @@ class UploadEndpoint(RequestEndpoint):
             self.end_reason = message.reason
         else:
             raise WireError(
-                f"{type(message).__name__}: this party uploads embeddings once and takes no part "
-                'in interactive training, which needs `training = "interactive"` in its '
-                "configuration"
+                f"{type(message).__name__}: this party uploads its embeddings once and takes no "
+                "part in interactive training; its configuration would have to name it"
             )
         return Done(message.request_id, 0)
 

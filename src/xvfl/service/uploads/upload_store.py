@@ -35,8 +35,8 @@ class UploadStore:
     def __init__(self, folder: RunDir, manifest: UploadManifest) -> None:
         """Open the folder of an upload, or create it.
 
-        Reject a different upload of the same version, a version that was withdrawn, one whose terms
-        have ended, and one that is older than the newest version.
+        Reject another upload of the same version, a version that was withdrawn, one whose terms
+        have ended, and one that is older than a version that is known.
         """
         self.manifest, self._party = manifest, party_folder(folder, manifest.party)
         self._withdrawn = Withdrawn(self._party)

@@ -106,8 +106,8 @@ def trained_heads(
 def enforce_terms(folder: RunDir, peers: PeerVerifier, log: LogFunction) -> None:
     """Delete expired uploads, finish interrupted withdrawals, record which parties are revoked.
 
-    `find_upload` returns only uploads that may be used; `UploadStore.problem` says whether an open
-    one still may.
+    `find_upload` returns no upload that may not be used; `UploadStore.problem` tells for one that
+    is open.
     """
     for path in sorted((folder / "uploads").glob("*/")):
         party, uploads = path.name, RunDir(path)
