@@ -188,7 +188,7 @@ class NetConfig:
     images do."""
     number_embedding_dim: int | None = None
     """Size of the periodic embedding of each number of a table; 0 = none; by default 8 with several
-    members or `no_gradients`, and without noise, else 0."""
+    members and without privacy options, or with `no_gradients` and without `epsilon`, else 0."""
     skip_rank: int | None = None
     """Rank of a linear map from the features of a table to its embedding, added to the bottom's
     output; 0 = none; by default 64 with `no_gradients` and without differential privacy, else 0."""
@@ -197,8 +197,8 @@ class NetConfig:
     than one needs tables, default nets and gradients, and multiplies the embeddings in every
     message. 0 = 4 for tables with default nets in one process without privacy options, else 1."""
     heads: int = 0
-    """Number of heads on the parties' uploads (`label_protection` `no_gradients`); predictions are
-    averaged. They cost the parties nothing. 0 = 4 with uploads and the default head, else 1."""
+    """Number of nets of a head on uploads (`label_protection` `no_gradients`); predictions are
+    averaged. They cost the parties nothing. 0 = 4 with uploads and default nets, else 1."""
 
     def __post_init__(self) -> None:
         size = "0 (automatic) or a positive integer"
@@ -374,11 +374,11 @@ class EncoderConfig:
     """How a party trains its encoder alone, and what it uploads of a row."""
 
     objective: Literal["auto", "reconstruction", "contrastive"] = "auto"
-    """`reconstruction`: restore a row from the embedding of a copy with features dropped.
-    `contrastive`: recognize two random views of an image among those of others. `auto` =
-    `contrastive` for images, else `reconstruction`."""
+    """`reconstruction`: reconstruct a row from the embedding of a copy with features dropped.
+    `contrastive`: the embeddings of two random views of an image are closer than those of different
+    images (SimCLR). `auto` = `contrastive` for images, else `reconstruction`."""
     epochs: int = 60
-    """Passes over the rows to learn from."""
+    """Passes over the training rows."""
     batch_size: int = 0
     """Rows per step; 0 = 512 for images, else between 64 and 1024, for about 100 steps per
     epoch."""
@@ -388,17 +388,17 @@ class EncoderConfig:
     """Number of masked copies of a row that are uploaded beside the row as observed; 0 to 31. With
     `epsilon` there are none: each copy would be a release of its own."""
     embedding_dim: int = 0
-    """Numbers of an embedding; 0 = 16 with `epsilon`, else 256."""
+    """Size of the embeddings; 0 = 16 with `epsilon`, else 256."""
     hidden_dim: int = 256
-    """Size of hidden layers of tables' encoders and of decoders."""
+    """Size of hidden layers in encoders of tables and in decoders."""
     number_embedding_dim: int | None = None
-    """Size of the embedding of each number of a table, from waves, quantile bins and flags of its
-    frequent values; 0 = none; by default 8, with `epsilon` 0."""
+    """Size of the embedding of each number of a table, from periodic features, quantile bins and
+    flags of its frequent values; 0 = none; by default none with `epsilon`, else 8."""
     skip_rank: int | None = None
-    """Rank of a linear map from the features of a table to its embedding; 0 = none; by default 64,
-    with `epsilon` 0."""
+    """Rank of a linear map from the features of a table to its embedding; 0 = none; by default none
+    with `epsilon`, else 64."""
     n_blocks: int = 4
-    """Residual blocks of an images' encoder."""
+    """Number of residual blocks in encoders of images."""
     base_channels: int = 32
     """Channels of the first residual block, a multiple of 8."""
     full_threshold: float | None = None
@@ -438,7 +438,8 @@ class UploadTerms:
     expires: str = ""
     """Last day of use, as YYYY-MM-DD; empty = no end."""
     stand_in: bool = False
-    """Whether the stored upload may stand in for the party in predictions while it is away."""
+    """Whether the stored upload may stand in for the party in predictions while the party does not
+    answer."""
     keep_after_revocation: bool = False
     """Whether the upload may still be used after the party's certificate was revoked."""
 

@@ -322,8 +322,8 @@ SPECIAL: dict[str, SpecialFigure] = {
         plot_upload.plot,
         "One upload, the default of a federation, against training in one process (four members, "
         "with gradients), interactive training with gradients, and the federation of version "
-        "0.3.0 by its own code; five seeds, of images three. Variants of the upload, and which "
-        "columns attacks recover.",
+        "0.3.0 by its own code; five seeds, three for images. Variants of the upload, and how well "
+        "attacks recover columns.",
     ),
     "tuning": SpecialFigure(
         tuning.make,

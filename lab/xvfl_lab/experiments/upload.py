@@ -2,11 +2,11 @@
 
 Runs and attacks are stored in `runs.jsonl` as they finish; this module computes those that are
 missing (`upload_runs`), and compares them. The federation of version 0.3.0 is computed by its own
-code, `lab/scripts/federation_030.py`. Torch and numpy alone, but for the digits.
+code, `lab/scripts/federation_030.py`. Needs torch and numpy only, for the digits also scikit-learn.
 
     python -m xvfl_lab.experiments.upload lab/results/upload
 
-writes numbers and tables of what is stored there, and computes nothing.
+writes numbers and tables of the stored runs, and trains nothing.
 """
 
 import argparse
@@ -205,7 +205,7 @@ def tables(figures: Mapping[str, Any]) -> list[str]:
     lines = [
         "Differences in points, mean over seeds with the 95 % interval of paired differences. "
         f"Against `{ONE_PROCESS}` and `{GRADIENTS}`: mean of R_miss 0.5 and 0.9; against "
-        f"`{OLD}`: of all rates; of variants, of the rates that were run.",
+        f"`{OLD}`: mean of all rates; variants: mean of those rates at which they were run.",
         "",
     ]
     for set_name, arms in figures["runs"].items():
@@ -263,7 +263,7 @@ def _image_table(set_name: str, arms: Mapping[str, Any]) -> list[str]:
 def _recovery_tables(arms: Mapping[str, Any]) -> list[str]:
     """Lay out what attacks reach above chance, an arm a column."""
     lines = []
-    titles = {"numbers": "numbers, mean |ρ|", "categories": "categories, mean |ρ|"}
+    titles = {"numbers": "numbers, mean |ρ|", "categories": "categories, mean |2·AUC − 1|"}
     for metric, title in titles.items():
         some = {arm: of[metric] for arm, of in arms.items() if metric in of}
         if not some:
@@ -294,10 +294,10 @@ def _compare_recovery(arms: Mapping[str, Any]) -> list[str]:
         theirs = arms[OLD].get(attack, {"excess": []})["excess"]
         if len(theirs) == len(ours["excess"]) > 1:
             pairs = zip(ours["excess"], theirs, strict=True)
-            found[Difference.of([a - b for a, b in pairs]).verdict].append(attack)
+            found[Difference.of([a - b for a, b in pairs]).verdict].append(f"`{attack}`")
     words = {"ahead": "more", "behind": "less", "level": "as much"}
     told = "; ".join(f"{words[name]}: {', '.join(some)}" for name, some in found.items() if some)
-    return [f"Recovered from `{UPLOAD}` compared with `{OLD}` (paired, 5 %) — {told}.", ""]
+    return [f"Attacks recover from `{UPLOAD}`, compared with `{OLD}` (paired, 5 %): {told}.", ""]
 
 
 def _excess(measured: Mapping[str, Any] | None) -> str:

@@ -1,8 +1,8 @@
-"""What attacks recover of a party's columns from its upload, for the figure `upload`.
+"""Recovery of a party's columns from its upload by attacks, for the figure `upload`.
 
-Attacks are those of `xvfl audit`, on rows without simulated missing features. Also a command,
-`python -m xvfl_lab.experiments.upload_recovery`, that attacks the embeddings which
-`lab/scripts/federation_030.py --views` stored. Torch and numpy alone.
+Attacks are those of `xvfl audit`, on rows without simulated missing features. The command
+`python -m xvfl_lab.experiments.upload_recovery` attacks the embeddings that
+`lab/scripts/federation_030.py --views` stored. Needs torch and numpy only.
 """
 
 import argparse

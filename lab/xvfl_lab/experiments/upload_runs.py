@@ -1,8 +1,8 @@
 """Runs of the figure `upload`: one upload beside one process and interactive training.
 
 Every arm has the same rows, masks and seeds; the encoders of uploads learn from training rows only.
-Also a command, `python -m xvfl_lab.experiments.upload_runs`, for machines that have torch and numpy
-alone: it reads prepared data sets and appends results to one file, which several processes may
+The command `python -m xvfl_lab.experiments.upload_runs` is for machines that have only torch and
+numpy: it reads prepared data sets and appends results to one file, which several processes may
 share. `lab/scripts/federation_030.py` adds the federation of version 0.3.0, by its own code.
 """
 
@@ -108,7 +108,7 @@ def arms_of(name: str) -> tuple[str, ...]:
 
 
 def choose_arm(name: str, data: DataSet) -> Arm:
-    """Return an arm with the encoders of a data set."""
+    """Return an arm, with the epochs and precision of encoders that suit the data set."""
     if name not in ARMS:
         raise ConfigError(unknown("arm", name, list(ARMS)))
     arm = ARMS[name]

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 RELATIVE_RANK = 1e-6
-"""Variance, relative to the largest, up to which a direction is rounding error."""
+"""Variance, relative to the largest, up to which a direction counts as rounding error."""
 ITERATIONS, TOLERANCE = 100, 1e-4
 MAX_POLAR_STEPS, POLAR_TOLERANCE = 30, 1e-2
 MIN_ROWS = 20
-"""Fewest observed rows of a column that is scored."""
+"""Smallest number of observed rows of a column that is scored."""
 
 
 def principal_directions(x: Tensor, limit: int) -> Tensor:

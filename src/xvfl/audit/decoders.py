@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from xvfl.audit.recovery import Columns
 
 PENALTIES = (1e-4, 1e-2, 1.0, 1e2)
-"""Strengths of regularization per input; the best for the attacker counts."""
+"""Strengths of regularization per input; the one that is best for the attacker counts."""
 STEPS, WIDTH, RATE, DECAY = 150, 128, 3e-3, 1e-2
 
 

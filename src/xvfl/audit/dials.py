@@ -1,4 +1,4 @@
-"""What a party can change about its upload: dials, and what they do to its views. Needs torch only.
+"""Settings of an upload (dials), and how they change the uploaded views. Needs torch only.
 
 Shapes: n rows, c masked copies, d embedding width.
 """
@@ -18,8 +18,8 @@ CONFIGURED = "configured"
 REFERENCE = EncoderConfig(
     masked_copies=8, embedding_dim=256, hidden_dim=256, number_embedding_dim=0, skip_rank=64
 )
-"""The encoder of version 0.3.0's default, which sent new masked copies in every step: at least 8 of
-a row."""
+"""The default encoder of version 0.3.0. It sent new masked copies in every step: at least 8 of a
+row."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,8 @@ class Dial:
     transform: Transform | None = None
     """Change of the views."""
     invertible: bool = False
-    """The change is a map that is stolen with the encoder."""
+    """Whether the transform is a map that an attacker would steal together with the encoder; the
+    attack with a stolen encoder is then left out."""
 
     def __str__(self) -> str:
         return f"{self.name} {self.value}".strip()

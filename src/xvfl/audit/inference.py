@@ -1,4 +1,4 @@
-"""Attacks on facts about a row: was it learned from, what is its label. Needs torch and numpy only.
+"""Membership and label inference: was a row learned from, what is its label. Torch and numpy only.
 
 Shapes: n rows, c masked copies, d embedding width.
 """
@@ -16,7 +16,7 @@ from xvfl.primitives.metrics import auroc
 
 NEIGHBORS = 5
 WHITENED = 64
-"""Principal components of the distance to the mean."""
+"""Number of principal components in the distance to the mean."""
 
 
 def membership_attacks(
@@ -25,7 +25,7 @@ def membership_attacks(
     errors: Tensor | None = None,
     options: AttackOptions | None = None,
 ) -> list[Measured]:
-    """Tell rows that the encoder learned from, from held-out rows.
+    """Distinguish rows that the encoder learned from and held-out rows.
 
     Parameters
     ----------
@@ -34,8 +34,8 @@ def membership_attacks(
     learned : bool Tensor of shape (n,)
         Whether the encoder learned from the row.
     errors : Tensor of shape (n,), optional
-        Reconstruction error of each row by the party's own decoder, which an attacker would have
-        to steal.
+        Reconstruction error of each row by the party's decoder; an attacker must steal the decoder
+        to compute it.
     options : AttackOptions, optional
         Strength of the attacks.
 
@@ -128,7 +128,7 @@ def _signed_auc(score: Tensor, positive: Tensor) -> float:
 def label_attack(
     held_out: Tensor, y: Tensor, options: AttackOptions | None = None
 ) -> list[Measured]:
-    """Guess labels from all that a party receives: which rows are held out.
+    """Guess labels from what a party receives in training: the list of held-out rows.
 
     Parameters
     ----------
@@ -142,7 +142,7 @@ def label_attack(
     Returns
     -------
     list of Measured
-        AUC of the clearest class.
+        AUC of the class that is guessed best.
     """
     options = options or AttackOptions()
     labeled = y >= 0

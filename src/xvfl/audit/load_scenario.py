@@ -1,4 +1,4 @@
-"""Read the rows and settings to audit: a training configuration, a run folder, or one table."""
+"""Read rows and settings to audit: of a training configuration, a run folder or one party."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +36,7 @@ def load_scenario(
 ) -> Scenario | UploadScenario:
     """Read a configuration or a run, with a random sample of at most `max_rows` labeled rows.
 
-    Parties upload, unless the label protection lets the coordinator send gradients.
+    Parties upload, unless the label protection is `off` or `noise`: then training is interactive.
     """
     config, base_dir = _read(path)
     if trains_from_disk(config, base_dir):

@@ -96,7 +96,7 @@ def true_columns(table: PartyTable, places: Tensor) -> Columns:
 
 
 def scored_columns(table: PartyTable, limit: int = 256) -> Tensor:
-    """Choose the encoded columns on which attacks are scored: numbers, categories that occur. (q,)
+    """Choose the encoded columns on which attacks are scored: numbers and frequent categories. (q,)
 
     Hashed categories are left out: an embedding shows their learned vectors, not their values. Of
     more than `limit` columns, as of large images, every n-th is taken.
@@ -111,7 +111,7 @@ def scored_columns(table: PartyTable, limit: int = 256) -> Tensor:
 def score_components(
     attack: str, components: Tensor, columns: Columns, rng: torch.Generator
 ) -> list[Measured]:
-    """Score unlabeled components: for each column, the best |ρ|."""
+    """Score components: for each column, the largest |ρ| of any component."""
     ranked = ranks(components)
 
     def best(columns: Columns) -> Tensor:
@@ -136,8 +136,8 @@ def measure(
 def by_kind(attack: str, found: Tensor, control: Tensor, columns: Columns) -> list[Measured]:
     """Average |ρ| of columns (q,), separately for numbers and categories.
 
-    A number that orders the rows of a category before all others has ρ = √(3p(1 − p)), if the
-    category has the share p; relative to it, |ρ| is |2·AUC − 1|.
+    A guess that ranks all rows of a category above all others has ρ = √(3p(1 − p)), if p is the
+    share of the category; divided by it, |ρ| is |2·AUC − 1|.
     """
     weight = columns.observed.double()
     share = (columns.values.double() * weight).sum(0) / weight.sum(0).clamp(min=1)

@@ -15,7 +15,7 @@ from xvfl.primitives.rows import PartyTable
 
 RATE = 0.03
 STEPS_AT_ONCE = 10
-"""Steps of gradient descent for each of `inversion_steps`."""
+"""Steps of gradient descent per unit of `AttackOptions.inversion_steps`."""
 
 
 def stolen_encoder_attack(
@@ -26,7 +26,7 @@ def stolen_encoder_attack(
     places: Tensor,
     options: AttackOptions | None = None,
 ) -> list[Measured]:
-    """Search the rows whose embeddings by the stolen net are the stored ones.
+    """Search for the rows that the stolen encoder maps to the stored embeddings.
 
     Parameters
     ----------
@@ -58,10 +58,10 @@ def stolen_encoder_attack(
 
 
 def invert(net: PartyNet, embeddings: Tensor, observed: Tensor, steps: int) -> Tensor:
-    """Search inputs with the given embeddings by gradient descent. (n, p)
+    """Search for inputs with the given embeddings by gradient descent. (n, p)
 
-    It starts at the output of the stolen decoder and in the middle of all values; for each row the
-    result with the smaller error counts.
+    The search starts once at the output of the stolen decoder and once in the middle of all values;
+    for each row the result with the smaller error counts.
     """
     net = copy.deepcopy(net).requires_grad_(False).eval()
     layout = net.layout

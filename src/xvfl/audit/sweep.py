@@ -1,4 +1,4 @@
-"""Measure uploads over dials: accuracy of heads against recovery of columns.
+"""Measure uploads for every setting of the dials: accuracy of heads and recovery of columns.
 
 Needs torch and numpy only, and runs on any device. Shapes: n rows of a party, c masked copies, d
 embedding width.
@@ -128,7 +128,7 @@ class SweepOptions:
     attacks: AttackOptions = AttackOptions()
     heads: HeadOptions = HeadOptions()
     stolen: bool = True
-    """Whether the encoder is also inverted, with every dial."""
+    """Whether to run the attack with a stolen encoder, with every setting."""
 
 
 def sweep(
@@ -145,8 +145,8 @@ def sweep(
     scenario : UploadScenario
         Tables, configurations and labels.
     dials : sequence of Dial
-        Settings to measure; the first one named `configured` is attacked in every way, the others
-        by the attacks that need the upload or the encoder alone.
+        Settings to measure. All attacks are run on the one named `configured`; on the others, those
+        that need only the upload or the encoder.
     options : SweepOptions, optional
         Strength of the attacks, and how heads are trained.
     device : torch.device or str, default="cpu"
@@ -213,7 +213,7 @@ def _further_attacks(
     columns: Columns,
     options: AttackOptions,
 ) -> list[Measured]:
-    """Run the attacks that need more than the upload: peers, versions, lists."""
+    """Run the other attacks: collusion, two versions, membership and labels."""
     scenario = encoders.scenario
     held_out = torch.ones(len(views), dtype=torch.bool, device=views.device)
     held_out[scenario.learned[name].to(views.device)] = False
@@ -244,7 +244,7 @@ def _labels(scenario: UploadScenario, name: str) -> Tensor | None:
 
 @torch.no_grad()
 def reconstruction_errors(worker: PartyWorker) -> Tensor:
-    """Return the mean squared error of each row as the party's own decoder restores it. (n,)"""
+    """Return the mean squared reconstruction error of each row by the party's own decoder. (n,)"""
     net, errors = worker.net.eval(), []
     every = torch.arange(len(worker.table), device=worker.table.device)
     for handles in torch.split(every, ROWS_AT_ONCE):

@@ -31,13 +31,13 @@ class AttackOptions:
     known_rows: tuple[int, ...] = (10, 20, 50, 200)
     """Numbers of rows whose columns the attacker knows."""
     draws: int = 3
-    """Draws of the known rows; their mean counts."""
+    """Random draws of the known rows; results are averaged over them."""
     max_rows: int = 4000
-    """Rows that are attacked; more are sampled."""
+    """Largest number of rows that are attacked; a larger table is sampled."""
     max_components: int = 128
     """Largest number of components, and of clusters."""
     max_differences: int = 32_000
-    """Largest number of differences of masked copies that are analyzed."""
+    """Largest number of differences between rows and masked copies that are analyzed."""
     inversion_rows: int = 64
     inversion_steps: int = 40
     random_state: int = 0
@@ -64,8 +64,8 @@ def attack_upload(
     Returns
     -------
     list of Measured
-        With 0 known rows: `ICA` and `PCA` on plain embeddings, `differences, ICA` and
-        `differences, clusters` of masked copies. With known rows: `decoder, 10 rows` and so on.
+        Without known rows: `ICA` and `PCA` on plain embeddings, `differences, ICA` and
+        `differences, clusters` on those of masked copies. With known rows: `decoder, 10 rows` etc.
     """
     options = options or AttackOptions()
     views, columns = sample_rows(views, columns, options)
@@ -107,7 +107,8 @@ def component_attacks(
 def _independent(x: Tensor, columns: Columns, options: AttackOptions) -> Tensor:
     """Return independent directions for several numbers of components side by side. (d, m)
 
-    The best number depends on the net; an attacker can try several, near that of the columns.
+    The best number of components depends on the net. An attacker can try several, near the number
+    of columns.
     """
     q, most, rng = columns.values.shape[1], options.max_components, options.generator("ICA")
     counts = sorted({min(count, most) for count in (q, 3 * q)})
@@ -115,11 +116,12 @@ def _independent(x: Tensor, columns: Columns, options: AttackOptions) -> Tensor:
 
 
 def difference_attacks(views: Tensor, columns: Columns, options: AttackOptions) -> list[Measured]:
-    """Recover columns from differences of a row and its masked copies. No row is known.
+    """Recover columns from differences between a row and its masked copies. No row is known.
 
-    A copy lacks some features; where it lacks one, the difference shows the direction of this
-    feature, and the plain embedding along this direction its value. `ICA` finds the directions as
-    independent components of all differences, `clusters` as recurring directions of the shortest.
+    A copy lacks some features. If it lacks only one, the difference has the direction of this
+    feature, and the projection of the plain embedding on it shows the feature's value. `ICA` finds
+    the directions as independent components of all differences, `clusters` as recurring directions
+    of the shortest ones.
     """
     if views.shape[1] == 1:
         return []
@@ -176,8 +178,8 @@ def decoder_attacks(
 ) -> list[Measured]:
     """Learn to decode columns from known rows; score the other rows, for each number of known rows.
 
-    Of ridge regression and a net with one hidden layer, on each of the inputs (n, d), the best for
-    the attacker counts; of nets, one on the first input and the first draw.
+    The decoder that is best for the attacker counts: ridge regression on each of the inputs (n, d),
+    and with `nets` a net with one hidden layer on the first input, for the first draw only.
     """
     targets = columns, columns.shuffled(options.generator("control"))
     counts = [count for count in options.known_rows if count <= len(columns) // 2]
@@ -228,8 +230,9 @@ def collusion_attacks(
 
     `shared columns`: the peer holds half of the rows; a decoder learns from them to read the shared
     columns of the other rows. `other columns, 0 rows`: what the shared columns explain is removed
-    from the embeddings, and the rest is separated by ICA. `other columns, 200 rows`: a decoder of
-    embeddings and shared columns, with known rows; `without the upload`: of shared columns alone.
+    from the embeddings, and the residual is separated by ICA. `other columns, 200 rows`: a decoder
+    takes embeddings and shared columns and learns from known rows; `without the upload`: it takes
+    the shared columns alone.
     """
     options = options or AttackOptions()
     views, columns = sample_rows(views, columns, options)
@@ -261,7 +264,7 @@ def collusion_attacks(
 
 
 def unexplained(x: Tensor, given: Tensor) -> Tensor:
-    """Return x (n, d) less its linear regression on standardized inputs (n, q)."""
+    """Return the residual of x (n, d) after a linear regression on standardized inputs (n, q)."""
     inputs, size = given.double(), given.shape[1]
     gram = inputs.T @ inputs + torch.eye(size, dtype=torch.float64, device=x.device)
     fitted: Tensor = inputs @ torch.linalg.solve(gram, inputs.T @ x.double())

@@ -1,4 +1,4 @@
-"""Audit a party's upload before it is sent: attack it, over all dials."""
+"""Audit a party's upload before it is sent: attack it with every setting of the dials."""
 
 import time
 from collections.abc import Sequence
@@ -30,9 +30,9 @@ class UploadAuditOptions:
         draws=2, max_rows=2500, max_components=100, max_differences=5000, inversion_steps=25
     )
     encoder_steps: int = 300
-    """Most steps of an encoder; it is trained for every dial that changes it."""
+    """Largest number of steps of an encoder; it is trained for every dial that changes it."""
     head_steps: int = 200
-    """Most steps of heads."""
+    """Largest number of steps of heads."""
     batch_size: int = 256
     """Batch size of encoders and heads, unless it is configured."""
     quick: bool = False
@@ -76,7 +76,8 @@ def audit_upload(
 ) -> UploadResult:
     """Train encoders, compute uploads, and attack them with every setting of the dials.
 
-    Encoders and heads are trained for fewer steps than in a federation, with all settings alike.
+    Encoders and heads are trained for fewer steps than in a federation, the same number with all
+    settings.
     """
     options, started = options or UploadAuditOptions(), time.monotonic()
     encoders = {}
@@ -117,7 +118,7 @@ def _epochs(steps: int, rows: int, batch_size: int) -> int:
 
 @dataclass(frozen=True)
 class Recovery:
-    """Recovery of columns by one attack or several, the mean over the parties."""
+    """Recovery of columns by the strongest of some attacks, the mean over the parties."""
 
     value: float
     control: float

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Section:
-    """One attacker, with the first words of the names of its attacks."""
+    """One attacker; `attacks` are prefixes of the names of its attacks."""
 
     title: str
     aim: str
@@ -42,8 +42,8 @@ SECTIONS = (
         ("stolen encoder",),
     ),
     Section(
-        "Was a row learned from?",
-        "The attacker tells rows that the encoder learned from, from others.",
+        "Was a row used to train the encoder?",
+        "The attacker tries to distinguish the rows that the encoder learned from and other rows.",
         ("membership",),
     ),
     Section(
@@ -57,24 +57,25 @@ SECTIONS = (
 TRIED = {
     "ICA": "Independent components of the plain embeddings.",
     "PCA": "Principal components of the plain embeddings.",
-    "differences, ICA": "Independent components of the differences of a row and its masked copies.",
+    "differences, ICA": "Independent components of the differences between a row and its masked "
+    "copies.",
     "differences, clusters": "Recurring directions of the shortest of these differences.",
     "decoder": "Learn from the known rows to decode the others.",
     "collusion, shared columns": "The peer holds half of the rows; decode the shared columns of "
     "the other rows.",
-    "collusion, other columns, 0 rows": "Remove what the shared columns explain; separate the "
-    "rest.",
+    "collusion, other columns, 0 rows": "Remove what the shared columns explain; find independent "
+    "components of the rest.",
     "collusion, other columns, without the upload": "The same decoder without the upload.",
     "collusion, other columns": "Decode the other columns from embeddings and shared columns, with "
     "known rows.",
     "two versions": "Embeddings of two versions side by side.",
-    "stolen encoder": "Search rows by gradient descent.",
+    "stolen encoder": "Search for the rows by gradient descent.",
     "membership, embeddings": "Length, distances and neighbors of embeddings.",
     "membership, classifier": "A classifier that knows half of the rows.",
-    "membership, stolen decoder": "How well the party's own decoder restores a row.",
+    "membership, stolen decoder": "How well the party's own decoder reconstructs a row.",
     "labels": "Sort rows by whether they are held out.",
 }
-"""By the first words of an attack's name; the longest that fit count."""
+"""What was tried, by prefix of an attack's name; the longest matching prefix counts."""
 
 
 def tried(attack: str) -> str:

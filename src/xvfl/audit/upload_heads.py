@@ -26,7 +26,7 @@ class LabeledSplit:
     training: Rows
     validation: Rows
     test: Rows
-    """Rows on which accuracy is measured; it may be the validation rows."""
+    """Rows on which accuracy is measured; they may be the validation rows."""
     task: Task
     image: bool = False
     """Whether a party has images."""

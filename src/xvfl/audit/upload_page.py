@@ -55,9 +55,9 @@ def _summary(result: UploadResult) -> str:
     )
     return (
         '<div class="box"><p><b>Embeddings reveal columns to the coordinator.</b> Recovery of '
-        "columns with the configured upload (0 is nothing, 1 is the order of all values), by the "
-        f"number of known rows and with a stolen encoder:</p><ul>{items}</ul><p>Do not federate "
-        "columns that the coordinator must not learn.</p></div>"
+        "columns with the configured upload (0 is nothing, 1 is the exact order of all rows), by "
+        f"the number of known rows and with a stolen encoder:</p><ul>{items}</ul><p>Do not "
+        "federate columns that the coordinator must not learn.</p></div>"
     )
 
 
@@ -97,7 +97,7 @@ def _dials(result: UploadResult) -> str:
     )
     return f"""<h2>Accuracy and recovery, by setting</h2>
 <p>Accuracy of heads trained on the upload, and recovery of columns by the strongest attack with
-this number of known rows. `0.3.0` is the encoder and the masked copies of version 0.3.0.</p>
+this number of known rows. 0.3.0 has the encoder and the masked copies of version 0.3.0.</p>
 <table><thead><tr><th>setting</th>{heads}</tr></thead><tbody>{body}</tbody></table>"""
 
 
@@ -162,14 +162,15 @@ def _line(measured: Measured, reference: float | None, first: bool) -> str:
 
 def _reading() -> str:
     return """<h2>How to read the figures</h2>
-<dl><dt>mean |ρ| of numbers</dt><dd>Spearman's rank correlation of each number and the best guess
-of it: 0 is nothing, 1 is the order of all rows. The mean over all columns.</dd>
+<dl><dt>mean |ρ| of numbers</dt><dd>Absolute value of Spearman's rank correlation of each number
+column and the best guess of it: 0 is nothing, 1 is the exact order of all rows. The mean over all
+columns.</dd>
 <dt>mean |2·AUC − 1| of categories</dt><dd>The same for each category against all others.</dd>
-<dt>R² of numbers</dt><dd>Share of the variation that is recovered, values in their units.</dd>
+<dt>R² of numbers</dt><dd>Share of the variance that is recovered: 1 is every value.</dd>
 <dt>AUC</dt><dd>0.5 is a coin toss, 1 is certainty.</dd>
 <dt>chance</dt><dd>The same attack on columns whose rows were shuffled. It is above 0 because the
 best of many components counts.</dd></dl>
-<p>Encoders and heads were trained for fewer steps than in a federation, with all settings alike.
+<p>Encoders and heads were trained for fewer steps than in a federation, the same with all settings.
 An audit shows what these attacks reach on this table. It is no proof that other attacks reach
 less.</p>"""
 

@@ -36,14 +36,14 @@ def audit(
         str | None,
         typer.Option(
             help="With a party's configuration: a column that stands in for the coordinator's "
-            "label, to measure accuracy. It is then not uploaded."
+            "label, to measure accuracy. The simulated upload does not contain it."
         ),
     ] = None,
     known_labels: Annotated[
         int, typer.Option(help="Interactive training: labels that a party knows.", min=4)
     ] = 40,
     known_rows: Annotated[
-        int, typer.Option(help="Most rows whose features an attacker knows.", min=10)
+        int, typer.Option(help="Largest number of rows that an attacker knows.", min=10)
     ] = 200,
     quick: Annotated[
         bool,
@@ -58,7 +58,7 @@ def audit(
     Trains the encoder, computes the upload and attacks it: columns without and with known rows,
     with a colluding party, a stolen encoder and two versions; membership; labels. Each figure is
     shown beside chance and beside version 0.3.0. Repeats this with other settings of the upload,
-    and draws their accuracy against what they reveal.
+    and plots the accuracy of heads against what the upload reveals.
 
     With the label protection `off` or `noise`, it simulates interactive training instead, and
     attacks the gradients, cues and embeddings that are sent.

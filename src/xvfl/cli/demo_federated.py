@@ -2,7 +2,7 @@
 
 The data are the digits of `xvfl demo`. The processes use mutual TLS with generated certificates,
 and match ids privately. Each party trains its encoder alone and uploads embeddings once. Then both
-are stopped, and the coordinator trains the heads without them. The result is compared with training
+are stopped, and the coordinator trains the head without them. The result is compared with training
 in one process, where all tables are together.
 """
 
@@ -100,9 +100,9 @@ def run_federated(out: Path, console: Console, train: TrainConfig = TRAIN) -> No
         processes.event("run_started")
         for name in PARTIES:
             processes.stop(name)
-        console.print("[bold]both parties are stopped; the heads train without them[/bold]")
+        console.print("[bold]both parties are stopped; the head is trained without them[/bold]")
         steps = int(processes.event("finished")["step"])
-        console.print("[bold]both parties start again, to receive their heads[/bold]")
+        console.print("[bold]both parties start again, to receive the head[/bold]")
         for name in PARTIES:
             processes.launch(name)
         processes.wait()

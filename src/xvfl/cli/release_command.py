@@ -77,9 +77,9 @@ def install(
 ) -> None:
     """Install a release, or a revocation, that arrived as a file.
 
-    Verifies the signature with `release_key` and assembles the party's model from its encoder, its
-    nets and the released head. A release for another party, of another run or older than the
-    installed one is rejected.
+    Verifies the signature with `release_key` and assembles the party's model from the released head
+    and the encoder that it was trained on. A release for another party, for an encoder that the
+    party does not have, or older than the installed one is rejected.
 
     xvfl install bank.toml bank.release
     """

@@ -53,7 +53,7 @@ def coordinator(
     xvfl coordinator coordinator.toml
 
     --retrain trains another head on the stored uploads, with other labels or options; it becomes
-    the current one when it is finished. `xvfl rollback` returns to the one before.
+    the current head when it is finished. `xvfl rollback` returns to the previous head.
 
     With --serve it predicts instead: it answers requests for ids over HTTP with the parties that
     reply before the deadline.
@@ -103,10 +103,11 @@ def rollback(
 def party(
     config: PartyFile, quiet: Quiet = False, serve: Serve = False, again: Again = False
 ) -> None:
-    """Run a party: connect to the coordinator and take part until the run is finished.
+    """Run a party: match ids, train its encoder, upload once, and receive a release.
 
     A party opens no port, and reconnects when the connection breaks. A party that was stopped or
-    killed resumes from its own last checkpoint when it is started again.
+    killed continues where it was when it is started again. With `training = "interactive"` in
+    CONFIG it takes part in interactive training instead.
 
     xvfl party bank.toml
 

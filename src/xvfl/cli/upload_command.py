@@ -9,7 +9,7 @@ from xvfl.cli.extras import require_extra
 from xvfl.cli.output import INTERRUPTED, print_error, print_line
 
 app = typer.Typer(
-    help="Upload by file, for a party without a connection, and allow new versions.\n\n"
+    help="Upload by file, for a party without a permanent connection; allow a new version.\n\n"
     "Ids must have been matched before with `xvfl align`, which needs a connection once. A file "
     "replaces the connection for the held-out list and the upload.",
     no_args_is_help=True,
@@ -25,9 +25,9 @@ def held_out(
     party: Annotated[str, typer.Option(help="The party that will upload by file.")],
     out: Out,
 ) -> None:
-    """At the coordinator: write the list of rows that a party must not learn from.
+    """At the coordinator: write the list of held-out rows, from which a party must not learn.
 
-    The file also has the public key that the party encrypts its upload to. It is signed with the
+    The file also has the public key to which the party encrypts its upload. It is signed with the
     coordinator's certificate.
 
     xvfl upload held-out coordinator.toml --party bank --out bank.heldout
@@ -99,8 +99,8 @@ def import_file(
 ) -> None:
     """At the coordinator: store an upload, or carry out a withdrawal, that arrived as a file.
 
-    Rejected are a file that was changed, one of another federation or alignment, and a version
-    that was withdrawn or is older than the newest one.
+    A file is rejected if it was changed, belongs to another federation or alignment, or has a
+    version that was withdrawn or is older than the newest one.
 
     xvfl upload import coordinator.toml bank.upload
     """
@@ -132,17 +132,18 @@ def import_file(
 def new_version(
     config: PartyFile,
     keep_encoder: Annotated[
-        bool, typer.Option("--keep-encoder", help="Upload with the same encoder; train none.")
+        bool, typer.Option("--keep-encoder", help="Keep the encoder: embed the rows again only.")
     ] = False,
 ) -> None:
     """At the party: allow the next version of the encoder and of the upload.
 
-    The next start of `xvfl party` or `xvfl upload export` trains and uploads it. Earlier encoders
-    are kept, for heads that were trained on their uploads. A coordinator cannot ask for this.
+    The next start of `xvfl party` or `xvfl upload export` trains the encoder and uploads. Earlier
+    encoders are kept, for heads that were trained on their uploads. A coordinator cannot ask for
+    this.
 
     With --keep-encoder, the new version has the same encoder: use it after cells have changed, or
-    after new rows were matched with `xvfl align --again`. The coordinator counts the rows that are
-    new or have changed. Two versions of a row can be compared.
+    after new rows were matched with `xvfl align --again`. The coordinator's log counts the rows
+    that are new or have changed. A coordinator can compare two versions of a row.
 
     xvfl upload new-version bank.toml
     """
@@ -157,4 +158,4 @@ def new_version(
     folder, log = open_state_dir(loaded, name, show=False, create=False)
     version = allow_next_version(folder, keep_encoder)
     log({"event": "version_allowed", "version": version})
-    print_line(f"version {version} is trained and uploaded from the next start of {name}")
+    print_line(f"version {version} is allowed; {name} uploads it after its next start")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def withdraw(
     config: Annotated[Path, typer.Argument(help="The party's configuration.")],
     ids: Annotated[
-        Path | None, typer.Option(help="Withdraw rows: a text file with one id a line.")
+        Path | None, typer.Option(help="Withdraw rows: a text file with one id per line.")
     ] = None,
     version: Annotated[int | None, typer.Option(help="Withdraw a version of the upload.")] = None,
     everything: Annotated[
@@ -34,9 +34,10 @@ def withdraw(
     """Delete uploaded rows, a version, or everything at the coordinator.
 
     The coordinator must be running: `xvfl coordinator`, with or without --serve. It overwrites the
-    rows, uses them neither in training nor in prediction from then on, and returns a signed receipt
-    with the heads that were trained on them; it is stored in STATE_DIR/receipts. Withdraw rows
-    before you delete them from the table. Without a reply, run the same command again.
+    rows with zeros and from then on uses them neither in training nor in prediction. It returns a
+    signed receipt, which lists the heads that were trained on them and is stored in
+    STATE_DIR/receipts. Withdraw rows before you delete them from the table. If there is no reply,
+    run the same command again.
 
     A withdrawal binds an honest coordinator only. Heads that are trained already stay as they are.
 
@@ -69,7 +70,7 @@ def withdraw(
     if ids is not None:
         message = withdraw_rows(PartyInputs.load(name, loaded, folder), _read_ids(ids))
         n_rows = 0 if message is None else len(message.handles)
-        print_line(f"{n_rows} withdrawn rows are matched with the coordinator's")
+        print_line(f"{n_rows} withdrawn rows were matched with the coordinator")
     else:
         message = withdraw_version(folder, version)
         record_withdrawal(folder, message)
@@ -87,7 +88,7 @@ def _read_ids(path: Path) -> list[str]:
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, ValueError) as error:
-        raise InputError(f"{path}: expected a text file with one id a line ({error})") from error
+        raise InputError(f"{path}: expected a text file with one id per line ({error})") from error
     return [line for line in lines if line.strip()]
 
 
@@ -107,6 +108,6 @@ def _print_receipt(statement: dict[str, Any], key: Path | None) -> None:
         what += " and all before it"
     print_line(f"the coordinator deleted {what} at {statement['time']}; the receipt is stored")
     for run in statement["runs"]:
-        print_line(f"trained on it before: the head of run {run}")
+        print_line(f"the head of run {run} was trained on it; retrain to replace it")
     if key is None:
         print_error("warning: the receipt is not verified; set `release_key` to do so")

@@ -92,7 +92,8 @@ class XVFLRegressor(RegressorMixin, XVFLEstimator):  # type: ignore[misc]
         of images.
     number_embedding_dim : int, default=None
         Size of the periodic embedding of each number of a table. 0 means none. By default 8 with
-        several members or `label_protection="no_gradients"`, and without noise, else 0.
+        several members and without privacy options, or with `label_protection="no_gradients"` and
+        without `epsilon`, else 0.
     skip_rank : int, default=None
         Rank of a linear map from the features of a table to its embedding, added to the bottom's
         output; 0 for none. By default 64 with `label_protection="no_gradients"` and without
@@ -102,8 +103,9 @@ class XVFLRegressor(RegressorMixin, XVFLEstimator):  # type: ignore[misc]
         theirs. More than one needs tables and default nets. 0 means 4 where that
         is possible and labels and features are not protected, else 1.
     heads : int, default=0
-        Number of heads on the parties' uploads, with `label_protection="no_gradients"`.
-        Predictions are averaged as those of members. 0 means 4 with default nets, else 1.
+        Number of nets of the head on the parties' uploads, with
+        `label_protection="no_gradients"`. Predictions are averaged as those of members. 0 means 4
+        with default nets, else 1.
     epochs : int, default=0
         Maximum number of passes over the labeled training rows. 0 means, with several members that
         receive gradients, 16 to 60, for at least 800 steps, else 60.

@@ -32,8 +32,9 @@ class RequestLimits:
     """Largest estimated memory of the copies of rows in one request, in bytes. Of images, the
     estimate counts two layers; deep nets take several times as much."""
     max_epsilon: float | None = None
-    """Largest ε of differential privacy of a row, over all releases with one alignment together. By
-    default it is not limited; with it, the party takes no part in interactive training."""
+    """Largest ε of differential privacy of a row, over all versions of the party's encoder
+    together. By default it is not limited; with it, the party takes no part in interactive
+    training."""
     max_delta: float = 1e-5
     """The δ at which `max_epsilon` applies."""
 

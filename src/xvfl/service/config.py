@@ -99,11 +99,11 @@ class TimeoutConfig:
     max_answer: float = 60.0
     """Upper bound of the timeout of a request; used until response times are known."""
     join: float = 600.0
-    """Timeout for all parties to connect, at the start of a run and after a fault."""
+    """Timeout for parties to connect, at the start and, in interactive training, after a fault."""
     outcome: float = 60.0
     """How long a finished run waits for absent parties to come back and receive the outcome."""
     progress: float = 600.0
-    """/health reports a run without a training step for this long as unhealthy."""
+    """Interactive training: /health reports a run without a step for this long as unhealthy."""
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -148,7 +148,8 @@ class CoordinatorConfig:
     timeouts: TimeoutConfig = TimeoutConfig()
     """Timeouts."""
     checkpoint_interval: int = 50
-    """Steps between common checkpoints; a party that is killed loses at most these updates."""
+    """Interactive training: steps between common checkpoints, to which the run returns after a
+    fault."""
     release_to: tuple[str, ...] = ()
     """Parties that receive the head after training, to predict alone."""
     signing_key: str | None = None
@@ -233,7 +234,8 @@ class PartyProcessConfig:
     """Device of the party's net."""
     training: Literal["upload", "interactive"] = "upload"
     """`upload`: the party trains its encoder alone and uploads embeddings once. `interactive`: the
-    coordinator trains the party's net step by step; for partners who trust each other."""
+    coordinator trains the party's net step by step with gradients; only for partners who trust each
+    other."""
     encoder: EncoderConfig = EncoderConfig()
     """How the party trains its encoder, and what it uploads of a row."""
     upload: UploadTerms = UploadTerms()

@@ -22,7 +22,7 @@ def serve_coordinator(
 ) -> RunOutcome:
     """Train until the run is finished or a signal stops this process.
 
-    A restarted coordinator resumes from the last common checkpoint.
+    A restarted coordinator resumes from its last checkpoint.
 
     Parameters
     ----------

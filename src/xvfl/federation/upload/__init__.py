@@ -1,4 +1,4 @@
-"""One upload: a party trains its encoder alone, embeds its rows once, and receives nothing.
+"""One upload: a party trains its encoder alone and uploads the embeddings of its rows once.
 
 encoder_training   a party trains its encoder on its own rows, without labels
 objectives         reconstruction for tables, contrastive learning for images

@@ -15,7 +15,7 @@ from xvfl.primitives.layout import Layout
 WIDTH = 256
 """Default width of embeddings without differential privacy."""
 TRAINED, NOT_TRAINED = LossConfig(method="xvfl+"), LossConfig(method="standalone")
-"""Methods whose parties have, and do not have, the decoder that trains an encoder."""
+"""Methods whose parties have a decoder, which trains the encoder, and whose parties have none."""
 
 BUILDING = Lock()
 """Held while an encoder is built: parties in one process may have threads, and torch's random state

@@ -1,4 +1,4 @@
-"""A party trains its encoder alone: on its own rows, without labels, messages and other parties."""
+"""A party trains its encoder alone: on its own rows, without labels, messages or other parties."""
 
 from collections.abc import Iterator, Sequence
 
@@ -15,11 +15,11 @@ from xvfl.primitives.rows import Rows, Table
 from xvfl.training.loop import Record, Trainer
 
 IMAGE_BATCH = 512
-"""Default batch size of contrastive learning, which needs many other images."""
+"""Default batch size of contrastive learning, which needs many negatives."""
 
 
 def choose_objective(config: EncoderConfig, layout: Layout) -> str:
-    """Return the configured objective; by default contrastive for images alone."""
+    """Return the configured objective; by default contrastive for images, else reconstruction."""
     if config.objective != "auto":
         return config.objective
     return "contrastive" if layout.image is not None else "reconstruction"

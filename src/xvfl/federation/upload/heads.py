@@ -1,4 +1,4 @@
-"""Heads on uploads: their options, their nets, and the federation that looks embeddings up.
+"""Heads on uploads: their options, their nets, and the federation of stored embeddings.
 
 The coordinator of a federation, a run in one process and the lab train heads by these functions.
 Shapes: n rows of a party, c masked copies, d embedding width.

@@ -1,4 +1,4 @@
-"""The manifest of an upload: what it contains, of which version, on which terms."""
+"""The manifest of an upload: its content, version and terms."""
 
 import json
 import re
@@ -41,7 +41,7 @@ class UploadManifest:
     """The matching session that assigned the handles, in hexadecimal."""
     rows: int
     width: int
-    """Numbers of an embedding."""
+    """Width of the embeddings."""
     masked_copies: int
     """Masked copies of each row, beside the row as observed."""
     image: bool
@@ -61,7 +61,7 @@ class UploadManifest:
     noise_std: float = 0.0
     """Standard deviation of the noise on each number of an embedding of norm 1."""
     withdrawn: int = 0
-    """Rows that are left out, because the party had withdrawn them before."""
+    """Number of rows that are zeros, because the party had withdrawn them before."""
 
     def __post_init__(self) -> None:
         # Noise widens the accepted range of numbers, so it needs an ε.

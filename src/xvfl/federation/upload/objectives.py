@@ -1,4 +1,4 @@
-"""How a party trains its encoder alone: objectives without labels and without other parties.
+"""Objectives by which a party trains its encoder alone, without labels and other parties.
 
 An objective is a method on a federation of one party, so the training loop, its schedule and its
 checkpoints are those of every other training.
@@ -25,7 +25,7 @@ from xvfl.primitives.rows import Rows, Table
 TEMPERATURE = 0.2
 """Temperature of the contrastive loss."""
 PROJECTION = (512, 128)
-"""Widths of the net between embeddings and the contrastive loss."""
+"""Widths of the projection head between embeddings and the contrastive loss."""
 MAX_DROPPED = 0.9
 """Largest share of the pixels that a view drops."""
 
@@ -46,7 +46,7 @@ class Objective:
 
 
 class Reconstruction(Objective):
-    """Masked reconstruction: restore a row from the embedding of a copy with features dropped.
+    """Masked reconstruction: reconstruct a row from the embedding of a copy with features dropped.
 
     The decoder is the party's completer. `n_masks` copies of a row are embedded in each step.
     """

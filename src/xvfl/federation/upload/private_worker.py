@@ -1,9 +1,9 @@
 """A party with differential privacy: what it uploads of its rows.
 
-Each row has one release: the embedding of the party's untrained encoder, centered, normalized to
-length 1, plus Gaussian noise. It depends on no other row. It is computed once: every request gets
-the same numbers, so repeated requests reveal nothing more. What is computed from releases (heads,
-any number of them, by any method) reveals nothing more either.
+Each row is released once: its embedding by the party's untrained encoder, centered, normalized to
+length 1, plus Gaussian noise. It depends on no other row. Every request gets the same numbers, so
+repeated requests reveal nothing more. What is computed from releases (any number of heads, by any
+method) reveals nothing more either.
 Shapes: n rows of the party, B rows of a batch, v views, d embedding width.
 """
 
@@ -56,8 +56,8 @@ class PrivateWorker(PartyWorker):
         super().__init__(name, net, table, seeds)
         if not row_wise(net.bottom):
             raise ConfigError(
-                "epsilon: expected a bottom that treats each row independently; remove dropout, "
-                "batch normalization and custom modules"
+                "epsilon: expected an encoder (bottom) that treats each row independently; remove "
+                "dropout, batch normalization and custom modules"
             )
         self.noise_std = noise_std
         self._releases: Tensor | None = None

@@ -1,4 +1,4 @@
-"""A party of which the coordinator has an upload: embeddings are looked up, not computed.
+"""A party whose upload the coordinator has stored: embeddings are looked up, not computed.
 
 Shapes: n stored rows, c masked copies, B rows of a batch, v views, d embedding width.
 """
@@ -18,11 +18,11 @@ from xvfl.training.optimizer import OptimizedNet
 
 
 class NoWeights(nn.Module):
-    """The net of a stored party: it has none to train."""
+    """The net of a stored party: it has no weights to train."""
 
 
 class StoredParty:
-    """The upload of one party, in the place of a `PartyWorker` in a federation.
+    """The upload of one party; takes the place of a `PartyWorker` in a federation.
 
     Parameters
     ----------

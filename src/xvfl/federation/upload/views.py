@@ -1,8 +1,8 @@
 """What a party uploads of a row: its embedding as observed, and those of masked copies.
 
-The masks of a row are fixed: they depend on the party's secret and the row's handle alone, so that
-a repeated upload reveals nothing more. With differential privacy the embedding is noisy, and there
-are no copies.
+The masks of a row are fixed for a version: they depend on the party's secret, the version of its
+encoder and the row's number, so sending an upload again reveals nothing more. With differential
+privacy the embedding is noisy, and there are no copies.
 Shapes: n rows, c masked copies, d embedding width.
 """
 

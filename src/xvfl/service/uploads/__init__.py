@@ -1,1 +1,1 @@
-"""Processes of one upload: the party's encoder and endpoint, the coordinator's store and run."""
+"""Uploads in processes: the party's encoder and endpoint, the coordinator's store and run."""

@@ -17,11 +17,11 @@ def current_version(folder: RunDir) -> int:
 
 
 def allow_next_version(folder: RunDir, keep_encoder: bool = False) -> int:
-    """Allow the version after the current one, from the next start of the party; return it.
+    """Allow the next version, from the next start of the party; return its number.
 
     Earlier encoders stay in the folder: heads that were trained on their uploads need them to
-    predict. With `keep_encoder`, the next version has the encoder of the current one: it uploads
-    rows that are new or have changed since, and the others again.
+    predict. With `keep_encoder`, the next version has the encoder of the current one, and all
+    matched rows are embedded and uploaded again.
     """
     version = current_version(folder)
     trained = is_trained(folder, version)

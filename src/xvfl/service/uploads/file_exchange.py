@@ -1,8 +1,8 @@
-"""Uploads, held-out lists and withdrawals as files, for a party without a connection.
+"""Uploads, held-out lists and withdrawals as files, for a party without a permanent connection.
 
 A file replaces the connection for the held-out list, the upload and a withdrawal. Ids must have
-been matched before, with `xvfl align`: matching is an exchange of messages. The chunks in the file
-are the party's replies to the messages that a connected coordinator would send.
+been matched before, with `xvfl align`, which needs a connection. The chunks in the file are the
+party's replies to the messages that a connected coordinator would send.
 
 upload.key    in the coordinator's state folder: uploads by file are encrypted to it
 """
@@ -60,7 +60,7 @@ Reply = TypeVar("Reply", Done, UploadOffer, UploadChunk)
 
 
 def export_held_out(service: CoordinatorService, party: str, out: Path) -> int:
-    """Write a party's held-out list and the key to encrypt to, signed; return its length."""
+    """Write and sign a held-out list and the key to encrypt to; return the length of the list."""
     config, folder, alignment = service.config, service.folder, service.alignment
     if party not in config.parties:
         raise RunError(unknown("party", party, config.parties))
@@ -84,7 +84,7 @@ def export_held_out(service: CoordinatorService, party: str, out: Path) -> int:
 
 
 def read_held_out(config: PartyProcessConfig, party: str, path: Path) -> tuple[HeldOut, str, bytes]:
-    """Read and verify a held-out list: the list, its alignment and the coordinator's key."""
+    """Verify a held-out list; return the list, its alignment and the coordinator's key."""
     try:
         document = read_document(_read(path), HELD_OUT)
         check_coordinator(document.certificate, config.coordinator, _peers(config))
@@ -126,8 +126,8 @@ def export_upload(
     message, session, key = read_held_out(config, service.inputs.name, held_out)
     if session != match.session.hex():
         raise RunError(
-            f"{held_out}: it belongs to another alignment; match ids again with `xvfl align "
-            "--again`, or request the list of this alignment"
+            f"{held_out}: the list belongs to another alignment; ask the coordinator for the list "
+            "of this alignment, or match ids again with `xvfl align --again`"
         )
     transport, numbers = InProcessTransport(endpoint.hello, endpoint.handle), count(1)
 
@@ -161,13 +161,13 @@ def export_upload(
 def import_upload(service: CoordinatorService, path: Path) -> UploadManifest:
     """Verify, decrypt and store an upload from a file, chunk by chunk.
 
-    An upload that was interrupted is continued; one that is stored already changes nothing.
+    An interrupted import continues; an upload that is stored already changes nothing.
     """
     config, folder, alignment = service.config, service.folder, service.alignment
     if not folder.has(KEY):
         raise RunError(
-            f"{folder / KEY}: no such key; this coordinator has not asked for uploads by file: run "
-            "`xvfl upload held-out`"
+            f"{folder / KEY}: no such key, so the upload was not encrypted to this coordinator; "
+            "run `xvfl upload held-out` first, and export the upload with the list that it writes"
         )
     try:
         with path.open("rb") as file:

@@ -2,8 +2,8 @@
 
 held_out.json              rows that the coordinator holds out; fixed for an alignment
 encoders/N/encoder.json    how the columns are encoded
-encoders/N/weights.safetensors, about.json    the trained encoder of version N
-encoders/N/checkpoint.safetensors             its training, until it is finished
+encoders/N/weights.safetensors    the trained encoder of version N
+encoders/N/checkpoint.safetensors    the state of its training, until it is finished
 """
 
 import math
@@ -80,7 +80,7 @@ class PartyEncoder:
 
     @property
     def width(self) -> int:
-        """Numbers of an embedding."""
+        """Width of the embeddings."""
         return encoder_net_config(self._config).embedding_dim
 
     @property
@@ -96,7 +96,7 @@ class PartyEncoder:
         return self._folder.has(WEIGHTS)
 
     def train(self, rows: Tensor, stop: Event, report: Report = no_report) -> bool:
-        """Train on rows of the table until the last epoch or `stop`; return whether it finished.
+        """Train on these rows of the table until the last epoch or `stop`; return if it finished.
 
         An interrupted training continues from its last checkpoint.
         """
@@ -184,7 +184,7 @@ def check_epsilon(
         raise ConfigError(
             f"encoder.epsilon, encoder.delta: expected {before.epsilon} and {before.delta} as in "
             f"version {version}, whose rows are released, got {config.epsilon} and {config.delta}; "
-            "restore them, or train another version"
+            "restore them, or allow another version with `xvfl upload new-version`"
         )
     if limits.max_epsilon is None:
         return
@@ -238,6 +238,6 @@ class HeldOutRows:
             self._folder.write_json(HELD_OUT, content)
         elif stored != handles:
             raise WireError(
-                "HeldOut: this party has another list of held-out rows; the encoder may have "
-                "learned from these rows"
+                "HeldOut: this party has another list of held-out rows for this alignment; its "
+                "encoder may have learned from rows of the new list"
             )

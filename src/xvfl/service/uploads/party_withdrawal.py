@@ -1,7 +1,7 @@
 """A party withdraws rows, a version of its upload, or everything.
 
 The withdrawal is recorded in the party's own folder first: the party does not upload these rows or
-versions again, and the next version of its encoder does not learn from these rows.
+versions again, and later versions of its encoder do not learn from these rows.
 
 withdrawn.json        handles of withdrawn rows by alignment, and withdrawn versions
 withdrawn_ids.json    digests of the ids of withdrawn rows, keyed with the party's secret: a new
@@ -39,7 +39,8 @@ def withdraw_rows(inputs: PartyInputs, ids: Sequence[str]) -> Withdraw | None:
     """Record the withdrawal of rows by their ids; return it with all rows withdrawn so far.
 
     The table must be the one whose ids were matched: delete the rows from it afterwards. Ids that
-    are not in the table are an error. None if no withdrawn row was matched, and so uploaded.
+    are not in the table are an error. Return None if none of the rows was matched: such rows are
+    never uploaded.
     """
     folder, path, rule = inputs.folder, inputs.folder / ALIGNMENT, inputs.matching.rule
     table = MatchedTable(inputs.source, path, inputs.matching, lambda event: None, lambda: None)
@@ -57,7 +58,7 @@ def withdraw_rows(inputs: PartyInputs, ids: Sequence[str]) -> Withdraw | None:
 
 
 def record_withdrawn_rows(inputs: PartyInputs, table: MatchedTable) -> Withdraw | None:
-    """Record which rows of the current alignment were withdrawn, also before it."""
+    """Record which rows of the current alignment were withdrawn, now or in an earlier alignment."""
     if table.match is None:
         return None
     gone = find_withdrawn(inputs.folder, table.ids, inputs.matching.rule)
@@ -111,9 +112,9 @@ def split_request(message: Withdraw) -> Iterator[Withdraw]:
 
 
 def send_withdrawal(config: PartyProcessConfig, message: Withdraw) -> Receipt:
-    """Send a withdrawal to the coordinator, which trains, predicts or listens; return its receipt.
+    """Send a withdrawal to a running coordinator; return its receipt.
 
-    A process of this party may be connected meanwhile.
+    Another process of this party may be connected at the same time.
     """
     reply = call_coordinator(config.coordinator, config.tls, message, TIMEOUT_S)
     if isinstance(reply, ErrorReply):

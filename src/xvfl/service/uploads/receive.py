@@ -1,6 +1,6 @@
-"""The coordinator receives uploads: it names held-out rows, then pulls chunks until all are here.
+"""The coordinator receives uploads: it sends the held-out list, then asks for chunk after chunk.
 
-A party that is offline is asked again when it is back; chunks that have arrived are not asked for
+A party that is offline is asked again when it is back. Chunks that have arrived are not requested
 again, also after a restart of either side.
 """
 
@@ -59,8 +59,8 @@ class UploadReceiver:
     def receive(self, held_out: Tensor, stop: Event, version: int = 0) -> UploadStore | None:
         """Receive the whole upload; None if `stop` is set before. A refusal raises `RunError`.
 
-        An upload that is stored already needs no party; but one that is online is asked for a newer
-        version, unless `version` names the one that is needed.
+        If an upload is stored already, the party need not be online; if it is, it is asked for a
+        newer version, unless `version` names the one that is needed.
         """
         stored = find_upload(self._folder, self._party.name, self._session, version)
         if stored is None:
@@ -92,7 +92,9 @@ class UploadReceiver:
                     deadline, self.problem = until, ""
                     store = self._try(held_out)
                 else:
-                    self.problem = f"party {self._party.name!r} is not connected, and has no upload"
+                    self.problem = (
+                        f"party {self._party.name!r} is not connected, and its upload is not stored"
+                    )
             except PartyError as error:
                 if error.fault == "refused":
                     raise RunError(str(error)) from error
@@ -162,7 +164,10 @@ def check_manifest(manifest: UploadManifest, party: str, session: str, rows: int
 
 
 def upload_event(folder: RunDir, store: UploadStore) -> dict[str, Any]:
-    """Return the log event of a stored upload, with the rows that the last one did not have."""
+    """Return the log event of a stored upload.
+
+    If an earlier version has the same encoder, it counts the rows that are new or have changed.
+    """
     manifest, changes = store.manifest, {}
     for earlier in stored_uploads(folder, manifest.party):
         same_encoder = earlier.manifest.encoder == manifest.encoder and not earlier.missing

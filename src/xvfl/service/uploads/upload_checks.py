@@ -1,7 +1,7 @@
-"""Find uploads that cannot be what they should: constant, noise, or rows in another order.
+"""Find suspicious uploads: constant embeddings, noise, or rows in another order.
 
-The embeddings of a party that knows something about the label predict it better than nothing does,
-already by a linear model.
+If a party's columns say something about the label, a linear model on its embeddings predicts the
+label better than the mean label does.
 Shapes: n rows, d embedding width, C outputs.
 """
 
@@ -15,19 +15,19 @@ from xvfl.service.labeled_rows import LabeledRows
 from xvfl.service.uploads.upload_store import UploadStore
 
 MAX_ROWS = 4096
-"""Rows of a party that are looked at, of training and of validation."""
+"""Largest number of training rows, and of validation rows, of a party that are tested."""
 MIN_ROWS = 20
-"""Fewest rows of each for a judgment."""
+"""Smallest number of each for a test."""
 STANDARD_ERRORS = 2.0
-"""A smaller gain is chance."""
+"""A gain of fewer standard errors counts as chance."""
 MIN_SPREAD = 1e-3
 """Smallest standard deviation of an embedding's numbers."""
 PENALTY = 0.1
-"""Weight of the penalty of the linear model, for each row."""
+"""Weight of the L2 penalty of the linear model, per row."""
 CONSTANT = "its embeddings are nearly equal for all rows"
 NO_SIGNAL = (
-    "its embeddings do not predict the label of validation rows better than nothing does: they may "
-    "be noise or belong to other rows, or its columns say nothing about the label"
+    "a linear model on its embeddings predicts validation rows no better than the mean label does: "
+    "they may be noise or belong to other rows, or its columns say nothing about the label"
 )
 
 
@@ -48,7 +48,10 @@ def find_problems(stores: Mapping[str, UploadStore], labeled: LabeledRows) -> di
 
 
 def judge(x: Tensor, y: Tensor, new_x: Tensor, new_y: Tensor) -> str | None:
-    """Judge embeddings (n, d) with targets (n, C) by those of validation rows; None if good."""
+    """Return why embeddings (n, d) with targets (n, C) are suspicious, or None.
+
+    `new_x` and `new_y` are those of validation rows.
+    """
     if min(len(x), len(new_x)) < MIN_ROWS:
         return None
     mean, spread = x.mean(0), x.std(0)

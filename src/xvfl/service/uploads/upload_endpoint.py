@@ -1,6 +1,6 @@
-"""A party that uploads: it replies to matching, the held-out list and requests for its upload.
+"""A party that uploads: it replies to matching, held-out list, requests for its upload, releases.
 
-No message names a net, a view, a batch or a step; every other message is rejected.
+None of these messages names a net, a view, a batch or a step; every other message is rejected.
 """
 
 import threading
@@ -44,7 +44,7 @@ from xvfl.wire.messages import (
 
 UPLOAD = "upload.json"
 CHUNK_BYTES = 2**22
-"""Bytes of the embeddings of a chunk, about."""
+"""Approximate bytes of the embeddings of a chunk."""
 MAX_CHUNK_ROWS = 4096
 ONLY_UPLOADS = (
     "this party uploads its embeddings once and takes no part in interactive training; its "
@@ -107,7 +107,7 @@ class Upload:
 
 
 class UploadEndpoint(RequestEndpoint):
-    """Replies to the coordinator, and trains the encoder in a thread once it may.
+    """Replies to the coordinator; trains the encoder in a thread when the held-out rows are known.
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ class UploadEndpoint(RequestEndpoint):
     table
         The party's table and its alignment.
     encoder
-        The party's encoder; it trains when the held-out rows are known.
+        The party's encoder.
     replies
         Reply to matching and releases.
     log_event
@@ -223,7 +223,8 @@ class UploadEndpoint(RequestEndpoint):
             version, withdrawn = self._encoder.version, Withdrawn(self._folder)
             if withdrawn.covers(version):
                 raise RunError(
-                    f"version {version} was withdrawn; `xvfl upload new-version` allows another"
+                    f"version {version} was withdrawn; allow the next version with `xvfl upload "
+                    "new-version`"
                 )
             gone = withdrawn.rows(self.hello.session)
             learned = np.setdiff1d(np.arange(len(self._table.ids)), matched[[*held_out, *gone]])
@@ -243,8 +244,8 @@ class UploadEndpoint(RequestEndpoint):
                 gone = gone[: manifest.withdrawn]
                 if manifest.session != self.hello.session:
                     raise RunError(
-                        f"the upload of version {version} was made for another alignment; "
-                        "`xvfl upload new-version` allows another"
+                        f"the upload of version {version} was made for another alignment; allow "
+                        "the next version with `xvfl upload new-version`"
                     )
             copies = self._inputs.encoder.copies
             upload = Upload(self._encoder, torch.from_numpy(matched), copies, gone)
@@ -299,6 +300,6 @@ class UploadEndpoint(RequestEndpoint):
             raise WireError(f"{what}: this party has withdrawn version {version}")
         if self._manifest is None or version != self._manifest.version:
             raise WireError(
-                f"{what}: this party has no upload of version {version}; another version needs "
-                "its operator"
+                f"{what}: this party does not offer an upload of version {version}; its operator "
+                "chooses the version"
             )

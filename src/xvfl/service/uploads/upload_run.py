@@ -50,7 +50,7 @@ LOCK = "training.lock"
 
 
 class UploadRun:
-    """The training of one head in a coordinator's state folder.
+    """The training of one head (of `net.heads` nets) in a coordinator's state folder.
 
     Parameters
     ----------
@@ -91,8 +91,8 @@ class UploadRun:
         self._releases = ReleaseStore(folder, config.signing_key)
         if self._head is None and not self._pending():
             raise RunError(
-                f"{folder.path}: the head is trained; predict with --serve, train another one on "
-                "the stored uploads with --retrain, or choose another `state_dir`"
+                f"{folder.path}: the head is trained already; predict with --serve, train another "
+                "head on the stored uploads with --retrain, or choose another `state_dir`"
             )
         # From the clock, so that the numbers increase across restarts.
         self._request_ids = itertools.count(time.time_ns() // 1_000)
@@ -135,7 +135,10 @@ class UploadRun:
         if self._problems and self._config.on_anomaly == "leave_out":
             stores = {name: each for name, each in stores.items() if name not in self._problems}
             if not stores:
-                raise RunError("on_anomaly: no upload is left; see the log, or use 'warn'")
+                raise RunError(
+                    "on_anomaly: no upload is left, because all are suspicious; the log has the "
+                    "reasons; to train with them, set on_anomaly = 'warn'"
+                )
             labeled = self._load_rows(tuple(stores))
         return self._train(head, stores, labeled, stop)
 
@@ -292,7 +295,10 @@ def load_labeled_rows(
     alignment: CoordinatorAlignment,
     names: Sequence[str],
 ) -> LabeledRows:
-    """Load labels and split; encoders have learned from the rows that are not held out."""
+    """Load labels and split rows; reject other fractions than before.
+
+    The parties' encoders have learned from the rows that are not held out.
+    """
     fractions = {"test": config.test_fraction, "validation": config.train.validation_fraction}
     if not folder.has(SPLIT):
         folder.write_json(SPLIT, fractions)
@@ -300,8 +306,8 @@ def load_labeled_rows(
         raise ConfigError(
             f"test_fraction, validation_fraction: expected {fixed['test']} and "
             f"{fixed['validation']} as before, got {fractions['test']} and "
-            f"{fractions['validation']}: the parties' encoders have learned from the others; "
-            "restore them, or choose another `state_dir`"
+            f"{fractions['validation']}: the parties' encoders have learned from the rows that "
+            "were not held out; restore them, or choose another `state_dir`"
         )
     splits = Splits(**fractions, seed=run_seed(load_secret(folder), "split"))
     return LabeledRows.load(labels, alignment, names, splits, config.labels.task, ids)

@@ -5,7 +5,7 @@ uploads/PARTY/VERSION/views.f16      embeddings by handle, float16, (n, 1 + c, d
 uploads/PARTY/VERSION/status.u8      status of the rows, (n,)
 uploads/PARTY/VERSION/chunks.json    which chunks have arrived, until all have
 uploads/PARTY/withdrawn.json         what the party has withdrawn
-uploads/PARTY/revoked.json           why the party's uploads are not used, while they are not
+uploads/PARTY/revoked.json           exists while the party's certificate is revoked; the reason
 
 Embeddings are read batch by batch from the file. Withdrawn rows are zeros, with the status of rows
 that the party does not hold.
@@ -58,8 +58,8 @@ class UploadStore:
             stored = parse_manifest((self._folder / MANIFEST).read_text(encoding="utf-8"))
             if stored != manifest:
                 raise WireError(
-                    f"party {manifest.party!r}: its upload of version {manifest.version} is not "
-                    "the one that is stored; a new upload needs a new version"
+                    f"party {manifest.party!r}: another upload of version {manifest.version} is "
+                    "stored; a new upload needs a new version: `xvfl upload new-version`"
                 )
         else:
             self._check_new()
@@ -76,17 +76,18 @@ class UploadStore:
     def problem(self) -> str:
         """Why the upload may not be used now; empty if it may."""
         terms = self.manifest.terms
-        if self._withdrawn.covers(self.manifest.version):
-            return "the party withdrew it"
+        # Before withdrawal: an expired upload is deleted as a withdrawn one is.
         if self.expired:
             return f"its terms ended on {terms.expires}"
+        if self._withdrawn.covers(self.manifest.version):
+            return "the party withdrew it"
         if self._party.has(REVOKED) and not terms.keep_after_revocation:
             return "the party's certificate is revoked"
         return ""
 
     @property
     def changed(self) -> bool:
-        """Whether rows or the whole upload may not be used any more, since it was opened."""
+        """Whether rows, or the whole upload, became unusable since it was opened."""
         return self._withdrawn.state != self._opened or bool(self.problem)
 
     @property
@@ -106,7 +107,7 @@ class UploadStore:
         if status.numel() and int(status.max()) > 2:
             raise WireError(f"{what}: expected a row status of 0, 1 or 2")
         if chunk_digest(values, status) != self.manifest.chunks[number]:
-            raise WireError(f"{what}: its digest is not the one of the manifest")
+            raise WireError(f"{what}: its digest differs from that in the manifest")
         start, stop = (
             number * self.manifest.chunk_rows,
             number * self.manifest.chunk_rows + len(values),
@@ -161,7 +162,7 @@ class UploadStore:
         return [each for each in rows if each < self.manifest.rows]
 
     def _check_new(self) -> None:
-        """Reject an upload that is not stored yet and may not be."""
+        """Reject a new upload that may not be stored."""
         version = self.manifest.version
         if problem := self.problem:
             raise WireError(f"version {version} is not stored: {problem}")

@@ -1,8 +1,8 @@
 """The coordinator deletes what parties withdraw, and stops using what it may not use any more.
 
-Rows are overwritten with zeros, versions are deleted; withdrawn.json keeps which ones, so that
-nothing brings them back. A checkpoint and a head contain no rows, but were trained on them: an
-unfinished training starts again, finished heads are listed in the receipt.
+Rows are overwritten with zeros, versions are deleted; withdrawn.json records which, so that they
+are not stored again. Checkpoints and heads contain no rows, but were trained on them: an unfinished
+training starts again, finished heads are listed in the receipt.
 """
 
 import threading
@@ -33,7 +33,7 @@ NO_ROWS = torch.zeros(0, dtype=torch.int32)
 def withdraw(
     folder: RunDir, signing_key: str | None, party: str, message: Withdraw, log: LogFunction
 ) -> Receipt:
-    """Delete what a party withdraws, for good, and return the signed receipt.
+    """Delete what a party withdraws, and return the signed receipt.
 
     Parameters
     ----------
@@ -78,7 +78,8 @@ def trained_heads(
 ) -> list[dict[str, Any]]:
     """List the heads that were trained on what is withdrawn.
 
-    `rows` are all withdrawn rows of the alignment; a head left the first ones out.
+    `rows` are all withdrawn rows of the alignment, in the order of withdrawal; the training of a
+    head left out the first ones, as many as its manifest states.
     """
     found = []
     for head in _head_folders(folder):
@@ -100,7 +101,7 @@ def trained_heads(
 
 
 def enforce_terms(folder: RunDir, peers: PeerVerifier, log: LogFunction) -> None:
-    """Delete expired uploads, finish interrupted withdrawals, note which parties are revoked.
+    """Delete expired uploads, finish interrupted withdrawals, record which parties are revoked.
 
     `find_upload` returns no upload that may not be used; `UploadStore.problem` tells for one that
     is open. An error with one party is logged, and does not protect the uploads of the others.
@@ -183,7 +184,7 @@ def head_problems(folder: RunDir, head: RunDir) -> list[str]:
 
 
 def _check(folder: RunDir, party: str, message: Withdraw) -> None:
-    """Reject a withdrawal that names nothing, or rows of an alignment that is not known."""
+    """Reject a withdrawal that names nothing, or rows of an unknown alignment."""
     handles = message.handles
     if handles.dtype != torch.int32 or handles.dim() != 1:
         raise WireError("Withdraw: expected handles (n,) int32")
@@ -203,8 +204,8 @@ def _check(folder: RunDir, party: str, message: Withdraw) -> None:
     rows = sessions.get(message.session)
     if rows is None:
         raise WireError(
-            f"Withdraw: nothing is stored of alignment {message.session!r}, and it is not the "
-            "current one; withdraw a version, or everything"
+            f"Withdraw: expected the current alignment or one with a stored upload, got "
+            f"{message.session!r}; withdraw a version, or everything"
         )
     if int(handles.min()) < 0 or int(handles.max()) >= rows:
         raise WireError(f"Withdraw: expected handles from 0 to {rows - 1}")
