@@ -58,7 +58,8 @@ class PartyFolder:
         content = {"settings": asdict(settings), "full_threshold": full_threshold}
         record = json.loads(json.dumps(content))
         saved: dict[str, Any] = self.folder.read_json(RUN) if self.folder.has(RUN) else {}
-        if saved.get("settings", {}).get("run") == settings.run and saved != record:
+        before = saved.get("settings", {})
+        if before.get("run") == settings.run and before != record["settings"]:
             raise WireError(
                 f"Begin: the settings of run {settings.run!r} changed; restore them, or choose "
                 "another run name"
