@@ -57,6 +57,8 @@ from xvfl.system.report import Report, no_report
 CONFIG = "config.toml"
 SAMPLE_ROWS = 1000
 """Held-out rows for the examples and the missing rates."""
+HELD_OUT = "held_out.json"
+"""In the state folder of a party that uploads."""
 ENCODER, BUNDLE, RELEASE = "encoder.json", "bundle", "release.json"
 """In a party's state folder: its encoder, the model with which it predicts locally, and which
 release that is."""
@@ -386,7 +388,8 @@ def open_bundle(folder: RunDir) -> RunDir | None:
     """Return the local model in a party's state folder; None for a run or model folder."""
     if folder.has(RELEASE):
         _check_not_revoked(folder)
-    if folder.has(ENCODER) and not folder.has(f"{BUNDLE}/{MANIFEST}"):
+    party = folder.has(ENCODER) or folder.has(HELD_OUT)
+    if party and not folder.has(f"{BUNDLE}/{MANIFEST}"):
         raise ModeError(
             f"{folder.path}: no head was released to this party, so it cannot predict locally; "
             "ask the coordinator to run `xvfl release`"
