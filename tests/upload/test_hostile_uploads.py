@@ -21,6 +21,8 @@ from tests.upload.local_federation import N_ROWS, LocalFederation
 from xvfl.certs import PeerVerifier
 from xvfl.config import UploadTerms
 from xvfl.errors import RunError, WireError
+from xvfl.federation.prediction_endpoint import WITHDRAWN, _take
+from xvfl.federation.prediction_ledger import PredictionLedger, PredictionLimits
 from xvfl.federation.remote_party import RemoteParty
 from xvfl.federation.upload.manifest import MAX_REASON, parse_manifest
 from xvfl.model.run_dir import RunDir
@@ -136,6 +138,15 @@ def test_withdrawn_ids_are_found_in_another_table(federation: LocalFederation) -
     assert not find_withdrawn(inputs.folder, ["r3"], "folded").any()
     withdraw_rows(inputs, ["r3"])
     assert find_withdrawn(inputs.folder, ["r4", " R3"], "folded").tolist() == [False, True]
+
+
+def test_withdrawn_rows_are_refused_in_predictions(tmp_path: Path) -> None:
+    ledger = PredictionLedger(PredictionLimits(), 4, tmp_path)
+    withdrawn = np.array([False, True, False, False])
+    opened: Any = SimpleNamespace(ledger=ledger, withdrawn=lambda: withdrawn)
+    allowed, refusal = _take(opened, np.array([2, 1, 0]), "someone")
+    assert allowed.tolist() == [True, False, True] and refusal == WITHDRAWN
+    assert ledger.usage()["prediction_requests_today"] == 2
 
 
 def test_a_coordinator_does_not_fill_the_log(federation: LocalFederation) -> None:
