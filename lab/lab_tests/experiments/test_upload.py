@@ -130,7 +130,7 @@ def test_the_figure_is_written_from_stored_runs(tmp_path: Path) -> None:
     assert gap["mean"] == pytest.approx(1.0, abs=0.1) and gap["seeds"] == 5
     text = (tmp_path / "upload.md").read_text()
     assert "## bank" in text and "## cifar10-16000" in text and "GPU seconds" in text
-    assert "| ICA | 0.70 | 0.40 |" in text and "less: ICA" in text
+    assert "| ICA | 0.70 | 0.40 |" in text and "less: `ICA`" in text
     assert plot(record["figures"], {}).axes
 
 
