@@ -5,6 +5,7 @@ import random
 import socket
 import subprocess
 import sys
+from collections import deque
 from contextlib import suppress
 from pathlib import Path
 
@@ -26,14 +27,20 @@ def run_python(*arguments: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
+RECENT_PORTS: deque[int] = deque(maxlen=100)
+"""Ports that `free_port` returned; whoever asked for them may not listen yet."""
+
+
 def free_port() -> int:
-    """Find a free port outside the system's range of ephemeral ports.
+    """Find a free port outside the system's range of ephemeral ports, another one each time.
 
     Each test process searches a range of its own, so that tests in parallel do not meet.
     """
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     start = 10_000 + 500 * (worker % 32)
-    for offset in random.sample(range(500), 500):
-        with suppress(OSError), socket.create_server(("127.0.0.1", start + offset)):
-            return start + offset
+    ports = set(range(start, start + 500)) - set(RECENT_PORTS)
+    for port in random.sample(sorted(ports), len(ports)):
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            RECENT_PORTS.append(port)
+            return port
     raise AssertionError(f"no free port in {start} to {start + 499}")

@@ -9,7 +9,7 @@ import pytest
 
 from serve_tests.server import serving
 
-REQUESTS = 2500
+REQUESTS = 1500
 ROUND = 150
 """Requests that a round generates for each operation with a body, at most."""
 
