@@ -11,17 +11,17 @@ from tests import twin
 from tests.options import resolved
 from xvfl import nets
 from xvfl.config import LossConfig, NetConfig, TrainConfig
-from xvfl.federation.build import build_method, build_parties
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party_worker import PartyWorker
-from xvfl.federation.predict import logits, mode_party_pairs
 from xvfl.methods import Method
+from xvfl.methods.build import build_method, build_parties
 from xvfl.nets.party_net import PartyNet
 from xvfl.primitives.layout import Feature, Layout, any_image
 from xvfl.primitives.masks import drop_features
 from xvfl.primitives.random import CounterRNG
 from xvfl.primitives.rows import PartyTable, Rows
 from xvfl.training.loop import Trainer
+from xvfl.training.predict import logits, mode_party_pairs
 
 D, CLASSES, SEED, STEP = 5, 3, 2, 7
 

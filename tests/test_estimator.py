@@ -173,7 +173,7 @@ def test_tables_have_four_members_unless_labels_are_protected() -> None:
     assert (several.model_.net.members, several.model_.net.number_embedding_dim) == (4, 8)
     assert (several.model_.net.embedding_dim, several.model_.loss.n_masks) == (32, 1)
     protected = XVFLClassifier(epochs=1, label_protection="no_gradients").fit(BOTH, Y)
-    assert (protected.model_.net.members, protected.model_.net.number_embedding_dim) == (1, 0)
+    assert (protected.model_.net.members, protected.model_.net.number_embedding_dim) == (1, 8)
     assert (protected.model_.net.embedding_dim, protected.model_.loss.n_masks) == (256, 2)
     assert (several.model_.net.skip_rank, protected.model_.net.skip_rank) == (0, 64)
     assert several.get_params()["members"] == 0
@@ -200,7 +200,7 @@ def test_automatic_epochs_give_small_tables_enough_steps() -> None:
     assert [epochs(rows) for rows in (100, 1_000, 3_000, 30_000, 300_000)] == [60, 54, 18, 16, 16]
     assert epochs(1_000, epochs=7) == 7
     assert resolved(rows=1_000).train.epochs == 60
-    protected = resolved(FOUR, privacy=PrivacyConfig("no_gradients"), rows=1_000)
+    protected = resolved(privacy=PrivacyConfig("no_gradients"), rows=1_000)
     assert protected.train.epochs == 60
 
 

@@ -20,10 +20,12 @@ from torch import nn
 
 from xvfl import Images, XVFLClassifier
 from xvfl.audit.load_scenario import load_scenario
-from xvfl.audit.simulation import configured_protection, simulate
+from xvfl.audit.simulation import Scenario, configured_protection, simulate
 from xvfl.config import LossConfig, NetConfig, PrivacyConfig, TrainConfig
 from xvfl.errors import DataWarning
 from xvfl.federation.party_worker import PartyWorker
+from xvfl.federation.upload.objectives import Objective
+from xvfl.federation.upload.stored_party import StoredParty
 from xvfl.methods.members import Members
 from xvfl.methods.noisy_labels import NoisyLabels
 from xvfl.methods.xvfl import XVFL
@@ -34,10 +36,22 @@ from xvfl.service.config import load_coordinator_config, load_party_config
 from xvfl.service.coordinator_service import CoordinatorService
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.party_service import PartyService
+from xvfl.service.uploads.upload_party import UploadPartyService
 from xvfl.training.loop import Trainer
 from xvfl.wire.in_process import InProcessTransport
 
 Values = dict[str, Any]
+ENCODER_KEYS = (
+    "embedding_dim",
+    "hidden_dim",
+    "skip_rank",
+    "number_embedding_dim",
+    "n_blocks",
+    "base_channels",
+    "epochs",
+    "epsilon",
+)
+"""Options of a run in one process that a party of a federation sets for its encoder."""
 FEATURES, IMAGE = 3, (4, 5)
 SECTIONS = {"net": NetConfig, "loss": LossConfig, "train": TrainConfig, "privacy": PrivacyConfig}
 
@@ -55,6 +69,16 @@ class Setting:
     def names(self) -> list[str]:
         """Names of the parties."""
         return [f"p{i}" for i in range(self.parties)]
+
+    @property
+    def uploads(self) -> bool:
+        """Whether parties of a federation upload."""
+        return self.options.get("label_protection", "no_gradients") == "no_gradients"
+
+    @property
+    def training(self) -> str:
+        """How the parties of a federation train."""
+        return "upload" if self.uploads else "interactive"
 
     def as_federated(self) -> "Setting":
         """Set the two options whose automatic value a federation changes."""
@@ -88,6 +112,11 @@ class Setting:
             lines += ['device = "cpu"'] * (name == "train")
         return "\n".join(lines)
 
+    def encoder(self) -> str:
+        """Write the options of the parties' encoders as TOML."""
+        keys = [key for key in self.options if key in ENCODER_KEYS]
+        return "\n".join(["[encoder]", *(f"{key} = {_toml(self.options[key])}" for key in keys)])
+
     def write(self, folder: Path) -> dict[str, str]:
         """Write the tables and labels; return the file names of the tables."""
         self.labels().to_csv(folder / "labels.csv", index_label="id")
@@ -99,6 +128,11 @@ class Setting:
             else:
                 table.to_csv(folder / files[name], index_label="id")
         return files
+
+
+def _without_epsilon(setting: Setting) -> Setting:
+    """Return what the coordinator sets; ε is the parties' own option."""
+    return replace(setting, options={k: v for k, v in setting.options.items() if k != "epsilon"})
 
 
 def _toml(value: Any) -> str:
@@ -120,6 +154,9 @@ def observed(found: Values) -> Iterator[None]:
         workers[name] = self
 
     def start(self: Trainer, validate: Any) -> Any:
+        if isinstance(self.method, Objective):
+            # Encoders stay untrained; heads follow.
+            return iter(())
         raise TrainingStarts(self)
 
     PartyWorker.__init__, Trainer.run = create_worker, start  # type: ignore[method-assign]
@@ -145,7 +182,8 @@ def describe(trainer: Trainer, workers: list[PartyWorker]) -> Values:
         "party_weights": {sum(w.numel() for w in each.net.parameters()) for each in workers},
         "head_weights": sum(weight.numel() for weight in method.heads.parameters()),
         "protection": "noise" if noisy else _protection(trainer),
-        "rows": len(trainer.rows),
+        # A federation with uploads splits rows by their ids.
+        "rows": round(len(trainer.rows), -2),
         "epochs": train.epochs,
         "batch_size": trainer.batch_size,
         "learning_rate": train.learning_rate,
@@ -168,9 +206,9 @@ def _width(worker: PartyWorker) -> int:
 
 
 def _protection(trainer: Trainer) -> str:
-    federation: Any = trainer.federation
-    sends_gradients = getattr(federation, "terms", federation).sends_gradients
-    return "off" if sends_gradients else "no_gradients"
+    workers = getattr(trainer.federation, "workers", ())
+    uploads = any(isinstance(worker, StoredParty) for worker in workers)
+    return "no_gradients" if uploads else "off"
 
 
 def from_estimator(setting: Setting, folder: Path) -> None:
@@ -196,8 +234,9 @@ def from_train(setting: Setting, folder: Path) -> None:
 
 
 def from_audit(setting: Setting, folder: Path) -> None:
-    """Train as `xvfl audit` does, with the configured protection."""
+    """Train interactively as `xvfl audit` does, with the configured protection."""
     scenario = load_scenario(_config(setting, folder), max_rows=10**6)
+    assert isinstance(scenario, Scenario)
     simulate(scenario, configured_protection(scenario.privacy))
 
 
@@ -208,7 +247,7 @@ def from_coordinator(setting: Setting, folder: Path) -> None:
     """Train with the coordinator and its parties, all in this process."""
     files, names = setting.write(folder), str(setting.names).replace("'", '"')
     (folder / "coordinator.toml").write_text(
-        f'listen = "127.0.0.1:0"\nparties = {names}\n{setting.sections()}\n{TLS}'
+        f'listen = "127.0.0.1:0"\nparties = {names}\n{_without_epsilon(setting).sections()}\n{TLS}'
         '[labels]\ntable = "labels.csv"\nid_column = "id"\ncolumn = "y"\n'
     )
     service = CoordinatorService(load_coordinator_config(folder / "coordinator.toml"), show=False)
@@ -216,12 +255,13 @@ def from_coordinator(setting: Setting, folder: Path) -> None:
     for name, file in files.items():
         id_column = "" if setting.images else 'id_column = "id"\n'
         (folder / f"{name}.toml").write_text(
-            f'coordinator = "127.0.0.1:1"\ntable = "{file}"\nstate_dir = "{name}"\n{id_column}{TLS}'
-            "[limits]\naccept_gradients = true\n"
+            f'coordinator = "127.0.0.1:1"\ntable = "{file}"\nstate_dir = "{name}"\n'
+            f'training = "{setting.training}"\n{id_column}{TLS}{setting.encoder()}'
         )
         config = load_party_config(folder / f"{name}.toml")
         inputs = PartyInputs.load(name, config, RunDir(config.state_dir).create())
-        end = PartyService(inputs, lambda event: None).endpoint
+        kind = UploadPartyService if setting.uploads else PartyService
+        end = kind(inputs, lambda event: None).endpoint
         transports[name] = InProcessTransport(end.hello, end.handle)
     service.connect(transports)
     service.run(Event())
@@ -279,21 +319,21 @@ SETTINGS: dict[str, Setting] = {
     "defaults": Setting(),
     "three parties": Setting(parties=3),
     "one member": Setting({"members": 1}),
-    "four members": Setting(FOUR),
     "four members, off": Setting({**FOUR, "label_protection": "off"}),
     "four members, noise, three parties": Setting({**FOUR, "label_protection": "noise"}, parties=3),
-    "four members, no gradients": Setting({**FOUR, "label_protection": "no_gradients"}),
+    "two heads": Setting({"heads": 2, "label_protection": "no_gradients"}),
     "four members, off, 1,600 rows": Setting({**FOUR, "label_protection": "off"}, rows=1600),
     "off": Setting({"label_protection": "off"}),
     "explicit values": Setting({**EXPLICIT, "label_protection": "off"}),
     "explicit values, no gradients": Setting(
-        {**EXPLICIT, "completion_interval": 1, "label_protection": "no_gradients"}
+        {**EXPLICIT, "members": 1, "completion_interval": 1, "label_protection": "no_gradients"}
     ),
     "laser+mask, four members, off": Setting(
         {**FOUR, "method": "laser+mask", "label_protection": "off"}
     ),
     "xvfl, four members, noise": Setting({**FOUR, "method": "xvfl", "label_protection": "noise"}),
-    "iavfl, three parties": Setting({"method": "iavfl"}, parties=3),
+    "iavfl, three parties, off": Setting({"method": "iavfl", "label_protection": "off"}, parties=3),
+    "laser+mask": Setting({"method": "laser+mask"}),
     "page, four members, off": Setting({**FOUR, "optimizer": "page", "label_protection": "off"}),
     "epsilon": Setting({"method": "laser", "epsilon": 4.0}),
     "images": Setting(SMALL, images=True),
@@ -319,11 +359,10 @@ SLOW = (
     "off",
     "explicit values, no gradients",
     "xvfl, four members, noise",
-    "iavfl, three parties",
+    "iavfl, three parties, off",
     "page, four members, off",
     "one member",
-    "four members",
-    "four members, no gradients",
+    "two heads",
     "explicit values",
     "laser+mask, four members, off",
     "images, off, three parties",
@@ -339,9 +378,11 @@ def test_all_ways_to_train_agree(name: str) -> None:
         options_from(entry_point, setting) for entry_point in ("coordinator", "estimator")
     )
     assert options_from("train", setting) == one_process
-    assert options_from("audit", setting) == federation
     # In a federation, two options have other automatic values; all others follow from them.
     assert options_from("estimator", setting.as_federated()) == federation
+    if setting.uploads:
+        return
+    assert options_from("audit", setting) == federation
     # Last: the lab is not installed with a wheel.
     assert options_from("lab", setting) == federation
 

@@ -89,7 +89,7 @@ model.overlap_
 
 # %% [markdown]
 # `overlap_` tells how many rows the parties share: check it whenever you join tables. Everything runs in this process: `fit` simulates
-# the federation. Training across organizations uses the same method and configuration, see [Deploy](../deploy.md).
+# the federation. Across organizations, training is [different](../uploads.md): each party trains its encoder alone and uploads embeddings once.
 #
 # ## Predict in every mode
 #

@@ -34,7 +34,6 @@ listen = "127.0.0.1:0"
 parties = {json.dumps(NAMES)}
 state_dir = "coordinator"
 test_fraction = {TEST}
-min_parties = {len(NAMES)}
 [tls]
 ca_certificate = "certs/ca.crt"
 certificate = "certs/coordinator.crt"

@@ -26,12 +26,13 @@ import torch
 
 from xvfl.certs import PeerVerifier, create_authority
 from xvfl.config import LossConfig, NetConfig, TrainConfig
-from xvfl.federation.elastic import ElasticFederation
+from xvfl.federation.begin_run import RunTerms, begin_run
 from xvfl.federation.endpoint import Endpoint, PartyRun
-from xvfl.federation.membership import RunTerms
 from xvfl.federation.remote_party import RemoteParty
 from xvfl.federation.run_settings import RunSettings
+from xvfl.federation.split import SplitFederation
 from xvfl.primitives.layout import any_image
+from xvfl.service.release_delivery import end_party
 from xvfl.training.loop import Trainer
 from xvfl.training.threads import limit_threads
 from xvfl.wire.client import PartyClient
@@ -107,17 +108,16 @@ def over_grpc(folder: Path, rows: int, count: int) -> tuple[float, float, float]
     lines = [listener.transports[name] for name in PARTIES]
     net, loss, train = made.options.net, made.options.loss, made.options.train
     said = json.dumps(asdict(RunSettings("xvfl+", net, train, loss.reconstruction_weight)))
-    roster = ElasticFederation(
-        [RemoteParty(line.name, line) for line in lines], RunTerms("run", said, 64, 2)
-    )
-    roster.wait_for(2)
-    trainer = Trainer(roster, made.method, made.rows("train"), train)
+    federation = SplitFederation([RemoteParty(line.name, line) for line in lines], 64)
+    begin_run(federation, RunTerms("run", said))
+    trainer = Trainer(federation, made.method, made.rows("train"), train)
     steps = trainer.run(lambda: 0.0)
     timed(steps, 1)
     before = sum(sum(line.traffic()) for line in lines)
     seconds = timed(steps, count)
     after = sum(sum(line.traffic()) for line in lines)
-    roster.end("finished")
+    for party in federation.parties:
+        end_party(party, federation.next_request_id())
     for each in running:
         each.join(30)
     listener.close()

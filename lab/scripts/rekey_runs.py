@@ -95,6 +95,7 @@ ADDED: dict[str, Any] = {
     "net.number_embedding_dim": 0,
     "net.members": 1,
     "net.skip_rank": None,
+    "net.heads": 0,
     "loss.joint_masks": False,
     "loss.unmasked_copies": 0.0,
     "train.completion_interval": 1,
@@ -278,8 +279,21 @@ FIGURES: dict[str, Callable[[Config], Config]] = {
         "digits": [_run(each) for each in old["digits"]],
         "rounds": old["rounds"],
     },
+    "unlabeled": lambda old: _runs_inside(old),
+    "tuning": lambda old: _runs_inside(old),
 }
 """The cached figures: from the old configuration to today's."""
+
+
+def _runs_inside(value: Any) -> Any:
+    """Bring the configurations of runs at any depth to today's names."""
+    if isinstance(value, list):
+        return [_runs_inside(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    if {"net", "loss", "train", "seed"} <= value.keys():
+        return _run(value)
+    return {name: _runs_inside(each) for name, each in value.items()}
 
 
 def _old(config: Mapping[str, Any]) -> bool:

@@ -27,7 +27,6 @@ from xvfl.dataset.prepare import PreparationPlan
 from xvfl.dataset.splits import Splits
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party_worker import PartyWorker
-from xvfl.federation.predict import logits
 from xvfl.model.fitting import ProgressUpdate, resolve_for_dataset
 from xvfl.model.model import Model
 from xvfl.model.run_dir import RunDir
@@ -37,6 +36,7 @@ from xvfl.options import Options
 from xvfl.primitives.layout import any_image
 from xvfl.primitives.rows import RowSource, Table
 from xvfl.training.loop import Trainer
+from xvfl.training.predict import logits
 from xvfl.training.threads import limit_threads
 from xvfl_lab.bench.timing import take_turns
 

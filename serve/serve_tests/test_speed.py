@@ -10,8 +10,8 @@ import torch
 
 from serve_tests.models import train
 from xvfl.data.encoded import Encoded
-from xvfl.federation.predict import logits
 from xvfl.model.export.bundle_export import build_bundle
+from xvfl.training.predict import logits
 from xvfl_serve.bundle import unpack
 from xvfl_serve.predictor import Predictor
 

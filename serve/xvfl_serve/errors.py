@@ -3,6 +3,8 @@
 ServeError           base class; the command line prints one line and exits with code 2
 ├── BundleError      a bundle is damaged, of another format, or not signed as expected
 └── RequestError     a request cannot be answered; it has an HTTP status and the field's name
+    └── UnavailableError      it cannot be answered now; the caller may try again
+        └── OverloadedError   it waited so long that no time is left to answer it
 
 Each message states what was expected, what was received, and what to do.
 """
@@ -35,11 +37,29 @@ class RequestError(ServeError, ValueError):
         HTTP status of the answer.
     """
 
+    retry_after = 1
+    """Seconds after which the caller may try again, with status 503."""
+
     def __init__(
         self, message: str, field: str = "", row: int | None = None, status: int = 422
     ) -> None:
         super().__init__(message)
         self.message, self.field, self.row, self.status = message, field, row, status
+
+
+class UnavailableError(RequestError):
+    """A request cannot be answered now; the caller may try again."""
+
+    retry_after = 5
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, status=503)
+
+
+class OverloadedError(UnavailableError):
+    """A request waited so long that there is no time left to answer it."""
+
+    retry_after = 1
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import types
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields, is_dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -56,7 +57,6 @@ RENAMED_KEYS = {
     "state": "state_dir",
     "revoked": "revocation_list",
     "own": "local_party",
-    "minimum": "min_parties",
     "waiting": "timeouts",
     "checkpoint_steps": "checkpoint_interval",
     "release": "release_to",
@@ -78,6 +78,11 @@ RENAMED_KEYS = {
 def _require(config: object, name: str, holds: bool, expected: str) -> None:
     if not holds:
         raise ConfigError(f"{name}: expected {expected}, got {getattr(config, name)!r}")
+
+
+def _require_privacy(config: object, epsilon: float | None, delta: float) -> None:
+    _require(config, "epsilon", epsilon is None or 0.01 <= epsilon <= 50, "from 0.01 to 50")
+    _require(config, "delta", 0 < delta < 1, "above 0, below 1")
 
 
 @dataclass(frozen=True)
@@ -183,14 +188,17 @@ class NetConfig:
     images do."""
     number_embedding_dim: int | None = None
     """Size of the periodic embedding of each number of a table; 0 = none; by default 8 with several
-    members and without privacy options, else 0."""
+    members and without privacy options, or with `no_gradients` and without `epsilon`, else 0."""
     skip_rank: int | None = None
     """Rank of a linear map from the features of a table to its embedding, added to the bottom's
     output; 0 = none; by default 64 with `no_gradients` and without differential privacy, else 0."""
     members: int = 0
     """Number of nets of each party and of heads, trained at once; predictions are averaged. More
-    than one needs tables and default nets, and multiplies the embeddings in every message. 0 = 4
-    for tables with default nets in one process without privacy options, else 1."""
+    than one needs tables, default nets and gradients, and multiplies the embeddings in every
+    message. 0 = 4 for tables with default nets in one process without privacy options, else 1."""
+    heads: int = 0
+    """Number of nets of a head on uploads (`label_protection` `no_gradients`); predictions are
+    averaged. They cost the parties nothing. 0 = 4 with uploads and default nets, else 1."""
 
     def __post_init__(self) -> None:
         size = "0 (automatic) or a positive integer"
@@ -202,6 +210,7 @@ class NetConfig:
         _require(self, "number_embedding_dim", (self.number_embedding_dim or 0) >= 0, "0 or more")
         _require(self, "skip_rank", (self.skip_rank or 0) >= 0, "0 or more")
         _require(self, "members", 0 <= self.members <= 64, "0 (automatic) or from 1 to 64")
+        _require(self, "heads", 0 <= self.heads <= 64, "0 (automatic) or from 1 to 64")
 
 
 @dataclass(frozen=True)
@@ -307,8 +316,9 @@ class TrainConfig:
     """Optimizer; `page` is the paper's variance-reduced method PAGE."""
     learning_rate: float = 0.0
     """Initial learning rate η; 0 = 4e-3 with several members that receive gradients, else 2e-3."""
-    schedule: Literal["constant", "cosine"] = "cosine"
-    """Learning rate schedule."""
+    schedule: Literal["constant", "cosine", "warmup"] = "cosine"
+    """Learning rate schedule; `warmup` is `cosine` after a linear increase in the first tenth of
+    the steps."""
     momentum: float = 0.9
     """Momentum of `sgd`."""
     weight_decay: float = 1e-2
@@ -360,19 +370,104 @@ class TrainConfig:
 
 
 @dataclass(frozen=True)
+class EncoderConfig:
+    """How a party trains its encoder alone, and what it uploads of a row."""
+
+    objective: Literal["auto", "reconstruction", "contrastive"] = "auto"
+    """`reconstruction`: reconstruct a row from the embedding of a copy with features dropped.
+    `contrastive`: the embeddings of two random views of an image are closer than those of different
+    images (SimCLR). `auto` = `contrastive` for images, else `reconstruction`."""
+    epochs: int = 60
+    """Passes over the training rows."""
+    batch_size: int = 0
+    """Rows per step; 0 = 512 for images, else between 64 and 1024, for about 100 steps per
+    epoch."""
+    learning_rate: float = 0.0
+    """Initial learning rate; 0 = 1e-3 for `contrastive`, else 2e-3."""
+    masked_copies: int = 4
+    """Number of masked copies of a row that are uploaded beside the row as observed; 0 to 31. With
+    `epsilon` there are none: each copy would be a release of its own."""
+    embedding_dim: int = 0
+    """Size of the embeddings; 0 = 16 with `epsilon`, else 256."""
+    hidden_dim: int = 256
+    """Size of hidden layers in encoders of tables and in decoders."""
+    number_embedding_dim: int | None = None
+    """Size of the embedding of each number of a table, from periodic features, quantile bins and
+    flags of its frequent values; 0 = none; by default none with `epsilon`, else 8."""
+    skip_rank: int | None = None
+    """Rank of a linear map from the features of a table to its embedding; 0 = none; by default none
+    with `epsilon`, else 64."""
+    n_blocks: int = 4
+    """Number of residual blocks in encoders of images."""
+    base_channels: int = 32
+    """Channels of the first residual block, a multiple of 8."""
+    full_threshold: float | None = None
+    """Share of observed features from which a row counts as full; by default the largest share
+    that half of the rows reach."""
+    precision: Literal["float32", "bf16"] = "float32"
+    """Precision of the encoder on a GPU; `bf16` speeds up images."""
+    epsilon: float | None = None
+    """Differential privacy: the ε of each row's features, 0.01 to 50. The encoder is not trained,
+    and noise is added to its embeddings. By default there is none."""
+    delta: float = 1e-5
+    """The δ of differential privacy; choose it well below 1 / number of rows."""
+
+    @property
+    def copies(self) -> int:
+        """Number of masked copies of a row that are uploaded."""
+        return self.masked_copies if self.epsilon is None else 0
+
+    def __post_init__(self) -> None:
+        _require(self, "epochs", self.epochs >= 1, "1 or more")
+        wide = 0 <= self.embedding_dim <= 4096
+        _require(self, "embedding_dim", wide, "0 (automatic) or from 1 to 4096")
+        _require_privacy(self, self.epsilon, self.delta)
+        reachable = self.full_threshold is None or 0 < self.full_threshold <= 1
+        _require(self, "full_threshold", reachable, "above 0, at most 1")
+        _require(self, "batch_size", self.batch_size >= 0, "0 (automatic) or more")
+        _require(self, "learning_rate", self.learning_rate >= 0, "0 (automatic) or above")
+        _require(self, "masked_copies", 0 <= self.masked_copies <= 31, "from 0 to 31")
+
+
+@dataclass(frozen=True)
+class UploadTerms:
+    """On which terms a party uploads; they bind an honest coordinator only."""
+
+    purpose: str = ""
+    """What the upload may be used for, in the words of the parties' agreement."""
+    expires: str = ""
+    """Last day of use, as YYYY-MM-DD; empty = no end."""
+    stand_in: bool = False
+    """Whether the stored upload may stand in for the party in predictions while the party does not
+    answer."""
+    keep_after_revocation: bool = False
+    """Whether the upload may still be used after the party's certificate was revoked."""
+
+    def __post_init__(self) -> None:
+        _require(self, "purpose", len(self.purpose) <= 500, "at most 500 characters")
+        try:
+            valid = not self.expires or bool(date.fromisoformat(self.expires))
+        except ValueError:
+            valid = False
+        _require(self, "expires", valid, "a day as YYYY-MM-DD")
+
+
+@dataclass(frozen=True)
 class PrivacyConfig:
     """Protection of labels and features during training."""
 
     label_protection: Literal["auto", "off", "noise", "no_gradients"] = "auto"
     """What parties receive that depends on labels. `off`: gradients of the loss. `noise`: gradients
-    of a loss with noisy labels. `no_gradients`: nothing; parties train their nets by reconstruction
-    alone. `auto` = `no_gradients` in a federation or with `epsilon`, else `off`."""
+    of a loss with noisy labels. `no_gradients`: nothing; each party trains its encoder alone and
+    uploads its embeddings once. `auto` = `no_gradients` in a federation or with `epsilon`, else
+    `off`."""
     label_noise: float = 1.0
     """Standard deviation of the noise that `noise` adds to the one-hot labels of a row, the same
     noise in every step."""
     epsilon: float | None = None
-    """Differential privacy: the ε of each row's features at each party, 0.01 to 50. Needs
-    `no_gradients` and a method without completers, such as `laser`. By default there is none."""
+    """Differential privacy: the ε of each row's features at each party, 0.01 to 50, of a run in one
+    process; needs `no_gradients`. In a federation, each party sets `epsilon` in its `[encoder]`. By
+    default there is none."""
     delta: float = 1e-5
     """The δ of differential privacy; choose it well below 1 / number of rows."""
 
@@ -387,22 +482,19 @@ class PrivacyConfig:
         return self.bounded or self.epsilon is not None
 
     @property
-    def reconstruction_only(self) -> bool:
-        """Whether the parties train their nets by reconstruction alone."""
+    def trains_encoders(self) -> bool:
+        """Whether each party trains its encoder alone; with `epsilon` it is not trained."""
         return not self.sends_gradients and self.epsilon is None
 
     @property
     def sends_gradients(self) -> bool:
-        """Whether the coordinator sends gradients to the parties."""
+        """Whether the coordinator sends gradients to the parties; else parties upload once."""
         return self.label_protection != "no_gradients"
 
     def __post_init__(self) -> None:
         _require(self, "label_noise", self.label_noise >= 0, "0 or more")
-        _require(self, "delta", 0 < self.delta < 1, "above 0, below 1")
-        if self.epsilon is None:
-            return
-        _require(self, "epsilon", 0.01 <= self.epsilon <= 50, "from 0.01 to 50")
-        if self.label_protection not in ("auto", "no_gradients"):
+        _require_privacy(self, self.epsilon, self.delta)
+        if self.epsilon is not None and self.label_protection not in ("auto", "no_gradients"):
             raise ConfigError(
                 "epsilon: expected label_protection 'no_gradients', got "
                 f"{self.label_protection!r}; with gradients, embeddings depend on other rows"
@@ -440,7 +532,8 @@ class Config:
     test_fraction: float = 0.2
     """Share of the labeled rows held out for `xvfl evaluate`."""
     use_unlabeled: bool = True
-    """Train on rows without a label too, if the method can: `xvfl+` does."""
+    """Train on rows without a label too, if the method can: `xvfl+` does, and so do the encoders of
+    every method with `no_gradients`."""
     out_of_core: bool | Literal["auto"] = "auto"
     """Keep Parquet tables on disk during training; `auto` = if they have more than 100 million
     cells."""

@@ -3,6 +3,7 @@
 Estimators, `xvfl train`, the coordinator, `xvfl audit` and the lab call `resolve_options` once,
 when the tables are known. Everything below takes its result. Where a run is trained changes two
 options only, `label_protection` and `members`; all others follow from these and from the tables.
+With `no_gradients`, the options are those of heads on uploads, and of encoders in one process.
 
 Three options stay automatic because they are chosen from rows: `batch_size` by the trainer,
 `unmasked_copies` and `full_threshold` by each party.
@@ -23,12 +24,16 @@ from xvfl.errors import ConfigError
 Section = NetConfig | LossConfig | TrainConfig | PrivacyConfig
 
 DEFAULT_MEMBERS = 4
+DEFAULT_HEADS = 4
+"""Heads that are trained on one upload; predictions are averaged."""
 PRIVATE_WIDTH = 16
 """Default width of embeddings with differential privacy."""
 MASKING_METHODS = ("xvfl+", "laser+mask")
 """Methods that train on masked copies of rows."""
 SKIP_RANK = 64
-"""Default rank of the linear skip in bottoms that receive no gradients."""
+"""Default rank of the linear skip in encoders of uploads."""
+NUMBER_DIM = 8
+"""Default size of the embedding of a number."""
 AUTOMATIC: dict[type[Section], dict[str, object]] = {
     NetConfig: {
         "embedding_dim": 0,
@@ -36,6 +41,7 @@ AUTOMATIC: dict[type[Section], dict[str, object]] = {
         "number_embedding_dim": None,
         "skip_rank": None,
         "members": 0,
+        "heads": 0,
     },
     LossConfig: {"self_completion": None, "n_masks": 0, "guidance": None, "joint_masks": None},
     TrainConfig: {"epochs": 0, "learning_rate": 0.0, "completion_interval": 0},
@@ -87,7 +93,8 @@ def resolve_options(
     rows : int
         Number of labeled training rows.
     custom_nets : bool, default=False
-        Whether a bottom, a completer or the head is a custom net.
+        Whether a bottom, a completer or the head is a custom net; they have one member and one
+        head.
 
     Returns
     -------
@@ -99,10 +106,14 @@ def resolve_options(
         If the number of members is not possible with these nets or this protection.
     """
     privacy = resolve_privacy(privacy, federated=federated)
+    if not privacy.sends_gradients:
+        check_one_member(net)
+        net = replace(net, heads=net.heads or (1 if custom_nets else DEFAULT_HEADS))
+        loss = replace(loss, cross_completion=False)
     several = not (federated or image or custom_nets or privacy.protects)
     net = _resolve_net(net, image, privacy, DEFAULT_MEMBERS if several else 1)
-    check_members(net, privacy, image, custom_nets)
-    train = _resolve_train(train, net.members, rows, privacy)
+    check_members(net, image, custom_nets)
+    train = _resolve_train(train, net.members, rows)
     loss = _resolve_loss(loss, net.members, image, parties, train.completion_interval)
     return Options(_hide_from_completers(net, loss), loss, train, privacy)
 
@@ -140,21 +151,27 @@ def max_embedding_width(net: NetConfig) -> int:
     return max(each.embedding_dim * each.members for each in nets)
 
 
-def check_members(
-    net: NetConfig, privacy: PrivacyConfig, image: bool = False, custom_nets: bool = False
-) -> None:
-    """Reject several members where only one is supported."""
+def check_members(net: NetConfig, image: bool = False, custom_nets: bool = False) -> None:
+    """Reject several members, or several heads, where only one is supported."""
+    if net.heads > 1 and custom_nets:
+        raise ConfigError(
+            f"heads: expected 1 with custom nets, got {net.heads}; several heads need default nets"
+        )
     if net.members <= 1:
         return
-    if privacy.epsilon is not None:
-        raise ConfigError(
-            f"members: expected 1 with differential privacy, got {net.members}; every member "
-            "would be a release of its own"
-        )
     if image or custom_nets:
         raise ConfigError(
             f"members: expected 1 with {'images' if image else 'custom nets'}, got "
             f"{net.members}; several members need tables and default nets"
+        )
+
+
+def check_one_member(net: NetConfig) -> None:
+    """Reject several members where parties upload."""
+    if net.members > 1:
+        raise ConfigError(
+            f"members: expected 1 with label_protection 'no_gradients', got {net.members}; each "
+            "party uploads the embeddings of one encoder: set `heads`, the number of heads on it"
         )
 
 
@@ -174,9 +191,9 @@ def _resolve_net(
 ) -> NetConfig:
     """Replace automatic sizes.
 
-    Bounded embeddings are wider, because bottoms are not trained to select what the label needs.
-    Those with differential privacy are narrow: their noise is the same for every number of an
-    embedding of norm 1, so wide embeddings give a head more noise to fit, and hardly more signal.
+    Bounded embeddings are wider, because bottoms do not learn what the label needs. Those with
+    differential privacy are narrow: their noise is the same for every number of an embedding of
+    norm 1, so wide embeddings give a head more noise to fit, and hardly more signal.
     """
     members = net.members or default_members
     d, hidden = (32, 64) if members > 1 else (64, 128)
@@ -186,10 +203,11 @@ def _resolve_net(
         d = PRIVATE_WIDTH
     number = net.number_embedding_dim
     if number is None:
-        number = 8 if members > 1 and not privacy.protects else 0
+        several = members > 1 and not privacy.protects
+        number = NUMBER_DIM if several or privacy.trains_encoders else 0
     skip = net.skip_rank
     if skip is None:
-        skip = SKIP_RANK if privacy.reconstruction_only else 0
+        skip = SKIP_RANK if privacy.trains_encoders else 0
     return replace(
         net,
         members=members,
@@ -197,17 +215,13 @@ def _resolve_net(
         hidden_dim=net.hidden_dim or hidden,
         number_embedding_dim=number,
         skip_rank=skip,
+        heads=net.heads or 1,
     )
 
 
-def _resolve_train(
-    train: TrainConfig, members: int, rows: int, privacy: PrivacyConfig
-) -> TrainConfig:
-    """Replace automatic values of training.
-
-    Parties that train by reconstruction alone need it in every step, and more steps.
-    """
-    several = members > 1 and not privacy.reconstruction_only
+def _resolve_train(train: TrainConfig, members: int, rows: int) -> TrainConfig:
+    """Replace automatic values of training."""
+    several = members > 1
     epochs = 60
     if several:
         steps = max(rows // train.batch_size_for(rows), 1)

@@ -1,4 +1,6 @@
-"""Scenarios to audit. `python -m tests.audit.scenarios bank` prints every figure as a table.
+"""Scenarios of interactive training to audit.
+
+`python -m tests.audit.scenarios bank` prints every figure as a table.
 
 `python -m tests.audit.scenarios members` compares what a decoder reads from one and three members.
 """
@@ -14,9 +16,9 @@ import pytest
 from sklearn.datasets import load_digits
 
 from xvfl.audit.findings import Finding
-from xvfl.audit.run_audit import Attacks, AuditOptions, audit
+from xvfl.audit.interactive_audit import Attacks, AuditOptions, audit
 from xvfl.audit.simulation import Scenario, configured_protection, simulate
-from xvfl.config import LossConfig, NetConfig, TableOptions, TrainConfig
+from xvfl.config import LossConfig, NetConfig, PrivacyConfig, TableOptions, TrainConfig
 from xvfl.dataset.in_memory import prepare_in_memory
 from xvfl.dataset.prepare import PreparationPlan
 from xvfl.dataset.splits import Splits
@@ -62,12 +64,12 @@ def _scenario(
         warnings.simplefilter("ignore", DataWarning)  # Constant pixels.
         dataset = prepare_in_memory(tables, labels, plan)
     train = TrainConfig(epochs=epochs, device="cpu")
-    return Scenario(dataset, net or NetConfig(), LossConfig(), train)
+    return Scenario(dataset, net or NetConfig(), LossConfig(), train, PrivacyConfig("noise"))
 
 
 def markdown(findings: list[Finding]) -> str:
     """Format findings as a table."""
-    lines = ["| attack | attacker → target | metric | chance | own data | off | default |"]
+    lines = ["| attack | attacker → target | metric | chance | own data | off | noise |"]
     lines.append("|---|---|---|---|---|---|---|")
     for each in findings:
         key = each.key

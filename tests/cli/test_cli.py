@@ -56,18 +56,23 @@ HELP = {
         ["BUNDLE", "--host", "--port", "--tokens", "--client-ca", "--verify", "--release"],
         "xvfl serve clinic.xvfl --port 8080",
     ),
-    "coordinator": (["CONFIG", "--quiet"], "xvfl coordinator coordinator.toml"),
+    "coordinator": (["CONFIG", "--quiet", "--retrain"], "xvfl coordinator coordinator.toml"),
     "party": (["CONFIG", "--quiet"], "xvfl party bank.toml"),
     "status": (["ADDRESS", "--json"], "xvfl status localhost:7480"),
+    "rollback": (["CONFIG"], "xvfl rollback coordinator.toml"),
     "align": (["CONFIG", "--party", "--wait"], "xvfl align bank.toml"),
     "release": (
         ["CONFIG", "--to", "--revoke", "--reason", "--wait"],
         "xvfl release coordinator.toml --to bank",
     ),
     "install": (["CONFIG", "FILE"], "xvfl install bank.toml bank.release"),
+    "withdraw": (
+        ["CONFIG", "--ids", "--version", "--all", "--out", "--receipt"],
+        "xvfl withdraw bank.toml --ids leaving.txt",
+    ),
     "audit": (
-        ["PATH", "--out", "--rows", "--known-labels", "--known-rows", "--quick"],
-        "xvfl audit run.toml --out audit",
+        ["PATH", "--out", "--rows", "--label", "--known-labels", "--known-rows", "--quick"],
+        "xvfl audit party.toml --out audit",
     ),
 }
 
@@ -90,7 +95,7 @@ def test_help_lists_every_command_in_order_of_use() -> None:
     commands = [each.callback for each in app.registered_commands if each.callback]
     assert [each.__name__ for each in commands] == list(HELP)
     assert said.code == 0
-    assert re.findall(r"^│ ([a-z]+) ", said.out, re.MULTILINE) == [*HELP, "certs"]
+    assert re.findall(r"^│ ([a-z]+) ", said.out, re.MULTILINE) == [*HELP, "upload", "certs"]
 
 
 @pytest.mark.parametrize("arguments", [("--help",), ("status", "127.0.0.1:1"), ("init", "--help")])

@@ -291,8 +291,7 @@ def test_coordinators_page_during_a_run(browser: "Browser", tmp_path: Path, widt
             page.evaluate("window.opened = true")
             page.wait_for_selector(".tag.waiting, .tag.absent")
             address = str(listening).rpartition(":")[2]
-            limits = "[limits]\nmax_epochs = 5000\n"
-            (tmp_path / "shop.toml").write_text(SHOP.replace("PORT", address) + limits)
+            (tmp_path / "shop.toml").write_text(SHOP.replace("PORT", address))
             processes.append(start(tmp_path, "party", "shop.toml", "--quiet"))
             points = wait_for_points(page, 1, processes[1])
             wait_for_points(page, points, processes[1])

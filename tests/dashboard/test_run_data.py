@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from tests.small_tables import write_run_inputs
 from xvfl.config import parse_config
 from xvfl.data.encoded import Encoded
-from xvfl.federation.predict import mean_score, mode_losses, score
 from xvfl.model.dashboard.curves import MAX_POINTS, curves
 from xvfl.model.missing_map import MAX_GROUPS, dataset_map, rows_map
 from xvfl.model.missing_rates import RATES, hide
@@ -21,6 +20,7 @@ from xvfl.model.workflow import open_dataset
 from xvfl.primitives.layout import Feature, Layout
 from xvfl.primitives.metrics import confusion, ece, reliability
 from xvfl.primitives.rows import align_rows
+from xvfl.training.predict import mean_score, mode_losses, score
 
 
 def test_records_have_the_validation_loss_of_every_mode(finished_runs: Path) -> None:

@@ -17,17 +17,17 @@ from tests.methods.test_members import NET, federation_of
 from xvfl import XVFLClassifier
 from xvfl.config import LossConfig
 from xvfl.data.sources import encode
-from xvfl.federation.calibration import (
+from xvfl.methods.pooling import decision_weights
+from xvfl.primitives.rows import Rows
+from xvfl.primitives.task import CLASSIFICATION, LOG_SCALE_PRECISION
+from xvfl.training.calibration import (
     MIN_ROWS_TO_POOL,
     calibrate,
     candidate_weights,
     choose_weights,
     fit_decision_weights,
 )
-from xvfl.federation.predict import logits
-from xvfl.methods.pooling import decision_weights
-from xvfl.primitives.rows import Rows
-from xvfl.primitives.task import CLASSIFICATION, LOG_SCALE_PRECISION
+from xvfl.training.predict import logits
 
 
 def log_loss(out: Tensor, y: int, scale: float) -> float:

@@ -16,6 +16,7 @@ from tests.federation.split_helpers import (
     settings_json,
 )
 from xvfl.config import TrainConfig
+from xvfl.errors import RunError
 from xvfl.federation.endpoint import Endpoint
 from xvfl.nets import NoCompleter
 from xvfl.wire import codec
@@ -84,6 +85,7 @@ def state(end: Endpoint) -> tuple[Any, ...]:
         end._last_request_id,
         sorted(end._sent._tensors),
         end.end_reason,
+        end._needs_update,
     )
 
 
@@ -184,7 +186,10 @@ WRONG: dict[str, tuple[Callable[[Endpoint], Message], str]] = {
     ),
     "a party's message": (lambda end: Ready(9, 0, 0, NONE), "expected a request of a coordinator"),
     "another hello": (lambda end: Hello(9, "x", False, 1, "", ""), "a request of a coordinator"),
-    "another run": (lambda end: Begin(9, "other", -1, "", NONE), "expected run 'run'"),
+    "a batch before the update of the last one": (
+        lambda end: embed(9, step=4),
+        "expected the update of the last training batch first",
+    ),
     "settings that are none": (lambda end: Begin(9, "run", 0, "[", NONE), "JSON"),
     "settings with an unknown key": (lambda end: Begin(9, "run", 0, '{"seeds": 1}', NONE), "seed"),
 }
@@ -217,7 +222,7 @@ def test_a_party_without_a_completer_refuses_to_complete() -> None:
 def test_self_alone_is_the_self_of_a_pair() -> None:
     end = party()
     pair = say(end, embed(2, views=("masked", "self")))
-    alone = say(end, embed(3, views=("self",)))
+    alone = say(end, embed(3, views=("self",), instructions=(replace(STEP, rate=0.0),)))
     torch.testing.assert_close(alone.values[:, 0], pair.values[:, 1])
 
 
@@ -228,7 +233,7 @@ def test_a_party_outlives_a_failure_of_its_own_and_keeps_the_details_to_itself()
     say(end, embed(2))
     rows = end.worker.table
     end.worker.table = Broken(len(rows))  # type: ignore[assignment]
-    reply = say(end, embed(3))
+    reply = say(end, embed(3, instructions=(STEP,)))
     assert isinstance(reply, ErrorReply) and reply.code == "RuntimeError"
     assert "internal error RuntimeError" in reply.text and "Ann" not in reply.text
     assert [e["event"] for e in events] == [
@@ -237,7 +242,7 @@ def test_a_party_outlives_a_failure_of_its_own_and_keeps_the_details_to_itself()
     ] and "Ann" in events[0]["traceback"]
     end.worker.table = rows
     assert "no longer stored" in say(end, Complete(4, 2, cue(), WHOLE)).text
-    assert isinstance(say(end, embed(5)), Embedded)
+    assert isinstance(say(end, embed(5, instructions=(replace(STEP, number=2),))), Embedded)
 
 
 class Broken:
@@ -300,12 +305,41 @@ def test_a_checkpoint_is_taken_up_again() -> None:
 def test_a_page_step_given_up_between_its_passes() -> None:
     end = party(TrainConfig(optimizer="page"))
     values = say(end, embed(2)).values
-    say(end, Flush(3, (Gradient(2, values),), (Instruction(1, "page_refresh", 0.1),), -1))
+    say(end, Flush(3, (Gradient(2, values),), (Instruction(1, "page_refresh", 0.1),), 5))
     before = {name: value.clone() for name, value in end.worker.net.state_dict().items()}
     values = say(end, embed(4)).values
-    say(end, Flush(5, (Gradient(4, values),), (Instruction(2, "page_look_back", 0.1),), -1))
+    back = Instruction(2, "page_look_back", 0.1)
+    second = embed(5, gradients=(Gradient(4, values),), instructions=(back,))
+    assert isinstance(say(end, second), Embedded)
     now = end.worker.net.state_dict()
     assert not all(torch.equal(before[name], now[name]) for name in before)
-    assert say(end, Begin(6, "run", -1, "", NONE)).last_update == 2
+    again = say(end, Begin(6, "run", 5, settings_json(TrainConfig(optimizer="page")), NONE))
+    assert again.last_update == 1
     now = end.worker.net.state_dict()
     assert all(torch.equal(before[name], now[name]) for name in before)
+
+
+def test_a_request_for_more_copies_than_the_memory_limit_is_refused() -> None:
+    end = party()
+    end._max_copies = 8.0
+    assert isinstance(say(end, embed(2, views=("plain", "masked"))), Embedded)
+    reply = say(end, embed(3, views=("plain", "masked", "self"), instructions=(STEP,)))
+    assert "memory for 8 copies of rows, got 12; lower `batch_size`" in reply.text
+    assert isinstance(say(end, embed(4, training=False)), Embedded)
+
+
+def test_a_checkpoint_that_cannot_be_written_is_refused_after_the_update() -> None:
+    end = party()
+    say(end, embed(2))
+    end._store = FullDisk()  # type: ignore[assignment]
+    reply = say(end, Flush(3, (), (STEP,), 5))
+    assert isinstance(reply, ErrorReply) and "the party could not do this" in reply.text
+    assert end.last_update == 1
+    assert isinstance(say(end, embed(4)), Embedded)
+
+
+class FullDisk(InMemoryCheckpoints):
+    """A store on a full disk."""
+
+    def save(self, *given: Any) -> None:
+        raise RunError("no space left on device")

@@ -30,7 +30,7 @@ def test_no_reply_names_a_file_of_the_party() -> None:
             raise error
 
         hello = Hello(0, "id", False, 3, "columns", "session")
-        endpoint = Endpoint(hello, fail, NoStore(), events.append, fail)  # type: ignore[arg-type]
+        endpoint = Endpoint(hello, fail, NoStore(), events.append, {Match: fail})  # type: ignore[arg-type]
         reply = codec.decode(endpoint.handle(codec.encode(Match(number, b""))))
         assert isinstance(reply, ErrorReply)
         assert "secret" not in reply.text and "see the party's log" in reply.text

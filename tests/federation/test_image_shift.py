@@ -5,8 +5,8 @@ import torch
 
 from tests.options import resolved
 from xvfl.config import LossConfig, NetConfig
-from xvfl.federation.build import build_parties
 from xvfl.federation.party_worker import PartyWorker
+from xvfl.methods.build import build_parties
 from xvfl.primitives.augment import shift_images
 from xvfl.primitives.layout import Layout
 from xvfl.primitives.random import CounterRNG

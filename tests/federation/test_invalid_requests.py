@@ -47,7 +47,6 @@ def questions(end: Endpoint) -> list[bytes]:
         Backward(9, back),
         Flush(9, given["gradients"], (STEP,), 5),
         Begin(9, "run", 0, settings_json(), NONE),
-        Begin(9, "run", -1, "", NONE),
         End(9, "over"),
     )
     return [codec.encode(each) for each in asked]

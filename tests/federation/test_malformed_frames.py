@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from copy import deepcopy
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +25,11 @@ from tests.federation.split_helpers import (
 from tests.federation.test_split import assert_equal, fused_gradients, split_gradients
 from tests.problems import D, Problem
 from tests.wire.transport_helpers import run_client, run_server, tls_files, wait_until
-from xvfl.errors import WireError
-from xvfl.federation.elastic import ElasticFederation
+from xvfl.errors import PartyError, RunError, WireError
+from xvfl.federation.begin_run import RunTerms, begin_run
 from xvfl.federation.endpoint import Endpoint
-from xvfl.federation.membership import RunTerms
 from xvfl.federation.remote_party import RemoteParty
+from xvfl.federation.split import SplitFederation
 from xvfl.methods import Method
 from xvfl.methods.base import Federation
 from xvfl.primitives.rows import Rows
@@ -51,7 +51,7 @@ VALID = [
     for each in (
         HELLO,
         Ready(TURN, 0, 0, torch.ones(9, dtype=torch.uint8)),
-        Embedded(TURN, 0, torch.randn(4, 3, D)),
+        Embedded(TURN, torch.randn(4, 3, D)),
         Done(TURN, 1),
         Matched(TURN, bytes(range(200))),
     )
@@ -87,16 +87,15 @@ class Meeting:
     made: Problem
     method: Method
     listener: CoordinatorServer
-    roster: ElasticFederation
+    federation: SplitFederation
     folder: Path
     events: list[dict[str, Any]]
 
     def state(self) -> tuple[Any, ...]:
-        members = [replace(each, party=None) for each in self.roster.members]  # type: ignore[arg-type]
-        pending = [(m.party.gradients, m.party.instructions) for m in self.roster.members]
+        parties = self.federation.parties
+        pending = [(each.gradients, each.instructions, each.instance_id) for each in parties]
         heard = [self.listener.transports[name].hello() for name in self.made.names]
-        roster = (self.roster.counters, self.roster.fault_counts, self.roster.step)
-        return deepcopy((roster, [str(asdict(each)) for each in members], pending, heard))
+        return deepcopy((self.federation.counters, pending, heard))
 
     def weights(self) -> list[Tensor]:
         nets = [*self.made.parties, self.method.heads]
@@ -117,11 +116,10 @@ def meeting(authority: Path) -> Iterator[Meeting]:
         for name, end in zip(made.names, make_endpoints(made, 0.7), strict=True):
             stack.enter_context(run_client(authority, name, listener.port, end.hello, end.handle))
         peers = [RemoteParty(name, listener.transports[name]) for name in made.names]
-        roster = ElasticFederation(
-            peers, RunTerms("run", settings_json(), D, 2, join_timeout=20), events.append
-        )
-        roster.wait_for(2)
-        yield Meeting(made, make_small_method(made, "xvfl+"), listener, roster, authority, events)
+        federation = SplitFederation(peers, D)
+        begin_run(federation, RunTerms("run", settings_json(), join_timeout=20))
+        method = make_small_method(made, "xvfl+")
+        yield Meeting(made, method, listener, federation, authority, events)
 
 
 async def flood(meeting: Meeting, rng: random.Random, frames_sent: int) -> None:
@@ -166,11 +164,7 @@ def test_damaged_frames_change_nothing(meeting: Meeting, count: int) -> None:
     assert meeting.state() == state and not asked.done() and line.hello() is None
     assert all(torch.equal(a, b) for a, b in zip(meeting.weights(), weights, strict=True))
 
-    ours = meeting.roster.run_batch(
-        meeting.method,
-        meeting.made.rows,
-        lambda split, method, rows: split_gradients(meeting.made, method, split),  # type: ignore[arg-type]
-    )
+    ours = split_gradients(meeting.made, meeting.method, meeting.federation)
     assert_equal(ours, expected, 1e-12)
 
 
@@ -197,7 +191,7 @@ def test_whole_frames_around_nonsense_touch_nobody_else(meeting: Meeting, count:
         flood_sealed(meeting, random.Random(9), count), meeting.listener._loop
     )
     assert running.result(300) > count // 10
-    assert meeting.state() == state and meeting.roster.present == (0, 1)
+    assert meeting.state() == state
     assert all(torch.equal(a, b) for a, b in zip(meeting.weights(), weights, strict=True))
 
 
@@ -226,29 +220,42 @@ def strange_answers(rng: random.Random, end: Endpoint) -> Callable[[bytes], byte
         pytest.param(torch.float64, 150, marks=pytest.mark.slow),
     ],
 )
-def test_whatever_a_party_answers_the_others_go_on(dtype: torch.dtype, runs: int) -> None:
-    rng, outcomes = random.Random(13), Counter[str]()
+def test_whatever_a_party_answers_is_used_or_a_fault_of_that_party(
+    dtype: torch.dtype, runs: int
+) -> None:
+    rng, faults = random.Random(13), Counter[str]()
     for _ in range(runs):
-        made, events = make_federation(2, dtype), []  # type: ignore[var-annotated]
+        made = make_federation(2, dtype)
         ends = make_endpoints(made, 0.7)
         lines = [
             InProcessTransport(ends[0].hello, ends[0].handle),
             InProcessTransport(ends[1].hello, strange_answers(rng, ends[1])),
         ]
         peers = [RemoteParty(name, line) for name, line in zip(made.names, lines, strict=True)]
-        roster = ElasticFederation(
-            peers, RunTerms("run", settings_json(), D, 1, join_timeout=20), events.append
-        )
-        method = make_small_method(made, "xvfl+")
+        federation, method = SplitFederation(peers, D), make_small_method(made, "xvfl+")
+        faults[outcome(federation, method, made)] += 1
+    strange = made.names[1]
+    assert set(faults) <= {"trained", *(f"{kind}, {strange}" for kind in KINDS)}, faults
+    assert faults[f"wrong, {strange}"] > runs / 4
+
+
+KINDS = ("wrong", "refused", "away", "begin")
+
+
+def outcome(federation: SplitFederation, method: Method, made: Problem) -> str:
+    """Train three steps; describe the fault, with the parties that caused it."""
+    try:
+        begin_run(federation, RunTerms("run", settings_json(), join_timeout=20))
         for _ in range(3):
-            roster.run_batch(method, made.rows, one_step)
-            roster.update(WeightUpdate("step", 0.1))
-        roster.flush()
-        assert 0 in roster.present
-        lost = [e["party"] for e in events if e["event"] in ("party_left", "party_excluded")]
-        assert set(lost) <= {made.names[1]}
-        outcomes.update(e["event"] for e in events)
-    assert outcomes["party_left"] > runs / 2 and outcomes["party_excluded"] > runs / 4
+            federation.run_batch(method, made.rows, one_step)
+            federation.update(WeightUpdate("step", 0.1))
+        federation.flush()
+    except PartyError as error:
+        return f"{error.fault}, {', '.join(error.parties)}"
+    except RunError as error:
+        named = [name for name in made.names if repr(name) in str(error)]
+        return f"begin, {', '.join(named)}"
+    return "trained"
 
 
 def one_step(federation: Federation, method: Method, rows: Rows) -> None:
@@ -257,44 +264,25 @@ def one_step(federation: Federation, method: Method, rows: Rows) -> None:
     federation.backward(torch.stack(list(terms.values())).sum())
 
 
-def answering(ready: Ready) -> tuple[ElasticFederation, list[dict[str, Any]]]:
-    """Let in a party that answers `Begin` with this."""
-
-    def handle(frame: bytes) -> bytes:
-        message = codec.decode(frame)
-        return codec.encode(replace(ready, request_id=message.request_id))
-
-    events: list[dict[str, Any]] = []
-    peers = [RemoteParty("p0", InProcessTransport(HELLO, handle))]
-    roster = ElasticFederation(
-        peers, RunTerms("run", settings_json(), D, 1, join_timeout=0.1), events.append
-    )
-    roster.step, roster.counters.update = 10, 10
-    roster._try_join(roster.members[0], needed=True)
-    return roster, events
-
-
 HOLDINGS = torch.tensor([0, 1, 2], dtype=torch.uint8)
 READY = Ready(0, 5, 7, HOLDINGS)
 WRONG = {
     "row_status of another type": replace(READY, row_status=HOLDINGS.float()),
     "row_status of another shape": replace(READY, row_status=HOLDINGS[None]),
     "row_status out of range": replace(READY, row_status=HOLDINGS + 1),
-    "a step to come": replace(READY, step=12),
-    "a step before the first": replace(READY, step=-1),
-    "an update to come": replace(READY, last_update=11),
-    "an update before the first": replace(READY, last_update=-1),
+    "a later step": replace(READY, step=6),
+    "an earlier step": replace(READY, step=0),
+    "a later update": replace(READY, last_update=8),
+    "an earlier update": replace(READY, last_update=-1),
 }
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_party_that_says_it_stands_where_it_cannot_is_kept_out(name: str) -> None:
-    roster, events = answering(WRONG[name])
-    assert not roster.present and roster.members[0].row_status is None
-    assert [each["event"] for each in events] == ["party_excluded"]
-    assert "Ready: expected" in events[0]["reason"] and roster.fault_counts.lost_updates == {}
+def test_a_party_that_begins_elsewhere_is_refused(name: str) -> None:
+    def handle(frame: bytes) -> bytes:
+        message = codec.decode(frame)
+        return codec.encode(replace(WRONG[name], request_id=message.request_id))
 
-
-def test_a_party_that_stands_where_it_can_is_let_in() -> None:
-    roster, events = answering(READY)
-    assert roster.present == (0,) and events[0]["lost_updates"] == [8, 10]
+    federation = SplitFederation([RemoteParty("p0", InProcessTransport(HELLO, handle))], D)
+    with pytest.raises(RunError, match="party 'p0': Ready: expected"):
+        begin_run(federation, RunTerms("run", settings_json(), join_timeout=0.1), 5, 7)

@@ -9,36 +9,31 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.federation.elastic_helpers import make_endpoint
 from tests.federation.split_helpers import InMemoryCheckpoints
+from tests.federation.training_helpers import make_endpoint
 from tests.methods.test_every_method import EVERY, named
 from tests.methods.test_members import NET, federation_of
 from tests.options import resolved
 from tests.problems import CLASSES, SEED, split_digits
 from xvfl.config import LossConfig, PrivacyConfig, TrainConfig
-from xvfl.federation.build import build_method, build_parties
-from xvfl.federation.elastic import ElasticFederation
-from xvfl.federation.endpoint import Endpoint, PartyRun
+from xvfl.federation.begin_run import RunTerms, begin_run
+from xvfl.federation.endpoint import Endpoint
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.member_rows import join_members, split_members
-from xvfl.federation.membership import RunTerms
-from xvfl.federation.party_monitor import PartyMonitor
-from xvfl.federation.party_share import check_repeatability
 from xvfl.federation.party_worker import PartyWorker
-from xvfl.federation.predict import logits, predictable_rows
 from xvfl.federation.remote_party import RemoteParty
-from xvfl.federation.request_ledger import RequestLedger, RequestLimits
 from xvfl.federation.run_settings import RunSettings
 from xvfl.federation.split import SplitFederation
 from xvfl.methods import METHODS, Method, protect_labels
+from xvfl.methods.build import build_method, build_parties
 from xvfl.methods.members import member_seeds
 from xvfl.primitives.rows import Rows
 from xvfl.training.loop import Trainer
 from xvfl.training.optimizer import WeightUpdate
+from xvfl.training.predict import logits, predictable_rows
 from xvfl.wire import codec
 from xvfl.wire.in_process import InProcessTransport
-from xvfl.wire.messages import Backward, Begin, Complete, Embed, Embedded
-from xvfl.wire.payload import Payload
+from xvfl.wire.messages import Begin, Complete, Embed, Embedded
 
 M = 3
 CONFIG = replace(NET, members=M)
@@ -74,30 +69,21 @@ class RecordingTransport(InProcessTransport):
         return reply
 
 
-def settings_json(loss: LossConfig, train: TrainConfig, payload: Payload = "float32") -> str:
+def settings_json(loss: LossConfig, train: TrainConfig) -> str:
     weight = resolved(loss=loss).loss.reconstruction_weight
-    settings = RunSettings(loss.method, CONFIG, train, weight, payload=payload, run="run")
+    settings = RunSettings(loss.method, CONFIG, train, weight, run="run")
     return json.dumps(asdict(settings))
 
 
 def split_of(
-    workers: Sequence[PartyWorker], loss: LossConfig, sends_gradients: bool
+    workers: Sequence[PartyWorker], loss: LossConfig
 ) -> tuple[SplitFederation, list[RecordingTransport]]:
-    """Put workers behind endpoints that request each row at most once."""
-    lines = []
-    for worker in workers:
-        end = make_endpoint(worker, InMemoryCheckpoints())
-        ledger = RequestLedger(
-            RequestLimits(min_rows=4, min_training_share=0, settings=None, accept_gradients=True),
-            len(worker.table),
-        )
-        status = torch.full((len(worker.table),), 2, dtype=torch.uint8)
-        run = PartyRun(worker, status, ledger)
-        end._start_run = lambda settings, training, run=run: run  # type: ignore[misc]
-        lines.append(RecordingTransport(end))
+    """Put workers behind endpoints."""
+    ends = [make_endpoint(worker, InMemoryCheckpoints()) for worker in workers]
+    lines = [RecordingTransport(end) for end in ends]
     width = NET.embedding_dim * METHODS[loss.method].branches
     parties = [RemoteParty(w.name, line) for w, line in zip(workers, lines, strict=True)]
-    split = SplitFederation(parties, width, None, sends_gradients, M)
+    split = SplitFederation(parties, width, members=M)
     text = settings_json(loss, TrainConfig(optimizer="sgd"))
     for line in lines:
         line.request(Begin(1, "run", 0, text, torch.zeros(0, dtype=torch.int32))).result()
@@ -129,18 +115,16 @@ def test_noisy_labels_give_the_fused_gradients() -> None:
     method, fused, rows = federation_of(LossConfig(), CONFIG, [SEED])
     method = protect_labels(method, PrivacyConfig("noise"), CLASSES, [SEED])
     expected = gradients(method, fused, fused, rows)
-    split, _ = split_of(fused.workers, LossConfig(), sends_gradients=True)
+    split, _ = split_of(fused.workers, LossConfig())
     for found, value in zip(gradients(method, split, fused, rows), expected, strict=True):
         torch.testing.assert_close(found, value, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("sends_gradients", [True, False])
 @pytest.mark.parametrize("loss", EVERY, ids=named)
-def test_gradients_are_the_fused_ones(loss: LossConfig, sends_gradients: bool) -> None:
+def test_gradients_are_the_fused_ones(loss: LossConfig) -> None:
     method, fused, rows = federation_of(loss, CONFIG, [SEED])
-    fused.sends_gradients = sends_gradients
     expected = gradients(method, fused, fused, rows)
-    split, lines = split_of(fused.workers, loss, sends_gradients)
+    split, lines = split_of(fused.workers, loss)
     for found, value in zip(gradients(method, split, fused, rows), expected, strict=True):
         torch.testing.assert_close(found, value, rtol=1e-9, atol=1e-12)
     width = M * NET.embedding_dim * METHODS[loss.method].branches
@@ -154,13 +138,12 @@ def test_gradients_are_the_fused_ones(loss: LossConfig, sends_gradients: bool) -
             if isinstance(request, Complete):
                 assert request.cue.shape == reply.values.shape == (len(rows), width)
                 assert request.replace_observed.shape == (len(rows),)
-            assert sends_gradients or not isinstance(request, Backward)
 
 
 @pytest.mark.parametrize("loss", EVERY, ids=named)
 def test_predictions_are_the_fused_ones(loss: LossConfig) -> None:
     method, fused, rows = federation_of(loss, CONFIG, [SEED])
-    split, _ = split_of(fused.workers, loss, sends_gradients=True)
+    split, _ = split_of(fused.workers, loss)
     for mode in method.modes:
         for party in range(2):
             expected = logits(method, fused, rows, mode, party)
@@ -185,25 +168,22 @@ def digits_with_members() -> tuple[list[PartyWorker], Method, Rows]:
 
 
 def train_split(
-    payload: Payload, sends_gradients: bool, train: TrainConfig
-) -> tuple[list[Tensor], ElasticFederation, Method, Rows, PartyMonitor]:
+    train: TrainConfig,
+) -> tuple[list[Tensor], SplitFederation, Method, Rows]:
     workers, method, rows = digits_with_members()
     ends = [make_endpoint(worker, InMemoryCheckpoints()) for worker in workers]
     parties = [
         RemoteParty(end.hello.instance_id[:2], InProcessTransport(end.hello, end.handle))
         for end in ends
     ]
-    text = settings_json(LossConfig(), train, payload)
-    terms = RunTerms("run", text, 8, 2, payload=payload, sends_gradients=sends_gradients, members=M)
-    monitor = PartyMonitor("leave_out")
-    federation = ElasticFederation(parties, terms, monitor=monitor)
-    federation.wait_for(2)
-    check_repeatability(method, federation, rows)
+    text = settings_json(LossConfig(), train)
+    federation = SplitFederation(parties, 8, members=M)
+    begin_run(federation, RunTerms("run", text))
     for _ in (trainer := Trainer(federation, method, rows, train)).run(lambda: 0.0):
         pass
     federation.flush()
     assert trainer.progress.step
-    return weights(workers, method), federation, method, rows, monitor
+    return weights(workers, method), federation, method, rows
 
 
 TRAIN = TrainConfig(
@@ -223,27 +203,21 @@ def weights(workers: Sequence[PartyWorker], method: Method) -> list[Tensor]:
     return [weight.detach().clone() for net in nets for weight in net.parameters()]
 
 
-@pytest.mark.parametrize("sends_gradients", [True, False])
-def test_monitored_training_is_the_fused_one(sends_gradients: bool) -> None:
+def test_training_is_the_fused_one() -> None:
     workers, method, rows = digits_with_members()
-    fused = FusedFederation(workers, sends_gradients)
+    fused = FusedFederation(workers)
     first = weights(workers, method)
     for _ in Trainer(fused, method, rows, SGD).run(lambda: 0.0):
         pass
     expected = weights(workers, method)
     assert max(float((a - b).abs().max()) for a, b in zip(first, expected, strict=True)) > 0.01
-    found, *_, monitor = train_split("float32", sends_gradients, SGD)
-    assert not monitor.counts and set(monitor.rms) == {"p0", "p1"}
+    found, *_ = train_split(SGD)
     for each, value in zip(found, expected, strict=True):
         torch.testing.assert_close(each, value, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "payload", [*(pytest.param(each, marks=pytest.mark.slow) for each in ("bf16", "fp16")), "int8"]
-)
-def test_members_learn_with_compressed_payloads(payload: Payload) -> None:
-    _, federation, method, rows, monitor = train_split(payload, True, TRAIN)
+def test_members_learn() -> None:
+    _, federation, method, rows = train_split(TRAIN)
     found = logits(method, federation, rows, "collaborative", 0).argmax(1)
     assert float((found == rows.y).double().mean()) > 0.8
-    assert not monitor.counts

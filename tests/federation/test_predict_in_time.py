@@ -15,23 +15,22 @@ import torch
 
 from tests.federation.split_helpers import make_federation, make_small_method
 from tests.problems import D, Problem
-from xvfl.federation.assistance import AssistedParties, average_peers, method_with_peers
 from xvfl.federation.party_pool import NO_ANSWER, NOT_CONNECTED, REJECTED, PartyPool
 from xvfl.federation.predict_in_time import (
     EMBED_SHARE,
     TimelyBatch,
-    collaborate_in_time,
     embed_in_time,
+    predict_in_time,
 )
 from xvfl.federation.prediction_endpoint import PredictionEndpoint, PredictionRows
 from xvfl.federation.prediction_ledger import PredictionLedger, PredictionLimits
 from xvfl.federation.remote_party import RemoteParty
 from xvfl.methods.base import Method
 from xvfl.methods.pooling import prediction_views, without_completion
-from xvfl.primitives.rows import Rows
 from xvfl.wire.in_process import InProcessTransport
 from xvfl.wire.messages import Complete, EmbedRows, Hello, Message
 
+WIDTHS = (D, D, D)
 DEADLINE_S = 2.0
 
 
@@ -86,8 +85,10 @@ class Federation:
         deadline = time.monotonic() + seconds
         views = prediction_views(self.method)
         with torch.no_grad():
-            batch = embed_in_time(self.pool, self.problem.rows.handles, caller, views, D, deadline)
-            return collaborate_in_time(self.pool, self.method, batch, 1, deadline)
+            batch = embed_in_time(
+                self.pool, self.problem.rows.handles, caller, views, WIDTHS, deadline
+            )
+            return predict_in_time(self.pool, self.method, batch, 1, deadline)
 
     def fused(self, *places: int, completing: bool = True) -> torch.Tensor:
         """Predict with some parties in one process."""
@@ -125,14 +126,17 @@ def federation(folder: Path, limits: PredictionLimits | None = None) -> Iterator
         endpoint = PredictionEndpoint(
             hello,
             lambda run, opened=opened: opened,  # type: ignore[misc]
-            lambda message: message,
-            lambda message: message,
+            {},
             events.append,
         )
         transports.append(SilentTransport(InProcessTransport(hello, endpoint.handle)))
     parties = [RemoteParty(n, t) for n, t in zip(problem.names, transports, strict=True)]
     pool = PartyPool(
-        parties, "run", lambda name, hello: None, events.append, EMBED_SHARE * DEADLINE_S
+        parties,
+        dict.fromkeys(problem.names, "run"),
+        lambda name, hello: None,
+        events.append,
+        EMBED_SHARE * DEADLINE_S,
     )
     while len(pool.available()) < 3:
         time.sleep(0.01)
@@ -227,7 +231,7 @@ def test_refused_rows_are_completed_as_absent_ones(tmp_path: Path) -> None:
 def test_without_views_parties_report_how_completely_rows_are_observed(tmp_path: Path) -> None:
     with federation(tmp_path) as parties:
         rows, deadline = parties.problem.rows, time.monotonic() + DEADLINE_S
-        batch = embed_in_time(parties.pool, rows.handles, "c", (), 0, deadline, places=[1])
+        batch = embed_in_time(parties.pool, rows.handles, "c", (), WIDTHS, deadline, places=[1])
         assert batch.places == (1,) and batch.E.numel() == 0
         assert batch.rows.full.equal(rows.full[:, [1]])
         assert batch.rows.seen.equal(rows.seen[:, [1]])
@@ -250,7 +254,7 @@ def test_callers_learn_a_reason_but_no_text_of_a_party(tmp_path: Path) -> None:
     with federation(tmp_path) as parties:
         views, deadline = ("masked",), time.monotonic() + DEADLINE_S
         handles = parties.problem.rows.handles
-        embed_in_time(parties.pool, handles, "c", views, D, deadline)  # type: ignore[arg-type]
+        embed_in_time(parties.pool, handles, "c", views, WIDTHS, deadline)  # type: ignore[arg-type]
         assert {each.absence for each in parties.pool.parties} == {REJECTED}
         assert "expected views among" in parties.pool.parties[0].diagnosis
         assert "expected views among" in str(parties.events)
@@ -259,24 +263,12 @@ def test_callers_learn_a_reason_but_no_text_of_a_party(tmp_path: Path) -> None:
 @pytest.mark.parametrize("party", [0, 1, 2])
 def test_assistance_equals_the_fused_prediction(tmp_path: Path, party: int) -> None:
     with federation(tmp_path) as parties, torch.no_grad():
-        rows, peers = parties.problem.rows, [i for i in range(3) if i != party]
-        deadline = time.monotonic() + DEADLINE_S
-        batch = embed_in_time(
-            parties.pool, rows.handles, "c", ("plain",), D, deadline, places=peers
-        )
-        cue, mean, contributors = average_peers(parties.method, batch, 1, partial=True)
-        contributors &= ~rows.full[:, [party]]
-        counts = contributors.sum(1)
-        marked = torch.arange(2) < counts.unsqueeze(1)
-        own = [part[:, [party]] for part in (rows.handles, rows.full, rows.seen)]
-        beside = [torch.cat([part, marked.to(part.dtype)], 1) for part in own]
-        worker = parties.problem.federation().workers[party]
-        worker.net.eval()
-        assisted = AssistedParties(worker, 1, cue, mean, 2)
-        method = method_with_peers(parties.method.select_parties([party]), 2, D)
-        out = method.logits(assisted, Rows(*beside, rows.y, rows.weight), "assisted", 0)
+        rows, deadline = parties.problem.rows, time.monotonic() + DEADLINE_S
+        views = prediction_views(parties.method)
+        batch = embed_in_time(parties.pool, rows.handles, "c", views, WIDTHS, deadline)
+        out, _, _ = predict_in_time(parties.pool, parties.method, batch, 1, deadline, party)
         fused = parties.problem.federation()
         fused.train(False)
         expected = parties.method.logits(fused, rows, "assisted", party)
-        used = rows.seen[:, party] | contributors.any(1)
+        used = rows.seen.any(1)
         torch.testing.assert_close(out[used], expected[used], atol=1e-5, rtol=0)

@@ -59,8 +59,7 @@ class Party:
         self.endpoint = PredictionEndpoint(
             Hello(0, "p", False, len(observed), "", "s", "prediction"),
             lambda run: rows,
-            lambda message: Matched(message.request_id, b""),
-            lambda message: message,
+            {Match: lambda message: Matched(message.request_id, b"")},
             self.events.append,
         )
 

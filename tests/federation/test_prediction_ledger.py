@@ -8,11 +8,11 @@ import pytest
 
 from xvfl.errors import ConfigError, RunError
 from xvfl.federation.prediction_ledger import (
-    COUNTS,
     KEPT_DAYS,
     MAX_CALLERS,
     PredictionLedger,
     PredictionLimits,
+    forget_rows,
 )
 
 DAY = date(2026, 3, 1)
@@ -47,18 +47,23 @@ def test_a_clock_that_is_set_back_refills_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("days", "left"), [(0, 1), (1, 3)])
-def test_counts_without_a_day_are_those_of_the_last_request(
-    tmp_path: Path, days: int, left: int
-) -> None:
-    np.save(tmp_path / COUNTS, np.full((1, 4), 2, dtype=np.uint32))
-    (tmp_path / "requests-2026-02-01.jsonl").write_text('{"caller": "a", "rows": 9}\n')
-    path = tmp_path / f"requests-{DAY}.jsonl"
-    path.write_text('{"caller": "a", "rows": 4}\n{"caller": "b", "rows": 4}\n{"call')
+def test_a_file_of_requests_is_read_again(tmp_path: Path, days: int, left: int) -> None:
+    (tmp_path / "requests-2026-02-01.jsonl").write_text('{"caller": "a", "rows": [0, 1]}\n')
+    line = '{"caller": "%s", "rows": [0, 1, 2, 3]}\n'
+    (tmp_path / f"requests-{DAY}.jsonl").write_text(line % "a" + line % "b" + '{"call')
     found = ledger(tmp_path, DAY + timedelta(days), max_per_row=3)
     assert found.usage()["prediction_requests_today"] == (0 if days else 8)
     for _ in range(left):
         assert found.take(ROWS, "a")[0].all()
     assert not found.take(ROWS, "a")[0].any()
+
+
+def test_another_table_has_new_rows(tmp_path: Path) -> None:
+    forget_rows(tmp_path)
+    assert ledger(tmp_path, max_per_row=1, max_per_caller=6).take(ROWS, "a")[0].all()
+    forget_rows(tmp_path)
+    other = ledger(tmp_path, max_per_row=1, max_per_caller=6)
+    assert other.take(ROWS, "a")[0].tolist() == [True, True, False, False]
 
 
 def test_a_row_above_one_budget_counts_in_none(tmp_path: Path) -> None:
@@ -68,7 +73,8 @@ def test_a_row_above_one_budget_counts_in_none(tmp_path: Path) -> None:
     assert allowed.tolist() == [False, True, True, False]
     assert refusal.startswith("max_per_row (1) or max_per_day (3) is used up until ")
     assert one.usage()["prediction_requests_today"] == 3
-    assert np.load(tmp_path / COUNTS).tolist() == [[1, 1, 1, 0]]
+    assert one.take(ROWS, "b")[0].tolist() == [False] * 4
+    assert one.usage()["prediction_requests_of_a_row"] == 1
 
 
 def test_invented_callers_share_one_budget(tmp_path: Path) -> None:
@@ -118,9 +124,8 @@ def test_midnight_resets_a_running_process(tmp_path: Path) -> None:
     assert one.take(ROWS, "a")[0].all()
 
 
-def test_without_counts_nothing_is_answered(tmp_path: Path) -> None:
-    (tmp_path / COUNTS).write_bytes(b"broken")
-    with pytest.raises(RunError, match="request counts cannot be used"):
-        ledger(tmp_path)
+def test_requests_that_cannot_be_counted_are_not_answered(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="cannot be counted"):
+        ledger(tmp_path / "gone").take(ROWS, "a")
     with pytest.raises(ConfigError, match="prediction.limits.max_per_row: expected at least 1"):
         PredictionLimits(max_per_row=0)

@@ -23,8 +23,8 @@ from tests.options import resolved
 from tests.problems import IMAGE, MIXED, NUMBERS, SEED, D, Problem, make_problem, sampled_mask
 from xvfl import nets
 from xvfl.config import LossConfig, NetConfig
-from xvfl.federation.build import build_parties
 from xvfl.federation.party_worker import PartyWorker
+from xvfl.methods.build import build_parties
 from xvfl.nets.completers import SeeingCompleter
 from xvfl.nets.party_net import PartyNet
 from xvfl.primitives.layout import Layout

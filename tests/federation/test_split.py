@@ -18,14 +18,14 @@ from tests.federation.split_helpers import (
 )
 from tests.problems import SEED, Problem, make_problem
 from tests.wire.transport_helpers import open_transports
-from xvfl.federation.calibration import calibrate
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party_worker import PartyWorker
-from xvfl.federation.predict import logits, predictable_rows
 from xvfl.federation.split import SplitFederation
 from xvfl.methods import METHODS, Method, Mode
 from xvfl.methods.pooling import decision_weights
+from xvfl.training.calibration import calibrate
 from xvfl.training.optimizer import WeightUpdate
+from xvfl.training.predict import logits, predictable_rows
 
 TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-12}
 

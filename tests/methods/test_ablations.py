@@ -14,7 +14,7 @@ from tests.problems import CLASSES, MIXED, NUMBERS, D, Problem, make_problem
 from xvfl import XVFLClassifier
 from xvfl.config import LossConfig, NetConfig
 from xvfl.errors import ModeError
-from xvfl.federation.build import build_method
+from xvfl.methods.build import build_method
 from xvfl.methods.xvfl import XVFL, XVFLWeights
 from xvfl.nets import ConcatHead
 

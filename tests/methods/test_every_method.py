@@ -25,14 +25,14 @@ from tests.problems import (
 from xvfl import XVFLClassifier, methods
 from xvfl.config import METHOD_NAMES, LossConfig, NetConfig
 from xvfl.errors import ConfigError, InputError, ModeError
-from xvfl.federation.build import build_method, build_parties
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party_worker import PartyWorker
-from xvfl.federation.predict import logits
 from xvfl.methods import METHODS, Method, MethodSpec, Mode, base, register_method, unregister_method
+from xvfl.methods.build import build_method, build_parties
 from xvfl.methods.vanilla import Vanilla
 from xvfl.primitives.layout import any_image
 from xvfl.primitives.rows import Rows
+from xvfl.training.predict import logits
 
 WAYS = {
     "xvfl+": {"local", "assisted", "collaborative", "peers"},

@@ -21,7 +21,7 @@ from tests.options import resolved
 from tests.problems import CLASSES, MIXED, NUMBERS, D, Problem
 from xvfl.config import LossConfig
 from xvfl.errors import ConfigError
-from xvfl.federation.build import build_method
+from xvfl.methods.build import build_method
 from xvfl.methods.fedcvt import FedCVT, FedCVTConfig, ReferenceMemory
 from xvfl.primitives.layout import any_image
 

@@ -15,10 +15,10 @@ from tests.problems import CLASSES, NUMBERS, make_problem
 from xvfl import XVFLClassifier
 from xvfl.config import LossConfig, NetConfig, PrivacyConfig
 from xvfl.errors import ConfigError
-from xvfl.federation.build import build_method, build_parties
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.methods.base import Method
+from xvfl.methods.build import build_method, build_parties
 from xvfl.methods.members import member_seeds
 from xvfl.nets.row_wise import apply_to_rows
 from xvfl.nets.stacked import StackedLinear, stack
@@ -145,7 +145,7 @@ def test_members_are_refused_where_they_cannot_be_built() -> None:
         build_parties(layouts, net, loss, [0], {"p": torch.nn.Identity()})
     with pytest.raises(ConfigError, match="members: expected 1 with custom nets"):
         resolved(several, custom_nets=True)
-    with pytest.raises(ConfigError, match="members: expected 1 with differential privacy"):
+    with pytest.raises(ConfigError, match="members: expected 1 with label_protection"):
         resolved(several, privacy=PrivacyConfig(epsilon=1.0))
 
 

@@ -12,8 +12,6 @@ import torch
 from tests.small_tables import is_png, make_tables
 from xvfl import XVFLClassifier
 from xvfl.data.sources import encode
-from xvfl.errors import PartyError
-from xvfl.model import evaluation as evaluation_module
 from xvfl.model.evaluation import (
     Evaluation,
     Line,
@@ -86,17 +84,6 @@ def test_a_federation_gives_the_same_lines_without_calibration(
         if ours.rows == theirs.rows:
             assert ours.metrics == pytest.approx(theirs.metrics, abs=1e-6)
     assert any(a.rows == b.rows for a, b in zip(from_federation, from_model, strict=True))
-
-    def offline(*arguments: object) -> None:
-        raise PartyError("party 'shop' is offline", ("shop",))
-
-    monkeypatch.setattr(evaluation_module, "logits", offline)
-    missing = evaluate(federation_predictions(model.method, federation, rows), "test").lines
-    assert {line.reason for line in missing} == {"party 'shop' is offline"}
-    assert [(line.mode, line.party) for line in missing] == [
-        (line.mode, line.party) for line in from_model
-    ]
-    assert all(line.rows == 0 and line.metrics == {} for line in missing)
 
 
 def test_modes_are_compared_on_the_same_rows(trained: Trained) -> None:

@@ -75,7 +75,7 @@ def test_early_stopping_survives_a_resume(tmp_path: Path) -> None:
 LONG = CONFIG.replace("epochs = 3", "epochs = 10\npatience = 0")
 SIGNAL_ITSELF = """
 import os, runpy, signal
-import xvfl.model.fitting
+import xvfl.model.run_recorder
 from xvfl.model.run_dir import RunDir
 
 append = RunDir.append_record
@@ -86,7 +86,7 @@ def append_and_signal(self, record):
         os.kill(os.getpid(), signal.SIGNAL)
 
 RunDir.append_record = append_and_signal
-xvfl.model.fitting.CHECKPOINT_SECONDS = SECONDS
+xvfl.model.run_recorder.CHECKPOINT_SECONDS = SECONDS
 runpy.run_module("xvfl", run_name="__main__", alter_sys=True)
 """
 """The command line; once the record of an epoch is written, the process gets a signal."""

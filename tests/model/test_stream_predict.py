@@ -10,11 +10,11 @@ from tests.small_tables import make_tables, write_run_inputs
 from xvfl.data import id_index, join, parquet
 from xvfl.data.frames import read_table
 from xvfl.data.parquet import open_parquet
-from xvfl.federation.predict import BATCH
 from xvfl.methods import Mode
 from xvfl.model.model import Model
 from xvfl.model.run_dir import RunDir
 from xvfl.model.stream_predict import predict_stream
+from xvfl.training.predict import BATCH
 
 ROWS = 400
 CHUNK = 32
@@ -36,7 +36,7 @@ def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
     """
     for module in (parquet, id_index, join):
         monkeypatch.setattr(module, "CHUNK_ROWS", CHUNK)
-    monkeypatch.setattr("xvfl.federation.predict.BATCH", CHUNK)
+    monkeypatch.setattr("xvfl.training.predict.BATCH", CHUNK)
     bank, shop, _ = make_tables(ROWS, seed=5)
     bank.loc[bank.index[3], "job"] = "spy"
     bank.loc[bank.index[7], ["age", "balance", "job"]] = None

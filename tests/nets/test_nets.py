@@ -20,7 +20,7 @@ from xvfl.dataset.in_memory import prepare_in_memory
 from xvfl.dataset.prepare import PreparationPlan
 from xvfl.dataset.splits import Splits
 from xvfl.errors import InputError, RunError
-from xvfl.federation.build import build_method, build_parties
+from xvfl.methods.build import build_method, build_parties
 from xvfl.model.custom_nets import CustomNets
 from xvfl.model.model import Model
 from xvfl.model.run_dir import RunDir
@@ -312,7 +312,7 @@ def test_other_misfits_are_named_too(own: dict[str, Any]) -> None:
 
 def test_an_adapted_head_maps_each_party_by_its_own_layer() -> None:
     privacy = PrivacyConfig("no_gradients")
-    options = resolved(privacy=privacy)
+    options = resolved(NetConfig(heads=1), privacy=privacy)
     method = build_method(3, 2, False, options.net, options.loss, [0], privacy=privacy)
     head = method.heads
     assert isinstance(head, nets.AdaptedHead)

@@ -11,9 +11,9 @@ from torch import Tensor
 from tests.options import resolved
 from xvfl.config import LossConfig, NetConfig, TrainConfig
 from xvfl.errors import ConfigError, WireError
-from xvfl.federation.build import build_parties
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.run_settings import RunSettings, parse_run_settings
+from xvfl.methods.build import build_parties
 from xvfl.primitives.layout import Feature, Layout
 from xvfl.primitives.masks import drop_features, median_missing_share, unmasked_share
 from xvfl.primitives.random import CounterRNG

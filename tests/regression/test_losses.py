@@ -29,10 +29,8 @@ from tests.wire.transport_helpers import TRANSPORTS, open_transports
 from xvfl import maths
 from xvfl.config import LossConfig
 from xvfl.errors import ConfigError
-from xvfl.federation.build import build_method
-from xvfl.federation.calibration import calibrate, choose_weights
-from xvfl.federation.predict import logits, mode_party_pairs, predictable_rows
 from xvfl.methods import METHODS
+from xvfl.methods.build import build_method
 from xvfl.methods.iavfl import IAVFL
 from xvfl.methods.laser import Laser
 from xvfl.methods.members import Members
@@ -43,6 +41,8 @@ from xvfl.methods.vanilla import Vanilla
 from xvfl.methods.xvfl import XVFL, XVFLWeights
 from xvfl.nets import ConcatHead
 from xvfl.primitives.task import Regression
+from xvfl.training.calibration import calibrate, choose_weights
+from xvfl.training.predict import logits, mode_party_pairs, predictable_rows
 
 NUMBER_METHODS = [name for name, spec in METHODS.items() if spec.regression]
 TASK = Regression()

@@ -147,8 +147,10 @@ def test_configurations_that_do_not_fit(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="task"):
         parse_config(text.replace('"regression"', '"ranking"'), "run.toml")
     path = write_tables(tmp_path)
+    default = path.read_text()
+    path.write_text(default + '[privacy]\nlabel_protection = "noise"\n')
     assert "bin the label into classes to audit" in rejected_with("audit", path, "--quick")
-    text = path.read_text().replace("[net]", '[loss]\nmethod = "fedcvt"\n[net]')
+    text = default.replace("[net]", '[loss]\nmethod = "fedcvt"\n[net]')
     path.write_text(text)
     assert "predicts classes only" in rejected_with("train", path, "--out", tmp_path / "run")
 

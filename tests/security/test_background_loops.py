@@ -16,12 +16,10 @@ from xvfl.federation.remote_party import RemoteParty
 from xvfl.model.run_dir import RunDir
 from xvfl.service.prediction import coordinator_prediction
 from xvfl.service.prediction.coordinator_prediction import CoordinatorPredictor
-from xvfl.service.prediction.micro_batches import Answers, MicroBatcher
 from xvfl.wire import codec
-from xvfl.wire.event_summary import EventSummary
-from xvfl.wire.handshake_log import _flush
 from xvfl.wire.in_process import InProcessTransport
 from xvfl.wire.messages import Hello, OpenPrediction, PredictionOpened
+from xvfl_serve.http.micro_batches import Answers, MicroBatcher
 
 IDS = ("c1", "c2", "c3")
 
@@ -72,7 +70,7 @@ def test_a_party_joins_after_an_unexpected_error() -> None:
             raise errors.pop()
 
     transport = InProcessTransport(hello(), handle)
-    pool = PartyPool([RemoteParty("bank", transport)], "run", prepare, events.append, 1.0)
+    pool = PartyPool([RemoteParty("bank", transport)], {"bank": "run"}, prepare, events.append, 1.0)
     try:
         wait_for(lambda: pool.n_available)
     finally:
@@ -95,7 +93,7 @@ class Coordinator:
             state_dir=str(folder),
             signing_key=None,
         )
-        model: Any = SimpleNamespace(names=("bank",), run="run")
+        model: Any = SimpleNamespace(names=("bank",), run="run", encoders={})
         run_dir = RunDir(folder).create()
         self.index = folder / "releases.json"
         self.predictor = CoordinatorPredictor(config, model, IDS, run_dir, self.events.append)
@@ -137,21 +135,3 @@ def test_a_restart_does_not_open_rows_that_were_reported_as_full(
     assert predictor._full_at[:, 0].tolist() == [1, 0, -1]
     predictor._prepare("bank", hello("three"))
     assert predictor._full_at[:, 0].tolist() == [-1, -1, -1], "another table was matched"
-
-
-def test_a_log_that_fails_does_not_end_its_thread() -> None:
-    over, written = threading.Event(), list[dict[str, Any]]()
-
-    def log(event: dict[str, Any]) -> None:
-        written.append(event)
-        if len(written) == 1:
-            raise RuntimeError("the log failed")
-
-    events = EventSummary(log, delay=0.0, interval=0.0)
-    thread = threading.Thread(target=_flush, args=(events, over), daemon=True)
-    thread.start()
-    for count in (1, 2):
-        events.add({"event": "connection_rejected", "count": count})
-        wait_for(lambda count=count: len(written) >= count)
-    over.set()
-    thread.join(20)

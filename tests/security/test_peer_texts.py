@@ -19,7 +19,6 @@ from xvfl.errors import PartyError, WireError
 from xvfl.federation.predict_in_time import _unpack
 from xvfl.federation.prediction_ledger import PredictionLedger, PredictionLimits
 from xvfl.service.log import EventLog, read_log
-from xvfl.service.status_server import prometheus
 from xvfl.wire import codec
 from xvfl.wire.client import PartyClient
 from xvfl.wire.messages import (
@@ -33,6 +32,7 @@ from xvfl.wire.messages import (
     OpenPrediction,
     RowEmbeddings,
 )
+from xvfl_serve.http.metrics import status_text
 
 FORGED = "12:00:00 coordinator: finished step=99"
 HOSTILE = (
@@ -171,7 +171,7 @@ def test_callers_that_the_coordinator_invents_are_few_valid_series(tmp_path: Pat
     ledger = PredictionLedger(limits, 4, tmp_path, lambda: date(2026, 1, 1))
     for number in range(500):
         ledger.take(np.array([0]), f"{HOSTILE} {number}")
-    lines = prometheus({**ledger.usage(), "party_present": {HOSTILE: 1}}).split("\n")[:-1]
+    lines = status_text({**ledger.usage(), "party_present": {HOSTILE: 1}}).split("\n")[:-1]
     assert all(SERIES.fullmatch(line) and line.isprintable() for line in lines)
     assert len(lines) < 120
     by_caller = [float(line.rsplit(" ", 1)[1]) for line in lines if "by_caller" in line]

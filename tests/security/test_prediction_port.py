@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.service.test_http_endpoint import Recorder
-from xvfl.service.prediction import http_endpoint
+from xvfl_serve.http import id_endpoint
 
 LARGEST = 2**16 + 256 * 10
 """Bytes of the largest body of the recorder's endpoint, which accepts 10 ids."""
@@ -64,13 +64,13 @@ def test_the_bodies_of_all_requests_together_are_bounded() -> None:
 
 
 def test_large_bodies_are_parsed_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    threads, parse = list[str](), http_endpoint.parse_json
+    threads, parse = list[str](), id_endpoint.parse_json
 
     def parse_json(*args: Any) -> dict[str, Any]:
         threads.append(threading.current_thread().name)
         return parse(*args)
 
-    monkeypatch.setattr(http_endpoint, "parse_json", parse_json)
+    monkeypatch.setattr(id_endpoint, "parse_json", parse_json)
     endpoint = Recorder().endpoint()
     for size in (10, 2**16):
         assert send(endpoint.port, json.dumps({"ids": ["x" * size]}).encode())[0] == 200

@@ -11,12 +11,15 @@ import pandas as pd
 import pytest
 import torch
 
+from xvfl.config import TableOptions
 from xvfl.model.run_dir import RunDir
+from xvfl.service.config import MatchingConfig
+from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.prediction.assisted_prediction import ASSIST_SHARE, AssistedPredictor
-from xvfl.service.prediction.micro_batches import UnavailableError
 from xvfl.wire.messages import Assist, Assistance, Message
+from xvfl_serve.errors import UnavailableError
 
-MODEL = SimpleNamespace(net=SimpleNamespace(members=1), embedding_dim=8)
+MODEL = SimpleNamespace(task=SimpleNamespace(n_outputs=2))
 OPENED: Any = SimpleNamespace(model=MODEL)
 
 
@@ -28,9 +31,9 @@ class Coordinator:
         self.called = threading.Event()
         monkeypatch.setattr(AssistedPredictor, "_open", lambda _: OPENED)
         frame, handles = pd.DataFrame({"age": [1.0]}, ["c1"]), torch.tensor([0])
-        self.predictor = AssistedPredictor(
-            "bank", RunDir(folder), frame, "exact", lambda: handles, self.call, lambda _: None, 2
-        )
+        matching = MatchingConfig("exact")
+        inputs = PartyInputs("bank", frame, TableOptions(), RunDir(folder), matching)
+        self.predictor = AssistedPredictor(inputs, lambda: handles, self.call, lambda _: None, 2)
 
     def call(self, message: Message, seconds: float) -> Message:
         assert isinstance(message, Assist)
@@ -38,8 +41,8 @@ class Coordinator:
         self.called.set()
         assert self.answering.wait(60)
         flags = torch.zeros(len(message.handles), 1, dtype=torch.bool)
-        cue = torch.zeros(len(message.handles), 8)
-        return Assistance(message.request_id, cue, cue, flags, flags, ("shop",), ())
+        values = torch.zeros(len(message.handles), 2, dtype=torch.float64)
+        return Assistance(message.request_id, values, flags, flags, ("shop",), ())
 
     def predict(self, deadline: float) -> dict[str, str]:
         """Request help with a row; return who was unreachable, and why."""

@@ -14,8 +14,8 @@ import xvfl_serve.printable
 from tests.security.hostile_coordinator import HONEST
 from xvfl.certs.peers import _name
 from xvfl.errors import CertificateError, WireError
+from xvfl.federation.request_limits import RequestLimits
 from xvfl.federation.run_settings import parse_run_settings
-from xvfl.federation.settings_limits import SettingsLimits, check_settings
 
 
 def test_both_packages_escape_every_character_alike() -> None:
@@ -33,7 +33,7 @@ def test_both_packages_escape_every_character_alike() -> None:
 def test_runs_and_certificates_have_names_of_one_rule(name: str) -> None:
     expected = "ASCII letters, digits and _ . - of at most 64 characters"
     with pytest.raises(WireError, match=f"Begin: run: expected {expected}"):
-        check_settings(replace(HONEST, run=name), SettingsLimits())
+        RequestLimits().check(replace(HONEST, run=name))
     if name:
         text = json.dumps({**asdict(HONEST), "run": name})
         with pytest.raises(WireError, match=f"Begin: run: expected {expected}"):

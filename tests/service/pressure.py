@@ -94,53 +94,11 @@ def send_garbage(port: int, count: int) -> None:
                 continue
 
 
-LARGE_REPLY = """
-import pathlib, runpy, sys
-import xvfl.wire.client as client
-from xvfl.wire import codec
-
-size, normal = int(sys.argv.pop()), client.split_frame
-
-def split_frame(frame):
-    if not pathlib.Path("after_2").exists():
-        yield from normal(frame)
-        return
-    number, request_id = codec.kind_and_request_id(frame)
-    head = codec.HEAD.pack(codec.MAGIC, codec.VERSION, number, request_id, size - codec.OVERHEAD)
-    yield head + bytes(4 + 2**19)
-    for _ in range(size // 2**20):
-        yield bytes(2**20)
-
-client.split_frame = split_frame
-runpy.run_module("xvfl", run_name="__main__", alter_sys=True)
-"""
-"""The command line of a party that, once `after_2` exists, replies with a frame of the size in the
-last argument."""
-
-
-SMALL_DISK = (
-    "unshare",
-    "-rm",
-    "sh",
-    "-c",
-    'mount -t tmpfs -o size=8m tmpfs main && exec "$@"',
-    "-",
-)
-"""Runs a command in a namespace of its own, where the folder `main` is a disk of 2 MB."""
-
-
-def can_mount(folder: Path) -> bool:
-    """Return whether this user may mount a disk in a namespace of its own."""
-    (folder / "main").mkdir()
-    return not subprocess.run([*SMALL_DISK, "true"], cwd=folder, check=False).returncode
-
-
 def start(
     folder: Path,
     *arguments: str,
     code: str = "",
     descriptors: int | None = None,
-    prefix: tuple[str, ...] = (),
 ) -> Any:
     """Start a command; `code` runs it in another way than `python -m xvfl`.
 
@@ -148,8 +106,8 @@ def start(
     run in the test's process, and about one child in fifty ends before it runs the command
     (https://github.com/grpc/grpc/issues/43055).
     """
-    if descriptors is not None:
-        prefix = ("sh", "-c", f'ulimit -n {descriptors} && exec "$@"', "-", *prefix)
+    limit = f"ulimit -n {descriptors} && " if descriptors is not None else ""
+    prefix = ("sh", "-c", f'{limit}exec "$@"', "-")
     process = subprocess.Popen(
         [*prefix, sys.executable, *(("-c", code) if code else ("-m", "xvfl")), *arguments],
         cwd=folder,

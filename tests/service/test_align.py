@@ -208,7 +208,7 @@ def test_a_party_that_only_matches_does_not_train(tmp_path: Path) -> None:
 def test_a_party_that_trains_does_not_match_unless_told(tmp_path: Path) -> None:
     hello = Hello(0, "life", False, 3, "", "")
     plain = Endpoint(hello, lambda settings, training: pytest.fail("no run"), InMemoryCheckpoints())
-    with pytest.raises(MatchingError, match="expected a request of a coordinator, got Match"):
+    with pytest.raises(MatchingError, match="Match: expected a request of a coordinator"):
         over = {"p0": InProcessTransport(hello, plain.handle)}
         match_parties(over, LABELED, ["y"], MatchingConfig(), tmp_path / "c.json")
 
@@ -299,7 +299,7 @@ def test_a_party_that_restarts_is_matched_again(at: int, fails: bool, tmp_path: 
             hello,
             lambda settings, training: pytest.fail("no run"),
             InMemoryCheckpoints(),
-            handle_other=lambda message: service.reply(message),  # type: ignore[arg-type]
+            replies={Match: service.reply},
         )
 
     over = {"p0": RestartingTransport(make_end, at, fails)}

@@ -15,13 +15,12 @@ import pytest
 
 from tests.service.predicting_federation import COORDINATOR
 from xvfl.certs import create_authority
-from xvfl.errors import ConfigError, RunError
-from xvfl.service.prediction.endpoint_settings import EndpointSettings, read_tokens
-from xvfl.service.prediction.http_endpoint import HttpEndpoint, PredictionService
-from xvfl.service.prediction.micro_batches import OverloadedError, UnavailableError
-from xvfl.service.prediction.predict_client import predict_federated
+from xvfl.cli.predict_client import predict_federated
+from xvfl.errors import ConfigError, RunError, XVFLError
+from xvfl.service.prediction.endpoint import open_endpoint, read_tokens
 from xvfl.service.prediction.prediction_config import PartyPrediction
-from xvfl_serve.errors import RequestError
+from xvfl_serve.errors import OverloadedError, RequestError, UnavailableError
+from xvfl_serve.http.id_endpoint import IdEndpoint, PredictionService
 
 ANSWER = {
     "prediction": 1,
@@ -66,7 +65,7 @@ class Recorder:
         address: str = "127.0.0.1:0",
         tokens: str | None = None,
         certificate: tuple[str, str] | None = None,
-    ) -> HttpEndpoint:
+    ) -> IdEndpoint:
         service = PredictionService(
             "collaborative",
             lambda each: 0,
@@ -74,9 +73,18 @@ class Recorder:
             self.submit,
             {"party": "a"},
             self.check_ready,
+            (XVFLError,),
         )
-        settings = EndpointSettings(address, tokens, 2.0, 10, *(certificate or ()))
-        return HttpEndpoint(settings, service, self.events.append)
+        files = certificate or (None, None)
+        section = PartyPrediction(
+            "t.csv",
+            address=address,
+            tokens=tokens,
+            certificate=files[0],
+            private_key=files[1],
+            max_rows=10,
+        )
+        return open_endpoint(section, service, self.events.append)
 
 
 def post(

@@ -1,12 +1,14 @@
 """The coordinator's own party takes part in predictions, without budgets."""
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 
 import pytest
 
 from tests.service.test_service import COORDINATOR, SHOP, write
+from xvfl.config import EncoderConfig
 from xvfl.data.frames import read_frame
 from xvfl.errors import ConfigError
 from xvfl.federation.prediction_ledger import PredictionLimits
@@ -15,12 +17,12 @@ from xvfl.options import resolve_privacy
 from xvfl.service.config import load_coordinator_config, load_party_config
 from xvfl.service.coordinator import _local_party
 from xvfl.service.coordinator_service import CoordinatorService
+from xvfl.service.party import open_party
 from xvfl.service.party_inputs import PartyInputs
-from xvfl.service.party_service import PartyService
 from xvfl.service.prediction.coordinator_prediction import CoordinatorPredictor
 from xvfl.service.prediction.coordinator_process import open_local_party
-from xvfl.service.prediction.federated_model import load_federated_model
 from xvfl.service.prediction.party_prediction import PartyPredictor
+from xvfl.service.trained_heads import load_federated_model
 from xvfl.wire.in_process import InProcessTransport
 
 PREDICTION = '[prediction]\nids = "labels.csv"\nlocal_table = "bank.csv"\n'
@@ -33,10 +35,14 @@ def test_the_local_party_takes_part(tmp_path: Path) -> None:
     (tmp_path / "coordinator.toml").write_text(text + PREDICTION)
     (tmp_path / "shop.toml").write_text(SHOP.replace("PORT", "1"))
     config = load_coordinator_config(tmp_path / "coordinator.toml")
+    assert config.local_party is not None
+    local = replace(config.local_party, encoder=EncoderConfig(epochs=1))
+    config = replace(config, local_party=local)
     shop_config = load_party_config(tmp_path / "shop.toml")
     service = CoordinatorService(config, show=False)
     inputs = PartyInputs.load("shop", shop_config, RunDir(shop_config.state_dir).create())
-    shop = PartyService(inputs, lambda event: None).endpoint
+    inputs = replace(inputs, encoder=EncoderConfig(epochs=1))
+    shop = open_party(inputs, lambda event: None).endpoint
     service.connect({"shop": InProcessTransport(shop.hello, shop.handle), **_local_party(service)})
     assert service.run(Event()).evaluation is not None
 
@@ -47,13 +53,10 @@ def test_the_local_party_takes_part(tmp_path: Path) -> None:
     ids = list(read_frame(settings.ids, "customer", "ids").index)
     state = RunDir(tmp_path / "prediction").create()
     predictor = CoordinatorPredictor(config, model, ids, state, events.append)
-    limits, log = PredictionLimits(), events.append
-    opened = PartyPredictor(
-        "shop", inputs.folder, inputs.source, config.matching, limits, "cpu", log
-    ).endpoint
+    opened = PartyPredictor(inputs, PredictionLimits(), events.append).endpoint
     transports = {
         "shop": InProcessTransport(opened.hello, opened.handle),
-        **open_local_party(config, settings, folder, events.append),
+        **open_local_party(config, settings, events.append),
     }
     pool = predictor.connect(transports)
     while len(pool.available()) < 2:
@@ -68,4 +71,4 @@ def test_the_local_party_takes_part(tmp_path: Path) -> None:
     config = load_coordinator_config(tmp_path / "coordinator.toml")
     assert config.prediction is not None
     with pytest.raises(ConfigError, match="prediction.local_table: expected the prediction table"):
-        open_local_party(config, config.prediction, folder, events.append)
+        open_local_party(config, config.prediction, events.append)

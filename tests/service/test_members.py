@@ -1,7 +1,6 @@
 """Several members in processes over mutual TLS: train, resume after kills, evaluate, release."""
 
 import json
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,10 @@ from tests.command_line import run_xvfl
 from tests.options import resolved
 from tests.service.test_service import SHOP, start, wait_for
 from xvfl.certs import create_authority
-from xvfl.config import LossConfig, NetConfig, PrivacyConfig, build
+from xvfl.config import NO_PROTECTION, LossConfig, NetConfig, build
 from xvfl.data.frames import read_table
 from xvfl.data.labels import read_labels
 from xvfl.dataset.splits import Splits
-from xvfl.federation.request_ledger import UNLIMITED
 from xvfl.federation.run_settings import RunSettings
 from xvfl.matching.alignment import load_coordinator_alignment
 from xvfl.methods.pooling import decision_weights
@@ -33,8 +31,6 @@ from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.party_release import RUN
 from xvfl.service.party_service import PartyService
 from xvfl.service.secret import load_secret, run_seed
-from xvfl.wire import codec
-from xvfl.wire.messages import Begin, ErrorReply
 
 MEMBERS, PARTIES, ROWS = 3, ("bank", "shop"), 200
 COORDINATOR = """\
@@ -44,7 +40,6 @@ revocation_list = "certs/ca.crl"
 state_dir = "main"
 release_to = ["bank", "shop"]
 checkpoint_interval = 2
-min_parties = 2
 [tls]
 ca_certificate = "certs/ca.crt"
 certificate = "certs/coordinator.crt"
@@ -53,6 +48,8 @@ private_key = "certs/coordinator.key"
 table = "labels.csv"
 id_column = "customer"
 column = "churned"
+[privacy]
+label_protection = "off"
 [net]
 members = 3
 embedding_dim = 64
@@ -116,7 +113,7 @@ def one_process_model(folder: Path) -> Model:
         build(NetConfig, main["net"], "net"),
         build(LossConfig, main["loss"], "loss"),
         0,
-        privacy=PrivacyConfig("no_gradients"),
+        privacy=NO_PROTECTION,
     )
     for name, each in released.items():
         model.parties[name].load_state_dict(each.parties[name].state_dict())
@@ -147,27 +144,6 @@ def one_process_evaluation(folder: Path, model: Model) -> list[dict[str, Any]]:
     return lines
 
 
-def private_run_of_members(folder: Path) -> tuple[object, list[dict[str, Any]]]:
-    """Let a coordinator begin a run that combines members with differential privacy."""
-    events: list[dict[str, Any]] = []
-    inputs = PartyInputs.load(
-        "shop", load_party_config(folder / "shop.toml"), RunDir(folder / "shop")
-    )
-    options = resolved(NetConfig(embedding_dim=16, hidden_dim=64, members=2))
-    settings = RunSettings(
-        "laser",
-        options.net,
-        options.train,
-        privacy=PrivacyConfig("no_gradients", epsilon=8.0),
-        run="private",
-    )
-    endpoint = PartyService(inputs, events.append).endpoint
-    training = torch.arange(endpoint.hello.rows, dtype=torch.int32)
-    begin = Begin(1, "private", 0, json.dumps(asdict(settings)), training)
-    reply = endpoint.handle(codec.encode(begin))
-    return codec.decode(reply), events
-
-
 def unmasked_share_of(folder: Path, name: str, wanted: float | None) -> float:
     """Return the share of unmasked copies with which a matched party begins a run."""
     config = load_party_config(folder / f"{name}.toml")
@@ -175,14 +151,12 @@ def unmasked_share_of(folder: Path, name: str, wanted: float | None) -> float:
         PartyInputs.load(name, config, RunDir(folder / name)), lambda event: None
     )
     options = resolved(NetConfig(embedding_dim=16, hidden_dim=64, members=2))
-    # The party's operator accepts nets that are not trained, and gradients.
-    service.inputs = replace(service.inputs, limits=UNLIMITED)
     settings = RunSettings(
-        "laser+mask", options.net, options.train, unmasked_copies=wanted, run="r"
+        "laser+mask", options.net, options.train, unmasked_copies=wanted, run=f"share-{wanted}"
     )
     # Ids are matched in a random order: all rows train, so that the share is always the same.
-    assert service._alignment is not None
-    training = torch.arange(len(service._alignment.match.rows))
+    assert service.table.match is not None
+    training = torch.arange(len(service.table.match.rows))
     shares = service._start_run(settings, training).worker._unmasked.tolist()
     assert len(shares) == 2 and shares[0] == shares[1]
     return float(shares[0])
@@ -219,7 +193,6 @@ def test_members_train_resume_evaluate_and_predict(tmp_path: Path) -> None:
             process.communicate()
     events = read_log(log)
     assert [e for e in events if e["event"] == "resumed" and e["step"] > 0]
-    assert not [e for e in events if e["event"] in ("party_anomaly", "party_excluded")]
     lines = json.loads((log / "evaluation.json").read_text())["lines"]
     model = one_process_model(tmp_path)
     expected_lines = one_process_evaluation(tmp_path, model)
@@ -247,6 +220,3 @@ def test_members_train_resume_evaluate_and_predict(tmp_path: Path) -> None:
     assert unmasked_share_of(tmp_path, "shop", None) == pytest.approx(expected_share)
     # The bank has a hashed category.
     assert unmasked_share_of(tmp_path, "bank", None) == 0.0
-    reply, party_log = private_run_of_members(tmp_path)
-    assert isinstance(reply, ErrorReply) and "ConfigError" in reply.text
-    assert any("members: expected 1 with differential" in str(e.get("reason")) for e in party_log)

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from xvfl.service.prediction.micro_batches import Answers, MicroBatcher, OverloadedError
+from xvfl_serve.errors import OverloadedError
+from xvfl_serve.http.micro_batches import Answers, MicroBatcher
 
 
 class Exchanges:

@@ -10,7 +10,6 @@ import pytest
 from tests.matching.dishonest_coordinator import DishonestCoordinator, Items
 from tests.matching.session_helpers import RULE
 from xvfl.errors import MatchingError
-from xvfl.federation.endpoint import Endpoint
 from xvfl.matching import CoordinatorSession, load_party_alignment
 from xvfl.matching.session_messages import MatchingMessage, MessageKind
 from xvfl.service.align import match_parties
@@ -33,7 +32,7 @@ class Party:
         self.path = folder / "alignment.json"
         self.events: list[Mapping[str, Any]] = []
         log = self.events.append
-        self.endpoint: Endpoint = matching_endpoint(IDS, ["x"], CONFIG, self.path, log, again)
+        self.endpoint = matching_endpoint(IDS, ["x"], CONFIG, self.path, log, again)
 
     def exchange(self, body: bytes) -> bytes:
         frame = codec.encode(Match(next(REQUEST_IDS), body))

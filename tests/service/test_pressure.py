@@ -6,7 +6,6 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,7 @@ import pandas as pd
 import pytest
 
 from tests.service.pressure import (
-    LARGE_REPLY,
-    SMALL_DISK,
     STARTED,
-    can_mount,
     descriptors_in_use,
     memory,
     reset_peak,
@@ -80,7 +76,7 @@ def write_parties(folder: Path, port: object, names: tuple[str, ...] = ("shop",)
     for name in names:
         text = SHOP.replace("PORT", str(port)).replace("shop", name)
         text = text.replace("[tls]", 'revocation_list = "certs/ca.crl"\n[tls]')
-        (folder / f"{name}.toml").write_text(text + "[limits]\nmax_epochs = 1_000_000\n")
+        (folder / f"{name}.toml").write_text(text)
 
 
 def finish(*processes: Any) -> list[str]:
@@ -98,31 +94,20 @@ def events(folder: Path, kind: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("descriptors", "sockets", "megabytes", "frame"),
-    [
-        pytest.param(400, 800, 16, 64, id="small"),
-        pytest.param(1024, 5_500, 240, 1_000, id="large"),
-    ],
+    ("descriptors", "sockets", "megabytes"),
+    [pytest.param(400, 800, 16, id="small"), pytest.param(1024, 5_500, 240, id="large")],
 )
 def test_attacks_end_no_run_and_are_one_line_each(
     tmp_path: Path,
     descriptors: int,
     sockets: int,
     megabytes: int,
-    frame: int,
     record_property: Callable[[str, object], None],
 ) -> None:
     write(tmp_path)
-    open_authority(tmp_path / "certs").issue("mallory")
-    shop = pd.read_csv(tmp_path / "shop.csv")
-    shop.rename(columns=lambda name: name.replace("s", "z")).rename(
-        columns={"cuztomer": "customer"}
-    ).to_csv(tmp_path / "mallory.csv", index=False)
-    config = COORDINATOR.replace('parties = ["shop"]', 'parties = ["shop", "mallory"]')
-    (tmp_path / "coordinator.toml").write_text(config + "[timeouts]\noutcome = 1\n")
     main = start(tmp_path, "coordinator", "coordinator.toml", code=HOLD, descriptors=descriptors)
     port = int(str(wait_for(tmp_path / "main", "listening", main)["address"]).rpartition(":")[2])
-    write_parties(tmp_path, port, ("shop", "mallory"))
+    write_parties(tmp_path, port)
     reset_peak(main)
     before = memory(main, "VmRSS")
     peaks = {}
@@ -132,8 +117,6 @@ def test_attacks_end_no_run_and_are_one_line_each(
         # A party can connect while the attackers hold their sockets.
         party = start(tmp_path, "party", "shop.toml")
         wait_for(tmp_path / "main", "connected", main)
-    code = LARGE_REPLY
-    mallory = start(tmp_path, "party", "mallory.toml", str(frame * 2**20), code=code)
     wait_until((tmp_path / "at_2").exists, main)
     for name, attack in {
         "before Hello": lambda: send_before_hello(
@@ -149,15 +132,10 @@ def test_attacks_end_no_run_and_are_one_line_each(
         replies = attack()
         peaks[name] = memory(main, "VmHWM") - start_mb
         if replies is not None:
-            assert len(replies) == 8 and not any("mallory" in each for each in replies)
-    reset_peak(main)
-    start_mb = memory(main, "VmRSS")
+            assert len(replies) == 8
     (tmp_path / "after_2").touch()
-    wait_until((tmp_path / "at_10").exists, main)
-    peaks[f"frame of {frame} MiB"] = memory(main, "VmHWM") - start_mb
     (tmp_path / "after_10").touch()
     finish(main, party)
-    mallory.communicate(timeout=600)
     print({name: round(peak) for name, peak in peaks.items()}, in_use)
     record_property("peaks", peaks)
     assert in_use < descriptors
@@ -179,93 +157,35 @@ def test_attacks_end_no_run_and_are_one_line_each(
     assert unlisted == [8]
     large = [n for (who, why), n in reasons.items() if who == "shop" and "Challenge" in why]
     assert 1 <= len(large) <= 2
-    large = [why for (who, why) in reasons if who == "mallory"]
-    assert any("expected at most" in why and str(frame * 2**20) in why for why in large), large
     assert [n for (_, why), n in reasons.items() if "does not use TLS" in why] == [100]
 
 
-@pytest.mark.parametrize(
-    ("missing", "side"),
-    [
-        ("descriptors", "shop"),
-        ("descriptors", "main"),
-        ("disk", "main"),
-        ("disk", "shop"),
-    ],
-)
-def test_what_cannot_be_written_costs_log_lines_not_the_run(
-    tmp_path: Path, missing: str, side: str
-) -> None:
-    """Let no file be written by the coordinator, or by a party, from epoch 2 to epoch 10."""
+def test_a_coordinator_that_cannot_write_ends_with_a_line_and_resumes(tmp_path: Path) -> None:
     write(tmp_path)
     main = start(tmp_path, "coordinator", "coordinator.toml", code=HOLD)
     port = str(wait_for(tmp_path / "main", "listening", main)["address"]).rpartition(":")[2]
+    config = COORDINATOR.replace("127.0.0.1:0", f"127.0.0.1:{port}", 1)
+    (tmp_path / "coordinator.toml").write_text(config)
     write_parties(tmp_path, port)
     party = start(tmp_path, "party", "shop.toml")
     wait_until((tmp_path / "at_2").exists, main)
-    pid = (main if side == "main" else party).pid
-    kind = resource.RLIMIT_FSIZE if missing == "disk" else resource.RLIMIT_NOFILE
-    before = resource.prlimit(pid, kind)
-    lines = len(read_log(tmp_path / side))
-    # With a limit of 3 descriptors no file can be opened; those that are open stay open.
-    resource.prlimit(pid, kind, (1 if missing == "disk" else 3, before[1]))
+    _, most = resource.prlimit(main.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(main.pid, resource.RLIMIT_FSIZE, (1, most))
     (tmp_path / "after_2").touch()
-    # Without descriptors the process cannot create a file, but write to one that is open.
-    wait_until(lambda: (tmp_path / "at_10").exists() or (tmp_path / "holds_10").read_bytes(), main)
-    assert len(read_log(tmp_path / side)) == lines
-    resource.prlimit(pid, kind, before)
     (tmp_path / "after_10").touch()
-    errors = dict(zip(("main", "shop"), finish(main, party), strict=True))
-    assert main.returncode == party.returncode == 0
-    # One line for each file: the checkpoint, and the coordinator's records and run.json.
-    files = 3 if side == "main" else 1
-    assert errors[side].count(" write_failed ") == files
-    log = [each["event"] for each in read_log(tmp_path / side)]
-    assert log.count("log_lines_lost") == 1 and log.count("write_recovered") == files, log
-    assert events(tmp_path / side, "log_lines_lost")[0]["count"] >= (8 if side == "main" else 1)
-    assert events(tmp_path / "main", "finished")
+    (error,) = finish(main)
+    assert main.returncode == 2 and "could not be written" in error.splitlines()[-1]
+    again = start(tmp_path, "coordinator", "coordinator.toml")
+    finish(again, party)
+    assert again.returncode == party.returncode == 0
+    assert events(tmp_path / "main", "resumed") and events(tmp_path / "main", "finished")
     records = (tmp_path / "main" / "records.jsonl").read_text().splitlines()
     assert [json.loads(each)["epoch"] for each in records] == list(range(1, 13))
-
-
-def test_a_full_disk_during_training_costs_log_lines_not_the_run(tmp_path: Path) -> None:
-    if not can_mount(tmp_path):
-        pytest.skip("this user cannot mount a small disk")
-    write(tmp_path)
-    config = COORDINATOR.replace('release_to = ["shop"]\n', "")
-    (tmp_path / "coordinator.toml").write_text(config)
-    main = start(tmp_path, "coordinator", "coordinator.toml", code=HOLD, prefix=SMALL_DISK)
-    # The disk is visible in the namespace of the coordinator alone.
-    disk = Path(f"/proc/{main.pid}/root{tmp_path}/main")
-    port = str(wait_for(disk, "listening", main)["address"]).rpartition(":")[2]
-    write_parties(tmp_path, port)
-    party = start(tmp_path, "party", "shop.toml")
-    wait_until((tmp_path / "at_2").exists, main)
-    with (disk / "filler").open("wb", buffering=0) as filler, suppress(OSError):
-        while True:
-            filler.write(bytes(4096))
-    lines = len(read_log(disk))
-    (tmp_path / "after_2").touch()
-    wait_until((tmp_path / "at_10").exists, main)
-    assert len(read_log(disk)) <= lines + 20
-    (disk / "filler").unlink()
-    (tmp_path / "after_10").touch()
-    out, err = main.communicate(timeout=600)
-    finish(party)
-    assert main.returncode == party.returncode == 0, err
-    assert "collaborative" in out and "Traceback" not in err
-    shown = [
-        line.split(": ")[1].split()[0] for line in err.splitlines() if " coordinator: " in line
-    ]
-    # The checkpoint fails; a line of the records, or run.json, may still fit.
-    assert 1 <= shown.count("write_failed") == shown.count("write_recovered") <= 3
-    assert shown.count("epoch") == 12 and "finished" in shown
 
 
 @pytest.mark.parametrize("phase", ["waiting", "training", "alone"])
 def test_a_stop_signal_ends_each_side_without_a_traceback(tmp_path: Path, phase: str) -> None:
     write(tmp_path)
-    (tmp_path / "coordinator.toml").write_text("min_parties = 2\n" + COORDINATOR)
     main = start(tmp_path, "coordinator", "coordinator.toml", code=HOLD)
     port = str(wait_for(tmp_path / "main", "listening", main)["address"]).rpartition(":")[2]
     write_parties(tmp_path, port)
@@ -280,7 +200,7 @@ def test_a_stop_signal_ends_each_side_without_a_traceback(tmp_path: Path, phase:
         return
     wait_until((tmp_path / "at_2").exists, main)
     if phase == "alone":
-        # The coordinator waits for the party, and is interrupted 20 s after the signal.
+        # The coordinator waits for the party, and is interrupted at once.
         party.kill()
         (tmp_path / "after_2").touch()
         wait_for(tmp_path / "main", "party_left", main)
@@ -341,10 +261,8 @@ def test_revocation_during_a_run(tmp_path: Path) -> None:
     wait_until(since("main", "disconnected", "shop", began), main)
     assert time.monotonic() - began < 60
     assert parties["shop"].wait(60) == 2
-    left = events(tmp_path / "main", "party_left")
-    assert {each["party"] for each in left} <= {"shop"}
-    last = events(tmp_path / "main", "epoch")[-1]["epoch"]
-    wait_until(lambda: events(tmp_path / "main", "epoch")[-1]["epoch"] > last + 3, main)
+    wait_until(since("main", "party_left", "shop", began), main)
+    assert {each["party"] for each in events(tmp_path / "main", "party_left")} == {"shop"}
 
     began = time.monotonic()
     authority.revoke("coordinator")

@@ -117,6 +117,20 @@ def test_heads_that_no_party_could_use_alone_are_not_promised(method: str) -> No
     check_releasable(LossConfig(method=method), [])  # type: ignore[arg-type]
 
 
+def trained_heads(model: Model) -> TrainedHeads:
+    """Return the heads of a model as a coordinator has them."""
+    return TrainedHeads(
+        "r",
+        model.method,
+        model.task,
+        model.prior,
+        model.temperatures,
+        model.loss,
+        model.net,
+        ("bank", "shop"),
+    )
+
+
 @pytest.mark.parametrize("with_weights", [True, False])
 def test_D9_a_released_model_predicts_as_the_simulator(tmp_path: Path, with_weights: bool) -> None:
     """Heads of version 0.2 are released without weights of decisions."""
@@ -125,7 +139,7 @@ def test_D9_a_released_model_predicts_as_the_simulator(tmp_path: Path, with_weig
     options: dict[str, Any] = {"embedding_dim": 8, "hidden_dim": 16, "full_threshold": 1.0}
     model = XVFLClassifier(epochs=2, device="cpu", **options).fit(both, y).model_
     load_decision_weights(model.method, {"local/bank": [0.75, 0.25], "local/shop": [1, 0]})
-    heads = TrainedHeads("r", model.method, model.task, model.prior, model.temperatures, model.loss)
+    heads = trained_heads(model)
     manifest = heads.party_manifest("bank")
     assert manifest["decision_weights"] == {"local/bank": [0.75, 0.25]}
     if not with_weights:
@@ -173,7 +187,7 @@ def small_party(folder: Path) -> tuple[PartyFolder, ReleaseStore, Callable[[], R
     bank, shop, y = small_tables.make_tables()
     options: dict[str, Any] = {"embedding_dim": 8, "hidden_dim": 16, "device": "cpu"}
     model = XVFLClassifier(epochs=1, **options).fit({"bank": bank, "shop": shop}, y).model_
-    heads = TrainedHeads("r", model.method, model.task, model.prior, model.temperatures, model.loss)
+    heads = trained_heads(model)
     main, state = RunDir(folder / "main").create(), RunDir(folder / "bank").create()
     state.write_json(ENCODER, model.encoders["bank"].to_dict())
     party = PartyFolder("bank", state, main / PUBLIC_KEY)
@@ -181,7 +195,7 @@ def small_party(folder: Path) -> tuple[PartyFolder, ReleaseStore, Callable[[], R
     weights = {f"net/bank/{key}": each for key, each in model.parties["bank"].state_dict().items()}
     Checkpoints(state).save("r", 5, weights, 3)
     store = ReleaseStore(main)
-    return party, store, lambda: heads.release(store, ["bank", "shop"], ["bank"])["bank"]
+    return party, store, lambda: heads.release(store, ["bank"])["bank"]
 
 
 def test_numbers_increase_whatever_the_clock_says(

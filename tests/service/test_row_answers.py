@@ -14,9 +14,9 @@ MODEL: Any = SimpleNamespace(
     names=("bank", "shop", "clinic"),
     prior=(0.75, 0.25),
     task=Classification(("no", "yes")),
-    temperature=1.0,
+    temperature=lambda mode: 1.0,
     completes=True,
-    cross_completion=True,
+    method=SimpleNamespace(modes=("local", "assisted", "collaborative")),
 )
 SEEN = torch.tensor([[1, 1], [1, 0], [0, 0], [0, 0]]).bool()
 FULL = torch.tensor([[1, 0], [1, 0], [0, 0], [0, 0]]).bool()

@@ -19,14 +19,6 @@ def test_the_secret_is_created_once_and_readable_by_its_owner_only(tmp_path: Pat
     assert load_secret(other) != secret
 
 
-def test_a_warm_start_takes_the_secret_of_the_earlier_run(tmp_path: Path) -> None:
-    """The split derives from it: other test rows would be rows that the earlier run trained on."""
-    earlier, later = RunDir(tmp_path / "earlier").create(), RunDir(tmp_path / "later").create()
-    secret = load_secret(earlier)
-    assert load_secret(later, earlier) == secret == load_secret(later)
-    assert stat.S_IMODE((tmp_path / "later" / SECRET).stat().st_mode) == 0o600
-
-
 def test_runs_and_secrets_have_seeds_of_their_own(tmp_path: Path) -> None:
     secret = load_secret(RunDir(tmp_path))
     seeds = {run_seed(secret, "a"), run_seed(secret, "b"), run_seed(bytes(32), "a")}

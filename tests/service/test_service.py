@@ -1,4 +1,4 @@
-"""Coordinator and party as an operator runs them: commands, folders, refusals, release."""
+"""Interactive training as operators run it: commands, folders, refusals, release."""
 
 import json
 import socket
@@ -25,7 +25,6 @@ revocation_list = "certs/ca.crl"
 state_dir = "main"
 release_to = ["shop"]
 status_address = "127.0.0.1:0"
-checkpoint_interval = 5
 [tls]
 ca_certificate = "certs/ca.crt"
 certificate = "certs/coordinator.crt"
@@ -38,8 +37,10 @@ column = "churned"
 name = "bank"
 table = "bank.csv"
 id_column = "customer"
+[local_party.encoder]
+epochs = 10
+embedding_dim = 32
 [net]
-embedding_dim = 64
 hidden_dim = 128
 [train]
 epochs = 12
@@ -58,6 +59,9 @@ release_key = "main/release.pub"
 ca_certificate = "certs/ca.crt"
 certificate = "certs/shop.crt"
 private_key = "certs/shop.key"
+[encoder]
+epochs = 10
+embedding_dim = 32
 """
 
 
@@ -151,15 +155,15 @@ def read_page(address: str) -> str:
 
 
 def test_it_trains_and_evaluates(finished: Path) -> None:
-    lines = json.loads((finished / "main" / "evaluation.json").read_text())["lines"]
+    lines = json.loads((finished / "main/heads/1/evaluation.json").read_text())["lines"]
     assert {(line["mode"], line["party"]) for line in lines} >= {
         ("local", "bank"),
         ("local", "shop"),
         ("collaborative", "all"),
     }
-    records = (finished / "main" / "records.jsonl").read_text().splitlines()
+    records = (finished / "main/heads/1/records.jsonl").read_text().splitlines()
     assert len(records) == 12
-    assert "finished; choose another `state_dir`" in rejected_with(
+    assert "the head is trained" in rejected_with(
         "coordinator", finished / "coordinator.toml", "--quiet"
     )
 
@@ -168,9 +172,9 @@ def test_health_and_metrics(finished: Path) -> None:
     metrics, health = json.loads((finished / "seen.json").read_text())
     assert health == "ok\n"
     assert 'xvfl_party_present{party="shop"} 1' in metrics
-    assert 'xvfl_party_bytes_sent{party="shop"}' in metrics
-    assert 'xvfl_party_rejections{party="shop"} 0' in metrics
-    assert 'xvfl_party_excluded{party="shop"} 0' in metrics
+    assert 'xvfl_party_encoder_progress{party="shop"} 1' in metrics
+    assert 'xvfl_party_upload_version{party="shop"} 1' in metrics
+    assert 'xvfl_party_upload_bytes{party="shop"} 67410' in metrics
     for line in metrics.splitlines():
         name, value = line.rsplit(" ", 1)
         assert name.startswith("xvfl_")
@@ -179,15 +183,20 @@ def test_health_and_metrics(finished: Path) -> None:
 
 def test_the_log_is_structured_and_says_the_story(finished: Path) -> None:
     events = [each["event"] for each in read_log(finished / "main")]
-    story = ["listening", "matched", "party_joined", "checkpoint", "epoch", "released", "finished"]
+    story = ["listening", "matched", "upload_received", "run_started", "epoch", "finished"]
     at = [events.index(each) for each in story]
     assert at == sorted(at), events
-    assert events.index("connected") < events.index("party_joined")
+    assert events.index("connected") < events.index("upload_received")
+    assert "released" in events
+    theirs = [each["event"] for each in read_log(finished / "shop")]
+    story = ["matched", "encoder_training", "encoder_trained", "upload_stored", "released"]
+    at = [theirs.index(each) for each in story]
+    assert at == sorted(at), theirs
 
 
 def test_no_side_has_the_others_files(finished: Path) -> None:
     ours = {path.name for path in (finished / "shop").rglob("*") if path.is_file()}
-    assert {"alignment.json", "encoder.json", "log.jsonl"} <= ours
+    assert {"alignment.json", "encoder.json", "held_out.json", "log.jsonl"} <= ours
     assert not ours & {"evaluation.json", "records.jsonl", "release.key"}
     secret = (finished / "main" / "release.key").stat().st_mode & 0o777
     assert secret == 0o600
@@ -214,43 +223,14 @@ def test_an_unreleased_party_says_so(finished: Path) -> None:
     assert "a coordinator's folder" in rejected_with("predict", finished / "main", *bank)
 
 
-@pytest.mark.slow
-def test_a_party_added_later_starts_beside_warm_ones(finished: Path) -> None:
-    more = pd.read_csv(finished / "shop.csv").rename(
-        columns={"spent": "calls", "visits": "minutes"}
-    )
-    more.to_csv(finished / "stranger.csv", index=False)
-    config = COORDINATOR.replace('["shop"]', '["shop", "stranger"]', 1)
-    config = config.replace('state_dir = "main"', 'state_dir = "again"\nwarm_start = "main"')
-    config = config.replace("epochs = 12", "epochs = 1")
-    (finished / "again.toml").write_text(config.replace('release_to = ["shop"]\n', ""))
-    main = start(finished, "coordinator", "again.toml")
-    address = str(wait_for(finished / "again", "listening", main)["address"])
-    running = []
-    for name in ("shop", "stranger"):
-        text = SHOP.replace("PORT", address.rpartition(":")[2]).replace("shop", name)
-        (finished / f"{name}.toml").write_text(text)
-        running.append(start(finished, "party", f"{name}.toml"))
-    for each in (main, *running):
-        _, err = each.communicate(timeout=600)
-        assert each.returncode == 0, err
-    log = read_log(finished / "again")
-    assert [e["party"] for e in log if e["event"] == "matched"] == ["stranger"]
-    warm = [e["loaded"] for e in read_log(finished / "shop") if e["event"] == "warm_start"]
-    cold = [e["loaded"] for e in read_log(finished / "stranger") if e["event"] == "warm_start"]
-    assert warm == [True] and cold == [False]
-
-
 @pytest.fixture
 def coordinator(finished: Path) -> Iterator["Callable[[], subprocess.Popen[str]]"]:
-    """The same coordinator, ready for another run in its folder."""
-    (finished / "main" / "manifest.json").unlink(missing_ok=True)
-    (finished / "main" / "checkpoint.safetensors").unlink(missing_ok=True)
+    """The same coordinator, which trains another head and waits for `shop` to take it."""
     running: list[subprocess.Popen[str]] = []
 
     def begin() -> "subprocess.Popen[str]":
         (finished / "main" / "log.jsonl").unlink(missing_ok=True)
-        running.append(start(finished, "coordinator", "coordinator.toml"))
+        running.append(start(finished, "coordinator", "coordinator.toml", "--retrain"))
         address = str(wait_for(finished / "main", "listening", running[-1])["address"])
         (finished / "shop.toml").write_text(SHOP.replace("PORT", address.rpartition(":")[2]))
         return running[-1]
@@ -324,8 +304,7 @@ def test_plain_tcp_is_in_the_log(
 @pytest.mark.parametrize(
     ("command", "change", "said"),
     [
-        ("coordinator", ("min_parties", "min_partys = 1\n"), "did you mean 'min_parties'"),
-        ("coordinator", ("min_parties", "min_parties = 3\n"), "expected 1 to 2, got 3"),
+        ("coordinator", ("state_dir", 'state_dr = "main"\n'), "did you mean 'state_dir'"),
         ("coordinator", ("release_to", 'release_to = ["bnak"]\n'), "did you mean 'bank'"),
         ("coordinator", ("loss", '[loss]\nmethod = "vanilla"\n'), "no party can use it alone"),
         ("party", ("", ""), "got the coordinator's"),

@@ -125,18 +125,18 @@ def test_train_release_and_predict_on_two_machines(tmp_path: Path) -> None:
         assert not list(first.folder.rglob("laboratory.key"))
 
         main, _ = first.begin(train), second.begin(take_part)
-        wait_for(first.folder / "coordinator-state", "epoch", 3, main)
+        wait_for(second.folder / "laboratory-state", "encoder_training", 1, main)
         second.kill()
-        wait_for(first.folder / "coordinator-state", "party_left", 1, main)
+        wait_for(first.folder / "coordinator-state", "disconnected", 1, main)
         laboratory = second.begin(take_part)
         assert "collaborative" in finish(main)
         finish(laboratory)
-        joined = [
+        uploads = [
             each["party"]
             for each in read_log(first.folder / "coordinator-state")
-            if each["event"] == "party_joined"
+            if each["event"] == "upload_received"
         ]
-        assert sorted(joined) == ["clinic", "laboratory", "laboratory"]
+        assert sorted(uploads) == ["clinic", "laboratory"]
 
         main = first.begin(release)
         said = second.type(receive)

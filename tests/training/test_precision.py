@@ -4,7 +4,7 @@ from torch.nn import functional as F
 
 from tests.options import resolved
 from xvfl.config import NetConfig, TrainConfig
-from xvfl.federation.build import build_parties
+from xvfl.methods.build import build_parties
 from xvfl.nets.norm import GroupNorm, channels_last
 from xvfl.nets.party_net import PartyNet
 from xvfl.primitives.layout import Layout

@@ -115,6 +115,14 @@ def test_the_numbers_of_the_messages_are_part_of_the_protocol() -> None:
         22: "RowEmbeddings",
         23: "Assist",
         24: "Assistance",
+        25: "HeldOut",
+        26: "AskUpload",
+        27: "UploadOffer",
+        28: "AskChunk",
+        29: "UploadChunk",
+        30: "UploadStored",
+        31: "Withdraw",
+        32: "Receipt",
     }
 
 
@@ -166,8 +174,8 @@ def test_forged_bodies_with_a_right_checksum_end_in_an_error_or_a_message() -> N
 
 
 def test_a_huge_claim_takes_no_memory() -> None:
-    frame = bytearray(encode(Embedded(1, 0, torch.zeros(1, 1, 1))))
-    at = OVERHEAD + 8 + 2
+    frame = bytearray(encode(Embedded(1, torch.zeros(1, 1, 1))))
+    at = OVERHEAD + 2
     frame[at : at + 12] = b"\xff" * 12
     with pytest.raises(WireError, match="truncated"):
         decode(with_checksum(bytes(frame)))

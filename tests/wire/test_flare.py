@@ -22,6 +22,7 @@ from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.matching import load_party_alignment
 from xvfl.model.run_dir import RunDir
+from xvfl.service.head_store import HeadStore
 from xvfl.training.loop import Trainer
 from xvfl.wire import codec
 from xvfl.wire.messages import Done, End, Hello
@@ -116,11 +117,12 @@ def test_the_example_trains_from_each_sides_own_configuration(tmp_path: Path) ->
     environment = os.environ | {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
     code, output = run_group(command, environment, tmp_path)
     assert code == 0, output[-4000:]
-    lines = RunDir(tmp_path / "state").read_json("evaluation.json")["lines"]
+    head = HeadStore(RunDir(tmp_path / "state")).current
+    lines = head.read_json("evaluation.json")["lines"]
     assert {line["mode"] for line in lines} >= {"local", "collaborative"}
-    assert len(RunDir(tmp_path / "state").records()) == 3
+    assert len(head.records()) == 3
     for name in ("bank", "shop"):
-        assert list((tmp_path / name).glob("checkpoint-*.safetensors"))
+        assert (tmp_path / name / "encoders/1/weights.safetensors").is_file()
         kept = load_party_alignment(tmp_path / name / "alignment.json")
         assert len(kept.match.rows) == len(bank if name == "bank" else shop)
 

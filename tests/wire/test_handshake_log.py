@@ -13,6 +13,7 @@ import pytest
 
 from tests.wire.transport_helpers import issue_certificates, run_server, wait_until
 from xvfl.certs import create_authority
+from xvfl.wire.event_summary import EventSummary
 from xvfl.wire.handshake_log import log_failed_handshakes
 
 
@@ -90,9 +91,11 @@ def test_a_flood_of_them_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
     line = (
         b"ssl_transport_security.cc:1] Handshake failed with SSL: OPENSSL_internal:HTTP_REQUEST:\n"
     )
-    with log_failed_handshakes(note):
+    summary = EventSummary(note)
+    with log_failed_handshakes(summary.add):
         for _ in range(5_000):
             os.write(2, line)
+    summary.flush(everything=True)
     assert sum(each.get("count", 1) for each in seen) == 5_000 and len(seen) <= 2
     assert len(capfd.readouterr().err.splitlines()) == len(seen)
 

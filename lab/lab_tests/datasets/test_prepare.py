@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,10 +18,12 @@ from hypothesis import strategies as st
 from lab_tests.command_line import error_of, xvfl_lab
 from lab_tests.datasets.test_tables import bank_frame, write_bank
 from tests.processes import run_python
+from xvfl.config import TableOptions
 from xvfl.errors import DataWarning, InputError
-from xvfl.primitives.layout import Feature, Layout
+from xvfl.primitives.layout import Feature, Layout, NumberBins
 from xvfl_lab.datasets import DATASETS, data_set, find, prepare
 from xvfl_lab.datasets.source import fixed_fraction, hash_ranks
+from xvfl_lab.datasets.table_sets import Table
 from xvfl_lab.task import Task, load_task, save_task
 
 
@@ -66,6 +69,25 @@ def test_a_task_without_fixed_test_rows_comes_back(tmp_path: Path) -> None:
     task = Task("t", {"a": Layout(image=(1, 1, 1))}, {"a": np.zeros((3, 1, 1, 1))}, np.arange(3))
     save_task(task, tmp_path / "t.npz")
     assert load_task(tmp_path / "t.npz").test is None and task.classes == 3
+
+
+def test_bins_of_numbers_are_prepared_and_not_hashed(tmp_path: Path) -> None:
+    rows, rng = 300, np.random.default_rng(0)
+    names = ("pulse__first", "pulse__last", "age")
+    frame = pd.DataFrame({name: rng.integers(0, 9, rows) * 1.0 for name in names})
+    test = np.arange(rows) >= 200
+    frame.loc[test, "age"] = 99.0
+    parties = {1: {"clinic": ("pulse", "age")}}
+    y = rng.integers(0, 2, rows)
+    task = Table("t", frame, y, test, parties, TableOptions()).split(1)
+    (layout,) = task.layouts.values()
+    assert [each.width for each in layout.features] == [2, 1]
+    # The value of the test rows is no knot.
+    assert layout.bins == (NumberBins(tuple(np.linspace(0, 1, 9))),) * 3
+    save_task(task, tmp_path / "t.npz")
+    assert load_task(tmp_path / "t.npz").layouts == task.layouts
+    plain = replace(task, layouts={"clinic": replace(layout, bins=())})
+    assert plain.digest() == task.digest()
 
 
 def test_raw_values_are_one_number_a_feature() -> None:

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from xvfl.config import LossConfig, NetConfig, TrainConfig
-from xvfl.federation.predict import logits
 from xvfl.primitives.layout import Layout
+from xvfl.training.predict import logits
 from xvfl_lab.experiments import confidence as cf
 from xvfl_lab.experiments import plot_confidence
 from xvfl_lab.experiments.figure_cache import cached_figure

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from xvfl.config import PrivacyConfig
+from xvfl.config import EncoderConfig, PrivacyConfig
 from xvfl_lab.datasets.digits import digits
 from xvfl_lab.experiments.label_protection import (
     ATTACKS,
@@ -40,7 +40,9 @@ def test_attacks_find_labels_in_gradients_that_hold_them() -> None:
 def test_protection_hides_the_labels_from_the_gradients(
     privacy: PrivacyConfig, low: float, high: float
 ) -> None:
-    stack = StackedRuns(digits(), [run_config(0.5, 0, epochs=2)], privacy=privacy)
+    encoder = EncoderConfig(epochs=1)
+    run = run_config(0.5, 0, epochs=2)
+    stack = StackedRuns(digits(), [run], privacy=privacy, encoder=encoder)
     probe = GradientProbe(stack)
     with torch.random.fork_rng(devices=[]):
         stack.train(on_epoch=probe.end_epoch)

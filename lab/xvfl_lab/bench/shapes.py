@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from xvfl import nets
 from xvfl.config import NO_PROTECTION, LossConfig, NetConfig, TrainConfig
-from xvfl.federation.build import build_parties
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.methods import MethodParts, method_spec
+from xvfl.methods.build import build_parties
 from xvfl.options import resolve_options
 from xvfl.primitives.layout import Feature, Layout
 from xvfl.primitives.rows import PartyTable, Rows

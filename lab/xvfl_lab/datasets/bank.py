@@ -66,6 +66,7 @@ DATA_SET = DataSet(
         FileFormat(("bank+marketing.zip|bank.zip",), read, 45_211),
         FileFormat(("tabular/bank_full.parquet",), read, 45_211),
     ),
+    version=2,
     downloads=(
         Download(
             "https://archive.ics.uci.edu/static/public/222/bank+marketing.zip",

@@ -6,8 +6,11 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from xvfl.primitives.layout import Feature, Layout
+from xvfl.primitives.layout import Feature, Layout, NumberBins
 from xvfl_lab.task import Task
+
+GRAY_VALUES = NumberBins(tuple(value / 16 for value in range(17)))
+"""All values that a pixel can have."""
 
 
 def digits() -> Task:
@@ -36,5 +39,6 @@ def _images() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
 def _task(name: str, parts: dict[str, NDArray[np.float32]], y: NDArray[np.int64]) -> Task:
     values = {party: part.reshape(len(y), -1).copy() for party, part in parts.items()}
     count = next(iter(values.values())).shape[1]
-    layout = Layout(tuple(Feature(f"pixel {i}", "numeric", 1) for i in range(count)))
+    features = tuple(Feature(f"pixel {i}", "numeric", 1) for i in range(count))
+    layout = Layout(features, bins=(GRAY_VALUES,) * count)
     return Task(name, dict.fromkeys(parts, layout), values, y, test_share=0.3)

@@ -129,7 +129,7 @@ DATA_SET = DataSet(
         FileFormat(tuple(f"{name}.csv|{name}.csv.gz" for name in TABLES), read),
         FileFormat(tuple(f"clinical/mimic3_demo/{name}.parquet" for name in TABLES[:-1]), read),
     ),
-    version=2,
+    version=3,
     instructions="it needs a credentialed PhysioNet account and a signed agreement; the open demo "
     "of 100 patients has the same tables: https://physionet.org/content/mimiciii-demo/1.4/",
 )

@@ -130,6 +130,7 @@ DATA_SET = DataSet(
         ),
         FileFormat(("clinical/physionet2012_wide.parquet",), read_pack, 12_000),
     ),
+    version=2,
     downloads=tuple(
         Download(WORLD + file, f"physionet2012/{file}", size, f"sha256:{digest}")
         for file, (size, digest) in CHECKSUMS.items()

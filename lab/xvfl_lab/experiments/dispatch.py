@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from xvfl.errors import ConfigError
 from xvfl.primitives.layout import any_image
@@ -154,12 +155,16 @@ def _task(
 
 def subset(task: Task, train_rows: int, test_rows: int) -> Task:
     """Select a fixed random sample of training and test rows (0 = all)."""
-    if task.test is None:
-        return task
+    return task if task.test is None else task.take(sampled_rows(task, train_rows, test_rows))
+
+
+def sampled_rows(task: Task, train_rows: int, test_rows: int) -> NDArray[np.int64]:
+    """Return the rows of a fixed random sample of training and test rows (0 = all)."""
+    assert task.test is not None, "the test rows are not fixed"
     order = np.random.default_rng(0).permutation(len(task))
     counts = {False: train_rows, True: test_rows}
     rows = [order[task.test[order] == test][: count or None] for test, count in counts.items()]
-    return task.take(np.sort(np.concatenate(rows)))
+    return np.sort(np.concatenate(rows))
 
 
 def hardware(device: str) -> str:

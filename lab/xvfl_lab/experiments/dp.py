@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from xvfl.config import LossConfig, PrivacyConfig, TrainConfig
+from xvfl.config import EncoderConfig, LossConfig, PrivacyConfig, TrainConfig
 from xvfl.federation.privacy_accounting import state_privacy
+from xvfl.federation.upload.encoder_net import build_encoder
 from xvfl_lab.experiments.dispatch import Load
 from xvfl_lab.experiments.dp_attack import Neighbors, lower_bound, most_distant_rows, opposite_rows
 from xvfl_lab.experiments.figure_cache import FigureData, Progress, cached_figure, cached_part
@@ -116,8 +117,10 @@ def _score(
 def _rows_of(task: Task, device: torch.device) -> Neighbors:
     privacy, _ = settings()[name_of(EPSILONS[0])]
     stack = StackedRuns(task, [run_config(0, 1)], device, privacy)
-    worker = stack.federation.workers[0]
-    return most_distant_rows(worker.net, worker.table.take(torch.arange(PARTY_ROWS)))
+    name, table = next(iter(stack.tables.items()))
+    config = EncoderConfig(epsilon=privacy.epsilon)
+    net = build_encoder(name, table.layout, config, stack.seeds).to(device)
+    return most_distant_rows(net, table.take(torch.arange(PARTY_ROWS, device=device)))
 
 
 def _attack(
@@ -127,7 +130,7 @@ def _attack(
     found = {}
     for epsilon in EPSILONS:
         progress(f"attack on {name}, {name_of(epsilon)}")
-        statement = state_privacy(PrivacyConfig("no_gradients", epsilon=epsilon), METHOD)
+        statement = state_privacy(PrivacyConfig("no_gradients", epsilon=epsilon))
         assert statement is not None
         found[name_of(epsilon)] = {
             "stated": epsilon,

@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.privacy_accounting import PrivacyStatement
+from xvfl.federation.upload.private_worker import PrivateWorker
 from xvfl.nets import NoCompleter
 from xvfl.nets.party_net import PartyNet
 from xvfl.primitives.layout import Feature, Layout
@@ -56,9 +56,8 @@ def opposite_rows() -> Neighbors:
 
 def most_distant_rows(net: PartyNet, table: PartyTable) -> Neighbors:
     """Return the two rows of a table whose embeddings point in the most different directions."""
-    no_noise = PrivacyStatement(0.0, 0.0, 1, 0.0, 0.0)
-    handles = torch.arange(len(table))
-    E = PartyWorker("party", net, table, [0], 0.0, no_noise).embed(handles, ["plain"], 0)[:, 0]
+    handles = torch.arange(len(table), device=table.device)
+    E = PrivateWorker("party", net, table, [0], 0.0).embed(handles, ["plain"], 0)[:, 0]
     at = int((E @ E.T).argmin())
     pair = (at // len(E), at % len(E))
     first, second = (table.take(torch.tensor([i])) for i in pair)
@@ -68,7 +67,7 @@ def most_distant_rows(net: PartyNet, table: PartyTable) -> Neighbors:
 def release_often(
     neighbors: Neighbors, privacy: PrivacyStatement, count: int, secret: int
 ) -> tuple[Floats, Floats]:
-    """Release each version of the row `count` times, in all views. (count, v·d)
+    """Release each version of the row `count` times. (count, d)
 
     Rows with other handles and equal content have independent noise.
     """
@@ -79,10 +78,10 @@ def release_often(
 
 
 def _release(net: PartyNet, table: PartyTable, privacy: PrivacyStatement, secret: int) -> Floats:
-    worker = PartyWorker("party", net, table, [secret], 0.0, privacy)
-    views = ["plain", *["masked"] * (privacy.n_releases - 1)]
-    released = worker.embed(torch.arange(len(table)), views, 0)  # type: ignore[arg-type]
-    return released.flatten(1).double().numpy()
+    worker = PrivateWorker("party", net, table, [secret], privacy.noise_std)
+    handles = torch.arange(len(table), device=table.device)
+    released: Floats = worker.embed(handles, ["plain"], 0)[:, 0].double().cpu().numpy()
+    return released
 
 
 def _repeat(row: PartyTable, count: int) -> PartyTable:

@@ -36,6 +36,8 @@ class FigureData:
     """Arrays that the plot needs."""
     seconds: float | None = None
     """Of the computation, if a part of it was stored before; by default, measured."""
+    hardware: str = ""
+    """Of the computation, if it was stored before; by default, this machine."""
 
 
 def cached_figure(
@@ -56,7 +58,7 @@ def cached_figure(
     record = {
         "key": key,
         "config": config,
-        "hardware": hardware(device.type),
+        "hardware": data.hardware or hardware(device.type),
         "seconds": round(seconds, 1),
         "figures": data.figures,
     }

@@ -173,7 +173,7 @@ class ProbedFederation(FusedFederation):
     """A federation whose embeddings are observed in training."""
 
     def __init__(self, federation: FusedFederation, probe: GradientProbe) -> None:
-        super().__init__(federation.workers, federation.sends_gradients)
+        super().__init__(federation.workers)
         self._probe = probe
 
     def embed(self, rows: Rows, views: Sequence[View], needed: Tensor | None = None) -> Tensor:

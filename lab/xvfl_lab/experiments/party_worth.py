@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 
 from xvfl import XVFLClassifier
 from xvfl.config import LossConfig, TrainConfig
-from xvfl.federation.predict import logits
 from xvfl.model.explain.bootstrap import METRICS, Estimate, sample_rows
 from xvfl.model.explain.coalitions import coalitions, shapley_weights
 from xvfl.model.explain.explain_model import ExplainOptions
 from xvfl.primitives.layout import Feature, Layout
+from xvfl.training.predict import logits
 from xvfl_lab.datasets.digits import quarters
 from xvfl_lab.experiments.compare import Difference
 from xvfl_lab.experiments.dispatch import Load

@@ -33,11 +33,13 @@ from xvfl_lab.experiments import (
     plot_trees,
     plot_tuning,
     plot_unlabeled,
+    plot_upload,
     plots,
     rounds,
     trees,
     tuning,
     unlabeled,
+    upload,
 )
 from xvfl_lab.experiments import figure_tables as tables
 from xvfl_lab.experiments.dispatch import task_of
@@ -314,6 +316,14 @@ SPECIAL: dict[str, SpecialFigure] = {
         plot_unlabeled.plot,
         "`xvfl+` with 500 labels: what the rows without a label add; R_miss 0.5, five seeds. On a "
         "GPU also CIFAR-10 with 1,000 labels.",
+    ),
+    "upload": SpecialFigure(
+        upload.make,
+        plot_upload.plot,
+        "One upload, the default of a federation, against training in one process (four members, "
+        "with gradients), interactive training with gradients, and the federation of version "
+        "0.3.0 by its own code; five seeds, three for images. Variants of the upload, and how well "
+        "attacks recover columns.",
     ),
     "tuning": SpecialFigure(
         tuning.make,

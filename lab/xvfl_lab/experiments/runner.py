@@ -14,11 +14,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from xvfl.federation.predict import logits
 from xvfl.methods.base import Method, Mode
 from xvfl.methods.pooling import without_completion
 from xvfl.primitives.metrics import all_metrics, majority_rate
 from xvfl.primitives.random import named_generator
+from xvfl.training.predict import logits
 from xvfl_lab.experiments.stacked_runs import CPU, Part, RunConfig, StackedRuns, isolated
 from xvfl_lab.task import Task
 

@@ -1,45 +1,65 @@
 """Several runs of one method on one data set, trained at once: rows, masks, nets, training.
 
 The runs of a stack differ in seed, scenario and λ only, so their nets have the same shapes: the
-weights are stacked, and the rows of all runs go through them together. Torch and numpy alone.
+weights are stacked, and the rows of all runs go through them together. Without gradients, each
+party trains its encoder alone and uploads embeddings once, and heads are trained on these
+(`xvfl.federation.upload`). Torch and numpy alone.
 Shapes: R runs, N rows of a run, k parties.
 """
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
-from typing import Literal, cast
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from xvfl import maths
-from xvfl.config import NO_PROTECTION, LossConfig, NetConfig, PrivacyConfig, TrainConfig
-from xvfl.federation.build import build_method, build_parties
-from xvfl.federation.calibration import fit_decision_weights
+from xvfl.config import (
+    NO_PROTECTION,
+    EncoderConfig,
+    LossConfig,
+    NetConfig,
+    PrivacyConfig,
+    TrainConfig,
+)
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party_worker import PartyWorker
-from xvfl.federation.predict import logits, predictable_rows
 from xvfl.federation.privacy_accounting import state_privacy
+from xvfl.federation.upload.encoder_net import build_encoder, encoder_net_config
+from xvfl.federation.upload.encoder_training import EncoderTraining
+from xvfl.federation.upload.heads import build_heads
+from xvfl.federation.upload.private_worker import PrivateWorker
+from xvfl.federation.upload.views import compute_views
 from xvfl.methods import Method, Mode, protect_labels
+from xvfl.methods.build import build_method, build_parties
 from xvfl.methods.members import Members, member_seeds
 from xvfl.methods.xvfl import XVFL
-from xvfl.options import Options, resolve_options
+from xvfl.nets.party_net import PartyNet
+from xvfl.options import Options, resolve_options, resolve_privacy
 from xvfl.primitives.layout import any_image
 from xvfl.primitives.masks import choose_unmasked_share
 from xvfl.primitives.random import named_generator
 from xvfl.primitives.rows import PartyTable, Rows
 from xvfl.primitives.seeding import derive_seed
+from xvfl.primitives.task import Classification
+from xvfl.training.calibration import fit_decision_weights
 from xvfl.training.loop import Trainer, pretraining_epochs
+from xvfl.training.predict import logits, predictable_rows
 from xvfl.training.threads import limit_threads
 from xvfl_lab.scenarios import Kind, Scenario
 from xvfl_lab.task import Task
 
 CPU = torch.device("cpu")
-Part = Literal["train", "validation", "test", "whole"]
-"""`test` rows are all non-aligned; `whole` are the same rows without simulated missing features."""
+Part = Literal["train", "validation", "unlabeled", "test", "whole"]
+"""`test` rows are all non-aligned; `whole` are the same rows without simulated missing features.
+`unlabeled` rows (y = −1) have the scenario of training rows; only encoders learn from them."""
+LEARNED: tuple[Part, ...] = ("train", "unlabeled")
+"""The rows that encoders learn from."""
 
 
 @dataclass(frozen=True)
@@ -74,14 +94,20 @@ class RunConfig:
         return replace(plain, name=loss.method, loss=loss, train=train)
 
     def resolve(
-        self, image: bool, parties: int, rows: int = 0, privacy: PrivacyConfig = NO_PROTECTION
+        self,
+        image: bool,
+        parties: int,
+        rows: int = 0,
+        privacy: PrivacyConfig = NO_PROTECTION,
+        upload_width: int = 0,
     ) -> Options:
         """Resolve the options of a run, which simulates a federation.
 
-        `rows` is the number of training rows.
+        `rows` is the number of training rows, `upload_width` that of embeddings if parties upload
+        them.
         """
         return resolve_options(
-            self.net,
+            replace(self.net, embedding_dim=upload_width) if upload_width else self.net,
             self.loss,
             self.train,
             privacy,
@@ -117,9 +143,11 @@ class StackedRuns:
         device: torch.device = CPU,
         privacy: PrivacyConfig = NO_PROTECTION,
         noise: bool = True,
+        encoder: EncoderConfig | None = None,
     ) -> None:
         """Sample rows and masks of every run and build the nets.
 
+        If `privacy` sends no gradients, the parties' encoders are trained here, as `encoder` says.
         Without `noise`, differential privacy has everything but its noise.
         """
         if len({each.shape for each in configs}) != 1:
@@ -128,33 +156,69 @@ class StackedRuns:
         self.device, self.seeds = device, [each.seed for each in configs]
         self.run_rows = [RunRows(task, each) for each in configs]
         self._base = torch.cat([run.base for run in self.run_rows]).to(device)
-        count = len(self.places("train")[0])
-        self.options = one.resolve(any_image(task.layouts), len(task.layouts), count, privacy)
-        self.net, privacy = self.options.net, self.options.privacy
-        nets = build_parties(task.layouts, self.net, one.loss, self.seeds, privacy=privacy)
-        self.statement = state_privacy(privacy, one.loss.method)
+        count, image = len(self.places("train")[0]), any_image(task.layouts)
+        privacy = resolve_privacy(privacy, federated=True)
+        uploads = not privacy.sends_gradients
+        encoder = encoder or EncoderConfig(epsilon=privacy.epsilon, delta=privacy.delta)
+        width = encoder_net_config(encoder).embedding_dim if uploads else 0
+        self.options = one.resolve(image, len(task.layouts), count, privacy, width)
+        self.net = self.options.net
+        self.statement = state_privacy(privacy)
         if self.statement is not None and not noise:
             self.statement = self.statement.without_noise()
-        self.method = self._method()
+        self.encoder_seconds = 0.0
+        """Time of an epoch of all encoders."""
+        self.tables = {name: self._table(name, at) for at, name in enumerate(task.layouts)}
+        if uploads:
+            views = {name: self._upload(name, encoder) for name in self.tables}
+            classes = Classification(range(task.classes))
+            self.method, self.federation = build_heads(
+                views, self.options, self.seeds, classes, image
+            )
+            nets: list[PartyNet] = []
+        else:
+            self.method = self._method()
+            workers = self._workers()
+            self.federation = FusedFederation(workers)
+            nets = [worker.net for worker in workers]
+        self._set_lambdas()
         self.method.heads.to(self.device)
-        weight = self.options.loss.reconstruction_weight
-        tables = {name: self._table(name, at) for at, name in enumerate(nets)}
-        sides = [
+        self.nets = [*nets, self.method.heads]
+        self.all_rows = self._rows()
+
+    def _workers(self) -> list[PartyWorker]:
+        """Build the parties of interactive training."""
+        one, privacy = self.configs[0], self.options.privacy
+        nets = build_parties(self.task.layouts, self.net, one.loss, self.seeds, privacy=privacy)
+        return [
             PartyWorker(
                 name,
-                net.to(device),
-                tables[name],
+                net.to(self.device),
+                self.tables[name],
                 member_seeds(self.seeds, self.net.members),
-                weight,
-                self.statement,
+                self.options.loss.reconstruction_weight,
                 one.train.image_shift,
-                self._unmasked_shares(tables[name]),
+                self._unmasked_shares(self.tables[name]),
             )
             for name, net in nets.items()
         ]
-        self.federation = FusedFederation(sides, privacy.sends_gradients)
-        self.nets = [*(worker.net for worker in sides), self.method.heads]
-        self.all_rows = self._rows()
+
+    def _upload(self, name: str, config: EncoderConfig) -> Tensor:
+        """Train a party's encoder on its training rows; return the views of all its rows."""
+        table = self.tables[name]
+        places = [torch.cat(pair) for pair in zip(*map(self.places, LEARNED), strict=True)]
+        net = build_encoder(name, table.layout, config, self.seeds).to(self.device)
+        handles = torch.arange(len(table), device=self.device)
+        if self.statement is not None:
+            private = PrivateWorker(name, net, table, self.seeds, self.statement.noise_std)
+            return compute_views(private, handles, config.copies)
+        training = EncoderTraining(
+            name, net, table, torch.cat(places).to(self.device), config, self.seeds
+        )
+        ends = [time.perf_counter() for record in training.run() if record.kind == "epoch"]
+        # Without the first epoch, in which nets are compiled.
+        self.encoder_seconds += (ends[-1] - ends[0]) / max(len(ends) - 1, 1)
+        return compute_views(training.worker, handles, config.copies)
 
     def rows(self, part: Part) -> Rows:
         """Return the rows of a part, run after run."""
@@ -212,25 +276,25 @@ class StackedRuns:
         return -torch.stack(losses).mean(0)
 
     def _method(self) -> Method:
-        """Build the method; runs whose λ differ get a λ each."""
-        layouts, classes = self.task.layouts, self.task.classes
-        image = any_image(layouts)
-        method = build_method(
-            len(layouts),
-            classes,
-            image,
+        """Build the method of interactive training."""
+        return build_method(
+            len(self.task.layouts),
+            self.task.classes,
+            any_image(self.task.layouts),
             self.net,
             self.options.loss,
             self.seeds,
             privacy=self.options.privacy,
         )
-        inner = method.method if isinstance(method, Members) else method
+
+    def _set_lambdas(self) -> None:
+        """Give runs whose λ differ a λ each."""
+        inner = self.method.method if isinstance(self.method, Members) else self.method
         if isinstance(inner, XVFL):
             pairs = [(each.loss.lambda1, each.loss.lambda2) for each in self.configs]
             if len(set(pairs)) > 1:
                 first, second = torch.tensor(pairs, dtype=torch.float64).T.to(self.device)
                 inner.weights = replace(inner.weights, lambda1=first, lambda2=second)
-        return method
 
     def places(self, part: Part) -> list[Tensor]:
         """Return the numbers of a part's rows among all rows, run by run."""
@@ -260,8 +324,7 @@ class StackedRuns:
         return [each for each in shares for _ in range(self.net.members)]
 
     def _rows(self) -> Rows:
-        tables = [cast(PartyTable, worker.table) for worker in self.federation.workers]
-        seen = torch.stack([table.observed.any(1) for table in tables], 1)
+        seen = torch.stack([table.observed.any(1) for table in self.tables.values()], 1)
         full = torch.cat([run.full for run in self.run_rows]).to(self.device) & seen
         handles = torch.arange(len(seen), device=self.device).unsqueeze(1).expand(seen.shape)
         y = torch.from_numpy(self.task.y).to(self.device)[self._base]
@@ -308,7 +371,9 @@ def _values(task: Task, config: RunConfig, rows: Tensor) -> list[Tensor] | None:
 
 def split_rows(task: Task, config: RunConfig) -> dict[Part, Tensor]:
     """Split a task's rows: fixed test rows, or a fraction sampled by the seed; then validation."""
-    order = torch.randperm(len(task), generator=named_generator("cpu", config.seed, "rows"))
+    has_label = torch.from_numpy(task.y) >= 0
+    labeled = has_label.nonzero().flatten()
+    order = labeled[torch.randperm(len(labeled), generator=_row_generator(config))]
     if task.test is None:
         cut = round(len(order) * (1 - task.test_share))
         rest, test = order[:cut], order[cut:]
@@ -317,7 +382,17 @@ def split_rows(task: Task, config: RunConfig) -> dict[Part, Tensor]:
         rest, test = order[~fixed[order]], fixed.nonzero().flatten()
     fraction = config.train.validation_fraction if config.weights != "last" else 0.0
     count = round(len(rest) * fraction)
-    return {"train": rest[count:], "validation": rest[:count], "test": test, "whole": test}
+    return {
+        "train": rest[count:],
+        "validation": rest[:count],
+        "unlabeled": (~has_label).nonzero().flatten(),
+        "test": test,
+        "whole": test,
+    }
+
+
+def _row_generator(config: RunConfig) -> torch.Generator:
+    return named_generator("cpu", config.seed, "rows")
 
 
 class BestWeights:
@@ -334,7 +409,8 @@ class BestWeights:
         score = self.stack.score()
         pairs = zip(score.tolist(), self.score.tolist(), strict=True)
         better = torch.tensor([improves(*pair) for pair in pairs], device=score.device)
-        of_net = better.repeat_interleave(self.stack.net.members)
+        sizes = self.stack.net
+        of_net = better.repeat_interleave(sizes.members * sizes.heads)
         self.score = torch.where(better, score, self.score)
         for stored, net in zip(self.states, self.stack.nets, strict=True):
             for key, current in net.state_dict().items():

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from xvfl.config import TrainConfig
 from xvfl.dataset.splits import label_weights
-from xvfl.federation.predict import logits
 from xvfl.methods.base import Mode
 from xvfl.primitives.metrics import all_metrics
 from xvfl.primitives.rows import Rows
+from xvfl.training.predict import logits
 from xvfl_lab.datasets.digits import digits
 from xvfl_lab.experiments.compare import Difference
 from xvfl_lab.experiments.dispatch import Load

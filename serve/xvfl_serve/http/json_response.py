@@ -38,5 +38,5 @@ def error_response(error: RequestError, headers: Mapping[str, str] | None = None
     if error.row is not None:
         data["row"] = error.row
     if error.status == 503:
-        headers = {"Retry-After": "1", **(headers or {})}
+        headers = {"Retry-After": str(error.retry_after), **(headers or {})}
     return json_response(data, error.status, headers)

@@ -4,15 +4,19 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from threading import Lock
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from xvfl_serve.encoding.encoders import EncodedRows, Encoder, ImageRows
+from xvfl_serve.printable import printable
 
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Upper bounds of the latency histogram, in seconds."""
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+MAX_LABEL = 100
+"""Characters of a label's value that somebody else chose."""
 Labels = tuple[tuple[str, str], ...]
 
 
@@ -114,6 +118,21 @@ class Metrics:
             yield f'{name}_bucket{{le="{bound}"}} {total}'
         yield f"{name}_sum {self._seconds:.6f}"
         yield f"{name}_count {total}"
+
+
+def status_text(status: Mapping[str, Any]) -> str:
+    """Write the numbers of a status, some of them by party or caller, as gauges."""
+    lines = []
+    for name, value in status.items():
+        if isinstance(value, Mapping):
+            label = "caller" if name.endswith("_by_caller") else "party"
+            for key, each in value.items():
+                if isinstance(each, int | float):
+                    text = _escape(printable(str(key))[:MAX_LABEL])
+                    lines.append(f'xvfl_{name}{{{label}="{text}"}} {float(each):g}')
+        elif isinstance(value, int | float):
+            lines.append(f"xvfl_{name} {float(value):.17g}")
+    return "\n".join(lines) + "\n"
 
 
 def _family(name: str, kind: str, text: str, counts: Mapping[Labels, int]) -> Iterator[str]:

@@ -16,17 +16,15 @@ ERROR: Schema = {
     "required": ["error"],
     "properties": {"error": TEXT, "field": TEXT, "row": {"type": "integer"}},
 }
-CROSS_SITE = "Without tokens: a cross-site request from a browser."
-HOST_NOT_ALLOWED = "Without tokens: the host name is not allowed."
 ERRORS = {
     "400": "The body cannot be read.",
     "401": "No or wrong token.",
-    "403": CROSS_SITE,
+    "403": "Without tokens: a cross-site request from a browser.",
     "408": "The body arrived too slowly.",
     "410": "The head in the bundle is revoked.",
     "413": "Too many rows, values or bytes, or too long to compute.",
     "415": "Unknown content type.",
-    "421": HOST_NOT_ALLOWED,
+    "421": "Without tokens: the host name is not allowed.",
     "422": "A field is wrong; the answer names it.",
     "503": "The server is busy with large requests.",
 }
@@ -40,24 +38,26 @@ def openapi(predictor: Predictor, settings: Settings, version: str) -> Schema:
         "PredictRequest": _predict_request(predictor, settings),
         "InferRequest": _infer_request(),
     }
+    text, tokens = "Absent and null fields are missing values.", bool(settings.access.tokens)
+    paths = _paths(predictor, settings.name)
+    return describe(f"Predictions of {settings.name}", version, text, paths, schemas, tokens)
+
+
+def describe(
+    title: str, version: str, text: str, paths: Schema, schemas: Schema, tokens: bool
+) -> Schema:
+    """Describe a port; with `tokens`, requests need a bearer token."""
     description: Schema = {
         "openapi": "3.1.0",
-        "info": {
-            "title": f"Predictions of {settings.name}",
-            "version": version,
-            "description": "Absent and null fields are missing values.",
-        },
-        "paths": _paths(predictor, settings.name),
+        "info": {"title": title, "version": version, "description": text},
+        "paths": paths,
         "components": {"schemas": schemas},
     }
-    return require_token(description) if settings.access.tokens else description
-
-
-def require_token(description: Schema) -> Schema:
-    """Describe that requests need a bearer token."""
-    schemes = {"token": {"type": "http", "scheme": "bearer"}}
-    components = {**description["components"], "securitySchemes": schemes}
-    return {**description, "components": components, "security": [{"token": []}]}
+    if tokens:
+        schemes = {"token": {"type": "http", "scheme": "bearer"}}
+        description["components"]["securitySchemes"] = schemes
+        description["security"] = [{"token": []}]
+    return description
 
 
 def example_row(encoder: Encoder) -> Schema:

@@ -1,4 +1,4 @@
-"""Findings of an audit: what each attack reached, with and without protection."""
+"""Findings about interactive training: what each attack reached, with and without protection."""
 
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -23,9 +23,6 @@ class Reached:
     """What the same attacker reaches with its own data alone."""
     chance: float
     """What a guess without any data reaches."""
-    detail: str = ""
-    refused: bool = False
-    """The target refused the attacker's requests; the value is what ordinary messages reveal."""
 
 
 @dataclass(frozen=True)
@@ -49,14 +46,10 @@ class Finding:
     without_federation: float
     unprotected: float
     protected: float
-    detail: str
-    refused: bool = False
 
     @property
-    def verdict(self) -> Literal["refused", "blocked", "no gain", "gain"]:
+    def verdict(self) -> Literal["blocked", "no gain", "gain"]:
         """What the configured protection leaves to the attacker."""
-        if self.refused:
-            return "refused"
         if self.protected > max(self.chance, self.without_federation) + SMALL_GAIN:
             return "gain"
         helped = self.unprotected > self.protected + SMALL_GAIN
@@ -71,15 +64,7 @@ class Finding:
 def combine(protected: dict[Key, Reached], unprotected: dict[Key, Reached]) -> list[Finding]:
     """Pair the results of both simulations; keep attacks that both have."""
     return [
-        Finding(
-            key,
-            each.chance,
-            each.without_federation,
-            unprotected[key].value,
-            each.value,
-            each.detail,
-            each.refused,
-        )
+        Finding(key, each.chance, each.without_federation, unprotected[key].value, each.value)
         for key, each in protected.items()
         if key in unprotected
     ]

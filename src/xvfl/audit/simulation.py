@@ -1,15 +1,13 @@
-"""Simulate a federation in one process: real endpoints, messages and limits, recorded traffic."""
+"""Simulate interactive training in one process, and record everything that would be sent."""
 
-import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from hashlib import blake2b
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from xvfl.audit.traffic import RecordingTransport, Traffic
+from xvfl.audit.traffic import RecordingFederation, Traffic
 from xvfl.config import (
     NO_PROTECTION,
     Config,
@@ -19,35 +17,25 @@ from xvfl.config import (
     TrainConfig,
 )
 from xvfl.dataset.in_memory import InMemoryDataset
-from xvfl.federation.build import build_method, build_parties
-from xvfl.federation.elastic import ElasticFederation
-from xvfl.federation.endpoint import Endpoint, PartyRun
-from xvfl.federation.membership import RunTerms
 from xvfl.federation.party_worker import PartyWorker
-from xvfl.federation.predict import score
-from xvfl.federation.remote_party import RemoteParty
-from xvfl.federation.request_ledger import UNLIMITED, RequestLedger, RequestLimits
-from xvfl.federation.run_settings import RunSettings
-from xvfl.methods import method_spec, protect_labels
+from xvfl.methods import protect_labels
+from xvfl.methods.build import build_method, build_parties
 from xvfl.methods.members import member_seeds
 from xvfl.nets.party_net import PartyNet
 from xvfl.options import Options, resolve_options, resolve_privacy
 from xvfl.primitives.layout import any_image
 from xvfl.primitives.masks import choose_unmasked_share
-from xvfl.primitives.rows import PartyTable, Rows, observation_levels
+from xvfl.primitives.rows import PartyTable, Rows
 from xvfl.training.loop import Record, Trainer
-from xvfl.wire.messages import Hello
-
-RUN = "audit"
+from xvfl.training.predict import score
 
 
 @dataclass(frozen=True)
 class Protection:
-    """What protects labels and features in a simulated federation."""
+    """What protects labels and features in interactive training."""
 
     name: str
     privacy: PrivacyConfig
-    limits: RequestLimits
     private_seeds: bool
     """Each party draws its random numbers from its own secret; otherwise all have one seed."""
 
@@ -55,58 +43,17 @@ class Protection:
     def description(self) -> str:
         """Describe the protection in words."""
         if not self.private_seeds:
-            return "none, as in version 0.1: one seed for all, gradients, unlimited requests"
-        return f"label_protection = {self.privacy.label_protection!r}, private seeds, limits"
+            return "none, as in version 0.1: one seed for all"
+        return f"label_protection = {self.privacy.label_protection!r}, private seeds"
 
 
-OFF = Protection("off", NO_PROTECTION, UNLIMITED, private_seeds=False)
+OFF = Protection("off", NO_PROTECTION, private_seeds=False)
 
 
 def configured_protection(privacy: PrivacyConfig) -> Protection:
-    """Return the protection of a federation with this configuration; its parties use defaults."""
+    """Return the protection of interactive training with this configuration."""
     resolved = resolve_privacy(privacy, federated=True)
-    limits = RequestLimits(accept_gradients=resolved.sends_gradients)
-    return Protection("configured", resolved, limits, private_seeds=True)
-
-
-class UnprotectedWorker(PartyWorker):
-    """A party of version 0.1: the gradient of a cue includes its reconstruction loss."""
-
-    def _complete(
-        self, cue: Tensor, observed: Tensor, used: Tensor | None, own_cue: bool
-    ) -> Tensor:
-        return super()._complete(cue, observed, used, own_cue=True)
-
-
-class _NoCheckpoints:
-    """Stores nothing: a simulated run is not resumed."""
-
-    def save(self, run: str, step: int, tensors: Any, last_update: int) -> None:
-        """Do nothing."""
-
-    def newest(self, run: str, step: int) -> None:
-        """Find nothing."""
-
-
-@dataclass
-class SimulatedParty:
-    """A party in this process, with its log and its traffic."""
-
-    name: str
-    endpoint: Endpoint
-    traffic: Traffic
-    transport: RecordingTransport
-    events: list[dict[str, Any]] = field(default_factory=list)
-
-    @property
-    def net(self) -> PartyNet:
-        """The party's nets, once a run has started."""
-        return self.endpoint.worker.net
-
-    @property
-    def rejections(self) -> list[str]:
-        """Reasons of the rejected requests in the party's log."""
-        return [each["reason"] for each in self.events if each["event"] == "request_rejected"]
+    return Protection("configured", resolved, private_seeds=True)
 
 
 @dataclass(frozen=True)
@@ -142,7 +89,7 @@ class Scenario:
         return self.dataset.tables[name]
 
     def options(self, protection: Protection) -> Options:
-        """Resolve the options of the federation that is simulated with this protection."""
+        """Resolve the options of a federation with this protection."""
         options = resolve_options(
             self.net,
             self.loss,
@@ -157,24 +104,6 @@ class Scenario:
             return options
         epochs = min(options.train.epochs, self.max_epochs)
         return replace(options, train=replace(options.train, epochs=epochs))
-
-    def training_handles(self) -> dict[str, Tensor]:
-        """Return each party's handles of the training rows."""
-        handles = self.dataset.training_rows(torch.device("cpu")).handles.int()
-        return {name: each[each >= 0] for name, each in zip(self.names, handles.T, strict=True)}
-
-    def settings(self, protection: Protection) -> RunSettings:
-        """Return the settings that the coordinator sends to every party."""
-        options = self.options(protection)
-        return RunSettings(
-            options.loss.method,
-            options.net,
-            options.train,
-            options.loss.reconstruction_weight,
-            options.loss.unmasked_copies,
-            run=RUN,
-            privacy=options.privacy,
-        )
 
     def first_net(self, name: str, protection: Protection, seed: int) -> PartyNet:
         """Build a party's net with the first weights that a seed gives."""
@@ -196,30 +125,21 @@ class Scenario:
         key = f"audit/{self.train.random_state}/{name}".encode()
         return int.from_bytes(blake2b(key, digest_size=32).digest(), "big") | 1 << 255
 
-    def make_party(self, name: str, protection: Protection) -> SimulatedParty:
-        """Create a party that waits for a coordinator."""
-        table, events = self.table(name), list[dict[str, Any]]()
-
-        def start_run(settings: RunSettings, training: Tensor) -> PartyRun:
-            seed = self.party_seed(name, protection)
-            net = self.first_net(name, protection, seed)
-            worker_type = PartyWorker if protection.private_seeds else UnprotectedWorker
-            seeds = member_seeds([seed], settings.net.members)
-            unmasked = choose_unmasked_share(
-                table.layout, table.observed[training], settings.unmasked_copies
-            )
-            worker = worker_type(
-                name, net, table, seeds, settings.reconstruction, unmasked=unmasked
-            )
-            levels = observation_levels(table.observed, self.dataset.full_threshold[name])
-            return PartyRun(worker, levels, RequestLedger(protection.limits, len(table)))
-
-        image = table.layout.image is not None
-        hello = Hello(0, f"audit-{name}", image, len(table), "", "")
-        endpoint = Endpoint(hello, start_run, _NoCheckpoints(), events.append)
-        traffic = Traffic(len(table))
-        return SimulatedParty(
-            name, endpoint, traffic, RecordingTransport(endpoint, traffic), events
+    def make_worker(self, name: str, protection: Protection) -> PartyWorker:
+        """Create a party with its first weights."""
+        table, options = self.table(name), self.options(protection)
+        seed = self.party_seed(name, protection)
+        handles = self.dataset.training_rows(torch.device("cpu")).handles
+        training = handles[:, self.names.index(name)]
+        observed = table.observed[training[training >= 0]]
+        unmasked = choose_unmasked_share(table.layout, observed, options.loss.unmasked_copies)
+        return PartyWorker(
+            name,
+            self.first_net(name, protection, seed),
+            table,
+            member_seeds([seed], options.net.members),
+            options.loss.reconstruction_weight,
+            unmasked=unmasked,
         )
 
 
@@ -233,7 +153,9 @@ class Simulation:
 
     scenario: Scenario
     protection: Protection
-    parties: dict[str, SimulatedParty]
+    workers: dict[str, PartyWorker]
+    traffic: dict[str, Traffic]
+    """What each party sent and received."""
     rows: Rows
     """The training rows."""
     epochs: int
@@ -259,27 +181,17 @@ def simulate(
     protection: Protection,
     on_record: Callable[[Record, Trainer], None] = lambda record, trainer: None,
 ) -> Simulation:
-    """Train with honest participants and record all messages."""
+    """Train with honest participants and record what they send."""
     cpu = torch.device("cpu")
-    parties = {name: scenario.make_party(name, protection) for name in scenario.names}
     dataset, options = scenario.dataset, scenario.options(protection)
-    settings = scenario.settings(protection)
+    workers = {name: scenario.make_worker(name, protection) for name in scenario.names}
+    traffic = {name: Traffic(len(scenario.table(name))) for name in scenario.names}
     rows, validation = dataset.training_rows(cpu), dataset.validation_rows(cpu)
     seeds = [scenario.train.random_state]
-    terms = RunTerms(
-        RUN,
-        json.dumps(asdict(settings)),
-        settings.net.embedding_dim * method_spec(scenario.loss.method).branches,
-        len(parties),
-        scenario.training_handles(),
-        sends_gradients=protection.privacy.sends_gradients,
-        members=settings.net.members,
-    )
-    remote = [RemoteParty(name, party.transport) for name, party in parties.items()]
-    federation = ElasticFederation(remote, terms)
+    federation = RecordingFederation(list(workers.values()), traffic)
     with torch.random.fork_rng(devices=[]):
         method = build_method(
-            len(parties),
+            len(workers),
             len(dataset.classes),
             any_image(dataset.layouts),
             options.net,
@@ -287,11 +199,9 @@ def simulate(
             seeds,
             privacy=options.privacy,
         )
-        federation.wait_for(len(parties))
         trained = protect_labels(method, protection.privacy, len(dataset.classes), seeds)
         trainer = Trainer(federation, trained, rows, options.train)
         for record in trainer.run(lambda: score(method, federation, validation)):
             on_record(record, trainer)
         trainer.load_best()
-        federation.flush()
-    return Simulation(scenario, protection, parties, rows, trainer.progress.epoch)
+    return Simulation(scenario, protection, workers, traffic, rows, trainer.progress.epoch)

@@ -3,24 +3,17 @@
 Shapes: n rows of the party, d embedding width, v views.
 """
 
-from concurrent.futures import Future
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from xvfl.federation.endpoint import Endpoint
-from xvfl.wire.in_process import InProcessTransport
-from xvfl.wire.messages import (
-    Backward,
-    Complete,
-    Completed,
-    Embed,
-    Embedded,
-    Flush,
-    Gradient,
-    Message,
-)
+from xvfl.federation.fused import FusedFederation
+from xvfl.federation.member_rows import join_members
+from xvfl.federation.party_worker import PartyWorker
+from xvfl.methods.base import View
+from xvfl.primitives.rows import Rows
 
 
 @dataclass(frozen=True)
@@ -50,7 +43,7 @@ class Channel:
     def add(self, handles: Tensor, values: Tensor) -> None:
         """Record the values of a batch; rows that the party does not hold are left out."""
         held = handles >= 0
-        at, flat = handles[held].long(), values[held].detach().flatten(1)
+        at, flat = handles[held].long(), values[held].detach().flatten(1).float()
         if not self._last.shape[1]:
             self.first = RowVectors(at, flat.clone())
             self._last, self._sum = (torch.zeros(len(self._count), flat.shape[1]) for _ in "ab")
@@ -92,61 +85,69 @@ class Traffic:
         """Sent by the party."""
         self.n_gradients = 0
         """Number of gradient tensors that the party received."""
-        self._handles: dict[int, Tensor] = {}
-        self._completed: set[int] = set()
-        self._masked: set[int] = set()
-        """Requests of masked copies alone."""
 
-    def record(self, request: Message, reply: Message) -> None:
-        """Record a request to the party and its reply."""
-        if isinstance(request, Embed | Flush):
-            for gradient in request.gradients:
-                self._add_gradient(gradient)
-        if isinstance(request, Backward):
-            self._add_gradient(request.gradient)
-        if isinstance(request, Embed):
-            self._handles.clear()
-            self._completed.clear()
-            self._masked.clear()
-            if request.training and isinstance(reply, Embedded):
-                self._handles[request.request_id] = request.handles
-                held = request.handles[request.handles >= 0]
-                if "plain" in request.views:
-                    self.embeddings.add(held, reply.values[:, request.views.index("plain")])
-                else:
-                    self._masked.add(request.request_id)
-                    self.masked_embeddings.add(held, reply.values[:, 0])
-        if isinstance(request, Complete) and request.tensor_id in self._handles:
-            handles = self._handles[request.tensor_id]
-            self._handles[request.request_id] = handles
-            self._completed.add(request.request_id)
-            has_cue = request.cue.any(1)
-            self.cues.add(handles[has_cue], request.cue[has_cue])
-            if isinstance(reply, Completed):
-                self.completions.add(handles, reply.values)
+    def add_embeddings(self, handles: Tensor, views: Sequence[View], E: Tensor) -> Channel:
+        """Record embeddings (B, v, d); return the channel of their gradients."""
+        if "plain" in views:
+            self.embeddings.add(handles, E[:, views.index("plain")])
+            return self.embedding_gradients
+        self.masked_embeddings.add(handles, E[:, 0])
+        return self.masked_gradients
 
-    def _add_gradient(self, gradient: Gradient) -> None:
-        self.n_gradients += 1
-        handles = self._handles.get(gradient.tensor_id)
-        if handles is None:
-            return
-        if gradient.tensor_id in self._completed:
-            self.completion_gradients.add(handles, gradient.values)
-        else:
-            masked = gradient.tensor_id in self._masked
-            channel = self.masked_gradients if masked else self.embedding_gradients
-            channel.add(handles[handles >= 0], gradient.values)
+    def add_cues(self, handles: Tensor, cues: Tensor) -> None:
+        """Record cues (B, d)."""
+        has_cue = cues.any(1)
+        self.cues.add(handles[has_cue], cues[has_cue])
 
 
-class RecordingTransport(InProcessTransport):
-    """A transport to a party in this process that records the traffic."""
+class RecordingFederation(FusedFederation):
+    """A federation in one process that records what would be sent in training.
 
-    def __init__(self, endpoint: Endpoint, traffic: Traffic) -> None:
-        super().__init__(endpoint.hello, endpoint.handle)
-        self._traffic = traffic
+    The gradients of a party's output are those that it would receive in a message.
+    """
 
-    def request(self, message: Message) -> Future[Message]:
-        """Send a request and record it with its reply."""
-        answer = super().request(message)
-        self._traffic.record(message, answer.result())
-        return answer
+    def __init__(self, workers: Sequence[PartyWorker], traffic: Mapping[str, Traffic]) -> None:
+        super().__init__(workers)
+        self._traffic = [traffic[worker.name] for worker in workers]
+        self._members = len(workers[0].seeds)
+        self._handles: list[Tensor] = []
+
+    def embed(self, rows: Rows, views: Sequence[View], needed: Tensor | None = None) -> Tensor:
+        """Embed a batch at every party, in each view. (B, k, v, d)"""
+        E = super().embed(rows, views)
+        if self.workers[0].net.training:
+            first = rows.handles[: len(rows) // self._members]
+            self._handles = list(first.unbind(1))
+            for place, traffic in enumerate(self._traffic):
+                sent = self._message(E[:, place])
+                channel = traffic.add_embeddings(self._handles[place], views, sent)
+                self._watch(E, place, channel)
+        return E
+
+    def complete(
+        self, cues: Tensor, replace_observed: Tensor, needed: Tensor | None = None
+    ) -> Tensor:
+        """Embed the last batch, completed from each party's cue. (B, k, d)"""
+        completed = super().complete(cues, replace_observed)
+        if self.workers[0].net.training:
+            for place, traffic in enumerate(self._traffic):
+                traffic.add_cues(self._handles[place], self._message(cues[:, place]))
+                sent = self._message(completed[:, place])
+                traffic.completions.add(self._handles[place], sent)
+                self._watch(completed, place, traffic.completion_gradients)
+        return completed
+
+    def _watch(self, output: Tensor, place: int, channel: Channel) -> None:
+        """Record the gradient of a party's output when it is computed."""
+        traffic, handles = self._traffic[place], self._handles[place]
+
+        def record(gradient: Tensor) -> None:
+            traffic.n_gradients += 1
+            channel.add(handles, self._message(gradient[:, place]))
+
+        if output.requires_grad:
+            output.register_hook(record)  # type: ignore[no-untyped-call]
+
+    def _message(self, x: Tensor) -> Tensor:
+        """Place the members of a row side by side, without a graph."""
+        return join_members(x.detach(), self._members)

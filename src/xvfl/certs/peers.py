@@ -39,14 +39,16 @@ class PeerVerifier:
 
     def __init__(
         self,
-        authority: Path,
-        revocation_list: Path | None,
+        authority: Path | str,
+        revocation_list: Path | str | None,
         log_event: Callable[[dict[str, Any]], None] = lambda event: None,
         grace: float = GRACE_S,
     ) -> None:
         """Read both files; raise if one of them cannot be used."""
-        self._authority = pem_files.read(authority, x509.load_pem_x509_certificate, "a certificate")
-        self._path, self._log_event, self._grace = revocation_list, log_event, grace
+        parse = x509.load_pem_x509_certificate
+        self._authority = pem_files.read(Path(authority), parse, "a certificate")
+        self._path = None if revocation_list is None else Path(revocation_list)
+        self._log_event, self._grace = log_event, grace
         self._read_version: tuple[int, int, int] | None = None
         self._revoked: frozenset[int] = frozenset()
         self._unreadable_since: float | None = None
@@ -78,14 +80,17 @@ class PeerVerifier:
                 f"{owner}: its certificate expired at {certificate.not_valid_after_utc:%F %T} UTC; "
                 "request a new one"
             )
-        with self._lock:
-            self._refresh()
-            revoked = certificate.serial_number in self._revoked
-        if revoked:
+        if self.is_revoked(certificate):
             raise CertificateError(
                 f"{owner}: its certificate {certificate.serial_number:x} is revoked; "
                 "request a new one"
             )
+
+    def is_revoked(self, certificate: x509.Certificate) -> bool:
+        """Return whether a certificate is in the revocation list."""
+        with self._lock:
+            self._refresh()
+            return certificate.serial_number in self._revoked
 
     def _refresh(self) -> None:
         """Read the list if it has changed; tolerate for a while that this fails."""

@@ -10,37 +10,24 @@ from collections.abc import Callable
 from hashlib import sha256
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
-from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
+from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from xvfl.certs.peers import PeerVerifier, parse_certificate
+from xvfl.certs.signatures import is_signed, sign
 from xvfl.errors import CertificateError
 from xvfl.wire.messages import Proof
 from xvfl.wire.tls import Tls
 
 CONTEXT = b"xvfl coordinator proof 1"
-PSS = padding.PSS(padding.MGF1(hashes.SHA256()), padding.PSS.MAX_LENGTH)
 
 
 def prover(tls: Tls) -> Callable[[bytes, bytes], tuple[bytes, bytes]]:
     """Return a function that signs a nonce for a party with the coordinator's key."""
-    _, certificate, pem = tls.read()
-    key = load_pem_private_key(pem, None)
+    _, certificate, key = tls.read()
 
     def prove(nonce: bytes, party: bytes) -> tuple[bytes, bytes]:
-        statement = _statement(nonce, party)
-        if isinstance(key, ec.EllipticCurvePrivateKey):
-            return certificate, key.sign(statement, ec.ECDSA(hashes.SHA256()))
-        if isinstance(key, rsa.RSAPrivateKey):
-            return certificate, key.sign(statement, PSS, hashes.SHA256())
-        if isinstance(key, ed25519.Ed25519PrivateKey):
-            return certificate, key.sign(statement)
-        raise CertificateError(
-            f"private_key: expected an EC, RSA or Ed25519 key, got {type(key).__name__}"
-        )
+        return certificate, sign(key, _statement(nonce, party))
 
     return prove
 
@@ -57,17 +44,11 @@ def proof_checker(tls: Tls, address: str, peers: PeerVerifier) -> Callable[[byte
     peers : PeerVerifier
         Checks the issuer and the revocation list.
     """
-    own, host = tls.read()[1], address.rpartition(":")[0].strip("[]")
+    own = tls.read()[1]
 
     def check(nonce: bytes, proof: Proof) -> None:
-        certificate = parse_certificate(proof.certificate)
-        peers.check_trusted(certificate, "the coordinator")
-        if not _is_server(certificate, host):
-            raise CertificateError(
-                f"the coordinator's certificate is not one of a server at {host!r}; "
-                "its operator must request one for this host"
-            )
-        if not _is_signed(certificate, proof.signature, _statement(nonce, own)):
+        certificate = check_coordinator(proof.certificate, address, peers)
+        if not is_signed(certificate, proof.signature, _statement(nonce, own)):
             raise CertificateError(
                 "the coordinator's signature does not fit its certificate; "
                 "someone may intercept the connection"
@@ -76,25 +57,21 @@ def proof_checker(tls: Tls, address: str, peers: PeerVerifier) -> Callable[[byte
     return check
 
 
+def check_coordinator(pem: bytes, address: str, peers: PeerVerifier) -> x509.Certificate:
+    """Return a coordinator's certificate; raise if it is not trusted, or not for its address."""
+    certificate, host = parse_certificate(pem), address.rpartition(":")[0].strip("[]")
+    peers.check_trusted(certificate, "the coordinator")
+    if not _is_server(certificate, host):
+        raise CertificateError(
+            f"the coordinator's certificate is not one of a server at {host!r}; "
+            "its operator must request one for this host"
+        )
+    return certificate
+
+
 def _statement(nonce: bytes, party: bytes) -> bytes:
     certificate = x509.load_pem_x509_certificate(party).public_bytes(Encoding.DER)
     return CONTEXT + sha256(nonce).digest() + sha256(certificate).digest()
-
-
-def _is_signed(certificate: x509.Certificate, signature: bytes, statement: bytes) -> bool:
-    public = certificate.public_key()
-    try:
-        if isinstance(public, ec.EllipticCurvePublicKey):
-            public.verify(signature, statement, ec.ECDSA(hashes.SHA256()))
-        elif isinstance(public, rsa.RSAPublicKey):
-            public.verify(signature, statement, PSS, hashes.SHA256())
-        elif isinstance(public, ed25519.Ed25519PublicKey):
-            public.verify(signature, statement)
-        else:
-            return False
-    except InvalidSignature:
-        return False
-    return True
 
 
 def _is_server(certificate: x509.Certificate, host: str) -> bool:

@@ -20,6 +20,8 @@ from xvfl.cli import (
     runs,
     services,
     serving,
+    upload_command,
+    withdraw_command,
 )
 from xvfl.cli.output import INTERRUPTED, print_error
 from xvfl.errors import DataWarning, XVFLError
@@ -50,9 +52,11 @@ PANELS: dict[str, tuple[Callable[..., None], ...]] = {
         services.coordinator,
         services.party,
         services.status,
+        services.rollback,
         align_command.align,
         release_command.release,
         release_command.install,
+        withdraw_command.withdraw,
         audit_command.audit,
     ),
 }
@@ -67,7 +71,8 @@ for _panel, _commands in PANELS.items():
     for _command in _commands:
         _settings = PASS_ON if _command is serving.serve else None
         app.command(rich_help_panel=_panel, context_settings=_settings)(_command)
-app.add_typer(certificates.app, name="certs", rich_help_panel="Federation of processes")
+for _name, _group in (("upload", upload_command.app), ("certs", certificates.app)):
+    app.add_typer(_group, name=_name, rich_help_panel="Federation of processes")
 
 
 def main() -> None:

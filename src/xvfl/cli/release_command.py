@@ -77,9 +77,9 @@ def install(
 ) -> None:
     """Install a release, or a revocation, that arrived as a file.
 
-    Verifies the signature with `release_key` and assembles the party's model from its encoder, its
-    nets and the released head. A release for another party, of another run or older than the
-    installed one is rejected.
+    Verifies the signature with `release_key` and assembles the party's model from the released head
+    and the encoder that it was trained on. A release for another party, for an encoder that the
+    party does not have, or older than the installed one is rejected.
 
     xvfl install bank.toml bank.release
     """
@@ -94,7 +94,8 @@ def install(
     key = Path(loaded.release_key) if loaded.release_key else None
     name = peer_name(loaded.tls.read()[1])
     folder, _ = open_state_dir(loaded, name, create=False)
-    manifest = PartyFolder(name, folder, key, loaded.id_column).install(read_release(file))
+    party = PartyFolder(name, folder, key, loaded.id_column)
+    manifest = party.install(read_release(file))
     what = f"{manifest['number']} of run {manifest['run']}"
     if manifest.get("revoked") is not None:
         print_line(f"installed revocation {what} ({manifest['revoked']}); the model is deleted")

@@ -288,7 +288,7 @@ def predict(
 
 def _predict_federated(config: Path, ids: str | None, id_column: str | None, output: Path) -> None:
     with require_extra("federated"):
-        from xvfl.service.prediction.predict_client import predict_federated
+        from xvfl.cli.predict_client import predict_federated
     from xvfl.model.progress import work_bar
 
     with work_bar("predicting") as report:

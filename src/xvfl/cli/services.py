@@ -11,7 +11,6 @@ from rich.table import Column, Table
 
 from xvfl.cli.extras import require_extra
 from xvfl.cli.output import (
-    FINISHED_WITHOUT,
     INTERRUPTED,
     print_error,
     print_evaluation,
@@ -35,16 +34,26 @@ Serve = Annotated[
 Again = Annotated[
     bool, typer.Option("--again", help="With --serve: match the ids of the table once more.")
 ]
+Retrain = Annotated[
+    bool,
+    typer.Option(
+        "--retrain", help="Train another head on the stored uploads; no party needs to be online."
+    ),
+]
 
 
-def coordinator(config: CoordinatorFile, quiet: Quiet = False, serve: Serve = False) -> None:
-    """Run the coordinator: match ids, train with the connected parties, evaluate, release.
+def coordinator(
+    config: CoordinatorFile, quiet: Quiet = False, serve: Serve = False, retrain: Retrain = False
+) -> None:
+    """Run the coordinator: match ids, receive the parties' uploads, train, evaluate, release.
 
-    A coordinator that was stopped or killed resumes from the last common checkpoint when it is
-    started again. If the run finishes without some of its parties, the last line names them and
-    the exit code is 3; started again, the coordinator informs those that have come back.
+    A coordinator that was stopped or killed continues where it was when it is started again.
+    Parties may stop once their upload is stored; a release waits for those that are offline.
 
     xvfl coordinator coordinator.toml
+
+    --retrain trains another head on the stored uploads, with other labels or options; it becomes
+    the current head when it is finished. `xvfl rollback` returns to the previous head.
 
     With --serve it predicts instead: it answers requests for ids over HTTP with the parties that
     reply before the deadline.
@@ -59,25 +68,46 @@ def coordinator(config: CoordinatorFile, quiet: Quiet = False, serve: Serve = Fa
             from xvfl.service.prediction.coordinator_process import serve_predictions
         serve_predictions(loaded, not quiet)
         return
-    outcome = serve_coordinator(loaded, not quiet)
+    outcome = serve_coordinator(loaded, not quiet, retrain)
     if outcome.evaluation is None:
         print_error(f"stopped; continue with: xvfl coordinator {config}")
         raise typer.Exit(INTERRUPTED)
     print_evaluation(f"{loaded.state_dir}, {outcome.step} steps", outcome.evaluation)
-    if outcome.privacy:
-        print(outcome.privacy)
-    if outcome.absent:
-        print_error(outcome.describe_absent())
-        raise typer.Exit(FINISHED_WITHOUT)
+    if outcome.uninformed:
+        names = ", ".join(outcome.uninformed)
+        print_error(f"the release waits for {names}; deliver it with: xvfl release {config}")
+
+
+def rollback(
+    config: CoordinatorFile,
+    anyway: Annotated[
+        bool,
+        typer.Option("--anyway", help="Also if it was trained on withdrawn or expired uploads."),
+    ] = False,
+) -> None:
+    """Use the coordinator's previous head again, and release it to the parties of the current one.
+
+    A coordinator with --serve that is running uses it at once. A head that was trained on rows
+    that were withdrawn since, or on the upload of a revoked party, is refused.
+
+    xvfl rollback coordinator.toml
+    """
+    with require_extra("federated"):
+        from xvfl.service.config import load_coordinator_config
+        from xvfl.service.release_delivery import use_previous_head
+
+    head = use_previous_head(load_coordinator_config(config), anyway)
+    print(f"head {head.path.name} is the current one")
 
 
 def party(
     config: PartyFile, quiet: Quiet = False, serve: Serve = False, again: Again = False
 ) -> None:
-    """Run a party: connect to the coordinator and take part until the run is finished.
+    """Run a party: match ids, train its encoder, upload once, and receive a release.
 
     A party opens no port, and reconnects when the connection breaks. A party that was stopped or
-    killed resumes from its own last checkpoint when it is started again.
+    killed continues where it was when it is started again. With `training = "interactive"` in
+    CONFIG it takes part in interactive training instead.
 
     xvfl party bank.toml
 
@@ -86,8 +116,7 @@ def party(
     """
     with require_extra("federated"):
         from xvfl.service.config import load_party_config
-        from xvfl.service.party import serve_party
-        from xvfl.service.prediction.party_process import serve_party_predictions
+        from xvfl.service.party import serve_party, serve_party_predictions
 
     if again and not serve:
         raise InputError("--again: expected --serve as well; see `xvfl align --again` for training")

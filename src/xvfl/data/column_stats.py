@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from pandas.api import types
 
 from xvfl.config import TableOptions
-from xvfl.data.codecs import Codec, DurationCodec, NumberCodec
+from xvfl.data.codecs import Codec, DateCodec, DurationCodec, NumberCodec
 from xvfl.data.parse import (
     DATE_LIKE,
     MIN_DATE_FRACTION,
@@ -24,6 +24,7 @@ from xvfl.data.parse import (
 from xvfl.data.text import as_text
 from xvfl.data.value_stats import CategoryStats, DateStats, FitLimits, NumericStats
 from xvfl.errors import InputError
+from xvfl.primitives.layout import NumberBins
 from xvfl_serve.encoding.cells import MissingCells
 from xvfl_serve.encoding.dates import ISO
 from xvfl_serve.encoding.number_text import COMMA, POINT, POINT_CURRENCIES, affixes
@@ -112,6 +113,18 @@ class ColumnStats:
         if self.is_identifier:
             return f"identifier: {self.categories.distinct:,} different texts"
         return self.categories.codec(self.name, self.options)
+
+    def bins(self, codec: Codec) -> NumberBins | None:
+        """Fit the bins of this column's codec; None if it is not a number. Of a date: its time."""
+        if not isinstance(codec, NumberCodec | DurationCodec | DateCodec):
+            return None
+        if isinstance(codec, NumberCodec):
+            numbers = self.text_numbers[codec.decimal] if codec.decimal else self.numbers
+        elif isinstance(codec, DurationCodec):
+            numbers = self.durations
+        else:
+            numbers = self.dates[codec.format].seconds if self.dates else None
+        return None if numbers is None else numbers.bins(codec.scale)
 
     @property
     def is_identifier(self) -> bool:

@@ -5,6 +5,7 @@ Shapes: n rows; dense, hashed, raw and encoded as the layout counts them.
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from difflib import get_close_matches
 from itertools import combinations
 from typing import Any
@@ -23,7 +24,7 @@ from xvfl.data.schema import summarize
 from xvfl.data.text import as_text
 from xvfl.data.value_stats import FitLimits, sampling_keys
 from xvfl.errors import DataWarning, InputError, unknown
-from xvfl.primitives.layout import Layout
+from xvfl.primitives.layout import Layout, NumberBins, bins_from_dict
 from xvfl_serve.encoding.cells import NA_TEXTS, MissingCells
 from xvfl_serve.encoding.columns import NOTES, Bools
 from xvfl_serve.encoding.dates import ISO
@@ -44,6 +45,8 @@ class TableEncoder:
         Cells that count as missing.
     left_out : mapping of str to str
         Columns without information, and the reason.
+    bins : mapping of str to NumberBins, optional
+        The bins of numbers, durations and dates, by column. Encoders of earlier versions have none.
 
     Attributes
     ----------
@@ -74,6 +77,7 @@ class TableEncoder:
         codecs: Iterable[Codec],
         na_values: Sequence[str] = (),
         left_out: Mapping[str, str] | None = None,
+        bins: Mapping[str, NumberBins] | None = None,
     ) -> None:
         by_column = list(codecs)
         self.party = party
@@ -82,7 +86,15 @@ class TableEncoder:
         self.left_out = dict(left_out or {})
         self.columns = [codec.feature.name for codec in by_column]
         self.codecs = sorted(by_column, key=lambda codec: codec.feature.kind == "hashed")
-        self.layout = Layout(tuple(codec.feature for codec in self.codecs))
+        self.bins = dict(bins or {})
+        features = tuple(codec.feature for codec in self.codecs)
+        by_dense_column = tuple(
+            self.bins.get(each.name, NumberBins()) if not place else NumberBins()
+            for each in features
+            if each.kind != "hashed"
+            for place in range(each.width)
+        )
+        self.layout = Layout(features, bins=by_dense_column if self.bins else ())
 
     @classmethod
     def fit(cls, frame: pd.DataFrame, options: TableOptions, party: str) -> "TableEncoder":
@@ -140,7 +152,9 @@ class TableEncoder:
             )
         unexplained = {name: reason for name, reason in left_out.items() if not ambiguities[name]}
         _warn_left_out(where, unexplained, options)
-        return cls(party, codecs, (*NA_TEXTS, *options.na_values), left_out)
+        fitted_bins = {each.name: columns[each.name].bins(each) for each in codecs}
+        bins = {name: each for name, each in fitted_bins.items() if each is not None}
+        return cls(party, codecs, (*NA_TEXTS, *options.na_values), left_out, bins)
 
     def encode(self, frame: pd.DataFrame) -> Encoded:
         """Encode rows.
@@ -217,19 +231,22 @@ class TableEncoder:
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-serializable form."""
         by_name = {codec.feature.name: codec for codec in self.codecs}
+        bins = {name: asdict(each) for name, each in self.bins.items()}
         return {
             "type": "table",
             "party": self.party,
             "na_values": list(self.na_values),
             "left_out": self.left_out,
             "codecs": [codec_to_dict(by_name[name]) for name in self.columns],
+            **({"bins": bins} if bins else {}),
         }
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "TableEncoder":
         """Build an encoder from its JSON form."""
         codecs = [codec_from_dict(codec) for codec in data["codecs"]]
-        return cls(data["party"], codecs, data["na_values"], data["left_out"])
+        bins = {name: bins_from_dict(each) for name, each in data.get("bins", {}).items()}
+        return cls(data["party"], codecs, data["na_values"], data["left_out"], bins)
 
     def _check_columns(self, frame: pd.DataFrame) -> None:
         present = [str(name) for name in frame.columns]

@@ -22,7 +22,8 @@ from xvfl.data.codecs import (
     HashedCodec,
     value_type,
 )
-from xvfl.data.scaling import fit_scale
+from xvfl.data.scaling import fit_bins, fit_scale
+from xvfl.primitives.layout import NumberBins
 from xvfl.primitives.seeding import derive_seed
 from xvfl_serve.encoding.columns import DAY, ValueType
 from xvfl_serve.encoding.scale import Floats, Scale
@@ -102,9 +103,16 @@ class NumericStats:
 
     def scale(self, scaling: Scaling) -> Scale:
         """Fit the scale on the sample, with the exact range."""
+        return fit_scale(self._sample_and_range(), scaling)
+
+    def bins(self, scale: Scale) -> NumberBins:
+        """Fit the bins of the scaled numbers on the sample, with the exact range."""
+        return fit_bins(scale.apply(self._sample_and_range()))
+
+    def _sample_and_range(self) -> Floats:
         values = self.sample()
         ends = [] if len(values) == self.count else [self.low, self.high]
-        return fit_scale(np.concatenate([values, ends]), scaling)
+        return np.concatenate([values, ends])
 
     def exact_integers(self) -> bool:
         """Tell whether all are integers that a float64 represents exactly."""

@@ -42,12 +42,12 @@ from xvfl.estimator.estimator_inputs import (
     tables_of_previous_fit,
     warn_unknown_ids,
 )
-from xvfl.methods import Mode, method_spec
+from xvfl.methods import Mode
 from xvfl.model.custom_nets import CustomNets
 from xvfl.model.decision_rule import check_threshold
 from xvfl.model.explain.explain_model import ExplainOptions, explain
 from xvfl.model.explain.explanation import Explanation
-from xvfl.model.fitting import TrainingPlan, fit, resolve_for_dataset
+from xvfl.model.fitting import TrainingPlan, fit, resolve_for_dataset, uses_unlabeled
 from xvfl.model.model import Model
 from xvfl.model.prediction import used_tables
 from xvfl.model.progress import progress_bar, show_overlap, work_bar
@@ -113,7 +113,7 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
         threshold = _plain(getattr(self, "threshold", None))
         check_threshold(threshold)
         previous: Model | None = getattr(self, "model_", None) if self.warm_start else None
-        unlabeled = self.use_unlabeled and method_spec(loss.method).uses_unlabeled
+        unlabeled = self.use_unlabeled and uses_unlabeled(loss, privacy)
         sources, labels = self._sources_and_labels(X, y, allow_missing=unlabeled)
         options = {
             name: table_options(name, each) for name, each in (self.table_options or {}).items()
@@ -493,7 +493,7 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
             random_state=model.random_state,
         )
         names = self.get_params(deep=False)
-        for config in (model.net, model.loss, model.privacy):
+        for config in (model.head_net or model.net, model.loss, model.privacy):
             self.set_params(**{key: each for key, each in vars(config).items() if key in names})
         records = [each for each in folder.records() if each.get("kind") == "epoch"]
         self._set_model(model, records)

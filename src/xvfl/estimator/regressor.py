@@ -92,7 +92,8 @@ class XVFLRegressor(RegressorMixin, XVFLEstimator):  # type: ignore[misc]
         of images.
     number_embedding_dim : int, default=None
         Size of the periodic embedding of each number of a table. 0 means none. By default 8 with
-        several members and without privacy options, else 0.
+        several members and without privacy options, or with `label_protection="no_gradients"` and
+        without `epsilon`, else 0.
     skip_rank : int, default=None
         Rank of a linear map from the features of a table to its embedding, added to the bottom's
         output; 0 for none. By default 64 with `label_protection="no_gradients"` and without
@@ -101,6 +102,10 @@ class XVFLRegressor(RegressorMixin, XVFLEstimator):  # type: ignore[misc]
         Number of nets of each party and of heads, trained at once. Predictions are the mean of
         theirs. More than one needs tables and default nets. 0 means 4 where that
         is possible and labels and features are not protected, else 1.
+    heads : int, default=0
+        Number of nets of the head on the parties' uploads, with
+        `label_protection="no_gradients"`. Predictions are averaged as those of members. 0 means 4
+        with default nets, else 1.
     epochs : int, default=0
         Maximum number of passes over the labeled training rows. 0 means, with several members that
         receive gradients, 16 to 60, for at least 800 steps, else 60.
@@ -112,8 +117,8 @@ class XVFLRegressor(RegressorMixin, XVFLEstimator):  # type: ignore[misc]
     learning_rate : float, default=0.0
         Initial learning rate η. 0 means 0.004 with several members that receive gradients, else
         0.002.
-    schedule : {"cosine", "constant"}, default="cosine"
-        Learning rate schedule.
+    schedule : {"cosine", "constant", "warmup"}, default="cosine"
+        Learning rate schedule; `warmup` is `cosine` after a linear increase.
     momentum : float, default=0.9
         Momentum of `"sgd"`.
     weight_decay : float, default=0.01
@@ -127,7 +132,8 @@ class XVFLRegressor(RegressorMixin, XVFLEstimator):  # type: ignore[misc]
     patience : int, default=15
         Epochs without a better validation score before training stops. 0 disables early stopping.
     use_unlabeled : bool, default=True
-        Train on rows without a label too, if the method can: `"xvfl+"` does.
+        Train on rows without a label too, if the method can: `"xvfl+"` does, and so do the
+        encoders of every method with `label_protection="no_gradients"`.
     completion_interval : int, default=0
         `"xvfl+"` completes features in every n-th step; the other steps train on masked copies
         alone. 0 means 4 with several members that receive gradients, but 1 with `"page"`; else 1.
@@ -141,15 +147,17 @@ class XVFLRegressor(RegressorMixin, XVFLEstimator):  # type: ignore[misc]
         Precision of the parties' nets on a GPU. `"bf16"` speeds up images.
     label_protection : {"auto", "off", "noise", "no_gradients"}, default="auto"
         Simulates the protection of labels in a federation, to measure its effect on accuracy.
-        `"no_gradients"`: parties train their nets by reconstruction alone, and receive no
-        gradients. `"noise"`: parties receive gradients of a loss with noisy labels. `"auto"` is
-        `"no_gradients"` with `epsilon`, else `"off"`.
+        `"no_gradients"`: each party trains its encoder alone, without labels, and uploads the
+        embeddings of its rows once; heads are trained on them, without cross completion. Encoders
+        have the sizes, `epochs` and `precision` of these parameters. `"noise"`: parties receive
+        gradients of a loss with noisy labels. `"auto"` is `"no_gradients"` with `epsilon`, else
+        `"off"`.
     label_noise : float, default=1.0
         Standard deviation of the label noise of `"noise"`, in standard deviations of the target.
     epsilon : float, default=None
         Simulates differential privacy of each row's features at each party, to measure its effect
-        on accuracy. Needs a method without completers, such as `"laser"`, and Opacus:
-        `pip install "xvfl[dp]"`.
+        on accuracy: encoders are not trained, and noise is added to the uploaded embeddings. Needs
+        Opacus: `pip install "xvfl[dp]"`.
     delta : float, default=1e-5
         The δ of differential privacy.
     bottoms : dict of Module or callable, default=None
@@ -257,6 +265,7 @@ class XVFLRegressor(RegressorMixin, XVFLEstimator):  # type: ignore[misc]
         number_embedding_dim: int | None = None,
         skip_rank: int | None = None,
         members: int = 0,
+        heads: int = 0,
         epochs: int = 0,
         batch_size: int = 0,
         optimizer: str = "adamw",

@@ -5,6 +5,7 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from xvfl.config import TrainConfig
 from xvfl.federation.party_worker import PartyWorker
@@ -29,14 +30,12 @@ class FusedFederation:
     ----------
     workers
         The parties, in the order of the rows' columns.
-    sends_gradients
-        Whether the gradient of the coordinator's loss reaches the parties' nets. Otherwise these
-        are trained by the parties' own objectives alone.
+    width
+        Least width of embeddings; narrower ones are padded with zeros.
     """
 
-    def __init__(self, workers: Sequence[PartyWorker], sends_gradients: bool = True) -> None:
-        self.workers = tuple(workers)
-        self.sends_gradients = sends_gradients
+    def __init__(self, workers: Sequence[PartyWorker], width: int = 0) -> None:
+        self.workers, self.width = tuple(workers), width
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -51,31 +50,27 @@ class FusedFederation:
 
     def select_parties(self, parties: Sequence[int]) -> "FusedFederation":
         """Return the federation of a subset of the parties (D7); use with `Rows.select_parties`."""
-        return FusedFederation([self.workers[i] for i in parties], self.sends_gradients)
+        return FusedFederation([self.workers[i] for i in parties], self.width)
 
     def embed(self, rows: Rows, views: Sequence[View], needed: Tensor | None = None) -> Tensor:
         """Embed a batch at every party, in each view. (B, k, v, d)"""
         handles, masks = rows.handles.T.contiguous(), self._by_party(needed)
         each = [
-            worker.embed(handles[i], views, rows.step, masks[i])
+            pad(worker.embed(handles[i], views, rows.step, masks[i]), self.width)
             for i, worker in enumerate(self.workers)
         ]
-        return self._received(torch.stack(each, 1))
+        return torch.stack(each, 1)
 
     def complete(
         self, cues: Tensor, replace_observed: Tensor, needed: Tensor | None = None
     ) -> Tensor:
         """Embed the last batch, completed from each party's cue. (B, k, d)"""
-        cue, masks = self._received(cues).unbind(1), self._by_party(needed)
+        cue, masks = cues.unbind(1), self._by_party(needed)
         each = [
             worker.complete(cue[i], replace_observed, masks[i])
             for i, worker in enumerate(self.workers)
         ]
-        return self._received(torch.stack(each, 1))
-
-    def _received(self, x: Tensor) -> Tensor:
-        """Return what the other side receives: without gradients, a constant."""
-        return x if self.sends_gradients else x.detach()
+        return torch.stack(each, 1)
 
     def _by_party(self, needed: Tensor | None) -> Sequence[Tensor | None]:
         """Split the mask by party; None where everything is needed (not checked on a GPU)."""
@@ -126,3 +121,9 @@ class FusedFederation:
         return function(
             self.select_parties(only), method.select_parties(only), rows.select_parties(only)
         )
+
+
+def pad(E: Tensor, width: int) -> Tensor:
+    """Append zeros to embeddings that are narrower than a width."""
+    missing = width - E.shape[-1]
+    return functional.pad(E, (0, missing)) if missing > 0 else E

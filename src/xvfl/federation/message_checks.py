@@ -14,8 +14,6 @@ from xvfl.wire.messages import Instruction, Ready
 
 MAX_VIEWS = 64
 """Views in one request; each costs a forward pass."""
-MAX_MIN_ROWS = 64
-"""The smallest default batch size."""
 MAX_ABS_VALUE = 1e12
 """Largest magnitude in a party's reply; its square stays finite in a loss over all rows."""
 PAGE_KINDS = frozenset(("page_refresh", "page_look_back", "page_correct"))
@@ -95,16 +93,12 @@ def check_instructions(
 
 
 def check_ready(ready: Ready, step: int, update: int, n_rows: int | None) -> None:
-    """Reject a step or update ahead of the run, and a row status of the wrong length."""
-    if not (0 <= ready.step <= step and 0 <= ready.last_update <= update):
+    """Reject another checkpoint than that of a step, and a row status of the wrong length."""
+    if (ready.step, ready.last_update) != (step, update):
         raise WireError(
-            f"Ready: expected a step up to {step} and an update up to {update}, got {ready.step} "
-            f"and {ready.last_update}"
-        )
-    if not 1 <= ready.min_rows <= MAX_MIN_ROWS:
-        raise WireError(
-            f"Ready: expected min_rows from 1 to {MAX_MIN_ROWS}, got {ready.min_rows}; with more, "
-            "the party would take part in few batches"
+            f"Ready: expected the checkpoint of step {step} after update {update}, got step "
+            f"{ready.step} and update {ready.last_update}; restore the party's state folder, or "
+            "start another run"
         )
     status = ready.row_status
     if status.dtype != torch.uint8 or status.dim() != 1 or (len(status) and int(status.max()) > 2):

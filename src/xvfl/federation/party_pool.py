@@ -82,8 +82,8 @@ class PartyPool:
     ----------
     parties
         The parties, in the order of the method's adapters.
-    run
-        The finished run whose weights the parties load.
+    runs
+        For each party, the finished run or the version of its encoder whose weights it loads.
     prepare
         Called before a session is opened with a party; raises if that is not possible.
     log_event
@@ -95,13 +95,13 @@ class PartyPool:
     def __init__(
         self,
         parties: Sequence[RemoteParty],
-        run: str,
+        runs: Mapping[str, str],
         prepare: Callable[[str, Hello], None],
         log_event: LogEvent,
         patience: float,
     ) -> None:
         self.parties = [PooledParty(each) for each in parties]
-        self._run, self._prepare, self._log_event = run, prepare, log_event
+        self._runs, self._prepare, self._log_event = runs, prepare, log_event
         self._patience = patience
         self._request_id, self._lock = 0, threading.Lock()
         self._stop = threading.Event()
@@ -200,6 +200,13 @@ class PartyPool:
             if party.name == name and party.available:
                 self._leave_out(party, reason, fault=False)
 
+    def use_runs(self, runs: Mapping[str, str]) -> None:
+        """Open the sessions of parties that load other weights from now on."""
+        before, self._runs = self._runs, runs
+        for name, run in runs.items():
+            if before[name] != run:
+                self.reopen(name, "it loads another version of its encoder")
+
     def reject_reply(self, index: int, error: WireError) -> None:
         """Leave a party out that sent an invalid reply."""
         self._leave_out(self.parties[index], INVALID, str(error))
@@ -254,7 +261,7 @@ class PartyPool:
 
     def _open(self, party: PooledParty, hello: Hello) -> None:
         self._prepare(party.name, hello)
-        message = OpenPrediction(self.next_request_id(), self._run)
+        message = OpenPrediction(self.next_request_id(), self._runs[party.name])
         reply = party.remote.transport.request(message).result(OPEN_TIMEOUT_S)
         if isinstance(reply, ErrorReply):
             raise WireError(f"it rejected the request: {reply.text}")

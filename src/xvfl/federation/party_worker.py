@@ -10,9 +10,6 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from xvfl.errors import WireError
-from xvfl.federation.privacy_accounting import PrivacyStatement
-from xvfl.federation.private_embeddings import PrivateEmbeddings
 from xvfl.methods.base import View
 from xvfl.nets.party_net import PartyNet
 from xvfl.nets.row_wise import apply_to_rows, row_wise
@@ -38,9 +35,6 @@ class PartyWorker:
         Seed of each run that is trained at once; rows are ordered run by run.
     reconstruction
         Weight of the reconstruction loss, the party's own objective.
-    privacy
-        The noise and the number of releases of a row, with differential privacy; the net is then
-        not trained.
     image_shift
         Largest random shift of images in training, as a share of their height and width.
     unmasked
@@ -54,7 +48,6 @@ class PartyWorker:
         table: Table,
         seeds: Sequence[int],
         reconstruction: float = 0.0,
-        privacy: PrivacyStatement | None = None,
         image_shift: float = 0.0,
         unmasked: float | Sequence[float] = 0.0,
     ) -> None:
@@ -73,14 +66,6 @@ class PartyWorker:
         """The net with its optimizer, once training has begun."""
         self.objective: Tensor | None = None
         """Loss that the party adds to the coordinator's for the last batch, if any."""
-        self.private: PrivateEmbeddings | None = None
-        """What leaves the party with differential privacy."""
-        self.privacy = privacy
-        if privacy is not None:
-            n_masked = privacy.n_releases - 1
-            self.private = PrivateEmbeddings(
-                name, net, table, seeds[0], privacy.noise_std, n_masked, by_seed[0]
-            )
 
     def embed(
         self,
@@ -95,8 +80,6 @@ class PartyWorker:
         `self`: a masked row completed from its own embedding. The n-th `self` view uses the mask of
         the n-th `masked` view. Where `needed` (B, v) is False, the result is arbitrary.
         """
-        if self.private is not None:
-            return self.private.select(handles, views)
         self._seed(step, "embed")
         rows = self.table.take(handles)
         if self._image_shift and self.net.training:
@@ -143,8 +126,6 @@ class PartyWorker:
         A completer that sees features gets these rows with features dropped at random, and
         completes the dropped ones. Where `needed` (B,) is False, the result is arbitrary.
         """
-        if self.private is not None:
-            raise WireError("Complete: not allowed with differential privacy")
         self._seed(self._step, "complete")
         used = needed.unsqueeze(1) if needed is not None and self.row_wise else None
         kept = torch.zeros_like(self._observed)

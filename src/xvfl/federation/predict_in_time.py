@@ -12,13 +12,14 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from xvfl.errors import PartyError, WireError
 from xvfl.federation.member_rows import join_members, split_members
 from xvfl.federation.message_checks import check_tensor
 from xvfl.federation.party_pool import PartyPool
 from xvfl.federation.prediction_endpoint import MAX_COMPLETIONS, REFUSED
-from xvfl.methods.base import Method, View
+from xvfl.methods.base import Method, Mode, View
 from xvfl.methods.pooling import prediction_views, without_completion
 from xvfl.primitives.rows import FULL, Rows
 from xvfl.wire.messages import Complete, Completed, EmbedRows, RowEmbeddings
@@ -66,14 +67,16 @@ def embed_in_time(
     handles: Tensor,
     caller: str,
     views: Sequence[View],
-    width: int,
+    widths: Sequence[int],
     deadline: float,
     places: Sequence[int] | None = None,
 ) -> TimelyBatch:
-    """Request the embeddings of rows (N, k) of handles; `width` is M·d.
+    """Request the embeddings of rows (N, k) of handles; `widths` (k,) are M·d of each party.
 
-    Without views, request how completely the rows are observed; `width` is then 0.
+    Narrower embeddings are padded with zeros. Without views, request how completely the rows are
+    observed.
     """
+    width = max(widths) if views else 0
     now = time.monotonic()
     asked = pool.available(until=now + LATE_SHARE * (deadline - now))
     asked = [i for i in asked if places is None or i in places]
@@ -83,7 +86,8 @@ def embed_in_time(
     embeddings, answered = [], []
     for i, reply in replies.items():
         try:
-            embeddings.append(_unpack(reply, handles[:, i], len(views), width))
+            own = _unpack(reply, handles[:, i], len(views), widths[i] if views else 0)
+            embeddings.append(functional.pad(own, (0, width - own.shape[-1])))
             answered.append(i)
         except WireError as error:
             pool.reject_reply(i, error)
@@ -109,24 +113,31 @@ def embed_in_time(
     )
 
 
-def collaborate_in_time(
-    pool: PartyPool, method: Method, batch: TimelyBatch, members: int, deadline: float
+def predict_in_time(
+    pool: PartyPool,
+    method: Method,
+    batch: TimelyBatch,
+    members: int,
+    deadline: float,
+    assisted: int | None = None,
 ) -> tuple[Tensor, TimelyBatch, bool]:
-    """Compute the logits of a batch in mode collaborative.
+    """Compute the logits of a batch in mode collaborative, or `assisted` for a party of the pool.
 
     Returns the logits (N, C), the batch of the parties that took part, and whether missing features
     were completed as the method does it.
     """
     views, attempts = prediction_views(method), 0
-    while batch.places:
+    mode: Mode = "collaborative" if assisted is None else "assisted"
+    while batch.places and (assisted is None or assisted in batch.places):
+        at = 0 if assisted is None else batch.places.index(assisted)
         chosen = method.select_parties(batch.places)
         if attempts >= MAX_COMPLETIONS and (plain := without_completion(chosen)) is not None:
             parties = _TimelyParties(pool, batch, views, members, deadline)
-            return plain.logits(parties, batch.rows, "collaborative", 0), batch, False
+            return plain.logits(parties, batch.rows, mode, at), batch, False
         attempts += 1
         try:
             parties = _TimelyParties(pool, batch, views, members, deadline)
-            return chosen.logits(parties, batch.rows, "collaborative", 0), batch, True
+            return chosen.logits(parties, batch.rows, mode, at), batch, True
         except PartyError as error:
             names = pool.names
             batch = batch.select(

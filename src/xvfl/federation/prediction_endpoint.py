@@ -3,7 +3,7 @@
 Shapes: B rows of a batch, H of them embedded, v views, M members, d embedding width of a member.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -17,20 +17,15 @@ from xvfl.federation.member_rows import join_members, split_members
 from xvfl.federation.message_checks import check_handles, check_tensor, check_views
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.prediction_ledger import PredictionLedger
-from xvfl.federation.request_endpoint import RequestEndpoint
+from xvfl.federation.request_endpoint import Replies, RequestEndpoint
 from xvfl.methods.base import View
 from xvfl.wire.messages import (
     Complete,
     Completed,
-    Done,
     EmbedRows,
-    End,
     Hello,
-    Match,
-    Message,
     OpenPrediction,
     PredictionOpened,
-    Release,
     RowEmbeddings,
 )
 
@@ -41,6 +36,7 @@ MAX_COMPLETIONS = 2
 MAX_ROWS = 4096
 """Rows of one `EmbedRows`."""
 VIEWS = ("plain", "self")
+WITHDRAWN = "the party has withdrawn rows"
 ONLY_PREDICTS = "this party only predicts; to train, start `xvfl party` there without --serve"
 
 
@@ -57,6 +53,8 @@ class PredictionRows:
     observed: Tensor
     """(n,) float32 share of observed features, by handle."""
     ledger: PredictionLedger
+    withdrawn: Callable[[], NDArray[np.bool_] | None] = lambda: None
+    """Returns which rows of the prediction table were withdrawn; None if none was."""
 
 
 class PredictionEndpoint(RequestEndpoint):
@@ -68,10 +66,8 @@ class PredictionEndpoint(RequestEndpoint):
         What the party reports about itself when it connects.
     open_rows
         Loads nets and rows for the name of a run.
-    match
-        Replies to requests of private id matching.
-    install
-        Installs a release.
+    replies
+        Reply to requests that are not part of prediction.
     log_event
         Receives log events.
     """
@@ -80,12 +76,16 @@ class PredictionEndpoint(RequestEndpoint):
         self,
         hello: Hello,
         open_rows: Callable[[str], PredictionRows],
-        match: Callable[[Match], Message],
-        install: Callable[[Release], Message],
-        log_event: Callable[[dict[str, Any]], None],
+        replies: Replies,
+        log_event: Callable[[Mapping[str, Any]], None],
     ) -> None:
-        super().__init__(hello, log_event)
-        self._open_rows, self._match, self._install = open_rows, match, install
+        own: Replies = {
+            EmbedRows: self._embed,
+            Complete: self._complete,
+            OpenPrediction: self._open,
+        }
+        super().__init__(hello, log_event, {**own, **replies}, ONLY_PREDICTS)
+        self._open_rows = open_rows
         self._opened: PredictionRows | None = None
         self._discard()
 
@@ -96,23 +96,6 @@ class PredictionEndpoint(RequestEndpoint):
 
     def _discard(self) -> None:
         self._tensor_id, self._n_completions, self._n_rows, self._width = -1, 0, 0, 0
-
-    def _dispatch(self, message: Message) -> Message:
-        self._check_fresh(message)
-        if isinstance(message, EmbedRows):
-            return self._embed(message)
-        if isinstance(message, Complete):
-            return self._complete(message)
-        if isinstance(message, OpenPrediction):
-            return self._open(message)
-        if isinstance(message, Match):
-            return self._match(message)
-        if isinstance(message, Release):
-            return self._install(message)
-        if isinstance(message, End):
-            self.end_reason = message.reason
-            return Done(message.request_id, 0)
-        raise WireError(f"{type(message).__name__}: {ONLY_PREDICTS}")
 
     def _open(self, message: OpenPrediction) -> PredictionOpened:
         if self._opened is None or self._opened.run != message.run:
@@ -140,7 +123,7 @@ class PredictionEndpoint(RequestEndpoint):
         held = (handles >= 0).nonzero().flatten()
         if len(np.unique(handles[held].numpy())) < len(held):
             raise WireError("handles: expected each row at most once")
-        allowed, refusal = opened.ledger.take(opened.rows[handles[held].numpy()], message.caller)
+        allowed, refusal = _take(opened, opened.rows[handles[held].numpy()], message.caller)
         refused = held[~torch.from_numpy(allowed)]
         if refusal:
             self._log_event(
@@ -201,6 +184,18 @@ class PredictionEndpoint(RequestEndpoint):
     def usage(self) -> dict[str, object]:
         """What was used of the budgets."""
         return self._opened.ledger.usage() if self._opened else {}
+
+
+def _take(
+    opened: PredictionRows, rows: NDArray[np.int64], caller: str
+) -> tuple[NDArray[np.bool_], str]:
+    """Count a request for rows; return which may be embedded, and why the others may not."""
+    withdrawn = opened.withdrawn()
+    if withdrawn is None or not withdrawn[rows].any():
+        return opened.ledger.take(rows, caller)
+    allowed = ~withdrawn[rows]
+    allowed[allowed], refusal = opened.ledger.take(rows[allowed], caller)
+    return allowed, refusal or WITHDRAWN
 
 
 def _at(values: Tensor, handles: Tensor) -> Tensor:

@@ -1,9 +1,9 @@
 """A party's budgets for prediction, apart from those of training.
 
-Budgets are those of a day (UTC). The counts of the rows belong to the table that the operator
-opened and are kept in a memory-mapped file. The requests of a day are lines of a file, one for each
-request. Both survive the end of the process. The newest of these files determines the current day,
-so setting the clock back refills no budget.
+Budgets are those of a day (UTC). The requests of a day are lines of a file, one for each request,
+with its caller and rows; they survive the end of the process. The newest of these files determines
+the current day, so setting the clock back refills no budget. The counts of the rows belong to the
+table that the operator opened.
 """
 
 from collections import Counter
@@ -18,12 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xvfl.errors import ConfigError, RunError
-from xvfl.federation.request_ledger import open_counts
 from xvfl.system.files import append_jsonl, read_jsonl
 
-COUNTS = "row-requests.npy"
 REQUESTS = "requests-"
 """Files of requests: this, the day and .jsonl."""
+TABLE = "table"
+"""Field of a line that says that the operator opened another table."""
 KEPT_DAYS = 30
 """Days after which a file of requests is removed."""
 MAX_CALLERS = 100
@@ -81,11 +81,8 @@ class PredictionLedger:
         log_event: Callable[[dict[str, Any]], None] = lambda event: None,
     ) -> None:
         self.limits, self._folder, self._today = limits, folder, today
-        self._counts = open_counts(folder / COUNTS, np.zeros((1, n_rows), dtype=np.uint32))[0]
-        days = _recorded_days(folder)
-        self._load_day(max(days, default=today()))
-        if not days:
-            self._create_file()
+        self._counts = np.zeros(n_rows, dtype=np.uint32)
+        self._load_day(max(_recorded_days(folder), default=today()))
         if self._day > today() + timedelta(1):
             reason = (
                 f"the clock was ahead, or is behind: no budget refills before {self._day}; check "
@@ -112,9 +109,8 @@ class PredictionLedger:
         if allowed.sum() > left[name]:
             allowed &= np.cumsum(allowed) <= left[name]
             spent.append(f"{name} ({getattr(limits, name)})")
-        if count := int(allowed.sum()):
-            self._record(caller, count)
-            self._counts[rows[allowed]] += 1
+        if allowed.any():
+            self._record(caller, rows[allowed])
         until = f"{self._day + timedelta(1)} 00:00 UTC"
         return allowed, f"{' or '.join(spent)} is used up until {until}" if spent else ""
 
@@ -134,42 +130,47 @@ class PredictionLedger:
         new = caller not in self._callers
         return OTHERS if new and len(self._callers) >= MAX_CALLERS else caller
 
-    def _record(self, caller: str, count: int) -> None:
+    def _record(self, caller: str, rows: NDArray[np.int64]) -> None:
         try:
-            append_jsonl(self._path, {"caller": caller, "rows": count})
+            append_jsonl(self._path, {"caller": caller, "rows": rows.tolist()})
         except OSError as error:
-            raise self._not_counted(error) from error
-        self._callers[caller] += count
+            raise RunError(
+                f"{self._path}: requests cannot be counted ({error.strerror}), so none is answered"
+            ) from error
+        self._callers[caller] += len(rows)
+        self._counts[rows] += 1
 
     def _load_day(self, day: date) -> None:
         self._day, self._path = day, self._folder / f"{REQUESTS}{day.isoformat()}.jsonl"
         self._callers = Counter[str]()
+        self._counts[:] = 0
         for each in read_jsonl(self._path):
-            self._callers[self._known(str(each.get("caller")))] += int(each.get("rows", 0))
+            if TABLE in each:
+                self._counts[:] = 0
+                continue
+            # Version 0.3 wrote the number of rows.
+            given = each["rows"]
+            rows = np.asarray([] if isinstance(given, int) else given, dtype=np.int64)
+            self._callers[self._known(str(each["caller"]))] += (
+                given if isinstance(given, int) else len(rows)
+            )
+            self._counts[rows[rows < len(self._counts)]] += 1
 
     def _advance(self) -> None:
         """Clear the counts if a new day has begun, and remove old files."""
         if (day := self._today()) <= self._day:
             return
         self._load_day(day)
-        # In this order: after a crash in between, the counts are cleared again.
-        self._counts[:] = 0
-        self._create_file()
         for each in _recorded_days(self._folder):
             if each < day - timedelta(KEPT_DAYS):
                 with suppress(OSError):
                     (self._folder / f"{REQUESTS}{each.isoformat()}.jsonl").unlink()
 
-    def _create_file(self) -> None:
-        try:
-            self._path.touch()
-        except OSError as error:
-            raise self._not_counted(error) from error
 
-    def _not_counted(self, error: OSError) -> RunError:
-        return RunError(
-            f"{self._path}: requests cannot be counted ({error.strerror}), so none is answered"
-        )
+def forget_rows(folder: Path) -> None:
+    """Count the rows of another table from now on; the budgets of callers stay."""
+    for day in sorted(_recorded_days(folder))[-1:]:
+        append_jsonl(folder / f"{REQUESTS}{day.isoformat()}.jsonl", {TABLE: "changed"})
 
 
 def _recorded_days(folder: Path) -> list[date]:

@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from xvfl.config import PrivacyConfig
+from xvfl.config import EncoderConfig, PrivacyConfig
 from xvfl.errors import ConfigError
-from xvfl.methods import METHODS, method_spec
 
 ADJACENCY = "replace all features of one row at one party"
 PROTECTED_FROM = "the coordinator, the other parties and everybody who receives the model"
@@ -42,7 +41,7 @@ class PrivacyStatement:
     sensitivity: float = SENSITIVITY
     adjacency: str = ADJACENCY
     protected_from: str = PROTECTED_FROM
-    mechanism: str = "Gaussian, drawn once for each row and view"
+    mechanism: str = "Gaussian, drawn once for each row"
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON form."""
@@ -64,32 +63,12 @@ class PrivacyStatement:
         )
 
 
-def state_privacy(privacy: PrivacyConfig, method: str) -> PrivacyStatement | None:
-    """Calibrate the noise of a run; None without differential privacy."""
+def state_privacy(privacy: PrivacyConfig | EncoderConfig) -> PrivacyStatement | None:
+    """Calibrate the noise of the one release of a row; None without differential privacy."""
     if privacy.epsilon is None:
         return None
-    n_releases = 1 + masked_views(method)
-    multiplier = calibrate(privacy.epsilon, privacy.delta, n_releases)
-    return PrivacyStatement(
-        privacy.epsilon, privacy.delta, n_releases, multiplier, multiplier * SENSITIVITY
-    )
-
-
-def masked_views(method: str) -> int:
-    """Return how many masked views of a row a method uses; reject methods with completers.
-
-    A completer is trained on all rows of a party, so a completed embedding of one row would reveal
-    other rows.
-    """
-    spec = method_spec(method)
-    if spec.completes:
-        valid = ", ".join(name for name, each in METHODS.items() if not each.completes)
-        raise ConfigError(
-            f"epsilon: expected a method without completers ({valid}), got {method!r}; "
-            "completers learn from all rows of a party, which differential privacy of single "
-            "rows excludes"
-        )
-    return spec.masked_views
+    multiplier = calibrate(privacy.epsilon, privacy.delta, 1)
+    return PrivacyStatement(privacy.epsilon, privacy.delta, 1, multiplier, multiplier * SENSITIVITY)
 
 
 @cache

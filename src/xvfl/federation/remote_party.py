@@ -12,7 +12,6 @@ from torch import Tensor
 from xvfl.errors import PartyError, WireError
 from xvfl.federation.message_checks import check_magnitude, check_tensor
 from xvfl.wire.messages import ErrorReply, Gradient, Instruction, Message
-from xvfl.wire.payload import Packer
 from xvfl.wire.transport import Transport
 
 Reply = TypeVar("Reply")
@@ -64,9 +63,6 @@ class RemoteParty:
     gradients: list[Gradient] = field(default_factory=list)
     instructions: list[Instruction] = field(default_factory=list)
     """Pending; the next request carries them."""
-    packer: Packer = field(default_factory=Packer)
-    last_update: int = 0
-    """Number of the last update that the party has applied, by its last reply."""
 
     def take_pending(self) -> tuple[tuple[Gradient, ...], tuple[Instruction, ...]]:
         """Return and clear pending gradients and instructions."""
@@ -79,15 +75,10 @@ class RemoteParty:
         hello = self.transport.hello()
         return hello is not None and hello.instance_id != self.instance_id
 
-    def unpack(self, name: str, value: Tensor, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """Unpack and validate a tensor of a reply; raise `PartyError` if it is invalid.
-
-        Payloads other than float32 unpack to float32, whatever the dtype of the computation.
-        """
-        expected = dtype if self.packer.payload == "float32" else torch.float32
+    def check(self, name: str, value: Tensor, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """Validate a tensor of a reply; raise `PartyError` if it is invalid."""
         try:
-            values = check_tensor(name, self.packer.unpack(value, name), shape, expected)
-            return check_magnitude(name, values)
+            return check_magnitude(name, check_tensor(name, value, shape, dtype))
         except WireError as error:
             text = f"party {self.name!r} sent an invalid reply: {error}"
             raise PartyError(text, (self.name,), "wrong") from error

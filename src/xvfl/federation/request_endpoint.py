@@ -5,25 +5,55 @@ request that is sent again gets the same reply and has no second effect.
 """
 
 import threading
+import time
 import traceback
-from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
 
 from xvfl.errors import MatchingError, WireError, XVFLError
 from xvfl.system.printable import one_line
 from xvfl.wire import codec
-from xvfl.wire.messages import ErrorReply, Hello, Message
+from xvfl.wire.messages import Done, End, ErrorReply, Hello, Message
 
 COMPUTE_LOCK = threading.Lock()
 """Torch has one global random stream per process: parties in one process take turns to compute."""
 
+MAX_LINES, INTERVAL_S = 100, 60.0
+"""Lines about rejected requests that are logged within so many seconds; more are counted."""
 
-class RequestEndpoint(ABC):
-    """Handles a coordinator's requests one after the other; a subclass computes the replies."""
 
-    def __init__(self, hello: Hello, log_event: Callable[[dict[str, Any]], None]) -> None:
+Replies = Mapping[type[Any], Callable[[Any], Message]]
+"""Functions that reply to requests, by the type of the request."""
+
+
+class RequestEndpoint:
+    """Handles a coordinator's requests one after the other.
+
+    Parameters
+    ----------
+    hello
+        What the party reports about itself when it connects.
+    log_event
+        Receives log events.
+    replies
+        Reply to requests; `End` needs none.
+    refusal
+        Why other requests are rejected.
+    """
+
+    restarts: ClassVar[tuple[type[Any], ...]] = ()
+    """Requests whose id may be any: another process of the coordinator may send them."""
+
+    def __init__(
+        self,
+        hello: Hello,
+        log_event: Callable[[Mapping[str, Any]], None],
+        replies: Replies,
+        refusal: str,
+    ) -> None:
         self.hello, self._log_event = hello, log_event
+        self._replies, self._refusal = replies, refusal
         self.end_reason: str | None = None
         """Why the coordinator ended the run; None while it has not."""
         self.n_rejected = 0
@@ -31,6 +61,7 @@ class RequestEndpoint(ABC):
         self._lock = threading.Lock()
         self._last: tuple[bytes, bytes] = (b"", b"")
         self._last_request_id = 0
+        self._recent, self._not_logged = deque[float](maxlen=MAX_LINES), 0
 
     def handle(self, frame: bytes) -> bytes:
         """Handle an encoded request and return the encoded reply."""
@@ -45,23 +76,31 @@ class RequestEndpoint(ABC):
                 return self._reject(frame, error, str(error))
             except XVFLError as error:
                 # The message may name files of this party: it goes to the log alone.
-                self._log_event({"event": "request_failed", "reason": str(error)})
+                self._log_problem({"event": "request_failed", "reason": str(error)})
                 text = f"the party could not do this ({type(error).__name__}); see the party's log"
                 return self._reject(frame, error, text)
             except Exception as error:
                 self._discard()
-                self._log_event({"event": "internal_error", "traceback": traceback.format_exc()})
+                self._log_problem({"event": "internal_error", "traceback": traceback.format_exc()})
                 # The message may contain the party's data: send the type of the error alone.
                 text = f"internal error {type(error).__name__} at this party; see the party's log"
                 return self._reject(frame, error, text)
             self._last, self._last_request_id = (frame, reply), message.request_id
             return reply
 
-    @abstractmethod
     def _dispatch(self, message: Message) -> Message:
         """Carry out a request and return the reply."""
+        kind = type(message)
+        if kind not in self.restarts:
+            self._check_fresh(message)
+        if isinstance(message, End):
+            self.end_reason = message.reason
+            return Done(message.request_id, 0)
+        if kind not in self._replies:
+            raise WireError(f"{kind.__name__}: {self._refusal}")
+        return self._replies[kind](message)
 
-    def _discard(self) -> None:  # noqa: B027  (optional)
+    def _discard(self) -> None:
         """Discard partial state after an unexpected exception."""
 
     def _check_fresh(self, message: Message) -> None:
@@ -78,5 +117,15 @@ class RequestEndpoint(ABC):
         request_id = codec.kind_and_request_id(frame)[1] if known else 0
         # It may quote the request.
         text = one_line(text)
-        self._log_event({"event": "request_rejected", "request_id": request_id, "reason": text})
+        self._log_problem({"event": "request_rejected", "request_id": request_id, "reason": text})
         return codec.encode(ErrorReply(request_id, type(error).__name__, text))
+
+    def _log_problem(self, event: Mapping[str, Any]) -> None:
+        """Log what a coordinator can repeat at will, without filling the disk."""
+        now = time.monotonic()
+        if len(self._recent) == MAX_LINES and now < self._recent[0] + INTERVAL_S:
+            self._not_logged += 1
+            return
+        self._recent.append(now)
+        count, self._not_logged = self._not_logged, 0
+        self._log_event({**event, "not_logged": count} if count else event)

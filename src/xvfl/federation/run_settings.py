@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from xvfl.config import NO_PROTECTION, NetConfig, PrivacyConfig, TrainConfig, build
 from xvfl.errors import ConfigError, WireError
-from xvfl.wire.payload import Payload
 from xvfl.wire.texts import PLAIN_NAME
 
 
@@ -25,14 +24,10 @@ class RunSettings:
     """Share of the masked copies that keep all features; None = the party chooses."""
     full_threshold: float | None = None
     """Observed share at which a row counts as full; None = the party chooses."""
-    warm: str = ""
-    """Name of a finished run whose weights to start from, where the party took part in it."""
-    payload: Payload = "float32"
-    """Encoding of embeddings, cues and gradients, in both directions."""
     run: str = ""
     """Name of the run; a party derives its random numbers from it and from its secret."""
     privacy: PrivacyConfig = NO_PROTECTION
-    """Whether embeddings are bounded, and whether gradients are sent."""
+    """Whether embeddings are bounded."""
 
     def __post_init__(self) -> None:
         if not 0 <= (self.unmasked_copies or 0.0) < 1:
@@ -53,7 +48,6 @@ def parse_run_settings(text: str) -> RunSettings:
         settings: RunSettings = build(RunSettings, data, "settings")
     except ConfigError as error:
         raise WireError(f"Begin: {error}") from error
-    for field in ("run", "warm"):
-        if name := getattr(settings, field):
-            PLAIN_NAME.read(name, f"Begin: {field}")
+    if settings.run:
+        PLAIN_NAME.read(settings.run, "Begin: run")
     return settings

@@ -7,7 +7,7 @@ Shapes: B rows of a batch, H of them held by the party.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -15,7 +15,6 @@ from torch import Tensor
 from xvfl.errors import WireError
 from xvfl.federation.message_checks import check_tensor
 from xvfl.wire.messages import Gradient
-from xvfl.wire.payload import Packer
 
 MAX_SENT_TENSORS = 8
 
@@ -25,8 +24,6 @@ class SentTensor:
     """A tensor with its autograd graph, as it was before encoding for the wire."""
 
     output: Tensor
-    handles: Tensor
-    """(B,) handles of the batch; −1 for a row that the party does not hold."""
     held: Tensor | None = None
     """Indices of the batch rows that were sent; None = all."""
     cue: Tensor | None = None
@@ -84,14 +81,12 @@ class SentTensors:
         del self._tensors[tensor_id]
         return sent, sent.cue
 
-    def unpack_gradient(self, gradient: Gradient, packer: Packer) -> Gradient:
-        """Unpack a gradient and validate it against its tensor."""
+    def check_gradient(self, gradient: Gradient) -> None:
+        """Validate a gradient against its tensor."""
         sent = self.get(gradient.tensor_id)
-        values = packer.unpack(gradient.values, "gradient")
-        check_tensor("gradient", values, sent.shape, sent.output.dtype)
+        check_tensor("gradient", gradient.values, sent.shape, sent.output.dtype)
         if not sent.training:
             raise WireError(f"gradient: tensor {gradient.tensor_id} was not computed in training")
-        return replace(gradient, values=values)
 
 
 def run_backward(

@@ -4,9 +4,10 @@ Each call sends a request to every party; the replies become a leaf tensor of th
 graph. `backward` computes the gradients of the leaves and visits the calls in reverse order. The
 gradients of completed embeddings are sent to the parties, which reply with the gradients of the
 cues; these continue into the embeddings. The gradients of embeddings and the weight update are sent
-with the next `embed`, or with `flush`. With label protection `no_gradients`, no gradient is sent.
-A message has each row once, with the embeddings of all members side by side; leaves, cues and
-gradients have this form. The method gets and gives the rows of each member (`member_rows`).
+with the next `embed`, or with `flush`. A message has each row once, with the embeddings of all
+members side by side; leaves, cues and gradients have this form. The method gets and gives the rows
+of each member (`member_rows`). A fault of any party raises `PartyError`; `begin_run` then lets all
+parties begin again.
 Shapes: B rows, k parties, v views, M members, d embedding width of a member; H_i rows of the batch
 held by party i.
 """
@@ -46,8 +47,6 @@ class _RemoteCall:
 
     tensor_id: int
     leaf: Tensor
-    handles: Tensor
-    """(B, k) row numbers at each party."""
     held: tuple[Tensor, ...] = ()
     """Indices of the batch rows that each party holds; for embeddings."""
     cues: Tensor | None = None
@@ -70,15 +69,13 @@ class SplitFederation:
         parties: Sequence[RemoteParty],
         width: int,
         counters: Counters | None = None,
-        sends_gradients: bool = True,
         members: int = 1,
     ) -> None:
         """Take parties in the order of the rows' columns; `width` is that of a member."""
         self.parties = tuple(parties)
-        self.members = members
+        self.members, self._width = members, width
         self.message_width = members * width
         self.counters = counters or Counters()
-        self.sends_gradients = sends_gradients
         self.optimized_nets: dict[str, OptimizedNet] = {}
         self.training = True
         self._calls: list[_RemoteCall] = []
@@ -103,7 +100,7 @@ class SplitFederation:
 
     def _request_embeddings(self, rows: Rows, views: Sequence[View]) -> Tensor:
         """Request the embeddings of a batch. (B, k, v, M·d)"""
-        request_id, handles = self._next_request_id(), rows.handles.cpu().int()
+        request_id, handles = self.next_request_id(), rows.handles.cpu().int()
         step, names = int(rows.step), tuple(views)
         requests = []
         for i, party in enumerate(self.parties):
@@ -116,12 +113,11 @@ class SplitFederation:
         embeddings = []
         for party, reply, at in zip(self.parties, replies, held, strict=True):
             shape = (len(at), len(views), self.message_width)
-            values = party.unpack("embeddings", reply.values, shape, rows.weight.dtype)
+            values = party.check("embeddings", reply.values, shape, rows.weight.dtype)
             values = values.to(rows.y.device)
-            party.last_update = min(reply.last_update, self.counters.update)
             embeddings.append(values.new_zeros(len(rows), *shape[1:]).index_copy(0, at, values))
         leaf = self._leaf(torch.stack(embeddings, 1))
-        self._calls.append(_RemoteCall(request_id, leaf, handles, held))
+        self._calls.append(_RemoteCall(request_id, leaf, held))
         return leaf
 
     def complete(
@@ -140,38 +136,33 @@ class SplitFederation:
         self, cues: Tensor, replace_observed: Tensor, needed: Tensor | None
     ) -> Tensor:
         """Request the embeddings of the last batch, completed from cues (B, k, M·d)."""
-        request_id = self._next_request_id()
+        request_id = self.next_request_id()
         embedded = next(call for call in reversed(self._calls) if call.cues is None)
         requests = [
-            Complete(
-                request_id, embedded.tensor_id, party.packer.pack(cues[:, i]), replace_observed
-            )
-            for i, party in enumerate(self.parties)
+            Complete(request_id, embedded.tensor_id, cues[:, i].detach(), replace_observed)
+            for i in range(len(self.parties))
         ]
         replies = request_all(self.parties, requests, Completed)
         shape = (len(cues), self.message_width)
         completed = [
-            party.unpack("completed embeddings", reply.values, shape, cues.dtype)
+            party.check("completed embeddings", reply.values, shape, cues.dtype)
             for party, reply in zip(self.parties, replies, strict=True)
         ]
         leaf = self._leaf(torch.stack(completed, 1).to(cues.device))
-        self._calls.append(_RemoteCall(request_id, leaf, embedded.handles, cues=cues))
+        self._calls.append(_RemoteCall(request_id, leaf, cues=cues))
         return leaf
 
     def _leaf(self, values: Tensor) -> Tensor:
-        return values.requires_grad_(self.training and self.sends_gradients)
+        return values.requires_grad_(self.training)
 
     def backward(self, loss: Tensor) -> None:
         """Compute the gradients of the loss at the coordinator and at every party."""
-        torch.autograd.backward(loss, retain_graph=self.sends_gradients)
-        if not self.sends_gradients:
-            self._calls.clear()
-            return
+        torch.autograd.backward(loss, retain_graph=True)
         pending: list[list[Gradient]] = [[] for _ in self.parties]
         for call in reversed(self._calls):
             total = torch.zeros_like(call.leaf) if call.leaf.grad is None else call.leaf.grad
             gradients = [
-                Gradient(call.tensor_id, self._pack_gradient(i, call, total))
+                Gradient(call.tensor_id, total[call.held[i], i] if call.held else total[:, i])
                 for i in range(len(self.parties))
             ]
             if call.cues is not None and call.cues.requires_grad:
@@ -193,13 +184,10 @@ class SplitFederation:
 
     def flush(self, save: int = -1) -> None:
         """Send pending gradients and updates; with `save`, parties save a checkpoint."""
-        request_id = self._next_request_id()
+        request_id = self.next_request_id()
         pending = [party.take_pending() for party in self.parties]
         requests = [Flush(request_id, *each, save) for each in pending]
-        for party, reply in zip(
-            self.parties, request_all(self.parties, requests, Done), strict=True
-        ):
-            party.last_update = min(reply.last_update, self.counters.update)
+        request_all(self.parties, requests, Done)
 
     def run_batch(
         self,
@@ -208,28 +196,37 @@ class SplitFederation:
         function: BatchFunction[T],
         only_party: int | None = None,
     ) -> T:
-        """Run a function on a batch with all parties; a fault of any party raises."""
+        """Run a function on a batch, with all parties or with the one that it needs."""
         self._calls.clear()
-        return function(self, method, rows)
+        if only_party is None:
+            return function(self, method, rows)
+        only = [only_party]
+        alone = SplitFederation(
+            [self.parties[only_party]], self._width, self.counters, self.members
+        )
+        alone.train(self.training)
+        return function(alone, method.select_parties(only), rows.select_parties(only))
 
-    def _pack_gradient(self, party: int, call: _RemoteCall, total: Tensor) -> Tensor:
-        packer, handles = self.parties[party].packer, call.handles[:, party]
-        if call.cues is not None:
-            return packer.pack_gradient("completed", total[:, party], handles)
-        held = call.held[party]
-        return packer.pack_gradient("embedded", total[held, party], handles[held.cpu()])
+    def start_at(self, update: int) -> int:
+        """Forget all pending work, and continue after an update; return a new request id."""
+        self._calls.clear()
+        for party in self.parties:
+            party.take_pending()
+        self.counters.update = update
+        return self.next_request_id()
 
     def _request_cue_gradients(self, gradients: Sequence[Gradient], cues: Tensor) -> Tensor:
-        request_id = self._next_request_id()
+        request_id = self.next_request_id()
         requests = [Backward(request_id, each) for each in gradients]
         replies = request_all(self.parties, requests, CueGradient)
         shape = (len(cues), self.message_width)
         values = [
-            party.unpack("cue gradient", reply.values, shape, cues.dtype)
+            party.check("cue gradient", reply.values, shape, cues.dtype)
             for party, reply in zip(self.parties, replies, strict=True)
         ]
         return torch.stack(values, 1).to(cues.device)
 
-    def _next_request_id(self) -> int:
+    def next_request_id(self) -> int:
+        """Return a new request id."""
         self.counters.request_id += 1
         return self.counters.request_id

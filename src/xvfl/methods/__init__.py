@@ -31,6 +31,7 @@ __all__ = [
     "method_spec",
     "register_method",
     "require_mode",
+    "require_one_branch",
     "require_task",
     "unregister_method",
 ]
@@ -48,8 +49,8 @@ class MethodParts:
     """Width d of an embedding."""
     seeds: tuple[int, ...]
     """One seed for each run that is trained at once."""
-    adapter: Callable[[], nn.Module] | None = None
-    """Build a new adapter of one party's embeddings; None if the parties receive gradients."""
+    adapter: Callable[[int], nn.Module] | None = None
+    """Build a new adapter of a party's uploaded embeddings, by its index; None without uploads."""
     adapted_width: int = 0
     """Width of adapted embeddings."""
     task: Task = CLASSIFICATION
@@ -63,7 +64,7 @@ class MethodParts:
         """Build a new head over the mean of embeddings, with adapters where they are needed."""
         if self.adapter is None:
             return self.head(self.width)
-        adapters = [self.adapter() for _ in range(self.parties)]
+        adapters = [self.adapter(party) for party in range(self.parties)]
         return AdaptedHead(self.head(self.adapted_width), adapters)
 
     def joint(self) -> ConcatHead:
@@ -83,8 +84,6 @@ class MethodSpec:
     """Whether parties need completers."""
     uses_unlabeled: bool = False
     """Whether the method can train on unlabeled rows, whose `Rows.y` is −1."""
-    masked_views: int = 0
-    """Number of masked views of a row that the method requests, for differential privacy."""
     regression: bool = False
     """Whether the method also predicts numbers, with the losses of `MethodParts.task`."""
 
@@ -102,6 +101,8 @@ def _xvfl(config: LossConfig, parts: MethodParts) -> Method:
         config.n_masks,
         config.guidance or 0.0,
         bool(config.joint_masks),
+        # Uploads have no self views.
+        config.cross_completion or parts.adapter is None,
     )
     concat = config.aggregation == "concat"
     return XVFL(parts.joint() if concat else parts.shared(), weights, task=parts.task)
@@ -144,7 +145,7 @@ METHODS: dict[str, MethodSpec] = {
     "iavfl": MethodSpec(_iavfl, branches=2, regression=True),
     "fedcvt": MethodSpec(_fedcvt, branches=2),
     "laser": MethodSpec(_laser, regression=True),
-    "laser+mask": MethodSpec(_laser, masked_views=1, regression=True),
+    "laser+mask": MethodSpec(_laser, regression=True),
 }
 """All methods by name."""
 
@@ -207,6 +208,17 @@ def require_task(name: str, task: TaskKind) -> None:
         numbers = ", ".join(each for each, spec in METHODS.items() if spec.regression)
         raise ConfigError(
             f"method {name!r} predicts classes only; for regression choose one of {numbers}"
+        )
+
+
+def require_one_branch(name: str) -> None:
+    """Reject a method that needs two embeddings of a row where parties upload one."""
+    if method_spec(name).branches > 1:
+        valid = ", ".join(each for each, spec in METHODS.items() if spec.branches == 1)
+        raise ConfigError(
+            f"method {name!r}: parties would need two encoders each, and with label_protection "
+            f"'no_gradients' they upload the embeddings of one; choose one of {valid}, or "
+            "label_protection 'off' or 'noise'"
         )
 
 

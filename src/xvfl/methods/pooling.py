@@ -49,7 +49,7 @@ def decisions(method: Method, federation: Federation, rows: Rows, mode: Mode, pa
     if not isinstance(method, Members):
         return pooling.decisions(federation, rows, mode, party)
     repeated = rows.repeat_for_members(method.members)
-    out = pooling.decisions(federation, repeated, mode, party)
+    out = pooling.decisions(method.prediction_federation(federation), repeated, mode, party)
     return out.view(rows.runs, method.members, -1, *out.shape[1:]).mean(1).flatten(0, 1)
 
 
@@ -61,6 +61,8 @@ def prediction_views(method: Method) -> tuple[View, ...]:
 
 def without_completion(method: Method) -> Method | None:
     """Return the method without completion of missing features; None if it never completes."""
+    if "self" not in prediction_views(method):
+        return None
     build = getattr(method, "without_completion", None)
     result: Method | None = None if build is None else build()
     return result

@@ -35,6 +35,8 @@ class XVFLWeights:
     n_masks: int = 2
     guidance: float = 0.0
     joint_masks: bool = True
+    self_views: bool = True
+    """Whether parties also embed rows completed from their own embedding; uploads have none."""
 
 
 HeadInputs = tuple[Tensor, Tensor]
@@ -77,7 +79,9 @@ class XVFL:
         self.completing = completing
         self._skips_rows = row_wise(heads)
         self.join = ablation_maths.AGGREGATIONS[weights.aggregation]
-        with_cues = ALL_MODES if weights.cross_completion else ALL_MODES - {"assisted"}
+        # Without self views, assisted prediction pools the embeddings of all parties.
+        assists = weights.cross_completion or not weights.self_views
+        with_cues = ALL_MODES if assists else ALL_MODES - {"assisted"}
         self.modes: frozenset[Mode] = with_cues if completing else MODES_WITHOUT_COMPLETION
         self.decision_weights: DecisionWeights = {}
         """Weights of the `decisions` of a mode and party; others have the `default_weights`."""
@@ -139,7 +143,8 @@ class XVFL:
     def _completing_losses(self, federation: Federation, rows: Rows) -> dict[str, Tensor]:
         """Compute all terms of each row. (B,)"""
         w = self.weights
-        views: list[View] = ["masked", "self"] * w.n_masks if w.self_completion else []
+        copy: list[View] = ["masked", "self"] if w.self_views else ["masked"]
+        views: list[View] = copy * w.n_masks if w.self_completion else []
         source = maths.sources(rows.full, rows.seen) if w.cross_completion else rows.seen
         seen = rows.seen.unsqueeze(2).expand(-1, -1, len(views))
         needed = torch.cat([source.unsqueeze(2), seen], 2)
@@ -267,7 +272,7 @@ class XVFL:
         if mode == "local":
             return self.join.alone(best)[:, party]
         if not (self.completing and self.weights.cross_completion):
-            return self.join.over(best, rows.seen)
+            return self._pooled_input(rows, best, mode, party)
         cue, has_cue = maths.cues(embedded.sent, maths.sources(rows.full, rows.seen))
         needed = ~rows.full & has_cue if mode == "collaborative" else _only(party, has_cue)
         E_ = self._adapt(federation.complete(cue, torch.zeros_like(rows.full[:, 0]), needed))
@@ -276,6 +281,15 @@ class XVFL:
         if mode == "collaborative":
             return maths.filled(best, E_, rows.full, has_cue, self.join)
         return self._assisted_input(rows, embedded, E_, party)
+
+    def _pooled_input(self, rows: Rows, best: Tensor, mode: Mode, party: int) -> Tensor:
+        """Pool the parties that observed a row; in mode "assisted" where a peer assists. (B, n)"""
+        joint = self.join.over(best, rows.seen)
+        if mode != "assisted":
+            return joint
+        partial = self.weights.self_completion > 0
+        peers = maths.assistants(rows.full, rows.seen, party, partial)
+        return torch.where(peers.any(1, keepdim=True), joint, self.join.alone(best)[:, party])
 
     def _assisted_input(self, rows: Rows, embedded: "_Embedded", E_: Tensor, party: int) -> Tensor:
         """Compute the input of assisted prediction; that of local where no peer assists.
@@ -316,8 +330,10 @@ class XVFL:
     @property
     def prediction_views(self) -> tuple[View, ...]:
         """The views that a prediction embeds."""
-        has_completers = self.weights.cross_completion or self.weights.self_completion > 0
-        return ("plain", "self") if self.completing and has_completers else ("plain",)
+        w = self.weights
+        has_completers = w.cross_completion or w.self_completion > 0
+        completes = self.completing and has_completers and w.self_views
+        return ("plain", "self") if completes else ("plain",)
 
     def _embed(self, federation: Federation, rows: Rows) -> "_Embedded":
         """Embed rows as observed, and with self completion where they are not full."""

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from xvfl.data.codecs import CategoryCodec, HashedCodec, NumberCodec
 from xvfl.data.encoder import TableEncoder
-from xvfl.federation.complete_rows import complete_rows
 from xvfl.federation.fused import FusedFederation
 from xvfl.model.cell_distributions import (
     BINS,
@@ -23,6 +22,7 @@ from xvfl.model.cell_distributions import (
     fit_quantiles,
     fit_scores,
 )
+from xvfl.model.complete_rows import complete_rows
 from xvfl.model.completion import hash_embeddings
 from xvfl.model.model import Model
 from xvfl.primitives.random import named_generator

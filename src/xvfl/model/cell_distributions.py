@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from xvfl import maths
-from xvfl.federation.complete_rows import uses_own_cue
+from xvfl.model.complete_rows import uses_own_cue
 from xvfl.primitives.rows import Rows
 from xvfl.primitives.task import Classification
 

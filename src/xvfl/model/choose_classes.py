@@ -6,12 +6,12 @@ import numpy as np
 
 from xvfl.errors import DataWarning
 from xvfl.federation.fused import FusedFederation
-from xvfl.federation.predict import logits, predictable_rows
 from xvfl.methods import Mode
 from xvfl.model.decision_rule import class_factors, predicted_classes
 from xvfl.model.model import Model
 from xvfl.model.prediction import PredictRequest
 from xvfl.primitives.rows import Rows
+from xvfl.training.predict import logits, predictable_rows
 
 MIN_ROWS = 20
 """Fewer validation rows than this say nothing about predictions that are all of one class."""

@@ -47,7 +47,7 @@ def completion_examples(model: Model, sources: Mapping[str, Source]) -> dict[str
         `tables` and `images` by party; empty for a method without cross completion.
     """
     result: dict[str, Any] = {"tables": {}, "images": {}}
-    if "assisted" not in model.method.modes:
+    if not model.completes:
         return result
     for name, encoder in model.encoders.items():
         rng = np.random.default_rng(derive_seed(model.random_state, "examples", name))

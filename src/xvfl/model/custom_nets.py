@@ -9,12 +9,12 @@ from torch import nn
 from xvfl.errors import InputError, unknown
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party_worker import PartyWorker
-from xvfl.federation.predict import mode_party_pairs
 from xvfl.methods import Method
 from xvfl.nets import NetOrBuilder
 from xvfl.nets.party_net import PartyNet
 from xvfl.primitives.layout import Layout
 from xvfl.primitives.rows import PartyTable, Rows
+from xvfl.training.predict import mode_party_pairs
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ or streamed (`model_predictions`), or from a method over a federation, in one pr
 the wire (`federation_predictions`).
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -15,13 +15,12 @@ from numpy.typing import NDArray
 
 from xvfl.config import TaskKind
 from xvfl.data.sources import Source, source_ids
-from xvfl.errors import PartyError
-from xvfl.federation.predict import logits, mode_party_pairs, predictable_rows
 from xvfl.methods import MODES, Method, Mode
 from xvfl.model.model import Model
 from xvfl.primitives.metrics import confusion, majority_rate, reliability
 from xvfl.primitives.rows import Rows
 from xvfl.primitives.task import CLASSIFICATION, Regression, Task
+from xvfl.training.predict import logits, mode_party_pairs, predictable_rows
 from xvfl.training.protocols import ReachableFederation
 
 EVALUATION = "evaluation.json"
@@ -173,13 +172,9 @@ def federation_predictions(
     method: Method,
     federation: ReachableFederation,
     rows: Rows,
-    contributors: Callable[[], Collection[str]] | None = None,
     task: Task = CLASSIFICATION,
 ) -> Iterator[ChunkPredictions]:
-    """Predict the rows of a federation in every mode; a party that is offline gives a reason.
-
-    `contributors` returns the parties that took part in the last prediction; by default, all did.
-    """
+    """Predict the rows of a federation in every mode."""
 
     def predict() -> Iterator[Predictions]:
         for mode, party in mode_party_pairs(method, federation):
@@ -187,18 +182,8 @@ def federation_predictions(
             index = predictable_rows(rows, mode, party).nonzero().flatten()
             if not len(index):
                 continue
-            try:
-                out = logits(method, federation, rows.take(index), mode, party)
-            except PartyError as error:
-                yield Predictions(mode, name, reason=str(error))
-                continue
-            values = task.values(out)
-            taking_part: Collection[str] = (name,) if mode == "local" else federation.names
-            if contributors is not None:
-                taking_part = contributors()
-            parties = tuple(each for each in federation.names if each in taking_part)
-            if mode == "collaborative" and parties != federation.names:
-                name = "+".join(parties)
+            values = task.values(logits(method, federation, rows.take(index), mode, party))
+            parties = (name,) if mode == "local" else federation.names
             y = task.restore(rows.y[index])
             yield Predictions(mode, name, values, y, parties=parties, index=index.cpu().numpy())
 

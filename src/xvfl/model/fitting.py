@@ -5,44 +5,56 @@ import json
 import math
 import signal
 import threading
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from xvfl.config import NO_PROTECTION, LossConfig, NetConfig, PrivacyConfig, TrainConfig
+from xvfl.config import (
+    COORDINATOR,
+    NO_PROTECTION,
+    LossConfig,
+    NetConfig,
+    PrivacyConfig,
+    TrainConfig,
+)
 from xvfl.dataset.in_memory import InMemoryDataset
 from xvfl.dataset.on_disk.on_disk_dataset import OnDiskDataset
 from xvfl.dataset.overlap import Overlap
 from xvfl.dataset.splits import RowCounts
 from xvfl.errors import ConfigError, RunError
-from xvfl.federation.calibration import calibrate
 from xvfl.federation.fused import FusedFederation
-from xvfl.federation.predict import mean_score, mode_losses
-from xvfl.methods import Mode, protect_labels
+from xvfl.federation.upload.encoder_net import encoder_config, encoder_net_config
+from xvfl.federation.upload.encoder_training import EncoderTraining
+from xvfl.federation.upload.heads import build_heads
+from xvfl.federation.upload.stored_party import StoredParty
+from xvfl.methods import Mode, method_spec, protect_labels
 from xvfl.model.cell_calibration import fit_cell_distributions
 from xvfl.model.choose_classes import choose_classes
 from xvfl.model.custom_nets import CustomNets
 from xvfl.model.decision_rule import check_threshold
+from xvfl.model.encoder_runs import LocalUploads, tables_on_disk
 from xvfl.model.model import Model
-from xvfl.model.run_dir import CHECKPOINT, FORMAT, RunDir
+from xvfl.model.run_dir import FORMAT, RunDir
+from xvfl.model.run_recorder import RunRecorder
+from xvfl.nets.party_net import PartyNet
 from xvfl.nets.row_wise import has_hooks, row_wise
-from xvfl.options import Options, resolve_options
+from xvfl.options import Options, resolve_options, resolve_privacy
 from xvfl.primitives.layout import any_image
 from xvfl.primitives.masks import unmasked_share
 from xvfl.primitives.rows import PartyTable, Rows, RowSource
 from xvfl.primitives.task import Task
 from xvfl.system.signals import STOP_SIGNALS, stop_on_signals
+from xvfl.training.calibration import calibrate
 from xvfl.training.loop import Record, Trainer, pretraining_epochs
+from xvfl.training.predict import mean_score, mode_losses
 from xvfl.training.threads import limit_threads
 
 Dataset = InMemoryDataset | OnDiskDataset
 """Prepared rows, in memory or on disk."""
-CHECKPOINT_SECONDS = 15.0
-"""Minimum time between two checkpoints; they are written at the end of an epoch."""
 ASSISTED: tuple[Mode, ...] = ("assisted",)
 ASSISTED_ROWS = 1024
 """Validation rows whose assisted predictions are scored after every epoch."""
@@ -97,7 +109,7 @@ class ProgressUpdate:
     epochs: int
     batches: int
     label: str
-    """λ values of this run during a λ search; '' otherwise."""
+    """The party whose encoder is trained, or the λ values of a λ search; '' otherwise."""
     score_name: str = "log-loss"
     """What the validation score is the negative of."""
 
@@ -117,6 +129,14 @@ class FitResult:
     """Largest number of epochs; early stopping trains fewer."""
 
 
+@dataclass(frozen=True)
+class Uploads:
+    """The encoders of all parties, each trained alone, and what they upload."""
+
+    parties: dict[str, PartyNet]
+    views: dict[str, Tensor]
+
+
 ProgressCallback = Callable[[ProgressUpdate], None]
 
 
@@ -129,6 +149,7 @@ def fit(
 ) -> FitResult:
     """Search λ if several values are given, then train, keep the best epoch and calibrate.
 
+    Without gradients, every party's encoder is trained before, and heads are trained on uploads.
     The first Ctrl-C stops training after the current step. With a folder, where the run can be
     resumed, SIGTERM does the same.
     """
@@ -139,10 +160,14 @@ def fit(
         torch.random.fork_rng(devices=[]),
         limit_threads(any_image(dataset.layouts), choose_device(plan.options.train.device)),
     ):
-        plan = plan.with_loss(_search(dataset, plan, folder, on_progress, stop))
+        uploads = _upload(dataset, plan, folder, resume, on_progress, stop)
+        if uploads is not None and stop.is_set():
+            return _interrupted(dataset, plan)
+        loss = _search(dataset, plan, folder, on_progress, stop, uploads)
         # Stopped during the λ search: no λ is chosen yet, so write no checkpoint.
         run_dir = None if stop.is_set() else folder
-        result = _fit_once(dataset, plan, run_dir, resume, on_progress, stop, "")
+        plan = plan.with_loss(loss)
+        result = _fit_once(dataset, plan, run_dir, resume, on_progress, stop, "", uploads)
     if result.diverged and not result.interrupted:
         raise RunError(
             "training diverged: no epoch had a finite validation score; lower learning_rate"
@@ -164,11 +189,108 @@ def _unmasked_shares(dataset: Dataset, loss: LossConfig) -> dict[str, float]:
     return {name: unmasked_share(layout, missing[name]) for name, layout in dataset.layouts.items()}
 
 
+def uses_unlabeled(loss: LossConfig, privacy: PrivacyConfig) -> bool:
+    """Return whether a run in one process trains on rows without a label.
+
+    Encoders are trained on all rows; heads, and nets that receive gradients, as the method can.
+    """
+    learns = resolve_privacy(privacy, federated=False).trains_encoders
+    return learns or method_spec(loss.method).uses_unlabeled
+
+
 def choose_device(name: str) -> torch.device:
     """Return the torch device for `auto`, `cpu` or `cuda`."""
     if name == "cuda" and not torch.cuda.is_available():
         raise ConfigError("device: expected a GPU for 'cuda', found none; use 'auto' or 'cpu'")
     return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def _upload(
+    dataset: Dataset,
+    plan: TrainingPlan,
+    folder: RunDir | None,
+    resume: bool,
+    on_progress: ProgressCallback,
+    stop: threading.Event,
+) -> Uploads | None:
+    """Train every party's encoder alone and compute its upload; None with gradients."""
+    options = plan.options
+    if options.privacy.sends_gradients:
+        return None
+    if not isinstance(dataset, InMemoryDataset):
+        raise tables_on_disk()
+    model = _build_model(dataset, plan)
+    if plan.initial is not None:
+        if options.privacy.epsilon is not None and plan.initial.differential_privacy is None:
+            raise ConfigError(
+                "warm_start: expected a previous model with `epsilon`; trained encoders depend on "
+                "other rows"
+            )
+        _copy_weights(plan.initial, model)
+    for net in model.parties.values():
+        net.to(choose_device(options.train.device))
+
+    def show(name: str, training: EncoderTraining, record: Record) -> None:
+        batches, label = training.trainer.batches_per_epoch, f"encoder of {name}"
+        on_progress(ProgressUpdate(record, options.train.epochs, batches, label))
+
+    local = LocalUploads(
+        dataset, model, encoder_config(options), folder, _fingerprint(dataset, plan)
+    )
+    return Uploads(model.parties, local.run(resume, stop, show))
+
+
+def _interrupted(dataset: Dataset, plan: TrainingPlan) -> FitResult:
+    """Return the result of a run that was stopped before its heads."""
+    model, epochs = _build_model(dataset, plan), plan.options.train.epochs
+    counts, overlap = dataset.row_counts(), dataset.overlap()
+    return FitResult(model, [], counts, overlap, interrupted=True, diverged=True, epochs=epochs)
+
+
+def _build_model(dataset: Dataset, plan: TrainingPlan) -> Model:
+    """Build the untrained nets of a run; of several λ values, with the first."""
+    options, uploads = plan.options, not plan.options.privacy.sends_gradients
+    l1, l2 = _lambda_pairs(options.loss)[0]
+    return Model(
+        dataset.encoders,
+        dataset.full_threshold,
+        dataset.task,
+        dataset.prior(),
+        encoder_net_config(encoder_config(options)) if uploads else options.net,
+        replace(options.loss, lambda1=l1, lambda2=l2),
+        options.train.random_state,
+        plan.custom_nets,
+        options.privacy,
+        options.net if uploads else None,
+    )
+
+
+def _federation(
+    dataset: Dataset, plan: TrainingPlan, model: Model, uploads: Uploads | None
+) -> FusedFederation:
+    """Combine the parties of a run on its device; the heads of uploads are built anew."""
+    options, device = plan.options, choose_device(plan.options.train.device)
+    names = [*model.parties, COORDINATOR]
+    if uploads is not None:
+        model.parties, names = uploads.parties, [COORDINATOR]
+        seeds, image = [options.train.random_state], any_image(dataset.layouts)
+        head = plan.custom_nets.head if plan.custom_nets else None
+        with torch.random.fork_rng(devices=[]):
+            model.method, federation = build_heads(
+                uploads.views, options, seeds, model.task, image, head
+            )
+    if plan.initial is not None:
+        _copy_weights(plan.initial, model, names)
+    for module in model.modules.values():
+        module.to(device)
+    if uploads is not None:
+        return federation
+    return model.federation(
+        dataset.tables,
+        options.loss.reconstruction_weight,
+        options.train.image_shift,
+        _unmasked_shares(dataset, options.loss),
+    )
 
 
 def _fit_once(
@@ -179,48 +301,33 @@ def _fit_once(
     on_progress: ProgressCallback,
     stop: threading.Event,
     label: str,
+    uploads: Uploads | None = None,
 ) -> FitResult:
     options = plan.options
     device = choose_device(options.train.device)
-    model = Model(
-        dataset.encoders,
-        dataset.full_threshold,
-        dataset.task,
-        dataset.prior(),
-        options.net,
-        options.loss,
-        options.train.random_state,
-        plan.custom_nets,
-        options.privacy,
-    )
-    if plan.initial is not None:
-        _copy_weights(plan.initial, model)
-    for module in model.modules.values():
-        module.to(device)
-    federation = model.federation(
-        dataset.tables,
-        options.loss.reconstruction_weight,
-        options.train.image_shift,
-        _unmasked_shares(dataset, options.loss),
-    )
+    model = _build_model(dataset, plan)
+    federation = _federation(dataset, plan, model, uploads)
     validation = dataset.validation_rows(device)
     rows: RowSource = dataset.training_rows(device)
+    if uploads is not None and not method_spec(options.loss.method).uses_unlabeled:
+        assert isinstance(rows, Rows)
+        rows = rows.only_labeled()
     if model.differential_privacy is not None:
-        if not isinstance(rows, Rows):
-            raise ConfigError("epsilon: expected tables in memory; set `out_of_core = false`")
+        assert isinstance(rows, Rows)
         rows, validation = rows.hide_missing(), validation.hide_missing()
     captured = device.type == "cuda" and can_capture(federation, rows, plan.custom_nets)
     method = protect_labels(
         model.method, options.privacy, model.task.n_outputs, [options.train.random_state]
     )
-    image = any_image(dataset.layouts)
+    image = any_image(dataset.layouts) and uploads is None
+    pretraining = pretraining_epochs(rows, options.loss, options.train, image)
     trainer = Trainer(
         federation,
         method,
         rows,
         options.train,
         cuda_graph=captured,
-        pretraining=pretraining_epochs(rows, options.loss, options.train, image),
+        pretraining=pretraining if uploads is None else 0,
         image=image,
     )
     recorder = RunRecorder(folder, trainer, _fingerprint(dataset, plan))
@@ -249,7 +356,7 @@ def _fit_once(
         model.temperatures = calibrate(model.method, federation, validation, model.task)
         if not label:
             choose_classes(model, federation, validation, plan.threshold)
-        if "assisted" in model.method.modes and not label:
+        if model.completes and not label:
             model.cell_distributions = fit_cell_distributions(model, federation, validation)
     for module in model.modules.values():
         module.to("cpu").eval()
@@ -265,10 +372,12 @@ def _fit_once(
     )
 
 
-def _copy_weights(source: Model, target: Model) -> None:
+def _copy_weights(source: Model, target: Model, names: Collection[str] | None = None) -> None:
+    """Copy the weights of the named modules; by default all."""
     try:
         for name, module in target.modules.items():
-            module.load_state_dict(source.modules[name].state_dict())
+            if names is None or name in names:
+                module.load_state_dict(source.modules[name].state_dict())
     except (KeyError, RuntimeError) as error:
         raise ConfigError(
             "warm_start: expected nets of the same parties and sizes as before; fit a new model, "
@@ -284,12 +393,11 @@ def can_capture(
     All rows must be in GPU memory, and every net must treat rows independently, without hooks.
     """
     workers = federation.workers
-    tables = [worker.table for worker in workers]
+    stored = [isinstance(worker, StoredParty) for worker in workers]
+    tables = [each.table for each, has_none in zip(workers, stored, strict=True) if not has_none]
     resident = isinstance(rows, Rows) and all(isinstance(table, PartyTable) for table in tables)
     heads = [custom_nets.head] if custom_nets and custom_nets.head is not None else []
-    independent = all(map(row_wise, heads)) and all(
-        worker.row_wise and worker.private is None for worker in workers
-    )
+    independent = all(map(row_wise, heads)) and all(worker.row_wise for worker in workers)
     nets = [*heads, *(worker.net for worker in workers)]
     return resident and independent and not any(map(has_hooks, nets))
 
@@ -300,13 +408,14 @@ def _search(
     folder: RunDir | None,
     on_progress: ProgressCallback,
     stop: threading.Event,
+    uploads: Uploads | None,
 ) -> LossConfig:
     """Train once for each pair of λ values and return the pair with the best validation score.
 
     Scores are recorded in the folder, so that a resumed search skips finished pairs.
     """
     loss = plan.options.loss
-    pairs = list(itertools.product(_as_tuple(loss.lambda1), _as_tuple(loss.lambda2)))
+    pairs = _lambda_pairs(loss)
     if len(pairs) == 1:
         return replace(loss, lambda1=pairs[0][0], lambda2=pairs[0][1])
     fingerprint = _fingerprint(dataset, plan)
@@ -320,7 +429,7 @@ def _search(
             continue
         label = f"λ1={l1:g} λ2={l2:g} ({at + 1}/{len(pairs)})"
         candidate = plan.with_loss(replace(loss, lambda1=l1, lambda2=l2))
-        result = _fit_once(dataset, candidate, None, False, on_progress, stop, label)
+        result = _fit_once(dataset, candidate, None, False, on_progress, stop, label, uploads)
         if stop.is_set():
             break
         scores[l1, l2] = max(_score(record) for record in result.records)
@@ -334,6 +443,11 @@ def _search(
 def _score(record: Mapping[str, Any]) -> float:
     score = record["score"]
     return score if score is not None and math.isfinite(score) else -math.inf
+
+
+def _lambda_pairs(loss: LossConfig) -> list[tuple[float, float]]:
+    """List the pairs of λ values to try."""
+    return list(itertools.product(_as_tuple(loss.lambda1), _as_tuple(loss.lambda2)))
 
 
 def _as_tuple(value: float | tuple[float, ...]) -> tuple[float, ...]:
@@ -369,61 +483,6 @@ class ValidationScores:
         """Return the losses of the last score by mode, once; epochs of pretraining have none."""
         losses, self._losses = self._losses, {}
         return losses
-
-
-class RunRecorder:
-    """Write the records and checkpoints of a run, and resume from them; without a folder, none."""
-
-    def __init__(self, folder: RunDir | None, trainer: Trainer, fingerprint: str) -> None:
-        self.folder, self.trainer, self.fingerprint = folder, trainer, fingerprint
-        self.started = self.saved = time.monotonic()
-
-    def add(self, record: Record, losses: Mapping[str, float]) -> dict[str, Any]:
-        """Append the record of an epoch with its validation loss by mode.
-
-        Write a checkpoint if one is due.
-        """
-        progress = record.progress
-        line = {
-            "kind": "epoch",
-            "epoch": progress.epoch,
-            "step": progress.step,
-            "best_epoch": progress.best_epoch + 1,
-            **record.values,
-            "modes": dict(losses),
-            "seconds": round(time.monotonic() - self.started, 3),
-        }
-        if self.folder is not None:
-            self.folder.append_record(line)
-            if time.monotonic() - self.saved > CHECKPOINT_SECONDS:
-                self.save_checkpoint()
-        return line
-
-    def save_checkpoint(self) -> None:
-        """Write the state of the trainer."""
-        if self.folder is None:
-            return
-        tensors, progress = self.trainer.state()
-        metadata = {"progress": progress, "fingerprint": self.fingerprint}
-        self.folder.save_tensors(CHECKPOINT, tensors, metadata)
-        self.saved = time.monotonic()
-
-    def resume(self) -> None:
-        """Restore the last checkpoint, and drop the records of later epochs."""
-        if self.folder is None:
-            return
-        if not self.folder.has(CHECKPOINT):
-            self.folder.filter_records(lambda each: each.get("kind") == "search")
-            return
-        tensors, metadata = self.folder.load_tensors(CHECKPOINT)
-        if metadata.get("fingerprint") != self.fingerprint:
-            raise RunError(
-                f"{self.folder.path}: the configuration or the tables changed since this run "
-                "started; restore them, or train into another folder"
-            )
-        self.trainer.restore(tensors, metadata["progress"])
-        epoch = self.trainer.progress.epoch
-        self.folder.filter_records(lambda each: each.get("epoch", 0) <= epoch)
 
 
 def _target(task: Task) -> dict[str, Any]:

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from xvfl.data.encoded import Encoded
 from xvfl.data.sources import Source, encode
-from xvfl.federation.predict import logits, mode_party_pairs
 from xvfl.methods.base import mode_key
 from xvfl.model.model import Model
 from xvfl.model.prediction import PredictRequest
 from xvfl.primitives.layout import Layout, any_image
 from xvfl.primitives.seeding import derive_seed
+from xvfl.training.predict import logits, mode_party_pairs
 from xvfl.training.threads import limit_threads
 
 MISSING_RATES = "missing_rates.json"

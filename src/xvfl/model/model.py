@@ -16,15 +16,14 @@ from xvfl.data.images import ImageEncoder
 from xvfl.data.sources import Encoder, Source, encode
 from xvfl.dataset.in_memory import rows_of_ids, to_party_table
 from xvfl.errors import InputError, ModeError, RunError, unknown
-from xvfl.federation.build import build_method, build_parties
-from xvfl.federation.calibration import Temperatures
-from xvfl.federation.complete_rows import complete_rows
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party_worker import PartyWorker
-from xvfl.federation.predict import logits
-from xvfl.federation.privacy_accounting import state_privacy
+from xvfl.federation.privacy_accounting import PrivacyStatement, state_privacy
+from xvfl.federation.upload.encoder_net import build_encoders
+from xvfl.federation.upload.private_worker import PrivateWorker
 from xvfl.methods import MODES, Method, Mode, require_mode
 from xvfl.methods.base import mode_key
+from xvfl.methods.build import build_method, build_parties
 from xvfl.methods.members import member_seeds
 from xvfl.methods.pooling import decision_weights, load_decision_weights
 from xvfl.model.cell_distributions import (
@@ -35,6 +34,7 @@ from xvfl.model.cell_distributions import (
     distributions_from_tensors,
     distributions_to_tensors,
 )
+from xvfl.model.complete_rows import complete_rows
 from xvfl.model.completion import fill, hash_embeddings
 from xvfl.model.custom_nets import CustomNets, check_custom_nets
 from xvfl.model.filled_cells import (
@@ -58,7 +58,9 @@ from xvfl.options import resolve_saved
 from xvfl.primitives.layout import Layout, any_image
 from xvfl.primitives.rows import Rows, Table
 from xvfl.primitives.task import Task, task_from_dict
+from xvfl.training.calibration import Temperatures
 from xvfl.training.optimizer import strip_prefix
+from xvfl.training.predict import logits
 from xvfl.training.threads import limit_threads
 from xvfl.version import VERSION
 
@@ -77,16 +79,21 @@ class Model:
         random_state: int,
         custom_nets: CustomNets | None = None,
         privacy: PrivacyConfig = NO_PROTECTION,
+        head_net: NetConfig | None = None,
     ) -> None:
-        """Build untrained nets for these parties; options are resolved."""
+        """Build untrained nets for these parties; options are resolved.
+
+        `head_net` has the sizes of heads on uploads; `net` then has those of the encoders.
+        """
         custom_nets = custom_nets or CustomNets()
         self.encoders = dict(encoders)
         self.full_threshold = dict(full_threshold)
         self.task = task
         self.prior = list(prior)
         self.net, self.loss, self.random_state = net, loss, random_state
+        self.head_net = head_net
         self.privacy = privacy
-        self.differential_privacy = state_privacy(privacy, loss.method)
+        self.differential_privacy = state_privacy(privacy)
         self.adds_noise = True
         """Whether differential privacy adds noise; a party that predicts alone needs none."""
         self.has_custom_nets = custom_nets.any()
@@ -96,26 +103,23 @@ class Model:
         self.cell_distributions: dict[str, CellDistributions] = {}
         """Distributions of filled cells, by party with a table."""
         layouts, seeds = self.layouts, [random_state]
+        own = custom_nets.bottoms, custom_nets.completers
         with torch.random.fork_rng(devices=[]):
-            self.parties = build_parties(
-                layouts,
-                net,
-                loss,
-                seeds,
-                custom_nets.bottoms,
-                custom_nets.completers,
-                privacy,
-            )
+            if head_net is None:
+                self.parties = build_parties(layouts, net, loss, seeds, *own, privacy)
+            else:
+                self.parties = build_encoders(layouts, net, privacy, seeds, *own)
             self.method: Method = build_method(
                 len(layouts),
                 task.n_outputs,
                 any_image(layouts),
-                net,
+                head_net or net,
                 loss,
                 seeds,
                 custom_nets.head,
                 privacy,
                 task,
+                [net.embedding_dim] * len(layouts) if head_net else None,
             )
         check_custom_nets(self.parties, self.method, task.n_outputs, custom_nets)
 
@@ -137,6 +141,11 @@ class Model:
         with torch.no_grad():
             observed = torch.ones(self.net.members, net.layout.raw, dtype=torch.bool)
             return net.embed(torch.zeros(self.net.members, *shape), observed).shape[1]
+
+    @property
+    def completes(self) -> bool:
+        """Whether it completes features from the embeddings of other parties."""
+        return self.loss.cross_completion and "assisted" in self.method.modes
 
     @property
     def modules(self) -> dict[str, nn.Module]:
@@ -249,10 +258,11 @@ class Model:
         check_details(level, n_draws, self.cell_distributions.get(party))
 
     def _require_completion(self) -> None:
-        if "assisted" not in self.method.modes:
+        if not self.completes:
             raise ModeError(
                 f"method {self.loss.method!r} was trained without cross completion; to complete "
-                "tables, train with 'xvfl+' or 'xvfl' and cross_completion"
+                "tables, train with 'xvfl+' or 'xvfl', cross_completion, and label_protection "
+                "'off' or 'noise'"
             )
 
     def _encode_for_completion(
@@ -292,24 +302,37 @@ class Model:
         `unmasked` is each party's share of masked copies that keep all features.
         """
         device = next(self.method.heads.parameters()).device
-        seeds = member_seeds([self.random_state], self.net.members)
-        privacy = self.differential_privacy
-        if privacy is not None and not self.adds_noise:
-            privacy = privacy.without_noise()
         workers = [
-            PartyWorker(
+            self.worker(
                 name,
-                self.parties[name],
                 table.to(device),
-                seeds,
                 reconstruction_weight,
-                privacy,
                 image_shift,
                 (unmasked or {}).get(name, 0.0),
             )
             for name, table in tables.items()
         ]
-        return FusedFederation(workers, self.privacy.sends_gradients)
+        return FusedFederation(workers, self.head_width)
+
+    @property
+    def head_width(self) -> int:
+        """Width of the embeddings that heads on uploads take: that of the widest; else 0."""
+        return self.head_net.embedding_dim if self.head_net else 0
+
+    def worker(
+        self,
+        name: str,
+        table: Table,
+        reconstruction_weight: float = 0.0,
+        image_shift: float = 0.0,
+        unmasked: float = 0.0,
+    ) -> PartyWorker:
+        """Combine a party's net with a table on its device."""
+        net, seeds = self.parties[name], member_seeds([self.random_state], self.net.members)
+        if self.differential_privacy is not None:
+            noise = self.differential_privacy.noise_std if self.adds_noise else 0.0
+            return PrivateWorker(name, net, table, seeds, noise)
+        return PartyWorker(name, net, table, seeds, reconstruction_weight, image_shift, unmasked)
 
     def save(self, folder: RunDir, extra: Mapping[str, Any] | None = None) -> None:
         """Write the model to a folder; the manifest also gets the `extra` entries."""
@@ -340,6 +363,7 @@ class Model:
             "class_factors": self.class_factors,
             "decision_weights": decision_weights(self.method),
             "net": asdict(self.net),
+            "head_net": self.head_net and asdict(self.head_net),
             "loss": asdict(self.loss),
             "privacy": asdict(self.privacy),
             "differential_privacy": self.differential_privacy and vars(self.differential_privacy),
@@ -370,6 +394,7 @@ class Model:
             privacy = build(PrivacyConfig, stored, MANIFEST)
             image = any(isinstance(each, ImageEncoder) for each in encoders.values())
             net, loss = resolve_saved(net, loss, privacy, image=image)
+            heads = manifest.get("head_net")
             model = cls(
                 encoders,
                 manifest["full_threshold"],
@@ -380,12 +405,15 @@ class Model:
                 manifest["random_state"],
                 custom_nets,
                 privacy,
+                build(NetConfig, heads, MANIFEST) if heads else None,
             )
             model.temperatures = manifest["temperatures"]
             model.class_factors = manifest.get("class_factors")
             # Runs before version 0.3 have none.
             load_decision_weights(model.method, manifest.get("decision_weights", {}))
             model.adds_noise = "bundle" not in manifest
+            if statement := manifest.get("differential_privacy"):
+                model.differential_privacy = PrivacyStatement(**statement)
             # Runs before version 0.3 have none.
             if parties := manifest.get("cell_distributions"):
                 cells, _ = folder.load_tensors(CELLS)
@@ -403,14 +431,13 @@ class Model:
 
     def info(self, request: PredictRequest) -> ModelInfo:
         """Return the properties of the model that a prediction reports."""
-        cross_completion = "assisted" in self.method.modes
         partial_peers = self.loss.self_completion_weight > 0
-        modes = completing_modes(self.method, self.loss, request.party or "")
+        modes = completing_modes(self.method, request.party or "")
         return ModelInfo(
             self.task,
             self.prior,
             modes,
-            cross_completion,
+            self.completes,
             partial_peers,
             self.class_factors,
         )

@@ -13,12 +13,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from xvfl import maths
-from xvfl.config import LossConfig
 from xvfl.data.encoded import Encoded
 from xvfl.data.sources import Source, source_ids
 from xvfl.methods import Method, Mode
 from xvfl.methods.base import MODES, mode_key
-from xvfl.methods.pooling import decision_weights
+from xvfl.methods.pooling import decision_weights, prediction_views
 from xvfl.methods.xvfl import COMPLETED
 from xvfl.model.decision_rule import predicted_classes
 from xvfl.primitives.rows import Rows
@@ -102,9 +101,9 @@ class ModelInfo:
     class_factors: Sequence[float] | None = None
 
 
-def completing_modes(method: Method, loss: LossConfig, party: str) -> list[Mode]:
+def completing_modes(method: Method, party: str) -> list[Mode]:
     """List the modes in which predictions of a party use completed features."""
-    if not ("assisted" in method.modes or loss.self_completion_weight > 0):
+    if "self" not in prediction_views(method):
         return []
     weights = decision_weights(method)
     return [mode for mode in MODES if any(weights.get(mode_key(mode, party), COMPLETED)[1:])]

@@ -26,9 +26,10 @@ from xvfl.dataset.overlap import Overlap, check_tables
 from xvfl.dataset.prepare import PreparationPlan
 from xvfl.dataset.splits import Splits
 from xvfl.errors import InputError, ModeError, RunError, unknown
-from xvfl.methods import Mode, method_spec, require_task
+from xvfl.methods import Mode, require_task
 from xvfl.model.completion_examples import COMPLETION, completion_examples
 from xvfl.model.decision_rule import check_threshold
+from xvfl.model.encoder_runs import tables_on_disk
 from xvfl.model.evaluation import EVALUATION, Chunk, Evaluation, evaluate, model_predictions
 from xvfl.model.explain.explain_model import ExplainOptions, explain
 from xvfl.model.explain.explanation import EXPLANATION, Explanation
@@ -40,6 +41,7 @@ from xvfl.model.fitting import (
     choose_device,
     fit,
     resolve_for_dataset,
+    uses_unlabeled,
 )
 from xvfl.model.missing_map import MISSING, dataset_map
 from xvfl.model.missing_rates import MISSING_RATES, score_missing_rates
@@ -48,13 +50,15 @@ from xvfl.model.prediction import used_tables
 from xvfl.model.run_dir import CHECKPOINT, MANIFEST, RECORDS, RunDir
 from xvfl.model.run_summary import record_run, recorded_warnings
 from xvfl.model.stream_predict import PredictionSummary, predict_stream
-from xvfl.options import Options
+from xvfl.options import Options, resolve_privacy
 from xvfl.primitives.seeding import derive_seed
 from xvfl.system.report import Report, no_report
 
 CONFIG = "config.toml"
 SAMPLE_ROWS = 1000
 """Held-out rows for the examples and the missing rates."""
+HELD_OUT = "held_out.json"
+"""In the state folder of a party that uploads."""
 ENCODER, BUNDLE, RELEASE = "encoder.json", "bundle", "release.json"
 """In a party's state folder: its encoder, the model with which it predicts locally, and which
 release that is."""
@@ -163,7 +167,7 @@ def open_dataset(config: Config, base_dir: Path, folder: RunDir) -> Iterator[Dat
     options = {name: party.options for name, party in config.parties.items()}
     train = config.train
     splits = Splits(config.test_fraction, train.validation_fraction, train.random_state)
-    unlabeled = config.use_unlabeled and method_spec(config.loss.method).uses_unlabeled
+    unlabeled = config.use_unlabeled and uses_unlabeled(config.loss, config.privacy)
     plan = PreparationPlan(
         options,
         splits,
@@ -173,6 +177,8 @@ def open_dataset(config: Config, base_dir: Path, folder: RunDir) -> Iterator[Dat
         task=config.labels.task,
     )
     if trains_from_disk(config, base_dir):
+        if not resolve_privacy(config.privacy, federated=False).sends_gradients:
+            raise tables_on_disk()
         tables = open_run_tables(config, base_dir)
         with closing(prepare_cached(tables, plan, folder.path)) as rows:
             yield rows
@@ -382,7 +388,8 @@ def open_bundle(folder: RunDir) -> RunDir | None:
     """Return the local model in a party's state folder; None for a run or model folder."""
     if folder.has(RELEASE):
         _check_not_revoked(folder)
-    if folder.has(ENCODER) and not folder.has(f"{BUNDLE}/{MANIFEST}"):
+    party = folder.has(ENCODER) or folder.has(HELD_OUT)
+    if party and not folder.has(f"{BUNDLE}/{MANIFEST}"):
         raise ModeError(
             f"{folder.path}: no head was released to this party, so it cannot predict locally; "
             "ask the coordinator to run `xvfl release`"

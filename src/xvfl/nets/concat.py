@@ -60,8 +60,15 @@ class AdaptedHead(nn.Module):
         return AdaptedHead(self.head, [self.adapters[i] for i in parties])
 
     def adapt(self, E: Tensor) -> Tensor:
-        """Apply each party's adapter to its embeddings: (B, k, …, d) to (B, k, …, n)."""
-        return torch.stack([adapter(E[:, i]) for i, adapter in enumerate(self.adapters)], 1)
+        """Apply each party's adapter to its embeddings: (B, k, …, d) to (B, k, …, n).
+
+        Embeddings of a smaller width than d are padded with zeros, which the adapter does not take.
+        """
+        adapted = [
+            adapter(E[:, i, ..., : next(adapter.parameters()).shape[-1]])
+            for i, adapter in enumerate(self.adapters)
+        ]
+        return torch.stack(adapted, 1)
 
     def forward(self, x: Tensor) -> Tensor:
         """Compute logits from combined adapted embeddings. (…, C)"""

@@ -36,6 +36,16 @@ class Feature:
 
 
 @dataclass(frozen=True)
+class NumberBins:
+    """Label-free encodings of the numbers in one encoded column; by default none."""
+
+    knots: tuple[float, ...] = ()
+    """Ends of the bins of the piecewise linear encoding, ascending."""
+    frequent: tuple[float, ...] = ()
+    """Values that many rows have; each gets a flag."""
+
+
+@dataclass(frozen=True)
 class Layout:
     """A party's encoded features: those of a table, or one image.
 
@@ -45,11 +55,15 @@ class Layout:
         The features of a table: dense ones first, hashed ones last.
     image : (int, int, int), optional
         Channels, height and width of an image; its raw features are the pixels.
+    bins : tuple of NumberBins, default=()
+        One for each dense column of a table; empty if they were not fitted. Only encoders that a
+        party trains alone use them.
 
     Raises
     ------
     ValueError
-        Both or neither are given, or a dense feature follows a hashed one.
+        Both or neither are given, a dense feature follows a hashed one, or `bins` has another
+        length.
 
     Examples
     --------
@@ -60,6 +74,7 @@ class Layout:
 
     features: tuple[Feature, ...] = ()
     image: tuple[int, int, int] | None = None
+    bins: tuple[NumberBins, ...] = ()
 
     def __post_init__(self) -> None:
         kinds = [feature.kind == "hashed" for feature in self.features]
@@ -67,6 +82,8 @@ class Layout:
             raise ValueError("hashed features must come last in a layout")
         if bool(self.features) == (self.image is not None):
             raise ValueError("a layout holds either table features or one image")
+        if self.bins and len(self.bins) != self.dense:
+            raise ValueError(f"expected {self.dense} bins, one a column, got {len(self.bins)}")
 
     @cached_property
     def raw(self) -> int:
@@ -99,13 +116,20 @@ class Layout:
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-serializable form."""
-        return asdict(self)
+        data = asdict(self)
+        return data if self.bins else {"features": data["features"], "image": data["image"]}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Layout":
         """Build a layout from its JSON form."""
         features = tuple(Feature(**feature) for feature in data["features"])
-        return cls(features, tuple(data["image"]) if data["image"] else None)
+        bins = tuple(bins_from_dict(each) for each in data.get("bins", ()))
+        return cls(features, tuple(data["image"]) if data["image"] else None, bins)
+
+
+def bins_from_dict(data: Mapping[str, Any]) -> NumberBins:
+    """Build the bins of a column from their JSON form."""
+    return NumberBins(tuple(data["knots"]), tuple(data["frequent"]))
 
 
 def any_image(layouts: Mapping[str, Layout]) -> bool:

@@ -193,6 +193,15 @@ class Rows:
 
         return replace(self._map(repeat, self.step), runs=self.runs * members)
 
+    def first_of_members(self, members: int) -> "Rows":
+        """Undo `repeat_for_members`."""
+
+        def first(part: Tensor) -> Tensor:
+            by_run = part.view(self.runs // members, members, -1, *part.shape[1:])
+            return by_run[:, 0].flatten(0, 1)
+
+        return replace(self._map(first, self.step), runs=self.runs // members)
+
     def first_run(self) -> "Rows":
         """Select the rows of the first run."""
         if self.runs == 1:
@@ -212,21 +221,12 @@ class Rows:
             weight=self.weight * seen.any(1),
         )
 
-    def drop_small_requests(self, min_rows: Sequence[int]) -> "Rows":
-        """Treat the rows of a party as not held where it holds fewer than its `min_rows`."""
-        held = (self.handles >= 0).sum(0).tolist()
-        enough = [n == 0 or n >= least for n, least in zip(held, min_rows, strict=True)]
-        if all(enough):
-            return self
-        at = torch.tensor(enough)
-        seen = self.seen & at.to(self.device)
-        return replace(
-            self,
-            handles=self.handles.masked_fill(~at.to(self.handles.device), -1),
-            full=self.full & at.to(self.device),
-            seen=seen,
-            weight=self.weight * seen.any(1),
-        )
+    def only_labeled(self) -> "Rows":
+        """Select the rows with a label, weighted as if there were no others; of one run."""
+        index = self.labeled.nonzero().flatten()
+        share = float(labeled_share(len(index), len(self) - len(index)))
+        rows = self.take(index)
+        return replace(rows, weight=rows.weight * share)
 
     def hide_missing(self) -> "Rows":
         """Treat all rows that a party holds as full, for differential privacy."""

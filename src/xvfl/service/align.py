@@ -5,11 +5,13 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import TimeoutError
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
+from typing import TypeVar
 
-from xvfl.errors import MatchingError, PartyError, RunError, WireError
+from xvfl.errors import MatchingError, PartyError, RunError
+from xvfl.federation.remote_party import AdaptiveTimeout, RemoteParty, request_all
 from xvfl.matching import (
     CoordinatorAlignment,
     CoordinatorSession,
@@ -24,46 +26,37 @@ from xvfl.service.log import (
     LogFunction,
     ProgressLog,
 )
-from xvfl.wire.messages import End, ErrorReply, Match, Matched, Message
+from xvfl.wire.messages import Done, End, Hello, Match, Matched, Message
 from xvfl.wire.transport import Transport
 
 REPLY_TIMEOUT_S, POLL_S = 300.0, 0.05
+Reply = TypeVar("Reply", Matched, Done)
 
 
 class MatchingClient:
     """Sends the coordinator's matching requests to one party."""
 
     def __init__(self, name: str, transport: Transport) -> None:
-        self._name, self._transport = name, transport
+        timeout = AdaptiveTimeout(minimum=REPLY_TIMEOUT_S)
+        self._party = RemoteParty(name, transport, timeout)
         # Initialize the counter from the clock so that it increases across restarts.
-        self._request_id = time.time_ns() // 1_000_000
+        self._request_ids = count(time.time_ns() // 1_000_000)
 
     def __call__(self, body: bytes) -> bytes:
         """Send a request of the protocol and return the reply."""
-        reply = self._request(Match(self._next_request_id(), body))
-        if not isinstance(reply, Matched):
-            raise WireError(f"party {self._name!r}: expected Matched, got {type(reply).__name__}")
-        return reply.body
+        return self._request(Match(next(self._request_ids), body), Matched).body
 
     def end(self, reason: str) -> None:
         """Tell the party that no more requests follow."""
-        self._request(End(self._next_request_id(), reason))
+        self._request(End(next(self._request_ids), reason), Done)
 
-    def _next_request_id(self) -> int:
-        self._request_id += 1
-        return self._request_id
-
-    def _request(self, message: Message) -> Message:
+    def _request(self, message: Message, reply_type: type[Reply]) -> Reply:
         try:
-            reply = self._transport.request(message).result(REPLY_TIMEOUT_S)
-        except TimeoutError as error:
-            raise PartyError(
-                f"party {self._name!r} did not reply within {REPLY_TIMEOUT_S:.0f} s; "
-                "see its log and match again",
-                (self._name,),
-            ) from error
-        if isinstance(reply, ErrorReply):
-            raise MatchingError(f"party {self._name!r} rejected the request: {reply.text}")
+            (reply,) = request_all([self._party], [message], reply_type)
+        except PartyError as error:
+            if error.fault == "away":
+                raise
+            raise MatchingError(str(error)) from error
         return reply
 
 
@@ -103,7 +96,7 @@ def match_parties(
         client = MatchingClient(name, transport)
         match = None
         while match is None:
-            instance_id = _wait_for(name, transport, timeout_s)
+            instance_id = wait_for_party(name, transport, timeout_s).instance_id
             log({"event": MATCHING_STARTED, "party": name, "labeled_ids": len(ids)})
             session = CoordinatorSession(ids, config.rule, config.n_threads or None, config.max_ids)
             progress = ProgressLog(log, {"event": MATCHING_PROGRESS, "party": name})
@@ -141,15 +134,15 @@ def existing_alignment(
     return CoordinatorAlignment({}, rule, TableFingerprint.of(columns, ids))
 
 
-def _wait_for(name: str, transport: Transport, timeout_s: float) -> str:
-    """Wait until a party is connected and idle; return the id of its process."""
+def wait_for_party(name: str, transport: Transport, timeout_s: float) -> Hello:
+    """Wait until a party is connected and idle."""
     deadline = time.monotonic() + timeout_s
     while (hello := transport.hello()) is None:
         if time.monotonic() > deadline:
             raise PartyError(
-                f"party {name!r} did not connect within {timeout_s:.0f} s; "
-                "start `xvfl align` there",
+                f"party {name!r} did not connect within {timeout_s:.0f} s; start `xvfl align` or "
+                "`xvfl party` there",
                 (name,),
             )
         time.sleep(POLL_S)
-    return hello.instance_id
+    return hello

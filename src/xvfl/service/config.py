@@ -5,36 +5,37 @@ Each organization has its own file. Paths are relative to the folder of the conf
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from xvfl.config import (
+    EncoderConfig,
     LossConfig,
     NetConfig,
     PrivacyConfig,
     TableOptions,
     TaskKind,
     TrainConfig,
+    UploadTerms,
     build,
     read_config,
     require_no_class_weight,
 )
 from xvfl.data.frames import SQL
 from xvfl.errors import ConfigError, WireError, unknown
-from xvfl.federation.party_monitor import AnomalyPolicy
-from xvfl.federation.request_ledger import RequestLimits
-from xvfl.federation.settings_limits import SettingsLimits as SettingsLimits
+from xvfl.federation.request_limits import RequestLimits
 from xvfl.service.prediction.prediction_config import CoordinatorPrediction, PartyPrediction
 from xvfl.wire.codec import MAX_FRAME_BYTES
 from xvfl.wire.limits import MAX_PENDING
-from xvfl.wire.payload import Payload
 from xvfl.wire.texts import NAME
 from xvfl.wire.tls import Tls
 
 ALIGNMENT = "alignment.json"
-C = TypeVar("C", "CoordinatorConfig", "PartyProcessConfig")
+KEYS = ("ca_certificate", "certificate", "private_key", "release_key", "signing_key", "tokens")
+PATHS = frozenset((*KEYS, "ids", "local_table", "revocation_list", "state_dir", "table"))
+"""Options that name a file or a folder, in all sections."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,8 @@ class LocalPartyConfig:
     """The id column."""
     options: TableOptions = TableOptions()
     """How columns are read."""
+    encoder: EncoderConfig = EncoderConfig()
+    """How the party trains its encoder."""
 
 
 @dataclass(frozen=True)
@@ -96,11 +99,11 @@ class TimeoutConfig:
     max_answer: float = 60.0
     """Upper bound of the timeout of a request; used until response times are known."""
     join: float = 600.0
-    """Timeout for parties to connect: all in a new run, `min_parties` in a resumed one."""
+    """Timeout for parties to connect, at the start and, in interactive training, after a fault."""
     outcome: float = 60.0
     """How long a finished run waits for absent parties to come back and receive the outcome."""
     progress: float = 600.0
-    """/health reports a run without a training step for this long as unhealthy."""
+    """Interactive training: /health reports a run without a step for this long as unhealthy."""
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -130,11 +133,8 @@ class CoordinatorConfig:
     """Private id matching."""
     local_party: LocalPartyConfig | None = None
     """Features of the label holder, if it has any."""
-    min_parties: int = 1
-    """Training continues while at least this many parties are online."""
-    on_anomaly: AnomalyPolicy = "clip"
-    """What to do if a party sends suspicious values. All three log a warning; `clip` also scales
-    embeddings that are too large back to the usual range, `leave_out` excludes the party."""
+    on_anomaly: Literal["warn", "leave_out"] = "warn"
+    """What to do with a suspicious upload: log a warning, or also train without it."""
     test_fraction: float = 0.2
     """Fraction of the labeled rows held out for the final evaluation."""
     net: NetConfig = NetConfig()
@@ -148,9 +148,8 @@ class CoordinatorConfig:
     timeouts: TimeoutConfig = TimeoutConfig()
     """Timeouts."""
     checkpoint_interval: int = 50
-    """Steps between common checkpoints; a party that is killed loses at most these updates."""
-    warm_start: str | None = None
-    """State folder of a finished run; its alignment, heads and weights initialize this run."""
+    """Interactive training: steps between common checkpoints, to which the run returns after a
+    fault."""
     release_to: tuple[str, ...] = ()
     """Parties that receive the head after training, to predict alone."""
     signing_key: str | None = None
@@ -166,8 +165,6 @@ class CoordinatorConfig:
     max_pending_connections: int = MAX_PENDING
     """Largest number of connections whose party is not accepted yet; with more, the oldest one of
     the address that has the most is closed."""
-    payload: Payload = "float32"
-    """Encoding of embeddings, cues and gradients; all but float32 are smaller and lossy."""
     prediction: CoordinatorPrediction | None = None
     """Prediction by the federation, with `xvfl coordinator CONFIG --serve`."""
 
@@ -184,9 +181,6 @@ class CoordinatorConfig:
                 NAME.read(name, "parties")
         except WireError as error:
             raise ConfigError(str(error)) from error
-        if not 1 <= self.min_parties <= len(self.all_parties):
-            parties = len(self.all_parties)
-            raise ConfigError(f"min_parties: expected 1 to {parties}, got {self.min_parties}")
         if self.max_pending_connections < 1:
             raise ConfigError(
                 f"max_pending_connections: expected 1 or more, got {self.max_pending_connections}"
@@ -194,11 +188,6 @@ class CoordinatorConfig:
         if self.checkpoint_interval < 1:
             raise ConfigError(
                 f"checkpoint_interval: expected 1 or more, got {self.checkpoint_interval}"
-            )
-        if self.payload != "float32" and self.train.optimizer == "page":
-            raise ConfigError(
-                f"payload: expected 'float32' with the optimizer 'page', got {self.payload!r}: "
-                "it accumulates small differences of gradients, which a lossy payload distorts"
             )
         require_no_class_weight(self.labels.task, self.train)
         for name in self.release_to:
@@ -243,6 +232,14 @@ class PartyProcessConfig:
     """Largest message accepted, in bytes; values above the default have no effect."""
     device: Literal["auto", "cpu", "cuda"] = "cpu"
     """Device of the party's net."""
+    training: Literal["upload", "interactive"] = "upload"
+    """`upload`: the party trains its encoder alone and uploads embeddings once. `interactive`: the
+    coordinator trains the party's net step by step with gradients; only for partners who trust each
+    other."""
+    encoder: EncoderConfig = EncoderConfig()
+    """How the party trains its encoder, and what it uploads of a row."""
+    upload: UploadTerms = UploadTerms()
+    """Terms of the upload."""
     limits: RequestLimits = RequestLimits()
     """Limits on the coordinator's requests."""
     prediction: PartyPrediction | None = None
@@ -295,59 +292,20 @@ def load_config(
         raise ConfigError(
             f"{path}: expected either `listen` (coordinator) or `coordinator` (party)"
         )
-    base = path.resolve().parent
-    if "listen" in data:
-        config: CoordinatorConfig = build(CoordinatorConfig, data, str(path))
-        local, prediction = config.local_party, config.prediction
-        if prediction is not None:
-            prediction = replace(
-                prediction,
-                ids=_table_path(prediction.ids, base),
-                tokens=_path(prediction.tokens, base),
-                certificate=_path(prediction.certificate, base),
-                private_key=_path(prediction.private_key, base),
-                local_table=prediction.local_table and _table_path(prediction.local_table, base),
-            )
-        config = replace(
-            config,
-            prediction=prediction,
-            labels=replace(config.labels, table=_table_path(config.labels.table, base)),
-            local_party=local and replace(local, table=_table_path(local.table, base)),
-            warm_start=_path(config.warm_start, base),
-            signing_key=_path(config.signing_key, base),
-        )
-        return _resolve_common(config, base)
-    party: PartyProcessConfig = build(PartyProcessConfig, data, str(path))
-    opened = party.prediction
-    party = replace(
-        party,
-        prediction=opened
-        and replace(
-            opened,
-            table=_table_path(opened.table, base),
-            tokens=_path(opened.tokens, base),
-            certificate=_path(opened.certificate, base),
-            private_key=_path(opened.private_key, base),
-        ),
-        table=_table_path(party.table, base),
-        release_key=_path(party.release_key, base),
+    kind = CoordinatorConfig if "listen" in data else PartyProcessConfig
+    config: CoordinatorConfig | PartyProcessConfig = _resolve_paths(
+        build(kind, data, str(path)), path.resolve().parent
     )
-    return _resolve_common(party, base)
+    return config
 
 
-def _resolve_common(config: C, base: Path) -> C:
-    files = {each.name: str(base / getattr(config.tls, each.name)) for each in fields(Tls)}
-    changes: dict[str, Any] = {
-        "tls": Tls(**files),
-        "state_dir": str(base / config.state_dir),
-        "revocation_list": _path(config.revocation_list, base),
-    }
-    return replace(config, **changes)
-
-
-def _path(name: str | None, base: Path) -> str | None:
-    return None if name is None else str(base / name)
-
-
-def _table_path(name: str, base: Path) -> str:
-    return name if name.startswith(SQL) else str(base / name)
+def _resolve_paths(section: Any, base: Path) -> Any:
+    """Make the paths in a section, and in the sections within it, absolute."""
+    changes: dict[str, Any] = {}
+    for each in fields(section):
+        value = getattr(section, each.name)
+        if is_dataclass(value):
+            changes[each.name] = _resolve_paths(value, base)
+        elif each.name in PATHS and value is not None:
+            changes[each.name] = value if value.startswith(SQL) else str(base / value)
+    return replace(section, **changes)

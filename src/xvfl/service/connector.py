@@ -1,7 +1,6 @@
 """A party's client, with the check of the coordinator's certificate."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 from xvfl.certs import PeerVerifier
 from xvfl.certs.proof import proof_checker
@@ -20,8 +19,7 @@ def connect_party(
     reconnect_timeout: float,
 ) -> PartyClient:
     """Build the client that passes a coordinator's requests to an endpoint."""
-    revocation_list = Path(config.revocation_list) if config.revocation_list else None
-    peers = PeerVerifier(Path(config.tls.ca_certificate), revocation_list, log)
+    peers = PeerVerifier(config.tls.ca_certificate, config.revocation_list, log)
     return PartyClient(
         config.coordinator,
         config.tls,

@@ -1,49 +1,53 @@
-"""A run of the coordinator: train with the parties that are online, save, evaluate, release."""
+"""An interactive run of the coordinator: train with all parties, save, evaluate, release.
 
-import json
+All parties must be online. After any fault, the run waits for them, and all sides return to the
+last common checkpoint. Random numbers are a function of (seed, step), so the weights are those of a
+run without faults.
+"""
+
 import secrets
-from dataclasses import asdict, replace
+import time
+from dataclasses import replace
 from threading import Event
 from typing import Any
 
 import pandas as pd
 from torch import Tensor
 
-from xvfl.dataset.splits import Parts, RowCounts, Splits
-from xvfl.errors import ConfigError, RunError
-from xvfl.federation.build import build_method
-from xvfl.federation.elastic import ElasticFederation
-from xvfl.federation.party_monitor import PartyMonitor
-from xvfl.federation.party_share import check_repeatability, check_validation
-from xvfl.federation.predict import mean_score, mode_losses
-from xvfl.federation.privacy_accounting import state_privacy
+from xvfl.dataset.splits import RowCounts, Splits
+from xvfl.errors import ConfigError, PartyError, RunError
+from xvfl.federation.begin_run import begin_run
 from xvfl.federation.remote_party import RemoteParty
-from xvfl.federation.split import Counters
+from xvfl.federation.split import Counters, SplitFederation
 from xvfl.matching.alignment import CoordinatorAlignment
-from xvfl.methods import Method, protect_labels
-from xvfl.model.missing_map import rows_map
-from xvfl.model.run_dir import MODEL, RunDir
+from xvfl.methods import Method, method_spec, protect_labels
+from xvfl.methods.build import build_method
+from xvfl.model.dashboard.curves import curves
+from xvfl.model.evaluation import EVALUATION
+from xvfl.model.missing_map import MISSING, rows_map
+from xvfl.model.run_dir import CHECKPOINT, MANIFEST, RunDir
+from xvfl.model.run_recorder import epoch_line
+from xvfl.model.run_summary import record_run
 from xvfl.options import resolve_options
-from xvfl.primitives.rows import Rows
+from xvfl.service.align import wait_for_party
 from xvfl.service.config import CoordinatorConfig
 from xvfl.service.labeled_rows import LabeledRows
-from xvfl.service.log import LogFunction
-from xvfl.service.outcome import RunOutcome, restore_exclusions
-from xvfl.service.run_checkpoints import (
-    RunCheckpoints,
-    load_checkpoint,
-    restore_federation,
-    row_status,
-)
-from xvfl.service.run_completion import RunCompletion, load_outcome
-from xvfl.service.run_records import EpochRecords
-from xvfl.service.run_snapshot import RunSnapshot
-from xvfl.service.run_status import RunStatus
-from xvfl.service.run_terms import image_parties, make_terms
+from xvfl.service.log import FINISHED, LogFunction
+from xvfl.service.outcome import RunOutcome
+from xvfl.service.party_metrics import party_metrics
+from xvfl.service.release_delivery import end_party, send_release
+from xvfl.service.release_store import ReleaseStore
+from xvfl.service.run_description import describe_run, evaluate_heads, progress_status
+from xvfl.service.run_terms import make_terms
 from xvfl.service.secret import load_secret, run_seed
-from xvfl.service.trained_heads import place_adapters
-from xvfl.system.write_guard import WriteGuard
-from xvfl.training.loop import Trainer
+from xvfl.service.status_server import ProgressClock
+from xvfl.service.trained_heads import TrainedHeads
+from xvfl.system.signals import interruptible
+from xvfl.training.loop import Record, Trainer
+from xvfl.training.predict import mean_score, mode_losses
+
+MAX_RETURNS = 5
+"""Returns to the same checkpoint after which the run ends with an error."""
 
 
 class CoordinatorRun:
@@ -59,185 +63,244 @@ class CoordinatorRun:
         counters: Counters,
         log: LogFunction,
     ) -> None:
-        """Wait for the parties and resume from the last checkpoint, if there is one."""
-        self.config, self.folder, self.log = config, folder, log
+        """Wait for the parties and begin, from the last checkpoint if there is one."""
+        if folder.has(MANIFEST):
+            raise RunError(f"{folder.path}: this run is finished; choose another `state_dir`")
+        self.folder, self.log = folder, log
         train, names = config.train, config.all_parties
-        # A warm start keeps the secret: it must not train on the test rows of the earlier run.
-        earlier = RunDir(config.warm_start) if config.warm_start is not None else None
-        secret = load_secret(folder, earlier)
+        secret = load_secret(folder)
         # The split depends on labels, and parties learn it: nobody else may know its seed.
         split_seed = run_seed(secret, f"split {train.random_state}")
         splits = Splits(config.test_fraction, train.validation_fraction, split_seed)
         labeled = LabeledRows.load(labels, alignment, names, splits, config.labels.task)
-        self._outcome = load_outcome(folder)
-        saved, about = load_checkpoint(folder)
-        name = str(about.get("run") or secrets.token_hex(6))
-        images = image_parties(parties, about.get("images", {}), config.timeouts.join)
-        image = any(images.values())
+        saved: dict[str, Tensor] = {}
+        about: dict[str, Any] = {}
+        if folder.has(CHECKPOINT):
+            saved, about = folder.load_tensors(CHECKPOINT)
+        run = str(about.get("run") or secrets.token_hex(6))
+        join = config.timeouts.join
+        hellos = [wait_for_party(each.name, each.transport, join) for each in parties]
+        self._image = any(hello.image for hello in hellos)
         options = resolve_options(
             config.net,
             config.loss,
             train,
             config.privacy,
             federated=True,
-            image=image,
+            image=self._image,
             parties=len(names),
             rows=len(labeled.parts[0]),
         )
         net, loss, train, privacy = options.net, options.loss, options.train, options.privacy
+        if not privacy.sends_gradients:
+            raise ConfigError(
+                "privacy.label_protection: interactive training sends gradients; expected 'off' or "
+                f"'noise', got {privacy.label_protection!r}"
+            )
         self.config = config = replace(config, net=net, loss=loss, train=train, privacy=privacy)
-        statement = state_privacy(privacy, loss.method)
-        if statement is not None and config.warm_start is not None:
-            raise ConfigError("warm_start: expected none with `privacy.epsilon`")
-        seeds, self.task = [run_seed(secret, name)], labeled.task
+        seeds, self.task = [run_seed(secret, run)], labeled.task
         n_outputs = self.task.n_outputs
         self.method: Method = build_method(
-            len(names), n_outputs, image, net, loss, seeds, None, privacy, self.task
+            len(names), n_outputs, self._image, net, loss, seeds, None, privacy, self.task
         )
-        warm = str(json.loads(about["settings"])["warm"]) if saved else self._warm_start()
-        terms = make_terms(config, labeled, name, warm)
-        self.monitor = PartyMonitor(config.on_anomaly, log)
-        self.federation = ElasticFederation(parties, terms, log, self.monitor)
-        self.federation.counters = counters
-        self._gather(saved, about)
-        levels = row_status(self.federation)
-        rows, parts = labeled.rows(levels, train.class_weight)
-        training, validation, test = parts
-        missing = rows_map(rows, list(names))
-        self.validation = rows.take(validation)
+        self.terms = make_terms(config, labeled, run)
+        if about and (about["settings"], about["parties"]) != (self.terms.settings, list(names)):
+            raise RunError(
+                f"{folder.path}: the configuration changed since this run started; restore it, or "
+                "choose another `state_dir`"
+            )
+        width = net.embedding_dim * method_spec(loss.method).branches
+        self.federation = SplitFederation(parties, width, counters, net.members)
+        self._levels = {name: saved.pop(f"row_status/{name}") for name in names if saved}
+        self._begin(about)
+        rows, (training, validation, test) = labeled.rows(self._levels, train.class_weight)
+        self.validation, self._test = rows.take(validation), rows.take(test)
+        self._prior, self._missing = labeled.prior(training), rows_map(rows, list(names))
         method = protect_labels(self.method, privacy, n_outputs, seeds)
         self.trainer = Trainer(self.federation, method, rows.take(training), train)
+        self._checkpoint = saved, about
         if saved:
-            self.trainer.restore(saved, about["progress"])
-            self.monitor.epoch = self.trainer.progress.epoch
-            log({"event": "resumed", "step": self.trainer.progress.step, "run": name})
+            self._restore()
         else:
-            log({"event": "run_started", "run": name, "rows": len(rows)})
-        if statement is not None:
-            log({"event": "differential_privacy", **statement.to_dict()})
-        writes = WriteGuard(log)
-        self._completion = RunCompletion(
-            config,
-            folder,
-            self.federation,
-            self.method,
-            image,
-            self.task,
-            labeled.prior(training),
-            self.validation,
-            rows.take(test),
-            statement,
-            writes,
-            log,
-        )
-        self._records = EpochRecords(folder, self.federation, writes, log)
-        step = self.trainer.progress.step
-        self._checkpoints = RunCheckpoints(folder, self.federation, images, writes, log, step)
-        self._status = RunStatus(
-            config,
-            self.federation,
-            self.monitor,
-            self.trainer,
-            self._checkpoints,
-            self._records,
-            statement,
-            missing,
-            self.task.score_name,
-        )
-        self._snapshot = RunSnapshot(folder, writes, self._describe(rows, parts), missing)
-        self._excluded = self.federation.excluded
+            self._checkpoint = self._state(0)
+            log({"event": "run_started", "run": run, "rows": len(rows)})
+        held = dict(zip(names, (rows.handles >= 0).sum(0).tolist(), strict=True))
+        counts = RowCounts(len(training), 0, len(validation), len(test))
+        self._about = describe_run(config, run, train.epochs, self.task, counts, held)
+        self._returns = self._total_returns = 0
+        self._departures = dict.fromkeys(names, 0)
+        self._started, self._clock = time.monotonic(), ProgressClock()
+        self._finished = False
         self._losses: dict[str, float] = {}
         """Validation loss of the last epoch by mode."""
 
     def run(self, stop: Event) -> RunOutcome:
-        """Train until the run is finished or `stop` is set, with common checkpoints."""
-        if self._outcome is not None:
-            self.method.heads.load_state_dict(self.folder.load_tensors(MODEL)[0])
-            return self._completion.deliver(self._outcome, stop)
-        trainer, checkpoints = self.trainer, self._checkpoints
-        self._snapshot.start()
+        """Train until the run is finished or `stop` is set."""
+        self.folder.write_json(MISSING, self._missing)
+        with record_run(self.folder, self._about) as summary:
+            while True:
+                try:
+                    if self._train(stop):
+                        return self._finish()
+                except PartyError as error:
+                    self._return(error, stop)
+                if stop.is_set():
+                    self.log({"event": "stopped", "step": self.trainer.progress.step})
+                    summary["state"] = "stopped"
+                    return RunOutcome(self.trainer.progress.step)
+
+    def _train(self, stop: Event) -> bool:
+        """Train until the last epoch or `stop`; return whether training is finished."""
+        trainer = self.trainer
         if not trainer.progress.step:
-            checkpoints.save(trainer)
-        check_repeatability(self.method, self.federation, self.validation)
+            self._save()
         for record in trainer.run(self._score):
-            progress = record.progress
             if record.kind == "epoch":
-                self._records.add(record, self._losses)
-                self._snapshot.write(self._status.to_dict(finished=False))
+                self._record(record)
+            steps = trainer.progress.step - self._checkpoint[1]["progress"]["step"]
+            if stop.is_set() or steps >= self.config.checkpoint_interval:
+                self._save()
             if stop.is_set():
-                break
-            # Save the best weights at once: a party that is killed later must load the same ones.
-            best = record.kind == "epoch" and progress.best_epoch == progress.epoch - 1
-            steps = trainer.progress.step - checkpoints.attempted_step
-            if best or steps >= self.config.checkpoint_interval:
-                checkpoints.save(trainer)
-        checkpoints.save(trainer)
-        if stop.is_set():
-            self.log({"event": "stopped", "step": trainer.progress.step})
-            self._snapshot.write(self._status.to_dict(finished=False), "stopped")
-            return RunOutcome(trainer.progress.step)
-        self._outcome = self._completion.finish(trainer, self._records)
-        self._snapshot.write(self._status.to_dict(finished=True), "ended")
-        return self._completion.deliver(self._outcome, stop)
-
-    def status(self) -> dict[str, Any]:
-        """Return the status of the run; numbers become metrics."""
-        finished = self._outcome is not None
-        return {**self._status.to_dict(finished), "details": self._status.details(finished)}
-
-    def _describe(self, rows: Rows, parts: Parts) -> dict[str, Any]:
-        """Describe the run for `run.json`."""
-        counts = (rows.handles >= 0).sum(0).tolist()
-        parties = dict(zip(self.config.all_parties, counts, strict=True))
-        return {
-            "side": "coordinator",
-            "run": self.federation.terms.run,
-            "method": self.config.loss.method,
-            "task": self.config.labels.task,
-            "label": self.config.labels.column,
-            "score_name": self.task.score_name,
-            "epochs": self.config.train.epochs,
-            "rows": asdict(RowCounts(len(parts[0]), 0, len(parts[1]), len(parts[2]))),
-            "parties": {name: {"rows": count} for name, count in parties.items()},
-        }
+                return False
+        return True
 
     def _score(self) -> float:
-        """Check each party's share of the loss, and score the epoch."""
-        check_validation(self.method, self.federation, self.validation, self.task)
-        if self.federation.excluded != self._excluded:
-            # Scores with and without a party cannot be compared.
-            self._excluded = self.federation.excluded
-            self.trainer.forget_best()
         self._losses = mode_losses(self.method, self.federation, self.validation, self.task)
         return mean_score(self._losses)
 
-    def _warm_start(self) -> str:
-        """Load the heads of a finished run; return its name for the parties to do the same."""
-        if self.config.warm_start is None:
-            return ""
-        folder = RunDir(self.config.warm_start)
-        manifest, (tensors, _) = folder.manifest(), folder.load_tensors(MODEL)
-        run, heads = str(manifest["run"]), self.method.heads
-        try:
-            heads.load_state_dict(
-                place_adapters(heads, tensors, manifest["parties"], self.config.all_parties)
-            )
-        except RuntimeError as error:
-            raise RunError(
-                f"warm_start: the heads in {folder.path} do not fit this run ({error}); use a run "
-                "of the same method and net sizes"
-            ) from error
-        self.log({"event": "warm_start", "run": run})
-        return run
+    def _record(self, record: Record) -> None:
+        """Write the record of an epoch with its validation loss by mode."""
+        line = epoch_line(record, self._losses, self._started)
+        self.folder.append_record(line)
+        self.log({"event": "epoch", **line})
 
-    def _gather(self, saved: dict[str, Tensor], about: dict[str, Any]) -> None:
-        """Wait for all parties of a new run, or for `min_parties` of a resumed one."""
-        required = len(self.config.all_parties)
-        if saved:
-            restore_federation(self.federation, self.folder, saved, about)
-            required = self.config.min_parties
-        if self._outcome is not None:
-            restore_exclusions(self.federation, self._outcome.absent)
-            self.federation.counters.update = self.folder.manifest()["update"]
-            required = 0
-        self.federation.wait_for(required)
+    def _state(self, number: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return a checkpoint of the coordinator; `number` names that of the parties."""
+        tensors, progress = self.trainer.state()
+        about = {
+            "run": self.terms.run,
+            "step": number,
+            "update": self.federation.counters.update,
+            "progress": progress,
+            "settings": self.terms.settings,
+            "parties": list(self.federation.names),
+        }
+        return {key: value.clone() for key, value in tensors.items()}, about
+
+    def _save(self, number: int | None = None) -> None:
+        """Save a checkpoint at all parties and here, or nowhere; by default of this step."""
+        step = self.trainer.progress.step
+        number = step if number is None else number
+        tensors, about = self._state(number)
+        status = {f"row_status/{name}": value for name, value in self._levels.items()}
+        with self.folder.transaction():
+            self.folder.save_tensors(CHECKPOINT, {**tensors, **status}, about)
+            self.federation.flush(save=number)
+        self._checkpoint, self._returns = (tensors, about), 0
+        self.log({"event": "checkpoint", "step": step})
+
+    def _return(self, error: PartyError, stop: Event) -> None:
+        """Return to the last checkpoint with all parties after a fault."""
+        for each in error.each:
+            for name in each.parties:
+                self._departures[name] += 1
+                left = {"party": name, "step": self.trainer.progress.step, "reason": str(each)}
+                self.log({"event": "party_left", **left})
+        if self._returns == MAX_RETURNS:
+            raise RunError(
+                f"{error}; the run returned to step {self._checkpoint[1]['step']} {MAX_RETURNS} "
+                "times; fix it and resume the run"
+            )
+        self._returns, self._total_returns = self._returns + 1, self._total_returns + 1
+        if stop.is_set():
+            return
+        with interruptible(stop):
+            self._begin(self._checkpoint[1])
+        self._restore()
+
+    def _begin(self, about: dict[str, Any]) -> None:
+        """Wait for all parties, and let them begin from a checkpoint."""
+        at = int(about.get("step", 0)), int(about.get("update", 0))
+        levels = begin_run(self.federation, self.terms, *at, self.log)
+        for name, known in self._levels.items():
+            if not levels[name].equal(known):
+                raise RunError(
+                    f"party {name!r}: its rows changed since the run started; restore them, or "
+                    "start another run"
+                )
+        self._levels = levels
+
+    def _restore(self) -> None:
+        """Load the coordinator's part of the last checkpoint."""
+        tensors, about = self._checkpoint
+        self.trainer.heads.abort_step()
+        self.trainer.restore(tensors, about["progress"])
+        progress = self.trainer.progress
+        self.folder.filter_records(lambda each: each["epoch"] <= progress.epoch)
+        self.log({"event": "resumed", "step": progress.step, "run": self.terms.run})
+
+    def _finish(self) -> RunOutcome:
+        """Load the best weights, calibrate, evaluate, release and save the heads."""
+        config, federation, task = self.config, self.federation, self.task
+        step = self.trainer.progress.step
+        self.trainer.load_best()
+        # Another number than that of the last step, whose weights are others.
+        self._save(step + 1)
+        temperatures, evaluation = evaluate_heads(
+            self.method, federation, self.validation, self._test, task
+        )
+        heads = TrainedHeads(
+            self.terms.run,
+            self.method,
+            task,
+            self._prior,
+            temperatures,
+            config.loss,
+            config.net,
+            federation.names,
+        )
+        store = ReleaseStore(self.folder, config.signing_key)
+        heads.release(store, config.release_to)
+        for party in federation.parties:
+            if party.name in store.pending(config.release_to):
+                send_release(store, party, federation.next_request_id(), self.log)
+        self.folder.write_json(EVALUATION, evaluation.to_dict())
+        heads.save(self.folder, self._image, config.train.random_state, {"step": step})
+        for party in federation.parties:
+            end_party(party, federation.next_request_id())
+        uninformed = tuple(store.pending(config.release_to))
+        self._finished = True
+        self.log({"event": FINISHED, "step": step, "uninformed": uninformed})
+        return RunOutcome(step, evaluation, uninformed)
+
+    def status(self) -> dict[str, Any]:
+        """Return the status of the run; numbers become metrics."""
+        metrics = party_metrics(self.federation.parties)
+        problem = self._health_problem(metrics["party_present"])
+        return {
+            "healthy": not problem,
+            "problem": problem,
+            "side": "coordinator",
+            **progress_status(self._about, self.trainer.progress),
+            "checkpoint_step": self._checkpoint[1]["step"],
+            "returns_to_checkpoint": self._total_returns,
+            "seconds": round(time.monotonic() - self._started, 1),
+            **metrics,
+            "party_departures": dict(self._departures),
+            "details": {
+                "state": "finished" if self._finished else "training",
+                **self._about,
+                "curves": curves(self.folder.records()),
+                "missing": self._missing,
+            },
+        }
+
+    def _health_problem(self, present: dict[str, int]) -> str:
+        """Return why a watchdog should act; '' if it should not."""
+        absent = [name for name, connected in present.items() if not connected]
+        if self._finished:
+            return ""
+        if absent:
+            return f"the run waits for {', '.join(absent)}"
+        idle = self._clock.seconds_since_change(self.trainer.progress.step)
+        return f"no training step for {idle:.0f} s" if idle > self.config.timeouts.progress else ""

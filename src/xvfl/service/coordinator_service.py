@@ -7,20 +7,23 @@ from typing import Any
 
 import torch
 
+from xvfl.data.frames import read_frame
 from xvfl.data.labels import read_labels
 from xvfl.errors import WireError
 from xvfl.federation.remote_party import AdaptiveTimeout, RemoteParty
 from xvfl.federation.split import Counters
+from xvfl.federation.upload.heads import check_head_options
 from xvfl.matching.alignment import CoordinatorAlignment, load_coordinator_alignment
 from xvfl.methods import require_task
-from xvfl.model.run_dir import RunDir
-from xvfl.options import check_members
+from xvfl.options import resolve_privacy
 from xvfl.service.align import match_parties
 from xvfl.service.config import ALIGNMENT, CoordinatorConfig
 from xvfl.service.coordinator_run import CoordinatorRun
 from xvfl.service.outcome import RunOutcome
 from xvfl.service.release import check_releasable, load_signing_key
 from xvfl.service.state_dir import open_state_dir
+from xvfl.service.uploads.upload_run import UploadRun
+from xvfl.service.uploads.upload_store import find_upload
 from xvfl.system.signals import interruptible
 from xvfl.training.threads import limit_threads
 from xvfl.wire.messages import Hello
@@ -30,13 +33,16 @@ from xvfl.wire.transport import Transport
 class CoordinatorService:
     """State folder, log, labels and alignment of a coordinator, and its run."""
 
-    def __init__(self, config: CoordinatorConfig, show: bool = True) -> None:
-        """Load the labels and the state folder; create the release key if it is missing."""
+    def __init__(self, config: CoordinatorConfig, show: bool = True, retrain: bool = False) -> None:
+        """Load the labels and the state folder; create the release key if it is missing.
+
+        `retrain` trains another head on the stored uploads.
+        """
         check_releasable(config.loss, config.release_to)
-        # Reject members that privacy does not allow before the parties connect.
-        check_members(config.net, config.privacy)
         require_task(config.loss.method, config.labels.task)
-        self.config = config
+        self.config, self._retrain = config, retrain
+        if self.uploads:
+            check_head_options(config.net, config.loss, config.privacy)
         self.folder, self.log = open_state_dir(config, "coordinator", show)
         # Create release.pub now: parties need it before training ends.
         load_signing_key(self.folder, config.signing_key)
@@ -45,14 +51,20 @@ class CoordinatorService:
             id_column=config.labels.id_column,
             column=config.labels.column,
             where="labels",
+            allow_missing=self.uploads,
             task=config.labels.task,
         )
+        self.ids = list(self.labels.index)
+        if self.uploads:
+            # Rows without a label are matched too: heads may learn from them.
+            frame = read_frame(config.labels.table, config.labels.id_column, "labels")
+            self.ids = list(frame.index)
         # Initialize the counter from the clock so that it increases across restarts.
         self.counters = Counters(request_id=time.time_ns() // 1_000_000)
         self.alignment = self._load_alignment()
         self.parties: list[RemoteParty] = []
         self._columns: dict[str, str] = {}
-        self._run: CoordinatorRun | None = None
+        self._run: CoordinatorRun | UploadRun | None = None
 
     def connect(self, transports: Mapping[str, Transport]) -> None:
         """Set the transports to all parties."""
@@ -71,6 +83,18 @@ class CoordinatorService:
         with interruptible(stop):
             alignment = self._align()
         with limit_threads(False, torch.device("cpu")), torch.random.fork_rng(devices=[]):
+            if self.uploads:
+                self._run = UploadRun(
+                    self.config,
+                    self.folder,
+                    self.labels,
+                    self.ids,
+                    alignment,
+                    self.parties,
+                    self.log,
+                    self._retrain,
+                )
+                return self._run.run(stop)
             with interruptible(stop):
                 self._run = CoordinatorRun(
                     self.config,
@@ -83,18 +107,30 @@ class CoordinatorService:
                 )
             return self._run.run(stop)
 
+    @property
+    def uploads(self) -> bool:
+        """Whether parties train alone and upload; otherwise training is interactive."""
+        return not resolve_privacy(self.config.privacy, federated=True).sends_gradients
+
+    @property
+    def needs_parties(self) -> bool:
+        """Whether a party must connect before heads can be trained."""
+        names, matches = self.config.all_parties, self._matches
+        return not self.uploads or any(
+            name not in matches
+            or find_upload(self.folder, name, matches[name].session.hex()) is None
+            for name in names
+        )
+
     def status(self) -> dict[str, Any]:
         """Return the status of the run; before training, which parties are connected."""
         if self._run is not None:
             return self._run.status()
         connected = {each.name: int(each.transport.hello() is not None) for each in self.parties}
-        needed, present = self.config.min_parties, sum(connected.values())
         absent = ", ".join(name for name, value in connected.items() if not value)
-        problem = f"expected {needed} or more parties, got {present}; absent: {absent}"
-        healthy = present >= needed
         return {
-            "healthy": healthy,
-            "problem": "" if healthy else problem,
+            "healthy": not absent,
+            "problem": f"the run waits for {absent}" if absent else "",
             "side": "coordinator",
             "waiting": True,
             "party_present": connected,
@@ -125,7 +161,7 @@ class CoordinatorService:
         if new or self.alignment is None:
             self.alignment = match_parties(
                 new,
-                list(self.labels.index),
+                self.ids,
                 [self.config.labels.column],
                 self.config.matching,
                 self.folder / ALIGNMENT,
@@ -136,14 +172,15 @@ class CoordinatorService:
         return self.alignment
 
     def _load_alignment(self) -> CoordinatorAlignment | None:
-        """Load the alignment of this folder, or else of the run to start from."""
-        warm = self.config.warm_start
-        folders = [self.folder, *([RunDir(warm)] if warm else [])]
-        folder = next((each for each in folders if each.has(ALIGNMENT)), None)
-        if folder is None:
+        """Load the alignment of this folder, if there is one."""
+        if not self.folder.has(ALIGNMENT):
             return None
-        alignment = load_coordinator_alignment(folder / ALIGNMENT)
-        if folder is not self.folder:
-            alignment.save(self.folder / ALIGNMENT)
-        alignment.labels.check([self.config.labels.column], list(self.labels.index), "labels")
+        alignment = load_coordinator_alignment(self.folder / ALIGNMENT)
+        # Another label column of the same rows needs no new match.
+        columns = alignment.labels.columns if self.uploads else [self.config.labels.column]
+        labeled = list(self.labels.index)
+        if len(labeled) == alignment.labels.rows != len(self.ids):
+            # Version 0.3 matched rows with a label only.
+            self.ids = labeled
+        alignment.labels.check(columns, self.ids, "labels")
         return alignment

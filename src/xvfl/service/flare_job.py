@@ -10,11 +10,11 @@ from threading import Event
 from typing import Any
 
 from xvfl.errors import ConfigError
-from xvfl.federation.endpoint import Endpoint
+from xvfl.federation.request_endpoint import RequestEndpoint
 from xvfl.service.config import load_coordinator_config, load_party_config
 from xvfl.service.coordinator_service import CoordinatorService
+from xvfl.service.party import open_party
 from xvfl.service.party_inputs import PartyInputs
-from xvfl.service.party_service import PartyService
 from xvfl.service.state_dir import open_state_dir
 from xvfl.wire.transport import Transport
 
@@ -23,11 +23,11 @@ FLARE = "flare"
 NO_TLS = {"tls": {"ca_certificate": "", "certificate": "", "private_key": ""}}
 
 
-def endpoint(site: str, props: Mapping[str, Any]) -> Endpoint:
+def endpoint(site: str, props: Mapping[str, Any]) -> RequestEndpoint:
     """Build the endpoint of a site's party; the party has the site's name."""
     config = load_party_config(_config_path(props), {"coordinator": FLARE, **NO_TLS})
     folder, log = open_state_dir(config, site)
-    return PartyService(PartyInputs.load(site, config, folder), log).endpoint
+    return open_party(PartyInputs.load(site, config, folder), log).endpoint
 
 
 def run(transports: Mapping[str, Transport], props: Mapping[str, Any]) -> None:

@@ -5,7 +5,9 @@ Shapes: N rows, k parties.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
@@ -15,6 +17,7 @@ from xvfl.data.labels import encode_labels
 from xvfl.data.targets import find_targets, moments, warn_few_values
 from xvfl.dataset.prepare import no_shared_ids
 from xvfl.dataset.splits import Parts, Splits, drop_unobserved, split
+from xvfl.errors import InputError
 from xvfl.matching.alignment import CoordinatorAlignment
 from xvfl.primitives.rows import Rows, align_rows
 from xvfl.primitives.task import Classification, Regression, Task
@@ -22,16 +25,19 @@ from xvfl.primitives.task import Classification, Regression, Task
 
 @dataclass(frozen=True)
 class LabeledRows:
-    """Labeled rows that at least one party holds, in the order of the labels."""
+    """The coordinator's rows that at least one party holds, in the order of its table."""
 
     task: Task
     strata: Tensor
-    """(N,) class numbers, by which rows are split; 0 for numbers."""
+    """(N,) class numbers, or 0 for numbers; −1 without a label."""
     y: Tensor
-    """(N,) class numbers, or standardized numbers."""
+    """(N,) class numbers, or standardized numbers; −1 or NaN without a label."""
     handles: Tensor
     """(N, k) handle of each row at each party, -1 if the party does not hold it."""
     parts: Parts
+    """Rows without a label are training rows only."""
+    held_out: Tensor
+    """Rows that are not training rows, with or without a label."""
     names: tuple[str, ...]
     """The parties, in the order of the columns of `handles`."""
 
@@ -43,30 +49,70 @@ class LabeledRows:
         names: Sequence[str],
         splits: Splits,
         kind: TaskKind = "classification",
+        ids: Sequence[str] | None = None,
     ) -> "LabeledRows":
-        """Select the labeled rows that at least one party holds, and split them."""
+        """Select the rows that at least one party holds, and split them by class.
+
+        With `ids`, those of the alignment, rows may have no label, and each row is held out or not
+        by its id alone (`split_by_id`).
+        """
         handles = torch.stack([torch.from_numpy(alignment.matches[n].handles) for n in names], 1)
         for i, name in enumerate(names):
             if not bool((handles[:, i] >= 0).any()):
                 raise no_shared_ids(name, "; check that both sides use the same ids and `rule`")
         held = (handles >= 0).any(1)
-        used = labels[held.numpy()]
+        found = labels.index.get_indexer(
+            pd.Index(labels.index if ids is None else ids)[held.numpy()]
+        )
+        known = torch.from_numpy(found >= 0)
+        used = labels.iloc[found[found >= 0]]
+        if not len(used):
+            raise InputError("labels: no party holds a row with a label; check ids and `rule`")
+        strata = torch.where(known, 0, -1)
         if kind == "classification":
             classes, numbers = encode_labels(used)
-            y = torch.from_numpy(numbers)
-            parts = split(y, splits)
-            return cls(Classification(classes), y, y, handles[held], parts, tuple(names))
-        warn_few_values(find_targets([used], "labels"), "labels")
-        strata, targets = torch.zeros(len(used), dtype=torch.long), used.to_numpy()
-        parts = split(strata, splits)
-        _, mean, std = moments([targets[parts[0].numpy()]])
-        task = Regression(mean, std or 1.0)
-        return cls(task, strata, task.standardize(targets), handles[held], parts, tuple(names))
+            strata[known] = torch.from_numpy(numbers)
+        if ids is None:
+            parts = split(strata, splits)
+        else:
+            parts = split_by_id([ids[i] for i in held.nonzero().flatten().tolist()], splits)
+        held_out = torch.cat(parts[1:])
+        validation, test = (part[known[part]] for part in parts[1:])
+        parts = parts[0], validation, test
+        if kind == "classification":
+            task: Task = Classification(classes)
+            y = strata
+        else:
+            warn_few_values(find_targets([used], "labels"), "labels")
+            targets = np.full(len(known), np.nan)
+            targets[known.numpy()] = used.to_numpy()
+            _, mean, std = moments([targets[parts[0].numpy()]])
+            task = Regression(mean, std or 1.0)
+            y = task.standardize(targets)
+        return cls(task, strata, y, handles[held], parts, held_out, tuple(names))
+
+    @property
+    def known(self) -> Tensor:
+        """Which rows have a label. (N,)"""
+        return self.strata >= 0
 
     def training_handles(self) -> dict[str, Tensor]:
         """Return each party's handles of the training rows."""
         handles = self.handles[self.parts[0]].int()
         return {name: each[each >= 0] for name, each in zip(self.names, handles.T, strict=True)}
+
+    def held_out_handles(self) -> dict[str, Tensor]:
+        """Return each party's handles of the held-out rows, sorted."""
+        handles = self.handles[self.held_out].int()
+        held = zip(self.names, handles.T, strict=True)
+        return {name: each[each >= 0].sort().values for name, each in held}
+
+    def without(self, withdrawn: Mapping[str, Sequence[int]]) -> "LabeledRows":
+        """Treat withdrawn rows, given by handle, as rows that the party does not hold."""
+        gone = [torch.tensor(withdrawn[name], dtype=torch.long) for name in self.names]
+        columns = zip(self.handles.T, gone, strict=True)
+        kept = [torch.where(torch.isin(each, rows), -1, each) for each, rows in columns]
+        return replace(self, handles=torch.stack(kept, 1))
 
     def matched_rows(self) -> dict[str, int]:
         """Return the number of rows matched with each party."""
@@ -83,6 +129,23 @@ class LabeledRows:
         """Return the share of each class, or the mean number, of the training rows."""
         if isinstance(self.task, Regression):
             return [self.task.mean]
-        counts = torch.bincount(self.y[training], minlength=self.task.n_outputs).double()
+        known = self.y[training][self.y[training] >= 0]
+        counts = torch.bincount(known, minlength=self.task.n_outputs).double()
         shares: list[float] = (counts / counts.sum()).tolist()
         return shares
+
+
+def split_by_id(ids: Sequence[str], splits: Splits) -> Parts:
+    """Split rows by a keyed hash of their ids.
+
+    A row stays in its part whatever the labels, the parties and the other rows are.
+    """
+    key = splits.seed.to_bytes(64, "big")
+    hashes = (blake2b(each.encode(), key=key, digest_size=8).digest() for each in ids)
+    uniform = torch.tensor([int.from_bytes(each, "big") / 2**64 for each in hashes])
+    test = uniform < splits.test
+    validation = ~test & (uniform < splits.test + (1 - splits.test) * splits.validation)
+    train, validation, test = (
+        part.nonzero().flatten() for part in (~test & ~validation, validation, test)
+    )
+    return train, validation, test

@@ -2,16 +2,22 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from functools import partial
 
 from xvfl.certs import PeerVerifier
 from xvfl.certs.proof import prover
 from xvfl.errors import WireError
 from xvfl.matching.session_messages import MAX_MESSAGE_BYTES
 from xvfl.methods import method_spec
+from xvfl.model.run_dir import RunDir
 from xvfl.options import max_embedding_width
 from xvfl.service.config import CoordinatorConfig
 from xvfl.service.log import LogFunction
+from xvfl.service.uploads.withdrawals import (
+    answer_withdrawals,
+    enforce_terms,
+    remember_certificate,
+)
 from xvfl.wire.handshake_log import log_failed_handshakes
 from xvfl.wire.limits import ReplyLimit, reply_limit
 from xvfl.wire.messages import Hello, Message
@@ -33,7 +39,8 @@ def listen(
 ) -> Iterator[CoordinatorServer]:
     """Listen for the configured parties; `check_hello` may raise to reject one.
 
-    Parties of another purpose are rejected. `answer` answers requests of parties.
+    Parties of another purpose are rejected. `answer` answers requests of parties. Withdrawals are
+    carried out, and the terms of uploads enforced, as long as this port is open.
     """
 
     def check(name: str, hello: Hello) -> None:
@@ -41,28 +48,35 @@ def listen(
             raise WireError(WRONG_PURPOSE[purpose])
         check_hello(name, hello)
 
-    peers = PeerVerifier(
-        Path(config.tls.ca_certificate),
-        Path(config.revocation_list) if config.revocation_list else None,
+    peers = PeerVerifier(config.tls.ca_certificate, config.revocation_list, log)
+    folder = RunDir(config.state_dir)
+
+    def identify(certificate: bytes) -> str:
+        name = peers.check(certificate)
+        if name in config.parties and folder.path.is_dir():
+            remember_certificate(folder, name, certificate, log)
+        return name
+
+    enforce = partial(enforce_terms, folder, peers, log)
+    enforce()
+    server = CoordinatorServer(
+        config.listen,
+        config.tls,
+        config.parties,
+        identify,
         log,
+        check,
+        prover(config.tls),
+        _reply_limit(config),
+        config.max_pending_connections,
+        answer=answer_withdrawals(folder, config.signing_key, log, answer),
+        on_recheck=enforce,
     )
-    with log_failed_handshakes(log):
-        server = CoordinatorServer(
-            config.listen,
-            config.tls,
-            config.parties,
-            peers.check,
-            log,
-            check,
-            prover(config.tls),
-            _reply_limit(config),
-            config.max_pending_connections,
-            answer=answer,
-        )
-        try:
+    try:
+        with log_failed_handshakes(server.count_rejection):
             yield server
-        finally:
-            server.close()
+    finally:
+        server.close()
 
 
 def _reply_limit(config: CoordinatorConfig) -> ReplyLimit:

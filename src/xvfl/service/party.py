@@ -1,4 +1,7 @@
-"""The process of `xvfl party`: connect to the coordinator, reply to requests, keep checkpoints."""
+"""The process of `xvfl party`: connect to the coordinator, reply to requests.
+
+With `--serve`, it replies to requests for the rows that are opened for prediction.
+"""
 
 from contextlib import ExitStack
 from typing import Any
@@ -6,18 +9,24 @@ from typing import Any
 import torch
 
 from xvfl.certs import peer_name
-from xvfl.errors import PartyError
+from xvfl.errors import ConfigError, PartyError
 from xvfl.model.fitting import choose_device
 from xvfl.service.config import PartyProcessConfig
 from xvfl.service.connector import connect_party
-from xvfl.service.log import FINISHED
+from xvfl.service.log import FINISHED, LogFunction
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.party_service import PartyService
+from xvfl.service.prediction.assisted_prediction import AssistedPredictor
+from xvfl.service.prediction.endpoint import start_endpoint
+from xvfl.service.prediction.party_prediction import PartyPredictor
 from xvfl.service.state_dir import open_state_dir
-from xvfl.service.status_server import ProgressClock, StatusServer
+from xvfl.service.status_server import ProgressClock, serve_status
+from xvfl.service.uploads.upload_party import UploadPartyService
 from xvfl.system.signals import STOP_TIMEOUT_S, stop_on_signals
 from xvfl.training.threads import limit_threads
 from xvfl.wire.client import PartyClient
+
+Party = PartyService | UploadPartyService | PartyPredictor
 
 
 def serve_party(config: PartyProcessConfig, show: bool = True) -> None:
@@ -38,49 +47,82 @@ def serve_party(config: PartyProcessConfig, show: bool = True) -> None:
     """
     name = peer_name(config.tls.read()[1])
     folder, log = open_state_dir(config, name, show)
-    service = PartyService(PartyInputs.load(name, config, folder), log)
-    endpoint = service.endpoint
-    client = connect_party(config, service.hello, endpoint, log, config.reconnect_timeout)
+    _run(config, open_party(PartyInputs.load(name, config, folder), log), log)
+
+
+def serve_party_predictions(
+    config: PartyProcessConfig, show: bool = True, again: bool = False
+) -> None:
+    """Answer the coordinator's prediction requests until a signal stops this process.
+
+    Parameters
+    ----------
+    config : PartyProcessConfig
+        The configuration of this party, with a section `[prediction]`.
+    show : bool, default=True
+        Print the log on standard error as well.
+    again : bool, default=False
+        Match the ids of the prediction table once more.
+
+    """
+    opened = config.prediction
+    if opened is None:
+        raise ConfigError(
+            "prediction: expected a section [prediction] with the `table` to open for prediction"
+        )
+    name = peer_name(config.tls.read()[1])
+    folder, log = open_state_dir(config, name, show)
+    inputs = PartyInputs.load(name, config, folder, opened.table)
+    _run(config, PartyPredictor(inputs, opened.limits, log, again), log)
+
+
+def open_party(inputs: PartyInputs, log: LogFunction) -> "PartyService | UploadPartyService":
+    """Load a party that uploads, or takes part in interactive training, as its inputs say."""
+    kind = UploadPartyService if inputs.training == "upload" else PartyService
+    return kind(inputs, log)
+
+
+def _run(config: PartyProcessConfig, party: Party, log: LogFunction) -> None:
+    """Reply to the coordinator's requests until it ends them, or a signal stops this process."""
+    endpoint, clock, settings = party.endpoint, ProgressClock(), config.prediction
+    client = connect_party(config, party.table.hello, endpoint, log, config.reconnect_timeout)
     with ExitStack() as stack:
-        if config.status_address is not None:
-            clock, limit = ProgressClock(), config.progress_timeout
-            server = StatusServer(
-                config.status_address,
-                lambda: _status(service, client, clock, limit),
-                config.status_allowed_hosts,
-            )
-            stack.callback(server.close)
-            log({"event": "status_server", "port": server.port})
-        stack.callback(endpoint.save_checkpoint)
+        limit = config.progress_timeout
+        serve_status(config, lambda: _status(party, client, clock, limit), log, stack)
+        stack.callback(party.close)
         stack.enter_context(stop_on_signals(on_stop=client.stop, timeout=STOP_TIMEOUT_S))
-        log({"event": "started", "coordinator": config.coordinator, "rows": len(service.ids)})
+        predicts = isinstance(party, PartyPredictor)
+        if isinstance(party, PartyPredictor) and settings and settings.address is not None:
+            assisted = AssistedPredictor(
+                party.inputs, party.handles, client.call, log, settings.min_parties
+            )
+            start_endpoint(settings, assisted, {"party": party.inputs.name}, log, stack)
+        rows = {"prediction_rows" if predicts else "rows": len(party.table.ids)}
+        log({"event": "started", "coordinator": config.coordinator, **rows})
         stack.enter_context(limit_threads(False, choose_device(config.device)))
         stack.enter_context(torch.random.fork_rng(devices=[]))
         client.run()
     log({"event": "stopped", "reason": endpoint.end_reason or "stop signal"})
-    if endpoint.end_reason is not None and endpoint.end_reason != FINISHED:
+    if endpoint.end_reason not in (None, FINISHED):
         raise PartyError(f"the coordinator ended this party's part: {endpoint.end_reason}")
 
 
 def _status(
-    service: PartyService, client: PartyClient, clock: ProgressClock, limit: float
+    party: Party, client: PartyClient, clock: ProgressClock, limit: float
 ) -> dict[str, Any]:
-    endpoint, problem = service.endpoint, ""
-    idle = clock.seconds_since_change((endpoint.run, endpoint.step, endpoint.last_update))
+    state, problem = party.status(), ""
+    idle = clock.seconds_since_change(state)
     if not client.connected:
         problem = "no connection to the coordinator"
-    elif endpoint.run and idle > limit:
-        problem = f"no training step for {idle:.0f} s"
+    elif party.busy and idle > limit:
+        problem = f"no progress of the training for {idle:.0f} s"
     return {
         "healthy": not problem,
         "problem": problem,
         "side": "party",
-        "name": service.inputs.name,
+        "name": party.inputs.name,
         "connected": client.connected,
-        "matched_rows": endpoint.hello.rows,
-        "run": endpoint.run,
-        "step": endpoint.step,
-        "updates_applied": endpoint.last_update,
-        "requests_rejected": endpoint.n_rejected,
-        **endpoint.usage,
+        "matched_rows": party.endpoint.hello.rows,
+        "requests_rejected": party.endpoint.n_rejected,
+        **state,
     }

@@ -2,13 +2,15 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-from xvfl.config import TableOptions
+from xvfl.certs.release_key import PUBLIC_KEY
+from xvfl.config import EncoderConfig, TableOptions, UploadTerms
 from xvfl.data.sources import Source
-from xvfl.federation.request_ledger import RequestLimits
+from xvfl.federation.request_limits import UNLIMITED, RequestLimits
 from xvfl.model.run_dir import RunDir
 from xvfl.model.workflow import read_source
-from xvfl.service.config import MatchingConfig, PartyProcessConfig
+from xvfl.service.config import CoordinatorConfig, MatchingConfig, PartyProcessConfig
 
 
 @dataclass(frozen=True)
@@ -26,13 +28,20 @@ class PartyInputs:
     """Public key that verifies a released head."""
     device: str = "cpu"
     limits: RequestLimits = RequestLimits()
+    """Limits on a coordinator's requests in interactive training."""
+    training: Literal["upload", "interactive"] = "upload"
+    encoder: EncoderConfig = EncoderConfig()
+    terms: UploadTerms = UploadTerms()
+    """Terms of the upload."""
 
     @classmethod
-    def load(cls, name: str, config: PartyProcessConfig, folder: RunDir) -> "PartyInputs":
-        """Read the table that a party's configuration names."""
+    def load(
+        cls, name: str, config: PartyProcessConfig, folder: RunDir, table: str | None = None
+    ) -> "PartyInputs":
+        """Read the table that a party's configuration names, or another one, for prediction."""
         return cls(
             name,
-            read_source(config.table, config.id_column, name),
+            read_source(table or config.table, config.id_column, name),
             config.options,
             folder,
             config.matching,
@@ -40,4 +49,27 @@ class PartyInputs:
             Path(config.release_key) if config.release_key else None,
             config.device,
             config.limits,
+            config.training,
+            config.encoder,
+            config.upload,
+        )
+
+    @classmethod
+    def of_local_party(
+        cls, config: CoordinatorConfig, uploads: bool, table: str | None = None
+    ) -> "PartyInputs":
+        """Read the table of the party in the coordinator's process, or its prediction table."""
+        party, state = config.local_party, RunDir(config.state_dir)
+        assert party is not None
+        return cls(
+            party.name,
+            read_source(table or party.table, party.id_column, party.name),
+            party.options,
+            RunDir(state / party.name).create(),
+            config.matching,
+            party.id_column,
+            state / PUBLIC_KEY,
+            limits=UNLIMITED,
+            training="upload" if uploads else "interactive",
+            encoder=party.encoder,
         )

@@ -5,14 +5,11 @@ coordinator which of the ids that it submits are in the table.
 """
 
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from torch import Tensor
-
-from xvfl.errors import MatchingError, RunError, WireError
-from xvfl.federation.endpoint import Endpoint, PartyRun
-from xvfl.federation.run_settings import RunSettings
+from xvfl.errors import MatchingError, RunError
+from xvfl.federation.request_endpoint import RequestEndpoint
 from xvfl.matching import (
     PartyAlignment,
     PartyMatch,
@@ -31,7 +28,7 @@ from xvfl.service.log import (
     ProgressLog,
 )
 from xvfl.system.files import append_jsonl, read_jsonl
-from xvfl.wire.messages import Hello, Match, Matched, Message, Release
+from xvfl.wire.messages import Hello, Match, Matched
 
 SESSIONS = "matching_sessions.jsonl"
 """The sessions that started since the operator last allowed matching and were not finished."""
@@ -142,7 +139,7 @@ def matching_endpoint(
     path: Path,
     log: LogFunction = lambda event: None,
     again: bool = False,
-) -> Endpoint:
+) -> RequestEndpoint:
     """Build the endpoint of a party that matches ids and does not train.
 
     The operator starts it, so it forgets the sessions that a coordinator left unfinished.
@@ -150,26 +147,5 @@ def matching_endpoint(
     service = MatchingService(ids, columns, config, path, log, again=again)
     service.allow_sessions()
 
-    def reply(message: Match | Release) -> Message:
-        if not isinstance(message, Match):
-            raise WireError(f"{type(message).__name__}: {MATCHING_ONLY}")
-        return service.reply(message)
-
     hello = Hello(0, secrets.token_hex(8), False, len(ids), "", "")
-    return Endpoint(hello, _reject_run, _NoCheckpoints(), log, reply)
-
-
-def _reject_run(settings: RunSettings, training: Tensor) -> PartyRun:
-    raise WireError(f"Begin: {MATCHING_ONLY}")
-
-
-class _NoCheckpoints:
-    """Checkpoint store of a party that does not train."""
-
-    def save(self, run: str, step: int, tensors: Mapping[str, Tensor], last_update: int) -> None:
-        """Reject: there is no run."""
-        raise WireError(MATCHING_ONLY)
-
-    def newest(self, run: str, step: int) -> None:
-        """Return no checkpoint."""
-        return
+    return RequestEndpoint(hello, log, {Match: service.reply}, MATCHING_ONLY)

@@ -10,29 +10,34 @@ A release assembles a model from the head, the party's encoder and its last chec
 
 import json
 import shutil
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from xvfl.config import LossConfig, build
+from xvfl.config import LossConfig, NetConfig, PrivacyConfig, build
 from xvfl.data.encoder import encoder_from_dict
 from xvfl.errors import WireError, XVFLError
 from xvfl.federation.endpoint import LAST_STEP
 from xvfl.federation.run_settings import RunSettings, parse_run_settings
+from xvfl.federation.upload.manifest import encoder_name, encoder_version
+from xvfl.methods.build import build_method
 from xvfl.methods.pooling import load_decision_weights
 from xvfl.model.model import Model
 from xvfl.model.run_dir import RunDir
 from xvfl.model.workflow import BUNDLE, ENCODER, RELEASE
 from xvfl.options import resolve_saved
-from xvfl.primitives.task import task_from_dict
+from xvfl.primitives.task import Task, task_from_dict
 from xvfl.service.checkpoints import Checkpoints
+from xvfl.service.log import LogFunction
 from xvfl.service.release import verify_release
+from xvfl.service.uploads.party_encoder import PartyParts, load_parts
 from xvfl.training.optimizer import strip_prefix
-from xvfl.wire.messages import Release
+from xvfl.wire.messages import Done, Release
 
 RUN = "run.json"
 
@@ -46,12 +51,28 @@ class PartyFolder:
     release_key: Path | None
     """Public key that verifies releases."""
     id_column: str | None = None
+    log: LogFunction = lambda event: None
 
     def save_run(self, settings: RunSettings, full_threshold: float) -> None:
-        """Store the settings of a run that starts; a run that resumes has them already."""
-        record = {"settings": asdict(settings), "full_threshold": full_threshold}
-        if not self.folder.has(RUN) or self.folder.read_json(RUN) != record:
+        """Store the settings of a run that starts; one that resumes must have the same ones."""
+        content = {"settings": asdict(settings), "full_threshold": full_threshold}
+        record = json.loads(json.dumps(content))
+        saved: dict[str, Any] = self.folder.read_json(RUN) if self.folder.has(RUN) else {}
+        before = saved.get("settings", {})
+        if before.get("run") == settings.run and before != record["settings"]:
+            raise WireError(
+                f"Begin: the settings of run {settings.run!r} changed; restore them, or choose "
+                "another run name"
+            )
+        if saved != record:
             self.folder.write_json(RUN, record)
+
+    def reply(self, message: Release, live: tuple[str, Mapping[str, Tensor]] = ("", {})) -> Done:
+        """Install a release that the coordinator sent."""
+        manifest = self.install(message, live)
+        kind = "released" if manifest.get("revoked") is None else "release_revoked"
+        self.log({"event": kind, "number": manifest["number"], "run": manifest["run"]})
+        return Done(message.request_id, 0)
 
     def install(
         self, message: Release, live: tuple[str, Mapping[str, Tensor]] = ("", {})
@@ -120,28 +141,30 @@ class PartyFolder:
         live: tuple[str, Mapping[str, Tensor]],
     ) -> None:
         """Save the model of this party's nets and the released head."""
-        settings, full_threshold = self.load_run(manifest["run"], "Release")
-        encoder = encoder_from_dict(self.folder.read_json(ENCODER))
         try:
-            net, loss = resolve_saved(
-                settings.net,
-                build(LossConfig, manifest["loss"], "release"),
-                settings.privacy,
-                image=encoder.layout.image is not None,
-            )
+            upload, heads = manifest.get("encoder"), manifest.get("head_net")
+            run = encoder_name(upload["version"]) if upload else manifest["run"]
+            parts = self.load_parts(run, "Release", live)
+            image = parts.encoder.layout.image is not None
+            loss = build(LossConfig, manifest["loss"], "release")
+            net, loss = resolve_saved(parts.net, loss, parts.privacy, image=image)
+            head_net = build(NetConfig, heads, "release") if heads else None
+            task = task_from_dict(manifest)
+            widths = [net.embedding_dim] if head_net else None
+            _check_size(message, head_net or net, loss, parts.privacy, task, image, widths)
             model = Model(
-                {self.name: encoder},
-                {self.name: full_threshold},
-                task_from_dict(manifest),
+                {self.name: parts.encoder},
+                {self.name: parts.full_threshold},
+                task,
                 manifest["prior"],
                 net,
                 loss,
                 0,
-                privacy=settings.privacy,
+                privacy=parts.privacy,
+                head_net=head_net,
             )
-            weights = live[1] if live[0] == settings.run else self.load_weights(settings.run)
             model.parties[self.name].load_state_dict(
-                {key: value.detach().cpu() for key, value in weights.items()}
+                {key: value.detach().cpu() for key, value in parts.weights.items()}
             )
             head = dict(zip(manifest["tensors"], message.tensors, strict=True))
             model.method.heads.load_state_dict(head)
@@ -153,17 +176,39 @@ class PartyFolder:
             raise WireError(f"Release: it does not fit this party ({error})") from error
         extra = {
             "bundle": self.name,
-            "run": settings.run,
+            "run": manifest["run"],
             "release": manifest["number"],
             "id_column": {self.name: self.id_column},
         }
         model.save(RunDir(self.folder / BUNDLE), extra)
+
+    def load_parts(
+        self,
+        run: str,
+        request: str,
+        live: tuple[str, Mapping[str, Tensor]] = ("", {}),
+    ) -> PartyParts:
+        """Load what this party contributes to a run, or to a model of a version of its encoder."""
+        version = encoder_version(run)
+        if version is not None:
+            return load_parts(self.folder, version)
+        settings, full_threshold = self.load_run(run, request)
+        return PartyParts(
+            encoder_from_dict(self.folder.read_json(ENCODER)),
+            settings.method,
+            settings.net,
+            settings.privacy,
+            full_threshold,
+            live[1] if live[0] == settings.run else self.load_weights(settings.run),
+        )
 
     def load_run(self, run: str, request: str) -> tuple[RunSettings, float]:
         """Load the settings and the full threshold of the last run; `request` needs this run."""
         if not self.folder.has(RUN):
             raise WireError(f"{request}: expected a run first; this party has taken part in none")
         saved = self.folder.read_json(RUN)
+        for removed in ("warm", "payload"):  # Settings of version 0.3.0.
+            saved["settings"].pop(removed, None)
         settings = parse_run_settings(json.dumps(saved["settings"]))
         if settings.run != run:
             raise WireError(
@@ -179,10 +224,25 @@ class PartyFolder:
         return strip_prefix(checkpoint[1], f"net/{self.name}/")
 
 
-def release_event(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the log event of an installed release."""
-    kind = "released" if manifest.get("revoked") is None else "release_revoked"
-    return {"event": kind, "number": manifest["number"], "run": manifest["run"]}
+def _check_size(
+    message: Release,
+    net: NetConfig,
+    loss: LossConfig,
+    privacy: PrivacyConfig,
+    task: Task,
+    image: bool,
+    widths: Sequence[int] | None,
+) -> None:
+    """Reject a head with more weights than the message has, before there is memory for them."""
+    single = replace(net, heads=1, members=1)
+    with torch.device("meta"), torch.random.fork_rng(devices=[]):
+        method = build_method(
+            1, task.n_outputs, image, single, loss, [0], None, privacy, task, widths
+        )
+    count = net.heads * net.members * sum(each.numel() for each in method.heads.parameters())
+    sent = sum(each.numel() for each in message.tensors)
+    if count > sent:
+        raise WireError(f"Release: its head has {count} weights, and it carries {sent}")
 
 
 def _digest(message: Release) -> str:

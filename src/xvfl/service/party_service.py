@@ -1,46 +1,39 @@
 """A party's part in a federation: match ids, encode rows, train its net, install a release."""
 
-import secrets
-from hashlib import blake2b
+from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from xvfl.config import LossConfig
 from xvfl.data.encoder import encoder_from_dict
-from xvfl.data.images import Images
 from xvfl.data.sources import (
     Encoder,
     encode,
     fit_encoder,
-    source_columns,
-    source_ids,
     take_rows,
 )
 from xvfl.dataset.in_memory import to_party_table
 from xvfl.errors import WireError
-from xvfl.federation.build import build_parties
 from xvfl.federation.endpoint import Endpoint, PartyRun
 from xvfl.federation.party_worker import PartyWorker
-from xvfl.federation.privacy_accounting import state_privacy
-from xvfl.federation.request_ledger import RequestLedger
+from xvfl.federation.request_limits import copy_bytes
 from xvfl.federation.run_settings import RunSettings
-from xvfl.federation.settings_limits import copy_bytes, count_parameters
-from xvfl.matching.alignment import PartyAlignment, load_party_alignment
+from xvfl.matching import PartyMatch
+from xvfl.methods.build import build_parties
 from xvfl.methods.members import member_seeds
 from xvfl.model.fitting import choose_device
 from xvfl.model.workflow import ENCODER
 from xvfl.primitives.masks import choose_unmasked_share
-from xvfl.primitives.rows import FULL, choose_full_threshold, observation_levels
+from xvfl.primitives.rows import choose_full_threshold, observation_levels
 from xvfl.service.checkpoints import Checkpoints
 from xvfl.service.config import ALIGNMENT
 from xvfl.service.log import LogFunction
+from xvfl.service.matched_table import MatchedTable
 from xvfl.service.party_inputs import PartyInputs
-from xvfl.service.party_matching import MatchingService
-from xvfl.service.party_release import PartyFolder, release_event
+from xvfl.service.party_release import PartyFolder
 from xvfl.service.secret import load_secret, run_seed
-from xvfl.wire.messages import Done, Hello, Match, Message, Release
+from xvfl.wire.messages import Match, Message, Release
 
 
 class PartyService:
@@ -48,106 +41,85 @@ class PartyService:
 
     def __init__(self, inputs: PartyInputs, log: LogFunction) -> None:
         """Load the state folder; reject a table that has changed since its ids were matched."""
-        self.inputs, self._log = inputs, log
-        self.ids, columns = source_ids(inputs.source), source_columns(inputs.source)
+        self.inputs = inputs
         path = inputs.folder / ALIGNMENT
-        self._alignment: PartyAlignment | None = None
-        if path.is_file():
-            self._alignment = load_party_alignment(path)
-            self._alignment.table.check(columns, self.ids, f"party {inputs.name!r}")
-        self._process_id = secrets.token_hex(8)
-        self._matching = MatchingService(
-            self.ids, columns, inputs.matching, path, log, self._set_alignment
+        self.table = MatchedTable(inputs.source, path, inputs.matching, log, self._use_match)
+        self.table.check(f"party {inputs.name!r}")
+        self._folder = PartyFolder(
+            inputs.name, inputs.folder, inputs.release_key, inputs.id_column, log
         )
-        self._folder = PartyFolder(inputs.name, inputs.folder, inputs.release_key, inputs.id_column)
         self.endpoint = Endpoint(
-            self.hello(), self._start_run, Checkpoints(inputs.folder), log, self._reply
+            self.table.hello(),
+            self._start_run,
+            Checkpoints(inputs.folder),
+            log,
+            {Match: self.table.matching.reply, Release: self._install},
         )
 
-    def hello(self) -> Hello:
-        """Describe this party to the coordinator."""
-        match = self._alignment.match if self._alignment else None
-        columns = sorted(source_columns(self.inputs.source))
-        return Hello(
-            0,
-            self._process_id,
-            isinstance(self.inputs.source, Images),
-            len(match.rows) if match else 0,
-            blake2b(repr(columns).encode(), digest_size=8).hexdigest(),
-            match.session.hex() if match else "",
-        )
+    def close(self) -> None:
+        """Do nothing: the run continues from the last common checkpoint."""
 
-    def _set_alignment(self, alignment: PartyAlignment) -> None:
-        self._alignment = alignment
-        self.endpoint.hello = self.hello()
+    @property
+    def busy(self) -> bool:
+        """Whether a run has started."""
+        return bool(self.endpoint.run)
 
-    def _reply(self, message: Match | Release) -> Message:
-        if isinstance(message, Match):
-            return self._matching.reply(message)
+    def status(self) -> dict[str, Any]:
+        """Describe the run for the status server; numbers become metrics."""
+        endpoint = self.endpoint
+        return {
+            "run": endpoint.run,
+            "step": endpoint.step,
+            "updates_applied": endpoint.last_update,
+        }
+
+    def _use_match(self) -> None:
+        self.endpoint.hello = self.table.hello()
+
+    def _install(self, message: Release) -> Message:
         run = self.endpoint.run
         weights = self.endpoint.worker.net.state_dict() if run else {}
-        manifest = self._folder.install(message, (run, weights))
-        self._log(release_event(manifest))
-        return Done(message.request_id, self.endpoint.last_update)
+        return self._folder.reply(message, (run, weights))
 
     def _start_run(self, settings: RunSettings, training: Tensor) -> PartyRun:
         """Encode the matched rows and build the net."""
-        if self._alignment is None:
+        match, limits = self.table.match, self.inputs.limits
+        if match is None:
             raise WireError("Begin: ids are not matched yet; run `xvfl align` first")
         name, device = self.inputs.name, choose_device(self.inputs.device)
-        match, limits = self._alignment.match, self.inputs.limits
-        path = self.inputs.folder / f"requests-{match.session.hex()[:16]}.npy"
-        ledger = RequestLedger(limits, len(match.rows), path)
-        ledger.check(settings.run, settings, training)
-        encoder = self._encoder(training)
+        limits.check(settings)
+        folder = self.inputs.folder
+        encoder = self._encoder(match, training)
+        limits.check_parameters(encoder.layout, settings)
         rows = encode(encoder, take_rows(self.inputs.source, match.rows))
         table = to_party_table(encoder.layout, rows)
+        seeds = [run_seed(load_secret(folder), settings.run)]
         loss = LossConfig(method=settings.method)
-        seeds = [run_seed(load_secret(self.inputs.folder), settings.run)]
-        limits.check_parameters(
-            count_parameters(encoder.layout, settings.net, settings.method, settings.privacy)
-        )
         nets = build_parties(
             {name: encoder.layout}, settings.net, loss, seeds, privacy=settings.privacy
         )
-        net, privacy = nets[name], state_privacy(settings.privacy, settings.method)
         observed = table.observed[training] if len(training) else table.observed
         worker = PartyWorker(
             name,
-            net.to(device),
+            nets[name].to(device),
             table.to(device),
             member_seeds(seeds, settings.net.members),
             settings.reconstruction,
-            privacy,
-            settings.train.image_shift,
-            choose_unmasked_share(encoder.layout, observed, settings.unmasked_copies),
+            image_shift=settings.train.image_shift,
+            unmasked=choose_unmasked_share(encoder.layout, observed, settings.unmasked_copies),
         )
-        full_threshold = ledger.full_threshold = (
-            ledger.full_threshold or settings.full_threshold or choose_full_threshold(observed)
-        )
+        full_threshold = settings.full_threshold or choose_full_threshold(observed)
+        if not folder.has(ENCODER):
+            folder.write_json(ENCODER, encoder.to_dict())
+        self._folder.save_run(settings, full_threshold)
         levels = observation_levels(table.observed, full_threshold)
-        if privacy is not None:
-            # Which features of a row are missing is private too.
-            levels = torch.full_like(levels, FULL)
+        max_copies = limits.max_batch_bytes / copy_bytes(encoder.layout, settings.net)
+        return PartyRun(worker, levels, max_copies)
 
-        def on_accept() -> None:
-            if not self.inputs.folder.has(ENCODER):
-                self.inputs.folder.write_json(ENCODER, encoder.to_dict())
-            self._folder.save_run(settings, full_threshold)
-
-        return PartyRun(
-            worker,
-            levels,
-            ledger,
-            on_accept,
-            copy_bytes(encoder.layout, settings.net),
-        )
-
-    def _encoder(self, training: Tensor) -> Encoder:
+    def _encoder(self, match: PartyMatch, training: Tensor) -> Encoder:
         """Load the encoder; before the first accepted run, fit it on the training rows."""
         folder, name = self.inputs.folder, self.inputs.name
         if folder.has(ENCODER):
             return encoder_from_dict(folder.read_json(ENCODER))
-        assert self._alignment is not None
-        rows = np.sort(self._alignment.match.rows[training.numpy()])
+        rows = np.sort(match.rows[training.numpy()])
         return fit_encoder([take_rows(self.inputs.source, rows)], self.inputs.options, name)

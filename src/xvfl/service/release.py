@@ -6,6 +6,7 @@ their certificates, and their configurations name it as `release_key`.
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from xvfl.config import LossConfig
 from xvfl.errors import ConfigError, WireError
 from xvfl.model.run_dir import RunDir
 from xvfl.wire import codec
-from xvfl.wire.messages import Release
+from xvfl.wire.messages import Receipt, Release
 
 SINGLE_PARTY_METHODS = frozenset(("xvfl+", "xvfl", "standalone", "laser", "laser+mask"))
 """Methods whose head predicts from the embedding of one party."""
@@ -61,15 +62,16 @@ def sign_release(
 ) -> Release:
     """Sign a manifest and the weights of a head; a revocation has no weights."""
     text = json.dumps({**manifest, "tensors": list(head)})
-    tensors = tuple(value.detach().cpu() for value in head.values())
-    return Release(0, text, tensors, key.sign(_signed_bytes(text, tensors)))
+    message = Release(0, text, tuple(value.detach().cpu() for value in head.values()), b"")
+    return replace(message, signature=key.sign(codec.encode(message)))
 
 
-def verify_release(message: Release, public_key: Path | None) -> dict[str, Any]:
-    """Check the signature of a release and return its manifest."""
+def verify_release(message: Release | Receipt, public_key: Path | None) -> dict[str, Any]:
+    """Check the signature of a release or a receipt, and return its manifest."""
+    what = type(message).__name__
     if public_key is None:
         raise WireError(
-            "Release: this party has no key to verify it; get the coordinator's public release key "
+            f"{what}: this party has no key to verify it; get the coordinator's public release key "
             "and set `release_key` to its path"
         )
     try:
@@ -79,15 +81,12 @@ def verify_release(message: Release, public_key: Path | None) -> dict[str, Any]:
     if not isinstance(public, Ed25519PublicKey):
         raise ConfigError(f"release_key: {public_key}: expected an Ed25519 public key")
     try:
-        public.verify(message.signature, _signed_bytes(message.manifest, message.tensors))
+        unsigned = replace(message, request_id=0, signature=b"")
+        public.verify(message.signature, codec.encode(unsigned))
     except InvalidSignature as error:
         raise WireError(
-            "Release: the signature is invalid; the head was modified, or `release_key` belongs "
-            "to another coordinator"
+            f"{what}: the signature is invalid; it was modified, or `release_key` belongs to "
+            "another coordinator"
         ) from error
     manifest: dict[str, Any] = json.loads(message.manifest)
     return manifest
-
-
-def _signed_bytes(manifest: str, tensors: tuple[Tensor, ...]) -> bytes:
-    return codec.encode(Release(0, manifest, tensors, b""))

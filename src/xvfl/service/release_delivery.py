@@ -3,21 +3,23 @@
 import errno
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from threading import Event
 
 from xvfl.certs.release_key import PUBLIC_KEY
 from xvfl.errors import PartyError, RunError, XVFLError, unknown
-from xvfl.federation.elastic import ElasticFederation
 from xvfl.federation.remote_party import RemoteParty, request_all
 from xvfl.model.run_dir import RunDir
 from xvfl.options import resolve_privacy
 from xvfl.service.config import CoordinatorConfig
+from xvfl.service.head_store import HeadStore
 from xvfl.service.listener import listen
 from xvfl.service.log import FINISHED, LogFunction
 from xvfl.service.party_release import PartyFolder
 from xvfl.service.release import check_releasable
 from xvfl.service.release_store import ReleaseStore
 from xvfl.service.trained_heads import load_trained_heads
+from xvfl.service.uploads.withdrawals import head_problems
 from xvfl.wire.messages import Done, End, Release
 
 POLL_S = 0.1
@@ -28,31 +30,40 @@ def sign_releases(
 ) -> ReleaseStore:
     """Sign the head of the finished run for parties, or with a reason its revocation."""
     folder = RunDir(config.state_dir)
-    heads, names = load_trained_heads(folder, resolve_privacy(config.privacy, federated=True))
+    privacy = resolve_privacy(config.privacy, federated=True)
+    heads = load_trained_heads(HeadStore(folder).current, privacy)
     check_releasable(heads.loss, parties)
     for name in parties:
-        if name not in names:
-            raise RunError(f"{folder.path}: {unknown('party of this run', name, names)}")
+        if name not in heads.names:
+            raise RunError(f"{folder.path}: {unknown('party of this run', name, heads.names)}")
     store = ReleaseStore(folder, config.signing_key)
     if revocation is None:
-        heads.release(store, names, parties)
+        heads.release(store, parties)
     else:
         for name in parties:
             store.revoke(name, revocation)
     return store
 
 
-def deliver_to_members(
-    store: ReleaseStore, federation: ElasticFederation, parties: Sequence[str], log: LogFunction
-) -> None:
-    """Send pending releases to those of the parties that take part; log who is offline."""
-    for name in store.pending(parties):
-        member = federation.members[federation.names.index(name)]
-        if member.present:
-            federation.counters.request_id += 1
-            send_release(store, member.party, federation.counters.request_id, log)
-        else:
-            log({"event": "release_failed", "party": name, "reason": "it is offline"})
+def use_previous_head(config: CoordinatorConfig, anyway: bool = False) -> RunDir:
+    """Use the head before the current one; sign it for the parties that have the current one.
+
+    A head that was trained on an upload that may not be used any more is refused, unless `anyway`.
+    """
+    folder = RunDir(config.state_dir)
+    previous = HeadStore(folder).previous
+    problems = head_problems(folder, previous)
+    if problems and not anyway:
+        raise RunError(
+            f"{previous.path}: it was trained on uploads that may not be used any more: "
+            f"{'; '.join(problems)}; train another head with --retrain, or add --anyway"
+        )
+    records = ReleaseStore(folder, config.signing_key).records()
+    run = HeadStore(folder).current.manifest()["run"]
+    head = HeadStore(folder).go_back()
+    holders = [name for name, each in records.items() if each.run == run and not each.revoked]
+    sign_releases(config, holders)
+    return head
 
 
 def send_release(
@@ -106,7 +117,7 @@ def serve_releases(
         with listen(config, log) as server:
             log({"event": "listening", "address": config.listen, "parties": waiting})
             remote = {name: RemoteParty(name, server.transports[name]) for name in waiting}
-            _deliver(remote, store, deadline, stop, log)
+            deliver_releases(remote, store, deadline, stop, log)
     except RunError as error:
         if getattr(error.__cause__, "errno", None) != errno.EADDRINUSE:
             raise
@@ -115,14 +126,17 @@ def serve_releases(
             stop.wait(POLL_S)
 
 
-def _deliver(
+def deliver_releases(
     remote: dict[str, RemoteParty],
     store: ReleaseStore,
     deadline: float,
     stop: Event,
     log: LogFunction,
 ) -> None:
-    """Send each party its release when it is connected, and that nothing follows."""
+    """Send each party its release when it is connected, and that nothing follows.
+
+    Parties that have received theirs are removed from `remote`.
+    """
     # Initialize the counter from the clock so that it increases across restarts.
     request_id = time.time_ns() // 1_000_000
     rejected: set[str] = set()
@@ -134,7 +148,7 @@ def _deliver(
             party.instance_id = hello.instance_id
             request_id += 2
             if send_release(store, party, request_id, log):
-                _end(party, request_id + 1)
+                end_party(party, request_id + 1)
                 del remote[name]
             elif not party.restarted():
                 # It would reject the release again; wait until its operator restarts it.
@@ -142,12 +156,10 @@ def _deliver(
         stop.wait(POLL_S if remote else 0)
 
 
-def _end(party: RemoteParty, request_id: int) -> None:
+def end_party(party: RemoteParty, request_id: int) -> None:
     """Tell a party that nothing follows, so that its process exits."""
-    try:
+    with suppress(PartyError):
         request_all([party], [End(request_id, FINISHED)], Done)
-    except PartyError:
-        return
 
 
 def _install_at_local_party(
@@ -158,9 +170,8 @@ def _install_at_local_party(
     if local is None or local.name not in store.pending(parties):
         return
     number = store.records()[local.name].number
-    party = PartyFolder(
-        local.name, RunDir(folder / local.name), folder / PUBLIC_KEY, local.id_column
-    )
+    own = RunDir(folder / local.name)
+    party = PartyFolder(local.name, own, folder / PUBLIC_KEY, local.id_column)
     try:
         party.install(store.load(local.name))
     except XVFLError as error:

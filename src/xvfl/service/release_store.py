@@ -20,10 +20,11 @@ from torch import Tensor
 from xvfl.errors import RunError, WireError
 from xvfl.model.run_dir import RunDir
 from xvfl.service.release import load_signing_key, sign_release
+from xvfl.system.locks import file_lock
 from xvfl.wire import codec
 from xvfl.wire.messages import Release
 
-INDEX = "releases.json"
+INDEX, LOCK = "releases.json", "releases.lock"
 
 
 @dataclass(frozen=True)
@@ -94,20 +95,23 @@ class ReleaseStore:
 
     def mark_delivered(self, party: str, number: int) -> None:
         """Record that a party has confirmed a release, unless a newer one was signed meanwhile."""
-        records = self.records()
-        if records[party].number == number:
-            self._save({**records, party: replace(records[party], delivered=True)})
+        with file_lock(self._folder / LOCK):
+            records = self.records()
+            if records[party].number == number:
+                self._save({**records, party: replace(records[party], delivered=True)})
 
     def _add(
         self, party: str, manifest: Mapping[str, Any], head: Mapping[str, Tensor], revoked: bool
     ) -> ReleaseRecord:
-        records, now = self.records(), datetime.now(UTC).isoformat(timespec="seconds")
-        number = max([int(time.time()), *(each.number + 1 for each in records.values())])
-        record = ReleaseRecord(number, str(manifest["run"]), revoked, now)
-        signed = {**manifest, "number": number, "created": now}
-        message = sign_release(self._key, signed, head)
-        self._folder.write_bytes(_file(party), codec.encode(message))
-        self._save({**records, party: record})
+        # A process that predicts marks releases as delivered meanwhile.
+        with file_lock(self._folder / LOCK):
+            records, now = self.records(), datetime.now(UTC).isoformat(timespec="seconds")
+            number = max([int(time.time()), *(each.number + 1 for each in records.values())])
+            record = ReleaseRecord(number, str(manifest["run"]), revoked, now)
+            signed = {**manifest, "number": number, "created": now}
+            message = sign_release(self._key, signed, head)
+            self._folder.write_bytes(_file(party), codec.encode(message))
+            self._save({**records, party: record})
         return record
 
     def _save(self, records: Mapping[str, ReleaseRecord]) -> None:

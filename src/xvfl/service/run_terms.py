@@ -1,55 +1,42 @@
-"""The terms of a run: what the coordinator's configuration requires of every party."""
+"""The terms of an interactive run: what the coordinator's configuration requires of every party."""
 
 import json
-import time
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 
-from xvfl.errors import ConfigError, RunError
-from xvfl.federation.membership import RunTerms
-from xvfl.federation.predict import BATCH
-from xvfl.federation.remote_party import RemoteParty
+from xvfl.errors import ConfigError
+from xvfl.federation.begin_run import RunTerms
 from xvfl.federation.run_settings import RunSettings
 from xvfl.methods import method_spec
 from xvfl.service.config import CoordinatorConfig
 from xvfl.service.labeled_rows import LabeledRows
+from xvfl.training.predict import BATCH
 
-POLL_S = 0.05
-NUMBER_BYTES = {"float32": 4, "bf16": 2, "fp16": 2, "int8": 1}
-"""Bytes of a number in each payload."""
+NUMBER_BYTES = 4
 
 
-def make_terms(config: CoordinatorConfig, labeled: LabeledRows, run: str, warm: str) -> RunTerms:
-    """Collect the settings that every party receives, and what its replies must match.
+def make_terms(config: CoordinatorConfig, labeled: LabeledRows, run: str) -> RunTerms:
+    """Collect what every party receives, and what its replies must match.
 
     The options of `config` are resolved.
     """
-    net, privacy = config.net, config.privacy
     check_message_size(config, len(labeled.parts[0]))
     settings = RunSettings(
         config.loss.method,
-        net,
+        config.net,
         # The coordinator's seed is not sent: it initializes the heads.
         replace(config.train, random_state=0),
         config.loss.reconstruction_weight,
         config.loss.unmasked_copies,
         config.loss.full_threshold,
-        warm,
-        config.payload,
         run,
-        privacy,
+        config.privacy,
     )
     return RunTerms(
         run,
         json.dumps(asdict(settings)),
-        net.embedding_dim * method_spec(config.loss.method).branches,
-        config.min_parties,
         labeled.training_handles(),
-        config.timeouts.join,
-        settings.payload,
         labeled.matched_rows(),
-        privacy.sends_gradients,
-        net.members,
+        config.timeouts.join,
     )
 
 
@@ -58,29 +45,9 @@ def check_message_size(config: CoordinatorConfig, training_rows: int) -> None:
     net, loss, branches = config.net, config.loss, method_spec(config.loss.method).branches
     views = 1 + 2 * loss.n_masks if loss.self_completion_weight else 1
     rows = max(config.train.batch_size_for(training_rows) * views, BATCH * min(views, 2))
-    size = rows * net.members * net.embedding_dim * branches * NUMBER_BYTES[config.payload]
+    size = rows * net.members * net.embedding_dim * branches * NUMBER_BYTES
     if size > config.max_message_bytes:
         raise ConfigError(
             f"max_message_bytes: expected {size} or more for the embeddings of a batch, got "
             f"{config.max_message_bytes}; lower net.members, net.embedding_dim or train.batch_size"
         )
-
-
-def image_parties(
-    parties: Sequence[RemoteParty], known: Mapping[str, bool], timeout_s: float
-) -> dict[str, bool]:
-    """Return whether each party holds images; wait for parties that have not connected yet.
-
-    `known` has the parties of an earlier start of the run.
-    """
-    images, deadline = dict(known), time.monotonic() + timeout_s
-    for party in parties:
-        while party.name not in images:
-            hello = party.transport.hello()
-            if hello is not None:
-                images[party.name] = hello.image
-            elif time.monotonic() > deadline:
-                raise RunError(f"party {party.name!r} did not connect; start it with `xvfl party`")
-            else:
-                time.sleep(POLL_S)
-    return images

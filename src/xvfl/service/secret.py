@@ -12,12 +12,11 @@ SECRET = "secret.key"
 N_BYTES = 32
 
 
-def load_secret(folder: RunDir, earlier: RunDir | None = None) -> bytes:
-    """Load the secret of a state folder; on first use, take an earlier folder's or generate it."""
+def load_secret(folder: RunDir) -> bytes:
+    """Load the secret of a state folder; generate it on first use."""
     path = folder / SECRET
     if not path.is_file():
-        new = load_secret(earlier) if earlier is not None else secrets.token_bytes(N_BYTES)
-        write_new(path, new.hex().encode(), OWNER_ONLY)
+        write_new(path, secrets.token_hex(N_BYTES).encode(), OWNER_ONLY)
     if stat.S_IMODE(path.stat().st_mode) & 0o077:
         raise RunError(f"{path}: other users can read it; run `chmod 600 {path}`")
     try:

@@ -18,31 +18,15 @@ from xvfl.system.files import is_open_to_others, make_private, set_private_umask
 
 MAX_NAMED = 5
 """Files of others that an event names."""
-KEYS = (SECRET, PRIVATE_KEY)
-OWN = (
-    *KEYS,
-    "*.safetensors",
-    "*.tmp",
-    "alignment.json",
-    "bundle",
-    "completion.json",
-    "encoder.json",
-    "evaluation.json",
-    "explanation.*",
-    "log.jsonl",
-    "manifest.json",
-    "matching_sessions.jsonl",
-    "missing.json",
-    "missing_rates.json",
-    "prediction",
-    "records.jsonl",
-    "release.json",
-    "release.pub",
-    "releases",
-    "releases.json",
-    "requests-*",
-    "run.json",
-)
+KEYS = (SECRET, PRIVATE_KEY, "upload.key")
+FILES = """
+*.safetensors *.tmp alignment.json bundle completion.json encoder.json encoder_version.json
+encoders evaluation.json explanation.* heads heads.json heads.lock held_out.json log.jsonl
+manifest.json matching_sessions.jsonl missing.json missing_rates.json peers prediction receipts
+records.jsonl release.json release.pub releases releases.json releases.lock requests-* run.json
+runs-* split.json uploads withdrawn.*
+"""
+OWN = (*KEYS, *FILES.split())
 """Names that processes write into their state folder, beside the folder of a local party."""
 
 

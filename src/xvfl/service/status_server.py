@@ -5,6 +5,7 @@ Contains no secrets.
 
 import time
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from typing import Any
 
 from starlette.responses import PlainTextResponse, Response
@@ -12,17 +13,11 @@ from starlette.responses import PlainTextResponse, Response
 from xvfl.errors import RunError
 from xvfl.model.dashboard.assets import json_reply, static_reply
 from xvfl.service.addresses import parse_address
-from xvfl.system.printable import one_line
-from xvfl_serve.http.access import Access, AccessMiddleware
-from xvfl_serve.http.connections import port_limits
-from xvfl_serve.http.pages import pages
-from xvfl_serve.http.server import HttpServer, listen
+from xvfl.service.config import CoordinatorConfig, PartyProcessConfig
+from xvfl.service.log import LogFunction
+from xvfl_serve.http.metrics import CONTENT_TYPE, status_text
+from xvfl_serve.http.pages import serve_pages
 
-MAX_CONNECTIONS = 64
-CONTENT_TYPE = "text/plain; version=0.0.4"
-
-MAX_LABEL = 100
-"""Characters of a label's value."""
 StatusFunction = Callable[[], dict[str, Any]]
 """Return the status of a process: `healthy`, `problem`, and values, some of them by party."""
 
@@ -43,25 +38,6 @@ class ProgressClock:
         return now - self._since
 
 
-def prometheus(status: dict[str, Any]) -> str:
-    """Format the numbers of a status as Prometheus text."""
-    lines = []
-    for name, value in status.items():
-        metric = f"xvfl_{name}"
-        if isinstance(value, dict):
-            label = "caller" if name.endswith("_by_caller") else "party"
-            numbers = {k: v for k, v in value.items() if isinstance(v, (int, float))}
-            lines += [f'{metric}{{{label}="{_label(k)}"}} {float(v):g}' for k, v in numbers.items()]
-        elif isinstance(value, (int, float)):
-            lines.append(f"{metric} {float(value):.17g}")
-    return "\n".join(lines) + "\n"
-
-
-def _label(value: object) -> str:
-    """Escape the value of a label."""
-    return one_line(str(value), MAX_LABEL).replace("\\", "\\\\").replace('"', '\\"')
-
-
 class StatusServer:
     """Serves a status, and a page that shows it, until closed."""
 
@@ -71,17 +47,29 @@ class StatusServer:
         """Listen on HOST:PORT; `allowed_hosts` are further names of this host."""
         host, port = parse_address(address, "status_address")
         try:
-            listener = listen(host, port)
+            self._server = serve_pages(
+                "status", host, port, lambda path: _respond(path, status), allowed_hosts
+            )
         except (OSError, OverflowError) as error:
             raise RunError(f"status_address: cannot listen on {address} ({error})") from error
-        access = Access(host, allowed_hosts=frozenset(allowed_hosts))
-        app = AccessMiddleware(pages(lambda path: _respond(path, status)), access)
-        self._server = HttpServer(app, listener, port_limits(MAX_CONNECTIONS)).start("status")
         self.port = self._server.port
 
     def close(self) -> None:
         """Stop serving."""
         self._server.close()
+
+
+def serve_status(
+    config: CoordinatorConfig | PartyProcessConfig,
+    status: StatusFunction,
+    log: LogFunction,
+    stack: ExitStack,
+) -> None:
+    """Serve the status of a process until the stack is closed, if its configuration says so."""
+    if config.status_address is not None:
+        server = StatusServer(config.status_address, status, config.status_allowed_hosts)
+        stack.callback(server.close)
+        log({"event": "status_server", "port": server.port})
 
 
 def _respond(path: str, get_status: StatusFunction) -> Response:
@@ -93,7 +81,7 @@ def _respond(path: str, get_status: StatusFunction) -> Response:
         text = "ok" if healthy else f"unhealthy: {status['problem']}"
         return PlainTextResponse(f"{text}\n", 200 if healthy else 503)
     if path == "/metrics":
-        return Response(prometheus(status), media_type=CONTENT_TYPE)
+        return Response(status_text(status), media_type=CONTENT_TYPE)
     if path == "/status":
         return json_reply(status)
     return PlainTextResponse("expected /, /health, /metrics or /status\n", 404)

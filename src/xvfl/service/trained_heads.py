@@ -1,25 +1,27 @@
 """The coordinator's result of a finished run: the heads, saved and signed for named parties."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from xvfl.config import LossConfig, NetConfig, PrivacyConfig, build
 from xvfl.errors import RunError
-from xvfl.federation.build import build_method
-from xvfl.federation.calibration import Temperatures
-from xvfl.methods.base import Method, Mode, mode_key
+from xvfl.federation.upload.manifest import encoder_name
+from xvfl.methods import method_spec
+from xvfl.methods.base import Method, Mode, mode_key, require_mode
+from xvfl.methods.build import build_method
 from xvfl.methods.pooling import decision_weights, load_decision_weights
 from xvfl.methods.xvfl import DecisionWeights
+from xvfl.model.prediction import completing_modes
 from xvfl.model.run_dir import FORMAT, MANIFEST, MODEL, RunDir
-from xvfl.nets import AdaptedHead
 from xvfl.options import resolve_saved
 from xvfl.primitives.task import Task, task_from_dict
+from xvfl.service.head_store import HeadStore
 from xvfl.service.release_store import ReleaseRecord, ReleaseStore
-from xvfl.training.optimizer import strip_prefix
+from xvfl.training.calibration import Temperatures
 from xvfl.version import VERSION
 
 OWN_MODES: tuple[Mode, ...] = ("local", "assisted")
@@ -36,25 +38,49 @@ class TrainedHeads:
     prior: Sequence[float]
     temperatures: Temperatures
     loss: LossConfig
+    net: NetConfig
+    """With resolved sizes."""
+    names: tuple[str, ...]
+    """The parties, in the order of the method's adapters."""
+    encoders: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """By party, the upload that the heads were trained on; empty with interactive training."""
 
-    def save(
-        self,
-        folder: RunDir,
-        names: Sequence[str],
-        net: NetConfig,
-        image: bool,
-        seed: int,
-        outcome: Mapping[str, Any],
-    ) -> None:
+    @property
+    def runs(self) -> dict[str, str]:
+        """For each party, the run or the version of its encoder that the heads belong to."""
+        encoders = self.encoders
+        return {
+            n: encoder_name(encoders[n]["version"]) if encoders else self.run for n in self.names
+        }
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Numbers of an embedding in a message of each party."""
+        if self.encoders:
+            return tuple(int(self.encoders[name]["width"]) for name in self.names)
+        branches = method_spec(self.loss.method).branches
+        return (self.net.members * self.net.embedding_dim * branches,) * len(self.names)
+
+    @property
+    def completes(self) -> bool:
+        """Whether collaborative predictions use completed features."""
+        return "collaborative" in completing_modes(self.method, "")
+
+    def temperature(self, mode: Mode, party: str = "") -> float:
+        """Return the temperature of the predictions in a mode."""
+        return self.temperatures.get(mode_key(mode, party), 1.0)
+
+    def save(self, folder: RunDir, image: bool, seed: int, outcome: Mapping[str, Any]) -> None:
         """Write the weights and the manifest, all or nothing; `outcome` says who took part."""
         manifest = {
             "format": FORMAT,
             "version": VERSION,
             "side": "coordinator",
-            "parties": list(names),
-            "net": asdict(net),
+            "parties": list(self.names),
+            "net": asdict(self.net),
             "image": image,
             "random_state": seed,
+            "encoders": self.encoders,
             **outcome,
             **self._manifest(self.temperatures, decision_weights(self.method)),
         }
@@ -62,13 +88,11 @@ class TrainedHeads:
             folder.save_tensors(MODEL, self.method.heads.state_dict(), {})
             folder.write_json(MANIFEST, manifest)
 
-    def release(
-        self, store: ReleaseStore, names: Sequence[str], parties: Sequence[str]
-    ) -> dict[str, ReleaseRecord]:
-        """Sign the heads of the named parties; `names` are all parties of the run."""
+    def release(self, store: ReleaseStore, parties: Sequence[str]) -> dict[str, ReleaseRecord]:
+        """Sign the heads of the named parties."""
         return {
             name: store.release(name, self.party_manifest(name), self.party_head(index))
-            for index, name in enumerate(names)
+            for index, name in enumerate(self.names)
             if name in parties
         }
 
@@ -79,9 +103,12 @@ class TrainedHeads:
     def party_manifest(self, name: str) -> dict[str, Any]:
         """Return what a party needs besides the head to predict alone or assisted."""
         keys, weights = [mode_key(mode, name) for mode in OWN_MODES], decision_weights(self.method)
-        temperatures = {key: self.temperatures.get(key, 1.0) for key in keys}
+        temperatures = {mode_key(mode, name): self.temperature(mode, name) for mode in OWN_MODES}
         own_weights = {key: each for key, each in weights.items() if key in keys}
-        return {**self._manifest(temperatures, own_weights), "party": name}
+        upload: dict[str, Any] = {}
+        if self.encoders:
+            upload = {"encoder": self.encoders[name], "head_net": asdict(self.net)}
+        return {**self._manifest(temperatures, own_weights), "party": name, **upload}
 
     def _manifest(
         self, temperatures: Temperatures, decision_weights: DecisionWeights
@@ -96,40 +123,54 @@ class TrainedHeads:
         }
 
 
-def load_trained_heads(folder: RunDir, privacy: PrivacyConfig) -> tuple[TrainedHeads, list[str]]:
-    """Load the heads of a finished run and the names of its parties."""
+def load_trained_heads(folder: RunDir, privacy: PrivacyConfig) -> TrainedHeads:
+    """Load the heads of a finished run."""
     if not folder.has(MANIFEST):
         raise RunError(f"{folder.path}: no finished run; train with `xvfl coordinator` first")
     manifest = folder.manifest()
-    names, task = list(manifest["parties"]), task_from_dict(manifest)
+    names, task = tuple(manifest["parties"]), task_from_dict(manifest)
     loss, net = (
         build(kind, manifest[key], str(folder.path))
         for kind, key in ((LossConfig, "loss"), (NetConfig, "net"))
     )
     net, loss = resolve_saved(net, loss, privacy, image=manifest["image"])
+    encoders = manifest.get("encoders", {})
     with torch.random.fork_rng(devices=[]):
         method = build_method(
-            len(names), task.n_outputs, manifest["image"], net, loss, [0], None, privacy, task
+            len(names),
+            task.n_outputs,
+            manifest["image"],
+            net,
+            loss,
+            [0],
+            None,
+            privacy,
+            task,
+            [int(encoders[name]["width"]) for name in names] if encoders else None,
         )
     method.heads.load_state_dict(folder.load_tensors(MODEL)[0])
     load_decision_weights(method, manifest["decision_weights"])
     run, prior, temperatures = (manifest[key] for key in ("run", "prior", "temperatures"))
-    return TrainedHeads(run, method, task, prior, temperatures, loss), names
+    return TrainedHeads(run, method, task, prior, temperatures, loss, net, names, encoders)
 
 
-def place_adapters(
-    heads: nn.Module, saved: Mapping[str, Tensor], earlier: Sequence[str], names: Sequence[str]
-) -> dict[str, Tensor]:
-    """Return saved weights of heads, with the adapters of the parties of an `earlier` run by name.
-
-    A party that was not in it keeps the adapter that it has in `heads`.
-    """
-    if not isinstance(heads, AdaptedHead):
-        return dict(saved)
-    placed = {key: value for key, value in saved.items() if not key.startswith("adapters.")}
-    for place, (name, adapter) in enumerate(zip(names, heads.adapters, strict=True)):
-        weights: Mapping[str, Tensor] = adapter.state_dict()
-        if name in earlier:
-            weights = strip_prefix(saved, f"adapters.{list(earlier).index(name)}.")
-        placed |= {f"adapters.{place}.{key}": value for key, value in weights.items()}
-    return placed
+def load_federated_model(
+    folder: RunDir, privacy: PrivacyConfig, parties: Sequence[str]
+) -> TrainedHeads:
+    """Load the current head from the coordinator's state folder."""
+    head = HeadStore(folder).current
+    heads, manifest = load_trained_heads(head, privacy), head.manifest()
+    if {*heads.names, *manifest.get("left_out", [])} != set(parties):
+        raise RunError(
+            f"{head.path}: the run was trained with the parties {list(heads.names)}, the "
+            f"configuration has {list(parties)}"
+        )
+    if manifest.get("differential_privacy"):
+        raise RunError(
+            f"{head.path}: a run with differential privacy cannot predict as a federation, "
+            "because the embeddings of new rows would not be accounted for; release the heads and "
+            "predict in mode local"
+        )
+    require_mode(heads.method, "collaborative", heads.loss.method)
+    heads.method.heads.eval()
+    return heads

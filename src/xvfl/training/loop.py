@@ -35,8 +35,6 @@ class Progress:
     best_score: float = -math.inf
     best_epoch: int = -1
     stopped: bool = False
-    schedule_start: int = 0
-    """The step from which the learning rate decays."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +47,10 @@ class Record:
     """Position after it."""
     values: dict[str, float]
     """Loss terms (their mean over the epoch), learning rate, validation score."""
+
+
+WARMUP = 0.1
+"""Share of the steps in which the learning rate of `warmup` increases."""
 
 
 class Trainer:
@@ -130,8 +132,7 @@ class Trainer:
 
     def _step(self, order: Callable[[int, int], Tensor]) -> Record:
         at, step = self.progress.batch, self.progress.step
-        start, end = self.progress.schedule_start, self.batches_per_epoch * self.config.epochs
-        rate = learning_rate(step - start, end - start, self.config)
+        rate = learning_rate(step, self.batches_per_epoch * self.config.epochs, self.config)
         index = order(at * self.batch_size, (at + 1) * self.batch_size)
         self.federation.train(True)
         if not self.method.heads.training:
@@ -218,15 +219,6 @@ class Trainer:
         first = min((self.config.epochs - self.pretraining) // 10, MAX_FIRST_EPOCHS)
         return score > best or (trained <= first and math.isfinite(score))
 
-    def forget_best(self) -> None:
-        """Choose the best epoch among the following ones, and restart the learning rate schedule.
-
-        For use after a change of the parties: scores with and without a party cannot be compared,
-        and the heads have to fit the remaining parties.
-        """
-        step = self.progress.step
-        self.progress = replace(self.progress, best_score=-math.inf, schedule_start=step)
-
     def load_best(self) -> None:
         """Load the weights of the best epoch."""
         self._update(WeightUpdate("load_best"))
@@ -289,4 +281,7 @@ def learning_rate(step: int, total: int, config: TrainConfig) -> float:
     """Return the learning rate of a step: constant, or cosine annealing to zero."""
     if config.schedule == "constant":
         return config.learning_rate
-    return config.learning_rate * 0.5 * (1 + math.cos(math.pi * step / max(total, 1)))
+    rate = config.learning_rate * 0.5 * (1 + math.cos(math.pi * step / max(total, 1)))
+    if config.schedule == "warmup":
+        rate *= min(1.0, (step + 1) / max(WARMUP * total, 1))
+    return rate

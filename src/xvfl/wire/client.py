@@ -217,6 +217,20 @@ class PartyClient:
                 raise CertificateError(f"the certificate cannot be checked ({error!r})") from error
 
 
+def call_coordinator(address: str, tls: Tls, message: Message, timeout: float) -> Message:
+    """Send one request to the coordinator, beside the connection of the party's own process."""
+    options = channel_options(CHUNK_BYTES)
+    with grpc.secure_channel(address, tls.client_credentials(), options) as channel:
+        try:
+            reply = channel.unary_unary(CALL_PATH)(codec.encode(message), timeout=timeout)
+        except grpc.RpcError as error:
+            details = error.details() if isinstance(error, grpc.Call) else str(error)
+            raise PartyError(
+                f"no reply of the coordinator at {address}: {one_line(str(details))}"
+            ) from error
+    return codec.decode(reply, CHUNK_BYTES)
+
+
 def _proof(frame: bytes) -> Proof:
     message = codec.decode(frame, SMALL_BYTES)
     if not isinstance(message, Proof):

@@ -9,7 +9,6 @@ from contextlib import contextmanager, redirect_stderr, suppress
 from typing import Any
 
 from xvfl.system.printable import printable
-from xvfl.wire.event_summary import FLUSH_S, EventSummary
 
 FAILED = re.compile(rb"ssl_transport_security\S* Handshake failed .*OPENSSL_internal:(.*)")
 EXPLANATIONS = {
@@ -25,17 +24,15 @@ EXPLANATIONS = {
 
 
 @contextmanager
-def log_failed_handshakes(log_event: Callable[[dict[str, Any]], None]) -> Iterator[None]:
-    """Log failed handshakes, equal ones in one line; all else on stderr is passed through."""
+def log_failed_handshakes(add: Callable[[dict[str, Any]], None]) -> Iterator[None]:
+    """Pass an event for every failed handshake to `add`; all else on stderr is passed through."""
     sys.stderr.flush()
     before = os.dup(2)
     read_end, write_end = os.pipe()
     os.dup2(write_end, 2)
     os.close(write_end)
-    rejections, over = EventSummary(log_event), threading.Event()
-    forwarder = threading.Thread(target=_forward, args=(read_end, before, rejections), daemon=True)
+    forwarder = threading.Thread(target=_forward, args=(read_end, before, add), daemon=True)
     forwarder.start()
-    threading.Thread(target=_flush, args=(rejections, over), daemon=True).start()
     # Python writes to stderr directly: a log line that came back through the pipe could fill it.
     own = os.fdopen(before, "w", buffering=1, errors="backslashreplace", closefd=False)
     try:
@@ -44,26 +41,17 @@ def log_failed_handshakes(log_event: Callable[[dict[str, Any]], None]) -> Iterat
     finally:
         os.dup2(before, 2)
         forwarder.join(1)
-        over.set()
-        rejections.flush(everything=True)
         # A child process may still hold the pipe.
         if not forwarder.is_alive():
             os.close(before)
 
 
-def _flush(rejections: EventSummary, over: threading.Event) -> None:
-    while not over.wait(FLUSH_S):
-        # The log has failed, so nothing can be logged about it; the next line may be written.
-        with suppress(Exception):
-            rejections.flush()
-
-
-def _forward(read_end: int, before: int, rejections: EventSummary) -> None:
+def _forward(read_end: int, before: int, add: Callable[[dict[str, Any]], None]) -> None:
     with os.fdopen(read_end, "rb") as lines:
         for line in lines:
             if (found := FAILED.search(line)) is not None:
                 reason = _explain(found[1].decode(errors="replace"))
-                rejections.add({"event": "connection_rejected", "party": "?", "reason": reason})
+                add({"event": "connection_rejected", "party": "?", "reason": reason})
             else:
                 # The other end may be a file on a full disk, or a closed pipe.
                 with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Transport to a party in the same process, with the same encoding as over a network."""
+"""Transports without a network: to a party in the same process, and to one that is away."""
 
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -32,6 +32,25 @@ class InProcessTransport:
     def traffic(self) -> tuple[int, int]:
         """Bytes sent and received so far."""
         return self._sent, self._received
+
+    def close(self) -> None:
+        """Do nothing: there is no connection to close."""
+
+
+class OfflineTransport:
+    """A party that is not connected."""
+
+    def hello(self) -> Hello | None:
+        """Return None: the party is not connected."""
+        return None
+
+    def request(self, message: Message) -> Future[Message]:
+        """Return a reply that never arrives."""
+        return Future()
+
+    def traffic(self) -> tuple[int, int]:
+        """Return that nothing was sent and received."""
+        return 0, 0
 
     def close(self) -> None:
         """Do nothing: there is no connection to close."""

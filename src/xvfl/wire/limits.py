@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from xvfl.errors import WireError
 from xvfl.wire import codec
 from xvfl.wire.messages import (
+    AskChunk,
+    AskUpload,
     Backward,
     Begin,
     Complete,
@@ -16,17 +18,22 @@ from xvfl.wire.messages import (
     EmbedRows,
     End,
     Flush,
+    HeldOut,
     Hello,
     Match,
     Message,
     OpenPrediction,
     Release,
+    UploadStored,
 )
+from xvfl.wire.texts import MAX_DOCUMENT_BYTES
 
 CHUNK_BYTES = 2**20
 """Largest gRPC message; a larger frame is sent in several."""
 SMALL_BYTES = 2**16
 """Largest frame before `Hello` is accepted, and of replies that carry no tensor."""
+UPLOAD_CHUNK_BYTES = 2**23
+"""Largest chunk of an upload, without the status of its rows."""
 MAX_STREAMS = 1
 """Concurrent streams of a connection."""
 MAX_CALLS = 4
@@ -70,7 +77,11 @@ def reply_limit(
             needed = hello.rows
         elif isinstance(request, Match) and match_bytes is not None:
             needed = match_bytes
-        elif isinstance(request, Flush | End | Release | OpenPrediction):
+        elif isinstance(request, AskUpload):
+            needed = MAX_DOCUMENT_BYTES
+        elif isinstance(request, AskChunk):
+            needed = UPLOAD_CHUNK_BYTES
+        elif isinstance(request, Flush | End | Release | OpenPrediction | HeldOut | UploadStored):
             needed = 0
         else:
             return max_bytes

@@ -1,12 +1,13 @@
 """The messages between coordinator and parties.
 
-The coordinator sends requests, a party replies; a reply carries the id of its request.
+The coordinator sends requests, a party replies; a reply carries the id of its request. `Assist` and
+`Withdraw` are requests of a party.
 Shapes: B rows of the batch, H ≤ B of them held by the party, v views, M members, d embedding width
 of a member. Texts are of the kinds in `texts`, which say what a receiver accepts.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from torch import Tensor
 
@@ -43,12 +44,12 @@ class ErrorReply:
 
 @dataclass(frozen=True)
 class Begin:
-    """Join a run, from the party's newest checkpoint at or before a step."""
+    """Begin a run, from the party's newest checkpoint at or before a step."""
 
     request_id: int
     run: Name
     step: int
-    """The run's current step; −1: continue from the party's current state."""
+    """The step of the last common checkpoint; 0 without one."""
     settings: Document
     """JSON of `RunSettings`."""
     training: Tensor
@@ -66,8 +67,6 @@ class Ready:
     """Number of the last update applied."""
     row_status: Tensor
     """(n,) uint8 by handle: 0 nothing observed, 1 partly observed, 2 full."""
-    min_rows: int = 1
-    """Smallest number of rows that the party accepts in a training request."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +108,6 @@ class Embedded:
     """Embeddings of the rows that the party holds."""
 
     request_id: int
-    last_update: int
     values: Tensor
     """(H, v, M·d)"""
 
@@ -258,13 +256,14 @@ class Assist:
 
 @dataclass(frozen=True)
 class Assistance:
-    """Reply to `Assist`: means over the peers that assist each row; 0 where none does."""
+    """Reply to `Assist`: the prediction of each row by the party and its peers.
+
+    The coordinator asks the party for its embeddings of these rows, as for any prediction.
+    """
 
     request_id: int
-    cue: Tensor
-    """(B, M·d) mean of their embeddings."""
-    peers: Tensor
-    """(B, M·n) mean of their adapted embeddings, as the head takes them."""
+    values: Tensor
+    """(B, C) float64 probabilities, or (B, 1) numbers; arbitrary where no peer assists."""
     contributors: Tensor
     """(B, p) bool: which of `parties` assist the row."""
     refused: Tensor
@@ -273,6 +272,99 @@ class Assistance:
     """Peers that answered; to a request for no row, those that are available."""
     unreachable: tuple[Line, ...]
     """Names and reasons in turn."""
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Rows from which a party must not learn: those of validation and test; the reply is `Done`.
+
+    They are drawn without looking at labels. A party accepts one list for an alignment.
+    """
+
+    request_id: int
+    handles: Tensor
+    """(n,) int32"""
+
+
+@dataclass(frozen=True)
+class AskUpload:
+    """Ask for the party's upload; the reply is `UploadOffer`."""
+
+    request_id: int
+
+
+@dataclass(frozen=True)
+class UploadOffer:
+    """The newest version of a party's upload, or how far the training of its encoder is."""
+
+    request_id: int
+    version: int
+    """0 while the party has none."""
+    progress: float
+    """Finished share of the training."""
+    manifest: Document
+    """JSON of `UploadManifest`; empty while there is none."""
+    problem: Line
+    """Why the party has no upload; empty if there is no problem."""
+
+
+@dataclass(frozen=True)
+class AskChunk:
+    """Ask for a chunk of an upload; the reply is `UploadChunk`."""
+
+    request_id: int
+    version: int
+    number: int
+
+
+@dataclass(frozen=True)
+class UploadChunk:
+    """Consecutive rows of an upload, by handle."""
+
+    request_id: int
+    values: Tensor
+    """(n, 1 + c, d) float16: the row as observed, then c masked copies."""
+    row_status: Tensor
+    """(n,) uint8: 0 nothing observed, 1 partly observed, 2 full."""
+
+
+@dataclass(frozen=True)
+class UploadStored:
+    """The coordinator has stored a whole upload; the reply is `Done`."""
+
+    request_id: int
+    version: int
+    digest: Code
+    """Of the manifest."""
+
+
+@dataclass(frozen=True)
+class Withdraw:
+    """A party's request to delete what it uploaded; the reply is `Receipt`.
+
+    It names rows, or one version, or everything up to a version.
+    """
+
+    request_id: int
+    session: Code
+    """The alignment of `handles`."""
+    version: int
+    """Version to delete; 0 to delete rows of all versions."""
+    everything: bool
+    """Delete all earlier versions as well."""
+    handles: Tensor
+    """(n,) int32 rows to delete; empty with a version."""
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """The coordinator has deleted what a party withdrew."""
+
+    request_id: int
+    manifest: Document
+    """JSON: what was deleted, and the heads that were trained on it."""
+    signature: bytes
+    """By the key that signs releases."""
 
 
 @dataclass(frozen=True)
@@ -328,32 +420,16 @@ Message = (
     | RowEmbeddings
     | Assist
     | Assistance
+    | HeldOut
+    | AskUpload
+    | UploadOffer
+    | AskChunk
+    | UploadChunk
+    | UploadStored
+    | Withdraw
+    | Receipt
 )
 
-KINDS: dict[int, type[Any]] = {
-    1: Hello,
-    2: ErrorReply,
-    3: Begin,
-    4: Ready,
-    5: Embed,
-    6: Embedded,
-    7: Complete,
-    8: Completed,
-    9: Backward,
-    10: CueGradient,
-    11: Flush,
-    12: Done,
-    13: Match,
-    14: Matched,
-    15: Release,
-    16: End,
-    17: Challenge,
-    18: Proof,
-    19: OpenPrediction,
-    20: PredictionOpened,
-    21: EmbedRows,
-    22: RowEmbeddings,
-    23: Assist,
-    24: Assistance,
-}
-"""Type number of each message in a frame; numbers are never reused."""
+KINDS: dict[int, type[Any]] = dict(enumerate(get_args(Message), 1))
+"""Type number of each message in a frame: its place in `Message`. New messages are added at the
+end, and a number is never reused."""

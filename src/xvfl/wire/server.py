@@ -9,9 +9,10 @@ import tempfile
 import threading
 import time
 import traceback
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from xvfl.wire.limits import (
     ReplyLimit,
     reply_limit,
 )
-from xvfl.wire.messages import Challenge, ErrorReply, Hello, Message, Proof
+from xvfl.wire.messages import Challenge, ErrorReply, Hello, Message, Proof, Withdraw
 from xvfl.wire.tls import CALL_METHOD, METHOD, SERVICE, Tls, channel_options
 
 Prove = Callable[[bytes, bytes], tuple[bytes, bytes]]
@@ -70,6 +71,7 @@ class CoordinatorServer:
         hello_timeout: float = HELLO_TIMEOUT_S,
         recheck: float = RECHECK_S,
         answer: Callable[[str, Message], Message] | None = None,
+        on_recheck: Callable[[], object] = lambda: None,
     ) -> None:
         """Start the server.
 
@@ -99,11 +101,13 @@ class CoordinatorServer:
             Seconds between two checks of the certificates of connected parties.
         answer
             Answers a request of a connected party, given by its name; by default none is accepted.
+        on_recheck
+            Called in a thread with every check of certificates.
         """
         self._address, self._credentials = address, tls.server_credentials()
         self._identify, self._check_hello, self._prove = identify, check_hello, prove
         self._log_event, self._recheck = log_event, recheck
-        self._hello_timeout, self._answer = hello_timeout, answer
+        self._hello_timeout, self._answer, self._on_recheck = hello_timeout, answer, on_recheck
         self._rejections = EventSummary(log_event)
         self._drops = EventSummary(log_event, delay=min(DROP_SUMMARY_S, 1.5 * hello_timeout))
         self._loop = asyncio.new_event_loop()
@@ -115,6 +119,8 @@ class CoordinatorServer:
             name: GrpcTransport(name, self._loop, limit, self._front.drop) for name in names
         }
         self._recent: dict[str, deque[float]] = {name: deque(maxlen=MAX_LINES) for name in names}
+        self._calls: Counter[str] = Counter()
+        """Requests of each party that are being answered."""
         self._started: Future[int] = Future()
         self._stop = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="coordinator-server", daemon=True)
@@ -158,6 +164,9 @@ class CoordinatorServer:
             tasks = [
                 self._loop.create_task(self._repeat(FLUSH_S, self._flush)),
                 self._loop.create_task(self._repeat(self._recheck, self._check_certificates)),
+                self._loop.create_task(
+                    self._repeat(self._recheck, partial(asyncio.to_thread, self._on_recheck))
+                ),
             ]
             self._started.set_result(port)
             await self._stop.wait()
@@ -227,16 +236,15 @@ class CoordinatorServer:
             self._front.return_to_pending(peer)
 
     async def _call(self, frame: bytes, context: Any) -> bytes:
-        """Answer a request of a party that is connected."""
+        """Answer a request of a party that is connected; `Withdraw` needs no stream."""
         request_id = 0
         try:
             name = await self._accepted_name(_certificate(context))
-            if self.transports[name].connection is None:
-                raise WireError("expected a stream with an accepted Hello first")
             message = codec.decode(frame, CHUNK_BYTES)
             request_id = message.request_id
-            assert self._answer is not None
-            reply = await asyncio.to_thread(self._answer, name, message)
+            if self.transports[name].connection is None and not isinstance(message, Withdraw):
+                raise WireError("expected a stream with an accepted Hello first")
+            reply = await self._answer_in_thread(name, message)
         except XVFLError as error:
             _, text = _status(error)
             reply = ErrorReply(request_id, type(error).__name__, text)
@@ -244,6 +252,24 @@ class CoordinatorServer:
             self._log_event({"event": "internal_error", "traceback": traceback.format_exc()})
             reply = ErrorReply(request_id, "RuntimeError", INTERNAL)
         return codec.encode(reply)
+
+    async def _answer_in_thread(self, name: str, message: Message) -> Message:
+        """Answer a few requests of a party at once: the same threads check certificates."""
+        assert self._answer is not None
+        if self._calls[name] >= MAX_CALLS:
+            raise WireError(f"expected at most {MAX_CALLS} requests at once; try again")
+        self._calls[name] += 1
+        answer = self._loop.create_task(asyncio.to_thread(self._answer, name, message))
+
+        def end(done: "asyncio.Task[Message]") -> None:
+            self._calls[name] -= 1
+            # Nobody else looks at the error of a request that the party has cancelled.
+            if not done.cancelled():
+                done.exception()
+
+        answer.add_done_callback(end)
+        # A request that is cancelled still takes its thread.
+        return await asyncio.shield(answer)
 
     async def _accepted_name(self, certificate: bytes) -> str:
         name = await asyncio.to_thread(self._identify, certificate)
@@ -285,6 +311,10 @@ class CoordinatorServer:
                 self._reject(name, str(error), connection.stream.peer())
                 transport.fail_open_request("was disconnected: its certificate is not accepted")
                 transport.end(*_status(error))
+
+    def count_rejection(self, event: dict[str, Any]) -> None:
+        """Log a connection that was rejected elsewhere; equal ones in one line."""
+        self._rejections.add(event)
 
     def _log_connection(self, event: str, name: str, **details: str) -> None:
         """Log a connection of a party; of a party that connects again and again, a summary."""

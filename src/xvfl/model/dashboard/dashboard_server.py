@@ -9,12 +9,7 @@ from starlette.responses import PlainTextResponse, Response
 from xvfl.errors import InputError, RunError
 from xvfl.model.dashboard.assets import json_reply, static_reply
 from xvfl.model.dashboard.run_reader import RunReader
-from xvfl_serve.http.access import Access, AccessMiddleware
-from xvfl_serve.http.connections import port_limits
-from xvfl_serve.http.pages import pages
-from xvfl_serve.http.server import HttpServer, listen
-
-MAX_CONNECTIONS = 64
+from xvfl_serve.http.pages import serve_pages
 
 
 class DashboardServer:
@@ -41,14 +36,11 @@ class DashboardServer:
             raise InputError(f"{folder}: no such folder; give a run folder, or a folder of runs")
         self._reader = RunReader(folder)
         try:
-            listener = listen(host, port)
+            self._server = serve_pages("dashboard", host, port, self._respond, allowed_hosts)
         except (OSError, OverflowError) as error:
             raise RunError(
                 f"{host}:{port}: cannot listen ({error}); choose another --port or --host"
             ) from error
-        access = Access(host, allowed_hosts=frozenset(allowed_hosts))
-        app = AccessMiddleware(pages(self._respond), access)
-        self._server = HttpServer(app, listener, port_limits(MAX_CONNECTIONS)).start("dashboard")
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{self._server.port}/"
 
     def close(self) -> None:

@@ -35,18 +35,14 @@ PANELS = {
 }
 """Files of a run that the page requests whole, by the name of their panel."""
 WARNING_EVENTS = {
-    "party_anomaly",
+    "upload_suspicious",
     "party_left",
-    "party_excluded",
-    "join_failed",
     "release_failed",
     "connection_rejected",
     "connections_dropped",
     "unmatched_rows_claimed",
     "internal_error",
-    "write_failed",
     "log_lines_lost",
-    "best_weights_unavailable",
 }
 """Events of a process's log that are warnings."""
 

@@ -16,13 +16,13 @@ from torch import Tensor
 
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party_worker import PartyWorker
-from xvfl.federation.predict import BATCH
 from xvfl.methods import View
 from xvfl.methods.pooling import without_completion
 from xvfl.model.model import Model
 from xvfl.model.prediction import PredictRequest
 from xvfl.primitives.layout import Layout
 from xvfl.primitives.rows import PartyTable, Rows, observation_levels
+from xvfl.training.predict import BATCH
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ class VariantPredictor:
             full=rows.full if hides else _with_column(rows.full, party, levels == 2),
             seen=rows.seen if hides else _with_column(rows.seen, party, levels >= 1),
         )
-        worker = PartyWorker(own.name, own.net, table, own.seeds, privacy=own.privacy)
+        worker = self.model.worker(own.name, table)
         return rows, [*workers[:party], CachedWorker(worker), *workers[party + 1 :]]
 
 

@@ -11,8 +11,7 @@ import torch
 from xvfl.data.encoded import Encoded
 from xvfl.data.sources import Source
 from xvfl.errors import InputError, ModeError, RunError, unknown
-from xvfl.federation.predict import logits
-from xvfl.federation.private_embeddings import reference_rows
+from xvfl.federation.upload.private_worker import reference_rows
 from xvfl.methods.base import Mode, mode_key
 from xvfl.model.evaluation import EVALUATION
 from xvfl.model.export.model_card import model_card
@@ -25,6 +24,7 @@ from xvfl.model.run_dir import RunDir, finite_json
 from xvfl.model.workflow import open_bundle
 from xvfl.primitives.rows import PartyTable
 from xvfl.system.files import atomic_write
+from xvfl.training.predict import logits
 from xvfl.version import VERSION
 from xvfl_serve.bundle import CARD, Bundle, pack, unpack
 from xvfl_serve.encoding.encoders import EncodedRows
@@ -103,7 +103,7 @@ def build_bundle(
         "prior": model.prior,
         "class_factors": model.class_factors,
         "flags": {
-            "cross_completion": "assisted" in model.method.modes,
+            "cross_completion": model.completes,
             "partial_peers": model.loss.self_completion_weight > 0,
             "hides_missing": model.differential_privacy is not None,
         },
@@ -146,7 +146,7 @@ def _output(
         party,
         tuple(inputs),
         f"nets/{mode}{number}.onnx",
-        completion if "assisted" in model.method.modes else "",
+        completion if model.completes else "",
         model.temperatures.get(mode_key(mode, party), 1.0),
         model.temperatures.get(mode_key("local", party), 1.0),
         mode in completing,

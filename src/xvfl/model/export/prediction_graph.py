@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from xvfl import maths
 from xvfl.data.codecs import HashedCodec
 from xvfl.data.encoder import TableEncoder
-from xvfl.federation.private_embeddings import reference_rows
+from xvfl.federation.fused import pad
+from xvfl.federation.upload.private_worker import reference_rows
 from xvfl.methods.base import Mode, View
 from xvfl.model.model import Model
 from xvfl.nets.party_net import PartyNet
@@ -42,9 +43,10 @@ class TracedParties:
         nets: Sequence[PartyNet],
         tables: Sequence[PartyTable],
         centers: Sequence[Tensor | None],
+        width: int,
     ) -> None:
         self.names = tuple(names)
-        self.nets, self.tables, self.centers = nets, tables, centers
+        self.nets, self.tables, self.centers, self.width = nets, tables, centers, width
 
     def embed(self, rows: Rows, views: Sequence[View], needed: Tensor | None = None) -> Tensor:
         """Embed the rows at every party, in each view. (B, k, v, d)"""
@@ -63,6 +65,7 @@ class TracedParties:
             away = plain.double() - center
             norm = torch.linalg.vector_norm(away, dim=-1, keepdim=True)
             plain = (away / norm.clamp(min=1e-12)).to(plain.dtype)
+        plain = pad(plain, self.width)
         own = net.complete(x, observed, plain)[0] if "self" in views else plain
         return torch.stack([own if view == "self" else plain for view in views], 1)
 
@@ -118,7 +121,7 @@ class PredictionGraph(nn.Module):
         self.nets = nn.ModuleList([model.parties[name] for name in parties])
         self.layouts = [model.layouts[name] for name in parties]
         self.thresholds = [model.full_threshold[name] for name in parties]
-        self.members = model.net.members
+        self.members, self.width = model.net.members, model.head_width
         self.hides_missing = model.differential_privacy is not None
         self.words = [_vocabulary_vectors(model, name) for name in parties]
         self.eval()
@@ -140,7 +143,7 @@ class PredictionGraph(nn.Module):
         numbers = torch.zeros_like(seen[:, 0], dtype=torch.long)
         weight = torch.ones_like(seen[:, 0], dtype=torch.float32)
         rows = TracedRows(torch.zeros_like(seen, dtype=torch.long), full, seen, numbers, weight)
-        federation = TracedParties(self.parties, self._nets(), tables, self.centers)
+        federation = TracedParties(self.parties, self._nets(), tables, self.centers, self.width)
         if self.mode is not None:
             return self.method.logits(federation, rows, self.mode, self.index).float()
         repeated = rows.repeat_for_members(self.members)

@@ -1,4 +1,7 @@
-"""A party that predicts its own rows in mode assisted, with a released head.
+"""A party that predicts its own rows, with a released head or with the help of its peers.
+
+Rows without a gap are predicted here. For the others the coordinator asks this party and its peers
+for embeddings, and returns a prediction; no embedding of a peer reaches this party.
 
 Shapes: B rows of a batch, p peers that answered.
 """
@@ -15,12 +18,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from xvfl.data.sources import Source, encode, source_ids
+from xvfl.data.sources import encode, source_ids
 from xvfl.dataset.in_memory import to_party_table
 from xvfl.errors import ModeError, PartyError, RunError, WireError, XVFLError
-from xvfl.federation.assistance import AssistedParties, method_with_peers
+from xvfl.federation.fused import FusedFederation
 from xvfl.federation.message_checks import check_tensor
-from xvfl.federation.party_worker import PartyWorker
 from xvfl.matching.normalize import RULES, normalize_ids
 from xvfl.model.model import Model
 from xvfl.model.prediction import PredictRequest
@@ -28,7 +30,7 @@ from xvfl.model.run_dir import MANIFEST, RunDir
 from xvfl.model.workflow import open_bundle
 from xvfl.primitives.rows import FULL, Rows, observation_levels
 from xvfl.service.log import LogFunction
-from xvfl.service.prediction.micro_batches import Answers, UnavailableError
+from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.prediction.row_answers import (
     absent_notes,
     predicted,
@@ -36,7 +38,8 @@ from xvfl.service.prediction.row_answers import (
     prior_notes,
 )
 from xvfl.wire.messages import Assist, Assistance, ErrorReply, Message
-from xvfl_serve.errors import RequestError
+from xvfl_serve.errors import RequestError, UnavailableError
+from xvfl_serve.http.micro_batches import Answers
 from xvfl_serve.row_report import FULL_ROW, NO_GAP, NO_PEER, REFUSED_MODE
 
 Call = Callable[[Message, float], Message]
@@ -65,15 +68,15 @@ class _Opened:
     levels: Tensor
     """(n,) observation levels."""
     notes: list[str]
-    worker: PartyWorker
+    federation: FusedFederation
 
 
 @dataclass(frozen=True)
 class _PeerAssistance:
     """What the coordinator sent for the rows of a batch."""
 
-    cue: Tensor
-    peers: Tensor
+    values: Tensor
+    """(B, C) predictions by the party and its peers."""
     contributors: Tensor
     """(B, p)"""
     refused: Tensor
@@ -88,14 +91,8 @@ class AssistedPredictor:
 
     Parameters
     ----------
-    name
-        The party.
-    folder
-        State folder, with the released head.
-    source
-        The prediction table.
-    rule
-        Rule that normalizes ids, as in matching.
+    inputs
+        The prediction table, and the state folder with the released head.
     handles
         Returns the handle of each row of the table, −1 where it is not matched. (n,)
     call
@@ -106,22 +103,22 @@ class AssistedPredictor:
         Minimum number of parties that must answer, including this one.
     """
 
+    mode = "assisted"
+
     def __init__(
         self,
-        name: str,
-        folder: RunDir,
-        source: Source,
-        rule: str,
+        inputs: PartyInputs,
         handles: Callable[[], Tensor],
         call: Call,
         log: LogFunction,
         min_parties: int = 1,
     ) -> None:
-        self._name, self._folder, self._source = name, folder, source
+        self._name, self._folder, self._source = inputs.name, inputs.folder, inputs.source
         self._handles, self._call, self._log = handles, call, log
+        rule = inputs.matching.rule
         self._normalize = RULES[rule]
-        texts = normalize_ids(source_ids(source), rule, "prediction.table")
-        self._row = {text: row for row, text in enumerate(texts)}
+        texts = normalize_ids(source_ids(self._source), rule, "prediction.table")
+        self._row, self.n_ids = {text: row for row, text in enumerate(texts)}, len(texts)
         self._opened: _Opened | None = None
         self._min_parties, self._n_peers, self._probed = min_parties, 0, -math.inf
         self._request_id, self._calling, self._probing = 0, threading.Lock(), threading.Lock()
@@ -179,23 +176,16 @@ class AssistedPredictor:
         assistance = self._request_assistance(opened, at, incomplete, caller, deadline)
         if bool(incomplete.any()):
             self._check_parties(1 + len(assistance.parties), "answered")
-        counts = assistance.contributors.sum(1)
-        n_peers = int(counts.max()) if len(counts) else 0
-        own = torch.stack([opened.levels[at] == FULL, opened.levels[at] >= 1], 1)
-        marked = torch.arange(n_peers) < counts.unsqueeze(1)
+        own = opened.levels[at].unsqueeze(1)
         batch = Rows(
-            torch.cat([at.unsqueeze(1), torch.where(marked, 0, -1)], 1),
-            torch.cat([own[:, :1], marked], 1),
-            torch.cat([own[:, 1:], marked], 1),
-            torch.full((len(at),), -1),
-            torch.ones(len(at)),
+            at.unsqueeze(1), own == FULL, own >= 1, torch.full((len(at),), -1), torch.ones(len(at))
         )
-        model, members = opened.model, opened.model.net.members
-        method = method_with_peers(model.method, n_peers, assistance.peers.shape[1] // members)
-        parties = AssistedParties(opened.worker, members, assistance.cue, assistance.peers, n_peers)
-        out = method.logits(parties, batch, "assisted", 0)
-        request = PredictRequest("assisted", self._name)
-        values = model.task.values(out.double() / model.temperature(request, batch))
+        model = opened.model
+        out = model.method.logits(opened.federation, batch, "local", 0)
+        request = PredictRequest("local", self._name)
+        local = model.task.values(out.double() / model.temperature(request, batch))
+        assisted = assistance.contributors.any(1).unsqueeze(1).numpy()
+        values = np.where(assisted, assistance.values.numpy(), local)
         return self._answers(opened, at, batch, values, assistance, incomplete)
 
     def _open(self) -> _Opened:
@@ -223,19 +213,18 @@ class AssistedPredictor:
         encoded = encode(model.encoders[self._name], self._source)
         table = to_party_table(model.encoders[self._name].layout, encoded)
         levels = observation_levels(table.observed, model.full_threshold[self._name])
-        worker = model.federation({self._name: table}).workers[0]
-        worker.net.eval()
+        federation = model.federation({self._name: table})
+        federation.train(False)
         model.method.heads.eval()
-        return _Opened(model, version, table.observed, levels, encoded.notes, worker)
+        return _Opened(model, version, table.observed, levels, encoded.notes, federation)
 
     def _request_assistance(
         self, opened: _Opened, at: Tensor, incomplete: Tensor, caller: str, deadline: float
     ) -> _PeerAssistance:
         """Ask the coordinator for the peers of incomplete rows; without a reply, none assists."""
-        width = opened.model.net.members * opened.model.embedding_dim
+        width = opened.model.task.n_outputs
         nobody = _PeerAssistance(
-            torch.zeros(len(at), width),
-            torch.zeros(len(at), width),
+            torch.zeros(len(at), width, dtype=torch.float64),
             torch.zeros(len(at), 0, dtype=torch.bool),
             torch.zeros(len(at), 0, dtype=torch.bool),
         )
@@ -338,11 +327,10 @@ def _local_notes(refused: Sequence[str], absent: Mapping[str, str]) -> list[str]
 def _spread(reply: Assistance, incomplete: Tensor, width: int) -> _PeerAssistance:
     """Validate a reply and place its rows among those of the batch."""
     n, count = int(incomplete.sum()), len(reply.parties)
-    check_tensor("cue", reply.cue, (n, width), torch.float32)
-    check_tensor("peers", reply.peers, (n, reply.peers.shape[-1]), torch.float32)
+    check_tensor("values", reply.values, (n, width), torch.float64)
     check_tensor("contributors", reply.contributors, (n, count), torch.bool)
     check_tensor("refused", reply.refused, (n, count), torch.bool)
-    if not 0 < reply.peers.shape[-1] <= width or len(reply.unreachable) % 2:
+    if len(reply.unreachable) % 2:
         raise WireError("the coordinator sent an invalid reply to Assist")
 
     def place(values: Tensor) -> Tensor:
@@ -352,8 +340,7 @@ def _spread(reply: Assistance, incomplete: Tensor, width: int) -> _PeerAssistanc
 
     pairs = zip(reply.unreachable[::2], reply.unreachable[1::2], strict=True)
     return _PeerAssistance(
-        place(reply.cue),
-        place(reply.peers),
+        place(reply.values),
         place(reply.contributors),
         place(reply.refused),
         reply.parties,

@@ -8,15 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from xvfl import maths
 from xvfl.errors import ConfigError, RunError, WireError
-from xvfl.federation.assistance import average_peers
 from xvfl.federation.message_checks import check_handles
 from xvfl.federation.party_pool import PartyPool
 from xvfl.federation.predict_in_time import (
     EMBED_SHARE,
     TimelyBatch,
-    collaborate_in_time,
     embed_in_time,
+    predict_in_time,
 )
 from xvfl.federation.remote_party import RemoteParty
 from xvfl.matching.alignment import CoordinatorAlignment
@@ -26,16 +26,17 @@ from xvfl.model.run_dir import RunDir
 from xvfl.service.align import existing_alignment, match_parties
 from xvfl.service.config import ALIGNMENT, CoordinatorConfig
 from xvfl.service.log import LogFunction
-from xvfl.service.prediction.federated_model import FederatedModel
-from xvfl.service.prediction.micro_batches import Answers, UnavailableError
 from xvfl.service.prediction.prediction_config import MAX_ASSISTED_ROWS, MAX_DEADLINE_S
-from xvfl.service.prediction.row_answers import collaborative_answers
+from xvfl.service.prediction.row_answers import collaborative_answers, prior_answer
+from xvfl.service.prediction.stand_in import add_stand_ins, find_stand_ins
 from xvfl.service.release_delivery import send_release
 from xvfl.service.release_store import ReleaseStore
+from xvfl.service.trained_heads import TrainedHeads
 from xvfl.wire.messages import Assist, Assistance, Hello, Message
 from xvfl.wire.texts import MAX_NAME
 from xvfl.wire.transport import Transport
-from xvfl_serve.errors import RequestError
+from xvfl_serve.errors import RequestError, UnavailableError
+from xvfl_serve.http.micro_batches import Answers
 
 MATCH_TIMEOUT_S = 60.0
 """Seconds to wait for a party that restarts during matching."""
@@ -60,10 +61,12 @@ class CoordinatorPredictor:
         Receives log events.
     """
 
+    mode = "collaborative"
+
     def __init__(
         self,
         config: CoordinatorConfig,
-        model: FederatedModel,
+        model: TrainedHeads,
         ids: Sequence[str],
         folder: RunDir,
         log: LogFunction,
@@ -75,7 +78,7 @@ class CoordinatorPredictor:
                 f"prediction.min_parties: expected 1 to {len(model.names)}, the parties of the "
                 f"run, got {self.settings.min_parties}"
             )
-        self._ids = list(ids)
+        self._ids, self.n_ids = list(ids), len(ids)
         rule = config.matching.rule
         self._normalize = RULES[rule]
         texts = normalize_ids(self._ids, rule, "prediction.ids")
@@ -91,6 +94,7 @@ class CoordinatorPredictor:
         self._offered: set[tuple[str, int, str]] = set()
         self._release_error = ""
         self.pool: PartyPool | None = None
+        self._stand_ins = find_stand_ins(self.config, model, list(self._row))
 
     def _set_alignment(self, alignment: CoordinatorAlignment) -> None:
         handles = torch.full((len(self._ids), len(self.model.names)), -1)
@@ -104,8 +108,18 @@ class CoordinatorPredictor:
         self._transports = transports
         parties = [RemoteParty(name, transports[name]) for name in self.model.names]
         patience = EMBED_SHARE * self.settings.deadline
-        self.pool = PartyPool(parties, self.model.run, self._prepare, self._log, patience)
+        self.pool = PartyPool(parties, self.model.runs, self._prepare, self._log, patience)
         return self.pool
+
+    def use_model(self, model: TrainedHeads) -> None:
+        """Predict with another head of the same parties from now on."""
+        if model.names != self.model.names:
+            raise RunError("the current head has other parties; start this process again")
+        with self._exchange:
+            self.model = model
+            self._stand_ins = find_stand_ins(self.config, model, list(self._row))
+            if self.pool is not None:
+                self.pool.use_runs(model.runs)
 
     def check_hello(self, name: str, hello: Hello) -> None:
         """Reject a party whose prediction table was matched in another session."""
@@ -181,9 +195,16 @@ class CoordinatorPredictor:
             raise RequestError(text, "ids", status=404)
         return row
 
+    def prior(self, note: str) -> dict[str, Any]:
+        """Answer a row that no party holds."""
+        return prior_answer(self.model.task, self.model.prior, note)
+
     def check_ready(self) -> None:
         """Raise `UnavailableError` if fewer than `min_parties` are available."""
-        self._check_parties(self.pool.n_available if self.pool else 0, "available")
+        parties = self.pool.parties if self.pool else []
+        usable = {place for place, each in self._stand_ins.items() if each.usable}
+        count = sum(each.available or i in usable for i, each in enumerate(parties))
+        self._check_parties(count, "available")
 
     def _check_parties(self, count: int, what: str) -> None:
         least = self.settings.min_parties
@@ -200,9 +221,10 @@ class CoordinatorPredictor:
         views = prediction_views(model.method)
         handles: Tensor = self._handles[rows]
         with self._exchange:
-            batch = embed_in_time(pool, handles, caller, views, model.width, deadline)
+            batch = embed_in_time(pool, handles, caller, views, model.widths, deadline)
             self._record_full(torch.tensor(rows), batch)
-            out, batch, completed = collaborate_in_time(
+            batch, stood_in = add_stand_ins(batch, torch.tensor(rows), self._stand_ins)
+            out, batch, completed = predict_in_time(
                 pool, model.method, batch, model.net.members, deadline
             )
         self._check_parties(len(batch.places), "answered")
@@ -213,7 +235,13 @@ class CoordinatorPredictor:
         }
         n_features = [pool.parties[i].n_features for i in batch.places]
         holders = [self._possible_holders(each) for each in handles]
-        return collaborative_answers(model, out, batch, n_features, completed, unreachable, holders)
+        answers = collaborative_answers(
+            model, out, batch, n_features, completed, unreachable, holders
+        )
+        for note, held in stood_in.items():
+            for i in held.nonzero().flatten().tolist():
+                answers[i]["notes"].append(note)
+        return answers
 
     def _possible_holders(self, handles: Tensor) -> list[str]:
         """Return the parties that hold a row, and those of which this is not known yet."""
@@ -272,32 +300,45 @@ class CoordinatorPredictor:
 
     @torch.no_grad()
     def _assist(self, own: int, message: Assist, deadline: float) -> Assistance:
-        """Average the embeddings of the peers for the rows that have a gap at the party."""
+        """Predict the rows that have a gap at the party, with the peers that answer in time."""
         assert self.pool is not None
         model, pool = self.model, self.pool
-        peers = [i for i in range(len(model.names)) if i != own]
+        name = model.names[own]
         # The name of the certificate: a party could invent callers, each with a budget.
-        caller = f"party:{model.names[own]}"[:MAX_NAME]
+        caller = f"party:{name}"[:MAX_NAME]
         if not self._exchange.acquire(timeout=max(deadline - time.monotonic(), 0.0)):
             raise WireError("Assist: the coordinator is busy; try again")
         try:
             rows = self._rows_of_handles(own)[message.handles.long()]
             gap = self._has_gap(own, rows, caller, deadline)
             handles = self._handles[rows].masked_fill(~gap.unsqueeze(1), -1)
-            batch = embed_in_time(pool, handles, caller, ("plain",), model.width, deadline, peers)
+            views = prediction_views(model.method)
+            batch = embed_in_time(pool, handles, caller, views, model.widths, deadline)
+            out, batch, _ = predict_in_time(
+                pool, model.method, batch, model.net.members, deadline, own
+            )
         finally:
             self._exchange.release()
-        partial = model.heads.loss.self_completion_weight > 0
-        cue, mean, contributors = average_peers(model.method, batch, model.net.members, partial)
+        if len(message.handles) and own not in batch.places:
+            raise WireError("Assist: this party did not embed its rows in time")
+        temperature = model.temperature("assisted", name)
+        values = torch.from_numpy(model.task.values(out.double() / temperature))
+        peers = [n for n, place in enumerate(batch.places) if place != own]
         missed = [
             text
-            for i in peers
-            if i not in batch.places
-            for text in (pool.parties[i].name, pool.parties[i].absence)
+            for i, party in enumerate(pool.parties)
+            if i not in batch.places and i != own
+            for text in (party.name, party.absence)
         ]
-        names = tuple(model.names[i] for i in batch.places)
+        full, seen = batch.rows.full[:, peers], batch.rows.seen[:, peers]
+        partial = model.loss.self_completion_weight > 0
         return Assistance(
-            message.request_id, cue, mean, contributors, batch.refused, names, tuple(missed)
+            message.request_id,
+            values,
+            maths.sources(full, seen) if partial else full,
+            batch.refused[:, peers],
+            tuple(model.names[batch.places[n]] for n in peers),
+            tuple(missed),
         )
 
     def _has_gap(self, own: int, rows: Tensor, caller: str, deadline: float) -> Tensor:
@@ -309,7 +350,9 @@ class CoordinatorPredictor:
         unknown = rows[self._full_at[rows, own] < 0]
         if len(unknown):
             handles = self._handles[unknown]
-            batch = embed_in_time(self.pool, handles, caller, (), 0, deadline, [own])
+            batch = embed_in_time(
+                self.pool, handles, caller, (), self.model.widths, deadline, [own]
+            )
             if not batch.places:
                 raise WireError("Assist: this party did not report its rows in time")
             self._record_full(unknown, batch)

@@ -4,26 +4,23 @@ from contextlib import ExitStack
 
 import torch
 
-from xvfl.certs.release_key import PUBLIC_KEY
 from xvfl.data.frames import read_frame
-from xvfl.errors import ConfigError
+from xvfl.errors import ConfigError, XVFLError
 from xvfl.federation.prediction_ledger import PredictionLimits
 from xvfl.model.run_dir import RunDir
-from xvfl.model.workflow import read_source
 from xvfl.options import resolve_privacy
 from xvfl.service.config import CoordinatorConfig
+from xvfl.service.head_store import HeadStore
 from xvfl.service.listener import listen
 from xvfl.service.log import LogFunction
+from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.prediction.coordinator_prediction import CoordinatorPredictor
-from xvfl.service.prediction.endpoint_settings import EndpointSettings
-from xvfl.service.prediction.federated_model import load_federated_model
-from xvfl.service.prediction.http_endpoint import HttpEndpoint, PredictionService
-from xvfl.service.prediction.micro_batches import MicroBatcher
+from xvfl.service.prediction.endpoint import start_endpoint
 from xvfl.service.prediction.party_prediction import PREDICTION, PartyPredictor
 from xvfl.service.prediction.prediction_config import CoordinatorPrediction
-from xvfl.service.prediction.row_answers import prior_answer
 from xvfl.service.state_dir import open_state_dir
-from xvfl.service.status_server import StatusServer
+from xvfl.service.status_server import serve_status
+from xvfl.service.trained_heads import load_federated_model
 from xvfl.system.signals import STOP_TIMEOUT_S, stop_on_signals
 from xvfl.training.threads import limit_threads
 from xvfl.wire.in_process import InProcessTransport
@@ -60,36 +57,33 @@ def serve_predictions(config: CoordinatorConfig, show: bool = True) -> None:
         server = stack.enter_context(
             listen(config, log, predictor.check_hello, "prediction", predictor.assist)
         )
-        local = open_local_party(config, settings, folder, log)
+        local = open_local_party(config, settings, log)
         pool = predictor.connect({**server.transports, **local})
         stack.callback(pool.close)
-        batcher = MicroBatcher(predictor.answer, settings.max_rows)
-        stack.callback(batcher.close)
-        service = PredictionService(
-            "collaborative",
-            predictor.find_row,
-            lambda note: prior_answer(model.task, model.prior, note),
-            batcher.submit,
-            check_ready=predictor.check_ready,
-        )
-        endpoint = HttpEndpoint(EndpointSettings.of(settings), service, log)
-        stack.callback(endpoint.close)
+        start_endpoint(settings, predictor, {}, log, stack)
         address = f"{config.listen.rpartition(':')[0]}:{server.port}"
         log({"event": "listening", "address": address, "parties": list(config.parties)})
-        log({"event": "prediction_endpoint", "port": endpoint.port, "ids": len(ids)})
-        if config.status_address is not None:
-            status_server = StatusServer(
-                config.status_address, predictor.status, config.status_allowed_hosts
-            )
-            stack.callback(status_server.close)
-            log({"event": "status_server", "port": status_server.port})
+        serve_status(config, predictor.status, log, stack)
+        used, failed = HeadStore(folder).current_run, ""
         while not stop.wait(0.5):
             predictor.offer_releases()
+            run = HeadStore(folder).current_run
+            if run in (used, failed):
+                continue
+            try:
+                predictor.use_model(load_federated_model(folder, privacy, config.all_parties))
+                used, failed = run, ""
+                log({"event": "head_changed", "run": run})
+            except Exception as error:
+                # Predictions go on with the head in use.
+                failed = run
+                reason = str(error) if isinstance(error, XVFLError) else repr(error)
+                log({"event": "head_not_changed", "reason": reason})
     log({"event": "stopped", "reason": "stop signal"})
 
 
 def open_local_party(
-    config: CoordinatorConfig, settings: CoordinatorPrediction, folder: RunDir, log: LogFunction
+    config: CoordinatorConfig, settings: CoordinatorPrediction, log: LogFunction
 ) -> dict[str, Transport]:
     """Open the prediction table of the party in this process, if there is one."""
     party = config.local_party
@@ -100,19 +94,7 @@ def open_local_party(
             f"prediction.local_table: expected the prediction table of the local party "
             f"{party.name!r}"
         )
-    source = read_source(settings.local_table, party.id_column, party.name)
-    state = RunDir(folder / party.name)
-    predictor = PartyPredictor(
-        party.name,
-        state,
-        source,
-        config.matching,
-        NO_BUDGET,
-        "cpu",
-        log,
-        again=True,
-        release_key=folder / PUBLIC_KEY,
-        id_column=party.id_column,
-    )
+    inputs = PartyInputs.of_local_party(config, False, settings.local_table)
+    predictor = PartyPredictor(inputs, NO_BUDGET, log, again=True)
     endpoint = predictor.endpoint
     return {party.name: InProcessTransport(endpoint.hello, endpoint.handle)}

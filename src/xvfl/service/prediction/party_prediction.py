@@ -1,36 +1,36 @@
 """A party that predicts: its prediction table, matched anew, with the nets of the last run."""
 
-import secrets
-from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from xvfl.config import LossConfig
-from xvfl.data.encoder import encoder_from_dict
-from xvfl.data.images import Images
-from xvfl.data.sources import Source, encode, source_columns, source_ids, take_rows
+from xvfl.data.sources import encode, take_rows
 from xvfl.dataset.in_memory import to_party_table
 from xvfl.errors import InputError, RunError, WireError
-from xvfl.federation.build import build_parties
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.prediction_endpoint import PredictionEndpoint, PredictionRows
-from xvfl.federation.prediction_ledger import COUNTS, PredictionLedger, PredictionLimits
-from xvfl.federation.run_settings import RunSettings
-from xvfl.matching.alignment import PartyAlignment, load_party_alignment
+from xvfl.federation.prediction_ledger import PredictionLedger, PredictionLimits, forget_rows
+from xvfl.methods.build import build_parties
 from xvfl.methods.members import member_seeds
 from xvfl.model.fitting import choose_device
 from xvfl.model.run_dir import RunDir
 from xvfl.model.workflow import ENCODER
+from xvfl.nets import NoCompleter
 from xvfl.nets.party_net import PartyNet
 from xvfl.options import resolve_saved
-from xvfl.primitives.layout import Layout
 from xvfl.primitives.rows import observation_levels
-from xvfl.service.config import ALIGNMENT, MatchingConfig
+from xvfl.service.config import ALIGNMENT
 from xvfl.service.log import LogFunction
-from xvfl.service.party_matching import MatchingService
-from xvfl.service.party_release import RUN, PartyFolder, release_event
-from xvfl.wire.messages import Done, Hello, Release
+from xvfl.service.matched_table import MatchedTable
+from xvfl.service.party_inputs import PartyInputs
+from xvfl.service.party_release import RUN, PartyFolder
+from xvfl.service.uploads.party_encoder import HELD_OUT, PartyParts
+from xvfl.service.uploads.party_withdrawal import IDS, find_withdrawn
+from xvfl.wire.messages import Match, Release
 
 PREDICTION = "prediction"
 """Subfolder of the state folder: alignment and counts of the prediction table."""
@@ -41,141 +41,125 @@ class PartyPredictor:
 
     Parameters
     ----------
-    name
-        Name of the party.
-    folder
-        State folder of the finished run.
-    source
-        The prediction table.
-    matching
-        Rule and limits of private id matching.
+    inputs
+        The prediction table, with the state folder of the finished run.
     limits
         Budgets.
-    device
-        Device of the nets.
     log
         Receives log events.
     again
         Match ids once more, although they are matched.
-    release_key
-        Public key that verifies a release.
-    id_column
-        The id column, for the released model.
     """
+
+    busy = False
 
     def __init__(
         self,
-        name: str,
-        folder: RunDir,
-        source: Source,
-        matching: MatchingConfig,
+        inputs: PartyInputs,
         limits: PredictionLimits,
-        device: str,
         log: LogFunction,
         again: bool = False,
-        release_key: Path | None = None,
-        id_column: str | None = None,
     ) -> None:
-        if not folder.has(RUN) or not folder.has(ENCODER):
+        folder = inputs.folder
+        if not folder.has(HELD_OUT) and not (folder.has(RUN) and folder.has(ENCODER)):
             raise RunError(
                 f"{folder.path}: no finished run to predict with; train first with `xvfl party`"
             )
-        self.name, self._folder, self._source, self._limits = name, folder, source, limits
-        self._state = PartyFolder(name, folder, release_key, id_column)
-        self._device, self._log = device, log
-        self.ids, columns = source_ids(source), source_columns(source)
+        self.inputs, self._limits, self._log = inputs, limits, log
+        self._state = PartyFolder(inputs.name, folder, inputs.release_key, inputs.id_column, log)
+        self._withdrawn: tuple[int, NDArray[np.bool_]] | None = None
         self.state = RunDir(folder / PREDICTION).create()
         path = self.state / ALIGNMENT
-        self._alignment = self._load_alignment(path, columns)
-        if again and self._alignment is not None:
-            self._alignment = None
-            path.unlink()
-        self._process_id = secrets.token_hex(8)
-        self._matching = MatchingService(
-            self.ids, columns, matching, path, log, self._set_alignment
+        self.table = MatchedTable(
+            inputs.source, path, inputs.matching, log, self._use_match, "prediction"
         )
+        self._forget_other_table()
+        if again:
+            self.table.forget()
         # The operator started this process: forget unfinished sessions.
-        self._matching.allow_sessions()
+        self.table.matching.allow_sessions()
         self.endpoint = PredictionEndpoint(
-            self.hello(), self._open_rows, self._matching.reply, self._install, log
+            self.table.hello(),
+            self._open_rows,
+            {Match: self.table.matching.reply, Release: self._state.reply},
+            log,
         )
 
-    def hello(self) -> Hello:
-        """Describe this party to the coordinator."""
-        match = self._alignment.match if self._alignment else None
-        return Hello(
-            0,
-            self._process_id,
-            isinstance(self._source, Images),
-            len(match.rows) if match else 0,
-            "",
-            match.session.hex() if match else "",
-            "prediction",
-        )
+    def status(self) -> dict[str, Any]:
+        """Describe the use of the budgets for the status server; numbers become metrics."""
+        return {"predicting": True, **self.endpoint.usage}
+
+    def close(self) -> None:
+        """Do nothing: requests are counted when they are answered."""
 
     def handles(self) -> Tensor:
         """Return the handle of each row of the table, −1 where it is not matched. (n,)"""
-        handles = torch.full((len(self.ids),), -1)
-        if self._alignment is not None:
-            rows = torch.from_numpy(self._alignment.match.rows)
-            handles[rows] = torch.arange(len(rows))
+        handles = torch.full((len(self.table.ids),), -1)
+        if (match := self.table.match) is not None:
+            handles[torch.from_numpy(match.rows)] = torch.arange(len(match.rows))
         return handles
 
-    def _load_alignment(self, path: Path, columns: list[str]) -> PartyAlignment | None:
-        """Load the alignment of the prediction table; a new table has new counts."""
-        if not path.is_file():
-            return None
-        alignment = load_party_alignment(path)
+    def _forget_other_table(self) -> None:
+        """Forget the alignment of another table; a new table has new counts."""
         try:
-            alignment.table.check(columns, self.ids, "prediction table")
+            self.table.check("prediction table")
         except InputError as error:
             self._log({"event": "prediction_table_changed", "reason": str(error)})
-            path.unlink()
-            (self.state / COUNTS).unlink(missing_ok=True)
-            return None
-        return alignment
+            self.table.forget()
+            forget_rows(self.state.path)
 
-    def _set_alignment(self, alignment: PartyAlignment) -> None:
-        self._alignment = alignment
-        self.endpoint.hello = self.hello()
+    def _use_match(self) -> None:
+        self.endpoint.hello = self.table.hello()
         self.endpoint.close_rows()
 
-    def _install(self, message: Release) -> Done:
-        self._log(release_event(self._state.install(message)))
-        return Done(message.request_id, 0)
-
     def _open_rows(self, run: str) -> PredictionRows:
-        if self._alignment is None:
+        if (match := self.table.match) is None:
             raise WireError("OpenPrediction: the ids of the prediction table are not matched yet")
-        settings, full_threshold = self._state.load_run(run, "OpenPrediction")
-        if settings.privacy.epsilon is not None:
+        parts = self._state.load_parts(run, "OpenPrediction")
+        if parts.privacy.epsilon is not None:
             raise WireError(
                 "OpenPrediction: the run has differential privacy, and the embeddings of new rows "
                 "would not be accounted for"
             )
-        encoder = encoder_from_dict(self._folder.read_json(ENCODER))
-        rows = self._alignment.match.rows
-        table = to_party_table(encoder.layout, encode(encoder, take_rows(self._source, rows)))
-        device = choose_device(self._device)
-        net = self._load_net(settings, encoder.layout).to(device)
+        rows, layout = match.rows, parts.encoder.layout
+        table = to_party_table(layout, encode(parts.encoder, take_rows(self.inputs.source, rows)))
+        device = choose_device(self.inputs.device)
+        net = self._load_net(parts).to(device)
         worker = PartyWorker(
-            self.name, net, table.to(device), member_seeds([0], settings.net.members)
+            self.inputs.name, net, table.to(device), member_seeds([0], parts.net.members)
         )
         return PredictionRows(
             run,
             worker,
             rows,
-            observation_levels(table.observed, full_threshold),
+            observation_levels(table.observed, parts.full_threshold),
             table.observed.float().mean(1),
-            PredictionLedger(self._limits, len(self.ids), self.state.path, log_event=self._log),
+            PredictionLedger(
+                self._limits, len(self.table.ids), self.state.path, log_event=self._log
+            ),
+            self._find_withdrawn,
         )
 
-    def _load_net(self, settings: RunSettings, layout: Layout) -> PartyNet:
-        """Build the party's net with the final weights of the run."""
-        loss, privacy = LossConfig(method=settings.method), settings.privacy
-        config, loss = resolve_saved(settings.net, loss, privacy, image=layout.image is not None)
+    def _find_withdrawn(self) -> NDArray[np.bool_] | None:
+        """Return which rows of the table were withdrawn, also while this process runs."""
+        path = self.inputs.folder / IDS
+        if not path.is_file():
+            return None
+        changed = path.stat().st_mtime_ns
+        if self._withdrawn is None or self._withdrawn[0] != changed:
+            found = find_withdrawn(self.inputs.folder, self.table.ids, self.inputs.matching.rule)
+            self._withdrawn = changed, found
+        return self._withdrawn[1]
+
+    def _load_net(self, parts: PartyParts) -> PartyNet:
+        """Build the party's net with its final weights."""
+        loss, privacy, layout = LossConfig(method=parts.method), parts.privacy, parts.encoder.layout
+        config, loss = resolve_saved(parts.net, loss, privacy, image=layout.image is not None)
         with torch.random.fork_rng(devices=[]):
-            nets = build_parties({self.name: layout}, config, loss, [0], privacy=privacy)
-        net = nets[self.name]
-        net.load_state_dict(self._state.load_weights(settings.run))
+            nets = build_parties({self.inputs.name: layout}, config, loss, [0], privacy=privacy)
+        net = nets[self.inputs.name]
+        net.load_state_dict(dict(parts.weights))
+        if privacy.trains_encoders:
+            # The decoder of an encoder that was trained alone completes nothing for others.
+            net.completer = NoCompleter()
         return net

@@ -14,7 +14,7 @@ from torch import Tensor
 from xvfl.federation.predict_in_time import TimelyBatch
 from xvfl.model.decision_rule import predicted_classes
 from xvfl.primitives.task import Task
-from xvfl.service.prediction.federated_model import FederatedModel
+from xvfl.service.trained_heads import TrainedHeads
 from xvfl_serve.row_report import (
     NOT_OBSERVED,
     REFUSED_MODE,
@@ -27,7 +27,7 @@ NOT_COMPLETED = "no time for completion: observed features alone"
 
 
 def collaborative_answers(
-    model: FederatedModel,
+    model: TrainedHeads,
     out: Tensor,
     batch: TimelyBatch,
     n_features: Sequence[int],
@@ -47,10 +47,10 @@ def collaborative_answers(
     completes = model.completes and completed_in_time
     parties = tuple(model.names[i] for i in batch.places)
     kind = PredictionKind("collaborative", "", parties, completes, completes)
-    report = describe_rows(kind, model.cross_completion, False, observed)
+    report = describe_rows(kind, "assisted" in model.method.modes, False, observed)
     values = np.tile(np.asarray(model.prior, dtype=float), (n, 1))
     if batch.places:
-        scaled = model.task.values(out.double() / model.temperature)
+        scaled = model.task.values(out.double() / model.temperature("collaborative"))
         values = np.where(np.asarray(report.prior)[:, None], values, scaled)
     names = np.asarray(parties, dtype=object)
     refused = batch.refused.numpy()

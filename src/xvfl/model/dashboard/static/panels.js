@@ -76,7 +76,6 @@ export function modesPanel() {
 }
 
 function partyState(status, name) {
-  if (status.party_excluded?.[name]) return "excluded";
   if (status.party_present?.[name]) return "online";
   return status.waiting ? "waiting" : "absent";
 }
@@ -96,16 +95,14 @@ export function partiesPanel() {
     } else if (status?.party_present) {
       const of = (key, name) => status[key]?.[name];
       body.replaceChildren(table(
-        ["party", "state", "#response time", "#last seen", "#sent", "#received", "#batches", "#departures", "#warnings", "last warning"],
+        ["party", "state", "#response time", "#last seen", "#sent", "#received", "#departures"],
         names.map((name) => [
           name,
-          html("span", { class: `tag ${partyState(status, name)}`, title: of("party_absence", name) || false }, partyState(status, name)),
+          html("span", { class: `tag ${partyState(status, name)}` }, partyState(status, name)),
           duration(of("party_latency_seconds", name)),
           of("party_last_seen_seconds", name) === undefined ? "–" : ago(of("party_last_seen_seconds", name)),
           bytes(of("party_bytes_sent", name)), bytes(of("party_bytes_received", name)),
-          of("party_batches", name) === undefined ? "–" : `${number(of("party_batches", name))} of ${number(status.batches)}`,
-          number(of("party_departures", name)), number(of("party_anomalies", name)),
-          of("party_last_anomaly", name) ?? "–",
+          number(of("party_departures", name)),
         ])));
     } else {
       body.replaceChildren(table(["party", "table", "#features", "#rows", "#shared", "#labeled", "#full"],
@@ -119,7 +116,7 @@ export function partiesPanel() {
   return { element: panel("Parties", body, true), update };
 }
 
-/** Warnings of the data, of the party monitor and of the log. */
+/** Warnings of the data and of the log. */
 export function warningsPanel() {
   const body = html("div", { class: "scroll" });
   function update({ events }) {
@@ -127,7 +124,7 @@ export function warningsPanel() {
     body.replaceChildren(html("ul", { class: "warnings" }, ...[...events].reverse().map((each) => {
       const { event, time, reason, ...rest } = each;
       const more = Object.entries(rest).map(([name, value]) => `${name} ${typeof value === "object" ? JSON.stringify(value) : value}`);
-      return html("li", {}, html("span", { class: "tag warn" }, (event ?? "party_anomaly").replaceAll("_", " ")), " ",
+      return html("li", {}, html("span", { class: "tag warn" }, (event ?? "warning").replaceAll("_", " ")), " ",
         [reason, more.join(", "), time?.replace("T", " ").slice(0, 19)].filter(Boolean).join(" · "));
     })));
   }

@@ -1,0 +1,243 @@
+"""A party's encoder in its state folder: trained once for a version, resumed after a stop.
+
+held_out.json              rows that the coordinator holds out; fixed for an alignment
+encoders/N/encoder.json    how the columns are encoded
+encoders/N/weights.safetensors    the trained encoder of version N
+encoders/N/checkpoint.safetensors    the state of its training, until it is finished
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from hashlib import blake2b
+from threading import Event
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from xvfl.config import EncoderConfig, LossConfig, NetConfig, PrivacyConfig, build
+from xvfl.data.encoder import encoder_from_dict
+from xvfl.data.sources import Encoder, encode, fit_encoder, take_rows
+from xvfl.dataset.in_memory import to_party_table
+from xvfl.errors import ConfigError, WireError
+from xvfl.federation.party_worker import PartyWorker
+from xvfl.federation.privacy_accounting import composed_epsilon, state_privacy
+from xvfl.federation.request_limits import RequestLimits
+from xvfl.federation.upload.encoder_net import build_encoder, encoder_net_config, encoder_privacy
+from xvfl.federation.upload.encoder_training import EncoderTraining
+from xvfl.federation.upload.private_worker import PrivateWorker
+from xvfl.model.encoder_runs import train_encoder
+from xvfl.model.fitting import choose_device
+from xvfl.model.run_dir import CHECKPOINT, RunDir
+from xvfl.nets.party_net import PartyNet
+from xvfl.primitives.rows import FULL, PartyTable, choose_full_threshold, observation_levels
+from xvfl.service.party_inputs import PartyInputs
+from xvfl.service.secret import load_secret, run_seed
+from xvfl.system.report import Report, no_report
+from xvfl.training.loop import Record
+
+HELD_OUT = "held_out.json"
+ENCODER = "encoder.json"
+WEIGHTS = "weights.safetensors"
+
+
+@dataclass(frozen=True)
+class PartyParts:
+    """What a party contributes to its model."""
+
+    encoder: Encoder
+    method: str
+    net: NetConfig
+    privacy: PrivacyConfig
+    full_threshold: float
+    weights: Mapping[str, Tensor]
+
+
+class PartyEncoder:
+    """One version of a party's encoder.
+
+    Parameters
+    ----------
+    inputs
+        The party's whole table, its state folder, and the configuration of the encoder. It learns
+        from all rows but those held out.
+    version
+        Number of the version, from 1.
+    """
+
+    def __init__(self, inputs: PartyInputs, version: int = 1) -> None:
+        self.name, self.version, self._config = inputs.name, version, inputs.encoder
+        self._source, self._options = inputs.source, inputs.options
+        self._device = choose_device(inputs.device)
+        self._folder = RunDir(inputs.folder / f"encoders/{version}").create()
+        self._seeds = [run_seed(load_secret(inputs.folder), f"encoder {version}")]
+        self._net: PartyNet | None = None
+        self._table: PartyTable | None = None
+        self.full_threshold = 1.0
+        self.privacy = state_privacy(inputs.encoder)
+        """What differential privacy guarantees; None without it."""
+
+    @property
+    def width(self) -> int:
+        """Width of the embeddings."""
+        return encoder_net_config(self._config).embedding_dim
+
+    @property
+    def noise(self) -> dict[str, float]:
+        """What the manifest of the upload states about differential privacy."""
+        if self.privacy is None:
+            return {}
+        return {name: getattr(self.privacy, name) for name in ("epsilon", "delta", "noise_std")}
+
+    @property
+    def trained(self) -> bool:
+        """Whether the training is finished."""
+        return self._folder.has(WEIGHTS)
+
+    def train(self, rows: Tensor, stop: Event, report: Report = no_report) -> bool:
+        """Train on these rows of the table until the last epoch or `stop`; return if it finished.
+
+        An interrupted training continues from its last checkpoint.
+        """
+        table, net = self._load(rows)
+        if self.trained:
+            return True
+        if self._config.epsilon is None:
+            handles = rows.to(self._device)
+            training = EncoderTraining(self.name, net, table, handles, self._config, self._seeds)
+            per_epoch, epochs = training.trainer.batches_per_epoch, self._config.epochs
+
+            def show(record: Record) -> None:
+                done = record.progress.epoch + record.progress.batch / per_epoch
+                report(f"epoch {record.progress.epoch}", done / epochs)
+
+            if not train_encoder(training, self._folder, stop, show):
+                return False
+        about = {"full_threshold": self.full_threshold, "config": asdict(self._config)}
+        self._folder.save_tensors(WEIGHTS, net.state_dict(), about)
+        (self._folder / CHECKPOINT).unlink(missing_ok=True)
+        return True
+
+    @property
+    def digest(self) -> str:
+        """Digest of the trained weights."""
+        data = (self._folder / WEIGHTS).read_bytes()
+        return blake2b(data, digest_size=16).hexdigest()
+
+    def worker(self) -> PartyWorker:
+        """Return the trained encoder with all rows of the table."""
+        if not self.trained:
+            raise WireError("this party's encoder is not trained yet")
+        table, net = self._load(None)
+        if self.privacy is not None:
+            return PrivateWorker(self.name, net, table, self._seeds, self.privacy.noise_std)
+        return PartyWorker(self.name, net, table, self._seeds)
+
+    def row_status(self, observed: Tensor) -> Tensor:
+        """Grade rows by their observed features; with differential privacy all are full. (n,)"""
+        levels = observation_levels(observed, self.full_threshold)
+        return levels if self.privacy is None else torch.full_like(levels, FULL)
+
+    def _load(self, rows: Tensor | None) -> tuple[PartyTable, PartyNet]:
+        """Encode the table and build the net; fit the encoding on `rows` the first time."""
+        if self._net is None or self._table is None:
+            if not self._folder.has(ENCODER):
+                assert rows is not None
+                learned = take_rows(self._source, np.asarray(rows))
+                fitted = fit_encoder([learned], self._options, self.name)
+                self._folder.write_json(ENCODER, fitted.to_dict())
+            encoder = encoder_from_dict(self._folder.read_json(ENCODER))
+            table = to_party_table(encoder.layout, encode(encoder, self._source))
+            net = build_encoder(self.name, encoder.layout, self._config, self._seeds)
+            if self.trained:
+                weights, about = self._folder.load_tensors(WEIGHTS)
+                net.load_state_dict(weights)
+                self.full_threshold = float(about["full_threshold"])
+            else:
+                assert rows is not None
+                observed = table.observed[rows]
+                chosen = self._config.full_threshold or choose_full_threshold(observed)
+                self.full_threshold = chosen
+            self._net, self._table = net.to(self._device), table.to(self._device)
+        return self._table, self._net
+
+
+def is_trained(folder: RunDir, version: int) -> bool:
+    """Return whether a version of the encoder is trained."""
+    return folder.has(f"encoders/{version}/{WEIGHTS}")
+
+
+def check_epsilon(
+    folder: RunDir, config: EncoderConfig, version: int, limits: RequestLimits
+) -> None:
+    """Reject an encoder with which the ε of all versions together exceeds the party's limit.
+
+    A trained version keeps the ε with which its rows were released.
+    """
+    configs = {version: config}
+    for path in (folder / "encoders").glob(f"*/{WEIGHTS}"):
+        _, about = RunDir(path.parent).load_tensors(WEIGHTS)
+        configs[int(path.parent.name)] = build(EncoderConfig, about["config"], str(path))
+    before = configs[version]
+    if (before.epsilon, before.delta) != (config.epsilon, config.delta):
+        raise ConfigError(
+            f"encoder.epsilon, encoder.delta: expected {before.epsilon} and {before.delta} as in "
+            f"version {version}, whose rows are released, got {config.epsilon} and {config.delta}; "
+            "restore them, or allow another version with `xvfl upload new-version`"
+        )
+    if limits.max_epsilon is None:
+        return
+    statements = [state_privacy(each) for each in configs.values()]
+    releases = [(each.noise_multiplier, 1) for each in statements if each is not None]
+    private = len(releases) == len(statements)
+    total = composed_epsilon(releases, limits.max_delta) if private else math.inf
+    if total > limits.max_epsilon:
+        raise ConfigError(
+            f"encoder.epsilon: all versions of the encoder together have ε = {total:.3g}, and "
+            f"limits.max_epsilon is {limits.max_epsilon:g} (δ = {limits.max_delta:g}); lower "
+            "encoder.epsilon, or raise the limit"
+        )
+
+
+def load_parts(folder: RunDir, version: int) -> PartyParts:
+    """Load a trained version of the encoder."""
+    stored = RunDir(folder / f"encoders/{version}")
+    if not is_trained(folder, version):
+        raise WireError(f"this party has no trained encoder of version {version}")
+    weights, about = stored.load_tensors(WEIGHTS)
+    config: EncoderConfig = build(EncoderConfig, about["config"], str(stored / WEIGHTS))
+    return PartyParts(
+        encoder_from_dict(stored.read_json(ENCODER)),
+        LossConfig().method,
+        encoder_net_config(config),
+        encoder_privacy(config),
+        float(about["full_threshold"]),
+        weights,
+    )
+
+
+class HeldOutRows:
+    """The rows that a party must not learn from, as the coordinator named them once."""
+
+    def __init__(self, folder: RunDir, session: str) -> None:
+        self._folder, self._session = folder, session
+
+    def load(self) -> list[int] | None:
+        """Return the stored handles; None before the coordinator has sent them."""
+        if not self._folder.has(HELD_OUT):
+            return None
+        stored = self._folder.read_json(HELD_OUT)
+        return list(stored["handles"]) if stored["session"] == self._session else None
+
+    def store(self, handles: list[int]) -> None:
+        """Store the list; reject another one for the same alignment."""
+        stored = self.load()
+        if stored is None:
+            content = {"session": self._session, "handles": handles}
+            self._folder.write_json(HELD_OUT, content)
+        elif stored != handles:
+            raise WireError(
+                "HeldOut: this party has another list of held-out rows for this alignment; its "
+                "encoder may have learned from rows of the new list"
+            )

@@ -1,0 +1,213 @@
+"""The coordinator receives uploads: it sends the held-out list, then asks for chunk after chunk.
+
+A party that is offline is asked again when it is back. Chunks that have arrived are not requested
+again, also after a restart of either side.
+"""
+
+import math
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from threading import Event
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+from xvfl.errors import PartyError, RunError, WireError
+from xvfl.federation.remote_party import RemoteParty, request_all
+from xvfl.federation.upload.manifest import UploadManifest, parse_manifest
+from xvfl.matching import CoordinatorMatch
+from xvfl.model.run_dir import RunDir
+from xvfl.service.log import LogFunction
+from xvfl.service.uploads.upload_store import UploadStore, find_upload, stored_uploads
+from xvfl.system.printable import one_line
+from xvfl.wire.messages import (
+    AskChunk,
+    AskUpload,
+    Done,
+    HeldOut,
+    Message,
+    UploadChunk,
+    UploadOffer,
+    UploadStored,
+)
+
+FIRST_POLL_S, MAX_POLL_S = 0.2, 5.0
+Reply = TypeVar("Reply", Done, UploadOffer, UploadChunk)
+
+
+class UploadReceiver:
+    """Receives one party's upload; a party that never connects is an error after `join` seconds."""
+
+    def __init__(
+        self,
+        party: RemoteParty,
+        folder: RunDir,
+        match: CoordinatorMatch,
+        request_ids: Iterator[int],
+        join: float,
+        log: LogFunction,
+    ) -> None:
+        self._party, self._folder, self._log = party, folder, log
+        self._session, self._rows = match.session.hex(), int((match.handles >= 0).sum())
+        self._request_ids, self._join = request_ids, join
+        self.progress, self.version, self.n_bytes, self.problem = 0.0, 0, 0, ""
+        """Finished share of the training of the party's encoder; version and bytes of the stored
+        upload; why the run waits."""
+
+    def receive(self, held_out: Tensor, stop: Event, version: int = 0) -> UploadStore | None:
+        """Receive the whole upload; None if `stop` is set before. A refusal raises `RunError`.
+
+        If an upload is stored already, the party need not be online; if it is, it is asked for a
+        newer version, unless `version` names the one that is needed.
+        """
+        stored = find_upload(self._folder, self._party.name, self._session, version)
+        if stored is None:
+            return self._wait_for(held_out, stop)
+        if version or not self._has_newer(stored.manifest.version):
+            return self._accept(stored)
+        try:
+            return self._wait_for(held_out, stop, time.monotonic() + self._join)
+        except RunError as error:
+            # A party must not be able to prevent a training for which its upload is here.
+            used = {"party": self._party.name, "version": stored.manifest.version}
+            self._log({"event": "stored_upload_used", **used, "reason": str(error)})
+            return self._accept(stored)
+
+    def _wait_for(
+        self, held_out: Tensor, stop: Event, until: float = math.inf
+    ) -> UploadStore | None:
+        """Receive the upload that the party offers, if it connects in time and is ready `until`."""
+        pause, deadline = FIRST_POLL_S, min(time.monotonic() + self._join, until)
+        while not stop.is_set():
+            store = None
+            try:
+                if time.monotonic() > deadline:
+                    raise RunError(
+                        f"party {self._party.name!r} did not connect, or did not upload in time; "
+                        "start it with `xvfl party`"
+                    )
+                if self._party.transport.hello() is not None:
+                    deadline, self.problem = until, ""
+                    store = self._try(held_out)
+                else:
+                    self.problem = (
+                        f"party {self._party.name!r} is not connected, and its upload is not stored"
+                    )
+            except PartyError as error:
+                if error.fault == "refused":
+                    raise RunError(str(error)) from error
+                self.problem = str(error)
+            if store is not None:
+                return self._accept(store)
+            stop.wait(pause)
+            pause = min(1.5 * pause, MAX_POLL_S)
+        return None
+
+    def _has_newer(self, version: int) -> bool:
+        """Ask whether the party offers a newer version than the stored one."""
+        if self._party.transport.hello() is None:
+            return False
+        try:
+            return self._request(AskUpload(self._next()), UploadOffer).version > version
+        except PartyError:
+            return False
+
+    def _accept(self, store: UploadStore) -> UploadStore:
+        manifest = store.manifest
+        self.progress, self.problem = 1.0, ""
+        self.version, self.n_bytes = manifest.version, manifest.n_bytes
+        return store
+
+    def _try(self, held_out: Tensor) -> UploadStore | None:
+        """Ask for the upload and the chunks that are missing; None if the party has none yet."""
+        name = self._party.name
+        self._request(HeldOut(self._next(), held_out.int()), Done)
+        offer = self._request(AskUpload(self._next()), UploadOffer)
+        if offer.problem:
+            raise RunError(f"party {name!r}: {one_line(offer.problem)}")
+        self.progress = min(max(offer.progress, 0.0), 1.0) if math.isfinite(offer.progress) else 0.0
+        if not offer.version:
+            return None
+        try:
+            manifest = check_manifest(
+                parse_manifest(offer.manifest), self._party.name, self._session, self._rows
+            )
+            store = UploadStore(self._folder, manifest)
+            for number in store.missing:
+                chunk = self._request(AskChunk(self._next(), manifest.version, number), UploadChunk)
+                store.add(number, chunk.values, chunk.row_status)
+        except WireError as error:
+            raise RunError(f"party {name!r}: its upload is rejected: {error}") from error
+        self._request(UploadStored(self._next(), manifest.version, manifest.digest), Done)
+        self._log(upload_event(self._folder, store))
+        return store
+
+    def _next(self) -> int:
+        return next(self._request_ids)
+
+    def _request(self, message: Message, reply_type: type[Reply]) -> Reply:
+        (reply,) = request_all([self._party], [message], reply_type)
+        return reply
+
+
+def check_manifest(manifest: UploadManifest, party: str, session: str, rows: int) -> UploadManifest:
+    """Reject an upload of another party or alignment."""
+    expected = party, session, rows
+    found = manifest.party, manifest.session, manifest.rows
+    if found != expected:
+        raise WireError(
+            f"expected (party, session, rows) = {expected}, got {found}; match ids again"
+        )
+    return manifest
+
+
+def upload_event(folder: RunDir, store: UploadStore) -> dict[str, Any]:
+    """Return the log event of a stored upload.
+
+    If an earlier version has the same encoder, it counts the rows that are new or have changed.
+    """
+    manifest, changes = store.manifest, {}
+    for earlier in stored_uploads(folder, manifest.party):
+        same_encoder = earlier.manifest.encoder == manifest.encoder and not earlier.missing
+        if same_encoder and earlier.manifest.version < manifest.version:
+            known = {hash(row.tobytes()) for row in earlier.views()[:, 0].numpy()}
+            rows = [hash(row.tobytes()) in known for row in store.views()[:, 0].numpy()]
+            changes = {"rows_new_or_changed": len(rows) - sum(rows)}
+            break
+    return {
+        "event": "upload_received",
+        "party": manifest.party,
+        "version": manifest.version,
+        "rows": manifest.rows,
+        "bytes": manifest.n_bytes,
+        "digest": manifest.digest,
+        **changes,
+    }
+
+
+def receive_uploads(
+    receivers: Mapping[str, UploadReceiver],
+    held_out: Mapping[str, Tensor],
+    stop: Event,
+    versions: Mapping[str, int] = MappingProxyType({}),
+) -> dict[str, UploadStore]:
+    """Receive the uploads of several parties at once; fewer if `stop` is set before.
+
+    `versions` names the versions that are needed; by default the newest ones.
+    """
+    with ThreadPoolExecutor(len(receivers)) as pool:
+        futures = {
+            name: pool.submit(receiver.receive, held_out[name], stop, versions.get(name, 0))
+            for name, receiver in receivers.items()
+        }
+        try:
+            # One that fails must not wait for a party that trains.
+            for future in wait(futures.values(), return_when=FIRST_EXCEPTION).done:
+                future.result()
+            stores = {name: future.result() for name, future in futures.items()}
+        except BaseException:
+            stop.set()
+            raise
+    return {name: store for name, store in stores.items() if store is not None}

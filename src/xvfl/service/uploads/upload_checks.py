@@ -1,0 +1,80 @@
+"""Find suspicious uploads: constant embeddings, noise, or rows in another order.
+
+If a party's columns say something about the label, a linear model on its embeddings predicts the
+label better than the mean label does.
+Shapes: n rows, d embedding width, C outputs.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from xvfl.primitives.task import Regression
+from xvfl.service.labeled_rows import LabeledRows
+from xvfl.service.uploads.upload_store import UploadStore
+
+MAX_ROWS = 4096
+"""Largest number of training rows, and of validation rows, of a party that are tested."""
+MIN_ROWS = 20
+"""Smallest number of each for a test."""
+STANDARD_ERRORS = 2.0
+"""A gain of fewer standard errors counts as chance."""
+MIN_SPREAD = 1e-3
+"""Smallest standard deviation of an embedding's numbers."""
+PENALTY = 0.1
+"""Weight of the L2 penalty of the linear model, per row."""
+CONSTANT = "its embeddings are nearly equal for all rows"
+NO_SIGNAL = (
+    "a linear model on its embeddings predicts validation rows no better than the mean label does: "
+    "they may be noise or belong to other rows, or its columns say nothing about the label"
+)
+
+
+def find_problems(stores: Mapping[str, UploadStore], labeled: LabeledRows) -> dict[str, str]:
+    """Return the parties whose upload is suspicious, and why."""
+    problems = {}
+    for i, (name, store) in enumerate(stores.items()):
+        seen = store.row_status() > 0
+        parts = []
+        for part in labeled.parts[:2]:
+            rows = part[labeled.known[part] & (labeled.handles[part, i] >= 0)]
+            rows = rows[seen[labeled.handles[rows, i]]][:MAX_ROWS]
+            parts.append((_plain(store, labeled.handles[rows, i]), _targets(labeled, rows)))
+        problem = judge(*parts[0], *parts[1])
+        if problem is not None:
+            problems[name] = problem
+    return problems
+
+
+def judge(x: Tensor, y: Tensor, new_x: Tensor, new_y: Tensor) -> str | None:
+    """Return why embeddings (n, d) with targets (n, C) are suspicious, or None.
+
+    `new_x` and `new_y` are those of validation rows.
+    """
+    if min(len(x), len(new_x)) < MIN_ROWS:
+        return None
+    mean, spread = x.mean(0), x.std(0)
+    if float(spread.max()) < MIN_SPREAD:
+        return CONSTANT
+    spread = spread.clamp(min=MIN_SPREAD)
+    x, new_x = (x - mean) / spread, (new_x - mean) / spread
+    center = y.mean(0)
+    gram = x.T @ x + PENALTY * len(x) * torch.eye(x.shape[1], dtype=x.dtype)
+    weights = torch.linalg.solve(gram, x.T @ (y - center))
+    before = (new_y - center).square().sum(1)
+    gain = before - (new_y - center - new_x @ weights).square().sum(1)
+    significant = gain.mean() > STANDARD_ERRORS * gain.std() / len(gain) ** 0.5
+    return None if bool(significant) else NO_SIGNAL
+
+
+def _plain(store: UploadStore, handles: Tensor) -> Tensor:
+    return store.views()[handles, 0].double()
+
+
+def _targets(labeled: LabeledRows, rows: Tensor) -> Tensor:
+    """Return one-hot classes, or numbers. (n, C)"""
+    y = labeled.y[rows]
+    if isinstance(labeled.task, Regression):
+        return y.double().unsqueeze(1)
+    return torch.nn.functional.one_hot(y, labeled.task.n_outputs).double()

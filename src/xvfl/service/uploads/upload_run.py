@@ -1,0 +1,355 @@
+"""A run of the coordinator on uploads: receive them, then train and evaluate without parties."""
+
+import itertools
+import json
+import math
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from hashlib import blake2b
+from threading import Event
+from typing import Any
+
+import pandas as pd
+
+from xvfl.dataset.splits import RowCounts, Splits
+from xvfl.errors import ConfigError, RunError
+from xvfl.federation.remote_party import RemoteParty
+from xvfl.federation.upload.heads import build_heads, resolve_head_options
+from xvfl.matching.alignment import CoordinatorAlignment
+from xvfl.methods import method_spec
+from xvfl.model.dashboard.curves import curves
+from xvfl.model.evaluation import EVALUATION, Evaluation
+from xvfl.model.fitting import choose_device
+from xvfl.model.missing_map import MISSING, rows_map
+from xvfl.model.run_dir import CHECKPOINT, MANIFEST, MODEL, RunDir
+from xvfl.model.run_recorder import RunRecorder
+from xvfl.model.run_summary import record_run
+from xvfl.options import Options
+from xvfl.service.config import CoordinatorConfig
+from xvfl.service.head_store import HeadStore
+from xvfl.service.labeled_rows import LabeledRows
+from xvfl.service.log import FINISHED, LogFunction
+from xvfl.service.outcome import RunOutcome
+from xvfl.service.release_delivery import deliver_releases, end_party
+from xvfl.service.release_store import ReleaseStore
+from xvfl.service.run_description import describe_run, evaluate_heads, progress_status
+from xvfl.service.secret import load_secret, run_seed
+from xvfl.service.trained_heads import TrainedHeads
+from xvfl.service.uploads.receive import UploadReceiver, receive_uploads
+from xvfl.service.uploads.upload_checks import find_problems
+from xvfl.service.uploads.upload_store import UploadStore
+from xvfl.system.locks import file_lock
+from xvfl.training.loop import Trainer
+from xvfl.training.predict import mean_score, mode_losses
+from xvfl.wire.in_process import OfflineTransport
+
+RUN, SPLIT, VERSIONS = "run_name.json", "split.json", "upload_versions.json"
+LOCK = "training.lock"
+
+
+class UploadRun:
+    """The training of one head (of `net.heads` nets) in a coordinator's state folder.
+
+    Parameters
+    ----------
+    config
+        The coordinator's configuration.
+    folder
+        The state folder.
+    labels
+        The labels, by id.
+    ids
+        All ids of the alignment; some may have no label.
+    alignment
+        The matched rows.
+    parties
+        The parties; those whose upload is stored need not be connected.
+    log
+        Receives log events.
+    retrain
+        Train another head, although one is finished.
+    """
+
+    def __init__(
+        self,
+        config: CoordinatorConfig,
+        folder: RunDir,
+        labels: pd.Series,
+        ids: Sequence[str],
+        alignment: CoordinatorAlignment,
+        parties: Sequence[RemoteParty],
+        log: LogFunction,
+        retrain: bool = False,
+    ) -> None:
+        self._config, self._folder, self._log = config, folder, log
+        self._labels, self._ids, self._alignment = labels, ids, alignment
+        self._parties = {party.name: party for party in parties}
+        self._secret, self._heads = load_secret(folder), HeadStore(folder)
+        self._head = self._heads.in_training(retrain)
+        self._releases = ReleaseStore(folder, config.signing_key)
+        if self._head is None and not self._pending():
+            raise RunError(
+                f"{folder.path}: the head is trained already; predict with --serve, train another "
+                "head on the stored uploads with --retrain, or choose another `state_dir`"
+            )
+        # From the clock, so that the numbers increase across restarts.
+        self._request_ids = itertools.count(time.time_ns() // 1_000)
+        join, matches = config.timeouts.join, alignment.matches
+        self._receivers = {
+            name: UploadReceiver(party, folder, matches[name], self._request_ids, join, log)
+            for name, party in self._parties.items()
+        }
+        self._state: dict[str, Any] = {}
+        """What the status reports of the training."""
+        self._details: dict[str, Any] = {}
+        self._problems: dict[str, str] = {}
+        """Parties whose upload is suspicious, and why."""
+        self._outcome: RunOutcome | None = None
+
+    def run(self, stop: Event) -> RunOutcome:
+        """Receive the uploads and train until the head is finished or `stop` is set."""
+        if self._head is None:
+            head = self._heads.current
+            evaluation = Evaluation.from_dict(head.read_json(EVALUATION))
+            return self._deliver(RunOutcome(head.manifest()["step"], evaluation), stop)
+        with file_lock(self._head / LOCK, "another process trains this head; wait for its end"):
+            outcome: RunOutcome | None = None
+            while outcome is None:
+                outcome = self._train_once(self._head, stop)
+        return outcome if outcome.evaluation is None else self._deliver(outcome, stop)
+
+    def _train_once(self, head: RunDir, stop: Event) -> RunOutcome | None:
+        """Receive the uploads and train; None if rows may not be used any more, to begin again."""
+        labeled = self._load_rows(self._config.all_parties)
+        # A training that is resumed needs the versions that it began with.
+        versions = head.read_json(VERSIONS) if head.has(CHECKPOINT) else {}
+        stores = receive_uploads(self._receivers, labeled.held_out_handles(), stop, versions)
+        if len(stores) < len(self._receivers):
+            return RunOutcome(0)
+        head.write_json(VERSIONS, {n: each.manifest.version for n, each in stores.items()})
+        self._problems = find_problems(stores, labeled)
+        for name, problem in self._problems.items():
+            self._log({"event": "upload_suspicious", "party": name, "reason": problem})
+        if self._problems and self._config.on_anomaly == "leave_out":
+            stores = {name: each for name, each in stores.items() if name not in self._problems}
+            if not stores:
+                raise RunError(
+                    "on_anomaly: no upload is left, because all are suspicious; the log has the "
+                    "reasons; to train with them, set on_anomaly = 'warn'"
+                )
+            labeled = self._load_rows(tuple(stores))
+        return self._train(head, stores, labeled, stop)
+
+    def _load_rows(self, names: Sequence[str]) -> LabeledRows:
+        config, folder = self._config, self._folder
+        return load_labeled_rows(config, folder, self._labels, self._ids, self._alignment, names)
+
+    def _train(
+        self,
+        head: RunDir,
+        stores: Mapping[str, UploadStore],
+        labeled: LabeledRows,
+        stop: Event,
+    ) -> RunOutcome | None:
+        config, names, task = self._config, tuple(stores), labeled.task
+        device = choose_device(config.train.device)
+        image = any(store.manifest.image for store in stores.values())
+        levels = {name: store.row_status() for name, store in stores.items()}
+        labeled = labeled.without({name: store.withdrawn for name, store in stores.items()})
+        rows, (training, validation, test) = labeled.rows(levels, config.train.class_weight)
+        n_labeled = int(labeled.known[training].sum())
+        if not method_spec(config.loss.method).uses_unlabeled:
+            training = training[labeled.known[training]]
+        options = resolve_head_options(
+            config.net,
+            config.loss,
+            config.train,
+            config.privacy,
+            width=max(store.manifest.width for store in stores.values()),
+            image=image,
+            parties=len(names),
+            rows=n_labeled,
+        )
+        run = _run_name(head)
+        uploads = {name: store.views() for name, store in stores.items()}
+        seeds = [run_seed(self._secret, run)]
+        method, federation = build_heads(uploads, options, seeds, task, image)
+        method.heads.to(device)
+        missing = rows_map(rows, list(names))
+        head.write_json(MISSING, missing)
+        rows = rows.to(device)
+        held_out = rows.take(validation.to(device))
+        trainer = Trainer(federation, method, rows.take(training.to(device)), options.train)
+        recorder = RunRecorder(head, trainer, _fingerprint(options, stores, labeled))
+        recorder.resume()
+        started = "resumed" if trainer.progress.step else "run_started"
+        self._log({"event": started, "run": run, "head": head.path.name, "rows": len(rows)})
+        counts = RowCounts(n_labeled, len(training) - n_labeled, len(validation), len(test))
+        sizes = {name: store.manifest.rows for name, store in stores.items()}
+        about = describe_run(config, run, options.train.epochs, task, counts, sizes)
+        self._details = {**about, "missing": missing, "curves": curves(head.records())}
+        losses: dict[str, float] = {}
+
+        def score() -> float:
+            losses.update(mode_losses(method, federation, held_out, task))
+            return mean_score(losses)
+
+        with record_run(head, about) as summary:
+            for record in trainer.run(score):
+                self._state = progress_status(about, record.progress)
+                if record.kind == "epoch":
+                    self._log({"event": "epoch", **recorder.add(record, losses)})
+                    self._details["curves"] = curves(head.records())
+                if stop.is_set() or _any_changed(stores):
+                    break
+            if _any_changed(stores):
+                return self._discard(head, trainer.progress.step, stop)
+            recorder.save_checkpoint()
+            if stop.is_set():
+                summary["state"] = "stopped"
+                self._log({"event": "stopped", "step": trainer.progress.step})
+                return RunOutcome(trainer.progress.step)
+            trainer.load_best()
+            test_rows = rows.take(test.to(device))
+            temperatures, evaluation = evaluate_heads(method, federation, held_out, test_rows, task)
+            if _any_changed(stores):
+                return self._discard(head, trainer.progress.step, stop)
+            head.write_json(EVALUATION, evaluation.to_dict())
+            encoders = {name: _about(store) for name, store in stores.items()}
+            prior = labeled.prior(training)
+            trained = TrainedHeads(
+                run, method, task, prior, temperatures, options.loss, options.net, names, encoders
+            )
+            outcome = {
+                "step": trainer.progress.step,
+                "rows": asdict(counts),
+                "suspicious": self._problems,
+                "left_out": [name for name in self._config.all_parties if name not in names],
+            }
+            trained.save(head, image, config.train.random_state, outcome)
+            # A withdrawal before this lists no head; one after it lists this one.
+            if _any_changed(stores):
+                return self._discard(head, trainer.progress.step, stop)
+        self._heads.promote(head)
+        trained.release(self._releases, config.release_to)
+        self._log({"event": FINISHED, "head": head.path.name, "run": run, **outcome})
+        return RunOutcome(trainer.progress.step, evaluation)
+
+    def _discard(self, head: RunDir, step: int, stop: Event) -> RunOutcome | None:
+        """Discard a training: it has learned from rows that may not be used any more."""
+        for name in (MANIFEST, MODEL, CHECKPOINT):
+            (head / name).unlink(missing_ok=True)
+        self._log({"event": "upload_changed", "step": step})
+        return RunOutcome(step) if stop.is_set() else None
+
+    def _pending(self) -> list[str]:
+        return self._releases.pending(self._config.release_to)
+
+    def _deliver(self, outcome: RunOutcome, stop: Event) -> RunOutcome:
+        """Send releases and the end of the run; wait for parties that expect a release."""
+        waiting = {name: self._parties[name] for name in self._pending()}
+        if any(isinstance(each.transport, OfflineTransport) for each in waiting.values()):
+            # The process that listens delivers them.
+            return RunOutcome(outcome.step, outcome.evaluation, tuple(waiting))
+        if any(party.transport.hello() is None for party in waiting.values()):
+            seconds = self._config.timeouts.outcome
+            event = {"event": "waiting_for_absent", "parties": list(waiting), "seconds": seconds}
+            self._log(event)
+        deadline = time.monotonic() + self._config.timeouts.outcome
+        deliver_releases(waiting, self._releases, deadline, stop, self._log)
+        for name, party in self._parties.items():
+            if name not in self._config.release_to and party.transport.hello() is not None:
+                end_party(party, next(self._request_ids))
+        self._outcome = RunOutcome(outcome.step, outcome.evaluation, tuple(waiting))
+        return self._outcome
+
+    def status(self) -> dict[str, Any]:
+        """Return the status of the run; numbers become metrics."""
+        problem = next((each.problem for each in self._receivers.values() if each.problem), "")
+        finished = self._outcome is not None
+        return {
+            "healthy": not problem or finished,
+            "problem": problem,
+            "side": "coordinator",
+            "finished": finished,
+            **self._state,
+            "party_present": {
+                name: int(party.transport.hello() is not None)
+                for name, party in self._parties.items()
+            },
+            "party_encoder_progress": {n: r.progress for n, r in self._receivers.items()},
+            "party_upload_version": {n: r.version for n, r in self._receivers.items()},
+            "party_upload_bytes": {n: r.n_bytes for n, r in self._receivers.items()},
+            "party_upload_suspicious": dict(self._problems),
+            "details": {"state": "finished" if finished else "training", **self._details},
+        }
+
+
+def load_labeled_rows(
+    config: CoordinatorConfig,
+    folder: RunDir,
+    labels: pd.Series,
+    ids: Sequence[str],
+    alignment: CoordinatorAlignment,
+    names: Sequence[str],
+) -> LabeledRows:
+    """Load labels and split rows; reject other fractions than before.
+
+    The parties' encoders have learned from the rows that are not held out.
+    """
+    fractions = {"test": config.test_fraction, "validation": config.train.validation_fraction}
+    if not folder.has(SPLIT):
+        folder.write_json(SPLIT, fractions)
+    elif (fixed := folder.read_json(SPLIT)) != fractions:
+        raise ConfigError(
+            f"test_fraction, validation_fraction: expected {fixed['test']} and "
+            f"{fixed['validation']} as before, got {fractions['test']} and "
+            f"{fractions['validation']}: the parties' encoders have learned from the rows that "
+            "were not held out; restore them, or choose another `state_dir`"
+        )
+    splits = Splits(**fractions, seed=run_seed(load_secret(folder), "split"))
+    return LabeledRows.load(labels, alignment, names, splits, config.labels.task, ids)
+
+
+def _any_changed(stores: Mapping[str, UploadStore]) -> bool:
+    return any(store.changed for store in stores.values())
+
+
+def _run_name(head: RunDir) -> str:
+    if not head.has(RUN):
+        head.write_json(RUN, {"run": secrets.token_hex(6)})
+    return str(head.read_json(RUN)["run"])
+
+
+def _fingerprint(options: Options, stores: Mapping[str, UploadStore], labeled: LabeledRows) -> str:
+    """Hash what determines the weights."""
+    train = asdict(options.train)
+    train.pop("device")
+    identity = {
+        "net": asdict(options.net),
+        "loss": asdict(options.loss),
+        "train": train,
+        "uploads": {
+            name: [store.manifest.digest, len(store.withdrawn)] for name, store in stores.items()
+        },
+        "y": labeled.y.nan_to_num(nan=math.pi).tolist(),
+    }
+    return blake2b(json.dumps(identity, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def _about(store: UploadStore) -> dict[str, Any]:
+    manifest = store.manifest
+    return {
+        "version": manifest.version,
+        "digest": manifest.digest,
+        "session": manifest.session,
+        "rows": manifest.rows,
+        "withdrawn": len(store.withdrawn),
+        "width": manifest.width,
+        "created": manifest.created,
+        "epsilon": manifest.epsilon,
+        "delta": manifest.delta,
+        "terms": asdict(manifest.terms),
+    }

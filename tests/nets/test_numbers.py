@@ -1,0 +1,121 @@
+"""Embeddings of numbers, compared with loops over rows and knots."""
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from tests.options import resolved
+from xvfl.config import EncoderConfig, NetConfig
+from xvfl.federation.upload.encoder_net import build_encoder
+from xvfl.methods.build import build_parties
+from xvfl.nets.numbers import N_FREQUENCIES, SAME_VALUE, NumberEmbeddings
+from xvfl.nets.stacked import stack
+from xvfl.primitives.layout import Feature, Layout, NumberBins
+
+KNOTS = (0.0, 1e-6, 0.1, 1 / 3, 0.5, 0.999999, 1.0)
+BINS = (
+    NumberBins((), ()),
+    NumberBins((0.0, 1.0)),
+    NumberBins((0.25,)),
+    NumberBins(KNOTS, (0.0, 1 / 3, 0.999999)),
+    *[NumberBins()] * 3,
+    NumberBins((0.2, 0.8), (0.5,)),
+)
+LAYOUT = Layout(
+    (
+        Feature("plain", "numeric", 1),
+        Feature("ends", "numeric", 1),
+        Feature("one knot", "numeric", 1),
+        Feature("spiky", "numeric", 1),
+        Feature("job", "category", 3),
+        Feature("short", "numeric", 1),
+        Feature("city", "hashed", 2, 7),
+    ),
+    bins=BINS,
+)
+NUMBERS = [0, 1, 2, 3, 7]
+"""Encoded columns of the numbers."""
+FLAGS = [10, 11, 12, 13, 15]
+"""Where a row tells which of them are given."""
+
+
+def slow_encoding(value: float, bins: NumberBins, n_bins: int, n_frequent: int) -> list[float]:
+    """Encode one number knot by knot."""
+    encoded = [0.0] * (n_bins + n_frequent)
+    for at in range(len(bins.knots) - 1):
+        low, high = bins.knots[at], bins.knots[at + 1]
+        if value >= high:
+            encoded[at] = 1.0
+        elif value > low:
+            encoded[at] = (value - low) / (high - low)
+    for at, frequent in enumerate(bins.frequent):
+        if abs(value - frequent) < SAME_VALUE:
+            encoded[n_bins + at] = 1.0
+    return encoded
+
+
+def rows() -> torch.Tensor:
+    """Draw rows with values at, beside and between knots; some numbers are missing."""
+    rng = np.random.default_rng(0)
+    values = rng.random((400, 10)).astype(np.float32)
+    at_knots = rng.choice(np.array([*KNOTS, 0.2, 0.8], dtype=np.float32), (200, 10))
+    values[:200] = at_knots
+    values[:100] = np.nextafter(at_knots[:100], np.float32(0.5))
+    flags = (rng.random((400, 7)) < 0.8).astype(np.float32)
+    return torch.from_numpy(np.concatenate([values, flags], 1))
+
+
+def test_encodings_equal_loops() -> None:
+    n_bins, n_frequent = len(KNOTS) - 1, 3
+    wide = 2 * N_FREQUENCIES + n_bins + n_frequent
+    net = NumberEmbeddings(LAYOUT, wide)
+    with torch.no_grad():
+        net.frequencies.zero_()
+        net.weight.copy_(torch.eye(wide).expand_as(net.weight))
+        net.bias.zero_()
+        x = rows()
+        out = net(x)
+    assert torch.equal(out[:, : x.shape[1]], x)
+    found = out[:, x.shape[1] :].view(len(x), len(NUMBERS), wide)[:, :, 2 * N_FREQUENCIES :]
+    for row, encoded in zip(x.tolist(), found.tolist(), strict=True):
+        for column, flag, numbers in zip(NUMBERS, FLAGS, encoded, strict=True):
+            slow = slow_encoding(row[column], BINS[column], n_bins, n_frequent)
+            expected = [row[flag] * each for each in slow]
+            # A bin of 1e-6 at 1 has 17 steps in single precision.
+            np.testing.assert_allclose(numbers, expected, atol=0.07 if row[column] > 0.9 else 1e-5)
+
+
+def test_stacked_embeddings_equal_single_ones() -> None:
+    single = [NumberEmbeddings(LAYOUT, 4) for _ in range(3)]
+    parts = rows()[:399].chunk(3)
+    expected = torch.cat([net(part) for net, part in zip(single, parts, strict=True)])
+    found = stack(single)(torch.cat(parts))
+    torch.testing.assert_close(found, expected)
+
+
+def test_gradients_are_finite() -> None:
+    x = rows().requires_grad_()
+    net = NumberEmbeddings(LAYOUT, 4)
+    net(x).sum().backward()
+    assert x.grad is not None and x.grad.isfinite().all()
+    assert all(each.grad is not None and each.grad.isfinite().all() for each in net.parameters())
+
+
+def test_only_encoders_trained_alone_use_bins() -> None:
+    options = resolved(NetConfig(8, 16, number_embedding_dim=3, members=1))
+    plain = replace(LAYOUT, bins=())
+
+    def weights(layout: Layout) -> dict[str, torch.Tensor]:
+        parties = build_parties({"p": layout}, options.net, options.loss, [0])
+        return parties["p"].state_dict()
+
+    expected, found = weights(plain), weights(LAYOUT)
+    assert list(found) == list(expected)
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    config = EncoderConfig(embedding_dim=8, hidden_dim=16, number_embedding_dim=4)
+    sizes = [
+        sum(each.numel() for each in build_encoder("p", layout, config, [0]).parameters())
+        for layout in (plain, LAYOUT)
+    ]
+    assert sizes[1] - sizes[0] == len(NUMBERS) * (len(KNOTS) - 1 + 3) * 4

@@ -1,0 +1,68 @@
+"""Suspicious uploads: constant, noise, rows in another order."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.upload.local_federation import LocalFederation
+from xvfl.errors import RunError
+from xvfl.service.uploads.upload_checks import CONSTANT, NO_SIGNAL, judge
+
+
+def draw(n: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Draw embeddings and targets that depend on one of their numbers."""
+    rng = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, 8, generator=rng, dtype=torch.float64).tanh()
+    return x, (x[:, :1] > 0).double()
+
+
+def test_embeddings_that_predict_the_label_are_not_suspicious() -> None:
+    assert judge(*draw(400, 0), *draw(200, 1)) is None
+
+
+def test_noise_and_constants_are_found() -> None:
+    (x, y), (new_x, new_y) = draw(400, 0), draw(200, 1)
+    noise = torch.randn(600, 8, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    assert judge(noise[:400], y, noise[400:], new_y) == NO_SIGNAL
+    assert judge(0 * x + 0.3, y, 0 * new_x + 0.3, new_y) == CONSTANT
+    assert judge(x.roll(7, 0), y, new_x.roll(7, 0), new_y) == NO_SIGNAL
+
+
+def test_few_rows_are_not_judged() -> None:
+    assert judge(*draw(15, 0), *draw(15, 1)) is None
+
+
+@pytest.fixture
+def noisy(tmp_path: Path) -> Iterator[LocalFederation]:
+    """Return a federation in which `shop` holds rows in another order than it should."""
+    made = LocalFederation(tmp_path, n_rows=1000)
+    table = made.tables["shop"]
+    made.tables["shop"] = table.sample(frac=1, random_state=3).set_axis(table.index)
+    made.services["shop"] = made.start_party("shop")
+    yield made
+    made.close()
+
+
+def test_a_suspicious_upload_is_named_and_used(noisy: LocalFederation) -> None:
+    noisy.run()
+    assert [each["party"] for each in noisy.events("upload_suspicious")] == ["shop"]
+    manifest = noisy.head.manifest()
+    assert list(manifest["suspicious"]) == ["shop"] and manifest["parties"] == ["bank", "shop"]
+
+
+def test_a_suspicious_upload_can_be_left_out(noisy: LocalFederation) -> None:
+    outcome = noisy.run(on_anomaly="leave_out")
+    assert outcome.evaluation is not None
+    manifest = noisy.head.manifest()
+    assert manifest["parties"] == ["bank"] and manifest["left_out"] == ["shop"]
+
+
+def test_without_any_good_upload_there_is_no_run(tmp_path: Path) -> None:
+    made = LocalFederation(tmp_path, n_rows=1000)
+    made.labels = made.labels.sample(frac=1, random_state=5).set_axis(made.labels.index)
+    with pytest.raises(RunError, match="no upload is left"):
+        made.run(on_anomaly="leave_out")
+    made.close()

@@ -1,0 +1,101 @@
+"""A federation by uploads as real processes over TLS: killed, stopped, retrained, rolled back."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+from tests.command_line import run_xvfl
+from tests.processes import ROOT
+from xvfl.cli.demo_federated import PARTIES, Processes, write_files
+from xvfl.config import TrainConfig
+from xvfl.model.run_dir import MODEL, RunDir
+from xvfl.service.head_store import HeadStore
+from xvfl.service.log import read_log
+
+pytestmark = pytest.mark.slow
+TRAIN = TrainConfig(epochs=30, batch_size=64, patience=0, device="cpu")
+
+
+@pytest.fixture
+def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Processes]:
+    """Return the processes of the federated demo, which are not started yet."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "src") + ":" + str(ROOT / "serve"))
+    write_files(tmp_path)
+    with Processes(tmp_path, Console(quiet=True), TRAIN) as made:
+        yield made
+
+
+def wait_at_party(processes: Processes, name: str, kind: str) -> None:
+    """Wait for an event in a party's log."""
+    while not any(each["event"] == kind for each in read_log(processes.out / name)):
+        assert processes.running[name].poll() is None
+        processes.event("listening")
+
+
+def test_a_party_killed_before_its_upload_continues_and_is_not_needed_after_it(
+    processes: Processes,
+) -> None:
+    processes.start()
+    wait_at_party(processes, "right", "encoder_training")
+    processes.kill("right")
+    processes.launch("right")
+    processes.event("run_started")
+    for name in PARTIES:
+        processes.kill(name)
+    step = processes.event("finished")["step"]
+    assert step > 0
+    for name in PARTIES:
+        processes.launch(name)
+    processes.wait()
+    received = [
+        each["party"]
+        for each in read_log(processes.out / "coordinator")
+        if each["event"] == "upload_received"
+    ]
+    assert sorted(received) == sorted(PARTIES)
+
+
+def test_a_killed_coordinator_ends_with_the_same_weights(processes: Processes) -> None:
+    processes.start()
+    processes.event("run_started")
+    processes.kill("coordinator")
+    for name in PARTIES:
+        processes.kill(name)
+    state = processes.out / "coordinator"
+    shutil.copytree(state, processes.out / "copy")
+    (state / "log.jsonl").unlink()
+    processes.launch("coordinator")
+    processes.event("epoch", lambda event: event["epoch"] >= TRAIN.epochs // 2)
+    processes.kill("coordinator")
+    weights = []
+    for source in (state, processes.out / "copy"):
+        if source != state:
+            shutil.rmtree(state)
+            shutil.copytree(source, state)
+        (state / "log.jsonl").unlink()
+        processes.launch("coordinator")
+        processes.event("finished")
+        processes.kill("coordinator")
+        weights.append(HeadStore(RunDir(state)).current.load_tensors(MODEL)[0])
+    assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
+
+
+def test_a_head_is_trained_again_without_parties_and_taken_back(processes: Processes) -> None:
+    processes.start()
+    processes.event("finished")
+    for name in PARTIES:
+        processes.kill(name)
+    processes.kill("coordinator")
+    config = processes.out / "coordinator.toml"
+    config.write_text(config.read_text().replace("[tls]", "[timeouts]\noutcome = 0.1\n[tls]", 1))
+    said = run_xvfl("coordinator", config, "--quiet", "--retrain")
+    assert said.code == 0, said.err
+    heads = HeadStore(RunDir(processes.out / "coordinator"))
+    assert heads.current.path.name == "2"
+    said = run_xvfl("rollback", config)
+    assert said.code == 0 and "head 1 is the current one" in said.out
+    assert heads.current.path.name == "1"
