@@ -17,7 +17,7 @@ from tests.service.predicting_federation import COORDINATOR
 from xvfl.certs import create_authority
 from xvfl.cli.predict_client import predict_federated
 from xvfl.errors import ConfigError, RunError, XVFLError
-from xvfl.service.prediction.endpoint import open_endpoint, read_tokens
+from xvfl.service.prediction.http_endpoint import open_endpoint, read_tokens
 from xvfl.service.prediction.prediction_config import PartyPrediction
 from xvfl_serve.errors import OverloadedError, RequestError, UnavailableError
 from xvfl_serve.http.id_endpoint import IdEndpoint, PredictionService

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
+from typing import cast
 
 import numpy as np
 import pandas as pd
@@ -295,13 +296,13 @@ def test_an_upload_is_checked_by_shape_range_and_digest(federation: LocalFederat
 
 def test_a_changed_upload_is_rejected_by_the_run(federation: LocalFederation) -> None:
     endpoint = federation.services["shop"].endpoint
-    chunk = endpoint._chunk
+    chunk = endpoint._replies[AskChunk]
 
     def forged(message: AskChunk) -> messages.UploadChunk:
-        reply = chunk(message)
+        reply = cast(messages.UploadChunk, chunk(message))
         return dataclasses.replace(reply, values=reply.values / 2)
 
-    endpoint._chunk = forged  # type: ignore[method-assign]
+    endpoint._replies = {**endpoint._replies, AskChunk: forged}
     with pytest.raises(RunError, match="'shop'.*digest"):
         federation.run()
 

@@ -17,7 +17,7 @@ from xvfl.service.log import FINISHED, LogFunction
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.party_service import PartyService
 from xvfl.service.prediction.assisted_prediction import AssistedPredictor
-from xvfl.service.prediction.endpoint import start_endpoint
+from xvfl.service.prediction.http_endpoint import start_endpoint
 from xvfl.service.prediction.party_prediction import PartyPredictor
 from xvfl.service.state_dir import open_state_dir
 from xvfl.service.status_server import ProgressClock, serve_status

@@ -15,7 +15,7 @@ from xvfl.service.listener import listen
 from xvfl.service.log import LogFunction
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.prediction.coordinator_prediction import CoordinatorPredictor
-from xvfl.service.prediction.endpoint import start_endpoint
+from xvfl.service.prediction.http_endpoint import start_endpoint
 from xvfl.service.prediction.party_prediction import PREDICTION, PartyPredictor
 from xvfl.service.prediction.prediction_config import CoordinatorPrediction
 from xvfl.service.state_dir import open_state_dir
