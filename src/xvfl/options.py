@@ -30,8 +30,6 @@ PRIVATE_WIDTH = 16
 """Default width of embeddings with differential privacy."""
 MASKING_METHODS = ("xvfl+", "laser+mask")
 """Methods that train on masked copies of rows."""
-SKIP_RANK = 64
-"""Default rank of the linear skip in encoders of uploads."""
 NUMBER_DIM = 8
 """Default size of the embedding of a number."""
 AUTOMATIC: dict[type[Section], dict[str, object]] = {
@@ -39,7 +37,6 @@ AUTOMATIC: dict[type[Section], dict[str, object]] = {
         "embedding_dim": 0,
         "hidden_dim": 0,
         "number_embedding_dim": None,
-        "skip_rank": None,
         "members": 0,
         "heads": 0,
     },
@@ -205,16 +202,12 @@ def _resolve_net(
     if number is None:
         several = members > 1 and not privacy.protects
         number = NUMBER_DIM if several or privacy.trains_encoders else 0
-    skip = net.skip_rank
-    if skip is None:
-        skip = SKIP_RANK if privacy.trains_encoders else 0
     return replace(
         net,
         members=members,
         embedding_dim=net.embedding_dim or d,
         hidden_dim=net.hidden_dim or hidden,
         number_embedding_dim=number,
-        skip_rank=skip,
         heads=net.heads or 1,
     )
 

@@ -105,7 +105,7 @@ def test_an_upload_with_differential_privacy_has_no_copies(scenario: UploadScena
 def test_default_dials_are_around_the_configuration() -> None:
     names = [str(each) for each in default_dials(CONFIG)]
     assert names[:2] == ["configured", "0.3.0"] and len(names) == len(set(names))
-    assert {"copies 0", "skip rank 0", "rotation", "noise 0.5"} <= set(names)
+    assert {"copies 0", "skip rank 64", "rotation", "noise 0.5"} <= set(names)
     assert len(default_dials(CONFIG, quick=True)) < len(names)
     assert "copies 2" not in names
     changed = replace(EncoderConfig(), **default_dials(CONFIG)[1].encoder)

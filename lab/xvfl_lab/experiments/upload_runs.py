@@ -68,19 +68,19 @@ class DataSet:
     """Of the encoders of images, chosen for as many GPU seconds as interactive training takes."""
 
 
+def _upload(**settings: Any) -> Arm:
+    return Arm(encoder=EncoderConfig(**settings))
+
+
 ARMS: dict[str, Arm] = {
     ONE_PROCESS: Arm(NO_PROTECTION, SEVERAL_MEMBERS),
     UPLOAD: Arm(),
     GRADIENTS: Arm(NO_PROTECTION),
-    **{f"upload, {n} copies": Arm(encoder=EncoderConfig(masked_copies=n)) for n in (0, 2, 8)},
-    **{f"upload, width {n}": Arm(encoder=EncoderConfig(embedding_dim=n)) for n in (64, 128)},
-    "upload, without skip": Arm(encoder=EncoderConfig(skip_rank=0)),
-    **{
-        f"upload, {n} copies, without skip": Arm(
-            encoder=EncoderConfig(masked_copies=n, skip_rank=0)
-        )
-        for n in (0, 2)
-    },
+    "upload, skip 64": _upload(skip_rank=64),
+    **{f"upload, {n} copies": _upload(masked_copies=n) for n in (0, 2)},
+    **{f"upload, {n} copies, skip 64": _upload(masked_copies=n, skip_rank=64) for n in (0, 8)},
+    "upload, width 64, skip 64": _upload(embedding_dim=64, skip_rank=64),
+    **{f"upload, whitening {share}": _upload(whitening=share) for share in (0.5, 0.9)},
     UNLABELED: Arm(unlabeled=True),
 }
 """`one process`: four members, with gradients, the default of tables in one process. `gradients`:

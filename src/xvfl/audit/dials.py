@@ -16,7 +16,12 @@ Transform = Callable[[Tensor, torch.Generator], Tensor]
 """Changes the views (n, 1 + c, d) of a party, with its secret random numbers."""
 CONFIGURED = "configured"
 REFERENCE = EncoderConfig(
-    masked_copies=8, embedding_dim=256, hidden_dim=256, number_embedding_dim=0, skip_rank=64
+    masked_copies=8,
+    embedding_dim=256,
+    hidden_dim=256,
+    number_embedding_dim=0,
+    skip_rank=64,
+    whitening=0.0,
 )
 """The default encoder of version 0.3.0. It sent new masked copies in every step: at least 8 of a
 row."""
@@ -108,6 +113,9 @@ def default_dials(config: EncoderConfig, image: bool = False, quick: bool = Fals
     if learns and not image:
         rank = 64 if config.skip_rank == 0 else 0
         dials.append(Dial("skip rank", str(rank), {"skip_rank": rank}))
+    if learns:
+        shares = ((0.0,) if image else (0.9,)) if quick else ((0.0, 0.9) if image else (0.5, 0.9))
+        dials += [Dial("whitening", f"{share:g}", {"whitening": share}) for share in shares]
     dials.append(Dial("rotation", transform=rotate, invertible=True))
     dials += [Dial("projection", str(d), transform=project(d), invertible=True) for d in kept]
     dials += [Dial("noise", f"{share:g}", transform=add_noise(share)) for share in noises]
@@ -122,6 +130,7 @@ REFERENCE_FIELDS = (
     "hidden_dim",
     "number_embedding_dim",
     "skip_rank",
+    "whitening",
     "epsilon",
 )
 """Fields in which `REFERENCE` replaces a party's configuration."""

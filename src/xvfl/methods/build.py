@@ -17,6 +17,7 @@ from xvfl.methods.members import Members, member_seeds
 from xvfl.nets import NetOrBuilder
 from xvfl.nets.party_net import PartyNet
 from xvfl.nets.stacked import stack
+from xvfl.nets.whitening import Whitening
 from xvfl.options import check_members, require_resolved
 from xvfl.primitives.layout import Layout, any_image
 from xvfl.primitives.random import seed_modules
@@ -59,13 +60,15 @@ def build_parties(
                 config.n_blocks,
                 config.base_channels,
                 config.number_embedding_dim or 0,
-                config.skip_rank or 0,
+                config.skip_rank,
             )
             for _ in range(spec.branches)
         ]
         bottom = branches[0] if spec.branches == 1 else nets.ParallelBottoms(branches)
         if privacy.bounded:
             bottom = nn.Sequential(bottom, nn.Tanh())
+        if privacy.trains_encoders:
+            bottom = nn.Sequential(*bottom, Whitening(d))
         if not spec.completes:
             return PartyNet(layout, bottom, nets.NoCompleter())
         completer = custom_net((completers or {}).get(name), layout, d)

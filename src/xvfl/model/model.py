@@ -386,8 +386,7 @@ class Model:
                 name: encoder_from_dict(folder.read_json(f"encoders/{name}.json"))
                 for name in manifest["parties"]
             }
-            # Runs before the linear skip was added have none.
-            net = build(NetConfig, {"skip_rank": 0, **manifest["net"]}, MANIFEST)
+            net = build(NetConfig, manifest["net"], MANIFEST)
             loss = build(LossConfig, manifest["loss"], MANIFEST)
             # Runs of version 0.2 have no protection.
             stored = manifest.get("privacy", asdict(NO_PROTECTION))

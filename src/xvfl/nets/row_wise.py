@@ -25,6 +25,7 @@ from xvfl.nets.norm import GroupNorm
 from xvfl.nets.numbers import NumberEmbeddings
 from xvfl.nets.resnet import Block, ResidualBottom
 from xvfl.nets.stacked import StackedEmbedding, StackedLinear
+from xvfl.nets.whitening import Whitening
 
 ROW_WISE: frozenset[type[nn.Module]] = frozenset(
     (
@@ -32,7 +33,7 @@ ROW_WISE: frozenset[type[nn.Module]] = frozenset(
         *(nn.Linear, nn.Embedding, nn.Conv2d, nn.GroupNorm, GroupNorm, nn.LayerNorm),
         *(nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Sigmoid, nn.Tanh),
         *(LinearSkip, AdaptedHead, ConcatHead, ParallelBottoms, Block, ResidualBottom),
-        *(NumberEmbeddings, StackedEmbedding, StackedLinear),
+        *(NumberEmbeddings, StackedEmbedding, StackedLinear, Whitening),
         *(SeeingCompleter, ImageFusion, TableFusion),
         *(Completer, ImageTrunk, NoCompleter, TypedOutput),
     )

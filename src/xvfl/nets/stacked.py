@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from xvfl.nets.numbers import NumberEmbeddings
+from xvfl.nets.whitening import Whitening
 
 
 class StackedLinear(nn.Module):
@@ -49,6 +50,7 @@ STACKED: dict[type[nn.Module], Callable[[Sequence[Any]], nn.Module]] = {
     nn.Linear: StackedLinear,
     nn.Embedding: StackedEmbedding,
     NumberEmbeddings: NumberEmbeddings.stack,
+    Whitening: Whitening.stack,
 }
 """The stacked layer for each type of layer with weights."""
 

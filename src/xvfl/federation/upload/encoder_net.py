@@ -9,7 +9,7 @@ from xvfl.config import EncoderConfig, LossConfig, NetConfig, PrivacyConfig
 from xvfl.methods.build import build_parties
 from xvfl.nets import NetOrBuilder
 from xvfl.nets.party_net import PartyNet
-from xvfl.options import NUMBER_DIM, PRIVATE_WIDTH, SKIP_RANK, Options
+from xvfl.options import NUMBER_DIM, PRIVATE_WIDTH, Options
 from xvfl.primitives.layout import Layout
 
 WIDTH = 256
@@ -46,7 +46,7 @@ def encoder_config(options: Options) -> EncoderConfig:
 def encoder_net_config(config: EncoderConfig) -> NetConfig:
     """Return the sizes of an encoder's nets, without automatic values."""
     learns = config.epsilon is None
-    number, skip = config.number_embedding_dim, config.skip_rank
+    number = config.number_embedding_dim
     return NetConfig(
         embedding_dim=config.embedding_dim or (WIDTH if learns else PRIVATE_WIDTH),
         hidden_dim=config.hidden_dim,
@@ -54,7 +54,7 @@ def encoder_net_config(config: EncoderConfig) -> NetConfig:
         base_channels=config.base_channels,
         seeing_completers=False,
         number_embedding_dim=NUMBER_DIM * learns if number is None else number,
-        skip_rank=SKIP_RANK * learns if skip is None else skip,
+        skip_rank=config.skip_rank,
         members=1,
         heads=1,
     )

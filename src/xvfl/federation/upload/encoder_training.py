@@ -9,13 +9,20 @@ from xvfl.config import EncoderConfig, TrainConfig
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.upload.objectives import AugmentedImages, Contrastive, Reconstruction
+from xvfl.federation.upload.views import compute_views
 from xvfl.nets.party_net import PartyNet
+from xvfl.nets.whitening import Whitening
 from xvfl.primitives.layout import Layout
+from xvfl.primitives.random import named_generator
 from xvfl.primitives.rows import Rows, Table
 from xvfl.training.loop import Record, Trainer
 
 IMAGE_BATCH = 512
 """Default batch size of contrastive learning, which needs many negatives."""
+IMAGE_WHITENING = 0.99
+"""Default share of the variance that is whitened in embeddings of images."""
+WHITENED_ROWS = 20_000
+"""Largest number of training rows that whitening is fitted to."""
 
 
 def choose_objective(config: EncoderConfig, layout: Layout) -> str:
@@ -66,6 +73,9 @@ class EncoderTraining:
             method = Reconstruction()
         method.heads.to(device)
         self.worker = worker
+        share = config.whitening
+        self._whitened = (IMAGE_WHITENING if contrastive else 0.0) if share is None else share
+        self._handles = handles.to(device)
         held = torch.ones(len(handles), 1, dtype=torch.bool)
         rows = Rows(
             handles.cpu().unsqueeze(1),
@@ -99,3 +109,16 @@ class EncoderTraining:
         """Train; yield a record after each step and epoch."""
         yield from self.trainer.run(lambda: float(self.trainer.progress.epoch))
         self.worker.net.eval()
+        if self._whitened:
+            self._whiten()
+
+    def _whiten(self) -> None:
+        """Fit the whitening of the embeddings to training rows."""
+        worker = self.worker
+        (layer,) = (each for each in worker.net.bottom.modules() if isinstance(each, Whitening))
+        every = self._handles.view(len(worker.seeds), -1)
+        rng = named_generator("cpu", worker.seeds[0], worker.name, "whitening")
+        some = torch.randperm(every.shape[1], generator=rng)[:WHITENED_ROWS].to(every.device)
+        embeddings = compute_views(worker, every[:, some].flatten(), 0)
+        for run, x in enumerate(embeddings.view(len(every), -1, embeddings.shape[-1])):
+            layer.fit(run, x, self._whitened, rng)
