@@ -1,5 +1,8 @@
 """A party's encoder in its state folder: trained once for a version, resumed after a stop.
 
+Only the party's operator allows the next version.
+
+encoder_version.json       the version; 1 before the operator has allowed another one
 held_out.json              rows that the coordinator holds out; fixed for an alignment
 encoders/N/encoder.json    how the columns are encoded
 encoders/N/weights.safetensors    the trained encoder of version N
@@ -11,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from threading import Event
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +24,7 @@ from xvfl.config import EncoderConfig, LossConfig, NetConfig, PrivacyConfig, bui
 from xvfl.data.encoder import encoder_from_dict
 from xvfl.data.sources import Encoder, encode, fit_encoder, take_rows
 from xvfl.dataset.in_memory import to_party_table
-from xvfl.errors import ConfigError, WireError
+from xvfl.errors import ConfigError, RunError, WireError
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.privacy_accounting import composed_epsilon, state_privacy
 from xvfl.federation.request_limits import RequestLimits
@@ -34,10 +38,11 @@ from xvfl.nets.party_net import PartyNet
 from xvfl.primitives.rows import FULL, PartyTable, choose_full_threshold, observation_levels
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.secret import load_secret, run_seed
+from xvfl.service.uploads.withdrawn import Withdrawn
 from xvfl.system.report import Report, no_report
 from xvfl.training.loop import Record
 
-HELD_OUT = "held_out.json"
+HELD_OUT, VERSION = "held_out.json", "encoder_version.json"
 ENCODER = "encoder.json"
 WEIGHTS = "weights.safetensors"
 
@@ -217,27 +222,46 @@ def load_parts(folder: RunDir, version: int) -> PartyParts:
     )
 
 
-class HeldOutRows:
-    """The rows that a party must not learn from, as the coordinator named them once."""
+def load_held_out(folder: RunDir, session: str) -> list[int] | None:
+    """Return the rows that a party must not learn from; None before the coordinator named them."""
+    stored: dict[str, Any] = folder.read_json(HELD_OUT) if folder.has(HELD_OUT) else {}
+    return list(stored["handles"]) if stored.get("session") == session else None
 
-    def __init__(self, folder: RunDir, session: str) -> None:
-        self._folder, self._session = folder, session
 
-    def load(self) -> list[int] | None:
-        """Return the stored handles; None before the coordinator has sent them."""
-        if not self._folder.has(HELD_OUT):
-            return None
-        stored = self._folder.read_json(HELD_OUT)
-        return list(stored["handles"]) if stored["session"] == self._session else None
+def store_held_out(folder: RunDir, session: str, handles: list[int]) -> None:
+    """Store the rows that a party must not learn from; reject others for the same alignment."""
+    stored = load_held_out(folder, session)
+    if stored is None:
+        folder.write_json(HELD_OUT, {"session": session, "handles": handles})
+    elif stored != handles:
+        raise WireError(
+            "HeldOut: this party has another list of held-out rows for this alignment; its encoder "
+            "may have learned from rows of the new list"
+        )
 
-    def store(self, handles: list[int]) -> None:
-        """Store the list; reject another one for the same alignment."""
-        stored = self.load()
-        if stored is None:
-            content = {"session": self._session, "handles": handles}
-            self._folder.write_json(HELD_OUT, content)
-        elif stored != handles:
-            raise WireError(
-                "HeldOut: this party has another list of held-out rows for this alignment; its "
-                "encoder may have learned from rows of the new list"
-            )
+
+def current_version(folder: RunDir) -> int:
+    """Return the version that a party's operator has allowed."""
+    return int(folder.read_json(VERSION)["version"]) if folder.has(VERSION) else 1
+
+
+def allow_next_version(folder: RunDir, keep_encoder: bool = False) -> int:
+    """Allow the next version, from the next start of the party; return its number.
+
+    Earlier encoders stay in the folder: heads that were trained on their uploads need them to
+    predict. With `keep_encoder`, the next version has the encoder of the current one, and all
+    matched rows are embedded and uploaded again.
+    """
+    version = current_version(folder)
+    trained = is_trained(folder, version)
+    if not trained and (keep_encoder or not Withdrawn(folder).covers(version)):
+        raise RunError(
+            f"{folder.path}: version {version} is not trained yet; start the party, or run "
+            "`xvfl upload export`, first"
+        )
+    if keep_encoder:
+        for name in (ENCODER, WEIGHTS):
+            data = (folder / f"encoders/{version}/{name}").read_bytes()
+            folder.write_bytes(f"encoders/{version + 1}/{name}", data)
+    folder.write_json(VERSION, {"version": version + 1})
+    return version + 1

@@ -18,17 +18,13 @@ from xvfl.config import UploadTerms
 from xvfl.errors import RunError, WireError, XVFLError
 from xvfl.federation.message_checks import check_handles
 from xvfl.federation.request_endpoint import Replies, RequestEndpoint
-from xvfl.federation.upload.manifest import (
-    CREATED,
-    UploadManifest,
-    chunk_digest,
-    parse_manifest,
-)
+from xvfl.federation.upload.manifest import CREATED, UploadManifest, chunk_digest, parse_manifest
 from xvfl.federation.upload.views import compute_views
+from xvfl.model.run_dir import RunDir
 from xvfl.service.log import LogFunction, ProgressLog
 from xvfl.service.matched_table import MatchedTable
 from xvfl.service.party_inputs import PartyInputs
-from xvfl.service.uploads.party_encoder import HeldOutRows, PartyEncoder
+from xvfl.service.uploads.party_encoder import PartyEncoder, load_held_out, store_held_out
 from xvfl.service.uploads.withdrawn import Withdrawn
 from xvfl.wire.messages import (
     AskChunk,
@@ -134,31 +130,33 @@ class UploadEndpoint(RequestEndpoint):
         log_event: LogFunction,
     ) -> None:
         own: Replies = {
-            HeldOut: self._set_held_out,
+            HeldOut: self._reply_held_out,
             AskUpload: self._offer,
-            AskChunk: self._chunk,
+            AskChunk: self._reply_chunk,
             UploadStored: self._set_stored,
         }
         super().__init__(table.hello(), log_event, {**own, **replies}, ONLY_UPLOADS)
         self._inputs, self._table, self._encoder = inputs, table, encoder
         self._folder = inputs.folder
         self._upload: Upload | None = None
-        self._manifest: UploadManifest | None = None
+        self.manifest: UploadManifest | None = None
+        """That of the upload; None before it can be sent."""
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
         self.progress = 0.0
         """Finished share of the encoder's training."""
         self.uploaded = False
         """Whether the coordinator has stored the whole upload."""
-        self._problem = ""
+        self.problem = ""
+        """Why there is no upload, in words that may be sent."""
 
     def status(self) -> dict[str, Any]:
         """Describe the encoder and what left this party; numbers become metrics."""
-        manifest = self._manifest
+        manifest = self.manifest
         return {
             "encoder_version": self._encoder.version,
             "encoder_progress": round(self.progress, 3),
-            "encoder_problem": self._problem,
+            "encoder_problem": self.problem,
             "upload_stored": int(self.uploaded),
             "upload_rows": manifest.rows if manifest else 0,
             "upload_bytes": manifest.n_bytes if manifest else 0,
@@ -168,7 +166,7 @@ class UploadEndpoint(RequestEndpoint):
     def use_match(self) -> None:
         """Use the matched rows of the table; train if the held-out rows are known."""
         self.hello = self._table.hello()
-        if self._held_out().load() is not None:
+        if load_held_out(self._folder, self.hello.session) is not None:
             self._start_training()
 
     def close(self) -> None:
@@ -177,14 +175,15 @@ class UploadEndpoint(RequestEndpoint):
         if self._thread is not None:
             self._thread.join()
 
-    def _set_held_out(self, message: HeldOut) -> Done:
-        self._check_held_out(message.handles)
-        self._held_out().store(message.handles.tolist())
-        self._start_training()
+    def _reply_held_out(self, message: HeldOut) -> Done:
+        self.set_held_out(message.handles)
         return Done(message.request_id, 0)
 
-    def _check_held_out(self, handles: Tensor) -> None:
-        """Reject a list that is not sorted, repeats rows, or leaves too few to learn from."""
+    def set_held_out(self, handles: Tensor) -> None:
+        """Train without these rows.
+
+        Reject a list that is not sorted, repeats rows, or leaves too few to learn from.
+        """
         n_rows = len(self._rows("HeldOut"))
         check_handles(handles, n_rows)
         if len(handles) and (int(handles[0]) < 0 or bool((handles.diff() <= 0).any())):
@@ -194,6 +193,8 @@ class UploadEndpoint(RequestEndpoint):
                 f"HeldOut: this party allows up to {MAX_HELD_OUT:.0%} of the {n_rows} matched "
                 f"rows, got {len(handles)}; lower `test_fraction` or `validation_fraction`"
             )
+        store_held_out(self._folder, self.hello.session, handles.tolist())
+        self._start_training()
 
     def _set_stored(self, message: UploadStored) -> Done:
         self._check_version("UploadStored", message.version)
@@ -208,9 +209,6 @@ class UploadEndpoint(RequestEndpoint):
             raise WireError(f"{what}: ids are not matched yet; run `xvfl align` first")
         return self._table.match.rows
 
-    def _held_out(self) -> HeldOutRows:
-        return HeldOutRows(self._folder, self.hello.session)
-
     def _start_training(self) -> None:
         if self._thread is None:
             self._thread = threading.Thread(target=self._train, name="encoder", daemon=True)
@@ -219,14 +217,15 @@ class UploadEndpoint(RequestEndpoint):
     def _train(self) -> None:
         """Train the encoder and compute the manifest; log every error."""
         try:
-            matched, held_out = self._rows("HeldOut"), self._held_out().load() or []
+            matched, session = self._rows("HeldOut"), self.hello.session
+            held_out = load_held_out(self._folder, session) or []
             version, withdrawn = self._encoder.version, Withdrawn(self._folder)
             if withdrawn.covers(version):
                 raise RunError(
                     f"version {version} was withdrawn; allow the next version with `xvfl upload "
                     "new-version`"
                 )
-            gone = withdrawn.rows(self.hello.session)
+            gone = withdrawn.rows(session)
             learned = np.setdiff1d(np.arange(len(self._table.ids)), matched[[*held_out, *gone]])
             started = {"version": version, "rows": len(learned), "held_out": len(held_out)}
             self._log_event({"event": "encoder_training", **started})
@@ -239,67 +238,60 @@ class UploadEndpoint(RequestEndpoint):
             if not self._encoder.train(torch.from_numpy(learned), self._stop, report):
                 return
             self._log_event({"event": "encoder_trained", "version": version})
-            manifest = self._stored_manifest()
-            if manifest is not None:
+            path = self._folder / f"encoders/{version}/{UPLOAD}"
+            manifest = None
+            if path.is_file():
+                manifest = parse_manifest(path.read_text(encoding="utf-8"))
                 gone = gone[: manifest.withdrawn]
-                if manifest.session != self.hello.session:
+                if manifest.session != session:
                     raise RunError(
                         f"the upload of version {version} was made for another alignment; allow "
                         "the next version with `xvfl upload new-version`"
                     )
             copies = self._inputs.encoder.copies
-            upload = Upload(self._encoder, torch.from_numpy(matched), copies, gone)
-            self._manifest = manifest or self._new_manifest(upload)
-            self._upload = upload
-            self.progress = 1.0
+            self._upload = Upload(self._encoder, torch.from_numpy(matched), copies, gone)
+            if manifest is None:
+                manifest = self._upload.manifest(session, self.hello.image, self._inputs.terms)
+                RunDir(path.parent).write_text(UPLOAD, manifest.to_json())
+            self.manifest, self.progress = manifest, 1.0
         except Exception as error:
             # The endpoint goes on. The message may contain the party's data: it is not sent.
             reason = str(error) if isinstance(error, XVFLError) else traceback.format_exc()
             self._log_event({"event": "encoder_failed", "reason": reason})
-            self._problem = f"its encoder is not trained: {type(error).__name__}; see its log"
-
-    def _stored_manifest(self) -> UploadManifest | None:
-        """Read the manifest of this version; None the first time."""
-        path = self._folder / self._manifest_name
-        return parse_manifest(path.read_text(encoding="utf-8")) if path.is_file() else None
-
-    def _new_manifest(self, upload: Upload) -> UploadManifest:
-        """Compute and store the manifest of this version."""
-        manifest = upload.manifest(self.hello.session, self.hello.image, self._inputs.terms)
-        self._folder.write_text(self._manifest_name, manifest.to_json())
-        return manifest
-
-    @property
-    def _manifest_name(self) -> str:
-        return f"encoders/{self._encoder.version}/{UPLOAD}"
+            self.problem = f"its encoder is not trained: {type(error).__name__}; see its log"
 
     def _offer(self, message: AskUpload) -> UploadOffer:
-        manifest = self._manifest
-        if manifest is None or self._upload is None:
-            return UploadOffer(message.request_id, 0, self.progress, "", self._problem)
+        manifest = self.manifest
+        if manifest is None:
+            return UploadOffer(message.request_id, 0, self.progress, "", self.problem)
         return UploadOffer(message.request_id, manifest.version, 1.0, manifest.to_json(), "")
 
-    def _chunk(self, message: AskChunk) -> UploadChunk:
-        self._check_version("AskChunk", message.version)
-        assert self._manifest is not None and self._upload is not None
-        if not 0 <= message.number < len(self._manifest.chunks):
-            raise WireError(f"AskChunk: expected a chunk below {len(self._manifest.chunks)}")
+    def _reply_chunk(self, message: AskChunk) -> UploadChunk:
+        return UploadChunk(message.request_id, *self.chunk(message.version, message.number))
+
+    def chunk(self, version: int, number: int) -> tuple[Tensor, Tensor]:
+        """Compute a chunk: embeddings (n, 1 + c, d) and the status of rows (n,)."""
+        digests = self._check_version("AskChunk", version).chunks
+        assert self._upload is not None
+        if not 0 <= number < len(digests):
+            raise WireError(f"AskChunk: expected a chunk below {len(digests)}")
         self._upload.leave_out(Withdrawn(self._folder).rows(self.hello.session))
-        values, status = self._upload.chunk(message.number)
-        if chunk_digest(values, status) != self._manifest.chunks[message.number]:
+        values, status = self._upload.chunk(number)
+        if chunk_digest(values, status) != digests[number]:
             # Two uploads of one version could be compared, and would not be accounted for.
             raise WireError(
                 f"AskChunk: rows of this party have changed, or were withdrawn, since version "
-                f"{message.version} was made; its operator can allow another one with `xvfl upload "
+                f"{version} was made; its operator can allow another one with `xvfl upload "
                 "new-version --keep-encoder`"
             )
-        return UploadChunk(message.request_id, values, status)
+        return values, status
 
-    def _check_version(self, what: str, version: int) -> None:
+    def _check_version(self, what: str, version: int) -> UploadManifest:
         if Withdrawn(self._folder).covers(version):
             raise WireError(f"{what}: this party has withdrawn version {version}")
-        if self._manifest is None or version != self._manifest.version:
+        if self.manifest is None or version != self.manifest.version:
             raise WireError(
                 f"{what}: this party does not offer an upload of version {version}; its operator "
                 "chooses the version"
             )
+        return self.manifest

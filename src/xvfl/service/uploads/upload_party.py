@@ -8,8 +8,7 @@ from xvfl.service.log import LogFunction
 from xvfl.service.matched_table import MatchedTable
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.party_release import PartyFolder
-from xvfl.service.uploads.encoder_versions import current_version
-from xvfl.service.uploads.party_encoder import PartyEncoder, check_epsilon
+from xvfl.service.uploads.party_encoder import PartyEncoder, check_epsilon, current_version
 from xvfl.service.uploads.party_withdrawal import record_withdrawn_rows
 from xvfl.service.uploads.upload_endpoint import UploadEndpoint
 from xvfl.wire.messages import Match, Release

@@ -5,6 +5,7 @@ are not stored again. Checkpoints and heads contain no rows, but were trained on
 training starts again, finished heads are listed in the receipt.
 """
 
+import json
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,9 +22,9 @@ from xvfl.model.run_dir import CHECKPOINT, MANIFEST, RunDir
 from xvfl.service.config import ALIGNMENT
 from xvfl.service.log import LogFunction
 from xvfl.service.release import load_signing_key
-from xvfl.service.uploads.receipts import request_digest, sign_receipt
 from xvfl.service.uploads.upload_store import REVOKED, party_folder, stored_uploads
-from xvfl.service.uploads.withdrawn import Withdrawn
+from xvfl.service.uploads.withdrawn import Withdrawn, request_digest
+from xvfl.wire import codec
 from xvfl.wire.messages import Message, Receipt, Withdraw
 
 CERTIFICATE_LOCK = threading.Lock()
@@ -69,8 +70,9 @@ def withdraw(
         "time": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
     }
     log({"event": "withdrawn", **{k: v for k, v in statement.items() if k != "session"}})
-    receipt = sign_receipt(load_signing_key(folder, signing_key), statement)
-    return replace(receipt, request_id=message.request_id)
+    receipt, key = Receipt(0, json.dumps(statement), b""), load_signing_key(folder, signing_key)
+    signature = key.sign(codec.encode(receipt))
+    return replace(receipt, request_id=message.request_id, signature=signature)
 
 
 def trained_heads(

@@ -9,11 +9,14 @@ the training of a head, left out.
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from hashlib import blake2b
 from typing import Any
 
 from xvfl.errors import WireError
 from xvfl.model.run_dir import RunDir
 from xvfl.system.locks import file_lock
+from xvfl.wire import codec
 from xvfl.wire.messages import Withdraw
 
 WITHDRAWN, LOCK = "withdrawn.json", "withdrawn.lock"
@@ -82,3 +85,8 @@ class Withdrawn:
             empty = {"until": 0, "versions": [], "rows": {}}
             self._read = state, self._folder.read_json(WITHDRAWN) if any(state) else empty
         return self._read[1]
+
+
+def request_digest(message: Withdraw) -> str:
+    """Identify a withdrawal: the same one has the same digest, whenever and however it is sent."""
+    return blake2b(codec.encode(replace(message, request_id=0)), digest_size=16).hexdigest()
