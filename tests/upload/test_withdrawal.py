@@ -265,7 +265,7 @@ def test_withdrawal_over_tls(stored: StoredFederation, tmp_path: Path) -> None:
         receipt = party.send(rows(4))
         folder, key = RunDir(tmp_path / "bank").create(), stored.certs / "coordinator.release.pub"
         statement = store_receipt(folder, "bank", receipt, key, request_digest(rows(4)))
-        assert statement["rows"] == 1 and not statement["heads"]
+        assert statement["rows"] == 1 and not statement["runs"]
         (kept,) = (folder / "receipts").iterdir()
         assert verify_release(read_receipt(kept), key)["party"] == "bank"
         assert not any(files_with(stored.service.folder, each) for each in secret)

@@ -12,7 +12,6 @@ from math import prod
 from pathlib import Path
 from threading import Event
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,11 +27,11 @@ from xvfl.certs.sealed_file import (
 )
 from xvfl.certs.signed_document import MAX_BYTES, read_document, sign_document
 from xvfl.errors import RunError, WireError, XVFLError, unknown
-from xvfl.federation.upload.manifest import UploadManifest, parse_manifest
+from xvfl.federation.upload.manifest import UploadManifest
 from xvfl.model.run_dir import RunDir
 from xvfl.service.config import CoordinatorConfig, PartyProcessConfig
 from xvfl.service.coordinator_service import CoordinatorService
-from xvfl.service.uploads.receive import check_manifest, upload_event
+from xvfl.service.uploads.receive import read_manifest, upload_event
 from xvfl.service.uploads.upload_party import UploadPartyService
 from xvfl.service.uploads.upload_run import load_labeled_rows
 from xvfl.service.uploads.upload_store import UploadStore
@@ -151,9 +150,8 @@ def import_upload(service: CoordinatorService, path: Path) -> UploadManifest:
             match = alignment.matches.get(name) if alignment else None
             if match is None:
                 raise WireError(f"ids are not matched yet with {name!r}; run `xvfl align` first")
-            manifest = parse_manifest(sealed.document.get("manifest", str))
-            rows = int((match.handles >= 0).sum())
-            check_manifest(manifest, name, match.session.hex(), rows)
+            text, rows = sealed.document.get("manifest", str), int((match.handles >= 0).sum())
+            manifest = read_manifest(text, name, match.session.hex(), rows)
             store = UploadStore(folder, manifest)
             _store(store, sealed)
     except OSError as error:
@@ -169,11 +167,11 @@ def _store(store: UploadStore, sealed: SealedFile) -> None:
     missing = set(store.missing)
     for number in range(len(store.manifest.chunks)):
         shape = store.manifest.shape(number)
-        data = sealed.part(2 * prod(shape) + shape[0])
+        data = bytearray(sealed.part(2 * prod(shape) + shape[0]))
         if number in missing:
-            values = np.frombuffer(data, np.float16, prod(shape)).reshape(shape).copy()
-            status = np.frombuffer(data, np.uint8, offset=2 * prod(shape)).copy()
-            store.add(number, torch.from_numpy(values), torch.from_numpy(status))
+            values = torch.frombuffer(data, dtype=torch.float16, count=prod(shape)).view(shape)
+            status = torch.frombuffer(data, dtype=torch.uint8, offset=2 * prod(shape))
+            store.add(number, values, status)
     sealed.end()
 
 

@@ -31,7 +31,7 @@ from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.release import verify_release
 from xvfl.service.secret import load_secret
 from xvfl.service.uploads.party_encoder import ENCODER, current_version, is_trained
-from xvfl.service.uploads.withdrawn import Withdrawn
+from xvfl.service.uploads.withdrawn import NO_ROWS, Withdrawn
 from xvfl.system.printable import one_line
 from xvfl.wire import codec
 from xvfl.wire.client import call_coordinator
@@ -39,7 +39,6 @@ from xvfl.wire.messages import ErrorReply, Receipt, Withdraw
 from xvfl.wire.texts import MAX_NAME
 
 IDS = "withdrawn_ids.json"
-NO_ROWS = torch.zeros(0, dtype=torch.int32)
 MAX_ROWS = 200_000
 """Rows of a request; a larger withdrawal takes several."""
 TIMEOUT_S = 15.0
@@ -47,7 +46,6 @@ MAX_BYTES = 2**21
 """Bytes of the largest receipt."""
 MAX_RUNS = 100
 """Heads that are shown; the receipt itself has all."""
-FIELDS = ("party", "request", "rows", "version", "everything", "heads", "time")
 
 
 def withdraw_rows(inputs: PartyInputs, ids: Sequence[str]) -> Withdraw | None:
@@ -134,10 +132,9 @@ def send_withdrawal(config: PartyProcessConfig, message: Withdraw) -> Receipt:
     address, tls = config.coordinator, config.tls
     check = proof_checker(tls, address, PeerVerifier(tls.ca_certificate, config.revocation_list))
     reply = call_coordinator(address, tls, message, TIMEOUT_S, check)
-    if isinstance(reply, ErrorReply):
-        raise RunError(f"the coordinator rejected the withdrawal: {reply.text}")
     if not isinstance(reply, Receipt):
-        raise RunError(f"expected a receipt of the coordinator, got {type(reply).__name__}")
+        reason = reply.text if isinstance(reply, ErrorReply) else type(reply).__name__
+        raise RunError(f"the coordinator rejected the withdrawal: {reason}")
     return reply
 
 
@@ -174,14 +171,12 @@ def _parse(text: str) -> dict[str, Any]:
     """Check the statement of a receipt: its digest names a file."""
     try:
         given = json.loads(text)
-        statement = {key: given[key] for key in FIELDS}
-        statement["time"] = one_line(str(given["time"]), MAX_NAME)
-        statement.update({key: int(given[key]) for key in ("rows", "version")})
         runs = [one_line(str(head["run"]), MAX_NAME) for head in given["heads"]]
-        statement["runs"] = runs[:MAX_RUNS]
-        valid = DIGEST.fullmatch(given["request"]) is not None
+        statement = {key: given[key] for key in ("party", "request", "everything")}
+        statement |= {key: int(given[key]) for key in ("rows", "version")}
+        statement |= {"time": one_line(str(given["time"]), MAX_NAME), "runs": runs[:MAX_RUNS]}
+        if DIGEST.fullmatch(given["request"]) is None:
+            raise ValueError(given["request"])
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise WireError("Receipt: expected a statement of what was deleted") from error
-    if not valid:
-        raise WireError("Receipt: expected the digest of a withdrawal")
     return statement

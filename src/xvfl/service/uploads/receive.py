@@ -6,10 +6,9 @@ again, also after a restart of either side.
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from threading import Event
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 from torch import Tensor
@@ -125,7 +124,7 @@ class UploadReceiver:
         if self._party.transport.hello() is None:
             return False
         try:
-            return self._request(AskUpload(self._next()), UploadOffer).version > version
+            return self._request(UploadOffer, AskUpload).version > version
         except PartyError:
             return False
 
@@ -139,8 +138,8 @@ class UploadReceiver:
         """Ask for the upload and the chunks that are missing; None if the party has none yet."""
         name = self._party.name
         self._advance(0)
-        self._request(HeldOut(self._next(), held_out.int()), Done)
-        offer = self._request(AskUpload(self._next()), UploadOffer)
+        self._request(Done, HeldOut, held_out.int())
+        offer = self._request(UploadOffer, AskUpload)
         if offer.problem:
             raise RunError(f"party {name!r}: {one_line(offer.problem)}")
         self.progress = min(max(offer.progress, 0.0), 1.0) if math.isfinite(offer.progress) else 0.0
@@ -148,31 +147,29 @@ class UploadReceiver:
         if not offer.version:
             return None
         try:
-            manifest = check_manifest(
-                parse_manifest(offer.manifest), self._party.name, self._session, self._rows
-            )
+            manifest = read_manifest(offer.manifest, name, self._session, self._rows)
             store = UploadStore(self._folder, manifest)
             for number in store.missing:
-                chunk = self._request(AskChunk(self._next(), manifest.version, number), UploadChunk)
+                chunk = self._request(UploadChunk, AskChunk, manifest.version, number)
                 store.add(number, chunk.values, chunk.row_status)
                 self._advance(100 + 100 * number // len(manifest.chunks))
         except WireError as error:
             raise RunError(f"party {name!r}: its upload is rejected: {error}") from error
-        self._request(UploadStored(self._next(), manifest.version, manifest.digest), Done)
+        self._request(Done, UploadStored, manifest.version, manifest.digest)
         self._log(upload_event(self._folder, store))
         return store
 
-    def _next(self) -> int:
-        return next(self._request_ids)
-
-    def _request(self, message: Message, reply_type: type[Reply]) -> Reply:
+    def _request(
+        self, reply_type: type[Reply], kind: Callable[..., Message], *fields: object
+    ) -> Reply:
+        message = kind(next(self._request_ids), *fields)
         (reply,) = request_all([self._party], [message], reply_type)
         return reply
 
 
-def check_manifest(manifest: UploadManifest, party: str, session: str, rows: int) -> UploadManifest:
-    """Reject an upload of another party or alignment."""
-    expected = party, session, rows
+def read_manifest(text: str, party: str, session: str, rows: int) -> UploadManifest:
+    """Parse the manifest that a party sent; reject one of another party or alignment."""
+    manifest, expected = parse_manifest(text), (party, session, rows)
     found = manifest.party, manifest.session, manifest.rows
     if found != expected:
         raise WireError(
@@ -209,11 +206,11 @@ def receive_uploads(
     receivers: Mapping[str, UploadReceiver],
     held_out: Mapping[str, Tensor],
     stop: Event,
-    versions: Mapping[str, int] = MappingProxyType({}),
+    versions: Mapping[str, int],
 ) -> dict[str, UploadStore]:
     """Receive the uploads of several parties at once; fewer if `stop` is set before.
 
-    `versions` names the versions that are needed; by default the newest ones.
+    `versions` names the versions that are needed; the newest ones of the other parties.
     """
     with ThreadPoolExecutor(len(receivers)) as pool:
         futures = {

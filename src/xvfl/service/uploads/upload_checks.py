@@ -45,9 +45,9 @@ def find_problems(stores: Mapping[str, UploadStore], labeled: LabeledRows) -> di
         for part in labeled.parts[:2]:
             rows = part[labeled.known[part] & (labeled.handles[part, i] >= 0)]
             rows = rows[seen[labeled.handles[rows, i]]][:MAX_ROWS]
-            parts.append((_plain(store, labeled.handles[rows, i]), _targets(labeled, rows)))
-        problem = judge(*parts[0], *parts[1], store.manifest.noise_std)
-        if problem is not None:
+            plain = store.views()[labeled.handles[rows, i], 0].double()
+            parts.append((plain, _targets(labeled, rows)))
+        if problem := judge(*parts[0], *parts[1], store.manifest.noise_std):
             problems[name] = problem
     return problems
 
@@ -76,10 +76,6 @@ def judge(x: Tensor, y: Tensor, new_x: Tensor, new_y: Tensor, noise_std: float =
     gain = before - (new_y - center - new_x @ weights).square().sum(1)
     significant = gain.mean() > STANDARD_ERRORS * gain.std() / len(gain) ** 0.5
     return None if bool(significant) else NO_SIGNAL
-
-
-def _plain(store: UploadStore, handles: Tensor) -> Tensor:
-    return store.views()[handles, 0].double()
 
 
 def _targets(labeled: LabeledRows, rows: Tensor) -> Tensor:

@@ -48,6 +48,8 @@ from xvfl.wire.in_process import OfflineTransport
 
 RUN, SPLIT, VERSIONS = "run_name.json", "split.json", "upload_versions.json"
 LOCK = "training.lock"
+ABOUT = ("version", "session", "rows", "width", "created", "epsilon", "delta", "terms")
+"""What the manifest of a head repeats of the manifest of an upload."""
 MAX_RESTARTS = 3
 """Trainings of a head that a party can make begin again by withdrawals."""
 UNSTEADY = (
@@ -225,8 +227,6 @@ class UploadRun:
             trainer.load_best()
             test_rows = rows.take(test.to(device))
             temperatures, evaluation = evaluate_heads(method, federation, held_out, test_rows, task)
-            if _any_changed(stores):
-                return self._discard(head, stores, trainer.progress.step, stop)
             head.write_json(EVALUATION, evaluation.to_dict())
             encoders = {name: _about(store) for name, store in stores.items()}
             prior = labeled.prior(training)
@@ -253,7 +253,7 @@ class UploadRun:
     ) -> RunOutcome | None:
         """Discard a training: it has learned from rows that may not be used any more."""
         self._changes.update(name for name, store in stores.items() if store.changed)
-        for name in (MANIFEST, MODEL, CHECKPOINT):
+        for name in (MANIFEST, MODEL, CHECKPOINT, EVALUATION):
             (head / name).unlink(missing_ok=True)
         self._log({"event": "upload_changed", "step": step})
         return RunOutcome(step) if stop.is_set() else None
@@ -339,12 +339,10 @@ def _run_name(head: RunDir) -> str:
 
 def _fingerprint(options: Options, stores: Mapping[str, UploadStore], labeled: LabeledRows) -> str:
     """Hash what determines the weights."""
-    train = asdict(options.train)
-    train.pop("device")
     identity = {
         "net": asdict(options.net),
         "loss": asdict(options.loss),
-        "train": train,
+        "train": {**asdict(options.train), "device": None},
         "uploads": {
             name: [store.manifest.digest, len(store.withdrawn)] for name, store in stores.items()
         },
@@ -354,16 +352,6 @@ def _fingerprint(options: Options, stores: Mapping[str, UploadStore], labeled: L
 
 
 def _about(store: UploadStore) -> dict[str, Any]:
-    manifest = store.manifest
-    return {
-        "version": manifest.version,
-        "digest": manifest.digest,
-        "session": manifest.session,
-        "rows": manifest.rows,
-        "withdrawn": len(store.withdrawn),
-        "width": manifest.width,
-        "created": manifest.created,
-        "epsilon": manifest.epsilon,
-        "delta": manifest.delta,
-        "terms": asdict(manifest.terms),
-    }
+    manifest = asdict(store.manifest)
+    about = {name: manifest[name] for name in ABOUT}
+    return {**about, "digest": store.manifest.digest, "withdrawn": len(store.withdrawn)}
