@@ -6,6 +6,7 @@ import math
 import os
 import shutil
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -21,12 +22,16 @@ from tests.upload.local_federation import N_ROWS, LocalFederation
 from xvfl.certs import PeerVerifier
 from xvfl.config import UploadTerms
 from xvfl.errors import RunError, WireError
-from xvfl.federation.prediction_endpoint import WITHDRAWN, _take
+from xvfl.federation.prediction_endpoint import REFUSED, WITHDRAWN, _take
 from xvfl.federation.prediction_ledger import PredictionLedger, PredictionLimits
 from xvfl.federation.remote_party import RemoteParty
 from xvfl.federation.upload.manifest import MAX_REASON, parse_manifest
 from xvfl.model.run_dir import RunDir
+from xvfl.service.align import match_parties
+from xvfl.service.config import MatchingConfig, TimeoutConfig
 from xvfl.service.head_store import HeadStore
+from xvfl.service.listener import _reply_limit
+from xvfl.service.prediction.party_prediction import PartyPredictor
 from xvfl.service.prediction.stand_in import StandIn
 from xvfl.service.release import load_signing_key
 from xvfl.service.release_delivery import use_previous_head
@@ -34,23 +39,34 @@ from xvfl.service.release_store import ReleaseStore
 from xvfl.service.trained_heads import TrainedHeads
 from xvfl.service.uploads import upload_store
 from xvfl.service.uploads.file_exchange import import_upload
-from xvfl.service.uploads.party_withdrawal import find_withdrawn, withdraw_rows
-from xvfl.service.uploads.receipts import read_receipt, store_receipt
+from xvfl.service.uploads.party_withdrawal import (
+    find_withdrawn,
+    read_receipt,
+    record_withdrawal,
+    store_receipt,
+    withdraw_rows,
+    withdraw_version,
+)
 from xvfl.service.uploads.receive import UploadReceiver
+from xvfl.service.uploads.upload_run import MAX_RESTARTS
 from xvfl.service.uploads.upload_store import UploadStore, find_upload, stored_uploads
 from xvfl.service.uploads.withdrawals import enforce_terms, withdraw
 from xvfl.system.locks import file_lock
 from xvfl.wire import codec
+from xvfl.wire.in_process import InProcessTransport
 from xvfl.wire.limits import SMALL_BYTES, UPLOAD_CHUNK_BYTES, reply_limit
 from xvfl.wire.messages import (
     AskChunk,
     AskUpload,
     Done,
+    EmbedRows,
     ErrorReply,
     HeldOut,
     Hello,
     Message,
+    OpenPrediction,
     Release,
+    RowEmbeddings,
     UploadChunk,
     UploadOffer,
     UploadStored,
@@ -315,12 +331,18 @@ class Offers:
         return future
 
 
-def receiver(made: StoredFederation, offer: UploadOffer, log: Any = print) -> UploadReceiver:
+def receiver(
+    made: StoredFederation,
+    offer: UploadOffer,
+    log: Any = print,
+    upload: float = 3600.0,
+) -> UploadReceiver:
     alignment = made.service.alignment
     assert alignment is not None
     transport: Any = Offers(offer)
+    timeouts = TimeoutConfig(join=60, upload=upload)
     party, match = RemoteParty("bank", transport), alignment.matches["bank"]
-    return UploadReceiver(party, made.service.folder, match, iter(range(1, 10**6)), 0.0, log)
+    return UploadReceiver(party, made.service.folder, match, iter(range(1, 10**6)), timeouts, log)
 
 
 @pytest.mark.parametrize(
@@ -348,7 +370,109 @@ def test_the_progress_of_a_party_is_a_share(tmp_path: Path, given: float, shown:
     assert made._try(torch.zeros(0)) is None and made.progress == shown
 
 
+class Trickle(Offers):
+    """A party whose encoder is nearly trained, forever."""
+
+    def request(self, message: Message) -> Future[Message]:
+        self.offer = dataclasses.replace(self.offer, progress=self.offer.progress + 1e-4)
+        return super().request(message)
+
+
+@pytest.mark.parametrize("kind", [Offers, Trickle])
+def test_a_party_without_progress_does_not_block_a_run(
+    tmp_path: Path, kind: type[Offers], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "Offers", kind)
+    events = list[Any]()
+    offer = UploadOffer(0, 0, 0.5, "", "")
+    made = receiver(StoredFederation(tmp_path), offer, events.append, upload=0.5)
+    stop = threading.Event()
+    timer = threading.Timer(20, stop.set)
+    timer.start()
+    with pytest.raises(RunError, match=r"'bank' has made no progress for 0.5 s; .*timeouts.upload"):
+        made.receive(torch.zeros(0), stop)
+    timer.cancel()
+    assert "no progress" in made.problem
+    assert [(each["event"], each["party"]) for each in events] == [("upload_late", "bank")]
+
+
+def test_a_party_that_trickles_chunks_does_not_block_a_run(tmp_path: Path) -> None:
+    stored = StoredFederation(tmp_path, rows=1000)
+    manifest, chunks = stored.upload()
+    made = receiver(stored, UploadOffer(0, 1, 1.0, manifest.to_json(), ""), upload=0.2)
+    transport: Any = made._party.transport
+    answer = transport.request
+
+    def slow(message: Message) -> Future[Message]:
+        if not isinstance(message, AskChunk):
+            return answer(message)  # type: ignore[no-any-return]
+        time.sleep(0.15)
+        future = Future[Message]()
+        future.set_result(UploadChunk(message.request_id, *chunks[message.number]))
+        return future
+
+    transport.request = slow
+    with pytest.raises(RunError, match="no progress"):
+        made.receive(torch.zeros(0), threading.Event())
+    assert find_upload(stored.service.folder, "bank", SESSION) is None
+
+
+def test_replies_in_prediction_have_the_width_of_any_encoder(stored: StoredFederation) -> None:
+    n_rows, width = 4096, 4096
+    asked = EmbedRows(1, "caller", ("plain",), torch.zeros(n_rows, dtype=torch.int32))
+    hello = Hello(0, "", False, 0, "", "")
+    needed = n_rows * width * 4
+    assert _reply_limit(stored.config, "prediction")(asked, hello) > needed
+    assert _reply_limit(stored.config, "training")(asked, hello) < needed
+
+
 # Terms, withdrawals and heads.
+
+
+def test_withdrawing_row_by_row_does_not_block_a_training(federation: LocalFederation) -> None:
+    session, left = federation.match().matches["shop"].session.hex(), list(range(N_ROWS - 40))
+
+    class Withdrawing(threading.Event):
+        def is_set(self) -> bool:
+            # Each step of a training, once the first one has begun.
+            if federation.events("run_started") and left:
+                message = rows(left.pop(), session=session)
+                withdraw(federation.coordinator, None, "shop", message, lambda event: None)
+            return super().is_set()
+
+    assert federation.run(Withdrawing()).evaluation is not None
+    assert len(federation.events("upload_changed")) == MAX_RESTARTS + 1
+    manifest = federation.head.manifest()
+    assert manifest["parties"] == ["bank"] and manifest["left_out"] == ["shop"]
+    assert "withdrawn" in manifest["suspicious"]["shop"]
+    # A later training uses the rows that are left.
+    left.clear()
+    federation.run(retrain=True, offline=True)
+    assert federation.head.manifest()["parties"] == ["bank", "shop"]
+
+
+def test_a_withdrawn_version_answers_no_prediction(federation: LocalFederation) -> None:
+    federation.run()
+    inputs = federation.services["shop"].inputs
+    predictor = PartyPredictor(inputs, PredictionLimits(), lambda event: None)
+    transport = InProcessTransport(predictor.endpoint.hello, predictor.endpoint.handle)
+    path = federation.folder / "prediction.json"
+    ids = ["r1", "r2", "r3"]
+    match_parties({"shop": transport}, ids, ["ids"], MatchingConfig(), path, print, end=False)
+    transport.request(OpenPrediction(FIRST, "encoder/1")).result(60)
+
+    def ask_rows(number: int) -> RowEmbeddings:
+        handles = torch.arange(3, dtype=torch.int32)
+        reply = transport.request(EmbedRows(FIRST + number, "caller", ("plain",), handles))
+        found = reply.result(60)
+        assert isinstance(found, RowEmbeddings), found
+        return found
+
+    assert len(ask_rows(1).values) == 3
+    record_withdrawal(inputs.folder, withdraw_version(inputs.folder))
+    refused = ask_rows(2)
+    assert refused.row_status.tolist() == [REFUSED] * 3 and not len(refused.values)
+    assert refused.refusal == WITHDRAWN
 
 
 def test_an_error_with_one_party_does_not_protect_the_uploads_of_others(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tests.upload.local_federation import LocalFederation
 from xvfl.errors import RunError
-from xvfl.service.uploads.upload_checks import CONSTANT, NO_SIGNAL, judge
+from xvfl.service.uploads.upload_checks import CONSTANT, NO_SIGNAL, TOO_LARGE, judge
 
 
 def draw(n: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -29,6 +29,19 @@ def test_noise_and_constants_are_found() -> None:
     assert judge(noise[:400], y, noise[400:], new_y) == NO_SIGNAL
     assert judge(0 * x + 0.3, y, 0 * new_x + 0.3, new_y) == CONSTANT
     assert judge(x.roll(7, 0), y, new_x.roll(7, 0), new_y) == NO_SIGNAL
+
+
+def test_noise_of_an_epsilon_does_not_hide_large_embeddings() -> None:
+    (x, y), (new_x, new_y) = draw(400, 0), draw(200, 1)
+    unit = torch.nn.functional.normalize(x)
+    noise = torch.randn(400, 8, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    # The manifest of ε = 0.01 may state a standard deviation of 600 and more.
+    for noise_std in (0.5, 600.0):
+        assert judge(unit + noise_std * noise, y, new_x, new_y, noise_std) != TOO_LARGE
+    assert judge(6000 * x, y, 6000 * new_x, new_y, 600.0) == TOO_LARGE
+    # Nor all equal to the noise in size, in one direction.
+    equal = 600 * torch.ones_like(x)
+    assert judge(equal, y, equal[:200], new_y, 600.0) == TOO_LARGE
 
 
 def test_few_rows_are_not_judged() -> None:

@@ -208,8 +208,8 @@ def test_a_held_out_list_must_be_the_coordinators(
     path = federation.folder / "list"
     path.write_bytes(sign_document(tls(federation.certs, signer), HELD_OUT, content))
     if not reason:
-        message, session, key = read_held_out(federation.party("bank"), "bank", path)
-        assert message.handles.tolist() == [1, 2] and session == SESSION and len(key) == 32
+        handles, session, key = read_held_out(federation.party("bank"), "bank", path)
+        assert handles.tolist() == [1, 2] and session == SESSION and len(key) == 32
         party, out = federation.party("bank"), federation.folder / "out"
         with pytest.raises(RunError, match="another alignment"):
             export_upload(party, federation.services["bank"], path, out, Event())

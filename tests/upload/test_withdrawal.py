@@ -12,11 +12,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.upload.file_federation import SESSION, FileFederation, StoredFederation, tls
+from tests.upload.file_federation import (
+    SESSION,
+    FileFederation,
+    StoredFederation,
+    certificates,
+    tls,
+)
 from tests.upload.local_federation import N_ROWS
 from xvfl.certs import PeerVerifier
+from xvfl.certs.signed_document import MAX_LINE_BYTES, sign_document
 from xvfl.config import UploadTerms
-from xvfl.errors import DataWarning, InputError, RunError, WireError
+from xvfl.errors import CertificateError, DataWarning, InputError, RunError, WireError
 from xvfl.federation.predict_in_time import TimelyBatch
 from xvfl.federation.upload.stored_party import StoredParty
 from xvfl.model.run_dir import RunDir
@@ -24,22 +31,24 @@ from xvfl.primitives.rows import Rows
 from xvfl.service.listener import listen
 from xvfl.service.prediction.stand_in import StandIn, add_stand_ins
 from xvfl.service.release import verify_release
-from xvfl.service.uploads.encoder_versions import allow_next_version, current_version
 from xvfl.service.uploads.file_exchange import (
+    WITHDRAWAL,
     export_withdrawal,
     import_upload,
     import_withdrawal,
 )
-from xvfl.service.uploads.party_encoder import load_parts
+from xvfl.service.uploads.party_encoder import allow_next_version, current_version, load_parts
 from xvfl.service.uploads.party_withdrawal import (
+    read_receipt,
     record_withdrawal,
     send_withdrawal,
+    store_receipt,
     withdraw_rows,
     withdraw_version,
 )
-from xvfl.service.uploads.receipts import read_receipt, request_digest, store_receipt
 from xvfl.service.uploads.upload_store import UploadStore, find_upload
 from xvfl.service.uploads.withdrawals import enforce_terms, remember_certificate, withdraw
+from xvfl.service.uploads.withdrawn import request_digest
 from xvfl.wire import codec
 from xvfl.wire.messages import AskChunk, AskUpload, ErrorReply, Receipt, UploadStored, Withdraw
 
@@ -256,7 +265,7 @@ def test_withdrawal_over_tls(stored: StoredFederation, tmp_path: Path) -> None:
         receipt = party.send(rows(4))
         folder, key = RunDir(tmp_path / "bank").create(), stored.certs / "coordinator.release.pub"
         statement = store_receipt(folder, "bank", receipt, key, request_digest(rows(4)))
-        assert statement["rows"] == 1 and not statement["heads"]
+        assert statement["rows"] == 1 and not statement["runs"]
         (kept,) = (folder / "receipts").iterdir()
         assert verify_release(read_receipt(kept), key)["party"] == "bank"
         assert not any(files_with(stored.service.folder, each) for each in secret)
@@ -290,7 +299,8 @@ class PartyAt:
     def call(self, message: Any) -> Any:
         from xvfl.wire.client import call_coordinator
 
-        return call_coordinator(self._config.coordinator, self._config.tls, message, 15)
+        config = self._config
+        return call_coordinator(config.coordinator, config.tls, message, 15, lambda *proof: None)
 
 
 def test_withdrawal_by_file(stored: StoredFederation, tmp_path: Path) -> None:
@@ -302,12 +312,51 @@ def test_withdrawal_by_file(stored: StoredFederation, tmp_path: Path) -> None:
     assert store is not None and store.withdrawn == [2, 3]
     key = stored.certs / "coordinator.release.pub"
     assert store_receipt(RunDir(tmp_path / "bank"), "bank", read_receipt(receipt), key)["rows"] == 2
-    path.write_text(path.read_text().replace('": \\"', '":  \\"'))
+    path.write_text(path.read_text().replace('"request": "', '"request":  "'))
     with pytest.raises(RunError, match="was changed"):
         import_withdrawal(stored.service, path, receipt)
     export_withdrawal(replace(party, tls=tls(stored.certs, "shop")), rows(5), path)
     assert import_withdrawal(stored.service, path, receipt) == "shop"
     assert store.row_status()[5] == 2
+
+
+def test_a_withdrawal_is_not_sent_to_a_revoked_coordinator(stored: StoredFederation) -> None:
+    config = replace(stored.config, listen="localhost:0", revocation_list=None)
+    with listen(config, stored.service.log) as server:
+        party = PartyAt(stored, "bank", f"localhost:{server.port}")
+        party.send(rows(4))
+        stored.authority.revoke("coordinator")
+        with pytest.raises(CertificateError, match="the coordinator: .* is revoked"):
+            party.send(rows(5))
+    store = found(stored)
+    assert store is not None and store.withdrawn == [4]
+
+
+def test_a_withdrawal_by_file_of_a_revoked_party_is_rejected(
+    stored: StoredFederation, tmp_path: Path
+) -> None:
+    path = tmp_path / "bank.withdrawal"
+    export_withdrawal(PartyAt(stored, "bank", "localhost:1")._config, rows(2), path)
+    stored.authority.revoke("bank")
+    with pytest.raises(RunError, match="revoked"):
+        import_withdrawal(stored.service, path, tmp_path / "receipt")
+
+
+@pytest.mark.parametrize("signer", ["bank", "stranger"])
+def test_nothing_is_parsed_before_the_signature_is_checked(
+    stored: StoredFederation, tmp_path: Path, signer: str
+) -> None:
+    path, others = tmp_path / "file", certificates(tmp_path / "others")
+    others.issue("stranger")
+    folder = stored.certs if signer == "bank" else tmp_path / "others"
+    line = sign_document(tls(folder, signer), WITHDRAWAL, {}).partition(b"\n")[0]
+    path.write_bytes(line + b"\n" + b"[" * 2**20)
+    reason = "was changed" if signer == "bank" else "not signed by the authority"
+    with pytest.raises(RunError, match=reason):
+        import_withdrawal(stored.service, path, tmp_path / "receipt")
+    path.write_bytes(b"[" * 2**20)
+    with pytest.raises(RunError, match=f"{MAX_LINE_BYTES} of them in its first line"):
+        import_withdrawal(stored.service, path, tmp_path / "receipt")
 
 
 def test_a_receipt_is_verified(stored: StoredFederation, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ describe the parts, with digests: then the signature covers the whole file.
 """
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -120,8 +120,14 @@ def write_sealed(
 class SealedFile:
     """A file that is read part by part; sizes are checked before anything is read."""
 
-    def __init__(self, file: BinaryIO, key: X25519PrivateKey, kind: str) -> None:
-        """Read the header and check that it belongs to its certificate."""
+    def __init__(
+        self,
+        file: BinaryIO,
+        key: X25519PrivateKey,
+        kind: str,
+        check: Callable[[bytes], object],
+    ) -> None:
+        """Read the header; `check` raises if the certificate of its writer is not trusted."""
         self._file = file
         start = self._read(len(MAGIC) + 2 * KEY_BYTES)
         if not start.startswith(MAGIC):
@@ -133,8 +139,8 @@ class SealedFile:
         if not TAG_BYTES < length <= MAX_HEADER_BYTES:
             raise WireError(f"expected a header of at most {MAX_HEADER_BYTES} bytes, got {length}")
         self._cipher = _Cipher(key, keys[KEY_BYTES:], start)
-        self.document = read_document(self._cipher.decrypt(self._read(length)), kind)
-        """The header; whose certificate it has is not checked yet."""
+        self.document = read_document(self._cipher.decrypt(self._read(length)), kind, check)
+        """The header."""
         if self.document.get("keys", str) != keys.hex():
             raise WireError("its signature is for another file")
 

@@ -151,7 +151,7 @@ def new_version(
         from xvfl.certs import peer_name
         from xvfl.service.config import load_party_config
         from xvfl.service.state_dir import open_state_dir
-        from xvfl.service.uploads.encoder_versions import allow_next_version
+        from xvfl.service.uploads.party_encoder import allow_next_version
 
     loaded = load_party_config(config)
     name = peer_name(loaded.tls.read()[1])

@@ -52,11 +52,12 @@ def withdraw(
         from xvfl.service.state_dir import open_state_dir
         from xvfl.service.uploads.file_exchange import export_withdrawal
         from xvfl.service.uploads.party_withdrawal import (
+            read_receipt,
             record_withdrawal,
+            store_receipt,
             withdraw_rows,
             withdraw_version,
         )
-        from xvfl.service.uploads.receipts import read_receipt, store_receipt
 
     if [ids, version, receipt, everything or None].count(None) != 3:
         raise InputError("expected one of --ids, --version, --all and --receipt")
@@ -94,8 +95,12 @@ def _read_ids(path: Path) -> list[str]:
 
 def _send(config: "PartyProcessConfig", name: str, message: "Withdraw", key: Path | None) -> None:
     from xvfl.model.run_dir import RunDir
-    from xvfl.service.uploads.party_withdrawal import send_withdrawal, split_request
-    from xvfl.service.uploads.receipts import request_digest, store_receipt
+    from xvfl.service.uploads.party_withdrawal import (
+        send_withdrawal,
+        split_request,
+        store_receipt,
+    )
+    from xvfl.service.uploads.withdrawn import request_digest
 
     for part in split_request(message):
         reply, digest = send_withdrawal(config, part), request_digest(part)

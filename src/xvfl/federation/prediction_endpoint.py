@@ -36,7 +36,7 @@ MAX_COMPLETIONS = 2
 MAX_ROWS = 4096
 """Rows of one `EmbedRows`."""
 VIEWS = ("plain", "self")
-WITHDRAWN = "the party has withdrawn rows"
+WITHDRAWN = "the party has withdrawn rows, or its upload"
 ONLY_PREDICTS = "this party only predicts; to train, start `xvfl party` there without --serve"
 
 

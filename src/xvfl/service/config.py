@@ -100,6 +100,9 @@ class TimeoutConfig:
     """Upper bound of the timeout of a request; used until response times are known."""
     join: float = 600.0
     """Timeout for parties to connect, at the start and, in interactive training, after a fault."""
+    upload: float = 3600.0
+    """Timeout for each percent of the training of a connected party's encoder, and of its
+    upload."""
     outcome: float = 60.0
     """How long a finished run waits for absent parties to come back and receive the outcome."""
     progress: float = 600.0

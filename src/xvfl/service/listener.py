@@ -7,6 +7,7 @@ from functools import partial
 from xvfl.certs import PeerVerifier
 from xvfl.certs.proof import prover
 from xvfl.errors import WireError
+from xvfl.federation.upload.manifest import MAX_WIDTH
 from xvfl.matching.session_messages import MAX_MESSAGE_BYTES
 from xvfl.methods import method_spec
 from xvfl.model.run_dir import RunDir
@@ -67,7 +68,7 @@ def listen(
         log,
         check,
         prover(config.tls),
-        _reply_limit(config),
+        _reply_limit(config, purpose),
         config.max_pending_connections,
         answer=answer_withdrawals(folder, config.signing_key, log, answer),
         on_recheck=enforce,
@@ -79,8 +80,13 @@ def listen(
         server.close()
 
 
-def _reply_limit(config: CoordinatorConfig) -> ReplyLimit:
-    """Bound replies by the widest embeddings of this configuration, in float64."""
+def _reply_limit(config: CoordinatorConfig, purpose: str) -> ReplyLimit:
+    """Bound replies by the widest embeddings of this configuration, in float64.
+
+    In prediction, each party's encoder has a width of its own; numbers are float32.
+    """
     branches = method_spec(config.loss.method).branches
     row_bytes = 8 * branches * max_embedding_width(config.net)
+    if purpose == "prediction":
+        row_bytes = max(row_bytes, 4 * MAX_WIDTH)
     return reply_limit(config.max_message_bytes, row_bytes, MAX_MESSAGE_BYTES)

@@ -16,7 +16,7 @@ from xvfl.errors import CertificateError, PartyError, RunError, WireError, XVFLE
 from xvfl.system.printable import one_line
 from xvfl.wire import codec
 from xvfl.wire.limits import CHUNK_BYTES, RECHECK_S, SMALL_BYTES, FrameAssembler, split_frame
-from xvfl.wire.messages import Challenge, Hello, Message, Proof
+from xvfl.wire.messages import Challenge, ErrorReply, Hello, Message, Proof
 from xvfl.wire.tls import CALL_PATH, PATH, Tls, channel_options
 from xvfl.wire.tls_diagnosis import diagnose_tls
 
@@ -217,12 +217,22 @@ class PartyClient:
                 raise CertificateError(f"the certificate cannot be checked ({error!r})") from error
 
 
-def call_coordinator(address: str, tls: Tls, message: Message, timeout: float) -> Message:
-    """Send one request to the coordinator, beside the connection of the party's own process."""
-    options = channel_options(CHUNK_BYTES)
+def call_coordinator(
+    address: str, tls: Tls, message: Message, timeout: float, check_proof: CheckProof
+) -> Message:
+    """Send one request to the coordinator, beside the connection of the party's own process.
+
+    The coordinator must prove its certificate first, as for `PartyClient`.
+    """
+    options, nonce = channel_options(CHUNK_BYTES), secrets.token_bytes(NONCE_BYTES)
     with grpc.secure_channel(address, tls.client_credentials(), options) as channel:
+        call = channel.unary_unary(CALL_PATH)
         try:
-            reply = channel.unary_unary(CALL_PATH)(codec.encode(message), timeout=timeout)
+            reply = call(codec.encode(Challenge(0, nonce)), timeout=timeout)
+            if isinstance(proof := codec.decode(reply, CHUNK_BYTES), ErrorReply):
+                return proof
+            check_proof(nonce, _proof(reply))
+            reply = call(codec.encode(message), timeout=timeout)
         except grpc.RpcError as error:
             details = error.details() if isinstance(error, grpc.Call) else str(error)
             raise PartyError(

@@ -236,12 +236,18 @@ class CoordinatorServer:
             self._front.return_to_pending(peer)
 
     async def _call(self, frame: bytes, context: Any) -> bytes:
-        """Answer a request of a party that is connected; `Withdraw` needs no stream."""
+        """Answer a request of a party that is connected.
+
+        `Withdraw` needs no stream, nor does the `Challenge` before it.
+        """
         request_id = 0
         try:
-            name = await self._accepted_name(_certificate(context))
+            certificate = _certificate(context)
+            name = await self._accepted_name(certificate)
             message = codec.decode(frame, CHUNK_BYTES)
             request_id = message.request_id
+            if isinstance(message, Challenge):
+                return codec.encode(await self._sign(message, certificate))
             if self.transports[name].connection is None and not isinstance(message, Withdraw):
                 raise WireError("expected a stream with an accepted Hello first")
             reply = await self._answer_in_thread(name, message)
@@ -283,10 +289,13 @@ class CoordinatorServer:
     async def _greet(self, stream: Any, certificate: bytes) -> Hello:
         """Reply to the party's `Challenge`, then read its `Hello`."""
         challenge = await self._read(stream, Challenge)
-        signed = await asyncio.to_thread(self._prove, challenge.nonce, certificate)
-        await stream.write(codec.encode(Proof(challenge.request_id, *signed)))
+        await stream.write(codec.encode(await self._sign(challenge, certificate)))
         hello: Hello = await self._read(stream, Hello)
         return hello
+
+    async def _sign(self, challenge: Challenge, certificate: bytes) -> Proof:
+        signed = await asyncio.to_thread(self._prove, challenge.nonce, certificate)
+        return Proof(challenge.request_id, *signed)
 
     async def _read(self, stream: Any, kind: type[Any]) -> Any:
         chunk = await stream.read()

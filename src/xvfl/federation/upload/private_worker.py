@@ -72,11 +72,7 @@ class PrivateWorker(PartyWorker):
         """Return the release of each row in every view; zeros if it is not held. (B, v, d)"""
         if self._releases is None:
             self._releases = self._release_all()
-        if not len(self._releases):
-            return self._releases.new_zeros(len(handles), len(views), self._releases.shape[-1])
-        chosen = self._releases[handles.clamp(min=0)]
-        chosen = chosen * (handles >= 0).unsqueeze(1).to(chosen.dtype)
-        return chosen.unsqueeze(1).expand(-1, len(views), -1)
+        return self._releases[handles].unsqueeze(1).expand(-1, len(views), -1)
 
     def complete(
         self, cue: Tensor, replace_observed: Tensor, needed: Tensor | None = None
@@ -86,7 +82,7 @@ class PrivateWorker(PartyWorker):
 
     @torch.no_grad()
     def _release_all(self) -> Tensor:
-        """Compute the releases of all rows. (n, d)"""
+        """Compute the releases of all rows; zeros, for handle −1, are the last one. (n + 1, d)"""
         # Fixed batches: the last bits of a net's output depend on the number of rows.
         training = self.net.training
         self.net.eval()
@@ -94,13 +90,13 @@ class PrivateWorker(PartyWorker):
         reference = reference_rows(self.net.layout)
         reference = replace(reference, values=reference.values.to(dtype)).to(self.table.device)
         center = self._embed(reference).mean(0)
-        parts = [torch.zeros(0, len(center), device=center.device)]
+        parts = []
         all_handles = torch.arange(len(self.table), device=center.device)
         for handles in torch.split(all_handles, ROWS_AT_ONCE):
             rows = self.table.take(handles)
             parts.append(self._add_noise(self._embed(rows) - center, rows, handles))
         self.net.train(training)
-        return torch.cat([part.to(dtype) for part in parts])
+        return torch.cat([*parts, torch.zeros_like(center).unsqueeze(0)]).to(dtype)
 
     def _embed(self, rows: PartyTable) -> Tensor:
         return self.net.embed(self.net.encode(rows), rows.observed).double()

@@ -1,5 +1,6 @@
 """A party that predicts: its prediction table, matched anew, with the nets of the last run."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from xvfl.errors import InputError, RunError, WireError
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.prediction_endpoint import PredictionEndpoint, PredictionRows
 from xvfl.federation.prediction_ledger import PredictionLedger, PredictionLimits, forget_rows
+from xvfl.federation.upload.manifest import encoder_version
 from xvfl.methods.build import build_parties
 from xvfl.methods.members import member_seeds
 from xvfl.model.fitting import choose_device
@@ -30,6 +32,7 @@ from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.party_release import RUN, PartyFolder
 from xvfl.service.uploads.party_encoder import HELD_OUT, PartyParts
 from xvfl.service.uploads.party_withdrawal import IDS, find_withdrawn
+from xvfl.service.uploads.withdrawn import Withdrawn
 from xvfl.wire.messages import Match, Release
 
 PREDICTION = "prediction"
@@ -137,11 +140,16 @@ class PartyPredictor:
             PredictionLedger(
                 self._limits, len(self.table.ids), self.state.path, log_event=self._log
             ),
-            self._find_withdrawn,
+            partial(self._find_withdrawn, encoder_version(run)),
         )
 
-    def _find_withdrawn(self) -> NDArray[np.bool_] | None:
-        """Return which rows of the table were withdrawn, also while this process runs."""
+    def _find_withdrawn(self, version: int | None) -> NDArray[np.bool_] | None:
+        """Return which rows of the table were withdrawn, also while this process runs.
+
+        All were, if the version of the encoder was.
+        """
+        if version is not None and Withdrawn(self.inputs.folder).covers(version):
+            return np.ones(len(self.table.ids), dtype=np.bool_)
         path = self.inputs.folder / IDS
         if not path.is_file():
             return None

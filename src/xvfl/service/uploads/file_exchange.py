@@ -7,16 +7,13 @@ party's replies to the messages that a connected coordinator would send.
 upload.key    in the coordinator's state folder: uploads by file are encrypted to it
 """
 
-import time
-from collections.abc import Iterator
-from itertools import count
+from functools import partial
 from math import prod
 from pathlib import Path
 from threading import Event
-from typing import TypeVar
 
-import numpy as np
 import torch
+from torch import Tensor
 
 from xvfl.certs import PeerVerifier
 from xvfl.certs.proof import check_coordinator
@@ -30,33 +27,21 @@ from xvfl.certs.sealed_file import (
 )
 from xvfl.certs.signed_document import MAX_BYTES, read_document, sign_document
 from xvfl.errors import RunError, WireError, XVFLError, unknown
-from xvfl.federation.upload.manifest import UploadManifest, parse_manifest
+from xvfl.federation.upload.manifest import UploadManifest
 from xvfl.model.run_dir import RunDir
 from xvfl.service.config import CoordinatorConfig, PartyProcessConfig
 from xvfl.service.coordinator_service import CoordinatorService
-from xvfl.service.uploads.receive import check_manifest, upload_event
+from xvfl.service.uploads.receive import read_manifest, upload_event
 from xvfl.service.uploads.upload_party import UploadPartyService
 from xvfl.service.uploads.upload_run import load_labeled_rows
 from xvfl.service.uploads.upload_store import UploadStore
 from xvfl.service.uploads.withdrawals import remember_certificate, withdraw
 from xvfl.wire import codec
-from xvfl.wire.in_process import InProcessTransport
-from xvfl.wire.messages import (
-    AskChunk,
-    AskUpload,
-    Done,
-    ErrorReply,
-    HeldOut,
-    Message,
-    UploadChunk,
-    UploadOffer,
-    Withdraw,
-)
+from xvfl.wire.messages import Withdraw
 
 KEY = "upload.key"
 HELD_OUT, UPLOAD, WITHDRAWAL = "xvfl held-out list 1", "xvfl upload 1", "xvfl withdrawal 1"
 POLL_S = 0.2
-Reply = TypeVar("Reply", Done, UploadOffer, UploadChunk)
 
 
 def export_held_out(service: CoordinatorService, party: str, out: Path) -> int:
@@ -83,19 +68,18 @@ def export_held_out(service: CoordinatorService, party: str, out: Path) -> int:
     return len(handles)
 
 
-def read_held_out(config: PartyProcessConfig, party: str, path: Path) -> tuple[HeldOut, str, bytes]:
-    """Verify a held-out list; return the list, its alignment and the coordinator's key."""
+def read_held_out(config: PartyProcessConfig, party: str, path: Path) -> tuple[Tensor, str, bytes]:
+    """Verify a held-out list; return its handles, its alignment and the coordinator's key."""
+    check = partial(check_coordinator, address=config.coordinator, peers=_peers(config))
     try:
-        document = read_document(_read(path), HELD_OUT)
-        check_coordinator(document.certificate, config.coordinator, _peers(config))
+        document = read_document(_read(path), HELD_OUT, check)
         found, handles = document.get("party", str), document.get("handles", list)
         if found != party:
             raise WireError(f"expected the list of {party!r}, got the one of {found!r}")
         key = bytes.fromhex(document.get("key", str))
         if len(key) != KEY_BYTES or not all(type(each) is int for each in handles):
             raise WireError("expected a key of 32 bytes and a list of numbers")
-        message = HeldOut(time.time_ns() // 1_000, torch.tensor(handles, dtype=torch.int32))
-        return message, document.get("session", str), key
+        return torch.tensor(handles, dtype=torch.int32), document.get("session", str), key
     except (XVFLError, ValueError, RuntimeError) as error:
         raise RunError(f"{path}: the held-out list is rejected: {error}") from error
 
@@ -123,38 +107,26 @@ def export_upload(
         raise RunError(
             "ids are not matched yet; run `xvfl align` first: it needs a connection, once"
         )
-    message, session, key = read_held_out(config, service.inputs.name, held_out)
+    handles, session, key = read_held_out(config, service.inputs.name, held_out)
     if session != match.session.hex():
         raise RunError(
             f"{held_out}: the list belongs to another alignment; ask the coordinator for the list "
             "of this alignment, or match ids again with `xvfl align --again`"
         )
-    transport, numbers = InProcessTransport(endpoint.hello, endpoint.handle), count(1)
-
-    def ask(request: Message, kind: type[Reply]) -> Reply:
-        reply = transport.request(request).result()
-        if not isinstance(reply, kind):
-            reason = reply.text if isinstance(reply, ErrorReply) else type(reply).__name__
-            raise RunError(f"the upload cannot be made: {reason}")
-        return reply
-
-    def chunks(manifest: UploadManifest) -> Iterator[bytes]:
-        for number in range(len(manifest.chunks)):
-            request_id = message.request_id + next(numbers)
-            chunk = ask(AskChunk(request_id, manifest.version, number), UploadChunk)
-            yield chunk.values.numpy().tobytes() + chunk.row_status.numpy().tobytes()
-
-    ask(message, Done)
-    while not stop.is_set():
-        offer = ask(AskUpload(message.request_id + next(numbers)), UploadOffer)
-        if offer.problem:
-            raise RunError(offer.problem)
-        if offer.version:
-            manifest = parse_manifest(offer.manifest)
-            content = {"manifest": offer.manifest}
-            write_sealed(out, config.tls, key, UPLOAD, content, chunks(manifest))
-            return manifest
-        stop.wait(POLL_S)
+    try:
+        endpoint.set_held_out(handles)
+        while not stop.is_set():
+            if endpoint.problem:
+                raise RunError(endpoint.problem)
+            if (manifest := endpoint.manifest) is not None:
+                chunks = (endpoint.chunk(manifest.version, i) for i in range(len(manifest.chunks)))
+                parts = (b"".join(part.numpy().tobytes() for part in chunk) for chunk in chunks)
+                content = {"manifest": manifest.to_json()}
+                write_sealed(out, config.tls, key, UPLOAD, content, parts)
+                return manifest
+            stop.wait(POLL_S)
+    except WireError as error:
+        raise RunError(f"the upload cannot be made: {error}") from error
     return None
 
 
@@ -171,14 +143,15 @@ def import_upload(service: CoordinatorService, path: Path) -> UploadManifest:
         )
     try:
         with path.open("rb") as file:
-            sealed = SealedFile(file, read_sealing_key(folder / KEY), UPLOAD)
-            name = _party(config, sealed.document.certificate)
+            sealed = SealedFile(
+                file, read_sealing_key(folder / KEY), UPLOAD, partial(_party, config)
+            )
+            name = sealed.document.owner
             match = alignment.matches.get(name) if alignment else None
             if match is None:
                 raise WireError(f"ids are not matched yet with {name!r}; run `xvfl align` first")
-            manifest = parse_manifest(sealed.document.get("manifest", str))
-            rows = int((match.handles >= 0).sum())
-            check_manifest(manifest, name, match.session.hex(), rows)
+            text, rows = sealed.document.get("manifest", str), int((match.handles >= 0).sum())
+            manifest = read_manifest(text, name, match.session.hex(), rows)
             store = UploadStore(folder, manifest)
             _store(store, sealed)
     except OSError as error:
@@ -194,11 +167,11 @@ def _store(store: UploadStore, sealed: SealedFile) -> None:
     missing = set(store.missing)
     for number in range(len(store.manifest.chunks)):
         shape = store.manifest.shape(number)
-        data = sealed.part(2 * prod(shape) + shape[0])
+        data = bytearray(sealed.part(2 * prod(shape) + shape[0]))
         if number in missing:
-            values = np.frombuffer(data, np.float16, prod(shape)).reshape(shape).copy()
-            status = np.frombuffer(data, np.uint8, offset=2 * prod(shape)).copy()
-            store.add(number, torch.from_numpy(values), torch.from_numpy(status))
+            values = torch.frombuffer(data, dtype=torch.float16, count=prod(shape)).view(shape)
+            status = torch.frombuffer(data, dtype=torch.uint8, offset=2 * prod(shape))
+            store.add(number, values, status)
     sealed.end()
 
 
@@ -212,8 +185,8 @@ def import_withdrawal(service: CoordinatorService, path: Path, receipt: Path) ->
     """Carry out a withdrawal from a file, and write the receipt; return the party's name."""
     config = service.config
     try:
-        document = read_document(_read(path), WITHDRAWAL)
-        name = _party(config, document.certificate)
+        document = read_document(_read(path), WITHDRAWAL, partial(_party, config))
+        name: str = document.owner
         message = codec.decode(bytes.fromhex(document.get("request", str)))
         if not isinstance(message, Withdraw):
             raise WireError(f"expected Withdraw, got {type(message).__name__}")

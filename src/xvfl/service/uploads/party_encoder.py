@@ -1,5 +1,8 @@
 """A party's encoder in its state folder: trained once for a version, resumed after a stop.
 
+Only the party's operator allows the next version.
+
+encoder_version.json       the version; 1 before the operator has allowed another one
 held_out.json              rows that the coordinator holds out; fixed for an alignment
 encoders/N/encoder.json    how the columns are encoded
 encoders/N/weights.safetensors    the trained encoder of version N
@@ -11,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from threading import Event
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +24,7 @@ from xvfl.config import EncoderConfig, LossConfig, NetConfig, PrivacyConfig, bui
 from xvfl.data.encoder import encoder_from_dict
 from xvfl.data.sources import Encoder, encode, fit_encoder, take_rows
 from xvfl.dataset.in_memory import to_party_table
-from xvfl.errors import ConfigError, WireError
+from xvfl.errors import ConfigError, RunError, WireError
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.privacy_accounting import composed_epsilon, state_privacy
 from xvfl.federation.request_limits import RequestLimits
@@ -34,10 +38,11 @@ from xvfl.nets.party_net import PartyNet
 from xvfl.primitives.rows import FULL, PartyTable, choose_full_threshold, observation_levels
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.secret import load_secret, run_seed
+from xvfl.service.uploads.withdrawn import Withdrawn
 from xvfl.system.report import Report, no_report
 from xvfl.training.loop import Record
 
-HELD_OUT = "held_out.json"
+HELD_OUT, VERSION = "held_out.json", "encoder_version.json"
 ENCODER = "encoder.json"
 WEIGHTS = "weights.safetensors"
 
@@ -67,13 +72,11 @@ class PartyEncoder:
     """
 
     def __init__(self, inputs: PartyInputs, version: int = 1) -> None:
-        self.name, self.version, self._config = inputs.name, version, inputs.encoder
+        self.name, self.version, self.config = inputs.name, version, inputs.encoder
         self._source, self._options = inputs.source, inputs.options
         self._device = choose_device(inputs.device)
         self._folder = RunDir(inputs.folder / f"encoders/{version}").create()
         self._seeds = [run_seed(load_secret(inputs.folder), f"encoder {version}")]
-        self._net: PartyNet | None = None
-        self._table: PartyTable | None = None
         self.full_threshold = 1.0
         self.privacy = state_privacy(inputs.encoder)
         """What differential privacy guarantees; None without it."""
@@ -81,43 +84,43 @@ class PartyEncoder:
     @property
     def width(self) -> int:
         """Width of the embeddings."""
-        return encoder_net_config(self._config).embedding_dim
+        return encoder_net_config(self.config).embedding_dim
 
     @property
     def noise(self) -> dict[str, float]:
         """What the manifest of the upload states about differential privacy."""
-        if self.privacy is None:
-            return {}
-        return {name: getattr(self.privacy, name) for name in ("epsilon", "delta", "noise_std")}
+        names = ("epsilon", "delta", "noise_std") if self.privacy is not None else ()
+        return {name: getattr(self.privacy, name) for name in names}
 
-    @property
-    def trained(self) -> bool:
-        """Whether the training is finished."""
-        return self._folder.has(WEIGHTS)
+    def train(self, rows: Tensor, stop: Event, report: Report = no_report) -> PartyWorker | None:
+        """Train on these rows of the table until the last epoch; None if `stop` is set before.
 
-    def train(self, rows: Tensor, stop: Event, report: Report = no_report) -> bool:
-        """Train on these rows of the table until the last epoch or `stop`; return if it finished.
-
-        An interrupted training continues from its last checkpoint.
+        Return the trained encoder with all rows of the table. An interrupted training continues
+        from its last checkpoint.
         """
         table, net = self._load(rows)
-        if self.trained:
-            return True
-        if self._config.epsilon is None:
-            handles = rows.to(self._device)
-            training = EncoderTraining(self.name, net, table, handles, self._config, self._seeds)
-            per_epoch, epochs = training.trainer.batches_per_epoch, self._config.epochs
+        if not self._folder.has(WEIGHTS):
+            if self.config.epsilon is None and not self._train(net, table, rows, stop, report):
+                return None
+            about = {"full_threshold": self.full_threshold, "config": asdict(self.config)}
+            self._folder.save_tensors(WEIGHTS, net.state_dict(), about)
+            (self._folder / CHECKPOINT).unlink(missing_ok=True)
+        if self.privacy is not None:
+            return PrivateWorker(self.name, net, table, self._seeds, self.privacy.noise_std)
+        return PartyWorker(self.name, net, table, self._seeds)
 
-            def show(record: Record) -> None:
-                done = record.progress.epoch + record.progress.batch / per_epoch
-                report(f"epoch {record.progress.epoch}", done / epochs)
+    def _train(
+        self, net: PartyNet, table: PartyTable, rows: Tensor, stop: Event, report: Report
+    ) -> bool:
+        handles, epochs = rows.to(self._device), self.config.epochs
+        training = EncoderTraining(self.name, net, table, handles, self.config, self._seeds)
+        per_epoch = training.trainer.batches_per_epoch
 
-            if not train_encoder(training, self._folder, stop, show):
-                return False
-        about = {"full_threshold": self.full_threshold, "config": asdict(self._config)}
-        self._folder.save_tensors(WEIGHTS, net.state_dict(), about)
-        (self._folder / CHECKPOINT).unlink(missing_ok=True)
-        return True
+        def show(record: Record) -> None:
+            done = record.progress.epoch + record.progress.batch / per_epoch
+            report(f"epoch {record.progress.epoch}", done / epochs)
+
+        return train_encoder(training, self._folder, stop, show)
 
     @property
     def digest(self) -> str:
@@ -125,42 +128,28 @@ class PartyEncoder:
         data = (self._folder / WEIGHTS).read_bytes()
         return blake2b(data, digest_size=16).hexdigest()
 
-    def worker(self) -> PartyWorker:
-        """Return the trained encoder with all rows of the table."""
-        if not self.trained:
-            raise WireError("this party's encoder is not trained yet")
-        table, net = self._load(None)
-        if self.privacy is not None:
-            return PrivateWorker(self.name, net, table, self._seeds, self.privacy.noise_std)
-        return PartyWorker(self.name, net, table, self._seeds)
-
     def row_status(self, observed: Tensor) -> Tensor:
         """Grade rows by their observed features; with differential privacy all are full. (n,)"""
         levels = observation_levels(observed, self.full_threshold)
         return levels if self.privacy is None else torch.full_like(levels, FULL)
 
-    def _load(self, rows: Tensor | None) -> tuple[PartyTable, PartyNet]:
+    def _load(self, rows: Tensor) -> tuple[PartyTable, PartyNet]:
         """Encode the table and build the net; fit the encoding on `rows` the first time."""
-        if self._net is None or self._table is None:
-            if not self._folder.has(ENCODER):
-                assert rows is not None
-                learned = take_rows(self._source, np.asarray(rows))
-                fitted = fit_encoder([learned], self._options, self.name)
-                self._folder.write_json(ENCODER, fitted.to_dict())
-            encoder = encoder_from_dict(self._folder.read_json(ENCODER))
-            table = to_party_table(encoder.layout, encode(encoder, self._source))
-            net = build_encoder(self.name, encoder.layout, self._config, self._seeds)
-            if self.trained:
-                weights, about = self._folder.load_tensors(WEIGHTS)
-                net.load_state_dict(weights)
-                self.full_threshold = float(about["full_threshold"])
-            else:
-                assert rows is not None
-                observed = table.observed[rows]
-                chosen = self._config.full_threshold or choose_full_threshold(observed)
-                self.full_threshold = chosen
-            self._net, self._table = net.to(self._device), table.to(self._device)
-        return self._table, self._net
+        if not self._folder.has(ENCODER):
+            learned = take_rows(self._source, np.asarray(rows))
+            fitted = fit_encoder([learned], self._options, self.name)
+            self._folder.write_json(ENCODER, fitted.to_dict())
+        encoder = encoder_from_dict(self._folder.read_json(ENCODER))
+        table = to_party_table(encoder.layout, encode(encoder, self._source))
+        net = build_encoder(self.name, encoder.layout, self.config, self._seeds)
+        if self._folder.has(WEIGHTS):
+            weights, about = self._folder.load_tensors(WEIGHTS)
+            net.load_state_dict(weights)
+            self.full_threshold = float(about["full_threshold"])
+        else:
+            observed, given = table.observed[rows], self.config.full_threshold
+            self.full_threshold = given or choose_full_threshold(observed)
+        return table.to(self._device), net.to(self._device)
 
 
 def is_trained(folder: RunDir, version: int) -> bool:
@@ -217,27 +206,46 @@ def load_parts(folder: RunDir, version: int) -> PartyParts:
     )
 
 
-class HeldOutRows:
-    """The rows that a party must not learn from, as the coordinator named them once."""
+def load_held_out(folder: RunDir, session: str) -> list[int] | None:
+    """Return the rows that a party must not learn from; None before the coordinator named them."""
+    stored: dict[str, Any] = folder.read_json(HELD_OUT) if folder.has(HELD_OUT) else {}
+    return list(stored["handles"]) if stored.get("session") == session else None
 
-    def __init__(self, folder: RunDir, session: str) -> None:
-        self._folder, self._session = folder, session
 
-    def load(self) -> list[int] | None:
-        """Return the stored handles; None before the coordinator has sent them."""
-        if not self._folder.has(HELD_OUT):
-            return None
-        stored = self._folder.read_json(HELD_OUT)
-        return list(stored["handles"]) if stored["session"] == self._session else None
+def store_held_out(folder: RunDir, session: str, handles: list[int]) -> None:
+    """Store the rows that a party must not learn from; reject others for the same alignment."""
+    stored = load_held_out(folder, session)
+    if stored is None:
+        folder.write_json(HELD_OUT, {"session": session, "handles": handles})
+    elif stored != handles:
+        raise WireError(
+            "HeldOut: this party has another list of held-out rows for this alignment; its encoder "
+            "may have learned from rows of the new list"
+        )
 
-    def store(self, handles: list[int]) -> None:
-        """Store the list; reject another one for the same alignment."""
-        stored = self.load()
-        if stored is None:
-            content = {"session": self._session, "handles": handles}
-            self._folder.write_json(HELD_OUT, content)
-        elif stored != handles:
-            raise WireError(
-                "HeldOut: this party has another list of held-out rows for this alignment; its "
-                "encoder may have learned from rows of the new list"
-            )
+
+def current_version(folder: RunDir) -> int:
+    """Return the version that a party's operator has allowed."""
+    return int(folder.read_json(VERSION)["version"]) if folder.has(VERSION) else 1
+
+
+def allow_next_version(folder: RunDir, keep_encoder: bool = False) -> int:
+    """Allow the next version, from the next start of the party; return its number.
+
+    Earlier encoders stay in the folder: heads that were trained on their uploads need them to
+    predict. With `keep_encoder`, the next version has the encoder of the current one, and all
+    matched rows are embedded and uploaded again.
+    """
+    version = current_version(folder)
+    needed = keep_encoder or not Withdrawn(folder).covers(version)
+    if needed and not is_trained(folder, version):
+        raise RunError(
+            f"{folder.path}: version {version} is not trained yet; start the party, or run "
+            "`xvfl upload export`, first"
+        )
+    if keep_encoder:
+        for name in (ENCODER, WEIGHTS):
+            data = (folder / f"encoders/{version}/{name}").read_bytes()
+            folder.write_bytes(f"encoders/{version + 1}/{name}", data)
+    folder.write_json(VERSION, {"version": version + 1})
+    return version + 1

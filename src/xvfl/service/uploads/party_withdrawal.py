@@ -6,33 +6,46 @@ versions again, and later versions of its encoder do not learn from these rows.
 withdrawn.json        handles of withdrawn rows by alignment, and withdrawn versions
 withdrawn_ids.json    digests of the ids of withdrawn rows, keyed with the party's secret: a new
                       alignment gives them other handles
+receipts/DIGEST.receipt    the coordinator's signed statement of what it has deleted
 """
 
+import json
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from xvfl.errors import InputError, RunError
+from xvfl.certs import PeerVerifier
+from xvfl.certs.proof import proof_checker
+from xvfl.errors import InputError, RunError, WireError
+from xvfl.federation.upload.manifest import DIGEST
 from xvfl.matching.normalize import RULES, normalize_ids
 from xvfl.model.run_dir import CHECKPOINT, RunDir
 from xvfl.service.config import ALIGNMENT, PartyProcessConfig
 from xvfl.service.matched_table import MatchedTable
 from xvfl.service.party_inputs import PartyInputs
+from xvfl.service.release import verify_release
 from xvfl.service.secret import load_secret
-from xvfl.service.uploads.encoder_versions import current_version
-from xvfl.service.uploads.party_encoder import ENCODER, is_trained
-from xvfl.service.uploads.withdrawn import Withdrawn
+from xvfl.service.uploads.party_encoder import ENCODER, current_version, is_trained
+from xvfl.service.uploads.withdrawn import NO_ROWS, Withdrawn
+from xvfl.system.printable import one_line
+from xvfl.wire import codec
 from xvfl.wire.client import call_coordinator
 from xvfl.wire.messages import ErrorReply, Receipt, Withdraw
+from xvfl.wire.texts import MAX_NAME
 
 IDS = "withdrawn_ids.json"
-NO_ROWS = torch.zeros(0, dtype=torch.int32)
 MAX_ROWS = 200_000
 """Rows of a request; a larger withdrawal takes several."""
 TIMEOUT_S = 15.0
+MAX_BYTES = 2**21
+"""Bytes of the largest receipt."""
+MAX_RUNS = 100
+"""Heads that are shown; the receipt itself has all."""
 
 
 def withdraw_rows(inputs: PartyInputs, ids: Sequence[str]) -> Withdraw | None:
@@ -112,13 +125,58 @@ def split_request(message: Withdraw) -> Iterator[Withdraw]:
 
 
 def send_withdrawal(config: PartyProcessConfig, message: Withdraw) -> Receipt:
-    """Send a withdrawal to a running coordinator; return its receipt.
+    """Send a withdrawal to a running coordinator whose certificate is valid; return its receipt.
 
     Another process of this party may be connected at the same time.
     """
-    reply = call_coordinator(config.coordinator, config.tls, message, TIMEOUT_S)
-    if isinstance(reply, ErrorReply):
-        raise RunError(f"the coordinator rejected the withdrawal: {reply.text}")
+    address, tls = config.coordinator, config.tls
+    check = proof_checker(tls, address, PeerVerifier(tls.ca_certificate, config.revocation_list))
+    reply = call_coordinator(address, tls, message, TIMEOUT_S, check)
     if not isinstance(reply, Receipt):
-        raise RunError(f"expected a receipt of the coordinator, got {type(reply).__name__}")
+        reason = reply.text if isinstance(reply, ErrorReply) else type(reply).__name__
+        raise RunError(f"the coordinator rejected the withdrawal: {reason}")
     return reply
+
+
+def read_receipt(path: Path) -> Receipt:
+    """Read a receipt from a file; its signature is not checked."""
+    try:
+        with path.open("rb") as file:
+            message = codec.decode(file.read(MAX_BYTES + 1), MAX_BYTES)
+    except (OSError, WireError) as error:
+        raise RunError(f"{path}: not a receipt, or damaged ({error})") from error
+    if not isinstance(message, Receipt):
+        raise RunError(f"{path}: expected a receipt, got {type(message).__name__}")
+    return message
+
+
+def store_receipt(
+    folder: RunDir, party: str, receipt: Receipt, public_key: Path | None, request: str = ""
+) -> dict[str, Any]:
+    """Verify a receipt and store it in the party's folder; return its statement.
+
+    `request` is the digest of the withdrawal, if it is known. Without a key, the receipt is stored
+    and not verified.
+    """
+    statement = _parse(receipt.manifest)
+    if public_key is not None:
+        verify_release(receipt, public_key)
+    if statement["party"] != party or request not in ("", statement["request"]):
+        raise WireError(f"Receipt: expected one of party {party!r} for this withdrawal")
+    folder.write_bytes(f"receipts/{statement['request']}.receipt", codec.encode(receipt))
+    return statement
+
+
+def _parse(text: str) -> dict[str, Any]:
+    """Check the statement of a receipt: its digest names a file."""
+    try:
+        given = json.loads(text)
+        runs = [one_line(str(head["run"]), MAX_NAME) for head in given["heads"]]
+        statement = {key: given[key] for key in ("party", "request", "everything")}
+        statement |= {key: int(given[key]) for key in ("rows", "version")}
+        statement |= {"time": one_line(str(given["time"]), MAX_NAME), "runs": runs[:MAX_RUNS]}
+        if DIGEST.fullmatch(given["request"]) is None:
+            raise ValueError(given["request"])
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        raise WireError("Receipt: expected a statement of what was deleted") from error
+    return statement

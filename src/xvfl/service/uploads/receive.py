@@ -6,10 +6,9 @@ again, also after a restart of either side.
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from threading import Event
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 from torch import Tensor
@@ -19,6 +18,7 @@ from xvfl.federation.remote_party import RemoteParty, request_all
 from xvfl.federation.upload.manifest import UploadManifest, parse_manifest
 from xvfl.matching import CoordinatorMatch
 from xvfl.model.run_dir import RunDir
+from xvfl.service.config import TimeoutConfig
 from xvfl.service.log import LogFunction
 from xvfl.service.uploads.upload_store import UploadStore, find_upload, stored_uploads
 from xvfl.system.printable import one_line
@@ -38,7 +38,7 @@ Reply = TypeVar("Reply", Done, UploadOffer, UploadChunk)
 
 
 class UploadReceiver:
-    """Receives one party's upload; a party that never connects is an error after `join` seconds."""
+    """Receives one party's upload; an error if it does not connect or make progress in time."""
 
     def __init__(
         self,
@@ -46,12 +46,13 @@ class UploadReceiver:
         folder: RunDir,
         match: CoordinatorMatch,
         request_ids: Iterator[int],
-        join: float,
+        timeouts: TimeoutConfig,
         log: LogFunction,
     ) -> None:
         self._party, self._folder, self._log = party, folder, log
         self._session, self._rows = match.session.hex(), int((match.handles >= 0).sum())
-        self._request_ids, self._join = request_ids, join
+        self._request_ids, self._timeouts = request_ids, timeouts
+        self._percent, self._deadline, self._until = -1, math.inf, math.inf
         self.progress, self.version, self.n_bytes, self.problem = 0.0, 0, 0, ""
         """Finished share of the training of the party's encoder; version and bytes of the stored
         upload; why the run waits."""
@@ -68,7 +69,7 @@ class UploadReceiver:
         if version or not self._has_newer(stored.manifest.version):
             return self._accept(stored)
         try:
-            return self._wait_for(held_out, stop, time.monotonic() + self._join)
+            return self._wait_for(held_out, stop, self._timeouts.join)
         except RunError as error:
             # A party must not be able to prevent a training for which its upload is here.
             used = {"party": self._party.name, "version": stored.manifest.version}
@@ -76,41 +77,54 @@ class UploadReceiver:
             return self._accept(stored)
 
     def _wait_for(
-        self, held_out: Tensor, stop: Event, until: float = math.inf
+        self, held_out: Tensor, stop: Event, seconds: float = math.inf
     ) -> UploadStore | None:
-        """Receive the upload that the party offers, if it connects in time and is ready `until`."""
-        pause, deadline = FIRST_POLL_S, min(time.monotonic() + self._join, until)
+        """Receive the upload that the party offers, within these seconds."""
+        name, pause, now = self._party.name, FIRST_POLL_S, time.monotonic()
+        self._percent, self._deadline = -1, now + self._timeouts.join
+        self._until = now + seconds
         while not stop.is_set():
-            store = None
+            self._advance(-1)
             try:
-                if time.monotonic() > deadline:
-                    raise RunError(
-                        f"party {self._party.name!r} did not connect, or did not upload in time; "
-                        "start it with `xvfl party`"
-                    )
-                if self._party.transport.hello() is not None:
-                    deadline, self.problem = until, ""
-                    store = self._try(held_out)
+                if self._party.transport.hello() is None:
+                    self.problem = f"party {name!r} is not connected, and its upload is not stored"
+                elif (store := self._try(held_out)) is not None:
+                    return self._accept(store)
                 else:
-                    self.problem = (
-                        f"party {self._party.name!r} is not connected, and its upload is not stored"
-                    )
+                    self.problem = ""
             except PartyError as error:
                 if error.fault == "refused":
                     raise RunError(str(error)) from error
                 self.problem = str(error)
-            if store is not None:
-                return self._accept(store)
             stop.wait(pause)
             pause = min(1.5 * pause, MAX_POLL_S)
         return None
+
+    def _advance(self, percent: int) -> None:
+        """Raise if the party is late; each percent that it reaches gives it more time.
+
+        Less than a percent does not count: a party could report progress forever.
+        """
+        now, limits = time.monotonic(), self._timeouts
+        if now > min(self._deadline, self._until):
+            late = (
+                f"has made no progress for {limits.upload:g} s; see its log, raise timeouts.upload "
+                "for a slow party, or remove it from `parties`"
+            )
+            if self._percent < 0 or now > self._until:
+                late = f"did not upload within {limits.join:g} s; start it with `xvfl party`"
+            self.problem = f"party {self._party.name!r} {late}"
+            self._log({"event": "upload_late", "party": self._party.name, "reason": late})
+            raise RunError(self.problem)
+        if percent > self._percent:
+            self._percent, self._deadline = percent, now + limits.upload
 
     def _has_newer(self, version: int) -> bool:
         """Ask whether the party offers a newer version than the stored one."""
         if self._party.transport.hello() is None:
             return False
         try:
-            return self._request(AskUpload(self._next()), UploadOffer).version > version
+            return self._request(UploadOffer, AskUpload).version > version
         except PartyError:
             return False
 
@@ -123,38 +137,39 @@ class UploadReceiver:
     def _try(self, held_out: Tensor) -> UploadStore | None:
         """Ask for the upload and the chunks that are missing; None if the party has none yet."""
         name = self._party.name
-        self._request(HeldOut(self._next(), held_out.int()), Done)
-        offer = self._request(AskUpload(self._next()), UploadOffer)
+        self._advance(0)
+        self._request(Done, HeldOut, held_out.int())
+        offer = self._request(UploadOffer, AskUpload)
         if offer.problem:
             raise RunError(f"party {name!r}: {one_line(offer.problem)}")
         self.progress = min(max(offer.progress, 0.0), 1.0) if math.isfinite(offer.progress) else 0.0
+        self._advance(int(100 * self.progress))
         if not offer.version:
             return None
         try:
-            manifest = check_manifest(
-                parse_manifest(offer.manifest), self._party.name, self._session, self._rows
-            )
+            manifest = read_manifest(offer.manifest, name, self._session, self._rows)
             store = UploadStore(self._folder, manifest)
             for number in store.missing:
-                chunk = self._request(AskChunk(self._next(), manifest.version, number), UploadChunk)
+                chunk = self._request(UploadChunk, AskChunk, manifest.version, number)
                 store.add(number, chunk.values, chunk.row_status)
+                self._advance(100 + 100 * number // len(manifest.chunks))
         except WireError as error:
             raise RunError(f"party {name!r}: its upload is rejected: {error}") from error
-        self._request(UploadStored(self._next(), manifest.version, manifest.digest), Done)
+        self._request(Done, UploadStored, manifest.version, manifest.digest)
         self._log(upload_event(self._folder, store))
         return store
 
-    def _next(self) -> int:
-        return next(self._request_ids)
-
-    def _request(self, message: Message, reply_type: type[Reply]) -> Reply:
+    def _request(
+        self, reply_type: type[Reply], kind: Callable[..., Message], *fields: object
+    ) -> Reply:
+        message = kind(next(self._request_ids), *fields)
         (reply,) = request_all([self._party], [message], reply_type)
         return reply
 
 
-def check_manifest(manifest: UploadManifest, party: str, session: str, rows: int) -> UploadManifest:
-    """Reject an upload of another party or alignment."""
-    expected = party, session, rows
+def read_manifest(text: str, party: str, session: str, rows: int) -> UploadManifest:
+    """Parse the manifest that a party sent; reject one of another party or alignment."""
+    manifest, expected = parse_manifest(text), (party, session, rows)
     found = manifest.party, manifest.session, manifest.rows
     if found != expected:
         raise WireError(
@@ -191,11 +206,11 @@ def receive_uploads(
     receivers: Mapping[str, UploadReceiver],
     held_out: Mapping[str, Tensor],
     stop: Event,
-    versions: Mapping[str, int] = MappingProxyType({}),
+    versions: Mapping[str, int],
 ) -> dict[str, UploadStore]:
     """Receive the uploads of several parties at once; fewer if `stop` is set before.
 
-    `versions` names the versions that are needed; by default the newest ones.
+    `versions` names the versions that are needed; the newest ones of the other parties.
     """
     with ThreadPoolExecutor(len(receivers)) as pool:
         futures = {

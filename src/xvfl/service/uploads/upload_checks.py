@@ -1,4 +1,4 @@
-"""Find suspicious uploads: constant embeddings, noise, or rows in another order.
+"""Find suspicious uploads: constant or too large embeddings, noise, or rows in another order.
 
 If a party's columns say something about the label, a linear model on its embeddings predicts the
 label better than the mean label does.
@@ -24,6 +24,11 @@ MIN_SPREAD = 1e-3
 """Smallest standard deviation of an embedding's numbers."""
 PENALTY = 0.1
 """Weight of the L2 penalty of the linear model, per row."""
+NOISE_TOLERANCE = 1.5
+"""Factor on the largest mean square that noise makes plausible, in any direction."""
+TOO_LARGE = (
+    "its embeddings are larger, or more alike, than those of length 1 with the noise of its ε"
+)
 CONSTANT = "its embeddings are nearly equal for all rows"
 NO_SIGNAL = (
     "a linear model on its embeddings predicts validation rows no better than the mean label does: "
@@ -40,20 +45,25 @@ def find_problems(stores: Mapping[str, UploadStore], labeled: LabeledRows) -> di
         for part in labeled.parts[:2]:
             rows = part[labeled.known[part] & (labeled.handles[part, i] >= 0)]
             rows = rows[seen[labeled.handles[rows, i]]][:MAX_ROWS]
-            parts.append((_plain(store, labeled.handles[rows, i]), _targets(labeled, rows)))
-        problem = judge(*parts[0], *parts[1])
-        if problem is not None:
+            plain = store.views()[labeled.handles[rows, i], 0].double()
+            parts.append((plain, _targets(labeled, rows)))
+        if problem := judge(*parts[0], *parts[1], store.manifest.noise_std):
             problems[name] = problem
     return problems
 
 
-def judge(x: Tensor, y: Tensor, new_x: Tensor, new_y: Tensor) -> str | None:
+def judge(x: Tensor, y: Tensor, new_x: Tensor, new_y: Tensor, noise_std: float = 0.0) -> str | None:
     """Return why embeddings (n, d) with targets (n, C) are suspicious, or None.
 
-    `new_x` and `new_y` are those of validation rows.
+    `new_x` and `new_y` are those of validation rows. With noise, which is independent and widens
+    the accepted range of numbers, the largest eigenvalue of their second moments is bounded.
     """
     if min(len(x), len(new_x)) < MIN_ROWS:
         return None
+    if noise_std:
+        likely = (1 + noise_std**2) * (1 + (x.shape[1] / len(x)) ** 0.5) ** 2
+        if float(torch.linalg.eigvalsh(x.T @ x / len(x)).max()) > NOISE_TOLERANCE * likely:
+            return TOO_LARGE
     mean, spread = x.mean(0), x.std(0)
     if float(spread.max()) < MIN_SPREAD:
         return CONSTANT
@@ -66,10 +76,6 @@ def judge(x: Tensor, y: Tensor, new_x: Tensor, new_y: Tensor) -> str | None:
     gain = before - (new_y - center - new_x @ weights).square().sum(1)
     significant = gain.mean() > STANDARD_ERRORS * gain.std() / len(gain) ** 0.5
     return None if bool(significant) else NO_SIGNAL
-
-
-def _plain(store: UploadStore, handles: Tensor) -> Tensor:
-    return store.views()[handles, 0].double()
 
 
 def _targets(labeled: LabeledRows, rows: Tensor) -> Tensor:

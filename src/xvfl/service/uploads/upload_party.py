@@ -1,18 +1,305 @@
-"""A party's part in a federation by uploads: match ids, train the encoder, upload, install."""
+"""A party that uploads: it replies to matching, held-out list, requests for its upload, releases.
 
+It trains its encoder alone. None of these messages names a net, a view, a batch or a step; every
+other message is rejected.
+"""
+
+import threading
+import traceback
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
-from xvfl.federation.request_endpoint import Replies
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from xvfl.config import UploadTerms
+from xvfl.errors import RunError, WireError, XVFLError
+from xvfl.federation.message_checks import check_handles
+from xvfl.federation.party_worker import PartyWorker
+from xvfl.federation.request_endpoint import Replies, RequestEndpoint
+from xvfl.federation.upload.manifest import CREATED, UploadManifest, chunk_digest, parse_manifest
+from xvfl.federation.upload.views import compute_views
+from xvfl.model.run_dir import RunDir
 from xvfl.service.config import ALIGNMENT
-from xvfl.service.log import LogFunction
+from xvfl.service.log import LogFunction, ProgressLog
 from xvfl.service.matched_table import MatchedTable
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.party_release import PartyFolder
-from xvfl.service.uploads.encoder_versions import current_version
-from xvfl.service.uploads.party_encoder import PartyEncoder, check_epsilon
+from xvfl.service.uploads.party_encoder import (
+    PartyEncoder,
+    check_epsilon,
+    current_version,
+    load_held_out,
+    store_held_out,
+)
 from xvfl.service.uploads.party_withdrawal import record_withdrawn_rows
-from xvfl.service.uploads.upload_endpoint import UploadEndpoint
-from xvfl.wire.messages import Match, Release
+from xvfl.service.uploads.withdrawn import Withdrawn
+from xvfl.wire.messages import (
+    AskChunk,
+    AskUpload,
+    Done,
+    HeldOut,
+    Hello,
+    Match,
+    Release,
+    UploadChunk,
+    UploadOffer,
+    UploadStored,
+)
+
+UPLOAD = "upload.json"
+CHUNK_BYTES = 2**22
+"""Approximate bytes of the embeddings of a chunk."""
+MAX_CHUNK_ROWS = 4096
+ONLY_UPLOADS = (
+    "this party uploads its embeddings once and takes no part in interactive training; its "
+    "configuration would have to name it"
+)
+MAX_HELD_OUT, MIN_LIMITED = 0.75, 40
+"""Largest share of the matched rows that a coordinator can hold out, of this many rows or more. It
+chooses the list, and could otherwise have the encoder trained on a few rows of its choice."""
+
+
+class Upload:
+    """The matched rows of a trained encoder, chunk by chunk.
+
+    Withdrawn rows are left out: they are zeros, with the status of unobserved rows.
+    """
+
+    def __init__(self, encoder: PartyEncoder, worker: PartyWorker, rows: Tensor) -> None:
+        self._encoder, self._worker, self._rows = encoder, worker, rows
+        self._copies = encoder.config.copies
+        row_bytes = 2 * encoder.width * (1 + self._copies)
+        self._chunk_rows = max(1, min(CHUNK_BYTES // row_bytes, MAX_CHUNK_ROWS))
+
+    def chunk(self, number: int, withdrawn: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Compute a chunk: embeddings (n, 1 + c, d) and the status of rows (n,)."""
+        start = number * self._chunk_rows
+        handles = self._rows[start : start + self._chunk_rows].to(self._worker.table.device)
+        observed = self._worker.table.take(handles).observed
+        status = self._encoder.row_status(observed).cpu()
+        values = compute_views(self._worker, handles, self._copies).cpu()
+        gone = [each - start for each in withdrawn if start <= each < start + len(handles)]
+        status[gone], values[gone] = 0, 0
+        return values, status
+
+    def manifest(self, hello: Hello, terms: UploadTerms, gone: Sequence[int]) -> UploadManifest:
+        """Compute the digests of all chunks, without the withdrawn rows."""
+        count = -(-len(self._rows) // self._chunk_rows)
+        digests = tuple(chunk_digest(*self.chunk(number, gone)) for number in range(count))
+        return UploadManifest(
+            party=self._encoder.name,
+            version=self._encoder.version,
+            session=hello.session,
+            rows=len(self._rows),
+            width=self._encoder.width,
+            masked_copies=self._copies,
+            image=hello.image,
+            encoder=self._encoder.digest,
+            chunk_rows=self._chunk_rows,
+            chunks=digests,
+            terms=terms,
+            created=datetime.now(UTC).strftime(CREATED),
+            withdrawn=len(gone),
+            **self._encoder.noise,
+        )
+
+
+class UploadEndpoint(RequestEndpoint):
+    """Replies to the coordinator; trains the encoder in a thread when the held-out rows are known.
+
+    Parameters
+    ----------
+    inputs
+        The party's configuration and state folder.
+    table
+        The party's table and its alignment.
+    encoder
+        The party's encoder.
+    replies
+        Reply to matching and releases.
+    log_event
+        Receives log events.
+    """
+
+    restarts = (Match, Release)
+
+    def __init__(
+        self,
+        inputs: PartyInputs,
+        table: MatchedTable,
+        encoder: PartyEncoder,
+        replies: Replies,
+        log_event: LogFunction,
+    ) -> None:
+        own: Replies = {
+            HeldOut: self._reply_held_out,
+            AskUpload: self._offer,
+            AskChunk: self._reply_chunk,
+            UploadStored: self._set_stored,
+        }
+        super().__init__(table.hello(), log_event, {**own, **replies}, ONLY_UPLOADS)
+        self._inputs, self._table, self._encoder = inputs, table, encoder
+        self._folder = inputs.folder
+        self._upload: Upload | None = None
+        self.manifest: UploadManifest | None = None
+        """That of the upload; None before it can be sent."""
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
+        self.progress = 0.0
+        """Finished share of the encoder's training."""
+        self.uploaded = False
+        """Whether the coordinator has stored the whole upload."""
+        self.problem = ""
+        """Why there is no upload, in words that may be sent."""
+
+    def status(self) -> dict[str, Any]:
+        """Describe the encoder and what left this party; numbers become metrics."""
+        manifest = self.manifest
+        return {
+            "encoder_version": self._encoder.version,
+            "encoder_progress": round(self.progress, 3),
+            "encoder_problem": self.problem,
+            "upload_stored": int(self.uploaded),
+            "upload_rows": manifest.rows if manifest else 0,
+            "upload_bytes": manifest.n_bytes if manifest else 0,
+            "upload_created": manifest.created if manifest else "",
+        }
+
+    def use_match(self) -> None:
+        """Use the matched rows of the table; train if the held-out rows are known."""
+        self.hello = self._table.hello()
+        if load_held_out(self._folder, self.hello.session) is not None:
+            self._start_training()
+
+    def close(self) -> None:
+        """Stop the training; it writes a checkpoint."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _reply_held_out(self, message: HeldOut) -> Done:
+        self.set_held_out(message.handles)
+        return Done(message.request_id, 0)
+
+    def set_held_out(self, handles: Tensor) -> None:
+        """Train without these rows.
+
+        Reject a list that is not sorted, repeats rows, or leaves too few to learn from.
+        """
+        n_rows = len(self._rows("HeldOut"))
+        check_handles(handles, n_rows)
+        if len(handles) and (int(handles[0]) < 0 or bool((handles.diff() <= 0).any())):
+            raise WireError("HeldOut: expected rows in ascending order, each at most once")
+        if n_rows >= MIN_LIMITED and len(handles) > MAX_HELD_OUT * n_rows:
+            raise WireError(
+                f"HeldOut: this party allows up to {MAX_HELD_OUT:.0%} of the {n_rows} matched "
+                f"rows, got {len(handles)}; lower `test_fraction` or `validation_fraction`"
+            )
+        store_held_out(self._folder, self.hello.session, handles.tolist())
+        self._start_training()
+
+    def _set_stored(self, message: UploadStored) -> Done:
+        self._check_version("UploadStored", message.version)
+        if not self.uploaded:
+            self.uploaded = True
+            event = {"event": "upload_stored", "version": message.version}
+            self._log_event({**event, "digest": message.digest, **self.status()})
+        return Done(message.request_id, 0)
+
+    def _rows(self, what: str) -> NDArray[np.int64]:
+        if self._table.match is None:
+            raise WireError(f"{what}: ids are not matched yet; run `xvfl align` first")
+        return self._table.match.rows
+
+    def _start_training(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._train, name="encoder", daemon=True)
+            self._thread.start()
+
+    def _train(self) -> None:
+        """Train the encoder and compute the manifest; log every error."""
+        try:
+            matched, session = self._rows("HeldOut"), self.hello.session
+            held_out = load_held_out(self._folder, session) or []
+            version, withdrawn = self._encoder.version, Withdrawn(self._folder)
+            if withdrawn.covers(version):
+                raise RunError(
+                    f"version {version} was withdrawn; allow the next version with `xvfl upload "
+                    "new-version`"
+                )
+            gone = withdrawn.rows(session)
+            learned = np.setdiff1d(np.arange(len(self._table.ids)), matched[[*held_out, *gone]])
+            started = {"version": version, "rows": len(learned), "held_out": len(held_out)}
+            self._log_event({"event": "encoder_training", **started})
+            progress = ProgressLog(self._log_event, {"event": "encoder_progress"})
+
+            def report(text: str, share: float) -> None:
+                self.progress = share
+                progress(round(100 * share), 100)
+
+            worker = self._encoder.train(torch.from_numpy(learned), self._stop, report)
+            if worker is None:
+                return
+            self._log_event({"event": "encoder_trained", "version": version})
+            path = self._folder / f"encoders/{version}/{UPLOAD}"
+            manifest = None
+            if path.is_file():
+                manifest = parse_manifest(path.read_text(encoding="utf-8"))
+                if manifest.session != session:
+                    raise RunError(
+                        f"the upload of version {version} was made for another alignment; allow "
+                        "the next version with `xvfl upload new-version`"
+                    )
+            self._upload = Upload(self._encoder, worker, torch.from_numpy(matched))
+            if manifest is None:
+                manifest = self._upload.manifest(self.hello, self._inputs.terms, gone)
+                RunDir(path.parent).write_text(UPLOAD, manifest.to_json())
+            self.manifest, self.progress = manifest, 1.0
+        except Exception as error:
+            # The endpoint goes on. The message may contain the party's data: it is not sent.
+            reason = str(error) if isinstance(error, XVFLError) else traceback.format_exc()
+            self._log_event({"event": "encoder_failed", "reason": reason})
+            self.problem = f"its encoder is not trained: {type(error).__name__}; see its log"
+
+    def _offer(self, message: AskUpload) -> UploadOffer:
+        manifest = self.manifest
+        if manifest is None:
+            return UploadOffer(message.request_id, 0, self.progress, "", self.problem)
+        return UploadOffer(message.request_id, manifest.version, 1.0, manifest.to_json(), "")
+
+    def _reply_chunk(self, message: AskChunk) -> UploadChunk:
+        return UploadChunk(message.request_id, *self.chunk(message.version, message.number))
+
+    def chunk(self, version: int, number: int) -> tuple[Tensor, Tensor]:
+        """Compute a chunk: embeddings (n, 1 + c, d) and the status of rows (n,)."""
+        digests = self._check_version("AskChunk", version).chunks
+        assert self._upload is not None
+        if not 0 <= number < len(digests):
+            raise WireError(f"AskChunk: expected a chunk below {len(digests)}")
+        withdrawn = Withdrawn(self._folder).rows(self.hello.session)
+        values, status = self._upload.chunk(number, withdrawn)
+        if chunk_digest(values, status) != digests[number]:
+            # Two uploads of one version could be compared, and would not be accounted for.
+            raise WireError(
+                f"AskChunk: rows of this party have changed, or were withdrawn, since version "
+                f"{version} was made; its operator can allow another one with `xvfl upload "
+                "new-version --keep-encoder`"
+            )
+        return values, status
+
+    def _check_version(self, what: str, version: int) -> UploadManifest:
+        if Withdrawn(self._folder).covers(version):
+            raise WireError(f"{what}: this party has withdrawn version {version}")
+        if self.manifest is None or version != self.manifest.version:
+            raise WireError(
+                f"{what}: this party does not offer an upload of version {version}; its operator "
+                "chooses the version"
+            )
+        return self.manifest
 
 
 class UploadPartyService:
@@ -51,6 +338,5 @@ class UploadPartyService:
         return {**self.endpoint.status(), **(privacy.status() if privacy else {})}
 
     def _use_match(self) -> None:
-        if self.table.match is not None:
-            record_withdrawn_rows(self.inputs, self.table)
-            self.endpoint.use_match()
+        record_withdrawn_rows(self.inputs, self.table)
+        self.endpoint.use_match()

@@ -5,6 +5,7 @@ import json
 import math
 import secrets
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from hashlib import blake2b
@@ -47,6 +48,14 @@ from xvfl.wire.in_process import OfflineTransport
 
 RUN, SPLIT, VERSIONS = "run_name.json", "split.json", "upload_versions.json"
 LOCK = "training.lock"
+ABOUT = ("version", "session", "rows", "width", "created", "epsilon", "delta", "terms")
+"""What the manifest of a head repeats of the manifest of an upload."""
+MAX_RESTARTS = 3
+"""Trainings of a head that a party can make begin again by withdrawals."""
+UNSTEADY = (
+    "it has withdrawn rows or uploads in too many trainings of this head, which is trained without "
+    "it; withdraw rows together, with one list, and train again with --retrain"
+)
 
 
 class UploadRun:
@@ -96,9 +105,9 @@ class UploadRun:
             )
         # From the clock, so that the numbers increase across restarts.
         self._request_ids = itertools.count(time.time_ns() // 1_000)
-        join, matches = config.timeouts.join, alignment.matches
+        limits, matches = config.timeouts, alignment.matches
         self._receivers = {
-            name: UploadReceiver(party, folder, matches[name], self._request_ids, join, log)
+            name: UploadReceiver(party, folder, matches[name], self._request_ids, limits, log)
             for name, party in self._parties.items()
         }
         self._state: dict[str, Any] = {}
@@ -106,6 +115,8 @@ class UploadRun:
         self._details: dict[str, Any] = {}
         self._problems: dict[str, str] = {}
         """Parties whose upload is suspicious, and why."""
+        self._changes = Counter[str]()
+        """Trainings that were discarded because of each party."""
         self._outcome: RunOutcome | None = None
 
     def run(self, stop: Event) -> RunOutcome:
@@ -122,27 +133,29 @@ class UploadRun:
 
     def _train_once(self, head: RunDir, stop: Event) -> RunOutcome | None:
         """Receive the uploads and train; None if rows may not be used any more, to begin again."""
-        labeled = self._load_rows(self._config.all_parties)
+        unsteady = {n: UNSTEADY for n, count in self._changes.items() if count > MAX_RESTARTS}
+        labeled = self._load_rows([name for name in self._receivers if name not in unsteady])
+        receivers = {name: self._receivers[name] for name in labeled.names}
         # A training that is resumed needs the versions that it began with.
         versions = head.read_json(VERSIONS) if head.has(CHECKPOINT) else {}
-        stores = receive_uploads(self._receivers, labeled.held_out_handles(), stop, versions)
-        if len(stores) < len(self._receivers):
+        stores = receive_uploads(receivers, labeled.held_out_handles(), stop, versions)
+        if len(stores) < len(receivers):
             return RunOutcome(0)
         head.write_json(VERSIONS, {n: each.manifest.version for n, each in stores.items()})
-        self._problems = find_problems(stores, labeled)
+        found = find_problems(stores, labeled)
+        self._problems = {**unsteady, **found}
         for name, problem in self._problems.items():
             self._log({"event": "upload_suspicious", "party": name, "reason": problem})
-        if self._problems and self._config.on_anomaly == "leave_out":
-            stores = {name: each for name, each in stores.items() if name not in self._problems}
-            if not stores:
-                raise RunError(
-                    "on_anomaly: no upload is left, because all are suspicious; the log has the "
-                    "reasons; to train with them, set on_anomaly = 'warn'"
-                )
-            labeled = self._load_rows(tuple(stores))
-        return self._train(head, stores, labeled, stop)
+        if found and self._config.on_anomaly == "leave_out":
+            labeled = self._load_rows([name for name in stores if name not in found])
+        return self._train(head, {name: stores[name] for name in labeled.names}, labeled, stop)
 
     def _load_rows(self, names: Sequence[str]) -> LabeledRows:
+        if not names:
+            raise RunError(
+                "on_anomaly: no upload is left, because all are suspicious; the log has the "
+                "reasons; to train with them, set on_anomaly = 'warn'"
+            )
         config, folder = self._config, self._folder
         return load_labeled_rows(config, folder, self._labels, self._ids, self._alignment, names)
 
@@ -205,7 +218,7 @@ class UploadRun:
                 if stop.is_set() or _any_changed(stores):
                     break
             if _any_changed(stores):
-                return self._discard(head, trainer.progress.step, stop)
+                return self._discard(head, stores, trainer.progress.step, stop)
             recorder.save_checkpoint()
             if stop.is_set():
                 summary["state"] = "stopped"
@@ -214,8 +227,6 @@ class UploadRun:
             trainer.load_best()
             test_rows = rows.take(test.to(device))
             temperatures, evaluation = evaluate_heads(method, federation, held_out, test_rows, task)
-            if _any_changed(stores):
-                return self._discard(head, trainer.progress.step, stop)
             head.write_json(EVALUATION, evaluation.to_dict())
             encoders = {name: _about(store) for name, store in stores.items()}
             prior = labeled.prior(training)
@@ -231,15 +242,18 @@ class UploadRun:
             trained.save(head, image, config.train.random_state, outcome)
             # A withdrawal before this lists no head; one after it lists this one.
             if _any_changed(stores):
-                return self._discard(head, trainer.progress.step, stop)
+                return self._discard(head, stores, trainer.progress.step, stop)
         self._heads.promote(head)
         trained.release(self._releases, config.release_to)
         self._log({"event": FINISHED, "head": head.path.name, "run": run, **outcome})
         return RunOutcome(trainer.progress.step, evaluation)
 
-    def _discard(self, head: RunDir, step: int, stop: Event) -> RunOutcome | None:
+    def _discard(
+        self, head: RunDir, stores: Mapping[str, UploadStore], step: int, stop: Event
+    ) -> RunOutcome | None:
         """Discard a training: it has learned from rows that may not be used any more."""
-        for name in (MANIFEST, MODEL, CHECKPOINT):
+        self._changes.update(name for name, store in stores.items() if store.changed)
+        for name in (MANIFEST, MODEL, CHECKPOINT, EVALUATION):
             (head / name).unlink(missing_ok=True)
         self._log({"event": "upload_changed", "step": step})
         return RunOutcome(step) if stop.is_set() else None
@@ -325,12 +339,10 @@ def _run_name(head: RunDir) -> str:
 
 def _fingerprint(options: Options, stores: Mapping[str, UploadStore], labeled: LabeledRows) -> str:
     """Hash what determines the weights."""
-    train = asdict(options.train)
-    train.pop("device")
     identity = {
         "net": asdict(options.net),
         "loss": asdict(options.loss),
-        "train": train,
+        "train": {**asdict(options.train), "device": None},
         "uploads": {
             name: [store.manifest.digest, len(store.withdrawn)] for name, store in stores.items()
         },
@@ -340,16 +352,6 @@ def _fingerprint(options: Options, stores: Mapping[str, UploadStore], labeled: L
 
 
 def _about(store: UploadStore) -> dict[str, Any]:
-    manifest = store.manifest
-    return {
-        "version": manifest.version,
-        "digest": manifest.digest,
-        "session": manifest.session,
-        "rows": manifest.rows,
-        "withdrawn": len(store.withdrawn),
-        "width": manifest.width,
-        "created": manifest.created,
-        "epsilon": manifest.epsilon,
-        "delta": manifest.delta,
-        "terms": asdict(manifest.terms),
-    }
+    manifest = asdict(store.manifest)
+    about = {name: manifest[name] for name in ABOUT}
+    return {**about, "digest": store.manifest.digest, "withdrawn": len(store.withdrawn)}

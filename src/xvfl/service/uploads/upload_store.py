@@ -15,6 +15,7 @@ import os
 import shutil
 from contextlib import suppress
 from datetime import UTC, date, datetime
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from xvfl.model.run_dir import RunDir
 from xvfl.service.uploads.withdrawn import Withdrawn
 
 MANIFEST, VIEWS, STATUS, CHUNKS = "upload.json", "views.f16", "status.u8", "chunks.json"
+DTYPES: dict[str, Any] = {VIEWS: np.float16, STATUS: np.uint8}
 REVOKED = "revoked.json"
 ERASED_BYTES = 2**24
 """Bytes that are read at once to erase rows."""
@@ -108,22 +110,18 @@ class UploadStore:
             raise WireError(f"{what}: expected a row status of 0, 1 or 2")
         if chunk_digest(values, status) != self.manifest.chunks[number]:
             raise WireError(f"{what}: its digest differs from that in the manifest")
-        start, stop = (
-            number * self.manifest.chunk_rows,
-            number * self.manifest.chunk_rows + len(values),
-        )
+        start = number * self.manifest.chunk_rows
+        stop = start + len(values)
         with self._withdrawn.locked():
             if problem := self.problem:
                 raise WireError(f"{what}: the upload is not stored: {problem}")
             keep = torch.ones(len(values), dtype=torch.bool)
             keep[[each - start for each in self._gone() if start <= each < stop]] = False
-            kept = torch.where(keep.view(-1, 1, 1), values, torch.zeros((), dtype=values.dtype))
-            for name, dtype, data in (
-                (VIEWS, np.float16, kept),
-                (STATUS, np.uint8, status * keep),
-            ):
+            # A product would keep the signs of the numbers.
+            kept = values.masked_fill(~keep.view(-1, 1, 1), 0)
+            for name, data in ((VIEWS, kept), (STATUS, status * keep)):
                 self._allocate(name)
-                stored = self._map(name, dtype, "r+")
+                stored = self._map(name, "r+")
                 stored[start:stop] = data.numpy()
                 # Before the chunk counts as stored, also after a power failure.
                 stored.flush()
@@ -132,10 +130,10 @@ class UploadStore:
     def erase(self) -> None:
         """Overwrite withdrawn rows with zeros, also on the disk."""
         at = self._gone()
-        for name, dtype in ((VIEWS, np.float16), (STATUS, np.uint8)):
+        for name in DTYPES:
             if not at or not self._folder.has(name):
                 continue
-            stored = self._map(name, dtype, "r+")
+            stored = self._map(name, "r+")
             step = max(1, ERASED_BYTES // stored[:1].nbytes)
             for start in range(0, len(at), step):
                 part = at[start : start + step]
@@ -149,11 +147,11 @@ class UploadStore:
 
     def views(self) -> Tensor:
         """Return the embeddings by handle, mapped from the file. (n, 1 + c, d)"""
-        return torch.from_numpy(self._map(VIEWS, np.float16, "c"))
+        return torch.from_numpy(self._map(VIEWS, "c"))
 
     def row_status(self) -> Tensor:
         """Return the status of the rows by handle. (n,)"""
-        status = torch.from_numpy(np.array(self._map(STATUS, np.uint8, "c")))
+        status = torch.from_numpy(np.array(self._map(STATUS, "c")))
         status[self._gone()] = 0
         return status
 
@@ -201,7 +199,7 @@ class UploadStore:
         path, shape = self._folder / name, self._shape(name)
         if path.is_file():
             return
-        n_bytes = int(np.prod(shape)) * (2 if name == VIEWS else 1)
+        n_bytes = prod(shape) * np.dtype(DTYPES[name]).itemsize
         temporary = path.with_name(f".{name}.tmp")
         try:
             with temporary.open("wb") as file:
@@ -219,10 +217,10 @@ class UploadStore:
         m = self.manifest
         return (m.rows, 1 + m.masked_copies, m.width) if name == VIEWS else (m.rows,)
 
-    def _map(self, name: str, dtype: Any, mode: Any) -> "np.memmap[Any, Any]":
+    def _map(self, name: str, mode: Any) -> "np.memmap[Any, Any]":
         path = self._folder / name
         try:
-            return np.memmap(path, dtype=dtype, mode=mode, shape=self._shape(name))
+            return np.memmap(path, dtype=DTYPES[name], mode=mode, shape=self._shape(name))
         except (OSError, ValueError) as error:
             raise RunError(
                 f"{path}: cannot be read ({error}); the upload was deleted, or is damaged"

@@ -2,11 +2,13 @@
 
 Rows are overwritten with zeros, versions are deleted; withdrawn.json records which, so that they
 are not stored again. Checkpoints and heads contain no rows, but were trained on them: an unfinished
-training starts again, finished heads are listed in the receipt.
+training starts again; the receipt lists finished heads that were trained on what the party has
+withdrawn so far.
 """
 
+import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -21,13 +23,12 @@ from xvfl.model.run_dir import CHECKPOINT, MANIFEST, RunDir
 from xvfl.service.config import ALIGNMENT
 from xvfl.service.log import LogFunction
 from xvfl.service.release import load_signing_key
-from xvfl.service.uploads.receipts import request_digest, sign_receipt
 from xvfl.service.uploads.upload_store import REVOKED, party_folder, stored_uploads
-from xvfl.service.uploads.withdrawn import Withdrawn
+from xvfl.service.uploads.withdrawn import NO_ROWS, Withdrawn, request_digest
+from xvfl.wire import codec
 from xvfl.wire.messages import Message, Receipt, Withdraw
 
 CERTIFICATE_LOCK = threading.Lock()
-NO_ROWS = torch.zeros(0, dtype=torch.int32)
 
 
 def withdraw(
@@ -56,7 +57,6 @@ def withdraw(
         deleted = _delete(folder, party)
     if stored and withdrawn.state != before:
         _drop_checkpoints(folder)
-    heads = trained_heads(folder, party, message, withdrawn.rows(message.session))
     statement = {
         "party": party,
         "request": request_digest(message),
@@ -65,39 +65,34 @@ def withdraw(
         "everything": message.everything,
         "rows": len(message.handles),
         "deleted_versions": deleted,
-        "heads": heads,
+        "heads": _trained_heads(folder, party),
         "time": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
     }
     log({"event": "withdrawn", **{k: v for k, v in statement.items() if k != "session"}})
-    receipt = sign_receipt(load_signing_key(folder, signing_key), statement)
-    return replace(receipt, request_id=message.request_id)
+    receipt, key = Receipt(0, json.dumps(statement), b""), load_signing_key(folder, signing_key)
+    signature = key.sign(codec.encode(receipt))
+    return replace(receipt, request_id=message.request_id, signature=signature)
 
 
-def trained_heads(
-    folder: RunDir, party: str, message: Withdraw, rows: list[int]
-) -> list[dict[str, Any]]:
-    """List the heads that were trained on what is withdrawn.
-
-    `rows` are all withdrawn rows of the alignment, in the order of withdrawal; the training of a
-    head left out the first ones, as many as its manifest states.
-    """
-    found = []
+def _trained_heads(folder: RunDir, party: str) -> list[dict[str, Any]]:
+    """List the heads that were trained on what a party has withdrawn."""
+    found, withdrawn = [], Withdrawn(party_folder(folder, party))
     for head in _head_folders(folder):
         manifest = head.read_json(MANIFEST) if head.has(MANIFEST) else {}
         about = manifest.get("encoders", {}).get(party)
-        if about is None:
-            continue
-        version, left_out = about["version"], rows[: about.get("withdrawn", 0)]
-        if message.version:
-            trained = version == message.version or (
-                message.everything and version < message.version
-            )
-        else:
-            new = set(message.handles.tolist()) - set(left_out)
-            trained = about.get("session", message.session) == message.session and bool(new)
-        if trained:
-            found.append({"run": manifest["run"], "version": version, "upload": about["digest"]})
+        if about is not None and _withdrawn_since(withdrawn, about):
+            version, upload = about["version"], about["digest"]
+            found.append({"run": manifest["run"], "version": version, "upload": upload})
     return found
+
+
+def _withdrawn_since(withdrawn: Withdrawn, about: Mapping[str, Any]) -> str:
+    """Tell what was withdrawn of an upload since a head was trained on it; empty if nothing."""
+    if withdrawn.covers(about["version"]):
+        return f"withdrew version {about['version']}, or its terms have ended"
+    # Rows are listed in the order of withdrawal: the training left out the first ones.
+    n_rows = len(withdrawn.rows(about["session"])) - about["withdrawn"]
+    return f"has withdrawn {n_rows} rows since" if n_rows > 0 else ""
 
 
 def enforce_terms(folder: RunDir, peers: PeerVerifier, log: LogFunction) -> None:
@@ -171,32 +166,23 @@ def head_problems(folder: RunDir, head: RunDir) -> list[str]:
     """Tell which uploads that a head was trained on may not be used any more, and why."""
     problems = []
     for party, about in head.manifest().get("encoders", {}).items():
-        uploads, terms = RunDir(folder / f"uploads/{party}"), about.get("terms", {})
-        withdrawn = Withdrawn(uploads)
-        n_rows = len(withdrawn.rows(about.get("session", ""))) - about.get("withdrawn", 0)
-        if withdrawn.covers(about["version"]):
-            problems.append(f"{party} withdrew version {about['version']}, or its terms have ended")
-        elif n_rows > 0:
-            problems.append(f"{party} has withdrawn {n_rows} rows since")
-        if uploads.has(REVOKED) and not terms.get("keep_after_revocation"):
+        uploads = RunDir(folder / f"uploads/{party}")
+        if reason := _withdrawn_since(Withdrawn(uploads), about):
+            problems.append(f"{party} {reason}")
+        if uploads.has(REVOKED) and not about["terms"].get("keep_after_revocation"):
             problems.append(f"the certificate of {party} is revoked")
     return problems
 
 
 def _check(folder: RunDir, party: str, message: Withdraw) -> None:
     """Reject a withdrawal that names nothing, or rows of an unknown alignment."""
-    handles = message.handles
-    if handles.dtype != torch.int32 or handles.dim() != 1:
-        raise WireError("Withdraw: expected handles (n,) int32")
-    if not 0 <= message.version <= 2**31:
-        raise WireError("Withdraw: expected a version from 1")
-    if bool(message.version) == bool(len(handles)) or (message.everything and not message.version):
-        raise WireError("Withdraw: expected either rows or a version")
-    if message.version:
+    handles, version = message.handles, message.version
+    valid = handles.dtype == torch.int32 and handles.dim() == 1 and 0 <= version <= 2**31
+    if not valid or bool(version) == bool(len(handles)) or (message.everything and not version):
+        raise WireError("Withdraw: expected either handles (n,) int32 or a version from 1")
+    if version:
         return
-    sessions = {
-        store.manifest.session: store.manifest.rows for store in stored_uploads(folder, party)
-    }
+    sessions = {each.manifest.session: each.manifest.rows for each in stored_uploads(folder, party)}
     if message.session not in sessions and (folder / ALIGNMENT).is_file():
         match = load_coordinator_alignment(folder / ALIGNMENT).matches.get(party)
         if match is not None:
@@ -232,4 +218,4 @@ def _drop_checkpoints(folder: RunDir) -> None:
 
 def _head_folders(folder: RunDir) -> list[RunDir]:
     """Return the folders of all heads, finished or not."""
-    return [folder, *(RunDir(path) for path in sorted(folder.path.glob("heads/*/")))]
+    return [RunDir(path) for path in sorted(folder.path.glob("heads/*/"))]

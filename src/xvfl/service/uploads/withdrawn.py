@@ -7,15 +7,20 @@ the training of a head, left out.
 """
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from hashlib import blake2b
 from typing import Any
+
+import torch
 
 from xvfl.errors import WireError
 from xvfl.model.run_dir import RunDir
 from xvfl.system.locks import file_lock
+from xvfl.wire import codec
 from xvfl.wire.messages import Withdraw
 
+NO_ROWS = torch.zeros(0, dtype=torch.int32)
 WITHDRAWN, LOCK = "withdrawn.json", "withdrawn.lock"
 MAX_VERSIONS = 10_000
 """Versions that a party can withdraw one by one."""
@@ -70,11 +75,9 @@ class Withdrawn:
         if changed != record:
             self._folder.write_json(WITHDRAWN, changed)
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self) -> AbstractContextManager[None]:
         """Exclude other threads and processes that withdraw or store chunks of this party."""
-        with file_lock(self._folder / LOCK):
-            yield
+        return file_lock(self._folder / LOCK)
 
     def _load(self) -> dict[str, Any]:
         state = self.state
@@ -82,3 +85,8 @@ class Withdrawn:
             empty = {"until": 0, "versions": [], "rows": {}}
             self._read = state, self._folder.read_json(WITHDRAWN) if any(state) else empty
         return self._read[1]
+
+
+def request_digest(message: Withdraw) -> str:
+    """Identify a withdrawal: the same one has the same digest, whenever and however it is sent."""
+    return blake2b(codec.encode(replace(message, request_id=0)), digest_size=16).hexdigest()
