@@ -93,9 +93,7 @@ def _run(config: PartyProcessConfig, party: Party, log: LogFunction) -> None:
         stack.enter_context(stop_on_signals(on_stop=client.stop, timeout=STOP_TIMEOUT_S))
         predicts = isinstance(party, PartyPredictor)
         if isinstance(party, PartyPredictor) and settings and settings.address is not None:
-            assisted = AssistedPredictor(
-                party.inputs, party.handles, client.call, log, settings.min_parties
-            )
+            assisted = AssistedPredictor(party.inputs, party.handles, client.call, log)
             start_endpoint(settings, assisted, {"party": party.inputs.name}, log, stack)
         rows = {"prediction_rows" if predicts else "rows": len(party.table.ids)}
         log({"event": "started", "coordinator": config.coordinator, **rows})
