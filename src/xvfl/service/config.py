@@ -92,18 +92,12 @@ class LocalPartyConfig:
 class TimeoutConfig:
     """Timeouts of the coordinator, in seconds."""
 
-    min_answer: float = 5.0
-    """Lower bound of the timeout of a request; a broken connection may recover in this time."""
-    answer_factor: float = 10.0
-    """Timeout of a request as a multiple of the party's usual response time."""
-    max_answer: float = 60.0
-    """Upper bound of the timeout of a request; used until response times are known."""
+    answer: float = 60.0
+    """Timeout of a request; a broken connection may recover in this time."""
     join: float = 600.0
     """Timeout for parties to connect, at the start and, in interactive training, after a fault."""
     outcome: float = 60.0
     """How long a finished run waits for absent parties to come back and receive the outcome."""
-    progress: float = 600.0
-    """Interactive training: /health reports a run without a step for this long as unhealthy."""
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -226,8 +220,6 @@ class PartyProcessConfig:
     unless it listens on a loopback address, names without a dot."""
     reconnect_timeout: float = 3600.0
     """Seconds without a connection to the coordinator before the party exits."""
-    progress_timeout: float = 600.0
-    """Seconds without a request during a run until /health reports this process as unhealthy."""
     max_message_bytes: int = MAX_FRAME_BYTES
     """Largest message accepted, in bytes; values above the default have no effect."""
     device: Literal["auto", "cpu", "cuda"] = "cpu"

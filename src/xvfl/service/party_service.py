@@ -59,11 +59,6 @@ class PartyService:
     def close(self) -> None:
         """Do nothing: the run continues from the last common checkpoint."""
 
-    @property
-    def busy(self) -> bool:
-        """Whether a run has started."""
-        return bool(self.endpoint.run)
-
     def status(self) -> dict[str, Any]:
         """Describe the run for the status server; numbers become metrics."""
         endpoint = self.endpoint

@@ -3,7 +3,6 @@
 Contains no secrets.
 """
 
-import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from typing import Any
@@ -20,22 +19,6 @@ from xvfl_serve.http.pages import serve_pages
 
 StatusFunction = Callable[[], dict[str, Any]]
 """Return the status of a process: `healthy`, `problem`, and values, some of them by party."""
-
-
-class ProgressClock:
-    """Measures for how long a value has not changed, from one look at it to the next."""
-
-    def __init__(self) -> None:
-        """Start without a value."""
-        self._value: object = None
-        self._since = time.monotonic()
-
-    def seconds_since_change(self, value: object) -> float:
-        """Return the seconds since a look first showed this value."""
-        now = time.monotonic()
-        if value != self._value:
-            self._value, self._since = value, now
-        return now - self._since
 
 
 class StatusServer:
