@@ -174,11 +174,11 @@ class AssistedPredictor:
         return _Opened(model, version, table.observed, levels, encoded.notes, federation)
 
     def _predict_alone(self, opened: _Opened, at: Tensor) -> NDArray[np.float64]:
-        """Predict rows in mode local. (B, C)"""
+        """Predict rows without peers; rows without a gap are decided as in mode assisted. (B, C)"""
         own, model, n = opened.levels[at].unsqueeze(1), opened.model, len(at)
         batch = Rows(at.unsqueeze(1), own == FULL, own >= 1, torch.full((n,), -1), torch.ones(n))
         out = model.method.logits(opened.federation, batch, "local", 0)
-        temperature = model.temperature(PredictRequest("local", self._name), batch)
+        temperature = model.temperature(PredictRequest("assisted", self._name), batch)
         return model.task.values(out.double() / temperature)
 
     def _ask(self, handles: Tensor, caller: str, deadline: float, width: int) -> Assistance:
