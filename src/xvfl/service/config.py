@@ -28,7 +28,6 @@ from xvfl.errors import ConfigError, WireError, unknown
 from xvfl.federation.request_limits import RequestLimits
 from xvfl.service.prediction.prediction_config import CoordinatorPrediction, PartyPrediction
 from xvfl.wire.codec import MAX_FRAME_BYTES
-from xvfl.wire.limits import MAX_PENDING
 from xvfl.wire.texts import NAME
 from xvfl.wire.tls import Tls
 
@@ -156,9 +155,6 @@ class CoordinatorConfig:
     unless it listens on a loopback address, names without a dot."""
     max_message_bytes: int = MAX_FRAME_BYTES
     """Largest message accepted, in bytes."""
-    max_pending_connections: int = MAX_PENDING
-    """Largest number of connections whose party is not accepted yet; with more, the oldest one of
-    the address that has the most is closed."""
     prediction: CoordinatorPrediction | None = None
     """Prediction by the federation, with `xvfl coordinator CONFIG --serve`."""
 
@@ -175,10 +171,6 @@ class CoordinatorConfig:
                 NAME.read(name, "parties")
         except WireError as error:
             raise ConfigError(str(error)) from error
-        if self.max_pending_connections < 1:
-            raise ConfigError(
-                f"max_pending_connections: expected 1 or more, got {self.max_pending_connections}"
-            )
         if self.checkpoint_interval < 1:
             raise ConfigError(
                 f"checkpoint_interval: expected 1 or more, got {self.checkpoint_interval}"

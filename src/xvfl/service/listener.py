@@ -68,7 +68,6 @@ def listen(
         check,
         prover(config.tls),
         _reply_limit(config),
-        config.max_pending_connections,
         answer=answer_withdrawals(folder, config.signing_key, log, answer),
         on_recheck=enforce,
     )
