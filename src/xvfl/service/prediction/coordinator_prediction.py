@@ -14,6 +14,7 @@ from xvfl.federation.message_checks import check_handles
 from xvfl.federation.party_pool import PartyPool
 from xvfl.federation.predict_in_time import (
     EMBED_SHARE,
+    TimelyBatch,
     embed_in_time,
     predict_in_time,
 )
@@ -214,15 +215,10 @@ class CoordinatorPredictor:
                 pool, model.method, batch, model.net.members, deadline
             )
         self._check_parties(len(batch.places), "answered")
-        unreachable = {
-            party.name: party.absence
-            for i, party in enumerate(pool.parties)
-            if i not in batch.places
-        }
         n_features = [pool.parties[i].n_features for i in batch.places]
         holders = [self._possible_holders(each) for each in handles]
         answers = collaborative_answers(
-            model, out, batch, n_features, completed, unreachable, holders
+            model, out, batch, n_features, completed, _absences(pool, batch), holders
         )
         for note, held in stood_in.items():
             for i in held.nonzero().flatten().tolist():
@@ -281,17 +277,13 @@ class CoordinatorPredictor:
         name = model.names[own]
         # The name of the certificate: a party could invent callers, each with a budget.
         caller = f"party:{name}"[:MAX_NAME]
-        if not self._exchange.acquire(timeout=max(deadline - time.monotonic(), 0.0)):
-            raise WireError("Assist: the coordinator is busy; try again")
-        try:
+        with self._exchange:
             handles = self._handles[self._rows_of_handles(own)[message.handles.long()]]
             views = prediction_views(model.method)
             batch = embed_in_time(pool, handles, caller, views, model.widths, deadline)
             out, batch, _ = predict_in_time(
                 pool, model.method, batch, model.net.members, deadline, own
             )
-        finally:
-            self._exchange.release()
         if own not in batch.places:
             raise WireError("Assist: this party did not embed its rows in time")
         at = batch.places.index(own)
@@ -299,12 +291,6 @@ class CoordinatorPredictor:
         temperature = model.temperature("assisted", name)
         values = torch.from_numpy(model.task.values(out.double() / temperature))
         peers = [n for n, place in enumerate(batch.places) if place != own]
-        missed = [
-            text
-            for i, party in enumerate(pool.parties)
-            if i not in batch.places and i != own
-            for text in (party.name, party.absence)
-        ]
         full, seen = batch.rows.full[:, peers], batch.rows.seen[:, peers]
         partial = model.loss.self_completion_weight > 0
         return Assistance(
@@ -313,7 +299,7 @@ class CoordinatorPredictor:
             (maths.sources(full, seen) if partial else full) & gap,
             batch.refused[:, peers],
             tuple(model.names[batch.places[n]] for n in peers),
-            tuple(missed),
+            tuple(text for pair in _absences(pool, batch).items() for text in pair),
         )
 
     def _rows_of_handles(self, party: int) -> Tensor:
@@ -338,3 +324,9 @@ class CoordinatorPredictor:
             "party_reason": {each.name: each.diagnosis for each in parties if each.reason},
             "party_answer_seconds": {each.name: each.last_answer_s for each in parties},
         }
+
+
+def _absences(pool: PartyPool, batch: TimelyBatch) -> dict[str, str]:
+    """Return the parties that did not take part in a batch, with the reason."""
+    absent = (each for i, each in enumerate(pool.parties) if i not in batch.places)
+    return {each.name: each.absence for each in absent}
