@@ -228,15 +228,6 @@ def test_refused_rows_are_completed_as_absent_ones(tmp_path: Path) -> None:
         assert refusal.startswith("max_per_row (1) is used up until ")
 
 
-def test_without_views_parties_report_how_completely_rows_are_observed(tmp_path: Path) -> None:
-    with federation(tmp_path) as parties:
-        rows, deadline = parties.problem.rows, time.monotonic() + DEADLINE_S
-        batch = embed_in_time(parties.pool, rows.handles, "c", (), WIDTHS, deadline, places=[1])
-        assert batch.places == (1,) and batch.E.numel() == 0
-        assert batch.rows.full.equal(rows.full[:, [1]])
-        assert batch.rows.seen.equal(rows.seen[:, [1]])
-
-
 def test_a_party_that_disconnects_is_noticed_without_a_request(tmp_path: Path) -> None:
     with federation(tmp_path) as parties:
         parties.predict()

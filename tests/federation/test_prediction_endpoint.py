@@ -158,18 +158,6 @@ def test_invalid_requests_count_nothing(message: Message, text: str, tmp_path: P
     assert party.embed().refusal == ""
 
 
-def test_the_status_of_rows_is_counted_and_allows_no_completion(tmp_path: Path) -> None:
-    party = Party(tmp_path, PredictionLimits(max_per_row=2)).open()
-    width = party.embed().values.shape[-1]
-    reply = party.ask(EmbedRows(0, "c", (), HANDLES))
-    assert isinstance(reply, RowEmbeddings) and reply.values.shape == (2, 0, 0)
-    assert reply.row_status.tolist()[1] == 0 and reply.observed.tolist()[0] > 0
-    cue, rows = torch.zeros(3, width), torch.zeros(3, dtype=torch.bool)
-    for number in (party.n - 1, party.n):
-        assert "last EmbedRows" in rejected(party.ask(Complete(0, number, cue, rows)))
-    assert len(party.embed().values) == 0
-
-
 def test_nothing_is_answered_before_the_table_is_open(tmp_path: Path) -> None:
     party = Party(tmp_path)
     reply = party.ask(EmbedRows(0, "c", ("plain",), HANDLES))

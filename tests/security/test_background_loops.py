@@ -9,12 +9,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
 from xvfl.federation.party_pool import PartyPool
 from xvfl.federation.remote_party import RemoteParty
 from xvfl.model.run_dir import RunDir
-from xvfl.service.prediction import coordinator_prediction
 from xvfl.service.prediction.coordinator_prediction import CoordinatorPredictor
 from xvfl.wire import codec
 from xvfl.wire.in_process import InProcessTransport
@@ -112,26 +110,3 @@ def test_releases_that_cannot_be_read_do_not_end_the_coordinator(tmp_path: Path)
     coordinator.index.write_text("[1]")
     coordinator.predictor.offer_releases()
     assert len(coordinator.events) == 4, "an error that occurs again is logged again"
-
-
-def test_a_restart_does_not_open_rows_that_were_reported_as_full(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    predictor = Coordinator(tmp_path).predictor
-    alignments = iter(
-        SimpleNamespace(
-            matches={"bank": SimpleNamespace(session=bytes([n]), handles=torch.arange(3).numpy())}
-        )
-        for n in (1, 2)
-    )
-    monkeypatch.setattr(
-        coordinator_prediction, "match_parties", lambda *args, **kwargs: next(alignments)
-    )
-    monkeypatch.setattr(predictor, "config", SimpleNamespace(matching=None))
-    predictor._prepare("bank", hello("one"))
-    predictor._full_at[:, 0] = torch.tensor([1, 0, -1])
-    predictor._prepare("bank", hello("one", "01"))
-    predictor._prepare("bank", hello("two", "01"))
-    assert predictor._full_at[:, 0].tolist() == [1, 0, -1]
-    predictor._prepare("bank", hello("three"))
-    assert predictor._full_at[:, 0].tolist() == [-1, -1, -1], "another table was matched"

@@ -85,7 +85,6 @@ skip_rank = 16
 table = "{name}-new.csv"
 address = "127.0.0.1:{address}"
 deadline = 2.0
-{options}
 [prediction.limits]
 max_per_row = {max_per_row}
 """
@@ -149,14 +148,10 @@ def train_federation(
     assert outcome.evaluation is not None
 
 
-def write_party(
-    folder: Path, name: str, port: int, max_per_row: int = 100_000, options: str = ""
-) -> None:
-    """Write the configuration of a party, with further options of prediction."""
+def write_party(folder: Path, name: str, port: int, max_per_row: int = 100_000) -> None:
+    """Write the configuration of a party."""
     address = free_port()
-    text = PARTY.format(
-        port=port, name=name, max_per_row=max_per_row, address=address, options=options
-    )
+    text = PARTY.format(port=port, name=name, max_per_row=max_per_row, address=address)
     (folder / f"{name}.toml").write_text(text)
 
 
@@ -214,8 +209,6 @@ class Predicting:
 
     folder: Path
     max_per_row: int = 100_000
-    party_options: str = ""
-    """Further options of prediction at the parties."""
     running: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
     port: int = 0
     """Port of the HTTP endpoint."""
@@ -243,7 +236,7 @@ class Predicting:
 
     def start_party(self, name: str, *options: str) -> None:
         """Start a party."""
-        write_party(self.folder, name, self.listen, self.max_per_row, self.party_options)
+        write_party(self.folder, name, self.listen, self.max_per_row)
         self.launch(name, *options)
 
     def launch(self, name: str, *options: str) -> None:

@@ -5,13 +5,13 @@ import pytest
 from tests.service.test_http_endpoint import Recorder
 from xvfl.errors import ConfigError
 from xvfl.service.addresses import parse_address
-from xvfl.service.status_server import StatusServer
+from xvfl.service.status_server import open_status_server
 
 
 @pytest.mark.parametrize("address", ["7480", ":7480", "localhost", "localhost:", "localhost:²"])
 def test_an_address_needs_host_and_port(address: str) -> None:
     with pytest.raises(ConfigError, match="status_address: expected HOST:PORT"):
-        StatusServer(address, dict)
+        open_status_server(address, dict)
     with pytest.raises(ConfigError, match=r"prediction\.address: expected HOST:PORT"):
         Recorder().endpoint(address)
 

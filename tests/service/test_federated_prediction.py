@@ -275,21 +275,21 @@ def test_fewer_parties_than_required(trained: Path) -> None:
     held, config = held_by(trained, "bank")[10:12], trained / "coordinator.toml"
     text = config.read_text()
     config.write_text(text + "min_parties = 2\n")
-    with Predicting(trained, party_options="min_parties = 2").start("bank", "shop") as federation:
-        bank = int(federation.event("bank", "prediction_endpoint")["port"])
-        for port in (federation.port, bank):
-            assert federation.get("/v2/health/ready", port)[0] == 200
-            assert federation.predict(held, port).status == 200
+    with Predicting(trained).start("bank", "shop") as federation:
+        assert federation.get("/v2/health/ready")[0] == 200
+        assert federation.predict(held).status == 200
         federation.signal("shop", signal.SIGKILL)
         federation.running["shop"].wait(60)
-        for port in (federation.port, bank):
-            until = time.monotonic() + 60
-            while federation.get("/v2/health/ready", port)[0] == 200:
-                assert time.monotonic() < until
-                time.sleep(0.1)
-            response = federation.predict(held, port)
-            assert response.status == 503 and int(response.headers["Retry-After"]) > 0
-            assert "parties: 1 available, expected at least 2" in response.body["error"]
+        until = time.monotonic() + 60
+        while federation.get("/v2/health/ready")[0] == 200:
+            assert time.monotonic() < until
+            time.sleep(0.1)
+        response = federation.predict(held)
+        assert response.status == 503 and int(response.headers["Retry-After"]) > 0
+        assert "parties: 1 available, expected at least 2" in response.body["error"]
+        bank = int(federation.event("bank", "prediction_endpoint")["port"])
+        assert federation.get("/v2/health/ready", bank)[0] == 200
+        assert federation.predict(held, bank).status == 200
     config.write_text(text)
 
 

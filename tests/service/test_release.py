@@ -152,7 +152,9 @@ def test_D9_a_released_model_predicts_as_the_simulator(tmp_path: Path, with_weig
     party = PartyFolder("bank", state, tmp_path / PUBLIC_KEY)
     settings = RunSettings("xvfl+", model.net, TrainConfig(), run="r")
     party.save_run(settings, model.full_threshold["bank"])
-    party.install(message, ("r", model.parties["bank"].state_dict()))
+    weights = {f"net/bank/{key}": each for key, each in model.parties["bank"].state_dict().items()}
+    Checkpoints(state).save("r", 5, weights, 3)
+    party.install(message)
     bundle = RunDir(state / BUNDLE)
     expected = model.predict({"bank": bank}, "local", "bank").values
     found = Model.load(bundle).predict({"bank": bank}, "local", "bank").values

@@ -5,11 +5,11 @@ import threading
 import urllib.error
 import urllib.request
 
-from xvfl.service.status_server import StatusServer
+from xvfl.service.status_server import open_status_server
 
 
 def test_silent_clients_take_few_threads_and_are_closed() -> None:
-    server = StatusServer("127.0.0.1:0", lambda: {"healthy": True})
+    server = open_status_server("127.0.0.1:0", lambda: {"healthy": True})
     before = threading.active_count()
     silent = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(200)]
 

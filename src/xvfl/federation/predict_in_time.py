@@ -69,24 +69,21 @@ def embed_in_time(
     views: Sequence[View],
     widths: Sequence[int],
     deadline: float,
-    places: Sequence[int] | None = None,
 ) -> TimelyBatch:
     """Request the embeddings of rows (N, k) of handles; `widths` (k,) are M·d of each party.
 
-    Narrower embeddings are padded with zeros. Without views, request how completely the rows are
-    observed.
+    Narrower embeddings are padded with zeros.
     """
-    width = max(widths) if views else 0
+    width = max(widths)
     now = time.monotonic()
     asked = pool.available(until=now + LATE_SHARE * (deadline - now))
-    asked = [i for i in asked if places is None or i in places]
     tensor_id, now = pool.next_request_id(), time.monotonic()
     requests = {i: EmbedRows(tensor_id, caller, tuple(views), handles[:, i].int()) for i in asked}
     replies = pool.request(requests, RowEmbeddings, now + EMBED_SHARE * (deadline - now))
     embeddings, answered = [], []
     for i, reply in replies.items():
         try:
-            own = _unpack(reply, handles[:, i], len(views), widths[i] if views else 0)
+            own = _unpack(reply, handles[:, i], len(views), widths[i])
             embeddings.append(functional.pad(own, (0, width - own.shape[-1])))
             answered.append(i)
         except WireError as error:

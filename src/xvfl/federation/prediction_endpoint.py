@@ -111,8 +111,7 @@ class PredictionEndpoint(RequestEndpoint):
         opened = self._require_opened()
         worker = opened.worker
         check_handles(message.handles, len(opened.rows))
-        if message.views:
-            check_views(message.views, worker.net.completes)
+        check_views(message.views, worker.net.completes)
         if not set(message.views) <= set(VIEWS) or len(message.views) > len(VIEWS):
             raise WireError(f"EmbedRows: expected views among {VIEWS}, got {message.views}")
         if len(message.handles) > MAX_ROWS:
@@ -142,11 +141,9 @@ class PredictionEndpoint(RequestEndpoint):
         return RowEmbeddings(message.request_id, values, status, observed, refusal)
 
     def _embed_views(self, message: EmbedRows, handles: Tensor) -> Tensor:
-        """Embed the rows that the party holds; (H, 0, 0) without views."""
+        """Embed the rows that the party holds."""
         worker, held = self._require_opened().worker, (handles >= 0).nonzero().flatten()
         self._discard()
-        if not message.views:
-            return torch.zeros(len(held), 0, 0)
         members, views = len(worker.seeds), cast(tuple[View, ...], message.views)
         on_device = handles.to(worker.table.device).repeat(members)
         output = join_members(worker.embed(on_device, views, 0), members)

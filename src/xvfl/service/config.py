@@ -28,7 +28,6 @@ from xvfl.errors import ConfigError, WireError, unknown
 from xvfl.federation.request_limits import RequestLimits
 from xvfl.service.prediction.prediction_config import CoordinatorPrediction, PartyPrediction
 from xvfl.wire.codec import MAX_FRAME_BYTES
-from xvfl.wire.limits import MAX_PENDING
 from xvfl.wire.texts import NAME
 from xvfl.wire.tls import Tls
 
@@ -92,12 +91,8 @@ class LocalPartyConfig:
 class TimeoutConfig:
     """Timeouts of the coordinator, in seconds."""
 
-    min_answer: float = 5.0
-    """Lower bound of the timeout of a request; a broken connection may recover in this time."""
-    answer_factor: float = 10.0
-    """Timeout of a request as a multiple of the party's usual response time."""
-    max_answer: float = 60.0
-    """Upper bound of the timeout of a request; used until response times are known."""
+    answer: float = 60.0
+    """Timeout of a request; a broken connection may recover in this time."""
     join: float = 600.0
     """Timeout for parties to connect, at the start and, in interactive training, after a fault."""
     upload: float = 3600.0
@@ -105,8 +100,6 @@ class TimeoutConfig:
     upload."""
     outcome: float = 60.0
     """How long a finished run waits for absent parties to come back and receive the outcome."""
-    progress: float = 600.0
-    """Interactive training: /health reports a run without a step for this long as unhealthy."""
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -165,9 +158,6 @@ class CoordinatorConfig:
     unless it listens on a loopback address, names without a dot."""
     max_message_bytes: int = MAX_FRAME_BYTES
     """Largest message accepted, in bytes."""
-    max_pending_connections: int = MAX_PENDING
-    """Largest number of connections whose party is not accepted yet; with more, the oldest one of
-    the address that has the most is closed."""
     prediction: CoordinatorPrediction | None = None
     """Prediction by the federation, with `xvfl coordinator CONFIG --serve`."""
 
@@ -184,10 +174,6 @@ class CoordinatorConfig:
                 NAME.read(name, "parties")
         except WireError as error:
             raise ConfigError(str(error)) from error
-        if self.max_pending_connections < 1:
-            raise ConfigError(
-                f"max_pending_connections: expected 1 or more, got {self.max_pending_connections}"
-            )
         if self.checkpoint_interval < 1:
             raise ConfigError(
                 f"checkpoint_interval: expected 1 or more, got {self.checkpoint_interval}"
@@ -229,8 +215,6 @@ class PartyProcessConfig:
     unless it listens on a loopback address, names without a dot."""
     reconnect_timeout: float = 3600.0
     """Seconds without a connection to the coordinator before the party exits."""
-    progress_timeout: float = 600.0
-    """Seconds without a request during a run until /health reports this process as unhealthy."""
     max_message_bytes: int = MAX_FRAME_BYTES
     """Largest message accepted, in bytes; values above the default have no effect."""
     device: Literal["auto", "cpu", "cuda"] = "cpu"

@@ -40,7 +40,6 @@ from xvfl.service.release_store import ReleaseStore
 from xvfl.service.run_description import describe_run, evaluate_heads, progress_status
 from xvfl.service.run_terms import make_terms
 from xvfl.service.secret import load_secret, run_seed
-from xvfl.service.status_server import ProgressClock
 from xvfl.service.trained_heads import TrainedHeads
 from xvfl.system.signals import interruptible
 from xvfl.training.loop import Record, Trainer
@@ -129,7 +128,7 @@ class CoordinatorRun:
         self._about = describe_run(config, run, train.epochs, self.task, counts, held)
         self._returns = self._total_returns = 0
         self._departures = dict.fromkeys(names, 0)
-        self._started, self._clock = time.monotonic(), ProgressClock()
+        self._started = time.monotonic()
         self._finished = False
         self._losses: dict[str, float] = {}
         """Validation loss of the last epoch by mode."""
@@ -276,10 +275,11 @@ class CoordinatorRun:
     def status(self) -> dict[str, Any]:
         """Return the status of the run; numbers become metrics."""
         metrics = party_metrics(self.federation.parties)
-        problem = self._health_problem(metrics["party_present"])
+        absent = [name for name, connected in metrics["party_present"].items() if not connected]
+        waits = bool(absent) and not self._finished
         return {
-            "healthy": not problem,
-            "problem": problem,
+            "healthy": not waits,
+            "problem": f"the run waits for {', '.join(absent)}" if waits else "",
             "side": "coordinator",
             **progress_status(self._about, self.trainer.progress),
             "checkpoint_step": self._checkpoint[1]["step"],
@@ -294,13 +294,3 @@ class CoordinatorRun:
                 "missing": self._missing,
             },
         }
-
-    def _health_problem(self, present: dict[str, int]) -> str:
-        """Return why a watchdog should act; '' if it should not."""
-        absent = [name for name, connected in present.items() if not connected]
-        if self._finished:
-            return ""
-        if absent:
-            return f"the run waits for {', '.join(absent)}"
-        idle = self._clock.seconds_since_change(self.trainer.progress.step)
-        return f"no training step for {idle:.0f} s" if idle > self.config.timeouts.progress else ""

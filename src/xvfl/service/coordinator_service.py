@@ -10,7 +10,7 @@ import torch
 from xvfl.data.frames import read_frame
 from xvfl.data.labels import read_labels
 from xvfl.errors import WireError
-from xvfl.federation.remote_party import AdaptiveTimeout, RemoteParty
+from xvfl.federation.remote_party import RemoteParty
 from xvfl.federation.split import Counters
 from xvfl.federation.upload.heads import check_head_options
 from xvfl.matching.alignment import CoordinatorAlignment, load_coordinator_alignment
@@ -20,6 +20,7 @@ from xvfl.service.align import match_parties
 from xvfl.service.config import ALIGNMENT, CoordinatorConfig
 from xvfl.service.coordinator_run import CoordinatorRun
 from xvfl.service.outcome import RunOutcome
+from xvfl.service.party_metrics import connected_parties
 from xvfl.service.release import check_releasable, load_signing_key
 from xvfl.service.state_dir import open_state_dir
 from xvfl.service.uploads.upload_run import UploadRun
@@ -68,14 +69,9 @@ class CoordinatorService:
 
     def connect(self, transports: Mapping[str, Transport]) -> None:
         """Set the transports to all parties."""
-        timeouts = self.config.timeouts
+        timeout = self.config.timeouts.answer
         self.parties = [
-            RemoteParty(
-                name,
-                transports[name],
-                AdaptiveTimeout(timeouts.min_answer, timeouts.answer_factor, timeouts.max_answer),
-            )
-            for name in self.config.all_parties
+            RemoteParty(name, transports[name], timeout) for name in self.config.all_parties
         ]
 
     def run(self, stop: Event) -> RunOutcome:
@@ -126,7 +122,7 @@ class CoordinatorService:
         """Return the status of the run; before training, which parties are connected."""
         if self._run is not None:
             return self._run.status()
-        connected = {each.name: int(each.transport.hello() is not None) for each in self.parties}
+        connected = connected_parties(self.parties)
         absent = ", ".join(name for name, value in connected.items() if not value)
         return {
             "healthy": not absent,

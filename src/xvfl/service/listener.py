@@ -69,7 +69,6 @@ def listen(
         check,
         prover(config.tls),
         _reply_limit(config, purpose),
-        config.max_pending_connections,
         answer=answer_withdrawals(folder, config.signing_key, log, answer),
         on_recheck=enforce,
     )

@@ -20,7 +20,7 @@ from xvfl.service.prediction.assisted_prediction import AssistedPredictor
 from xvfl.service.prediction.http_endpoint import start_endpoint
 from xvfl.service.prediction.party_prediction import PartyPredictor
 from xvfl.service.state_dir import open_state_dir
-from xvfl.service.status_server import ProgressClock, serve_status
+from xvfl.service.status_server import serve_status
 from xvfl.service.uploads.upload_party import UploadPartyService
 from xvfl.system.signals import STOP_TIMEOUT_S, stop_on_signals
 from xvfl.training.threads import limit_threads
@@ -84,18 +84,15 @@ def open_party(inputs: PartyInputs, log: LogFunction) -> "PartyService | UploadP
 
 def _run(config: PartyProcessConfig, party: Party, log: LogFunction) -> None:
     """Reply to the coordinator's requests until it ends them, or a signal stops this process."""
-    endpoint, clock, settings = party.endpoint, ProgressClock(), config.prediction
+    endpoint, settings = party.endpoint, config.prediction
     client = connect_party(config, party.table.hello, endpoint, log, config.reconnect_timeout)
     with ExitStack() as stack:
-        limit = config.progress_timeout
-        serve_status(config, lambda: _status(party, client, clock, limit), log, stack)
+        serve_status(config, lambda: _status(party, client), log, stack)
         stack.callback(party.close)
         stack.enter_context(stop_on_signals(on_stop=client.stop, timeout=STOP_TIMEOUT_S))
         predicts = isinstance(party, PartyPredictor)
         if isinstance(party, PartyPredictor) and settings and settings.address is not None:
-            assisted = AssistedPredictor(
-                party.inputs, party.handles, client.call, log, settings.min_parties
-            )
+            assisted = AssistedPredictor(party.inputs, party.handles, client.call, log)
             start_endpoint(settings, assisted, {"party": party.inputs.name}, log, stack)
         rows = {"prediction_rows" if predicts else "rows": len(party.table.ids)}
         log({"event": "started", "coordinator": config.coordinator, **rows})
@@ -107,22 +104,14 @@ def _run(config: PartyProcessConfig, party: Party, log: LogFunction) -> None:
         raise PartyError(f"the coordinator ended this party's part: {endpoint.end_reason}")
 
 
-def _status(
-    party: Party, client: PartyClient, clock: ProgressClock, limit: float
-) -> dict[str, Any]:
-    state, problem = party.status(), ""
-    idle = clock.seconds_since_change(state)
-    if not client.connected:
-        problem = "no connection to the coordinator"
-    elif party.busy and idle > limit:
-        problem = f"no progress of the training for {idle:.0f} s"
+def _status(party: Party, client: PartyClient) -> dict[str, Any]:
     return {
-        "healthy": not problem,
-        "problem": problem,
+        "healthy": client.connected,
+        "problem": "" if client.connected else "no connection to the coordinator",
         "side": "party",
         "name": party.inputs.name,
         "connected": client.connected,
         "matched_rows": party.endpoint.hello.rows,
         "requests_rejected": party.endpoint.n_rejected,
-        **state,
+        **party.status(),
     }

@@ -17,16 +17,9 @@ from xvfl.matching import (
     TableFingerprint,
     UnmatchedRowsError,
 )
-from xvfl.matching.session_checks import count_requests
 from xvfl.model.workflow import ENCODER
 from xvfl.service.config import MatchingConfig
-from xvfl.service.log import (
-    MATCHED,
-    MATCHING_PROGRESS,
-    MATCHING_STARTED,
-    LogFunction,
-    ProgressLog,
-)
+from xvfl.service.log import MATCHED, MATCHING_STARTED, LogFunction
 from xvfl.system.files import append_jsonl, read_jsonl
 from xvfl.wire.messages import Hello, Match, Matched
 
@@ -58,8 +51,6 @@ class MatchingService:
         self._fingerprint = TableFingerprint.of(columns, ids)
         self._rule, self._path, self._log, self._on_match = config.rule, path, log, on_match
         self._again, self._sessions = again, path.with_name(SESSIONS)
-        self._n_ids, self._n_requests, self._answered = len(ids), 0, 0
-        self._progress = ProgressLog(log, {"event": MATCHING_PROGRESS})
         self._responder = SessionResponder(
             ids,
             config.rule,
@@ -73,7 +64,7 @@ class MatchingService:
     def reply(self, message: Match) -> Matched:
         """Reply to one request."""
         try:
-            reply = Matched(message.request_id, self._responder.answer(message.body))
+            return Matched(message.request_id, self._responder.answer(message.body))
         except UnmatchedRowsError as error:
             self._log(
                 {
@@ -83,10 +74,6 @@ class MatchingService:
                 }
             )
             raise
-        self._answered += 1
-        if self._answered <= self._n_requests:
-            self._progress(self._answered, self._n_requests)
-        return reply
 
     def allow_sessions(self) -> None:
         """Forget unfinished sessions; called when the operator starts matching."""
@@ -112,8 +99,6 @@ class MatchingService:
         except OSError as error:
             raise RunError(f"{self._sessions}: cannot be written ({error.strerror})") from error
         self._log(event)
-        self._n_requests, self._answered = count_requests(labeled_ids, self._n_ids), 0
-        self._progress = ProgressLog(self._log, {"event": MATCHING_PROGRESS})
 
     def _save(self, match: PartyMatch) -> None:
         alignment = PartyAlignment(match, self._rule, self._fingerprint)

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from xvfl.config import LossConfig, NetConfig, PrivacyConfig, build
 from xvfl.data.encoder import encoder_from_dict
@@ -67,21 +66,15 @@ class PartyFolder:
         if saved != record:
             self.folder.write_json(RUN, record)
 
-    def reply(self, message: Release, live: tuple[str, Mapping[str, Tensor]] = ("", {})) -> Done:
+    def reply(self, message: Release) -> Done:
         """Install a release that the coordinator sent."""
-        manifest = self.install(message, live)
+        manifest = self.install(message)
         kind = "released" if manifest.get("revoked") is None else "release_revoked"
         self.log({"event": kind, "number": manifest["number"], "run": manifest["run"]})
         return Done(message.request_id, 0)
 
-    def install(
-        self, message: Release, live: tuple[str, Mapping[str, Tensor]] = ("", {})
-    ) -> dict[str, Any]:
-        """Verify a release or a revocation, apply it, and return its manifest.
-
-        `live` has the name of the current run and the weights of this party's net. Without them,
-        or for another run, the weights are those of the last checkpoint.
-        """
+    def install(self, message: Release) -> dict[str, Any]:
+        """Verify a release or a revocation, apply it, and return its manifest."""
         manifest = verify_release(message, self.release_key)
         if manifest.get("party") != self.name:
             raise WireError(
@@ -98,7 +91,7 @@ class PartyFolder:
             "digest": _digest(message),
         }
         if record["revoked"] is None:
-            self._assemble(message, manifest, live)
+            self._assemble(message, manifest)
             self.folder.write_json(RELEASE, record)
         else:
             # In this order: after a crash in between, the model is rejected.
@@ -134,17 +127,12 @@ class PartyFolder:
             return last
         return {"number": before["number"], "reason": before["revoked"]}
 
-    def _assemble(
-        self,
-        message: Release,
-        manifest: dict[str, Any],
-        live: tuple[str, Mapping[str, Tensor]],
-    ) -> None:
+    def _assemble(self, message: Release, manifest: dict[str, Any]) -> None:
         """Save the model of this party's nets and the released head."""
         try:
             upload, heads = manifest.get("encoder"), manifest.get("head_net")
             run = encoder_name(upload["version"]) if upload else manifest["run"]
-            parts = self.load_parts(run, "Release", live)
+            parts = self.load_parts(run, "Release")
             image = parts.encoder.layout.image is not None
             loss = build(LossConfig, manifest["loss"], "release")
             net, loss = resolve_saved(parts.net, loss, parts.privacy, image=image)
@@ -163,9 +151,7 @@ class PartyFolder:
                 privacy=parts.privacy,
                 head_net=head_net,
             )
-            model.parties[self.name].load_state_dict(
-                {key: value.detach().cpu() for key, value in parts.weights.items()}
-            )
+            model.parties[self.name].load_state_dict(dict(parts.weights))
             head = dict(zip(manifest["tensors"], message.tensors, strict=True))
             model.method.heads.load_state_dict(head)
             model.temperatures = manifest["temperatures"]
@@ -182,28 +168,15 @@ class PartyFolder:
         }
         model.save(RunDir(self.folder / BUNDLE), extra)
 
-    def load_parts(
-        self,
-        run: str,
-        request: str,
-        live: tuple[str, Mapping[str, Tensor]] = ("", {}),
-    ) -> PartyParts:
-        """Load what this party contributes to a run, or to a model of a version of its encoder."""
+    def load_parts(self, run: str, request: str) -> PartyParts:
+        """Load what this party contributes to a run, or to a model of a version of its encoder.
+
+        `request` is the message that needs it. A run must be the last one of this party; the
+        weights are those of its last checkpoint.
+        """
         version = encoder_version(run)
         if version is not None:
             return load_parts(self.folder, version)
-        settings, full_threshold = self.load_run(run, request)
-        return PartyParts(
-            encoder_from_dict(self.folder.read_json(ENCODER)),
-            settings.method,
-            settings.net,
-            settings.privacy,
-            full_threshold,
-            live[1] if live[0] == settings.run else self.load_weights(settings.run),
-        )
-
-    def load_run(self, run: str, request: str) -> tuple[RunSettings, float]:
-        """Load the settings and the full threshold of the last run; `request` needs this run."""
         if not self.folder.has(RUN):
             raise WireError(f"{request}: expected a run first; this party has taken part in none")
         saved = self.folder.read_json(RUN)
@@ -214,14 +187,17 @@ class PartyFolder:
             raise WireError(
                 f"{request}: expected one of run {settings.run!r}, this party's last, got {run!r}"
             )
-        return settings, float(saved["full_threshold"])
-
-    def load_weights(self, run: str) -> dict[str, Tensor]:
-        """Load the weights of this party's net from its last checkpoint of a run."""
         checkpoint = Checkpoints(self.folder).newest(run, LAST_STEP)
         if checkpoint is None:
             raise WireError(f"this party has no checkpoint of run {run!r}; train again")
-        return strip_prefix(checkpoint[1], f"net/{self.name}/")
+        return PartyParts(
+            encoder_from_dict(self.folder.read_json(ENCODER)),
+            settings.method,
+            settings.net,
+            settings.privacy,
+            float(saved["full_threshold"]),
+            strip_prefix(checkpoint[1], f"net/{self.name}/"),
+        )
 
 
 def _check_size(

@@ -33,7 +33,7 @@ from xvfl.service.matched_table import MatchedTable
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.party_release import PartyFolder
 from xvfl.service.secret import load_secret, run_seed
-from xvfl.wire.messages import Match, Message, Release
+from xvfl.wire.messages import Match, Release
 
 
 class PartyService:
@@ -53,16 +53,11 @@ class PartyService:
             self._start_run,
             Checkpoints(inputs.folder),
             log,
-            {Match: self.table.matching.reply, Release: self._install},
+            {Match: self.table.matching.reply, Release: self._folder.reply},
         )
 
     def close(self) -> None:
         """Do nothing: the run continues from the last common checkpoint."""
-
-    @property
-    def busy(self) -> bool:
-        """Whether a run has started."""
-        return bool(self.endpoint.run)
 
     def status(self) -> dict[str, Any]:
         """Describe the run for the status server; numbers become metrics."""
@@ -75,11 +70,6 @@ class PartyService:
 
     def _use_match(self) -> None:
         self.endpoint.hello = self.table.hello()
-
-    def _install(self, message: Release) -> Message:
-        run = self.endpoint.run
-        weights = self.endpoint.worker.net.state_dict() if run else {}
-        return self._folder.reply(message, (run, weights))
 
     def _start_run(self, settings: RunSettings, training: Tensor) -> PartyRun:
         """Encode the matched rows and build the net."""

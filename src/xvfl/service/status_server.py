@@ -3,7 +3,6 @@
 Contains no secrets.
 """
 
-import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from typing import Any
@@ -17,46 +16,24 @@ from xvfl.service.config import CoordinatorConfig, PartyProcessConfig
 from xvfl.service.log import LogFunction
 from xvfl_serve.http.metrics import CONTENT_TYPE, status_text
 from xvfl_serve.http.pages import serve_pages
+from xvfl_serve.http.server import HttpServer
 
 StatusFunction = Callable[[], dict[str, Any]]
 """Return the status of a process: `healthy`, `problem`, and values, some of them by party."""
 
 
-class ProgressClock:
-    """Measures for how long a value has not changed, from one look at it to the next."""
+def open_status_server(
+    address: str, status: StatusFunction, allowed_hosts: Iterable[str] = ()
+) -> HttpServer:
+    """Serve a status and a page that shows it on HOST:PORT, until the server is closed.
 
-    def __init__(self) -> None:
-        """Start without a value."""
-        self._value: object = None
-        self._since = time.monotonic()
-
-    def seconds_since_change(self, value: object) -> float:
-        """Return the seconds since a look first showed this value."""
-        now = time.monotonic()
-        if value != self._value:
-            self._value, self._since = value, now
-        return now - self._since
-
-
-class StatusServer:
-    """Serves a status, and a page that shows it, until closed."""
-
-    def __init__(
-        self, address: str, status: StatusFunction, allowed_hosts: Iterable[str] = ()
-    ) -> None:
-        """Listen on HOST:PORT; `allowed_hosts` are further names of this host."""
-        host, port = parse_address(address, "status_address")
-        try:
-            self._server = serve_pages(
-                "status", host, port, lambda path: _respond(path, status), allowed_hosts
-            )
-        except (OSError, OverflowError) as error:
-            raise RunError(f"status_address: cannot listen on {address} ({error})") from error
-        self.port = self._server.port
-
-    def close(self) -> None:
-        """Stop serving."""
-        self._server.close()
+    `allowed_hosts` are further names of this host.
+    """
+    host, port = parse_address(address, "status_address")
+    try:
+        return serve_pages("status", host, port, lambda path: _respond(path, status), allowed_hosts)
+    except (OSError, OverflowError) as error:
+        raise RunError(f"status_address: cannot listen on {address} ({error})") from error
 
 
 def serve_status(
@@ -67,7 +44,7 @@ def serve_status(
 ) -> None:
     """Serve the status of a process until the stack is closed, if its configuration says so."""
     if config.status_address is not None:
-        server = StatusServer(config.status_address, status, config.status_allowed_hosts)
+        server = open_status_server(config.status_address, status, config.status_allowed_hosts)
         stack.callback(server.close)
         log({"event": "status_server", "port": server.port})
 

@@ -222,7 +222,6 @@ class EmbedRows:
     caller: Name
     """On whose behalf; the party has a budget for each caller."""
     views: tuple[Code, ...]
-    """Without views, the reply has the status of the rows alone."""
     handles: Tensor
     """(B,) int32; −1 for a row that the party does not hold."""
 
@@ -269,7 +268,7 @@ class Assistance:
     refused: Tensor
     """(B, p) bool: which of `parties` have used up a budget for the row."""
     parties: tuple[Name, ...]
-    """Peers that answered; to a request for no row, those that are available."""
+    """Peers that answered."""
     unreachable: tuple[Line, ...]
     """Names and reasons in turn."""
 

@@ -85,10 +85,8 @@ class CoordinatorPredictor:
         self._row = {text: row for row, text in enumerate(texts)}
         self._path = folder / ALIGNMENT
         self._set_alignment(existing_alignment(self._path, self._ids, COLUMNS, rule))
-        self._full_at = torch.full_like(self._handles, -1, dtype=torch.int8)
         self._matched_now: dict[str, str] = {}
         self._matching, self._exchange = threading.Lock(), threading.Lock()
-        self._assisting = {name: threading.Lock() for name in model.names}
         self._transports: Mapping[str, Transport] = {}
         self._releases = ReleaseStore(RunDir(config.state_dir), config.signing_key)
         self._offered: set[tuple[str, int, str]] = set()
@@ -132,7 +130,9 @@ class CoordinatorPredictor:
 
     def _prepare(self, name: str, hello: Hello) -> None:
         """Deliver the release that waits for a party; match ids if it has not done so."""
-        self._deliver_release(name, hello)
+        if self.pool is not None and self._releases.pending([name]):
+            party = RemoteParty(name, self._transports[name])
+            send_release(self._releases, party, self.pool.next_request_id(), self._log)
         with self._matching:
             match = self._alignment.matches.get(name)
             known = match is not None and hello.session == match.session.hex()
@@ -150,16 +150,18 @@ class CoordinatorPredictor:
             )
             self._matched_now[name] = hello.instance_id
             self._set_alignment(alignment)
-            # Another table may have been matched. A new process alone changes nothing: a party
-            # could restart to report gaps in rows that it reported as full.
-            self._full_at[:, self.model.names.index(name)] = -1
 
     def offer_releases(self) -> None:
         """Deliver releases that were signed meanwhile to connected parties; log what fails."""
         try:
             for name in self._releases.pending(self.model.names):
                 hello = self._transports[name].hello()
-                if self.pool is not None and hello and self._is_new_release(name, hello):
+                if self.pool is None or hello is None:
+                    continue
+                # A party that rejects it gets it again when a session is opened with it.
+                release = name, self._releases.records()[name].number, hello.instance_id
+                if release not in self._offered:
+                    self._offered.add(release)
                     self.pool.reopen(name, "it receives a release")
             self._release_error = ""
         except Exception as error:
@@ -167,20 +169,6 @@ class CoordinatorPredictor:
             if (text := str(error) or repr(error)) != self._release_error:
                 self._release_error = text
                 self._log({"event": "releases_not_offered", "reason": text})
-
-    def _deliver_release(self, name: str, hello: Hello) -> None:
-        if self.pool is None or not self._releases.pending([name]):
-            return
-        if self._is_new_release(name, hello):
-            number = self._releases.records()[name].number
-            # A party that rejects it gets it again when its operator has restarted it.
-            self._offered.add((name, number, hello.instance_id))
-            party = RemoteParty(name, self._transports[name])
-            send_release(self._releases, party, self.pool.next_request_id(), self._log)
-
-    def _is_new_release(self, name: str, hello: Hello) -> bool:
-        number = self._releases.records()[name].number
-        return (name, number, hello.instance_id) not in self._offered
 
     def find_row(self, each: str) -> int:
         """Return the row of an id; reject an id that cannot be predicted."""
@@ -222,21 +210,15 @@ class CoordinatorPredictor:
         handles: Tensor = self._handles[rows]
         with self._exchange:
             batch = embed_in_time(pool, handles, caller, views, model.widths, deadline)
-            self._record_full(torch.tensor(rows), batch)
             batch, stood_in = add_stand_ins(batch, torch.tensor(rows), self._stand_ins)
             out, batch, completed = predict_in_time(
                 pool, model.method, batch, model.net.members, deadline
             )
         self._check_parties(len(batch.places), "answered")
-        unreachable = {
-            party.name: party.absence
-            for i, party in enumerate(pool.parties)
-            if i not in batch.places
-        }
         n_features = [pool.parties[i].n_features for i in batch.places]
         holders = [self._possible_holders(each) for each in handles]
         answers = collaborative_answers(
-            model, out, batch, n_features, completed, unreachable, holders
+            model, out, batch, n_features, completed, _absences(pool, batch), holders
         )
         for note, held in stood_in.items():
             for i in held.nonzero().flatten().tolist():
@@ -251,15 +233,6 @@ class CoordinatorPredictor:
             for name, handle in zip(self.model.names, handles.tolist(), strict=True)
             if handle >= 0 or name not in matches
         ]
-
-    def _record_full(self, rows: Tensor, batch: TimelyBatch) -> None:
-        """Remember which rows count as full at which party, as the parties report."""
-        for n, place in enumerate(batch.places):
-            known = batch.rows.handles[:, n] >= 0
-            reported = batch.rows.full[known, n].to(torch.int8)
-            # A row stays full: a party cannot report a gap afterwards to get help.
-            at = rows[known]
-            self._full_at[at, place] = torch.maximum(self._full_at[at, place], reported)
 
     def assist(self, name: str, message: Message) -> Message:
         """Answer a party that asks for the help of its peers with its own rows."""
@@ -278,12 +251,7 @@ class CoordinatorPredictor:
                 f"got {len(handles)}"
             )
         deadline = time.monotonic() + min(message.seconds, self.settings.deadline)
-        if not self._assisting[name].acquire(blocking=False):
-            raise WireError("Assist: expected one request at a time")
-        try:
-            return self._assist(own, message, deadline)
-        finally:
-            self._assisting[name].release()
+        return self._assist(own, message, deadline)
 
     def _check_release(self, name: str) -> None:
         """Reject a party without a released head of this run."""
@@ -300,73 +268,39 @@ class CoordinatorPredictor:
 
     @torch.no_grad()
     def _assist(self, own: int, message: Assist, deadline: float) -> Assistance:
-        """Predict the rows that have a gap at the party, with the peers that answer in time."""
+        """Predict the rows that have a gap at the party, with the peers that answer in time.
+
+        Rows without a gap get no help.
+        """
         assert self.pool is not None
         model, pool = self.model, self.pool
         name = model.names[own]
         # The name of the certificate: a party could invent callers, each with a budget.
         caller = f"party:{name}"[:MAX_NAME]
-        if not self._exchange.acquire(timeout=max(deadline - time.monotonic(), 0.0)):
-            raise WireError("Assist: the coordinator is busy; try again")
-        try:
-            rows = self._rows_of_handles(own)[message.handles.long()]
-            gap = self._has_gap(own, rows, caller, deadline)
-            handles = self._handles[rows].masked_fill(~gap.unsqueeze(1), -1)
+        with self._exchange:
+            handles = self._handles[self._rows_of_handles(own)[message.handles.long()]]
             views = prediction_views(model.method)
             batch = embed_in_time(pool, handles, caller, views, model.widths, deadline)
             out, batch, _ = predict_in_time(
                 pool, model.method, batch, model.net.members, deadline, own
             )
-        finally:
-            self._exchange.release()
-        if len(message.handles) and own not in batch.places:
+        if own not in batch.places:
             raise WireError("Assist: this party did not embed its rows in time")
+        at = batch.places.index(own)
+        gap = ~(batch.rows.full[:, at] | batch.refused[:, at]).unsqueeze(1)
         temperature = model.temperature("assisted", name)
         values = torch.from_numpy(model.task.values(out.double() / temperature))
         peers = [n for n, place in enumerate(batch.places) if place != own]
-        missed = [
-            text
-            for i, party in enumerate(pool.parties)
-            if i not in batch.places and i != own
-            for text in (party.name, party.absence)
-        ]
         full, seen = batch.rows.full[:, peers], batch.rows.seen[:, peers]
         partial = model.loss.self_completion_weight > 0
         return Assistance(
             message.request_id,
-            values,
-            maths.sources(full, seen) if partial else full,
+            values * gap,
+            (maths.sources(full, seen) if partial else full) & gap,
             batch.refused[:, peers],
             tuple(model.names[batch.places[n]] for n in peers),
-            tuple(missed),
+            tuple(text for pair in _absences(pool, batch).items() for text in pair),
         )
-
-    def _has_gap(self, own: int, rows: Tensor, caller: str, deadline: float) -> Tensor:
-        """Return which rows have a gap at a party; ask the party for rows that it did not report.
-
-        A row counts as one without a gap until the party has reported it. (B,) bool
-        """
-        assert self.pool is not None
-        unknown = rows[self._full_at[rows, own] < 0]
-        if len(unknown):
-            handles = self._handles[unknown]
-            batch = embed_in_time(
-                self.pool, handles, caller, (), self.model.widths, deadline, [own]
-            )
-            if not batch.places:
-                raise WireError("Assist: this party did not report its rows in time")
-            self._record_full(unknown, batch)
-        gap = self._full_at[rows, own] == 0
-        if refused := int((~gap).sum()):
-            self._log(
-                {
-                    "event": "assistance_refused",
-                    "party": self.model.names[own],
-                    "rows": refused,
-                    "reason": "these rows have no gap at the party, or it did not report them",
-                }
-            )
-        return gap
 
     def _rows_of_handles(self, party: int) -> Tensor:
         """Return the row of each handle of a party."""
@@ -390,3 +324,9 @@ class CoordinatorPredictor:
             "party_reason": {each.name: each.diagnosis for each in parties if each.reason},
             "party_answer_seconds": {each.name: each.last_answer_s for each in parties},
         }
+
+
+def _absences(pool: PartyPool, batch: TimelyBatch) -> dict[str, str]:
+    """Return the parties that did not take part in a batch, with the reason."""
+    absent = (each for i, each in enumerate(pool.parties) if i not in batch.places)
+    return {each.name: each.absence for each in absent}

@@ -54,8 +54,6 @@ class PartyPredictor:
         Match ids once more, although they are matched.
     """
 
-    busy = False
-
     def __init__(
         self,
         inputs: PartyInputs,

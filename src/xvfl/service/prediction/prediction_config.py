@@ -42,6 +42,10 @@ class CoordinatorPrediction:
 
     def __post_init__(self) -> None:
         _check(self, 4096)
+        if self.min_parties < 1:
+            raise ConfigError(
+                f"prediction.min_parties: expected at least 1, got {self.min_parties}"
+            )
 
 
 @dataclass(frozen=True)
@@ -65,10 +69,6 @@ class PartyPrediction:
     """Private key of `certificate`."""
     deadline: float = 2.0
     """Seconds until a request is answered; peers that have not replied by then are left out."""
-    min_parties: int = 1
-    """Minimum number of parties that must answer, including this one; the others assist rows with
-    missing features. With fewer, requests and `/v2/health/ready` return status 503 with
-    `Retry-After`."""
     max_rows: int = 100
     """Largest number of ids in a request."""
 
@@ -84,7 +84,5 @@ def _check(section: CoordinatorPrediction | PartyPrediction, largest: int) -> No
         raise ConfigError(
             f"prediction.deadline: expected up to {MAX_DEADLINE_S:g} seconds, got {deadline}"
         )
-    if section.min_parties < 1:
-        raise ConfigError(f"prediction.min_parties: expected at least 1, got {section.min_parties}")
     if not 1 <= max_rows <= largest:
         raise ConfigError(f"prediction.max_rows: expected 1 to {largest}, got {max_rows}")

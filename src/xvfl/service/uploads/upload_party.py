@@ -327,11 +327,6 @@ class UploadPartyService:
         """Stop the training of the encoder; it continues from its checkpoint."""
         self.endpoint.close()
 
-    @property
-    def busy(self) -> bool:
-        """Whether the encoder is being trained."""
-        return 0 < self.endpoint.progress < 1
-
     def status(self) -> dict[str, Any]:
         """Describe encoder and upload for the status server; numbers become metrics."""
         privacy = self._encoder.privacy

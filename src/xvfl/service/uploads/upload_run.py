@@ -33,6 +33,7 @@ from xvfl.service.head_store import HeadStore
 from xvfl.service.labeled_rows import LabeledRows
 from xvfl.service.log import FINISHED, LogFunction
 from xvfl.service.outcome import RunOutcome
+from xvfl.service.party_metrics import connected_parties
 from xvfl.service.release_delivery import deliver_releases, end_party
 from xvfl.service.release_store import ReleaseStore
 from xvfl.service.run_description import describe_run, evaluate_heads, progress_status
@@ -289,10 +290,7 @@ class UploadRun:
             "side": "coordinator",
             "finished": finished,
             **self._state,
-            "party_present": {
-                name: int(party.transport.hello() is not None)
-                for name, party in self._parties.items()
-            },
+            "party_present": connected_parties(self._parties.values()),
             "party_encoder_progress": {n: r.progress for n, r in self._receivers.items()},
             "party_upload_version": {n: r.version for n, r in self._receivers.items()},
             "party_upload_bytes": {n: r.n_bytes for n, r in self._receivers.items()},

@@ -1,7 +1,7 @@
 // The panels of a run: each has an element and a function that shows new data.
 
 import { LineChart, heatCell, scatter } from "./charts.js";
-import { ago, bytes, duration, html, number, percent, table } from "./elements.js";
+import { bytes, duration, html, number, percent, table } from "./elements.js";
 
 const METRICS = { auroc: "AUROC", nll: "NLL", ece: "ECE", r2: "R²", rmse: "RMSE", mae: "MAE" };
 const DASHES = { local: "", assisted: "6 4", peers: "2 3" };
@@ -95,12 +95,11 @@ export function partiesPanel() {
     } else if (status?.party_present) {
       const of = (key, name) => status[key]?.[name];
       body.replaceChildren(table(
-        ["party", "state", "#response time", "#last seen", "#sent", "#received", "#departures"],
+        ["party", "state", "#response time", "#sent", "#received", "#departures"],
         names.map((name) => [
           name,
           html("span", { class: `tag ${partyState(status, name)}` }, partyState(status, name)),
           duration(of("party_latency_seconds", name)),
-          of("party_last_seen_seconds", name) === undefined ? "–" : ago(of("party_last_seen_seconds", name)),
           bytes(of("party_bytes_sent", name)), bytes(of("party_bytes_received", name)),
           number(of("party_departures", name)),
         ])));

@@ -1,0 +1,54 @@
+"""A party answers its callers whatever the coordinator replies to a request for assistance."""
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+
+from xvfl.config import TableOptions
+from xvfl.errors import PartyError, WireError
+from xvfl.model.run_dir import RunDir
+from xvfl.service.config import MatchingConfig
+from xvfl.service.party_inputs import PartyInputs
+from xvfl.service.prediction.assisted_prediction import AssistedPredictor
+from xvfl.wire.messages import Assistance, Done, ErrorReply, Message
+
+VALUES = torch.zeros(1, 2, dtype=torch.float64)
+FLAGS = torch.zeros(1, 1, dtype=torch.bool)
+REFUSED = "it refused the request; the log of this party has the reason"
+INVALID = "it sent an invalid reply"
+
+
+@pytest.mark.parametrize(
+    ("reply", "reason"),
+    [
+        (ErrorReply(1, "WireError", "no head is released"), REFUSED),
+        (Done(1, 0), INVALID),
+        (WireError("broken frame"), INVALID),
+        (
+            PartyError("no answer in time"),
+            "no answer in time",
+        ),
+        (Assistance(1, VALUES[:, :1], FLAGS, FLAGS, ("shop",), ()), INVALID),
+        (Assistance(1, VALUES, FLAGS, FLAGS[:, :0], ("shop",), ()), INVALID),
+        (Assistance(1, VALUES, FLAGS, FLAGS, ("shop",), ("clinic",)), INVALID),
+    ],
+)
+def test_without_a_valid_reply_no_peer_assists(
+    reply: Message | Exception, reason: str, tmp_path: Path
+) -> None:
+    def call(message: Message, seconds: float) -> Message:
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    events = list[Any]()
+    frame, matching = pd.DataFrame({"age": [1.0]}, ["c1"]), MatchingConfig("exact")
+    inputs = PartyInputs("bank", frame, TableOptions(), RunDir(tmp_path), matching)
+    predictor = AssistedPredictor(inputs, lambda: torch.tensor([0]), call, events.append)
+    found = predictor._ask(torch.tensor([0], dtype=torch.int32), "caller", 1e9, width=2)
+    assert found.parties == () and found.unreachable == ("coordinator", reason)
+    assert not bool(found.contributors.any())
+    assert [each["event"] for each in events] == ["no_assistance"]
