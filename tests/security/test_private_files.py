@@ -2,6 +2,7 @@
 
 import os
 import stat
+from fnmatch import fnmatch
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from tests.security.federation_files import start, wait_for, write_files, write_party
 from tests.wire.transport_helpers import run_server, wait_until
 from xvfl.service.log import read_log
-from xvfl.service.state_dir import open_state_dir
+from xvfl.service.state_dir import OWN, open_state_dir
 from xvfl.wire.messages import End
 
 
@@ -19,23 +20,30 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_a_folder_that_others_can_access_is_reported_and_not_changed(tmp_path: Path) -> None:
+def test_files_of_others_in_a_state_folder_are_left_alone(tmp_path: Path) -> None:
     """As with `state_dir = "."`, or with a folder that others use."""
-    table = tmp_path / "table.csv"
-    table.write_text("id\n")
-    table.chmod(0o644)
-    tmp_path.chmod(0o755)
+    others = [tmp_path / "table.csv", tmp_path / ".git" / "config", tmp_path / "package.json"]
+    own = [tmp_path / "run.json", tmp_path / "prediction" / "requests-2026-01-01.jsonl"]
+    for file in (*others, *own):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("{}")
+        file.chmod(0o644)
+    for folder in (tmp_path, tmp_path / ".git", tmp_path / "prediction"):
+        folder.chmod(0o755)
     tls = SimpleNamespace(private_key=str(tmp_path / "shop.key"))
     config: Any = SimpleNamespace(state_dir=str(tmp_path), tls=tls, prediction=None)
     before = os.umask(0o022)
     try:
-        open_state_dir(config, "shop", show=False)
+        for _ in range(2):
+            open_state_dir(config, "shop", show=False)
     finally:
         os.umask(before)
-    assert mode(table) == 0o644 and mode(tmp_path) == 0o755
-    assert mode(tmp_path / "log.jsonl") == 0o600
-    (event,) = read_log(tmp_path)
-    assert event["event"] == "state_not_private" and f"chmod -R go= {tmp_path}" in event["reason"]
+    assert {mode(each) for each in others} == {0o644}
+    assert mode(tmp_path) == mode(tmp_path / ".git") == 0o755
+    assert {mode(each) for each in (*own, tmp_path / "log.jsonl")} == {0o600}
+    assert mode(tmp_path / "prediction") == 0o700
+    events = [each for each in read_log(tmp_path) if each["event"] == "state_dir_shared"]
+    assert [each["files"] for each in events] == 2 * [[".git", "package.json", "table.csv"]]
 
 
 def check_private(folder: Path) -> None:
@@ -62,12 +70,21 @@ def run_party(folder: Path) -> str:
     return err
 
 
-def test_a_party_keeps_its_state_private_and_reports_a_readable_key(tmp_path: Path) -> None:
+def test_a_party_keeps_its_state_private_and_tightens_what_it_finds(tmp_path: Path) -> None:
     write_files(tmp_path)
+    old = tmp_path / "shop" / "prediction"
+    old.mkdir(parents=True)
+    files = [old / "requests-2026-01-01.jsonl", tmp_path / "shop" / "run.json"]
+    for file in files:
+        file.write_text("{}\n")
+        file.chmod(0o644)
+    for folder in (old, old.parent):
+        folder.chmod(0o755)
     (tmp_path / "certs" / "shop.key").chmod(0o644)
     err = run_party(tmp_path)
     check_private(tmp_path / "shop")
     events = {each["event"]: each for each in read_log(tmp_path / "shop")}
+    assert events["state_made_private"]["files"] == 4
     assert events["secret_readable"]["file"] == str(tmp_path / "certs" / "shop.key")
     assert "chmod 600" in err
 
@@ -93,4 +110,7 @@ def test_a_coordinator_and_a_party_that_train_keep_their_state_private(tmp_path:
     for name in ("main", "shop"):
         check_private(tmp_path / name)
         events = {each["event"] for each in read_log(tmp_path / name)}
-        assert not events & {"state_not_private", "secret_readable"}
+        assert not events & {"state_made_private", "state_not_private", "secret_readable"}
+        # A second start knows all that the first one has written.
+        written = os.listdir(tmp_path / name)
+        assert not [each for each in written if not any(fnmatch(each, own) for own in OWN)]

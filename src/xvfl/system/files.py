@@ -3,7 +3,7 @@
 import json
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -71,6 +71,40 @@ def append_jsonl(path: Path, record: Mapping[str, Any]) -> None:
 def set_private_umask() -> None:
     """Let only the owner use files and folders that this process creates from now on."""
     os.umask(OTHERS)
+
+
+def make_private(paths: Iterable[Path], keep: Collection[str] = ()) -> tuple[int, int]:
+    """Let only the owner use files, and folders with all that is in them.
+
+    Links in folders, and files named in `keep`, are skipped.
+
+    Returns
+    -------
+    tuple of int
+        How many files and folders were changed, and how many could not be.
+    """
+    changed = failed = 0
+    given = list(paths)
+    inside = [
+        Path(at) / each
+        for path in given
+        for at, folders, files in os.walk(path)
+        for each in folders + files
+    ]
+    for path in (*given, *(each for each in inside if not each.is_symlink())):
+        if path.name in keep:
+            continue
+        try:
+            mode = stat.S_IMODE(path.stat().st_mode)
+            if mode & OTHERS:
+                path.chmod(mode & ~OTHERS)
+                changed += 1
+        except FileNotFoundError:
+            # Another process has removed or replaced it.
+            continue
+        except OSError:
+            failed += 1
+    return changed, failed
 
 
 def is_open_to_others(path: Path) -> bool:
