@@ -106,6 +106,18 @@ class Upload:
         )
 
 
+def check_held_out(handles: Tensor, n_rows: int) -> None:
+    """Reject a list that is not sorted, repeats rows, or leaves too few to learn from."""
+    check_handles(handles, n_rows)
+    if len(handles) and (int(handles[0]) < 0 or bool((handles.diff() <= 0).any())):
+        raise WireError("HeldOut: expected rows in ascending order, each at most once")
+    if n_rows >= MIN_LIMITED and len(handles) > MAX_HELD_OUT * n_rows:
+        raise WireError(
+            f"HeldOut: this party allows up to {MAX_HELD_OUT:.0%} of the {n_rows} matched "
+            f"rows, got {len(handles)}; lower `test_fraction` or `validation_fraction`"
+        )
+
+
 class UploadEndpoint(RequestEndpoint):
     """Replies to the coordinator; trains the encoder in a thread when the held-out rows are known.
 
@@ -178,22 +190,10 @@ class UploadEndpoint(RequestEndpoint):
             self._thread.join()
 
     def _set_held_out(self, message: HeldOut) -> Done:
-        self._check_held_out(message.handles)
+        check_held_out(message.handles, len(self._rows("HeldOut")))
         self._held_out().store(message.handles.tolist())
         self._start_training()
         return Done(message.request_id, 0)
-
-    def _check_held_out(self, handles: Tensor) -> None:
-        """Reject a list that is not sorted, repeats rows, or leaves too few to learn from."""
-        n_rows = len(self._rows("HeldOut"))
-        check_handles(handles, n_rows)
-        if len(handles) and (int(handles[0]) < 0 or bool((handles.diff() <= 0).any())):
-            raise WireError("HeldOut: expected rows in ascending order, each at most once")
-        if n_rows >= MIN_LIMITED and len(handles) > MAX_HELD_OUT * n_rows:
-            raise WireError(
-                f"HeldOut: this party allows up to {MAX_HELD_OUT:.0%} of the {n_rows} matched "
-                f"rows, got {len(handles)}; lower `test_fraction` or `validation_fraction`"
-            )
 
     def _set_stored(self, message: UploadStored) -> Done:
         self._check_version("UploadStored", message.version)
