@@ -8,7 +8,7 @@ import typer
 
 from xvfl.cli.extras import require_extra
 from xvfl.cli.output import INTERRUPTED, print_error, print_line
-from xvfl.cli.upload_command import Out, PartyFile, app
+from xvfl.cli.upload_command import Out, PartyFile
 
 if TYPE_CHECKING:
     from xvfl.service.config import PartyProcessConfig
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from xvfl.service.party_inputs import PartyInputs
 
 
-@app.command()
 def exclude(
     config: PartyFile,
     out: Out,
@@ -46,7 +45,6 @@ def exclude(
     )
 
 
-@app.command()
 def train(
     config: PartyFile,
     exclude: Annotated[Path, typer.Option(help="The file of `xvfl upload exclude`.")],
@@ -92,7 +90,6 @@ def train(
     print_line(f"next, at {name}: xvfl upload install {config.name} {out.name}")
 
 
-@app.command()
 def install(
     config: PartyFile, file: Annotated[Path, typer.Argument(help="A file of `xvfl upload train`.")]
 ) -> None:
@@ -124,3 +121,6 @@ def _open(config: Path) -> "tuple[PartyProcessConfig, PartyInputs, LogFunction]"
     name = peer_name(loaded.tls.read()[1])
     folder, log = open_state_dir(loaded, name, show=False, create=False)
     return loaded, PartyInputs.load(name, loaded, folder), log
+
+
+COMMANDS = exclude, train, install
