@@ -15,6 +15,7 @@ from xvfl.cli import (
     complete_command,
     dashboard_command,
     demo,
+    encoder_command,
     inspect_command,
     release_command,
     runs,
@@ -71,6 +72,8 @@ for _panel, _commands in PANELS.items():
     for _command in _commands:
         _settings = PASS_ON if _command is serving.serve else None
         app.command(rich_help_panel=_panel, context_settings=_settings)(_command)
+for _command in encoder_command.COMMANDS:
+    upload_command.app.command()(_command)
 for _name, _group in (("upload", upload_command.app), ("certs", certificates.app)):
     app.add_typer(_group, name=_name, rich_help_panel="Federation of processes")
 

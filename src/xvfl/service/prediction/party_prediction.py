@@ -125,9 +125,12 @@ class PartyPredictor:
         rows, layout = match.rows, parts.encoder.layout
         table = to_party_table(layout, encode(parts.encoder, take_rows(self.inputs.source, rows)))
         device = choose_device(self.inputs.device)
-        net = self._load_net(parts).to(device)
+        net = self._load_net(parts)
+        if encoder_version(run) is not None:
+            # The decoder of an encoder that was trained alone completes nothing for others.
+            net.completer = NoCompleter()
         worker = PartyWorker(
-            self.inputs.name, net, table.to(device), member_seeds([0], parts.net.members)
+            self.inputs.name, net.to(device), table.to(device), member_seeds([0], parts.net.members)
         )
         return PredictionRows(
             run,
@@ -165,7 +168,4 @@ class PartyPredictor:
             nets = build_parties({self.inputs.name: layout}, config, loss, [0], privacy=privacy)
         net = nets[self.inputs.name]
         net.load_state_dict(dict(parts.weights))
-        if privacy.trains_encoders:
-            # The decoder of an encoder that was trained alone completes nothing for others.
-            net.completer = NoCompleter()
         return net

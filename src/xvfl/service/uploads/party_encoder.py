@@ -43,6 +43,9 @@ from xvfl.system.report import Report, no_report
 from xvfl.training.loop import Record
 
 HELD_OUT, VERSION = "held_out.json", "encoder_version.json"
+MAX_HELD_OUT, MIN_LIMITED = 0.75, 40
+"""Largest share of the matched rows that a coordinator can hold out, of this many rows or more. It
+chooses the list, and could otherwise have the encoder trained on a few rows of its choice."""
 ENCODER = "encoder.json"
 WEIGHTS = "weights.safetensors"
 
@@ -212,12 +215,24 @@ def load_held_out(folder: RunDir, session: str) -> list[int] | None:
     return list(stored["handles"]) if stored.get("session") == session else None
 
 
-def store_held_out(folder: RunDir, session: str, handles: list[int]) -> None:
-    """Store the rows that a party must not learn from; reject others for the same alignment."""
+def store_held_out(folder: RunDir, session: str, handles: Tensor, n_rows: int) -> None:
+    """Store the rows, of `n_rows` matched ones, that a party must not learn from.
+
+    Reject a list that is not sorted, repeats rows, leaves too few to learn from, or differs from
+    the one before for the same alignment.
+    """
+    check_handles(handles, n_rows)
+    if len(handles) and (int(handles[0]) < 0 or bool((handles.diff() <= 0).any())):
+        raise WireError("HeldOut: expected rows in ascending order, each at most once")
+    if n_rows >= MIN_LIMITED and len(handles) > MAX_HELD_OUT * n_rows:
+        raise WireError(
+            f"HeldOut: this party allows up to {MAX_HELD_OUT:.0%} of the {n_rows} matched "
+            f"rows, got {len(handles)}; lower `test_fraction` or `validation_fraction`"
+        )
     stored = load_held_out(folder, session)
     if stored is None:
-        folder.write_json(HELD_OUT, {"session": session, "handles": handles})
-    elif stored != handles:
+        folder.write_json(HELD_OUT, {"session": session, "handles": handles.tolist()})
+    elif stored != handles.tolist():
         raise WireError(
             "HeldOut: this party has another list of held-out rows for this alignment; its encoder "
             "may have learned from rows of the new list"

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from xvfl.config import UploadTerms
 from xvfl.errors import RunError, WireError, XVFLError
-from xvfl.federation.message_checks import check_handles
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.request_endpoint import Replies, RequestEndpoint
 from xvfl.federation.upload.manifest import CREATED, UploadManifest, chunk_digest, parse_manifest
@@ -58,9 +57,6 @@ ONLY_UPLOADS = (
     "this party uploads its embeddings once and takes no part in interactive training; its "
     "configuration would have to name it"
 )
-MAX_HELD_OUT, MIN_LIMITED = 0.75, 40
-"""Largest share of the matched rows that a coordinator can hold out, of this many rows or more. It
-chooses the list, and could otherwise have the encoder trained on a few rows of its choice."""
 
 
 class Upload:
@@ -186,20 +182,8 @@ class UploadEndpoint(RequestEndpoint):
         return Done(message.request_id, 0)
 
     def set_held_out(self, handles: Tensor) -> None:
-        """Train without these rows.
-
-        Reject a list that is not sorted, repeats rows, or leaves too few to learn from.
-        """
-        n_rows = len(self._rows("HeldOut"))
-        check_handles(handles, n_rows)
-        if len(handles) and (int(handles[0]) < 0 or bool((handles.diff() <= 0).any())):
-            raise WireError("HeldOut: expected rows in ascending order, each at most once")
-        if n_rows >= MIN_LIMITED and len(handles) > MAX_HELD_OUT * n_rows:
-            raise WireError(
-                f"HeldOut: this party allows up to {MAX_HELD_OUT:.0%} of the {n_rows} matched "
-                f"rows, got {len(handles)}; lower `test_fraction` or `validation_fraction`"
-            )
-        store_held_out(self._folder, self.hello.session, handles.tolist())
+        """Train without these rows."""
+        store_held_out(self._folder, self.hello.session, handles, len(self._rows("HeldOut")))
         self._start_training()
 
     def _set_stored(self, message: UploadStored) -> Done:
