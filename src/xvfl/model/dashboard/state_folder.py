@@ -48,7 +48,7 @@ def describe_coordinator(folder: Path, parties: Iterable[str] = ()) -> dict[str,
         },
         "party_upload_suspicious": current.get("suspicious", {}),
         "party_head_version": current.get("versions", {}),
-        "heads": sum(each["state"] in ("current", "earlier") for each in heads),
+        "heads": sum(each["state"] in ("current", "earlier", "taken back") for each in heads),
         "head": current.get("number", 0),
         "head_in_training": training.get("number", 0),
         "head_in_training_progress": training.get("progress", 0.0),
@@ -59,7 +59,7 @@ def describe_coordinator(folder: Path, parties: Iterable[str] = ()) -> dict[str,
 def describe_party(folder: Path) -> dict[str, Any]:
     """Describe which uploads left a party, what it has withdrawn, and its receipts.
 
-    Empty before its encoder is trained, and for interactive training.
+    Empty for a party in interactive training.
     """
     if not (folder / "encoders").is_dir():
         return {}

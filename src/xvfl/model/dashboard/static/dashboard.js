@@ -174,12 +174,14 @@ function statusView() {
   const grid = html("div", { class: "panels" }, parties.element, heads.element, terms.element, modes.element, missing.element, ...own.elements);
   const after = html("p", { class: "dim" }, "Evaluation, confusion matrix and calibration: when the run has ended, open its state folder with ",
     html("code", {}, "xvfl dashboard STATE_DIR"));
+  grid.hidden = after.hidden = true;
   main.replaceChildren(title, problem, summary, grid, after);
   let drawn = "";
   async function refresh() {
     const status = await fetchJson("/status");
     const { details = {}, side } = status, party = side === "party", curves = details.curves;
     const text = party ? `party ${status.name}` : "coordinator";
+    grid.hidden = false;
     setTitle(text);
     title.textContent = text;
     problem.textContent = status.healthy ? "" : status.problem;
