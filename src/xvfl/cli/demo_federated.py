@@ -117,8 +117,8 @@ def run_federated(out: Path, console: Console, train: TrainConfig = TRAIN) -> No
     differences = accuracy_differences(federated, one_process)
     text = ", ".join(f"{name} {100 * value:+.2f}" for name, value in differences.items())
     console.print(
-        f"The three processes took {seconds:.0f} s ({steps} steps of the head). Accuracy minus that "
-        f"of one process, in percentage points: {text}"
+        f"The three processes took {seconds:.0f} s ({steps} steps of the head). Accuracy minus "
+        f"that of one process, in percentage points: {text}"
     )
     console.print(
         f"{out} has configurations, certificates and state folders. "

@@ -4,6 +4,7 @@ import { ago, duration, html, number, table } from "./elements.js";
 import * as panels from "./panels.js";
 
 const LIST_MS = 2500, LIVE_MS = 1500, IDLE_MS = 5000;
+const KINDS = { federation: "coordinator", coordinator: "head of a coordinator", party: "party", model: "model" };
 const source = document.documentElement.dataset.source;
 const main = document.getElementById("main");
 let view = null;
@@ -24,7 +25,7 @@ function tag(state) {
 }
 
 function epochText(run) {
-  return run.epochs ? `${number(run.epoch)} of ${number(run.epochs)}` : number(run.epoch);
+  return run.epochs ? `${number(run.epoch)} of ${number(run.epochs)}` : number(run.epoch || null);
 }
 
 function bestText(run) {
@@ -60,7 +61,7 @@ function listView() {
     }
     const rows = runs.map((run) => [
       html("a", { href: `#/run/${encodeURIComponent(run.name)}`, "data-run": run.name }, run.name),
-      tag(run.state), `${run.method || "–"}${run.kind === "run" ? "" : ` (${run.kind})`}`,
+      tag(run.state), [run.method, KINDS[run.kind]].filter(Boolean).join(", ") || "–",
       run.label ? `${run.label}, ${number(run.rows.labeled)} rows` : "–", epochText(run), bestText(run), partyText(run),
       run.warnings ? html("span", { class: "tag warn" }, String(run.warnings)) : "0", run.changed ? since(run.changed) : "–",
     ]);
