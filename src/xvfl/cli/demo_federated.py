@@ -268,7 +268,7 @@ class Processes:
 
 def _table(federated: Lines, one_process: Lines) -> Table:
     columns = ["mode", "party", "rows", "three processes", "one process", "difference"]
-    table = new_table("accuracy in % on test rows", columns)
+    table = new_table("accuracy in %; each way has test rows of its own", columns)
     for a, b in zip(federated, one_process, strict=True):
         first, second = (100 * line["metrics"]["accuracy"] for line in (a, b))
         cells = (f"{first:.1f}", f"{second:.1f}", f"{first - second:+.1f}")
