@@ -213,7 +213,7 @@ def test_folders_of_a_federation_show_what_they_have(browser: "Browser", tmp_pat
             assert not page.get_by_label("mode and party").is_visible()
             assert "xvfl evaluate" not in page.inner_text("main")
         with open_page(browser, f"{server.url}#/run/bank") as page:
-            page.wait_for_selector("text=The folder of a party has no curves")
+            page.wait_for_selector("text=No warnings.")
             visible = page.locator("section:visible")
             assert visible.count() == 1 and visible.get_attribute("aria-label") == "Warnings"
     finally:
@@ -238,8 +238,26 @@ def test_page_of_a_coordinator_that_predicts(
         page.wait_for_selector("dd .tag.predicting")
         parties = page.inner_text("section[aria-label=Parties]")
         assert "online" in parties and "absent" in parties and "not connected" in parties
-        assert page.locator("section:visible").count() == 1
-        assert "epoch" not in page.inner_text("main")
+        assert "stored" in parties and "usable until" in parties
+        heads = page.inner_text("section[aria-label=Heads]")
+        assert "head 1" in heads and "current" in heads and "bank 1, shop 1, clinic 1" in heads
+        assert page.locator("section:visible").count() == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [1280, 390])
+def test_page_of_a_party_that_predicts(
+    browser: "Browser", predicting_federation: Predicting, width: int
+) -> None:
+    port = predicting_federation.event("bank", "status_server")["port"]
+    with open_page(browser, f"http://127.0.0.1:{port}/", width) as page:
+        page.wait_for_selector("dd .tag.predicting")
+        left = page.inner_text("section[aria-label='What left this party']")
+        assert "version 1" in left and "400" in left
+        assert "0 rows are withdrawn" in page.inner_text("section[aria-label=Withdrawals]")
+        budget = page.locator("section[aria-label='Predictions today']")
+        budget.wait_for()
+        assert "rows answered" in budget.inner_text()
 
 
 @pytest.mark.slow
@@ -297,16 +315,18 @@ def test_coordinators_page_during_a_run(browser: "Browser", tmp_path: Path, widt
             wait_for_points(page, points, processes[1])
             page.locator(".tag.online").nth(1).wait_for()
             table = page.inner_text("section[aria-label=Parties]")
-            assert all(each in table for each in ("response time", "bank", "shop"))
+            assert all(each in table for each in ("stored", "bank", "shop"))
             assert re.search(r"\d (k|M)B", table)
+            assert "head 1" in page.inner_text("section[aria-label=Heads]")
             assert page.locator(".heatmap td.heat").count() >= 4
             processes[1].kill()
-            page.wait_for_selector(".tag.absent")
+            page.wait_for_selector("section[aria-label=Parties] >> text=absent")
             assert page.evaluate("window.opened")
-        # The state folder shows the same run.
+        # The state folder shows the same uploads and heads.
         server = DashboardServer(tmp_path / "main")
         try:
             with open_page(browser, f"{server.url}#/run/main", width) as page:
+                page.click("text=head 1")
                 wait_for_points(page, 1, coordinator)
                 assert "shop" in page.inner_text("section[aria-label=Parties]")
         finally:

@@ -72,6 +72,7 @@ table = "{name}.csv"
 id_column = "customer"
 state_dir = "{name}"
 release_key = "main/release.pub"
+status_address = "127.0.0.1:0"
 [tls]
 ca_certificate = "certs/ca.crt"
 certificate = "certs/{name}.crt"

@@ -133,7 +133,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     address = str(wait_for(folder / "main", "listening", main)["address"])
     port = wait_for(folder / "main", "status_server", main)["port"]
     said = run_xvfl("status", f"127.0.0.1:{port}")
-    assert said.code == 0 and "waiting" in said.out and "shop 0" in said.out
+    assert said.code == 0 and "matching" in said.out and "shop" in said.out
     (folder / "shop.toml").write_text(SHOP.replace("PORT", address.rpartition(":")[2]))
     shop = start(folder, "party", "shop.toml")
     wait_for(folder / "main", "epoch", main)

@@ -23,8 +23,9 @@ def dashboard(
 ) -> None:
     """Show runs on a web page: curves of a training, parties, missing features, evaluation.
 
-    The page follows a run while it trains. It reads run folders of `xvfl train` and state folders
-    of coordinators and parties, and changes nothing. Nothing is loaded from outside.
+    The page follows a run while it trains. It reads run folders of `xvfl train`, and state folders
+    of coordinators (uploads, heads) and parties (what left them, withdrawals). It changes nothing
+    and loads nothing from outside.
 
     By default only this machine can open the page. It has no password: with another --host,
     everybody who reaches the port sees the runs, with examples of their tables.

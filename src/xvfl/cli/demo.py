@@ -26,8 +26,8 @@ def demo(
         bool,
         typer.Option(
             "--federated",
-            help="Run the coordinator and the parties as separate processes, and kill one party "
-            "during training.",
+            help="Run a coordinator and two parties as separate processes; both parties are "
+            "stopped before the head is trained.",
         ),
     ] = False,
 ) -> None:

@@ -53,6 +53,8 @@ TOLERANCE = 0.15
 """Maximum difference in accuracy from the training in one process, to detect a broken model."""
 WAIT_S = 600.0
 """Maximum time in seconds for the rest of a run, also on a busy machine."""
+HIDDEN = ("checkpoint", "connected", "disconnected", "matching_started")
+"""Events of the logs that are not printed."""
 COORDINATOR = """\
 listen = "127.0.0.1:{port}"
 parties = ["left", "right"]
@@ -85,34 +87,45 @@ private_key = "certs/{name}.key"
 
 
 def run_federated(out: Path, console: Console, train: TrainConfig = TRAIN) -> None:
-    """Train in three processes, kill and restart a party, compare with one process."""
+    """Train in three processes without parties after their upload; compare with one process."""
     folder = RunDir(out).create()
     if any(out.iterdir()):
         raise RunError(f"{out}: expected an empty folder; choose another --out")
     write_files(out)
     console.print(
         "Three processes over mutual TLS: a coordinator with the labels, and two parties with one "
-        "half of the digits each. Each party trains its encoder alone and uploads embeddings once."
+        "half of the digits each."
     )
+    console.print("[bold]1. ids are matched; each party trains its encoder and uploads[/bold]")
     started = time.monotonic()
     with Processes(out, console, train) as processes:
         processes.start()
         processes.event("run_started")
         for name in PARTIES:
             processes.stop(name)
-        console.print("[bold]both parties are stopped; the head is trained without them[/bold]")
+        console.print("[bold]2. both parties are stopped; the head is trained without them[/bold]")
         steps = int(processes.event("finished")["step"])
-        console.print("[bold]both parties start again, to receive the head[/bold]")
+        console.print("[bold]3. both parties start again, to receive the head[/bold]")
         for name in PARTIES:
             processes.launch(name)
         processes.wait()
     seconds = time.monotonic() - started
+    console.print("[bold]4. for comparison, one process trains on all tables together[/bold]")
     federated, one_process = federated_lines(out), one_process_lines(out, train)
     console.print(_table(federated, one_process))
     _print_uploads(out, console)
     differences = accuracy_differences(federated, one_process)
     text = ", ".join(f"{name} {100 * value:+.2f}" for name, value in differences.items())
-    console.print(f"{steps} steps in {seconds:.0f} s; difference in percentage points: {text}")
+    console.print(
+        f"The three processes took {seconds:.0f} s ({steps} steps of the head). Accuracy minus "
+        f"that of one process, in percentage points: {text}"
+    )
+    console.print(
+        f"{out} has configurations, certificates and state folders. "
+        f"Uploads, heads and curves in a browser: xvfl dashboard {out}",
+        highlight=False,
+        soft_wrap=True,
+    )
     metrics = {"federated": federated, "one_process": one_process, "differences": differences}
     folder.write_json("metrics.json", metrics)
     if any(abs(value) > TOLERANCE for value in differences.values()):
@@ -238,9 +251,9 @@ class Processes:
         with process.stderr:
             for line in process.stderr:
                 skip = ": epoch " in line and not line.split("epoch=")[1].split()[0].endswith("0")
-                if not skip and ": checkpoint " not in line:
-                    text = line.rstrip()[: self.console.width - 8]
-                    self.console.print(f"[dim]{process.pid}[/dim] {escape(text)}", highlight=False)
+                if not skip and not any(f": {event} " in line for event in HIDDEN):
+                    text = line.rstrip()[: self.console.width - 2]
+                    self.console.print(f"  [dim]{escape(text)}[/dim]", highlight=False)
 
     def event(self, kind: str, condition: Any = lambda event: True) -> dict[str, Any]:
         """Wait for an event in the coordinator's log that meets a condition."""
@@ -255,7 +268,7 @@ class Processes:
 
 def _table(federated: Lines, one_process: Lines) -> Table:
     columns = ["mode", "party", "rows", "three processes", "one process", "difference"]
-    table = new_table("accuracy in % on test rows", columns)
+    table = new_table("accuracy in %; each way has test rows of its own", columns)
     for a, b in zip(federated, one_process, strict=True):
         first, second = (100 * line["metrics"]["accuracy"] for line in (a, b))
         cells = (f"{first:.1f}", f"{second:.1f}", f"{first - second:+.1f}")

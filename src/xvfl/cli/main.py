@@ -21,6 +21,7 @@ from xvfl.cli import (
     runs,
     services,
     serving,
+    status_command,
     upload_command,
     withdraw_command,
 )
@@ -52,7 +53,7 @@ PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     "Federation of processes": (
         services.coordinator,
         services.party,
-        services.status,
+        status_command.status,
         services.rollback,
         align_command.align,
         release_command.release,

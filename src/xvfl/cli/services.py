@@ -1,25 +1,14 @@
-"""`xvfl coordinator`, `party` and `status`: the processes of a federation."""
+"""`xvfl coordinator`, `party` and `rollback`: the processes of a federation."""
 
-import json
 from pathlib import Path
-from typing import Annotated, Any
-from urllib.error import URLError
-from urllib.request import urlopen
+from typing import Annotated
 
 import typer
-from rich.table import Column, Table
 
 from xvfl.cli.extras import require_extra
-from xvfl.cli.output import (
-    INTERRUPTED,
-    print_error,
-    print_evaluation,
-    print_table,
-)
-from xvfl.errors import InputError, RunError
-from xvfl.service.addresses import parse_address
+from xvfl.cli.output import INTERRUPTED, print_error, print_evaluation
+from xvfl.errors import InputError
 
-STATUS_TIMEOUT_S = 10
 CoordinatorFile = Annotated[Path, typer.Argument(help="The coordinator's configuration.")]
 PartyFile = Annotated[Path, typer.Argument(help="The party's configuration.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Write the log only to its file.")]
@@ -82,13 +71,20 @@ def rollback(
     config: CoordinatorFile,
     anyway: Annotated[
         bool,
-        typer.Option("--anyway", help="Also if it was trained on withdrawn or expired uploads."),
+        typer.Option(
+            "--anyway",
+            help="Also if it was trained on uploads that were withdrawn, expired or suspended.",
+        ),
     ] = False,
 ) -> None:
-    """Use the coordinator's previous head again, and release it to the parties of the current one.
+    """Return to the coordinator's previous head, and sign it for the parties that hold this one.
 
-    A coordinator with --serve that is running uses it at once. A head that was trained on rows
-    that were withdrawn since, or on the upload of a revoked party, is refused.
+    A coordinator with --serve that is running changes to it within a second, and delivers it to
+    the parties; without one, deliver it with `xvfl release`. A second rollback returns to the head
+    before; --retrain trains another one.
+
+    A head that was trained on rows that were withdrawn since, or on the upload of a revoked party,
+    is refused.
 
     xvfl rollback coordinator.toml
     """
@@ -124,40 +120,3 @@ def party(
         serve_party_predictions(load_party_config(config), not quiet, again)
         return
     serve_party(load_party_config(config), not quiet)
-
-
-def status(
-    address: Annotated[
-        str, typer.Argument(help="`status_address` of a coordinator or party, HOST:PORT.")
-    ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
-    """Show the status of a running coordinator or party.
-
-    xvfl status localhost:7480
-    """
-    values = _request_status(address)
-    if as_json:
-        print(json.dumps(values))
-        return
-    table = Table("", Column(justify="right"), title=f"{values.get('side')} at {address}")
-    for name, value in values.items():
-        if name == "details":  # Curves and lists, for the page.
-            continue
-        by_party = isinstance(value, dict)
-        text = ", ".join(f"{k} {v}" for k, v in value.items()) if by_party else str(value)
-        table.add_row(name.replace("_", " "), text)
-    print_table(table)
-
-
-def _request_status(address: str) -> dict[str, Any]:
-    parse_address(address, "status")
-    try:
-        with urlopen(f"http://{address}/status", timeout=STATUS_TIMEOUT_S) as response:
-            values: dict[str, Any] = json.load(response)
-    except (URLError, OSError, ValueError) as error:
-        raise RunError(
-            f"{address}: no response ({error}); is the process running, with this "
-            "`status_address` in its configuration?"
-        ) from error
-    return values

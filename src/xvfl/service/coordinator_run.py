@@ -281,6 +281,7 @@ class CoordinatorRun:
             "healthy": not waits,
             "problem": f"the run waits for {', '.join(absent)}" if waits else "",
             "side": "coordinator",
+            "state": "finished" if self._finished else "training",
             **progress_status(self._about, self.trainer.progress),
             "checkpoint_step": self._checkpoint[1]["step"],
             "returns_to_checkpoint": self._total_returns,
@@ -288,7 +289,6 @@ class CoordinatorRun:
             **metrics,
             "party_departures": dict(self._departures),
             "details": {
-                "state": "finished" if self._finished else "training",
                 **self._about,
                 "curves": curves(self.folder.records()),
                 "missing": self._missing,

@@ -15,6 +15,7 @@ from xvfl.federation.split import Counters
 from xvfl.federation.upload.heads import check_head_options
 from xvfl.matching.alignment import CoordinatorAlignment, load_coordinator_alignment
 from xvfl.methods import require_task
+from xvfl.model.dashboard.state_folder import describe_coordinator
 from xvfl.options import resolve_privacy
 from xvfl.service.align import match_parties
 from xvfl.service.config import ALIGNMENT, CoordinatorConfig
@@ -128,6 +129,8 @@ class CoordinatorService:
             "healthy": not absent,
             "problem": f"the run waits for {absent}" if absent else "",
             "side": "coordinator",
+            **describe_coordinator(self.folder.path),
+            "state": "matching",
             "waiting": True,
             "party_present": connected,
             "party_matched": {name: int(name in self._matches) for name in connected},

@@ -10,6 +10,7 @@ import torch
 
 from xvfl.certs import peer_name
 from xvfl.errors import ConfigError, PartyError
+from xvfl.model.dashboard.state_folder import describe_party
 from xvfl.model.fitting import choose_device
 from xvfl.service.config import PartyProcessConfig
 from xvfl.service.connector import connect_party
@@ -113,5 +114,6 @@ def _status(party: Party, client: PartyClient) -> dict[str, Any]:
         "connected": client.connected,
         "matched_rows": party.endpoint.hello.rows,
         "requests_rejected": party.endpoint.n_rejected,
+        **describe_party(party.inputs.folder.path),
         **party.status(),
     }

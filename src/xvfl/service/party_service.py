@@ -63,6 +63,7 @@ class PartyService:
         """Describe the run for the status server; numbers become metrics."""
         endpoint = self.endpoint
         return {
+            "state": "training" if endpoint.run else "waiting",
             "run": endpoint.run,
             "step": endpoint.step,
             "updates_applied": endpoint.last_update,

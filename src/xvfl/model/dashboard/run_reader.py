@@ -3,7 +3,6 @@
 Runs are found by listing folders, never by joining a name that a client sent.
 """
 
-import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -11,22 +10,23 @@ from typing import Any
 
 from xvfl.model.completion_examples import COMPLETION
 from xvfl.model.dashboard.curves import curves
+from xvfl.model.dashboard.json_files import read_json, read_lines
+from xvfl.model.dashboard.state_folder import describe_coordinator, describe_party
 from xvfl.model.evaluation import EVALUATION
 from xvfl.model.missing_map import MISSING
 from xvfl.model.missing_rates import MISSING_RATES
 from xvfl.model.run_dir import LOG, MANIFEST, RECORDS
 from xvfl.model.run_summary import SUMMARY, is_running
-from xvfl.model.workflow import ENCODER
-from xvfl.system.files import read_jsonl
+from xvfl.model.workflow import ENCODER, HELD_OUT
 
 MAX_RUNS = 500
 """Runs that are listed."""
 DEPTH = 3
 """Levels of folders in which runs are searched."""
-MAX_FILE_BYTES = 16 * 2**20
-"""Largest file that is read."""
 MAX_WARNINGS = 50
 """Warnings of a run that are listed, the last ones."""
+SPLIT, HEADS = "split.json", "heads"
+"""In a coordinator's state folder: shares of held-out rows, and the folder of the heads."""
 PANELS = {
     "missing": MISSING,
     "evaluation": EVALUATION,
@@ -36,6 +36,13 @@ PANELS = {
 """Files of a run that the page requests whole, by the name of their panel."""
 WARNING_EVENTS = {
     "upload_suspicious",
+    "upload_expired",
+    "upload_suspended",
+    "upload_changed",
+    "terms_not_enforced",
+    "stored_upload_used",
+    "encoder_failed",
+    "head_not_changed",
     "party_left",
     "release_failed",
     "connection_rejected",
@@ -56,18 +63,19 @@ class RunReader:
     def folders(self) -> dict[str, Path]:
         """Return the run folders by name, the path relative to the root."""
         root = self.root
-        if _is_run(root):
-            return {root.resolve().name: root}
-        found = {}
-        for path in _find_runs(root, DEPTH):
-            found[path.relative_to(root).as_posix()] = path
+        own = root.resolve().name if _is_run(root) else ""
+        found = {own: root} if own else {}
+        for path in _find_runs(root / HEADS if own else root, DEPTH):
+            found[(own / path.relative_to(root)).as_posix()] = path
             if len(found) == MAX_RUNS:
                 break
         return found
 
     def runs(self) -> dict[str, Any]:
         """Describe all runs, the last changed first."""
-        listed = [_describe(name, path) for name, path in self.folders().items()]
+        listed = [
+            _describe(name, path, _describe_state(path)) for name, path in self.folders().items()
+        ]
         listed.sort(key=lambda each: -float(each["changed"]))
         return {"folder": self.root.resolve().name, "runs": listed}
 
@@ -76,13 +84,14 @@ class RunReader:
         path = self.folders().get(name)
         if path is None:
             return None
-        summary = _read_json(path / SUMMARY)
+        summary, status = read_json(path / SUMMARY), _describe_state(path)
         return {
-            **_describe(name, path),
+            **_describe(name, path, status),
             "about": summary,
-            "curves": curves(_read_lines(path / RECORDS)),
+            "curves": curves(read_lines(path / RECORDS)),
             "events": _warnings(path, summary),
             "files": {panel: _changed(path / file) for panel, file in PANELS.items()},
+            "status": status,
         }
 
     def panel(self, name: str, panel: str) -> dict[str, Any] | None:
@@ -90,15 +99,30 @@ class RunReader:
         path = self.folders().get(name)
         if path is None or panel not in PANELS or not (path / PANELS[panel]).is_file():
             return None
-        return _read_json(path / PANELS[panel])
+        return read_json(path / PANELS[panel])
 
 
 def _is_run(path: Path) -> bool:
-    return any((path / name).is_file() for name in (SUMMARY, MANIFEST, RECORDS, ENCODER))
+    files = (SUMMARY, MANIFEST, RECORDS, ENCODER, HELD_OUT)
+    return _has_uploads(path) or any((path / name).is_file() for name in files)
+
+
+def _has_uploads(path: Path) -> bool:
+    """Return whether a folder is the state folder of a coordinator that stores uploads."""
+    return (path / SPLIT).is_file()
+
+
+def _describe_state(path: Path) -> dict[str, Any]:
+    """Describe a state folder; empty for a run folder."""
+    if _has_uploads(path):
+        return describe_coordinator(path)
+    return describe_party(path) if (path / HELD_OUT).is_file() else {}
 
 
 def _find_runs(folder: Path, depth: int) -> Iterator[Path]:
-    """Yield run folders; links are not followed, and folders of a run are not searched."""
+    """Yield run folders; links are not followed. Of the folders of a run, heads are searched."""
+    if folder.name == HEADS and folder.is_symlink():
+        return
     try:
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
     except OSError:
@@ -107,30 +131,37 @@ def _find_runs(folder: Path, depth: int) -> Iterator[Path]:
         if not entry.is_dir(follow_symlinks=False) or entry.name.startswith("."):
             continue
         path = Path(entry.path)
-        if _is_run(path):
+        if found := _is_run(path):
             yield path
-        elif depth > 1:
-            yield from _find_runs(path, depth - 1)
+        if depth > 1:
+            yield from _find_runs(path / HEADS if found else path, depth - 1)
 
 
-def _describe(name: str, path: Path) -> dict[str, Any]:
-    """Describe a run in one line of the list."""
-    summary, manifest = _read_json(path / SUMMARY), _read_json(path / MANIFEST)
-    records = [each for each in _read_lines(path / RECORDS) if each.get("kind") == "epoch"]
+def _describe(name: str, path: Path, status: Mapping[str, Any]) -> dict[str, Any]:
+    """Describe a run in one line of the list; `status` describes a state folder."""
+    summary, manifest = read_json(path / SUMMARY), read_json(path / MANIFEST)
+    records = [each for each in read_lines(path / RECORDS) if each.get("kind") == "epoch"]
     last: Mapping[str, Any] = records[-1] if records else {}
     best = last.get("best_epoch", 0)
-    parties = summary.get("parties") or {each: {} for each in manifest.get("parties", [])}
+    encoders = manifest.get("encoders", {})
+    parties = {
+        **{
+            each: {}
+            for each in [*manifest.get("parties", []), *status.get("party_upload_version", [])]
+        },
+        **summary.get("parties", {}),
+    }
+    parties = {each: {**about, **encoders.get(each, {})} for each, about in parties.items()}
     return {
         "name": name,
         "kind": _kind(path, summary, manifest),
-        "state": _state(path, summary, manifest),
+        "state": status.get("state") or _state(path, summary, manifest),
         "problem": summary.get("problem", ""),
         "method": summary.get("method") or manifest.get("loss", {}).get("method", ""),
         "task": summary.get("task", "regression" if manifest.get("target") else "classification"),
         "label": summary.get("label", ""),
         "rows": summary.get("rows") or manifest.get("rows", {}),
         "parties": parties,
-        "absent": manifest.get("absent", {}),
         "epoch": last.get("epoch", 0),
         "epochs": summary.get("epochs", 0),
         "best_epoch": best,
@@ -143,8 +174,10 @@ def _describe(name: str, path: Path) -> dict[str, Any]:
 
 
 def _kind(path: Path, summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> str:
-    if (path / ENCODER).is_file():
+    if (path / ENCODER).is_file() or (path / HELD_OUT).is_file():
         return "party"
+    if _has_uploads(path):
+        return "federation"
     if "coordinator" in (summary.get("side"), manifest.get("side")):
         return "coordinator"
     return "run" if summary or (path / RECORDS).is_file() else "model"
@@ -164,7 +197,7 @@ def _warnings(path: Path, summary: Mapping[str, Any]) -> list[dict[str, Any]]:
     texts = summary.get("warnings", [])
     events = [
         {key: value for key, value in each.items() if key != "policy"}
-        for each in _read_lines(path / LOG)
+        for each in read_lines(path / LOG)
         if each.get("event") in WARNING_EVENTS
     ]
     return [*({"event": "warning", "reason": str(text)} for text in texts), *events][-MAX_WARNINGS:]
@@ -176,21 +209,3 @@ def _changed(path: Path) -> float:
         return path.stat().st_mtime
     except OSError:
         return 0.0
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object; empty if there is none, or if it is too large or damaged."""
-    try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            return {}
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return data if isinstance(data, dict) else {}
-
-
-def _read_lines(path: Path) -> list[dict[str, Any]]:
-    try:
-        return read_jsonl(path) if path.stat().st_size <= MAX_FILE_BYTES else []
-    except OSError:
-        return []

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from xvfl.federation.remote_party import RemoteParty
 from xvfl.matching.alignment import CoordinatorAlignment
 from xvfl.matching.normalize import RULES, normalize_ids
 from xvfl.methods.pooling import prediction_views
+from xvfl.model.dashboard.state_folder import describe_coordinator
 from xvfl.model.run_dir import RunDir
 from xvfl.service.align import existing_alignment, match_parties
 from xvfl.service.config import ALIGNMENT, CoordinatorConfig
@@ -311,16 +313,23 @@ class CoordinatorPredictor:
     def status(self) -> dict[str, Any]:
         """Return the status; numbers become metrics."""
         parties = self.pool.parties if self.pool else []
-        available = {each.name: int(each.available) for each in parties}
-        least = self.settings.min_parties
-        healthy = sum(available.values()) >= least
+        problem = ""
+        try:
+            self.check_ready()
+        except UnavailableError as error:
+            problem = str(error)
         return {
-            "healthy": healthy,
-            "problem": "" if healthy else f"fewer than {least} parties are available",
+            "healthy": not problem,
+            "problem": problem,
             "side": "coordinator",
+            **describe_coordinator(Path(self.config.state_dir), self.model.names),
+            "state": "predicting",
             "predicting": True,
             "run": self.model.run,
-            "party_present": available,
+            "party_present": {each.name: int(each.available) for each in parties},
+            "party_stands_in": {
+                self.model.names[i]: int(each.usable) for i, each in self._stand_ins.items()
+            },
             "party_reason": {each.name: each.diagnosis for each in parties if each.reason},
             "party_answer_seconds": {each.name: each.last_answer_s for each in parties},
         }

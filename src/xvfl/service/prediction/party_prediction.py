@@ -88,7 +88,7 @@ class PartyPredictor:
 
     def status(self) -> dict[str, Any]:
         """Describe the use of the budgets for the status server; numbers become metrics."""
-        return {"predicting": True, **self.endpoint.usage}
+        return {"state": "predicting", "predicting": True, **self.endpoint.usage}
 
     def close(self) -> None:
         """Do nothing: requests are counted when they are answered."""

@@ -53,9 +53,8 @@ class UploadReceiver:
         self._session, self._rows = match.session.hex(), int((match.handles >= 0).sum())
         self._request_ids, self._timeouts = request_ids, timeouts
         self._percent, self._deadline, self._until = -1, math.inf, math.inf
-        self.progress, self.version, self.n_bytes, self.problem = 0.0, 0, 0, ""
-        """Finished share of the training of the party's encoder; version and bytes of the stored
-        upload; why the run waits."""
+        self.progress, self.problem = 0.0, ""
+        """Finished share of the training of the party's encoder; why the run waits."""
 
     def receive(self, held_out: Tensor, stop: Event, version: int = 0) -> UploadStore | None:
         """Receive the whole upload; None if `stop` is set before. A refusal raises `RunError`.
@@ -129,9 +128,7 @@ class UploadReceiver:
             return False
 
     def _accept(self, store: UploadStore) -> UploadStore:
-        manifest = store.manifest
         self.progress, self.problem = 1.0, ""
-        self.version, self.n_bytes = manifest.version, manifest.n_bytes
         return store
 
     def _try(self, held_out: Tensor) -> UploadStore | None:

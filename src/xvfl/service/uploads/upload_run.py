@@ -21,6 +21,7 @@ from xvfl.federation.upload.heads import build_heads, resolve_head_options
 from xvfl.matching.alignment import CoordinatorAlignment
 from xvfl.methods import method_spec
 from xvfl.model.dashboard.curves import curves
+from xvfl.model.dashboard.state_folder import TRAINING, WAITING, describe_coordinator
 from xvfl.model.evaluation import EVALUATION, Evaluation
 from xvfl.model.fitting import choose_device
 from xvfl.model.missing_map import MISSING, rows_map
@@ -284,18 +285,20 @@ class UploadRun:
         """Return the status of the run; numbers become metrics."""
         problem = next((each.problem for each in self._receivers.values() if each.problem), "")
         finished = self._outcome is not None
+        stored = describe_coordinator(self._folder.path, self._parties)
+        trained = TRAINING if self._state else WAITING
         return {
             "healthy": not problem or finished,
             "problem": problem,
             "side": "coordinator",
+            **stored,
+            "state": "finished" if finished else trained,
             "finished": finished,
             **self._state,
             "party_present": connected_parties(self._parties.values()),
             "party_encoder_progress": {n: r.progress for n, r in self._receivers.items()},
-            "party_upload_version": {n: r.version for n, r in self._receivers.items()},
-            "party_upload_bytes": {n: r.n_bytes for n, r in self._receivers.items()},
             "party_upload_suspicious": dict(self._problems),
-            "details": {"state": "finished" if finished else "training", **self._details},
+            "details": {**stored["details"], **self._details},
         }
 
 

@@ -4,6 +4,7 @@ import { ago, duration, html, number, table } from "./elements.js";
 import * as panels from "./panels.js";
 
 const LIST_MS = 2500, LIVE_MS = 1500, IDLE_MS = 5000;
+const KINDS = { federation: "coordinator", coordinator: "head of a coordinator", party: "party", model: "model" };
 const source = document.documentElement.dataset.source;
 const main = document.getElementById("main");
 let view = null;
@@ -20,11 +21,11 @@ function since(seconds) {
 }
 
 function tag(state) {
-  return html("span", { class: `tag ${state}` }, state);
+  return html("span", { class: `tag ${state.replaceAll(" ", "-")}` }, state);
 }
 
 function epochText(run) {
-  return run.epochs ? `${number(run.epoch)} of ${number(run.epochs)}` : number(run.epoch);
+  return run.epochs ? `${number(run.epoch)} of ${number(run.epochs)}` : number(run.epoch || null);
 }
 
 function bestText(run) {
@@ -32,7 +33,7 @@ function bestText(run) {
 }
 
 function partyText(run) {
-  return Object.keys(run.parties).map((name) => run.absent?.[name] ? `${name} (absent)` : name).join(", ") || "–";
+  return Object.keys(run.parties).join(", ") || "–";
 }
 
 function setTitle(text) {
@@ -60,7 +61,7 @@ function listView() {
     }
     const rows = runs.map((run) => [
       html("a", { href: `#/run/${encodeURIComponent(run.name)}`, "data-run": run.name }, run.name),
-      tag(run.state), `${run.method || "–"}${run.kind === "run" ? "" : ` (${run.kind})`}`,
+      tag(run.state), [run.method, KINDS[run.kind]].filter(Boolean).join(", ") || "–",
       run.label ? `${run.label}, ${number(run.rows.labeled)} rows` : "–", epochText(run), bestText(run), partyText(run),
       run.warnings ? html("span", { class: "tag warn" }, String(run.warnings)) : "0", run.changed ? since(run.changed) : "–",
     ]);
@@ -108,28 +109,34 @@ function runView(name) {
   const head = html("dl", { class: "facts" });
   const problem = html("p", { role: "status" });
   const [terms, modes, parties] = commonPanels();
+  const heads = panels.headsPanel(), own = panels.partyPanels();
   const warnings = panels.warningsPanel(), missing = panels.missingPanel();
   const evaluation = panels.evaluationPanels(name), rates = panels.ratesPanel(name), completion = panels.completionPanel(name);
   const updates = { missing: missing.update, evaluation: evaluation.update, missing_rates: rates.update, completion: completion.update };
   const loaded = {};
-  const note = html("p", { class: "dim" }, "The folder of a party has no curves and no evaluation; the coordinator's has.");
   setTitle(name);
-  main.replaceChildren(html("p", {}, html("a", { href: "#/" }, "← All runs")), html("h1", {}, name), problem, head, note,
-    html("div", { class: "panels" }, terms.element, modes.element, parties.element, missing.element, warnings.element,
+  main.replaceChildren(html("p", {}, html("a", { href: "#/" }, "← All runs")), html("h1", {}, name), problem, head,
+    html("div", { class: "panels" }, terms.element, modes.element, parties.element, heads.element, ...own.elements, missing.element,
+      warnings.element,
       ...evaluation.elements, rates.element, completion.element));
   async function refresh() {
     const run = await fetchJson(`/api/run?name=${encodeURIComponent(name)}`);
-    const party = run.kind === "party", federated = party || run.kind === "coordinator";
-    note.hidden = !party;
-    for (const each of [terms, modes, parties, missing]) each.element.hidden = party;
-    for (const each of [rates, completion]) each.element.hidden = federated;
+    const party = run.kind === "party", federation = run.kind === "federation", state = party || federation;
+    for (const each of [terms, modes, missing]) each.element.hidden = state;
+    for (const each of evaluation.elements) each.hidden = state;
+    for (const each of [rates, completion]) each.element.hidden = state || run.kind === "coordinator";
+    for (const each of own.elements) each.hidden = !party;
+    parties.element.hidden = party;
+    heads.element.hidden = !federation;
     const rows = Object.entries(run.rows).filter(([, count]) => count).map(([part, count]) => `${number(count)} ${part}`).join(", ");
-    const progress = party ? [["state", tag(run.state)]] : progressFacts(run, run.curves.seconds.at(-1));
+    const progress = state ? [["state", tag(run.state)]] : progressFacts(run, run.curves.seconds.at(-1));
     head.replaceChildren(...facts([...progress, ["label", run.label], ["rows", rows],
       ["started", run.started.replace("T", " ").slice(0, 19)], ["last change", run.changed ? since(run.changed) : ""]]));
     problem.textContent = run.problem;
-    const data = { ...run, status: run.about.status };
-    for (const each of [terms, modes, parties, warnings]) each.update(data);
+    for (const each of [terms, modes, parties, warnings]) each.update(run);
+    if (federation) heads.update(run.status.details?.heads, (number) => `#/run/${encodeURIComponent(`${name}/heads/${number}`)}`);
+    if (party) own.update(run.status);
+    if (state) return IDLE_MS;
     for (const [part, update] of Object.entries(updates)) {
       if (loaded[part] === run.files[part]) continue;
       update(run.files[part] ? await fetchJson(`/api/panel?name=${encodeURIComponent(name)}&panel=${part}`) : null, run.kind);
@@ -140,44 +147,61 @@ function runView(name) {
   return { refresh };
 }
 
+function headText({ head, heads }) {
+  return head ? `head ${head} of ${heads}` : heads === 0 ? "none yet" : "";
+}
+
+function partyFacts(status) {
+  const training = status.encoder_progress < 1 ? html("progress", { max: 1, value: status.encoder_progress, "aria-label": "training of the encoder" }) : "";
+  return [
+    ["state", tag(status.state ?? "waiting")], ["connection", tag(status.connected ? "online" : "absent")],
+    ["matched rows", number(status.matched_rows)],
+    ["encoder", status.encoder_version && html("span", {}, `version ${status.encoder_version}, `, training,
+      status.encoder_progress < 1 ? ` ${Math.round(100 * status.encoder_progress)} % trained` : "trained")],
+    ["problem of the encoder", status.encoder_problem],
+    ["ε of each row", status.privacy_epsilon],
+    ["run", status.run], ["step", status.step === undefined ? "" : number(status.step)],
+    ["rejected requests", number(status.requests_rejected)],
+  ];
+}
+
 function statusView() {
-  const head = html("dl", { class: "facts" });
+  const summary = html("dl", { class: "facts" });
   const problem = html("p", { role: "status" });
   const title = html("h1", {}, "Status");
   const [terms, modes, parties] = commonPanels();
-  const warnings = panels.warningsPanel(), missing = panels.missingPanel();
-  const grid = html("div", { class: "panels" }, terms.element, modes.element, parties.element, missing.element, warnings.element);
-  const counts = html("div", { class: "panel" });
+  const heads = panels.headsPanel(), own = panels.partyPanels();
+  const missing = panels.missingPanel();
+  const grid = html("div", { class: "panels" }, parties.element, heads.element, terms.element, modes.element, missing.element, ...own.elements);
   const after = html("p", { class: "dim" }, "Evaluation, confusion matrix and calibration: when the run has ended, open its state folder with ",
     html("code", {}, "xvfl dashboard STATE_DIR"));
-  main.replaceChildren(title, problem, head, grid, counts, after);
+  grid.hidden = after.hidden = true;
+  main.replaceChildren(title, problem, summary, grid, after);
   let drawn = "";
   async function refresh() {
     const status = await fetchJson("/status");
-    const details = status.details;
-    const text = status.side === "party" ? `party ${status.name}` : "coordinator";
+    const { details = {}, side } = status, party = side === "party", curves = details.curves;
+    const text = party ? `party ${status.name}` : "coordinator";
+    grid.hidden = false;
     setTitle(text);
-    title.textContent = status.run ? `${text}, run ${status.run}` : text;
+    title.textContent = text;
     problem.textContent = status.healthy ? "" : status.problem;
-    const predicting = Boolean(status.predicting);
-    for (const each of [terms, modes, missing, warnings]) each.element.hidden = predicting;
-    const run = {
-      ...status, ...details, parties: status.party_present ?? {},
-      state: predicting ? "predicting" : details?.state ?? "waiting",
-      best_epoch: details?.curves.best_epoch ?? 0,
-    };
-    grid.hidden = !status.party_present;
-    after.hidden = predicting || !status.party_present;
-    counts.hidden = Boolean(status.party_present);
-    if (!status.party_present) {
-      counts.replaceChildren(table(["", "#value"], Object.entries(status).filter(([, value]) => typeof value !== "object")
-        .map(([key, value]) => [key.replaceAll("_", " "), typeof value === "number" ? number(value) : String(value)])));
-      return IDLE_MS;
+    for (const each of [terms, modes, missing]) each.element.hidden = !curves;
+    parties.element.hidden = party;
+    heads.element.hidden = status.heads === undefined;
+    for (const each of own.elements) each.hidden = !party;
+    after.hidden = !curves;
+    if (party) {
+      summary.replaceChildren(...facts(partyFacts(status)));
+      own.update(status);
+      return LIVE_MS;
     }
-    head.replaceChildren(...facts(details ? progressFacts(run, status.seconds) : [["state", tag(run.state)]]));
-    parties.update({ parties: run.parties, status });
-    warnings.update({ events: details?.warnings ?? [] });
-    if (details) {
+    const run = { ...status, ...details, best_epoch: curves?.best_epoch ?? 0 };
+    const progress = curves && status.state.startsWith("training") ? progressFacts(run, status.seconds).slice(1) : [];
+    summary.replaceChildren(...facts([["state", tag(status.state)], ["current head", headText(status)], ...progress, ["run", status.run]]));
+    parties.update({ status });
+    heads.update(details.heads);
+    if (curves) {
       terms.update(run);
       modes.update(run);
       const map = JSON.stringify(details.missing);

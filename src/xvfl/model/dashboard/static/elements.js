@@ -54,6 +54,16 @@ export function ago(seconds) {
   return seconds < 2 ? "now" : `${duration(seconds)} ago`;
 }
 
+/** Show a share from 0 to 1 as a bar with its percentage. */
+export function shareBar(value, label) {
+  return html("span", { class: "share" }, html("progress", { max: 1, value, "aria-label": label }), ` ${percent(value)}`);
+}
+
+/** Write how long ago a time (ISO 8601) was. */
+export function timeAgo(text) {
+  return text ? html("span", { title: text }, ago((Date.now() - Date.parse(text)) / 1000)) : "–";
+}
+
 /** Make a table; cells are text or elements, columns whose name starts with "#" are numbers. */
 export function table(columns, rows, caption = "", style = "") {
   const names = columns.map((name) => name.replace(/^#/, ""));

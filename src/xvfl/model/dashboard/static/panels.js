@@ -1,7 +1,7 @@
 // The panels of a run: each has an element and a function that shows new data.
 
 import { LineChart, heatCell, scatter } from "./charts.js";
-import { bytes, duration, html, number, percent, table } from "./elements.js";
+import { bytes, duration, html, number, percent, shareBar, table, timeAgo } from "./elements.js";
 
 const METRICS = { auroc: "AUROC", nll: "NLL", ece: "ECE", r2: "R²", rmse: "RMSE", mae: "MAE" };
 const DASHES = { local: "", assisted: "6 4", peers: "2 3" };
@@ -75,44 +75,168 @@ export function modesPanel() {
   return { element: panel("Validation by mode", html("div", {}, title, empty, chart.element), true), update };
 }
 
-function partyState(status, name) {
-  if (status.party_present?.[name]) return "online";
-  return status.waiting ? "waiting" : "absent";
+function tag(state, kind = state) {
+  return html("span", { class: `tag ${kind}` }, state);
+}
+
+function connection(status, name) {
+  if (status.party_present[name]) return tag("online");
+  if (status.party_stands_in?.[name]) return tag("upload stands in", "training");
+  return status.waiting ? tag("waiting") : tag("absent", status.party_upload_version?.[name] ? "" : "absent");
 }
 
 /** The parties of a federation, or the tables of a run in one process. */
 export function partiesPanel() {
   const body = html("div", { class: "scroll" });
+  const element = panel("Parties", body, true);
   function update({ parties, status }) {
-    const names = Object.keys(status?.party_present ?? parties ?? {});
+    const names = Object.keys(status?.party_present ?? status?.party_upload_version ?? parties ?? {});
     if (!names.length) return body.replaceChildren(hint("No party is known yet."));
-    if (status?.predicting) {
-      body.replaceChildren(table(["party", "state", "#last answer took", "reason of absence"], names.map((name) => [
-        name, html("span", { class: `tag ${partyState(status, name)}` }, partyState(status, name)),
-        status.party_answer_seconds?.[name] ? duration(status.party_answer_seconds[name]) : "–",
-        status.party_reason?.[name] ?? "–",
-      ])));
-    } else if (status?.party_present) {
-      const of = (key, name) => status[key]?.[name];
-      body.replaceChildren(table(
-        ["party", "state", "#response time", "#sent", "#received", "#departures"],
-        names.map((name) => [
-          name,
-          html("span", { class: `tag ${partyState(status, name)}` }, partyState(status, name)),
-          duration(of("party_latency_seconds", name)),
-          bytes(of("party_bytes_sent", name)), bytes(of("party_bytes_received", name)),
-          number(of("party_departures", name)),
-        ])));
-    } else {
-      body.replaceChildren(table(["party", "table", "#features", "#rows", "#shared", "#labeled", "#full"],
-        names.map((name) => {
-          const each = parties[name];
-          return [name, each.table ?? "–", ...["features", "rows", "shared", "labeled", "full"].map((key) => number(each[key]))];
-        })));
-    }
+    if (status?.party_upload_version) body.replaceChildren(uploadsTable(names, status));
+    else if (status?.party_present) body.replaceChildren(connectionsTable(names, status));
+    else if (names.some((name) => parties[name].version)) body.replaceChildren(versionsTable(names, parties));
+    else body.replaceChildren(tablesTable(names, parties));
     body.firstChild.classList.add("cards");
   }
-  return { element: panel("Parties", body, true), update };
+  return { element, update };
+}
+
+/** Interactive training, and matching: connections and traffic. */
+function connectionsTable(names, status) {
+  const of = (key, name) => status[key]?.[name];
+  const columns = {
+    "ids": [status.party_matched, (name) => of("party_matched", name) ? "matched" : "not matched"],
+    "#response time": [status.party_latency_seconds, (name) => duration(of("party_latency_seconds", name))],
+    "#sent": [status.party_bytes_sent, (name) => bytes(of("party_bytes_sent", name))],
+    "#received": [status.party_bytes_received, (name) => bytes(of("party_bytes_received", name))],
+    "#departures": [status.party_departures, (name) => number(of("party_departures", name))],
+    "#last answer took": [status.party_answer_seconds, (name) => answerTime(status, name)],
+    "reason of absence": [status.party_reason, (name) => of("party_reason", name)],
+  };
+  const shown = Object.entries(columns).filter(([, [known]]) => known);
+  return table(["party", "connection", ...shown.map(([name]) => name)],
+    names.map((name) => [name, connection(status, name), ...shown.map(([, [, cell]]) => cell(name))]));
+}
+
+function answerTime(status, name) {
+  return status.party_answer_seconds?.[name] ? duration(status.party_answer_seconds[name]) : "–";
+}
+
+/** What the coordinator has of each party. */
+function uploadsTable(names, status) {
+  const of = (key, name) => status[`party_upload_${key}`]?.[name];
+  const live = Boolean(status.party_present), predicting = Boolean(status.predicting);
+  const columns = ["party", ...(live ? ["connection"] : []), "upload", "#version", "#rows", "#size", "made", "usable until", "stand-in",
+    ...(predicting ? ["#last answer took"] : []), "remarks"];
+  return table(columns, names.map((name) => {
+    const version = of("version", name), used = status.party_head_version?.[name];
+    const withdrawn = of("withdrawn_rows", name);
+    return [
+      name, ...(live ? [connection(status, name)] : []), uploadState(status, name),
+      version ? html("span", {}, number(version), used && used !== version ? small(`the head uses ${used}`) : null) : "–",
+      version ? html("span", {}, number(of("rows", name)), withdrawn ? small(`${number(withdrawn)} withdrawn`) : null) : "–",
+      version ? bytes(of("bytes", name)) : "–", timeAgo(of("created", name)),
+      version ? of("expires", name) || "no end" : "–", version ? (of("stand_in", name) ? "allowed" : "no") : "–",
+      ...(predicting ? [answerTime(status, name)] : []), remarks(status, name).join("; ") || "–",
+    ];
+  }));
+}
+
+function small(text) {
+  return html("small", { class: "dim" }, text);
+}
+
+function uploadState(status, name) {
+  const of = (key) => status[`party_upload_${key}`]?.[name];
+  const progress = status.party_encoder_progress?.[name];
+  if (of("suspended")) return tag("suspended", "warn");
+  if (of("version") && of("received") >= 1) return tag("stored", "finished");
+  if (of("version")) return html("span", {}, tag("arriving", "waiting"), " ", shareBar(of("received"), `upload of ${name}`));
+  if (of("deleted_version")) return tag("deleted", "warn");
+  if (status.party_matched && !status.party_matched[name]) return tag("ids not matched", "waiting");
+  if (progress > 0) return html("span", {}, tag("encoder in training", "waiting"), " ", shareBar(progress, `encoder of ${name}`));
+  return tag("none yet", "waiting");
+}
+
+function remarks(status, name) {
+  const of = (key) => status[`party_upload_${key}`]?.[name];
+  const progress = status.party_encoder_progress?.[name];
+  return [
+    of("suspicious") ? `suspicious: ${of("suspicious")}` : "",
+    of("suspended") ? "its certificate is revoked" : "",
+    of("deleted_version") ? `version ${of("deleted_version")} was withdrawn, or its terms ended` : "",
+    of("version") && of("received") >= 1 && progress > 0 && progress < 1 ? `trains another version, ${percent(progress)}` : "",
+    status.party_reason?.[name] ?? "",
+  ].filter(Boolean);
+}
+
+/** The uploads that a head was trained on. */
+function versionsTable(names, parties) {
+  return table(["party", "#version", "#rows", "#withdrawn before", "made"], names.map((name) => {
+    const each = parties[name];
+    return [name, number(each.version), number(each.rows), number(each.withdrawn), timeAgo(each.created)];
+  }));
+}
+
+function tablesTable(names, parties) {
+  return table(["party", "table", "#features", "#rows", "#shared", "#labeled", "#full"], names.map((name) => {
+    const each = parties[name];
+    return [name, each.table ?? "–", ...["features", "rows", "shared", "labeled", "full"].map((key) => number(each[key]))];
+  }));
+}
+
+/** The heads of a coordinator; `link` is the address of one, if it has a page. */
+export function headsPanel() {
+  const body = html("div", { class: "scroll" });
+  const kinds = { current: "finished", training: "training", failed: "failed", stopped: "stopped" };
+  function update(heads, link = null) {
+    if (!heads?.length) return body.replaceChildren(hint("No head is trained yet: the training starts when all uploads are stored."));
+    body.replaceChildren(table(["head", "state", "label", "trained on", "epochs", "#best validation", "ended", "remarks"], heads.map((each) => [
+      link ? html("a", { href: link(each.number) }, `head ${each.number}`) : `head ${each.number}`,
+      tag(each.state, kinds[each.state] ?? ""), html("span", {}, each.label, small(each.method)),
+      Object.entries(each.versions).map(([name, version]) => `${name} ${version}`).join(", ") || "–",
+      each.state === "training" ? html("span", {}, `${number(each.epoch)} of ${number(each.epochs)} `, shareBar(each.progress, `head ${each.number}`)) : number(each.epoch),
+      each.best_score === null ? "–" : `${number(-each.best_score)} ${each.score_name}`, timeAgo(each.ended), headRemarks(each),
+    ]), "“Trained on” names the version of each party's upload.", "cards"));
+  }
+  return { element: panel("Heads", body, true), update };
+}
+
+function headRemarks(head) {
+  const suspicious = Object.keys(head.suspicious), left = head.left_out;
+  return [suspicious.length ? `suspicious: ${suspicious.join(", ")}` : "", left.length ? `without ${left.join(", ")}` : ""]
+    .filter(Boolean).join("; ") || "–";
+}
+
+/** What left a party, its withdrawals, and the use of its prediction budgets. */
+export function partyPanels() {
+  const left = html("div", { class: "scroll" }), withdrawn = html("div", { class: "scroll" }), budget = html("div", { class: "scroll" });
+  const leftPanel = panel("What left this party", left, true);
+  const withdrawnPanel = panel("Withdrawals", withdrawn), budgetPanel = panel("Predictions today", budget);
+  function update(status) {
+    const { uploads = [], receipts = [] } = status.details ?? {};
+    leftPanel.hidden = withdrawnPanel.hidden = status.withdrawn_rows === undefined;
+    left.replaceChildren(uploads.length ? table(["version", "state", "#rows", "#size", "made", "left", "usable until", "stand-in"], uploads.map((each) => [
+      `version ${each.version}`, each.withdrawn ? tag("withdrawn", "warn") : Object.keys(each.left).length ? tag("uploaded", "finished") : tag("not uploaded", "waiting"),
+      number(each.rows), bytes(each.bytes), timeAgo(each.created),
+      Object.entries(each.left).map(([way, time]) => `by ${way}, ${time.replace("T", " ").slice(0, 19)}`).join("; ") || "–",
+      each.expires || "no end", each.stand_in ? "allowed" : "no",
+    ]), "Embeddings of the matched rows, once for each version.", "cards") : hint("Nothing yet: the encoder is not trained."));
+    withdrawn.replaceChildren(html("p", {}, `${number(status.withdrawn_rows)} rows are withdrawn.`),
+      receipts.length ? table(["receipt", "withdrawn", "heads that were trained on it"], receipts.map((each) => [
+        each.time.replace("T", " ").slice(0, 19), each.everything ? `everything up to version ${each.version}` : each.version ? `version ${each.version}` : `${number(each.rows)} rows`,
+        each.heads.join(", ") || "none",
+      ]), "", "cards") : hint("No receipt of the coordinator."));
+    budgetPanel.hidden = status.prediction_requests_allowed === undefined;
+    if (budgetPanel.hidden) return;
+    const bar = (used, allowed, name) => html("span", { class: "share" }, html("progress", { max: allowed, value: used, "aria-label": name }), ` ${number(used)} of ${number(allowed)}`);
+    budget.replaceChildren(table(["budget", "used"], [
+      ["rows answered", bar(status.prediction_requests_today, status.prediction_requests_allowed, "rows answered")],
+      ["answers for one row, at most", bar(status.prediction_requests_of_a_row, status.prediction_requests_of_a_row_allowed, "answers for one row")],
+      ...Object.entries(status.prediction_requests_by_caller).map(([caller, rows]) => [`caller ${caller}`, `${number(rows)} rows`]),
+    ], `${status.prediction_day}, UTC`));
+  }
+  return { elements: [leftPanel, withdrawnPanel, budgetPanel], update };
 }
 
 /** Warnings of the data and of the log. */

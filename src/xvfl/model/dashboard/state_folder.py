@@ -1,0 +1,200 @@
+"""Describe the state folder of a coordinator or party: uploads, heads, withdrawals, receipts.
+
+A running process adds the description to its status; the dashboard shows it for folders. Numbers,
+also those by party, become metrics.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from xvfl.errors import WireError
+from xvfl.federation.upload.manifest import UploadManifest, parse_manifest
+from xvfl.model.dashboard.json_files import MAX_FILE_BYTES, read_json, read_lines
+from xvfl.model.run_dir import LOG, MANIFEST, RECORDS
+from xvfl.model.run_summary import SUMMARY, is_running
+from xvfl.wire import codec
+from xvfl.wire.messages import Receipt
+
+UPLOAD = "upload.json"
+TRAINING, WAITING = "training a head", "waiting for uploads"
+"""States of a coordinator."""
+MAX_LISTED = 50
+"""Heads, uploads and receipts that are listed, the newest ones."""
+LEFT_EVENTS = {"upload_stored": "connection", "upload_exported": "file"}
+"""Events in a party's log after which its upload has left it, and the way it took."""
+
+
+def describe_coordinator(folder: Path, parties: Iterable[str] = ()) -> dict[str, Any]:
+    """Describe the newest upload of each party, and the heads.
+
+    Parties are those that are given, and those with a folder of uploads.
+    """
+    names = dict.fromkeys([*parties, *(path.name for path in sorted(folder.glob("uploads/*/")))])
+    if not names:
+        return {}
+    heads = _heads(folder)
+    current: dict[str, Any] = next((each for each in heads if each["state"] == "current"), {})
+    training: dict[str, Any] = next((each for each in heads if each["state"] == "training"), {})
+    uploads = {name: _newest_upload(folder / "uploads" / name) for name in names}
+    keys = dict.fromkeys(key for each in uploads.values() for key in each)
+    trained = "finished" if current else WAITING
+    return {
+        "state": TRAINING if training else trained,
+        **{
+            f"party_upload_{key}": {n: each[key] for n, each in uploads.items() if key in each}
+            for key in keys
+        },
+        "party_upload_suspicious": current.get("suspicious", {}),
+        "party_head_version": current.get("versions", {}),
+        "heads": sum(each["state"] in ("current", "earlier", "taken back") for each in heads),
+        "head": current.get("number", 0),
+        "head_in_training": training.get("number", 0),
+        "head_in_training_progress": training.get("progress", 0.0),
+        "details": {"heads": heads},
+    }
+
+
+def describe_party(folder: Path) -> dict[str, Any]:
+    """Describe which uploads left a party, what it has withdrawn, and its receipts.
+
+    Empty for a party in interactive training.
+    """
+    if not (folder / "encoders").is_dir():
+        return {}
+    withdrawn, receipts = read_json(folder / "withdrawn.json"), list(_receipts(folder))
+    left = {
+        (each.get("version"), LEFT_EVENTS[each["event"]]): each.get("time", "")
+        for each in read_lines(folder / LOG)
+        if each.get("event") in LEFT_EVENTS
+    }
+    uploads = [
+        {
+            **_about(manifest),
+            "left": {way: time for (version, way), time in left.items() if version == number},
+            "withdrawn": _is_withdrawn(withdrawn, number),
+        }
+        for number, manifest in _manifests(folder / "encoders")
+    ]
+    return {
+        "state": "uploaded" if any(each["left"] for each in uploads) else "not uploaded",
+        "withdrawn_rows": sum(len(rows) for rows in withdrawn.get("rows", {}).values()),
+        "receipts": len(receipts),
+        "details": {"uploads": uploads[:MAX_LISTED], "receipts": receipts[:MAX_LISTED]},
+    }
+
+
+def _manifests(folder: Path) -> list[tuple[int, UploadManifest]]:
+    """Return the manifests in a folder by version, the newest first."""
+    found = []
+    for path in folder.glob(f"*/{UPLOAD}"):
+        try:
+            manifest = parse_manifest(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError, WireError):
+            continue
+        found.append((manifest.version, manifest))
+    return sorted(found, key=lambda each: -each[0])
+
+
+def _about(manifest: UploadManifest) -> dict[str, Any]:
+    return {
+        "version": manifest.version,
+        "rows": manifest.rows,
+        "bytes": manifest.n_bytes,
+        "created": manifest.created,
+        "expires": manifest.terms.expires,
+        "stand_in": int(manifest.terms.stand_in),
+    }
+
+
+def _newest_upload(folder: Path) -> dict[str, Any]:
+    """Describe a party's newest upload; version 0 if there is none."""
+    withdrawn, manifests = read_json(folder / "withdrawn.json"), _manifests(folder)
+    deleted = {"deleted_version": newest} if (newest := _newest_withdrawn(withdrawn)) else {}
+    if not manifests:
+        return {"version": 0, **deleted}
+    version, manifest = manifests[0]
+    arrived = read_json(folder / f"{version}/chunks.json").get("arrived", [])
+    revoked = (folder / "revoked.json").is_file()
+    rows = withdrawn.get("rows", {}).get(manifest.session, [])
+    return {
+        **_about(manifest),
+        "received": round(len(arrived) / len(manifest.chunks), 3) if manifest.chunks else 1.0,
+        "withdrawn_rows": sum(row < manifest.rows for row in rows),
+        "suspended": int(revoked and not manifest.terms.keep_after_revocation),
+        **deleted,
+    }
+
+
+def _newest_withdrawn(record: dict[str, Any]) -> int:
+    return int(max([record.get("until", 0), *record.get("versions", [])]))
+
+
+def _is_withdrawn(record: dict[str, Any], version: int) -> bool:
+    return version <= record.get("until", 0) or version in record.get("versions", [])
+
+
+def _heads(folder: Path) -> list[dict[str, Any]]:
+    """Describe the heads whose training has started, the newest first."""
+    numbers = (int(path.name) for path in folder.glob("heads/*/") if path.name.isdecimal())
+    used = read_json(folder / "heads.json").get("used", [])
+    heads = []
+    for number in sorted(numbers, reverse=True)[:MAX_LISTED]:
+        path = folder / f"heads/{number}"
+        summary, manifest = read_json(path / SUMMARY), read_json(path / MANIFEST)
+        if not summary:
+            continue
+        records = [each for each in read_lines(path / RECORDS) if each.get("kind") == "epoch"]
+        epoch, epochs = records[-1]["epoch"] if records else 0, summary.get("epochs", 0)
+        best = [each["score"] for each in records if each.get("score") is not None]
+        heads.append(
+            {
+                "number": number,
+                "state": _head_state(number, used, summary, manifest),
+                "run": summary.get("run", ""),
+                "method": summary.get("method", ""),
+                "label": summary.get("label", ""),
+                "epoch": epoch,
+                "epochs": epochs,
+                "progress": round(epoch / epochs, 3) if epochs else 0.0,
+                "best_score": max(best, default=None),
+                "score_name": summary.get("score_name", ""),
+                "ended": summary.get("ended", ""),
+                "versions": {
+                    name: each["version"] for name, each in manifest.get("encoders", {}).items()
+                }
+                or read_json(path / "upload_versions.json"),
+                "suspicious": manifest.get("suspicious", {}),
+                "left_out": manifest.get("left_out", []),
+            }
+        )
+    return heads
+
+
+def _head_state(
+    number: int, used: list[int], summary: dict[str, Any], manifest: dict[str, Any]
+) -> str:
+    """Return whether a head predicts, has predicted, was taken back, or is not finished."""
+    if number in used:
+        return "current" if number == used[-1] else "earlier"
+    if manifest:
+        return "taken back"
+    if is_running(summary):
+        return "training"
+    return "failed" if summary.get("state") == "failed" else "stopped"
+
+
+def _receipts(folder: Path) -> Iterator[dict[str, Any]]:
+    """Describe the receipts of withdrawals, the newest first."""
+    found = []
+    for path in folder.glob("receipts/*.receipt"):
+        try:
+            message = codec.decode(path.read_bytes(), MAX_FILE_BYTES)
+            statement = json.loads(message.manifest) if isinstance(message, Receipt) else {}
+            keys = ("time", "rows", "version", "everything")
+            about = {key: statement[key] for key in keys}
+            found.append({**about, "heads": [each["run"] for each in statement["heads"]]})
+        except (OSError, ValueError, KeyError, TypeError, WireError):
+            continue
+    yield from sorted(found, key=lambda each: str(each["time"]), reverse=True)
