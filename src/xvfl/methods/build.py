@@ -68,7 +68,7 @@ def build_parties(
         if privacy.bounded:
             bottom = nn.Sequential(bottom, nn.Tanh())
         if privacy.trains_encoders:
-            bottom = nn.Sequential(*bottom, Whitening(d))
+            bottom = nn.Sequential(bottom, Whitening(d))
         if not spec.completes:
             return PartyNet(layout, bottom, nets.NoCompleter())
         completer = custom_net((completers or {}).get(name), layout, d)

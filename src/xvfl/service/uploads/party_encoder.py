@@ -25,6 +25,7 @@ from xvfl.data.encoder import encoder_from_dict
 from xvfl.data.sources import Encoder, encode, fit_encoder, take_rows
 from xvfl.dataset.in_memory import to_party_table
 from xvfl.errors import ConfigError, RunError, WireError
+from xvfl.federation.message_checks import check_handles
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.privacy_accounting import composed_epsilon, state_privacy
 from xvfl.federation.request_limits import RequestLimits
