@@ -229,7 +229,7 @@ def test_self_alone_is_the_self_of_a_pair() -> None:
 def test_a_party_outlives_a_failure_of_its_own_and_keeps_the_details_to_itself() -> None:
     events: list[dict[str, Any]] = []
     end = party()
-    end._log_event = events.append
+    end._log_problem = events.append
     say(end, embed(2))
     rows = end.worker.table
     end.worker.table = Broken(len(rows))  # type: ignore[assignment]

@@ -13,8 +13,8 @@ import pytest
 
 from tests.wire.transport_helpers import issue_certificates, run_server, wait_until
 from xvfl.certs import create_authority
-from xvfl.wire.event_summary import EventSummary
 from xvfl.wire.handshake_log import log_failed_handshakes
+from xvfl.wire.limited_log import MAX_LINES, LimitedLog
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ def test_a_refused_handshake_is_logged(
     assert "Handshake failed" not in capfd.readouterr().err
 
 
-def test_a_flood_of_them_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_flood_of_them_does_not_fill_the_log(capfd: pytest.CaptureFixture[str]) -> None:
     seen: list[dict[str, Any]] = []
 
     def note(event: dict[str, Any]) -> None:
@@ -91,12 +91,13 @@ def test_a_flood_of_them_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
     line = (
         b"ssl_transport_security.cc:1] Handshake failed with SSL: OPENSSL_internal:HTTP_REQUEST:\n"
     )
-    summary = EventSummary(note)
-    with log_failed_handshakes(summary.add):
+    limited = LimitedLog(note)
+    with log_failed_handshakes(limited):
         for _ in range(5_000):
             os.write(2, line)
-    summary.flush(everything=True)
-    assert sum(each.get("count", 1) for each in seen) == 5_000 and len(seen) <= 2
+    limited.close()
+    assert len(seen) == MAX_LINES + 1
+    assert seen[-1] == {"event": "events_not_logged", "count": 5_000 - MAX_LINES}
     assert len(capfd.readouterr().err.splitlines()) == len(seen)
 
 

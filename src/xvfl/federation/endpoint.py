@@ -6,10 +6,10 @@ member; a message has the members of a row side by side, M·d numbers (`member_r
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -31,6 +31,7 @@ from xvfl.methods.base import View
 from xvfl.training.optimizer import OptimizedNet, UpdateKind, WeightUpdate
 from xvfl.training.page import Page
 from xvfl.training.precision import configure_precision
+from xvfl.wire.limited_log import LogEvent
 from xvfl.wire.messages import (
     Backward,
     Begin,
@@ -75,7 +76,7 @@ class Endpoint(RequestEndpoint):
         hello: Hello,
         start_run: Callable[[RunSettings, Tensor], PartyRun],
         store: CheckpointStore,
-        log_event: Callable[[Mapping[str, Any]], None] = lambda event: None,
+        log_event: LogEvent = lambda event: None,
         replies: Replies = MappingProxyType({}),
     ) -> None:
         """Create an endpoint.

@@ -12,14 +12,14 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, TimeoutError
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from xvfl.errors import PartyError, WireError, XVFLError
 from xvfl.federation.remote_party import RemoteParty
+from xvfl.wire.limited_log import LogEvent
 from xvfl.wire.messages import ErrorReply, Hello, Message, OpenPrediction, PredictionOpened
 
 Reply = TypeVar("Reply")
-LogEvent = Callable[[dict[str, Any]], None]
 POLL_S = 0.05
 """Seconds between two looks at a party that is left out."""
 OPEN_TIMEOUT_S = 60.0

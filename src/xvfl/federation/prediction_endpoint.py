@@ -3,9 +3,9 @@
 Shapes: B rows of a batch, H of them embedded, v views, M members, d embedding width of a member.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.prediction_ledger import PredictionLedger
 from xvfl.federation.request_endpoint import Replies, RequestEndpoint
 from xvfl.methods.base import View
+from xvfl.wire.limited_log import LogEvent
 from xvfl.wire.messages import (
     Complete,
     Completed,
@@ -77,7 +78,7 @@ class PredictionEndpoint(RequestEndpoint):
         hello: Hello,
         open_rows: Callable[[str], PredictionRows],
         replies: Replies,
-        log_event: Callable[[Mapping[str, Any]], None],
+        log_event: LogEvent,
     ) -> None:
         own: Replies = {
             EmbedRows: self._embed,

@@ -73,7 +73,7 @@ def listen(
         on_recheck=enforce,
     )
     try:
-        with log_failed_handshakes(server.count_rejection):
+        with log_failed_handshakes(server.limited_log):
             yield server
     finally:
         server.close()

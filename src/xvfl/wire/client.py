@@ -15,6 +15,7 @@ import grpc
 from xvfl.errors import CertificateError, PartyError, RunError, WireError, XVFLError
 from xvfl.system.printable import one_line
 from xvfl.wire import codec
+from xvfl.wire.limited_log import LogEvent
 from xvfl.wire.limits import CHUNK_BYTES, RECHECK_S, SMALL_BYTES, FrameAssembler, split_frame
 from xvfl.wire.messages import Challenge, Hello, Message, Proof
 from xvfl.wire.tls import CALL_PATH, PATH, Tls, channel_options
@@ -64,7 +65,7 @@ class PartyClient:
         hello: Callable[[], Hello],
         handle: Callable[[bytes], bytes],
         is_over: Callable[[], bool],
-        log_event: Callable[[dict[str, Any]], None] = lambda event: None,
+        log_event: LogEvent = lambda event: None,
         max_bytes: int = codec.MAX_FRAME_BYTES,
         reconnect_timeout: float = 3600.0,
         check_proof: CheckProof = lambda nonce, proof: None,

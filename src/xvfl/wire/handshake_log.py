@@ -4,11 +4,11 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, suppress
-from typing import Any
 
 from xvfl.system.printable import printable
+from xvfl.wire.limited_log import LogEvent
 
 FAILED = re.compile(rb"ssl_transport_security\S* Handshake failed .*OPENSSL_internal:(.*)")
 EXPLANATIONS = {
@@ -24,14 +24,14 @@ EXPLANATIONS = {
 
 
 @contextmanager
-def log_failed_handshakes(add: Callable[[dict[str, Any]], None]) -> Iterator[None]:
-    """Pass an event for every failed handshake to `add`; all else on stderr is passed through."""
+def log_failed_handshakes(log_event: LogEvent) -> Iterator[None]:
+    """Log an event for every failed handshake; all else on stderr is passed through."""
     sys.stderr.flush()
     before = os.dup(2)
     read_end, write_end = os.pipe()
     os.dup2(write_end, 2)
     os.close(write_end)
-    forwarder = threading.Thread(target=_forward, args=(read_end, before, add), daemon=True)
+    forwarder = threading.Thread(target=_forward, args=(read_end, before, log_event), daemon=True)
     forwarder.start()
     # Python writes to stderr directly: a log line that came back through the pipe could fill it.
     own = os.fdopen(before, "w", buffering=1, errors="backslashreplace", closefd=False)
@@ -46,12 +46,12 @@ def log_failed_handshakes(add: Callable[[dict[str, Any]], None]) -> Iterator[Non
             os.close(before)
 
 
-def _forward(read_end: int, before: int, add: Callable[[dict[str, Any]], None]) -> None:
+def _forward(read_end: int, before: int, log_event: LogEvent) -> None:
     with os.fdopen(read_end, "rb") as lines:
         for line in lines:
             if (found := FAILED.search(line)) is not None:
                 reason = _explain(found[1].decode(errors="replace"))
-                add({"event": "connection_rejected", "party": "?", "reason": reason})
+                log_event({"event": "connection_rejected", "party": "?", "reason": reason})
             else:
                 # The other end may be a file on a full disk, or a closed pipe.
                 with suppress(OSError):
