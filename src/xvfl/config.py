@@ -62,8 +62,6 @@ RENAMED_KEYS = {
     "release": "release_to",
     "health": "status_address",
     "largest_message": "max_message_bytes",
-    "least": "min_answer",
-    "factor": "answer_factor",
     "first": "max_answer",
     "parties": "join",
     "give_up": "reconnect_timeout",

@@ -319,12 +319,12 @@ def test_a_page_step_given_up_between_its_passes() -> None:
     assert all(torch.equal(before[name], now[name]) for name in before)
 
 
-def test_a_request_for_more_copies_than_the_memory_limit_is_refused() -> None:
+def test_a_request_for_too_many_copies_of_rows_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     end = party()
-    end._max_copies = 8.0
+    monkeypatch.setattr("xvfl.federation.endpoint.MAX_COPIES", 8)
     assert isinstance(say(end, embed(2, views=("plain", "masked"))), Embedded)
     reply = say(end, embed(3, views=("plain", "masked", "self"), instructions=(STEP,)))
-    assert "memory for 8 copies of rows, got 12; lower `batch_size`" in reply.text
+    assert "expected at most 8 copies of rows; lower `batch_size`" in reply.text
     assert isinstance(say(end, embed(4, training=False)), Embedded)
 
 

@@ -27,7 +27,7 @@ from xvfl.errors import PartyError, RunError
 from xvfl.federation.begin_run import begin_run
 from xvfl.federation.endpoint import PartyRun
 from xvfl.federation.fused import FusedFederation
-from xvfl.federation.remote_party import AdaptiveTimeout, RemoteParty
+from xvfl.federation.remote_party import RemoteParty
 from xvfl.federation.split import SplitFederation
 from xvfl.training.loop import Trainer
 from xvfl.training.predict import score
@@ -257,27 +257,3 @@ def test_parties_that_are_offline_or_refuse_to_begin_end_the_run_with_a_line() -
     lines[1].fails = lambda message: isinstance(message, Begin)
     with pytest.raises(RunError, match="'p1' rejected the request: not today; fix it and resume"):
         begin_run(federation, terms)
-
-
-def test_a_party_that_answers_just_in_time_stretches_its_deadline_to_the_first_at_most() -> None:
-    deadline = AdaptiveTimeout(minimum=5, factor=10, maximum=60)
-    deadline.observe(1.5)
-    for _ in range(50):
-        deadline.observe(0.95 * deadline.seconds)
-        assert deadline.seconds <= 60
-    assert deadline.seconds == 60
-    assert AdaptiveTimeout(minimum=5, factor=10, maximum=1).seconds == 5
-
-
-def test_deadlines_follow_what_a_party_needs() -> None:
-    deadline = AdaptiveTimeout(minimum=1, factor=10, maximum=60)
-    assert deadline.seconds == 60
-    for _ in range(50):
-        deadline.observe(0.01)
-    assert deadline.seconds == 1
-    for _ in range(20):
-        deadline.observe(0.5)
-    assert 4 < deadline.seconds <= 5
-    for _ in range(400):
-        deadline.observe(0.01)
-    assert deadline.seconds == 1

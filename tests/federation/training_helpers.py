@@ -15,7 +15,7 @@ from xvfl.config import NetConfig, TrainConfig
 from xvfl.federation.begin_run import RunTerms, begin_run
 from xvfl.federation.endpoint import Endpoint, PartyRun
 from xvfl.federation.party_worker import PartyWorker
-from xvfl.federation.remote_party import AdaptiveTimeout, RemoteParty
+from xvfl.federation.remote_party import RemoteParty
 from xvfl.federation.run_settings import RunSettings
 from xvfl.federation.split import SplitFederation
 from xvfl.methods import Method
@@ -96,7 +96,7 @@ def start(transports: Sequence[Transport], train: TrainConfig) -> SplitFederatio
     """Let both parties begin a run."""
     parties = [RemoteParty(*each) for each in zip(NAMES, transports, strict=True)]
     for party in parties:
-        party.timeout = AdaptiveTimeout(0.2, 10, 5)
+        party.timeout = 2.0
     federation = SplitFederation(parties, 8)
     begin_run(federation, run_terms(train))
     return federation

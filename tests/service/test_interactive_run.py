@@ -14,7 +14,7 @@ from torch import Tensor
 from tests.upload.local_federation import PARTIES, tables
 from xvfl.config import NetConfig, PrivacyConfig, TableOptions, TrainConfig
 from xvfl.errors import ConfigError, RunError
-from xvfl.federation.remote_party import AdaptiveTimeout, RemoteParty
+from xvfl.federation.remote_party import RemoteParty
 from xvfl.federation.split import Counters
 from xvfl.matching.alignment import load_coordinator_alignment
 from xvfl.model.run_dir import MODEL, RunDir
@@ -109,7 +109,7 @@ class Federation:
             "net": NetConfig(16, 32, members=1),
             "train": TrainConfig(epochs=EPOCHS, batch_size=32, device="cpu", patience=0),
             "privacy": PrivacyConfig("off"),
-            "timeouts": TimeoutConfig(0.1, 10.0, 2.0, join=1.0),
+            "timeouts": TimeoutConfig(2.0, join=1.0),
             "checkpoint_interval": INTERVAL,
             "release_to": ("shop",),
             **options,
@@ -123,10 +123,7 @@ class Federation:
             **given,
         )
         limits = config.timeouts
-        parties = [
-            RemoteParty(n, line, AdaptiveTimeout(limits.min_answer, 10, limits.max_answer))
-            for n, line in self.lines.items()
-        ]
+        parties = [RemoteParty(n, line, limits.max_answer) for n, line in self.lines.items()]
         alignment = load_coordinator_alignment(self.main / "alignment.json")
         # Above the ids of matching.
         counters, log = Counters(1_000_000), self.log.append

@@ -23,7 +23,7 @@ from tests.service.test_service import (
 from xvfl.service.log import read_log
 from xvfl.service.status_server import ProgressClock
 
-TIMEOUTS = "[timeouts]\nmin_answer = 0.5\nmax_answer = 5.0\nprogress = 0.2\n"
+TIMEOUTS = "[timeouts]\nmax_answer = 5.0\nprogress = 0.2\n"
 Launch = Callable[..., "subprocess.Popen[str]"]
 
 

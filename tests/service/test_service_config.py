@@ -59,7 +59,7 @@ def test_members_are_rejected_with_differential_privacy(tmp_path: Path) -> None:
     [
         ('release = ["shop"]', "'release': renamed to 'release_to' in 0.2"),
         ("[waiting]\nleast = 1.0", "'waiting': renamed to 'timeouts' in 0.2"),
-        ("[timeouts]\nleast = 1.0", "'least': renamed to 'min_answer' in 0.2"),
+        ("[timeouts]\nfirst = 1.0", "'first': renamed to 'max_answer' in 0.2"),
         (
             '[local_party]\nname = "bank"\ntable = "bank.csv"\nid = "customer"',
             "'id': renamed to 'id_column' in 0.2",

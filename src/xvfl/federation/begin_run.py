@@ -93,8 +93,6 @@ def _request_begin(
     for party in federation.parties:
         hello = party.transport.hello()
         party.instance_id = hello.instance_id if hello else ""
-        # Encoding and building nets take longer than a usual reply.
-        party.timeout.typical = None
         training = terms.training.get(party.name, torch.zeros(0, dtype=torch.int32))
         requests.append(Begin(request_id, terms.run, step, terms.settings, training))
     replies, status = request_all(federation.parties, requests, Ready), {}
@@ -103,6 +101,6 @@ def _request_begin(
             check_ready(ready, step, update, terms.rows.get(party.name))
         except WireError as error:
             raise PartyError(f"party {party.name!r}: {error}", (party.name,), "wrong") from error
-        party.timeout.typical, status[party.name] = None, ready.row_status
+        status[party.name] = ready.row_status
         log_event({"event": "party_joined", "party": party.name, "step": step})
     return status

@@ -5,7 +5,6 @@ Shapes: B rows of a batch, H of them held by the party, v views, M members, d em
 member; a message has the members of a row side by side, M·d numbers (`member_rows`).
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -51,6 +50,8 @@ from xvfl.wire.messages import (
 NO_REQUEST = "expected a request of a coordinator that trains"
 LAST_STEP = 2**62
 """A step after every other step."""
+MAX_COPIES = 2**18
+"""Rows of one request, times its views."""
 BEST_KINDS = frozenset(("save_best", "load_best"))
 """Updates that use no gradients."""
 
@@ -62,8 +63,6 @@ class PartyRun:
     worker: PartyWorker
     row_status: Tensor
     """(n,) uint8, by handle; see `Ready`."""
-    max_copies: float = math.inf
-    """Copies of rows that one request may compute: as many as the party's memory limit allows."""
 
 
 class Endpoint(RequestEndpoint):
@@ -107,7 +106,6 @@ class Endpoint(RequestEndpoint):
         self.step = 0
         """The current training step."""
         self._worker: PartyWorker | None = None
-        self._max_copies = math.inf
         self._last_update = 0
         self._needs_update = False
         """Whether the update of the last training batch has not arrived yet."""
@@ -144,7 +142,7 @@ class Endpoint(RequestEndpoint):
             step, tensors, last_update = checkpoint
             net.load_state_tensors(worker.name, tensors)
         worker.optimized_net = net
-        self._worker, self._max_copies = worker, party_run.max_copies
+        self._worker = worker
         self.run, self.step, self._last_update = message.run, step, last_update
         self._needs_update = False
         self._sent.clear()
@@ -159,7 +157,11 @@ class Endpoint(RequestEndpoint):
         check_views(message.views, worker.net.completes)
         if message.step < 0:
             raise WireError(f"Embed: expected a step of 0 or more, got {message.step}")
-        self._check_size(message)
+        if len(message.handles) * len(message.views) > MAX_COPIES:
+            raise WireError(
+                f"Embed: expected at most {MAX_COPIES} copies of rows; lower `batch_size` or "
+                "`n_masks`"
+            )
         if message.training and self._needs_update and not _updates(message.instructions):
             raise WireError("Embed: expected the update of the last training batch first")
         self._apply_pending(message.gradients, message.instructions)
@@ -206,17 +208,6 @@ class Endpoint(RequestEndpoint):
             tensors = self._net.state_tensors(self.worker.name)
             self._store.save(self.run, message.save, tensors, self._last_update)
         return Done(message.request_id, self._last_update)
-
-    def _check_size(self, message: Embed) -> None:
-        """Refuse more copies of rows than the party has memory for."""
-        # Evaluation keeps no graph and draws no masks.
-        copies = len(message.handles) * (len(message.views) if message.training else 0.5)
-        if copies > self._max_copies:
-            raise WireError(
-                f"Embed: this party has memory for {self._max_copies:.0f} copies of rows, got "
-                f"{copies:.0f}; lower `batch_size`, `n_masks` or `hidden_dim`, or the party's "
-                "operator can raise limits.max_batch_bytes"
-            )
 
     def _check_pending(
         self, gradients: tuple[Gradient, ...], instructions: tuple[Instruction, ...]

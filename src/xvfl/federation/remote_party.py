@@ -15,40 +15,7 @@ from xvfl.wire.messages import ErrorReply, Gradient, Instruction, Message
 from xvfl.wire.transport import Transport
 
 Reply = TypeVar("Reply")
-
-
-@dataclass
-class AdaptiveTimeout:
-    """Timeout of a party's replies: a multiple of its typical response time."""
-
-    minimum: float = 5.0
-    """Smallest timeout in seconds; a broken connection may be restored within it."""
-    factor: float = 10.0
-    """Multiple of the typical response time."""
-    maximum: float = 60.0
-    """Largest timeout, and the timeout while no response time is known. It is bounded so that a
-    party whose replies become slower and slower cannot extend its own timeout forever."""
-    typical: float | None = None
-    """Running estimate of a high quantile of the response times, in seconds."""
-    latest: float | None = None
-    """The last response time, in seconds."""
-    observed_at: float | None = None
-    """When the last reply arrived, by `time.monotonic`."""
-
-    @property
-    def seconds(self) -> float:
-        """The current timeout."""
-        timeout = self.maximum if self.typical is None else self.factor * self.typical
-        return max(self.minimum, min(self.maximum, timeout))
-
-    def observe(self, seconds: float) -> None:
-        """Update the estimate with a response time: quickly upwards, slowly downwards."""
-        self.latest, self.observed_at = seconds, time.monotonic()
-        if self.typical is None:
-            self.typical = seconds
-        else:
-            rate = 0.3 if seconds > self.typical else 0.02
-            self.typical += rate * (seconds - self.typical)
+REPLY_TIMEOUT_S = 60.0
 
 
 @dataclass
@@ -57,12 +24,17 @@ class RemoteParty:
 
     name: str
     transport: Transport
-    timeout: AdaptiveTimeout = field(default_factory=AdaptiveTimeout)
+    timeout: float = REPLY_TIMEOUT_S
+    """Seconds to wait for a reply; a broken connection may be restored within this time."""
     instance_id: str = ""
     """The process that received `Begin`."""
     gradients: list[Gradient] = field(default_factory=list)
     instructions: list[Instruction] = field(default_factory=list)
     """Pending; the next request carries them."""
+    latency: float | None = None
+    """Seconds that the last reply took."""
+    replied_at: float | None = None
+    """When it arrived, by `time.monotonic`."""
 
     def take_pending(self) -> tuple[tuple[Gradient, ...], tuple[Instruction, ...]]:
         """Return and clear pending gradients and instructions."""
@@ -121,10 +93,11 @@ def _fault(name: str, reply: Message, reply_type: type[Any]) -> PartyError:
 
 
 def _wait(party: RemoteParty, future: Future[Message], started: float) -> Message | None:
-    remaining = started + party.timeout.seconds - time.monotonic()
+    remaining = started + party.timeout - time.monotonic()
     try:
         reply = future.result(max(remaining, 0.001))
     except (TimeoutError, PartyError):
         return None
-    party.timeout.observe(time.monotonic() - started)
+    party.replied_at = time.monotonic()
+    party.latency = party.replied_at - started
     return reply

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from xvfl.errors import MatchingError, PartyError, RunError
-from xvfl.federation.remote_party import AdaptiveTimeout, RemoteParty, request_all
+from xvfl.federation.remote_party import RemoteParty, request_all
 from xvfl.matching import (
     CoordinatorAlignment,
     CoordinatorSession,
@@ -37,8 +37,7 @@ class MatchingClient:
     """Sends the coordinator's matching requests to one party."""
 
     def __init__(self, name: str, transport: Transport) -> None:
-        timeout = AdaptiveTimeout(minimum=REPLY_TIMEOUT_S)
-        self._party = RemoteParty(name, transport, timeout)
+        self._party = RemoteParty(name, transport, REPLY_TIMEOUT_S)
         # Initialize the counter from the clock so that it increases across restarts.
         self._request_ids = count(time.time_ns() // 1_000_000)
 

@@ -25,6 +25,7 @@ from xvfl.config import (
 )
 from xvfl.data.frames import SQL
 from xvfl.errors import ConfigError, WireError, unknown
+from xvfl.federation.remote_party import REPLY_TIMEOUT_S
 from xvfl.federation.request_limits import RequestLimits
 from xvfl.service.prediction.prediction_config import CoordinatorPrediction, PartyPrediction
 from xvfl.wire.codec import MAX_FRAME_BYTES
@@ -92,12 +93,8 @@ class LocalPartyConfig:
 class TimeoutConfig:
     """Timeouts of the coordinator, in seconds."""
 
-    min_answer: float = 5.0
-    """Lower bound of the timeout of a request; a broken connection may recover in this time."""
-    answer_factor: float = 10.0
-    """Timeout of a request as a multiple of the party's usual response time."""
-    max_answer: float = 60.0
-    """Upper bound of the timeout of a request; used until response times are known."""
+    max_answer: float = REPLY_TIMEOUT_S
+    """Timeout of a request; a broken connection may recover in this time."""
     join: float = 600.0
     """Timeout for parties to connect, at the start and, in interactive training, after a fault."""
     outcome: float = 60.0

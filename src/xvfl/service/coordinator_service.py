@@ -10,7 +10,7 @@ import torch
 from xvfl.data.frames import read_frame
 from xvfl.data.labels import read_labels
 from xvfl.errors import WireError
-from xvfl.federation.remote_party import AdaptiveTimeout, RemoteParty
+from xvfl.federation.remote_party import RemoteParty
 from xvfl.federation.split import Counters
 from xvfl.federation.upload.heads import check_head_options
 from xvfl.matching.alignment import CoordinatorAlignment, load_coordinator_alignment
@@ -68,13 +68,8 @@ class CoordinatorService:
 
     def connect(self, transports: Mapping[str, Transport]) -> None:
         """Set the transports to all parties."""
-        timeouts = self.config.timeouts
         self.parties = [
-            RemoteParty(
-                name,
-                transports[name],
-                AdaptiveTimeout(timeouts.min_answer, timeouts.answer_factor, timeouts.max_answer),
-            )
+            RemoteParty(name, transports[name], self.config.timeouts.max_answer)
             for name in self.config.all_parties
         ]
 

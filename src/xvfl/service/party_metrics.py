@@ -9,19 +9,18 @@ from xvfl.federation.remote_party import RemoteParty
 
 def party_metrics(parties: Sequence[RemoteParty]) -> dict[str, Any]:
     """Return who is connected, and traffic and response times, by party."""
-    now, timeouts = time.monotonic(), {each.name: each.timeout for each in parties}
+    now = time.monotonic()
     traffic = {each.name: each.transport.traffic() for each in parties}
     return {
         "party_present": {each.name: int(each.transport.hello() is not None) for each in parties},
         "party_bytes_sent": {name: sent for name, (sent, _) in traffic.items()},
         "party_bytes_received": {name: received for name, (_, received) in traffic.items()},
-        "party_timeout_seconds": {name: each.seconds for name, each in timeouts.items()},
         "party_latency_seconds": {
-            name: each.latest for name, each in timeouts.items() if each.latest is not None
+            each.name: each.latency for each in parties if each.latency is not None
         },
         "party_last_seen_seconds": {
-            name: round(now - each.observed_at, 1)
-            for name, each in timeouts.items()
-            if each.observed_at is not None
+            each.name: round(now - each.replied_at, 1)
+            for each in parties
+            if each.replied_at is not None
         },
     }
