@@ -195,7 +195,7 @@ class CoordinatorServer:
             self._check_hello(name, hello)
             connection = Connection(stream, hello, certificate)
             transport.connect(connection)
-            self._front.admit(peer)
+            self._front.set_pending(peer, False)
             self.limited_log(
                 {"event": "connected", "party": name, "instance_id": hello.instance_id}
             )
@@ -222,7 +222,7 @@ class CoordinatorServer:
         finally:
             if connection is not None and self.transports[name].disconnect(connection):
                 self.limited_log({"event": "disconnected", "party": name})
-            self._front.return_to_pending(peer)
+            self._front.set_pending(peer, True)
 
     async def _call(self, frame: bytes, context: Any) -> bytes:
         """Answer a request of a party that is connected; `Withdraw` needs no stream."""
