@@ -104,7 +104,7 @@ class Meeting:
     def refused(self) -> int:
         rejected = [each for each in self.events if each["event"] == "connection_rejected"]
         counted = sum(each.get("not_logged", 0) for each in rejected)
-        pending = self.listener.limited_log._not_logged
+        pending = self.listener._limited_log._not_logged
         pending_count = sum(n for (kind, _), n in pending.items() if kind == "connection_rejected")
         return len(rejected) + counted + pending_count
 

@@ -155,7 +155,7 @@ def test_attacks_end_no_run_and_are_one_line_each(
     assert len([each for each in rejected if each["party"] == "?"]) <= 2 * MAX_LINES
     for who, why in (("?", "'stranger' is not in this"), ("shop", "Challenge")):
         assert any(each["party"] == who and why in each["reason"] for each in rejected)
-    assert any("does not use TLS" in each["reason"] for each in rejected)
+    assert any("no Hello within" in each["reason"] for each in dropped)
 
 
 def test_a_coordinator_that_cannot_write_ends_with_a_line_and_resumes(tmp_path: Path) -> None:

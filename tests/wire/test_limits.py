@@ -1,8 +1,10 @@
 """Limits on connections, chunks and replies."""
 
 import socket
+import ssl
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from tests.wire.test_transports import HELLO, echo
 from tests.wire.transport_helpers import run_client, run_server, wait_until
 from xvfl.errors import WireError
 from xvfl.wire import codec
+from xvfl.wire.front import NO_HANDSHAKE
 from xvfl.wire.limited_log import MAX_LINES
 from xvfl.wire.limits import CHUNK_BYTES, SMALL_BYTES, FrameAssembler, reply_limit, split_frame
 from xvfl.wire.messages import (
@@ -88,6 +91,27 @@ def test_a_connection_without_hello_is_closed_in_time(
         wait_until(lambda: not any(map(is_open, sockets)))
         wait_until(lambda: len(events) == 5)
     assert {each["event"] for each in events} == {"connection_dropped"}
+
+
+def test_a_failed_handshake_is_logged_with_its_address(
+    authority: Path, sockets: list[socket.socket], capfd: pytest.CaptureFixture[str]
+) -> None:
+    events: list[dict[str, Any]] = []
+    with run_server(authority, ["p0"], log_event=events.append) as server:
+        for first in (b"GET / HTTP/1.1\r\n\r\n", b"\0 anything that is not TLS"):
+            sockets.append(socket.create_connection(("localhost", server.port)))
+            sockets[-1].sendall(first)
+        context = ssl.create_default_context(cafile=str(authority / "ca.crt"))
+        context.set_alpn_protocols(["h2"])
+        with (
+            socket.create_connection(("localhost", server.port), timeout=60) as plain,
+            context.wrap_socket(plain, server_hostname="localhost") as without_certificate,
+            suppress(ssl.SSLError, ConnectionError),
+        ):
+            without_certificate.recv(1)
+        wait_until(lambda: len(events) == 3)
+    assert all(each["reason"] == NO_HANDSHAKE and each["address"] for each in events)
+    assert "Handshake failed" not in capfd.readouterr().err
 
 
 def test_a_party_that_opens_a_second_connection_loses_the_first(authority: Path) -> None:

@@ -20,6 +20,10 @@ from xvfl.wire.limits import HELLO_TIMEOUT_S, MAX_PENDING
 BUFFER_BYTES = 2**17
 """Bytes read at once; about twice as many are held for a side that does not read."""
 BACKLOG = 128
+NO_HANDSHAKE = (
+    "the TLS handshake failed: the client does not use TLS, or has no valid certificate of the CA "
+    "trusted here"
+)
 
 
 @dataclass(eq=False)
@@ -31,6 +35,8 @@ class _Client:
     name: str = ""
     timer: asyncio.TimerHandle | None = None
     """Closes the connection while it is pending; None afterwards."""
+    opened: bool = False
+    """Whether it has opened a stream: its TLS handshake was successful."""
 
 
 class Front:
@@ -43,7 +49,7 @@ class Front:
         self,
         folder: Path,
         max_pending: int = MAX_PENDING,
-        on_drop: Callable[[str], None] = lambda address: None,
+        on_drop: Callable[[str, str], None] = lambda address, reason: None,
         timeout: float = HELLO_TIMEOUT_S,
     ) -> None:
         """Forward to the Unix socket `folder`/grpc.
@@ -55,15 +61,13 @@ class Front:
         max_pending
             Largest number of pending connections.
         on_drop
-            Receives the address of every pending connection that is closed.
+            Receives the address of every connection that is closed before its `Hello`, and why.
         timeout
             Seconds that a connection may be pending.
         """
         self.target = folder / "grpc"
         self._max_pending = max_pending
         self._on_drop, self._timeout = on_drop, timeout
-        self.rule = f"no Hello within {timeout:g} s, or more than {max_pending} such connections"
-        """Why pending connections are closed."""
         self._clients: list[_Client] = []
         self._n_names = 0
         self._servers: list[asyncio.Server] = []
@@ -106,6 +110,7 @@ class Front:
     def set_pending(self, peer: str, pending: bool) -> None:
         """Count a connection as pending, or not any more; `peer` is gRPC's name of it."""
         for client in self._find(peer):
+            client.opened = True
             self._set_pending(client, pending)
 
     def drop(self, peer: str) -> None:
@@ -130,7 +135,8 @@ class Front:
 
     def _expire(self, client: _Client) -> None:
         """Close a pending connection."""
-        self._on_drop(client.address)
+        rule = f"no Hello within {self._timeout:g} s, or more than {self._max_pending} connections"
+        self._on_drop(client.address, f"{rule} without it")
         self._set_pending(client, False)
         client.writer.transport.abort()
 
@@ -172,11 +178,13 @@ class Front:
                 sock=connection, limit=BUFFER_BYTES
             )
             to_grpc.write(first)
-            copies = {
+            copies = [
                 asyncio.create_task(_copy(reader, to_grpc)),
                 asyncio.create_task(_copy(from_grpc, client.writer)),
-            }
-            await asyncio.wait(copies, return_when=asyncio.FIRST_COMPLETED)
+            ]
+            done, _ = await asyncio.wait(copies, return_when=asyncio.FIRST_COMPLETED)
+            if copies[1] in done and not client.opened:
+                self._on_drop(client.address, NO_HANDSHAKE)
             for copy in copies:
                 copy.cancel()
             await _close(to_grpc)

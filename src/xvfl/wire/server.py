@@ -103,7 +103,7 @@ class CoordinatorServer:
         self._identify, self._check_hello, self._prove = identify, check_hello, prove
         self._log_event, self._recheck = log_event, recheck
         self._hello_timeout, self._answer, self._on_recheck = hello_timeout, answer, on_recheck
-        self.limited_log = LimitedLog(log_event)
+        self._limited_log = LimitedLog(log_event)
         self._loop = asyncio.new_event_loop()
         self._loop.set_exception_handler(self._handle_exception)
         self._folder = tempfile.TemporaryDirectory(prefix="xvfl-", ignore_cleanup_errors=True)
@@ -138,7 +138,7 @@ class CoordinatorServer:
         finally:
             self._loop.close()
             self._folder.cleanup()
-            self.limited_log.close()
+            self._limited_log.close()
 
     async def _serve(self) -> None:
         streams = MAX_STREAMS + (MAX_CALLS if self._answer else 0)
@@ -179,7 +179,7 @@ class CoordinatorServer:
                 await action()
             except Exception as error:
                 # An error must not end the checks of certificates.
-                self.limited_log({"event": "internal_error", "reason": repr(error)})
+                self._limited_log({"event": "internal_error", "reason": repr(error)})
 
     async def _join(self, unused: Any, stream: Any) -> None:
         peer, name, connection = stream.peer(), "?", None
@@ -196,7 +196,7 @@ class CoordinatorServer:
             connection = Connection(stream, hello, certificate)
             transport.connect(connection)
             self._front.set_pending(peer, False)
-            self.limited_log(
+            self._limited_log(
                 {"event": "connected", "party": name, "instance_id": hello.instance_id}
             )
             while (chunk := await stream.read()) is not grpc.aio.EOF:
@@ -221,7 +221,7 @@ class CoordinatorServer:
             await stream.abort(grpc.StatusCode.INTERNAL, INTERNAL)
         finally:
             if connection is not None and self.transports[name].disconnect(connection):
-                self.limited_log({"event": "disconnected", "party": name})
+                self._limited_log({"event": "disconnected", "party": name})
             self._front.set_pending(peer, True)
 
     async def _call(self, frame: bytes, context: Any) -> bytes:
@@ -303,21 +303,19 @@ class CoordinatorServer:
 
     def _reject(self, name: str, reason: str, peer: str) -> None:
         address = self._front.address(peer)
-        self.limited_log(
+        self._limited_log(
             {"event": "connection_rejected", "party": name, "reason": reason, "address": address}
         )
 
-    def _on_drop(self, address: str) -> None:
-        self.limited_log(
-            {"event": "connection_dropped", "reason": self._front.rule, "address": address}
-        )
+    def _on_drop(self, address: str, reason: str) -> None:
+        self._limited_log({"event": "connection_dropped", "reason": reason, "address": address})
 
     def _handle_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Log errors that no caller receives, such as a missing file descriptor."""
         error = context.get("exception")
         reason = str(error) if isinstance(error, OSError) else repr(error)
         event = {"event": "connection_error", "reason": f"{context.get('message')}: {reason}"}
-        self.limited_log(event)
+        self._limited_log(event)
 
 
 class UnlistedPartyError(WireError):
