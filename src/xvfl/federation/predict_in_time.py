@@ -26,8 +26,6 @@ from xvfl.wire.messages import Complete, Completed, EmbedRows, RowEmbeddings
 
 EMBED_SHARE, COMPLETE_SHARE = 0.55, 0.6
 """Shares of the remaining time after which an exchange ends."""
-LATE_SHARE = 0.25
-"""Share of the time to wait for parties that still compute an earlier, shorter request."""
 
 
 @dataclass(frozen=True)
@@ -77,9 +75,7 @@ def embed_in_time(
     observed.
     """
     width = max(widths) if views else 0
-    now = time.monotonic()
-    asked = pool.available(until=now + LATE_SHARE * (deadline - now))
-    asked = [i for i in asked if places is None or i in places]
+    asked = [i for i in pool.available() if places is None or i in places]
     tensor_id, now = pool.next_request_id(), time.monotonic()
     requests = {i: EmbedRows(tensor_id, caller, tuple(views), handles[:, i].int()) for i in asked}
     replies = pool.request(requests, RowEmbeddings, now + EMBED_SHARE * (deadline - now))
