@@ -83,7 +83,7 @@ def state(end: Endpoint) -> tuple[Any, ...]:
         end.last_update,
         end.step,
         end._last_request_id,
-        sorted(end._sent._tensors),
+        sorted(end._sent),
         end.end_reason,
         end._needs_update,
     )

@@ -5,7 +5,7 @@ Shapes: B rows of a batch, H of them held by the party, v views, M members, d em
 member; a message has the members of a row side by side, M·d numbers (`member_rows`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import cast
@@ -25,7 +25,7 @@ from xvfl.federation.message_checks import (
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.request_endpoint import Replies, RequestEndpoint
 from xvfl.federation.run_settings import RunSettings, parse_run_settings
-from xvfl.federation.sent_tensors import SentTensor, SentTensors, run_backward
+from xvfl.federation.sent_tensors import SentTensor, run_backward
 from xvfl.methods.base import View
 from xvfl.training.optimizer import OptimizedNet, UpdateKind, WeightUpdate
 from xvfl.training.page import Page
@@ -52,6 +52,8 @@ LAST_STEP = 2**62
 """A step after every other step."""
 MAX_COPIES = 2**18
 """Rows of one request, times its views."""
+MAX_SENT_TENSORS = 8
+"""Embeddings and completions of a batch."""
 BEST_KINDS = frozenset(("save_best", "load_best"))
 """Updates that use no gradients."""
 
@@ -109,7 +111,8 @@ class Endpoint(RequestEndpoint):
         self._last_update = 0
         self._needs_update = False
         """Whether the update of the last training batch has not arrived yet."""
-        self._sent = SentTensors()
+        self._sent: dict[int, SentTensor] = {}
+        """Tensors of the last batch, by the id of the request that they answered."""
 
     @property
     def worker(self) -> PartyWorker:
@@ -173,14 +176,15 @@ class Endpoint(RequestEndpoint):
         with torch.set_grad_enabled(message.training):
             views, repeated = cast(tuple[View, ...], message.views), handles.repeat(members)
             output = join_members(worker.embed(repeated, views, message.step), members)
-        sent = SentTensor(output, held, training=message.training)
-        self._sent.add(message.request_id, sent)
+        self._sent = {message.request_id: SentTensor(output, held, training=message.training)}
         return Embedded(message.request_id, output[held].detach())
 
     def _complete(self, message: Complete) -> Completed:
-        worker, embedding = self.worker, self._sent.get_last_embedding(message.tensor_id)
+        worker, embedding = self.worker, self._get_sent(message.tensor_id)
         if not worker.net.completes:
             raise WireError("Complete: needs a completer, and this run's method has none")
+        if embedding.cue is not None or len(self._sent) >= MAX_SENT_TENSORS:
+            raise WireError("Complete: expected the id of an Embed, and few completions of it")
         rows, width = len(embedding.output), embedding.output.shape[-1]
         check_tensor("cue", message.cue, (rows, width), embedding.output.dtype)
         check_tensor("replace_observed", message.replace_observed, (rows,), torch.bool)
@@ -191,14 +195,18 @@ class Endpoint(RequestEndpoint):
             replaced = message.replace_observed.to(cue.device).repeat(members)
             completed = worker.complete(split_members(cue, members), replaced)
             output = join_members(completed, members)
-        self._sent.add(message.request_id, SentTensor(output, None, cue, training))
+        self._sent[message.request_id] = SentTensor(output, None, cue, training)
         return Completed(message.request_id, output.detach())
 
     def _backward(self, message: Backward) -> CueGradient:
-        self._sent.check_gradient(message.gradient)
-        sent, cue = self._sent.pop_completion(message.gradient.tensor_id)
-        self._run_backward([(sent, message.gradient)], retain_graph=True)
-        values = torch.zeros_like(cue) if cue.grad is None else cue.grad
+        tensor_id = message.gradient.tensor_id
+        sent = self._get_sent(tensor_id)
+        sent.check_gradient(message.gradient)
+        if sent.cue is None:
+            raise WireError(f"Backward: tensor {tensor_id} is not a completed embedding")
+        self._run_backward([message.gradient], retain_graph=True)
+        del self._sent[tensor_id]
+        values = torch.zeros_like(sent.cue) if sent.cue.grad is None else sent.cue.grad
         return CueGradient(message.request_id, values)
 
     def _flush(self, message: Flush) -> Done:
@@ -213,23 +221,19 @@ class Endpoint(RequestEndpoint):
         self, gradients: tuple[Gradient, ...], instructions: tuple[Instruction, ...]
     ) -> None:
         """Validate gradients and instructions."""
-        optimizer = self._net.optimizer
-        page, looking_back = isinstance(optimizer, Page), False
-        if isinstance(optimizer, Page):
-            looking_back = optimizer.looking_back
-        check_instructions(instructions, self._last_update, page, looking_back)
+        page = isinstance(self._net.optimizer, Page)
+        check_instructions(instructions, self._last_update, page)
         if len({gradient.tensor_id for gradient in gradients}) < len(gradients):
             raise WireError("gradients: expected each tensor id once")
         for gradient in gradients:
-            self._sent.check_gradient(gradient)
+            self._get_sent(gradient.tensor_id).check_gradient(gradient)
 
     def _apply_pending(
         self, gradients: tuple[Gradient, ...], instructions: tuple[Instruction, ...]
     ) -> None:
         """Finish the last step; without instructions, the step was aborted."""
         if gradients or instructions:
-            pairs = [(self._sent.get(gradient.tensor_id), gradient) for gradient in gradients]
-            self._run_backward(pairs, retain_graph=False)
+            self._run_backward(gradients, retain_graph=False)
             self._sent.clear()
         for each in instructions:
             self._net.update(WeightUpdate(cast(UpdateKind, each.kind), each.rate))
@@ -239,7 +243,16 @@ class Endpoint(RequestEndpoint):
         elif not instructions:
             self._net.zero_grad()
 
-    def _run_backward(self, pairs: list[tuple[SentTensor, Gradient]], retain_graph: bool) -> None:
+    def _get_sent(self, tensor_id: int) -> SentTensor:
+        if tensor_id not in self._sent:
+            raise WireError(
+                f"expected a tensor id among {sorted(self._sent)}, got {tensor_id}: unknown or no "
+                "longer stored"
+            )
+        return self._sent[tensor_id]
+
+    def _run_backward(self, gradients: Sequence[Gradient], retain_graph: bool) -> None:
+        pairs = [(self._sent[gradient.tensor_id], gradient) for gradient in gradients]
         objective, self.worker.objective = self.worker.objective, None
         run_backward(pairs, objective, retain_graph)
 

@@ -67,13 +67,8 @@ def check_views(views: Sequence[str], completes: bool) -> None:
         raise WireError("Embed: view 'self' needs a completer, and this run's method has none")
 
 
-def check_instructions(
-    instructions: Sequence[Instruction], last_update: int, page: bool, looking_back: bool = False
-) -> None:
-    """Reject an update that was applied before, or that this run's optimizer does not support.
-
-    `looking_back`: the last update was `page_look_back`, which another one would undo.
-    """
+def check_instructions(instructions: Sequence[Instruction], last_update: int, page: bool) -> None:
+    """Reject an update that was applied before, or that this run's optimizer does not support."""
     for each in instructions:
         if each.number <= last_update:
             raise WireError(
@@ -81,12 +76,8 @@ def check_instructions(
             )
         if each.kind not in get_args(UpdateKind):
             raise WireError(f"update: expected one of {get_args(UpdateKind)}, got {each.kind!r}")
-        is_page = each.kind in PAGE_KINDS
-        if each.kind not in ("save_best", "load_best") and is_page != page:
+        if each.kind not in ("save_best", "load_best") and (each.kind in PAGE_KINDS) != page:
             raise WireError(f"update {each.kind!r}: not supported by this run's optimizer")
-        if each.kind == "page_look_back" and looking_back:
-            raise WireError("update 'page_look_back': expected 'page_correct' first")
-        looking_back = each.kind == "page_look_back" or (looking_back and not is_page)
         if not (math.isfinite(each.rate) and each.rate >= 0):
             raise WireError(f"update: expected a learning rate of 0 or more, got {each.rate}")
         last_update = each.number

@@ -202,10 +202,9 @@ class PartyPool:
         self._log_event({"event": "party_left_out", "party": party.name, "reason": party.diagnosis})
 
     def _keep_open(self, party: PooledParty) -> None:
-        idle_since: Future[Message] | None = None
         while not self._stop.wait(POLL_S):
             try:
-                idle_since = self._look_at(party, idle_since)
+                self._look_at(party)
             except TimeoutError:
                 party.waited_s = OPEN_TIMEOUT_S
                 self._leave_out(party, NO_ANSWER)
@@ -216,28 +215,21 @@ class PartyPool:
                 self._log_event({"event": "internal_error", "traceback": traceback.format_exc()})
                 self._leave_out(party, NOT_OPENED, repr(error))
 
-    def _look_at(
-        self, party: PooledParty, idle_since: "Future[Message] | None"
-    ) -> "Future[Message] | None":
-        """Open the session of a party that is connected; leave it out if it is not any more.
-
-        Takes and returns the last request after which it was idle and not connected.
-        """
-        # While a request is not answered, the party is not idle: this is None.
-        hello, last = party.remote.transport.hello(), party.last_reply
-        if hello is None and party.available and (last is None or last.done()):
-            # Nothing was requested since the last look, so it is not busy.
-            if last is idle_since:
+    def _look_at(self, party: PooledParty) -> None:
+        """Open the session of a party that is connected; leave it out if it is not any more."""
+        # While a request is not answered, the party is not idle, and its Hello is None.
+        last = party.last_reply
+        idle = last is None or last.done()
+        hello = party.remote.transport.hello()
+        if hello is None:
+            # If nothing was requested since the first line, it is not busy.
+            if party.available and idle and party.last_reply is last:
                 self._leave_out(party, NOT_CONNECTED, fault=False)
-            return last
-        if hello is None or time.monotonic() < party.retry_at:
-            return idle_since
-        if party.available:
-            if hello.instance_id == party.remote.instance_id:
-                return idle_since
+            return
+        if party.available and hello.instance_id != party.remote.instance_id:
             self._leave_out(party, RESTARTED, fault=False)
-        self._open(party, hello)
-        return idle_since
+        if not party.available and time.monotonic() >= party.retry_at:
+            self._open(party, hello)
 
     def _open(self, party: PooledParty, hello: Hello) -> None:
         self._prepare(party.name, hello)

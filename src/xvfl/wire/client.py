@@ -12,7 +12,7 @@ from typing import Any
 
 import grpc
 
-from xvfl.errors import CertificateError, PartyError, RunError, WireError, XVFLError
+from xvfl.errors import PartyError, RunError, WireError, XVFLError
 from xvfl.system.printable import one_line
 from xvfl.wire import codec
 from xvfl.wire.limited_log import LogEvent
@@ -86,6 +86,8 @@ class PartyClient:
         self.connected = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._channel: Any = None
+        self._problem = ""
+        """Why this party ends the connection."""
 
     def call(self, message: Message, timeout: float) -> Message:
         """Send a request to the coordinator from another thread; raise without a timely reply."""
@@ -132,7 +134,9 @@ class PartyClient:
             ended = session.result()
             if self._is_over():
                 break
-            why = None if ended.greeted else await self._reason(ended.code)
+            why = None
+            if not ended.greeted and ended.code == grpc.StatusCode.UNAVAILABLE:
+                why = await asyncio.to_thread(diagnose_tls, self._address, self._tls)
             wait = policy.next_wait(ended, why)
             self._log_event(
                 {
@@ -144,16 +148,10 @@ class PartyClient:
             await asyncio.wait({waiting}, timeout=wait)
         waiting.cancel()
 
-    async def _reason(self, code: grpc.StatusCode) -> str | None:
-        if code != grpc.StatusCode.UNAVAILABLE:
-            return None
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(None, diagnose_tls, self._address, self._tls)
-
     async def _session(self) -> _Session:
         """Serve one connection."""
         greeted = received = False
-        loop, problem = asyncio.get_running_loop(), ""
+        self._problem = ""
         async with grpc.aio.secure_channel(
             self._address, self._credentials, options=self._options
         ) as channel:
@@ -163,15 +161,17 @@ class PartyClient:
                 nonce = secrets.token_bytes(NONCE_BYTES)
                 await call.write(codec.encode(Challenge(0, nonce)))
                 if (frame := await self._read(call, SMALL_BYTES)) is not None:
-                    proof = _proof(frame)
-                    await loop.run_in_executor(None, self._check_proof, nonce, proof)
+                    proof = codec.decode(frame, SMALL_BYTES)
+                    if not isinstance(proof, Proof):
+                        raise WireError(f"expected Proof first, got {type(proof).__name__}")
+                    await asyncio.to_thread(self._check_proof, nonce, proof)
                     greeted = self.connected = True
-                    self._loop, self._channel = loop, channel
+                    self._loop, self._channel = asyncio.get_running_loop(), channel
                     checking = asyncio.create_task(self._check_again(call, nonce, proof))
                     await call.write(codec.encode(self._hello()))
                 while frame is not None and (frame := await self._read(call, self._max_bytes)):
                     received = True
-                    reply = await loop.run_in_executor(None, self._handle, frame)
+                    reply = await asyncio.to_thread(self._handle, frame)
                     for chunk in split_frame(reply):
                         await call.write(chunk)
                     if self._is_over():
@@ -180,19 +180,18 @@ class PartyClient:
                 pass
             except asyncio.CancelledError:
                 # A call that `_check_again` has cancelled raises this, too.
-                if checking is None or not checking.done():
+                if not self._problem:
                     raise
             except WireError as error:
                 raise PartyError(f"the coordinator at {self._address}: {error}") from error
             except XVFLError as error:
-                problem = str(error)
+                self._problem = str(error)
             finally:
                 self.connected, self._channel = False, None
                 if checking is not None:
                     checking.cancel()
-                    problem = problem or await _problem(checking)
-            if problem:
-                return _Session(False, received, grpc.StatusCode.ABORTED, problem)
+            if self._problem:
+                return _Session(False, received, grpc.StatusCode.ABORTED, self._problem)
             text = one_line(await call.details() or "the connection was closed")
             return _Session(greeted, received, await call.code(), text)
 
@@ -206,16 +205,15 @@ class PartyClient:
 
     async def _check_again(self, call: Any, nonce: bytes, proof: Proof) -> None:
         """Cancel the call when the coordinator's certificate is not trusted any more."""
-        loop = asyncio.get_running_loop()
-        while True:
+        while not self._problem:
             await asyncio.sleep(self._recheck)
             try:
-                await loop.run_in_executor(None, self._check_proof, nonce, proof)
+                await asyncio.to_thread(self._check_proof, nonce, proof)
+            except XVFLError as error:
+                self._problem = str(error)
             except Exception as error:
-                call.cancel()
-                if isinstance(error, XVFLError):
-                    raise
-                raise CertificateError(f"the certificate cannot be checked ({error!r})") from error
+                self._problem = f"the certificate cannot be checked ({error!r})"
+        call.cancel()
 
 
 def call_coordinator(address: str, tls: Tls, message: Message, timeout: float) -> Message:
@@ -230,24 +228,6 @@ def call_coordinator(address: str, tls: Tls, message: Message, timeout: float) -
                 f"no reply of the coordinator at {address}: {one_line(str(details))}"
             ) from error
     return codec.decode(reply, CHUNK_BYTES)
-
-
-def _proof(frame: bytes) -> Proof:
-    message = codec.decode(frame, SMALL_BYTES)
-    if not isinstance(message, Proof):
-        raise WireError(f"expected Proof first, got {type(message).__name__}")
-    return message
-
-
-async def _problem(checking: "asyncio.Task[None]") -> str:
-    """Return why the check of the coordinator failed, or an empty string."""
-    try:
-        await checking
-    except asyncio.CancelledError:
-        return ""
-    except XVFLError as error:
-        return str(error)
-    return ""
 
 
 class _ReconnectPolicy:

@@ -75,9 +75,6 @@ class FlareTransport:
                     reply.set_exception(PartyError(str(error), (self._site.name,)))
                     return
                 time.sleep(RETRY_S)
-            except WireError as error:
-                reply.set_exception(PartyError(str(error), (self._site.name,)))
-                return
             except RunAborted:
                 reply.set_exception(RunError("the FLARE job was aborted"))
                 return
